@@ -1,6 +1,9 @@
 """`dragoman synthesize --ray` on one node and on two of one core each; and with a node killed.
 
-    benchmarks/ray_nodes.py RUN TEXT [--lines 40000] [--rounds 3] [--set SECTION.KEY=VALUE ...]
+    benchmarks/ray_nodes.py MODEL TEXT [--lines 40000] [--rounds 3] [--only speed]
+                            [--set SECTION.KEY=VALUE ...]
+
+MODEL is a run or an export; nodes need not load PyTorch for an export.
 
 The nodes are hosts of a lab (network namespaces with their own processes; it needs root), alpha on
 the first core of this machine and beta on the second. The command runs on alpha, so the start of
@@ -43,13 +46,13 @@ LIMIT_S = 560.0
 class Command:
     """`dragoman synthesize` on alpha's core."""
 
-    def __init__(self, lab: Lab, run: Path, text: Path, output: Path, *more: str) -> None:
+    def __init__(self, lab: Lab, model: Path, text: Path, output: Path, *more: str) -> None:
         self.output = output
         self.record = output.with_name(f".{output.name}.partial.json")
         words = ["--input", str(text), "--output", str(output), "--threads", "1", *more]
         self.began_s = time.monotonic()
         self.process = lab.host("alpha").start(
-            [*pinned(0), sys.executable, "-m", "dragoman", "synthesize", run, *words],
+            [*pinned(0), sys.executable, "-m", "dragoman", "synthesize", model, *words],
             env=environment(),
             stdout=subprocess.PIPE,
         )
@@ -87,9 +90,10 @@ def pinned(core: int) -> list[str]:
 def main() -> None:
     """Measure both, and print them."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("run", type=Path)
+    parser.add_argument("model", type=Path)
     parser.add_argument("text", type=Path)
     parser.add_argument("--lines", type=int, default=40_000)
+    parser.add_argument("--only", choices=["speed", "killed"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     options = parser.parse_args()
@@ -103,10 +107,12 @@ def main() -> None:
         text.write_text("".join(f"{one}\n" for one in islice(cycle(known), options.lines)), "utf-8")
         alpha, _ = lab.hosts
         start_node(alpha, alpha, pin=pinned(0))
-        words = (options.run.resolve(), text)
+        words = (options.model.resolve(), text)
         search = tuple(word for one in options.overrides for word in ("--set", one))
-        speed(lab, words, search, options)
-        killed(lab, words, search, options.lines)
+        if options.only != "killed":
+            speed(lab, words, search, options)
+        if options.only != "speed":
+            killed(lab, words, search, options.lines)
 
 
 def speed(

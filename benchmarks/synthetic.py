@@ -1,6 +1,6 @@
 """`synthesize` beside CTranslate2 driven by hand, and `score` beside training's forward pass.
 
-    benchmarks/synthetic.py speed RUN BUNDLE TEXT [--lines 4000] [--beam 4] [--rounds 5]
+    benchmarks/synthetic.py speed BUNDLE TEXT [--lines 4000] [--beam 4] [--rounds 5]
     benchmarks/synthetic.py score RUN PAIRS [--lines 8000] [--rounds 5]
     benchmarks/synthetic.py memory BUNDLE TEXT [--lines 1000000] [--kills 5] [--longest 60]
 
@@ -16,7 +16,7 @@ memory  peak memory of `dragoman synthesize` with beam 1 on as many lines as are
         Then the same command again, killed so many times with SIGKILL, and the lines that are
         lost, double or differ; the memory of each attempt.
 
-RUN and BUNDLE are of the same model; PAIRS is a TSV file.
+BUNDLE is an export to CTranslate2; PAIRS is a TSV file.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
     for name, inputs, lines in (
-        ("speed", ("run", "bundle", "text"), 4000),
+        ("speed", ("bundle", "text"), 4000),
         ("score", ("run", "pairs"), 8000),
         ("memory", ("bundle", "text"), 1_000_000),
     ):

@@ -138,9 +138,8 @@ def marian_folder(
             model.final_logits_bias.normal_(std=0.3)
             model.final_logits_bias[:, padding] = 0.0
             model.final_logits_bias[:, 0] = 2.5  # some translations end
-    for name, value in {
-        "num_beams": 4, "max_length": 48, "early_stopping": True, "length_penalty": 1.0,
-        "bad_words_ids": [[padding]],
+    for name, value in {  # the keys that published models have
+        "num_beams": 4, "max_length": 48, "bad_words_ids": [[padding]], "renormalize_logits": True,
     }.items():  # fmt: skip
         setattr(model.generation_config, name, value)
     model.save_pretrained(folder)
@@ -200,6 +199,5 @@ def m2m100_folder(
     randomize(made, size=0.4)
     made.generation_config.num_beams = 4
     made.generation_config.max_length = 40
-    made.generation_config.early_stopping = True
     made.save_pretrained(folder)
     return folder, tokenizer

@@ -17,14 +17,13 @@ from dragoman.distributed.launch import introduce_worker, launch_workers, report
 
 
 def meet() -> None:
-    """Join the others, say so, and stay until a file appears."""
+    """Join the others, say so, and save when a signal comes."""
     from dragoman.distributed.world import join_world
 
     with join_world() as world:
         world.barrier()
         Path(f"met-{world.rank}").write_text(os.environ["OMP_NUM_THREADS"])
-        while not Path("leave").exists():
-            time.sleep(0.05)
+        save_when_told()
 
 
 def fail() -> None:

@@ -55,17 +55,20 @@ def _torchrun(launcher: subprocess.Popen[str]) -> int:
     return int(children[0])
 
 
-def test_no_process_listens_beyond_loopback(tmp_path: Path, start: Start) -> None:
+def test_no_process_listens_beyond_loopback_and_a_signal_lets_all_save(
+    tmp_path: Path, start: Start
+) -> None:
     launcher = start("meet")
-    wait_until(lambda: _both_have(tmp_path, "met"))
+    wait_until(lambda: _both_have(tmp_path, "working"))
     processes = processes_in(tmp_path)
     assert len(processes) == 4, "the caller, torchrun and two workers"
     addresses = set().union(*(listening_addresses(pid) for pid in processes))
     assert addresses == {LOOPBACK}
     assert (tmp_path / "met-0").read_text() == "3"
-    (tmp_path / "leave").touch()
+    launcher.send_signal(signal.SIGTERM)
     _, complaint = launcher.communicate(timeout=60)
     assert (launcher.returncode, complaint) == (0, "")
+    assert _both_have(tmp_path, "saved")
     _nobody_left(tmp_path)
 
 
@@ -78,20 +81,18 @@ def test_the_first_error_is_one_line_and_ends_the_others(tmp_path: Path, start: 
     _nobody_left(tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_every_worker_save(
-    tmp_path: Path, start: Start, number: signal.Signals
-) -> None:
+@pytest.mark.system  # a second SIGINT, and one before the work begins, are in the first tier
+def test_ctrl_c_lets_every_worker_save(tmp_path: Path, start: Start) -> None:
     launcher = start("save_when_told")
     wait_until(lambda: _both_have(tmp_path, "working"))
-    launcher.send_signal(number)
+    launcher.send_signal(signal.SIGINT)
     _, complaint = launcher.communicate(timeout=60)
     assert (launcher.returncode, complaint) == (0, "")
     assert _both_have(tmp_path, "saved")
     _nobody_left(tmp_path)
 
 
-@pytest.mark.parametrize("after_s", [0.5, 4.0])
+@pytest.mark.parametrize("after_s", [0.5, pytest.param(4.0, marks=pytest.mark.system)])
 def test_a_signal_before_the_work_begins_ends_all(
     tmp_path: Path, start: Start, after_s: float
 ) -> None:
@@ -140,7 +141,9 @@ def test_workers_save_and_end_when_torchrun_is_killed(tmp_path: Path, start: Sta
     _nobody_left(tmp_path)
 
 
-@pytest.mark.parametrize("task", ["save_when_told", "come_late"])
+@pytest.mark.parametrize(
+    "task", ["save_when_told", pytest.param("come_late", marks=pytest.mark.system)]
+)
 def test_all_end_when_the_caller_is_killed(tmp_path: Path, start: Start, task: str) -> None:
     launcher = start(task)
     if task == "save_when_told":

@@ -9,13 +9,14 @@ import socket
 import struct
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from dragoman.base.errors import MachineError
 from dragoman.cluster.agent import network
-from dragoman.cluster.scheduled import opened_store
+from dragoman.cluster.agent.processes import StoreProcess
 from dragoman.distributed.rendezvous import StoreAddress
 from dragoman.distributed.store import connect, serve
 from processes import LOOPBACK, listening_addresses
@@ -33,7 +34,8 @@ GARBAGE = {
 
 
 def test_garbage_and_a_wrong_token_leave_what_the_ranks_have_there() -> None:
-    with opened_store("127.0.0.1") as port:
+    with closing(StoreProcess()) as process:
+        port = process.open("127.0.0.1")
         where = StoreAddress("127.0.0.1", port, "0123456789abcdef")
         ours = connect(where, prefix="run")
         ours.set("key", "value")
@@ -52,7 +54,8 @@ def test_garbage_and_a_wrong_token_leave_what_the_ranks_have_there() -> None:
 
 
 def test_it_listens_on_the_address_that_it_is_given_alone() -> None:
-    with opened_store("127.0.0.1") as port:
+    with closing(StoreProcess()) as process:
+        port = process.open("127.0.0.1")
         mine = [
             int(entry.name)
             for entry in Path("/proc").iterdir()
@@ -74,10 +77,10 @@ def _is_store(entry: Path) -> bool:
 
 def test_an_address_of_another_machine_is_refused() -> None:
     with (
+        closing(StoreProcess()) as process,
         pytest.raises(MachineError, match=r"no store can be opened at 203\.0\.113\.1"),
-        opened_store("203.0.113.1"),
     ):
-        pass
+        process.open("203.0.113.1")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
@@ -100,23 +103,20 @@ def test_it_takes_the_port_that_it_is_given(address: str) -> None:
         assert connect(StoreAddress(address, port, token), prefix=prefix).check(["key"]) is there
 
 
-@pytest.mark.parametrize("by", ["input", "arguments"])
-def test_it_takes_its_address_from_input_or_arguments_and_ends_with_its_input(by: str) -> None:
+@pytest.mark.parametrize("port", ["free", "given"])
+def test_it_takes_its_address_from_its_input_and_ends_with_it(port: str) -> None:
     program = [sys.executable, "-P", "-m", "dragoman.distributed.store"]
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    if by == "arguments":
-        program += ["127.0.0.1", str(port)]
+        wanted = free.getsockname()[1] if port == "given" else 0
     with subprocess.Popen(
         program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        if by == "input":
-            process.stdin.write("127.0.0.1\n")
-            process.stdin.flush()
+        process.stdin.write(f"127.0.0.1 {wanted}\n")
+        process.stdin.flush()
         where = StoreAddress("127.0.0.1", int(process.stdout.readline()), "token")
-        assert by == "input" or where.port == port
+        assert wanted in (0, where.port)
         connect(where, prefix="run").set("key", "value")
         assert connect(where, prefix="run").get("key") == b"value"
         assert process.poll() is None

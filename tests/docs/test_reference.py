@@ -49,7 +49,6 @@ def test_names_are_separated_from_prose_and_errors(docstrings: ModuleType) -> No
     assert told.meaning("third") == "numbers; None: all of them."
 
 
-@pytest.mark.smoke
 def test_no_page_is_stale() -> None:
     done = subprocess.run(
         [sys.executable, REPOSITORY / "tools/write_reference.py", "--check"],

@@ -19,7 +19,6 @@ def _measured_and_started(run: RunDirectory) -> tuple[list[str], int]:
     return measured, sum(one.kind == RunStarted.kind for one in events)
 
 
-@pytest.mark.smoke
 def test_the_device_is_measured_again_on_another_host_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -56,7 +56,6 @@ def test_a_report_fits_and_needs_nothing(name: str, browser: Any, tmp_path: Path
     _look(browser, html.as_uri(), name)
 
 
-@pytest.mark.smoke
 def test_a_comparison_fits_and_needs_nothing(browser: Any, tmp_path: Path) -> None:
     names = ("two_ranks_of_one_host", "stopped_by_its_schedule", "overfitting")
     facts = [read_facts(RECORDED / name, price=PRICE) for name in names]

@@ -35,7 +35,7 @@ def most_connections(host: LabHost) -> int:
 
 
 @pytest.mark.smoke
-def test_trains_on_uneven_hosts_stops_and_goes_on(controller: Controller) -> None:
+def test_trains_on_uneven_hosts_and_stops(controller: Controller) -> None:
     hosts_file = controller.folder / "hosts.toml"
     entries = hosts_file.read_text().split("[[host]]")
     prices = ("", "price_per_hour = 3\n", "price_per_hour = 5\n")
@@ -60,11 +60,19 @@ def test_trains_on_uneven_hosts_stops_and_goes_on(controller: Controller) -> Non
     assert controller.status()["state"] == "stopped"
     (checkpoint,) = (controller.run_directory() / "checkpoints").iterdir()
     verify(checkpoint)
-    stopped_at = int(checkpoint.name.removeprefix("step-"))
     facts = read_facts(controller.run_directory())
     (started,), (finished,) = controller.events("run_started"), controller.events("run_finished")
     (amount,) = spent(facts).values()
     assert amount == pytest.approx(8 * (finished.time - started.time) / 3600, rel=0.01)
+
+
+def test_goes_on_where_it_was_stopped_and_ends_with_its_controller(controller: Controller) -> None:
+    training = controller.train(*ENDLESS)
+    wait_until(controller.trains)
+    assert controller.run("stop", str(controller.run_directory())).returncode == 0
+    training.communicate(timeout=200)
+    (checkpoint,) = (controller.run_directory() / "checkpoints").iterdir()
+    stopped_at = int(checkpoint.name.removeprefix("step-"))
 
     resumed = controller.start("resume", str(controller.run_directory()))
     wait_until(lambda: len(controller.events("run_started")) == 2)

@@ -29,10 +29,12 @@ from dragoman.evaluation.validate import read_lines
 from dragoman.formats.bundle import Bundle, is_bundle
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.serve.translator import open_translator
-from dragoman.telemetry.events import Compared, EventWriter
+from dragoman.telemetry.events import Compared, ComparedGroup, ComparedSentence, EventWriter
 
 _COUNTED_PAIRS: Final = 100_000
 """Training pairs whose words are counted at most; they are drawn over the whole text."""
+_LONGEST: Final = 500
+"""Characters of a text in the record of a run."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -92,7 +94,7 @@ def compare(
     threads: cores; None: all.
     comet: a Python that has unbabel-comet, and a COMET checkpoint (Rei et al. 2020), which that
         Python loads in a process of its own. Nothing is downloaded. None: no COMET.
-    The scores are recorded in the runs that can be written to, whose reports show them.
+    The comparison is recorded in the runs that can be written to, whose reports show it.
     Raises ConfigError if there is no test set or the runs' test sets differ, CorpusError if a text
     cannot be read or has another number of lines, CheckpointError if a model is damaged,
     MachineError if COMET fails.
@@ -147,18 +149,18 @@ def compare(
 
 
 def record(comparison: Comparison, run: RunDirectory, side: Winner) -> None:
-    """Write the scores into the events of the run that is one side, if it can be written to."""
-    (other,) = {"first", "second"} - {side}
+    """Write the comparison into the events of the run that is one side, if it can be written to."""
+    other: Winner = "second" if side == "first" else "first"
     result = comparison.result
     better = "neither" if result.winner is None else "run" if result.winner == side else "other"
+    of = {"name": comparison.test, "other": getattr(comparison, other)}
     with suppress(MachineError), EventWriter(run.events) as events:
         for metric, score in result.scores.items():
             events.write(
                 Compared(
-                    name=comparison.test,
+                    **of,
                     pairs=result.pairs,
                     model=getattr(comparison, side),
-                    other=getattr(comparison, other),
                     metric=metric,
                     value=getattr(score, side),
                     other_value=getattr(score, other),
@@ -166,8 +168,39 @@ def record(comparison: Comparison, run: RunDirectory, side: Winner) -> None:
                     p_randomisation=score.p_randomisation,
                     signature=score.signature,
                     better=better,
+                    ahead=getattr(result, f"{side}_wins"),
+                    behind=getattr(result, f"{other}_wins"),
                 )
             )
+        for by, groups in (("length", result.by_length), ("frequency", result.by_frequency)):
+            for group in groups:
+                events.write(
+                    ComparedGroup(
+                        **of,
+                        by=by,
+                        group=group.name,
+                        size=group.size,
+                        value=getattr(group, side),
+                        other_value=getattr(group, other),
+                    )
+                )
+        for sentence in (*result.first_best, *result.second_best):
+            events.write(
+                ComparedSentence(
+                    **of,
+                    line=sentence.line,
+                    source=_clipped(sentence.source),
+                    reference=_clipped(sentence.reference),
+                    translation=_clipped(getattr(sentence, side)),
+                    other_translation=_clipped(getattr(sentence, other)),
+                    chrf=getattr(sentence, f"{side}_chrf"),
+                    other_chrf=getattr(sentence, f"{other}_chrf"),
+                )
+            )
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _rated(rater: Comet, test: _Test, one: list[str], other: list[str]) -> CometScores:

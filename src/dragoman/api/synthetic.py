@@ -1,4 +1,4 @@
-"""Pairs made of monolingual text, and scores of pairs."""
+"""Pairs made of monolingual text, and scores of pairs. Free of torch until a model needs it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,9 @@ from dragoman.base.line_files import (
 from dragoman.base.malloc import keep_freed_memory, memory_errors_named
 from dragoman.corpus.directions import Direction as Languages
 from dragoman.corpus.directions import language_token, listed, token_for
-from dragoman.distributed.world import join_world
 from dragoman.formats.bundle import Bundle, is_bundle
 from dragoman.formats.ctranslate2 import Quantization
 from dragoman.formats.ctranslate2_engine import Sampling
-from dragoman.formats.load import load_translation_model
-from dragoman.inference.scoring import PairScorer, groups_of_pairs
-from dragoman.inference.translation import checkpoint_path
 from dragoman.model.config import check_beam_holds
 from dragoman.recipe.recipe import Recipe, check_sections
 from dragoman.recipe.run_directory import RunDirectory
@@ -75,6 +71,8 @@ def synthesize(
     """Translate monolingual text into pairs to train on; an interrupted attempt is resumed.
 
     model: a run or what `export` wrote. text: a file, a sentence a line.
+    checkpoint: of the run; several make an ensemble, also with the best ones of other runs with the
+        same vocabulary, by the runs' directories.
     direction: "back": translation TAB text, for a model of the opposite direction. "forward": text
         TAB translation, for distillation.
     target_language: to translate into, if the model has several.
@@ -191,6 +189,10 @@ def score(
     A pair with an empty side or one that is longer than the model's max_pieces has no score.
     Raises ConfigError, CorpusError, CheckpointError and MachineError; finished lines are kept.
     """
+    from dragoman.distributed.world import join_world
+    from dragoman.formats.load import load_translation_model
+    from dragoman.inference.scoring import PairScorer, groups_of_pairs
+
     source = _text(Path(pairs))
     place = _place(Path(output), source)
     paths = [
@@ -284,6 +286,8 @@ def _recipe(path: Path) -> Recipe:
 def weights_digest(path: Path, checkpoint: str) -> str:
     """A digest of the weights that are used."""
     if not is_bundle(path):
+        from dragoman.inference.translation import checkpoint_path
+
         path = checkpoint_path(RunDirectory.open(path), checkpoint, _recipe(path))
     return file_sha256(path / DIGESTS_FILE)
 

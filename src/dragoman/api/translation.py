@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 class Translator:
     """A model that translates lines of text.
 
-    model: a run's directory, or what `export` wrote: a bundle or a folder for CTranslate2.
+    model: a run's directory, or what `export` wrote: a bundle or a folder for CTranslate2 or
+        Hugging Face. `import_model` makes a bundle of a model of others.
     checkpoint: "best", "last", a step or a directory; of a run, several make an ensemble.
     engine: "ctranslate2", "torch", or "auto": CTranslate2 on a processor if it is installed.
     target_language: to translate into, if the model has several.

@@ -10,4 +10,5 @@ interrupts    Ctrl-C at any moment
 process       standard streams, and the one line in which a command ends
 terminal      a console whose reader may leave
 malloc        memory that glibc and oneDNN keep
+version       the version of dragoman
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader, FileIO
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from dragoman.base.errors import MachineError
 
@@ -62,6 +63,11 @@ def write_whole(path: Path, content: bytes | str) -> None:
     """Write a small file so that it is whole or absent."""
     with whole_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Write an object into a file as JSON, a key a line."""
+    path.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def open_regular(path: Path) -> BufferedReader:

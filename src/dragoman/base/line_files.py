@@ -210,7 +210,7 @@ def _locked_draft(draft: Path, output: Path) -> Iterator[IO[bytes]]:
 def _sound_part(
     draft: IO[bytes], record: Path, fingerprint: str, tally: Counter[str]
 ) -> tuple[int, int]:
-    """Finished lines of input in the draft, and its sound bytes; 0 if there is no draft."""
+    """The lines of input whose output is in the draft, and the bytes of that; 0 without a draft."""
     try:
         known = json.loads(record.read_bytes())
         numbers = known["lines"], known["size_bytes"]

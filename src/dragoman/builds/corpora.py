@@ -209,7 +209,7 @@ def _dev_and_test(
 
 
 def monolingual(corpora: Sequence[Corpus], *, lines: int, most_bytes: int) -> Corpus | None:
-    """The smallest corpus of one language that has so many lines, or the largest; None: no one
+    """The smallest corpus of one language that has enough lines, or the largest; None: no one
     fits."""
     usable = [
         replace(one, pairs=2 * one.pairs if one.is_guess else one.pairs)

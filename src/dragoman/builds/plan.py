@@ -95,7 +95,7 @@ class BuildPlan(Section):
         parse_pair(self.pair)
         ids = [one.id for one in self.corpus]
         if repeated := {did for did in ids if ids.count(did) > 1}:
-            raise ValueError(f"the corpus {min(repeated)} is there twice")
+            raise ValueError(f"the corpus {min(repeated)} is listed twice")
         if all(one.use != "train" for one in self.corpus):
             raise ValueError('no corpus has use = "train"')
         for use in ("valid", "test", "mono"):
@@ -106,7 +106,7 @@ class BuildPlan(Section):
             if one.set and one.name not in TRAINING:
                 raise ValueError(f"set is for stages that train, and {one.name} does not")
         if repeated_names := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"the stage {min(repeated_names)} is there twice")
+            raise ValueError(f"the stage {min(repeated_names)} is listed twice")
         done = {one.name for one in self.stage if one.share > 0}
         for number, group in enumerate(_TOGETHER):
             missing = [name for name in group if name not in done]

@@ -70,7 +70,7 @@ def made(stage: Stage) -> str:
 
 
 def gained(name: StageName, records: dict[StageName, Stage]) -> str:
-    """BLEU after a stage, and what it is more than before."""
+    """BLEU after a stage, and its gain over the stage before."""
     facts = records[name].facts
     dev, test = facts.get("dev_bleu"), facts.get("test_bleu")
     said = [

@@ -10,7 +10,7 @@ from dragoman.cli.options import JSON, TARGET, THREADS, Command, Option, Options
 def _two(text: str, metavar: str) -> tuple[str, str]:
     first, _, second = text.partition(",")
     if not (first and second):
-        raise argparse.ArgumentTypeError(f"{text!r} is not {metavar}, two names of files")
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form {metavar}")
     return first, second
 
 

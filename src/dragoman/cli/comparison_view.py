@@ -1,4 +1,4 @@
-"""What people read of a comparison of two models, and of a student and its teacher."""
+"""A comparison of two models, and of a student and its teacher, for people."""
 
 from __future__ import annotations
 

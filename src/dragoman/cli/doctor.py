@@ -20,11 +20,10 @@ _NEEDED_BYTES: Final = 2_000_000_000
 def run(options: Options) -> int:
     """Examine the hosts; the exit code is 1 if training would refuse to start."""
     from dragoman.base.terminal import open_console
-    from dragoman.cluster.checks import Wanted, examine, is_fit
+    from dragoman.cluster.checks import RunNeeds, examine, is_fit
     from dragoman.cluster.doctor_view import findings_as_json, print_findings
-    from dragoman.cluster.examine import examine_hosts
+    from dragoman.cluster.examine import examine_hosts, remember
     from dragoman.cluster.hosts import load_hosts
-    from dragoman.cluster.measured import remember
     from dragoman.cluster.training import digests_here
     from dragoman.recipe.run_directory import RunDirectory
 
@@ -34,7 +33,7 @@ def run(options: Options) -> int:
     facts = examine_hosts(hosts, run=place).facts
     remember(hosts, facts)
     digests = {} if directory is None else digests_here(directory)
-    findings = examine(facts, Wanted(hosts, needed_bytes=_NEEDED_BYTES, digests=digests))
+    findings = examine(facts, RunNeeds(hosts, needed_bytes=_NEEDED_BYTES, digests=digests))
     if options.json:
         print(findings_as_json(findings, facts))
     else:

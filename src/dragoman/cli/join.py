@@ -47,14 +47,16 @@ def run(options: Options) -> None:
     import hashlib
 
     from dragoman.base.files import disk_errors_named, write_whole
-    from dragoman.cluster.scheduled import Place, met
+    from dragoman.cluster.scheduled import ScheduledNode, met
     from dragoman.recipe.recipe import load_recipe
     from dragoman.recipe.run_directory import RunDirectory
     from dragoman.run import run as steps
     from dragoman.telemetry.console import ConsoleSink
 
     recipe = load_recipe(options.recipe, options.overrides)
-    place = Place.read(options.at, node=options.node, nodes=options.nodes, environment=os.environ)
+    place = ScheduledNode.read(
+        options.at, node=options.node, nodes=options.nodes, environment=os.environ
+    )
     note = options.runs / f".join-{hashlib.sha256(place.token.encode()).hexdigest()[:16]}"
     if place.node == 0:
         # Beside the runs: what all machines share.

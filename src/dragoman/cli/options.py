@@ -1,4 +1,4 @@
-"""What commands are made of: their options, as data, and those that several commands share."""
+"""Commands and their options, as data; the options that several commands share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Option:
-    """An option or a positional argument: what `ArgumentParser.add_argument` takes.
+    """An option or a positional argument, with the settings of `ArgumentParser.add_argument`.
 
     An option that goes to a function of `dragoman.api` as it is has the name of its parameter.
     """
@@ -65,12 +65,12 @@ class Command:
         self.options = options
 
     def __call__(self, run: Run) -> Self:
-        """Take the function."""
+        """Take the function that does the work."""
         self.run = run
         return self
 
     def add_to(self, commands: argparse._SubParsersAction[Parser]) -> None:
-        """Add its parser."""
+        """Add the parser of this command to that of `dragoman`."""
         parser = commands.add_parser(self.name, help=self.summary, description=self.description)
         parser.set_defaults(run_command=self.run)
         for option in self.options:
@@ -95,6 +95,14 @@ def positive(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
 
 
+def models(text: str) -> list[str]:
+    """Names of models that commas separate."""
+    names = text.split(",")
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} has an empty name between commas")
+    return names
+
+
 RECIPE = Option(
     "recipe",
     metavar="RECIPE",
@@ -115,8 +123,9 @@ RUN_OR_BUNDLE = RUN.but(
 CHECKPOINT = Option(
     "--checkpoint",
     default="best",
-    help="best (by BLEU if measured, else dev loss), last, a step or a directory; "
-    "for translate several, joined by commas, make an ensemble",
+    help="best (by BLEU if measured, else dev loss), last, a step, a directory of a checkpoint, or "
+    "another run for its best one; for translate and synthesize several, joined by commas, make "
+    "an ensemble",
 )
 TARGET = Option(
     "--target",

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dragoman.cli.options import CHECKPOINT, RAY, TARGET, Command, Option, Options, keywords
+from dragoman.cli.options import CHECKPOINT, RAY, TARGET, Command, Option, Options, keywords, models
 
 
 @Command(
@@ -10,7 +10,8 @@ from dragoman.cli.options import CHECKPOINT, RAY, TARGET, Command, Option, Optio
     "add cross-entropies to pairs of sentences",
     "Add the model's cross-entropy to each pair of sentences, in one or both directions.",
     Option(
-        "model",
+        "models",
+        type=models,
         metavar="MODEL[,REVERSE]",
         help="a run or a bundle; with a second one of the opposite direction, dual conditional "
         "cross-entropy, too",
@@ -33,17 +34,17 @@ def run(options: Options) -> None:
     from dragoman.base.errors import ConfigError
     from dragoman.base.printable import printable_line
 
-    model, *reverse = options.model.split(",")
-    if len(reverse) > 1 or not all((model, *reverse)):
+    model, *reverse = options.models
+    if len(reverse) > 1:
         raise ConfigError(
-            "names more than two models" if len(reverse) > 1 else "has an empty name",
-            place=options.model,
+            "names more than two models",
+            place=",".join(options.models),
             remedy="give MODEL or MODEL,REVERSE",
         )
     done = score(
         model,
         reverse=reverse[0] if reverse else None,
-        **keywords(options, "model"),
+        **keywords(options, "models"),
         progress=True,
     )
     went_on = f", went on after line {done.resumed_after}" if done.resumed_after else ""

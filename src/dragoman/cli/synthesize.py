@@ -8,7 +8,6 @@ from dragoman.cli.options import (
     CHECKPOINT,
     QUANTIZATION,
     RAY,
-    RUN_OR_BUNDLE,
     SET,
     TARGET,
     THREADS,
@@ -16,6 +15,7 @@ from dragoman.cli.options import (
     Option,
     Options,
     keywords,
+    models,
     positive,
 )
 
@@ -38,7 +38,14 @@ def _temperature(text: str) -> float:
     "synthesize",
     "make pairs of monolingual text",
     "Translate monolingual text into pairs to train on, for back-translation or distillation.",
-    *(RUN_OR_BUNDLE, CHECKPOINT, SET, TARGET),
+    Option(
+        "models",
+        type=models,
+        metavar="MODEL[,MODEL...]",
+        help="a run, or what dragoman export has written; more runs, of the same vocabulary, make "
+        "an ensemble",
+    ),
+    *(CHECKPOINT, SET, TARGET),
     Option("--input", type=Path, required=True, help="text, a sentence a line"),
     Option(
         "--output",
@@ -78,14 +85,15 @@ def run(options: Options) -> None:
         sampling = Sampling(options.sample, options.temperature or 1.0)
     elif options.temperature is not None:
         raise ConfigError(
-            "changes nothing of a search", place="--temperature", remedy="add --sample all"
+            "has no effect on a search", place="--temperature", remedy="add --sample all"
         )
+    model, *others = options.models
     made = synthesize(
-        options.run,
+        model,
         options.input,
-        checkpoint=options.checkpoint.split(","),
+        checkpoint=[*options.checkpoint.split(","), *others],
         sampling=sampling,
-        **keywords(options, "run", "input", "checkpoint", "sample", "temperature"),
+        **keywords(options, "models", "input", "checkpoint", "sample", "temperature"),
         progress=True,
     )
     went_on = f", went on after line {made.resumed_after}" if made.resumed_after else ""

@@ -99,7 +99,7 @@ def train_shown(recipe: Recipe | RunDirectory | Path, **options: Any) -> None:
 def _dry_run(options: Options, hosts: Hosts | None) -> None:
     """The forecast of a run; with hosts also every command that would run."""
     from dragoman.cli.console import print_dry_run
-    from dragoman.cluster.commands import planned_commands
+    from dragoman.cluster.dry_run import planned_commands
     from dragoman.recipe.recipe import load_recipe
     from dragoman.recipe.run_directory import RunDirectory
 

@@ -21,21 +21,19 @@ ssh               OpenSSH as a list of arguments
 setup             installs a Python environment on every host
 copying, unpack   copies directories to a host, by their digests; receives them there
 agent             what runs on each host
-team, messages    the controller's end of the agents; what they say
-job               what all hosts do together: meet, then begin
+messages          what the controller and an agent say to each other
+team              the controller's end of the agents, and the jobs that all of them do together
 
 Doctor:
-examine, facts    collects the facts of all hosts at once; what they are
+examine, facts    collects the facts of all hosts at once, and keeps them for plans; what they are
 checks            from these facts to findings and remedies
 doctor_view       the findings as a table and as JSON
-measured          keeps the last measurement, for plans
 
 A run over the hosts:
-training          the whole of it, as the controller does it
-members           which hosts are there; lost ones are taken in again
-watch             who failed first, and when the others must end
+training          the whole of it: attempt after attempt, with the hosts that are present
+follow            one attempt: records events, finds who failed first, ends the others
 checkpoints       copies a run's checkpoints between its hosts and this machine
-commands          every command that a run would start, for --dry-run
+dry_run           every command that a run would start, for --dry-run
 scheduled         the same run if a scheduler starts the machines
 schedulers        files for such schedulers
 """

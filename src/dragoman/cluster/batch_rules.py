@@ -32,7 +32,7 @@ from dragoman.training.schedule import ScheduleConfig
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class UpdateSettings:
     """The numbers of a recipe that a rule may change.
 
     batch: `batch_tokens` or `batch_sentences`, whichever the recipe uses, and its value.
@@ -52,7 +52,7 @@ class Update:
     @classmethod
     def of(
         cls, recipe: Recipe, *, tokens: float = 0.0, noise_tokens: float | None = None
-    ) -> Update:
+    ) -> UpdateSettings:
         """The numbers of a recipe, and of its batch."""
         name = "batch_sentences" if recipe.data.batch_tokens is None else "batch_tokens"
         count = recipe.data.batch_tokens or recipe.data.batch_sentences
@@ -84,7 +84,7 @@ class BatchRule:
     beyond: str = ""
 
 
-def batch_rules(update: Update, *, factor: float) -> tuple[BatchRule, ...]:
+def batch_rules(update: UpdateSettings, *, factor: float) -> tuple[BatchRule, ...]:
     """The rules for a batch that grows (or shrinks) by a factor, the best founded first."""
     linear = BatchRule(
         "linear",
@@ -95,7 +95,7 @@ def batch_rules(update: Update, *, factor: float) -> tuple[BatchRule, ...]:
     return rules if update.noise_tokens is None else (_noise_scale(update, factor), *rules)
 
 
-def _noise_scale(update: Update, factor: float) -> BatchRule:
+def _noise_scale(update: UpdateSettings, factor: float) -> BatchRule:
     noise = (update.noise_tokens or 0.0) / update.tokens  # in batches
     fewer_steps = (1 + noise) / (1 + noise / factor)
     higher_rate = (math.sqrt(noise) + math.sqrt(1 / noise)) / (
@@ -109,7 +109,7 @@ def _noise_scale(update: Update, factor: float) -> BatchRule:
     )
 
 
-def _square_root(update: Update, factor: float) -> BatchRule:
+def _square_root(update: UpdateSettings, factor: float) -> BatchRule:
     root = math.sqrt(factor)
     optimizer = update.optimizer
     betas = {
@@ -131,7 +131,7 @@ def _square_root(update: Update, factor: float) -> BatchRule:
     )
 
 
-def _lengths(update: Update, factor: float) -> list[str]:
+def _lengths(update: UpdateSettings, factor: float) -> list[str]:
     """The numbers of steps for the same text."""
     schedule = update.schedule
     settings = [f"train.max_steps={_steps(update.max_steps, factor)}"]
@@ -144,7 +144,7 @@ def _lengths(update: Update, factor: float) -> list[str]:
     return settings
 
 
-def _rate(update: Update, factor: float, *, times: float) -> list[str]:
+def _rate(update: UpdateSettings, factor: float, *, times: float) -> list[str]:
     """The rate, multiplied by `times` at the same place of the text.
 
     `noam` falls with the root of the step: with a warm-up of 1/k of the steps its curve is already

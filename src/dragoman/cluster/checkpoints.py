@@ -125,7 +125,7 @@ class RunOnHosts:
                 shutil.rmtree(draft, ignore_errors=True)
 
     def collect(self, *, trained: bool = False) -> None:
-        """Copy here what any host has written and this machine lacks.
+        """Copy checkpoints here that any host has written and this machine lacks.
 
         trained: whether training has begun since the hosts were given what they lacked. Then logs
         are copied too, and shared checkpoints that the first host no longer keeps are removed here.

@@ -30,7 +30,7 @@ from dragoman.cluster.ssh import (
     how_to_log_in,
 )
 
-Status = Literal["ok", "unknown", "warning", "failure"]
+CheckStatus = Literal["ok", "unknown", "warning", "failure"]
 
 LEAST_SHARED_MEMORY_BYTES: Final = 1_000_000_000
 MOST_CLOCK_OFFSET_S: Final = 1.0
@@ -63,14 +63,14 @@ class Finding:
     """
 
     check: str
-    status: Status
+    status: CheckStatus
     host: str
     found: str
     remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RunNeeds:
     """The needs of a run on its hosts.
 
     needed_bytes: on each host's disk, for what it keeps.
@@ -87,15 +87,15 @@ class Wanted:
         return next(host for host in self.hosts.host if host.name == name)
 
 
-Check = Callable[[ClusterFacts, Wanted], Iterator[Finding]]
+Check = Callable[[ClusterFacts, RunNeeds], Iterator[Finding]]
 
 
-def examine(facts: ClusterFacts, wanted: Wanted) -> list[Finding]:
+def examine(facts: ClusterFacts, needs: RunNeeds) -> list[Finding]:
     """The findings of all checks; a check that finds nothing wrong returns one finding that says
     so."""
     findings: list[Finding] = []
     for name, (check, well) in CHECKS.items():
-        findings += list(check(facts, wanted)) or [_nothing_wrong(name, well, facts)]
+        findings += list(check(facts, needs)) or [_nothing_wrong(name, well, facts)]
     return findings
 
 
@@ -127,7 +127,7 @@ def directions(facts: ClusterFacts) -> dict[str, Directions]:
     return {name: Directions(sent[name], received[name]) for name in sent}
 
 
-def logins(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
+def logins(facts: ClusterFacts, needs: RunNeeds) -> Iterator[Finding]:
     """Every host answers, and the agent can run there."""
     for host, said in facts.unreachable.items():
         if os.strerror(errno.ENOSPC) in said:
@@ -136,7 +136,7 @@ def logins(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
         if said.startswith(NO_PYTHON):
             yield _fail("versions", host, said, SET_UP)
             continue
-        remedy, what = how_to_log_in(wanted.host(host)), "does not answer"
+        remedy, what = how_to_log_in(needs.host(host)), "does not answer"
         if said.startswith(FAILED):
             remedy, what = f"{SET_UP}; see its disk and memory", "cannot be examined"
         elif said.startswith(LOST):
@@ -146,12 +146,12 @@ def logins(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
         yield _fail("login", host, f"{what}: {said}", remedy)
 
 
-def devices(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
+def devices(facts: ClusterFacts, needs: RunNeeds) -> Iterator[Finding]:
     """GPUs stated, seen and usable are the same number; either all hosts compute on GPUs or
     none."""
-    first = wanted.hosts.host[0]
+    first = needs.hosts.host[0]
     for host in facts.hosts:
-        stated = wanted.host(host.host)
+        stated = needs.host(host.host)
         if bool(stated.slots) != bool(first.slots):
             found = f"one of {first.name} and this computes on GPUs, one on its processor"
             remedy = "leave one of the two out, or give all hosts slots: "
@@ -178,10 +178,10 @@ def devices(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
             )
 
 
-def versions(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
+def versions(facts: ClusterFacts, needs: RunNeeds) -> Iterator[Finding]:
     """The same software everywhere, as on most hosts, and all that training needs."""
     for name in _names(host.versions for host in facts.hosts):
-        asked = [one for one in facts.hosts if name not in _OF_GPUS or wanted.host(one.host).gpus]
+        asked = [one for one in facts.hosts if name not in _OF_GPUS or needs.host(one.host).gpus]
         usual = _usual([own for host in asked if (own := host.versions.get(name))])
         for host in asked:
             own = host.versions.get(name)
@@ -195,20 +195,20 @@ def versions(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
                 yield _fail("versions", host.host, found, remedy)
 
 
-def digests(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
+def digests(facts: ClusterFacts, needs: RunNeeds) -> Iterator[Finding]:
     """Code, recipe, data and vocabulary are equal everywhere, and equal to those here."""
     for host in facts.hosts:
         if not host.shares_run_directory:
             continue
         # Its events would be copied onto themselves.
-        found = f"its folder, {wanted.host(host.host).folder}, is where the run is kept here"
+        found = f"its folder, {needs.host(host.host).folder}, is where the run is kept here"
         remedy = "give hosts another folder in hosts.toml, or keep runs elsewhere with --runs"
         yield _fail("same files", host.host, found, remedy)
     for name in _names(host.digests for host in facts.hosts):
         having = [host for host in facts.hosts if name in host.digests]
         right, where = having[0].digests[name], f"on {having[0].host}"
-        if name in wanted.digests:
-            right, where = wanted.digests[name], "here"
+        if name in needs.digests:
+            right, where = needs.digests[name], "here"
         for host in having:
             own = host.digests[name]
             if own is None:
@@ -219,13 +219,13 @@ def digests(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
                 )
             else:
                 continue
-            folder = wanted.host(host.host).folder
+            folder = needs.host(host.host).folder
             place = {"code": "code", "recipe": "runs/RUN"}.get(name, "data")
             remedy = f"delete {folder}/{place} there: train --hosts brings it again"
             yield _fail("same files", host.host, found, remedy)
 
 
-def clocks(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
+def clocks(facts: ClusterFacts, _needs: RunNeeds) -> Iterator[Finding]:
     """Clocks agree, so that events of several hosts can be put in order."""
     for host in facts.hosts:
         offset_s = host.clock_offset_s
@@ -237,12 +237,12 @@ def clocks(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
             yield _fail("clock", host.host, found, "start chrony or systemd-timesyncd there")
 
 
-def interfaces(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
+def interfaces(facts: ClusterFacts, needs: RunNeeds) -> Iterator[Finding]:
     """The collectives use the interface to the peers, and host names resolve to its address."""
     owners: dict[str, str] = {}
-    alone = len(wanted.hosts.host) == 1
+    alone = len(needs.hosts.host) == 1
     for host in facts.hosts:
-        stated = wanted.host(host.host)
+        stated = needs.host(host.host)
         card = host.interface
         if card is None:
             found = "none of its interfaces leads to the other hosts"
@@ -273,7 +273,7 @@ def interfaces(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
             )
 
 
-def cards(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
+def cards(facts: ClusterFacts, _needs: RunNeeds) -> Iterator[Finding]:
     """Full duplex, one packet size, no losses."""
     present = [(host.host, host.interface) for host in facts.hosts if host.interface]
     usual = _usual([str(card.mtu_bytes) for _host, card in present])
@@ -290,7 +290,7 @@ def cards(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
             yield _warn("card", host, found, "watch whether it grows; try another cable or port")
 
 
-def bandwidth(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
+def bandwidth(facts: ClusterFacts, _needs: RunNeeds) -> Iterator[Finding]:
     """No pair of hosts is slower than the others or its cards claim, one way or both at once."""
     for name, said in facts.unmeasured.items():
         remedy = "training would break off likewise: see whether TCP passes between the hosts"
@@ -401,7 +401,7 @@ def _limits(facts: ClusterFacts, slow: list[Way]) -> Iterator[Finding]:
         yield _warn("bandwidth", host, found, remedy)
 
 
-def ports(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
+def ports(facts: ClusterFacts, _needs: RunNeeds) -> Iterator[Finding]:
     """The hosts reach each other's ports, and other machines do not."""
     for host in facts.hosts:
         if host.closed_ports is None or host.exposed_ports is None:
@@ -422,11 +422,11 @@ def ports(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
             yield _fail("ports", host.host, found, remedy)
 
 
-def storage(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
+def storage(facts: ClusterFacts, needs: RunNeeds) -> Iterator[Finding]:
     """Room for all checkpoints that are kept, written in reasonable time; shared memory."""
     for host in facts.hosts:
-        if host.disk_free_bytes < wanted.needed_bytes:
-            free, needed = map(units.SIZE.text, (host.disk_free_bytes, wanted.needed_bytes))
+        if host.disk_free_bytes < needs.needed_bytes:
+            free, needed = map(units.SIZE.text, (host.disk_free_bytes, needs.needed_bytes))
             remedy = "free space, or keep fewer checkpoints: checkpoint.keep_last, keep_best"
             yield _fail("storage", host.host, f"{free} free, {needed} needed", remedy)
         speed = host.disk_write_bytes_per_s
@@ -439,7 +439,7 @@ def storage(facts: ClusterFacts, wanted: Wanted) -> Iterator[Finding]:
             yield _fail("storage", host.host, found, remedy)
 
 
-def stragglers(facts: ClusterFacts, _wanted: Wanted) -> Iterator[Finding]:
+def stragglers(facts: ClusterFacts, _needs: RunNeeds) -> Iterator[Finding]:
     """No host is so slow that the others wait for it."""
     measured = [(host.host, host.step_s) for host in facts.hosts if host.step_s is not None]
     if len(measured) < len(facts.hosts):

@@ -23,7 +23,7 @@ _NOT_CODE: Final = ("__pycache__", "shipped")
 """Shipped recipes do not run on a host, so they are not sent: a run carries its own recipe."""
 READ_PROGRAM: Final = "import sys; exec(sys.stdin.buffer.read(int(sys.argv.pop(1))))"
 """Runs a program of so many bytes from standard input, which is not installed on the host."""
-_WANT: Final = b"want\n"
+_WANT: Final = f"{unpack.WANT}\n".encode()
 _PROGRAM: Final = Path(unpack.__file__).read_bytes()
 
 Content = Path | bytes

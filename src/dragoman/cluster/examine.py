@@ -1,7 +1,14 @@
-"""Doctor on real hosts: every fact that the checks need, from all hosts at once."""
+"""Doctor on real hosts: every fact that the checks need, from all hosts at once.
+
+The last measurement is kept on this machine, by the addresses of the hosts, for `dragoman plan`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
+import os
 import secrets
 import statistics
 import time
@@ -16,15 +23,21 @@ from pydantic import ValidationError
 
 from dragoman.base import units
 from dragoman.base.errors import MachineError
-from dragoman.base.files import disk_errors_named
+from dragoman.base.files import disk_errors_named, write_whole
+from dragoman.base.settings import Section
 from dragoman.cluster import ssh
-from dragoman.cluster.agent.facts import FactsRequest
 from dragoman.cluster.copying import code_digest, code_parcel, read_code
 from dragoman.cluster.facts import ClusterFacts, HostFacts, PairFacts
 from dragoman.cluster.hosts import Host, Hosts
-from dragoman.cluster.job import Job, shares
-from dragoman.cluster.messages import Done, Facts, Measured, ProbeResult, Time
-from dragoman.cluster.team import Team
+from dragoman.cluster.messages import (
+    Done,
+    FactsFound,
+    FactsRequest,
+    MeasuredLine,
+    ProbeResult,
+    Time,
+)
+from dragoman.cluster.team import Meeting, Team, shares
 
 _FACTS_S: Final = 120.0
 _MEASURE_S: Final = 180.0
@@ -61,7 +74,7 @@ def on_each(hosts: Sequence[Host], act: Callable[[Host], object]) -> dict[str, M
 
 
 def on_all(hosts: Sequence[Host], act: Callable[[Host], object]) -> None:
-    """The same, but raise the first error."""
+    """Do the same for every host at once; raise the first error."""
     for error in on_each(hosts, act).values():
         raise error
 
@@ -140,7 +153,7 @@ def ask(
             measure=measure,
         )
         team.agents[host.name].tell("facts", request=request.model_dump(mode="json"))
-    said = team.each(Facts, timeout_s=_FACTS_S)
+    said = team.each(FactsFound, timeout_s=_FACTS_S)
     # A host goes by the name that the user gave it, not by its own.
     found = [said[host.name].facts.model_copy(update={"host": host.name}) for host in team.hosts]
     ahead = {host.name: _ahead_s(team, host) for host in team.hosts}
@@ -180,12 +193,12 @@ def _measure(team: Team, facts: ClusterFacts, hosts: Hosts) -> ClusterFacts:
     found = ProbeResult()
     unmeasured: dict[str, str] = {}
     try:
-        job = Job.gather(team, shares(hosts, facts, job="probe"))
+        meeting = Meeting.gather(team, shares(hosts, facts, job="probe"))
     except MachineError as error:
         unmeasured = dict.fromkeys(_named(error), error.problem)
         return facts.model_copy(update={"unmeasured": unmeasured})
-    if not any(job.closed.values()):
-        job.begin()
+    if not any(meeting.closed.values()):
+        meeting.begin()
         limit_s = measuring_limit_s(len(hosts.host))
         deadline = time.monotonic() + limit_s
         for message in team.until_done():
@@ -196,7 +209,7 @@ def _measure(team: Team, facts: ClusterFacts, hosts: Hosts) -> ClusterFacts:
             if message is None:
                 continue
             match message.said:
-                case Measured(line=line, exposed=ports):
+                case MeasuredLine(line=line, exposed=ports):
                     exposed[message.host] = ports
                     if message.host != hosts.host[0].name:
                         continue
@@ -215,7 +228,7 @@ def _measure(team: Team, facts: ClusterFacts, hosts: Hosts) -> ClusterFacts:
     told = [
         one.model_copy(
             update={
-                "closed_ports": job.closed[one.host],
+                "closed_ports": meeting.closed[one.host],
                 "exposed_ports": exposed.get(one.host),
             }
         )
@@ -241,3 +254,37 @@ def _network(found: ProbeResult, hosts: Hosts) -> dict[str, Any]:
         if set(pair.ranks) <= names.keys()
     )
     return found.model_dump(exclude={"pairs"}) | {"pairs": pairs}
+
+
+class LastMeasurement(Section):
+    """Facts of the hosts, and when they were measured, in seconds since 1970."""
+
+    time: float
+    facts: ClusterFacts
+
+
+def remember(hosts: Hosts, facts: ClusterFacts) -> None:
+    """Keep these facts in place of the last measurement, if they contain one.
+
+    If they cannot be written they are not kept, and `plan` asks for what it lacks.
+    """
+    if not facts.pairs and len(hosts.host) > 1:
+        return
+    path = _measurement_file(hosts)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, LastMeasurement(time=time.time(), facts=facts).model_dump_json())
+
+
+def recall(hosts: Hosts) -> LastMeasurement | None:
+    """The last measurement of these hosts; None if there is none that can be read."""
+    try:
+        return LastMeasurement.model_validate_json(_measurement_file(hosts).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _measurement_file(hosts: Hosts) -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    known = json.dumps([[host.address, host.ranks] for host in hosts.host])
+    return cache / "dragoman" / f"hosts-{hashlib.sha256(known.encode()).hexdigest()[:16]}.json"

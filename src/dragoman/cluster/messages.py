@@ -1,4 +1,17 @@
-"""Messages of an agent. Hosts are not trusted: any other message ends the connection."""
+"""The messages between the controller and an agent: each is one line of JSON.
+
+The controller commands, {"do": COMMAND, ...}, and the agent answers, {"say": ANSWER, ...}. Hosts
+are not trusted: any other answer ends the connection.
+
+stay           {}                  a sign of life, every second
+time           {}                  -> Time
+facts          {request}           -> FactsFound: the request is a FactsRequest
+prepare_store  {}                  the first host imports PyTorch for the store
+work           {request}           -> Ready: the request is a WorkRequest
+reach          {peers}             -> Reached
+begin          {store}             -> Events or MeasuredLine, then Done
+stop, kill     {}                  the share saves and ends, or ends at once
+"""
 
 from __future__ import annotations
 
@@ -9,13 +22,64 @@ from pydantic import Field, TypeAdapter
 from dragoman.base.settings import Section
 from dragoman.cluster.facts import HostFacts, PairRates
 
+Verb = Literal["answer", "list", "send", "forget"]
+"""What an agent is started for: to answer commands, or one thing with the files of a run."""
+Command = Literal[
+    "stay", "time", "facts", "prepare_store", "work", "reach", "begin", "stop", "kill"
+]
 Weight = Literal["own", "hung", "signal", "other"]
 """How likely a failure is the cause of the failures of other hosts."""
 Port = Annotated[int, Field(ge=1, le=65_535)]
 
 
-class Facts(Section):
-    """The answer to doctor's questions."""
+class FactsRequest(Section):
+    """The questions to a host.
+
+    run: a directory below this host's folder, "" if there is none yet.
+    mark: the name of a file that the controller has put into its own directory of that run.
+    ranks: of this host.
+    measure: whether to train for some seconds, to learn how fast it is.
+    """
+
+    host: str
+    interface: str | None
+    peers: tuple[str, ...]
+    gpus: int
+    run: str = ""
+    mark: str = ""
+    ranks: int = 1
+    measure: bool = False
+
+
+class WorkRequest(Section):
+    """One host's share of a job of all hosts.
+
+    number: of this host among num_hosts, from 0.
+    interface, address: of the collectives.
+    token: keeps the processes of this job apart from all others.
+    run: the run's directory below the folder, also its name on the host.
+    checkpoint: the name of the one to resume from; newer ones belong to steps that were given up.
+    price_per_hour: of all hosts, with its currency; "" if it is not known.
+    on_processor: its ranks do not use the GPUs that the host may have.
+    events: file name, size and digest of the controller's copy for each of this host's ranks.
+    """
+
+    job: Literal["train", "probe"]
+    number: int
+    num_hosts: int
+    ranks: int
+    interface: str
+    address: str
+    token: str
+    run: str = ""
+    checkpoint: str = ""
+    price_per_hour: str = ""
+    on_processor: bool = False
+    events: dict[str, tuple[int, str]] = Field(default_factory=dict)
+
+
+class FactsFound(Section):
+    """The facts of the host."""
 
     say: Literal["facts"]
     facts: HostFacts
@@ -44,7 +108,7 @@ class Reached(Section):
     closed: tuple[str, ...]
 
 
-class Measured(Section):
+class MeasuredLine(Section):
     """A line of the measuring process. exposed: address:port that other machines could reach."""
 
     say: Literal["measured"]
@@ -69,7 +133,7 @@ class Done(Section):
     weight: Weight
 
 
-Said = Facts | Time | Ready | Reached | Measured | Events | Done
+Said = FactsFound | Time | Ready | Reached | MeasuredLine | Events | Done
 SAID: Final[TypeAdapter[Said]] = TypeAdapter(Annotated[Said, Field(discriminator="say")])
 
 

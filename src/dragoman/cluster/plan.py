@@ -10,7 +10,7 @@ from typing import Final
 
 from dragoman.base import units
 from dragoman.base.terminal import Terminal
-from dragoman.cluster.batch_rules import Update
+from dragoman.cluster.batch_rules import UpdateSettings
 from dragoman.cluster.interruptions import Interrupted, interrupted
 from dragoman.cluster.rates import Link
 from dragoman.cluster.strategies import (
@@ -36,7 +36,7 @@ _FEW_NAMES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class StrategyChoice:
     """The choice of `auto`, and why, in one sentence.
 
     cluster: the hosts that take part.
@@ -105,9 +105,9 @@ class Plan:
     currency: str
     strategies: tuple[Row, ...]
     what_ifs: tuple[Row, ...]
-    choice: Choice
+    choice: StrategyChoice
     faster_links: tuple[FasterLink, ...] = ()
-    update: Update | None = None
+    update: UpdateSettings | None = None
     """The recipe's settings of an update, for `larger_batch`."""
     interrupted: Interrupted | None = None
     """The expected course of the choice, if its hosts may be taken away."""
@@ -143,7 +143,7 @@ class Plan:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Both tables."""
+        """The rows of both tables."""
         return self.strategies + self.what_ifs
 
     @property
@@ -153,12 +153,12 @@ class Plan:
 
 
 def make_plan(
-    workload: Workload, cluster: Cluster, *, currency: str, update: Update | None = None
+    workload: Workload, cluster: Cluster, *, currency: str, update: UpdateSettings | None = None
 ) -> Plan:
     """Predict every strategy and every what-if."""
     single = _rank_alone(cluster)
 
-    def row(name: str, choice: Choice, *, among: int) -> Row:
+    def row(name: str, choice: StrategyChoice, *, among: int) -> Row:
         prediction, count = choice.prediction, choice.cluster.num_hosts
         if count < among and prediction.strategy != "none":
             hosts = "1 host" if count == 1 else f"{count} hosts"
@@ -218,7 +218,7 @@ def predict_all(cluster: Cluster, workload: Workload) -> list[Prediction]:
     return predictions
 
 
-def choose(cluster: Cluster, workload: Workload) -> Choice:
+def choose(cluster: Cluster, workload: Workload) -> StrategyChoice:
     """`auto`: the usual strategy if the network allows it, otherwise one that needs it less.
 
     `sync` if its step is within 1.15 of the compute. Otherwise the smallest accumulation within
@@ -243,18 +243,18 @@ def choose(cluster: Cluster, workload: Workload) -> Choice:
     )
 
 
-def choose_for_all_ranks(cluster: Cluster, workload: Workload) -> Choice:
+def choose_for_all_ranks(cluster: Cluster, workload: Workload) -> StrategyChoice:
     """The same if every rank must take part, even if fewer would be faster."""
     hosts = tuple(range(cluster.num_hosts))
     synced = sync(cluster, workload)
     slower = f"{synced.step_s / synced.compute_s:.2f} x the compute alone"
     if synced.step_s <= NEARLY_FREE * synced.compute_s:
         why = f"synchronising every step costs {slower}, within {NEARLY_FREE}"
-        return Choice(synced, why, cluster, hosts)
+        return StrategyChoice(synced, why, cluster, hosts)
     every = _smallest_accumulation(synced)
     if every <= most_accumulation(workload):
         tokens = units.SHORT_COUNT.text(workload.target_tokens_per_step * every)
-        return Choice(
+        return StrategyChoice(
             accumulate(cluster, workload, every=every),
             f"synchronising every step costs {slower}; every {every} micro-batches it is within "
             f"{NEARLY_FREE}, at {tokens} target tokens an update",
@@ -263,13 +263,13 @@ def choose_for_all_ranks(cluster: Cluster, workload: Workload) -> Choice:
         )
     if cluster.num_hosts == 1:
         why = f"inside one host there is nothing better, at {slower}"
-        return Choice(synced, why, cluster, hosts)
+        return StrategyChoice(synced, why, cluster, hosts)
     streamed = streaming(cluster, workload)
     if streamed.step_s >= synced.step_s:  # small batches: its own work on the weights costs more
         why = f"synchronising every step costs {slower}, and local steps cost no less"
-        return Choice(synced, why, cluster, hosts)
+        return StrategyChoice(synced, why, cluster, hosts)
     left = f"{streamed.step_s / streamed.compute_s:.2f} x the compute alone"
-    return Choice(
+    return StrategyChoice(
         streamed,
         f"synchronising every step costs {slower}, and accumulation that hides it leaves "
         f"the range of batches known to train well; local steps with a sum every "
@@ -279,20 +279,20 @@ def choose_for_all_ranks(cluster: Cluster, workload: Workload) -> Choice:
     )
 
 
-def _step_s(choice: Choice) -> float:
+def _step_s(choice: StrategyChoice) -> float:
     return choice.prediction.step_s
 
 
-def _rank_alone(cluster: Cluster) -> Choice:
+def _rank_alone(cluster: Cluster) -> StrategyChoice:
     """The fastest rank computes the whole batch alone."""
     one = cluster.fastest_rank
     step_s = one.compute_s
     label = f"one {one.machines[0].unit} alone"
     prediction = Prediction("none", label, step_s, step_s, 0.0)
-    return Choice(prediction, "there is one rank", one, (cluster.fastest_host,))
+    return StrategyChoice(prediction, "there is one rank", one, (cluster.fastest_host,))
 
 
-def _hosts_alone(cluster: Cluster, workload: Workload) -> Iterator[Choice]:
+def _hosts_alone(cluster: Cluster, workload: Workload) -> Iterator[StrategyChoice]:
     """Fewer hosts than all: each host with several ranks alone, the faster hosts, and the hosts
     that send as fast as they receive."""
     unlike: dict[object, int] = {}

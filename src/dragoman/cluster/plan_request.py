@@ -10,11 +10,11 @@ from typing import Final, TypeVar
 
 from dragoman.base import units
 from dragoman.base.errors import ConfigError
-from dragoman.cluster.batch_rules import Update
+from dragoman.cluster.batch_rules import UpdateSettings
 from dragoman.cluster.checks import directions, measured_link
+from dragoman.cluster.examine import LastMeasurement, recall
 from dragoman.cluster.facts import HostFacts
 from dragoman.cluster.hosts import MOST_PRICE, Host, load_hosts
-from dragoman.cluster.measured import Measured, recall
 from dragoman.cluster.plan import Plan, make_plan
 from dragoman.cluster.rates import (
     LAYER_S,
@@ -98,7 +98,7 @@ def plan_recipe(recipe: Recipe, request: PlanRequest, *, noise_tokens: float | N
     machines = tuple(asked.machine(host) for host in hosts)
     cluster = Cluster(machines, link, *asked.diloco_weight_s(), *asked.save_bytes_per_s())
     tokens = workload.target_tokens_per_step
-    update = Update.of(recipe, tokens=tokens, noise_tokens=noise_tokens)
+    update = UpdateSettings.of(recipe, tokens=tokens, noise_tokens=noise_tokens)
     return make_plan(workload, cluster, currency=currency, update=update)
 
 
@@ -110,7 +110,7 @@ class _Asked:
     precision: Precision
     request: PlanRequest
     hosts: tuple[Host, ...]
-    measured: Measured | None
+    measured: LastMeasurement | None
 
     def machine(self, host: Host) -> Machine:
         """One host, with the price in its settings."""
@@ -297,6 +297,6 @@ def _price(text: str) -> tuple[float, str]:
     return amount, currency
 
 
-def _when(measured: Measured | None) -> str:
+def _when(measured: LastMeasurement | None) -> str:
     assert measured is not None
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(measured.time))

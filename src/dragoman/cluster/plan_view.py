@@ -14,7 +14,7 @@ from dragoman.base import units
 from dragoman.base.terminal import plain_table
 from dragoman.cluster.batch_rules import batch_rules
 from dragoman.cluster.interruptions import Interrupted
-from dragoman.cluster.plan import Choice, Plan, Row
+from dragoman.cluster.plan import Plan, Row, StrategyChoice
 from dragoman.cluster.plan_assumptions import assumptions
 from dragoman.cluster.strategies import MOST_TARGET_TOKENS, Machine, Prediction
 
@@ -365,7 +365,7 @@ def _interrupted_values(expected: Interrupted | None) -> dict[str, Any] | None:
     }
 
 
-def _choice_values(choice: Choice) -> dict[str, Any]:
+def _choice_values(choice: StrategyChoice) -> dict[str, Any]:
     return {
         **_prediction_values(choice.prediction),
         "ranks_per_host": list(choice.cluster.ranks_per_host),

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import ipaddress
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Final, Self
 
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.cluster.agent import network
+from dragoman.cluster.agent.processes import StoreProcess
 from dragoman.distributed.launch import Share
 from dragoman.distributed.rendezvous import StoreAddress
 
@@ -37,7 +36,7 @@ _KNOCK_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ScheduledNode:
     """Machine `node` of `nodes`, counted from 0, and where they meet.
 
     host, port: a name or address of machine 0 on the private network, and a free port there.
@@ -81,7 +80,7 @@ class Place:
 
 
 @contextmanager
-def met(place: Place, *, wait_s: float) -> Iterator[Share]:
+def met(place: ScheduledNode, *, wait_s: float) -> Iterator[Share]:
     """This machine's share; inside the block the store is open.
 
     wait_s: how long the first machine may take to open it, as it may have to prepare a corpus.
@@ -114,30 +113,9 @@ def met(place: Place, *, wait_s: float) -> Iterator[Share]:
             remedy="give an address of the machine that is number 0",
         )
     else:
-        with opened_store(address, port=place.port):
+        with closing(StoreProcess()) as process:
+            process.open(address, port=place.port)
             yield share
-
-
-@contextmanager
-def opened_store(address: str, *, port: int = 0) -> Iterator[int]:
-    """A store that listens on this address alone while the block runs; yields its port.
-
-    port: 0 chooses a free one. Raises MachineError if it cannot listen there.
-    """
-    program = [sys.executable, "-P", "-m", "dragoman.distributed.store", address, str(port)]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as store:
-        assert store.stdin is not None
-        assert store.stdout is not None
-        chosen = store.stdout.readline().strip()
-        if not chosen:
-            raise MachineError(
-                f"no store can be opened at {address}, port {port or 'any'}",
-                remedy="see whether the address is this machine's own and the port free",
-            )
-        try:
-            yield int(chosen)
-        finally:
-            store.stdin.close()
 
 
 def _wait_for(store: StoreAddress, wait_s: float) -> None:

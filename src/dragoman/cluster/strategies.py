@@ -129,7 +129,7 @@ class Cluster:
 
     @property
     def num_hosts(self) -> int:
-        """Hosts."""
+        """The number of hosts."""
         return len(self.machines)
 
     @property
@@ -151,7 +151,7 @@ class Cluster:
 
     @property
     def least_s(self) -> float:
-        """No step of all these hosts takes less."""
+        """The least time of a step on all these hosts."""
         return max(machine.least_s for machine in self.machines)
 
     @property
@@ -180,7 +180,7 @@ class Cluster:
 
     @property
     def spot_price_per_hour(self) -> float | None:
-        """The same, with the spot price of hosts that may be taken away."""
+        """The price of all hosts for an hour: the spot price of those that may be taken away."""
         return _sum(
             [
                 machine.price_per_hour if machine.spot is None else machine.spot.price_per_hour
@@ -326,7 +326,7 @@ def plain(cluster: Cluster, workload: Workload) -> Prediction:
 
 
 def sync(cluster: Cluster, workload: Workload) -> Prediction:
-    """Gradients each step, bf16 between hosts; reduced inside each host first, in fp32."""
+    """Sum gradients in every step: inside each host in fp32, then between hosts in bf16."""
     size = workload.num_parameters * step_time.BF16_BYTES
     buckets = step_time.bucket_bytes(workload.shapes)
     network_s = _inside_s(cluster, workload)
@@ -352,7 +352,7 @@ def most_accumulation(workload: Workload) -> int:
 def diloco(
     cluster: Cluster, workload: Workload, *, every: int, num_fragments: int = 0, delay: int = 0
 ) -> Prediction:
-    """Local steps on each host; every so many steps the hosts sum their movements, once.
+    """Local steps on each host; after every `every` steps the hosts sum their movements, once.
 
     num_fragments: parts that are summed one after the other, each while `delay` steps go on; 0: all
     wait for the whole.

@@ -1,15 +1,19 @@
-"""The controller's end of the agents: one ssh connection to each host, and its messages."""
+"""The controller's end of the agents: one ssh connection to each host, its messages, and the jobs
+that all hosts do together: each gets its share, they meet, and all begin at once."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import queue
+import re
+import secrets
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from pydantic import ValidationError
@@ -18,8 +22,9 @@ from dragoman.base import units
 from dragoman.base.errors import MachineError
 from dragoman.cluster import ssh
 from dragoman.cluster.copying import code_place
-from dragoman.cluster.hosts import Host
-from dragoman.cluster.messages import SAID, Done, Said
+from dragoman.cluster.facts import ClusterFacts
+from dragoman.cluster.hosts import Host, Hosts
+from dragoman.cluster.messages import SAID, Command, Done, Reached, Ready, Said, Verb, WorkRequest
 
 _STAY_EVERY_S: Final = 1.0
 _LONGEST_LINE_BYTES: Final = 8 << 20
@@ -28,12 +33,14 @@ _MOST_WAITING_BYTES: Final = 32 << 20
 """Most unread messages of an agent: hours of events, if a terminal stands still."""
 _MESSAGE_BYTES: Final = 1 << 10
 """Approximate memory of even the shortest message."""
+_MEET_S: Final = 120.0
+_PORT: Final = re.compile(r"[0-9]{1,5}")
 _END_S: Final = 10.0
 """How long an agent may take to end after its connection is closed, before ssh itself is ended."""
 
 
 class Message(NamedTuple):
-    """What an agent has said; None if its connection ended.
+    """An answer of an agent; `said` is None if its connection ended.
 
     size_bytes: of its line, and of its object in memory.
     """
@@ -43,12 +50,10 @@ class Message(NamedTuple):
     size_bytes: int = 0
 
 
-ANSWER: Final = "answer"
-"""The verb of an agent that answers question after question."""
-Kind = TypeVar("Kind", bound=Said)
+Answer = TypeVar("Answer", bound=Said)
 
 
-def agent_command(host: Host, *, code: str, verb: str, more: Sequence[str] = ()) -> list[str]:
+def agent_command(host: Host, *, code: str, verb: Verb, more: Sequence[str] = ()) -> list[str]:
     """The command that starts an agent on a host, from the code with this digest."""
     place = f"PYTHONPATH={host.folder}/{code_place(code)}"
     # Without -P a folder named like a package in the user's home could take its place. On a full
@@ -75,7 +80,7 @@ class Agent:
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
-    def tell(self, do: str, **values: Any) -> None:
+    def tell(self, do: Command, **values: Any) -> None:
         """Send a message. If the agent is gone, its silence will show it."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
@@ -160,7 +165,7 @@ class Team:
     def __enter__(self) -> Self:
         try:
             for host in self.hosts:
-                command = agent_command(host, code=self._code, verb=ANSWER)
+                command = agent_command(host, code=self._code, verb="answer")
                 self.agents[host.name] = Agent(host, command, self.inbox)
         except BaseException:
             self._close()
@@ -180,7 +185,7 @@ class Team:
         for closer in closers:
             closer.join()
 
-    def tell_all(self, do: str, **values: Any) -> None:
+    def tell_all(self, do: Command, **values: Any) -> None:
         """Send the same message to every agent."""
         for agent in self.agents.values():
             agent.tell(do, **values)
@@ -200,10 +205,10 @@ class Team:
             self.tell_all("stay")
             self._over.wait(_STAY_EVERY_S)
 
-    def each(self, kind: type[Kind], *, timeout_s: float) -> dict[str, Kind]:
+    def each(self, kind: type[Answer], *, timeout_s: float) -> dict[str, Answer]:
         """One message of this kind from every agent, by host; MachineError if one does not
         answer."""
-        heard: dict[str, Kind] = {}
+        heard: dict[str, Answer] = {}
         deadline = time.monotonic() + timeout_s
         while len(heard) < len(self.agents):
             message = self.next(deadline - time.monotonic())
@@ -237,3 +242,72 @@ class Team:
             elif message.host not in ended:
                 ended.add(message.host)
                 yield message
+
+
+def shares(hosts: Hosts, facts: ClusterFacts, **values: Any) -> dict[str, WorkRequest]:
+    """Every host's share of a job, by name; `facts` say which interface each of them uses."""
+    token = secrets.token_hex(8)
+    cards = {one.host: one.interface for one in facts.hosts}
+    requests = {}
+    for number, host in enumerate(hosts.host):
+        card = cards[host.name]
+        assert card is not None
+        requests[host.name] = WorkRequest(
+            number=number,
+            num_hosts=len(hosts.host),
+            ranks=host.ranks,
+            interface=card.name,
+            address=card.address,
+            token=token,
+            on_processor=not host.gpus,
+            **values,
+        )
+    return requests
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """A team whose hosts know their shares of a job and wait for the command to begin.
+
+    store: where they will meet.
+    closed: the address:port of peers that each could not reach.
+    """
+
+    team: Team
+    store: str
+    closed: dict[str, tuple[str, ...]]
+
+    @classmethod
+    def gather(cls, team: Team, requests: Mapping[str, WorkRequest]) -> Self:
+        """Send every host its share and let it try to reach the others.
+
+        Raises MachineError if a host is gone or takes longer than two minutes, or if the store is
+        not on the first host.
+        """
+        for name, request in requests.items():
+            team.agents[name].tell("work", request=request.model_dump(mode="json"))
+        ready = team.each(Ready, timeout_s=_MEET_S)
+        for name in requests:
+            peers = [
+                (requests[other].address, one.test_port)
+                for other, one in ready.items()
+                if other != name
+            ]
+            team.agents[name].tell("reach", peers=peers)
+        reached = team.each(Reached, timeout_s=_MEET_S)
+        first, request = next(iter(requests.items()))
+        store = ready[first].store
+        place = f"{request.address}:"
+        port, _, token = store.removeprefix(place).partition("/")
+        if not store.startswith(place) or not _PORT.fullmatch(port) or token != request.token:
+            raise MachineError(
+                "it names a store that is not its own",
+                place=first,
+                remedy="see whether the host can be trusted",
+            )
+        closed = {name: one.closed for name, one in reached.items()}
+        return cls(team, store, closed)
+
+    def begin(self) -> None:
+        """Send the command to begin."""
+        self.team.tell_all("begin", store=self.store)

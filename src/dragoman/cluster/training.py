@@ -3,15 +3,25 @@
 Everything that a host needs is copied to it by its digest and compared there; nothing starts if
 doctor finds something wrong. Then every host runs its ranks, events arrive here as they are
 written, and when the connection to a host ends, everything started there ends too.
+
+An attempt to train on the hosts that are present ends in one of four ways:
+
+Finished       the training is over
+HostsReturned  absent hosts answer again, and the others have saved: train with all of them
+BrokenOff      a host or a worker was lost: train without the hosts that do not answer
+Unfit          doctor rejects hosts: train without them for good, if there was an earlier attempt
+
+Each new attempt goes on from the newest checkpoint that any host or this machine has.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -19,25 +29,23 @@ from typing import Final, Literal
 from dragoman.base import units
 from dragoman.base.errors import DragomanError, MachineError
 from dragoman.base.files import file_sha256, read_regular
+from dragoman.cluster import ssh
 from dragoman.cluster.agent.facts import vocabulary_digest
-from dragoman.cluster.agent.spool import prefix_digest
-from dragoman.cluster.agent.work import WorkRequest
+from dragoman.cluster.agent.work import prefix_digest
 from dragoman.cluster.checkpoints import (
     CHECKPOINTS,
     CheckpointTransfer,
     RunOnHosts,
     newest_checkpoint,
 )
-from dragoman.cluster.checks import Finding, Wanted, examine, is_fit
+from dragoman.cluster.checks import Finding, RunNeeds, examine, is_fit
 from dragoman.cluster.copying import Parcel, directory_parcel
-from dragoman.cluster.examine import ask, examine_hosts, marked, on_all
+from dragoman.cluster.examine import ask, examine_hosts, marked, on_all, on_each, remember
 from dragoman.cluster.facts import ClusterFacts
+from dragoman.cluster.follow import BrokenOffError, Follower, Record, StopRequests
 from dragoman.cluster.hosts import HOSTS_FILE, Host, Hosts, record_hosts
-from dragoman.cluster.job import Job, shares
-from dragoman.cluster.measured import remember
-from dragoman.cluster.members import Members
-from dragoman.cluster.team import Team
-from dragoman.cluster.watch import BrokenOffError, Record, StopRequests, Watch
+from dragoman.cluster.messages import WorkRequest
+from dragoman.cluster.team import Meeting, Team, shares
 from dragoman.corpus.manifest import Manifest
 from dragoman.distributed.launch import InterruptedRunError
 from dragoman.recipe.estimate import estimate
@@ -47,10 +55,17 @@ from dragoman.training.durable import step_number
 from dragoman.training.pace import BUDGET_FILE
 
 _RUN_FILES: Final = ("recipe.toml", "manifest.json", "source.model", "target.model")
-_MOST_TRIES: Final = 3
+_MOST_IN_VAIN: Final = 3
 """How often in a row training may break off without a new checkpoint."""
 _BREATH_S: Final = 3.0
 """Seconds in which a machine notices that it has lost its processes."""
+_LOOK_AFTER_S: Final = 15.0
+"""Seconds until a lost host is tried again; doubled each time the same host is lost again."""
+_LOOK_AT_MOST_S: Final = 900.0
+_NOBODY_S: Final = 300.0
+"""How long all hosts may be unreachable: this machine's own line may be down."""
+_AGAIN_S: Final = 5.0
+_ANSWER_S: Final = 20.0
 
 Tell = Callable[[str], None]
 
@@ -90,21 +105,122 @@ def train_on_hosts(
         disk = estimate(run.recipe(), world_size=sum(hosts.ranks_per_host)).disk
         examined = examine_hosts(hosts)
         remember(hosts, examined.facts)
-        _require_fit(examined.facts, Wanted(hosts, disk.size_bytes))
+        _require_fit(examined.facts, RunNeeds(hosts, disk.size_bytes))
         tell(_network_line(examined.facts))
         record_hosts(run.path, hosts)  # replaces the old record, as these hosts are fit
         _Training(run, Members(hosts), examined.code, requests, listeners, tell).to_the_end()
 
 
-def _require_fit(facts: ClusterFacts, wanted: Wanted) -> None:
-    findings = examine(facts, wanted)
+def _require_fit(facts: ClusterFacts, needs: RunNeeds) -> None:
+    findings = examine(facts, needs)
     if not is_fit(findings):
         raise NotFitError(findings, facts)
 
 
+class Members:
+    """The hosts of a run: those that are present, and those that must not come back.
+
+    present: in the order of hosts.toml, in which ranks are counted.
+    """
+
+    def __init__(self, hosts: Hosts) -> None:
+        self.present = hosts
+        self._all = hosts
+        self._unfit: set[str] = set()
+        self._pause_s = _LOOK_AFTER_S
+
+    @property
+    def absent(self) -> list[Host]:
+        """Hosts that may come back."""
+        there = {host.name for host in self.present.host} | self._unfit
+        return [host for host in self._all.host if host.name not in there]
+
+    def exclude(self, names: set[str]) -> bool:
+        """Go on without hosts of these names for good; False if no host would be left."""
+        self._unfit |= names
+        return any(host.name not in self._unfit for host in self._all.host)
+
+    def find_present(self, *, tell: Tell) -> None:
+        """Hosts that accept a login become present. Raises MachineError if none does for long."""
+        deadline = time.monotonic() + _NOBODY_S
+        while True:
+            asked = [host for host in self._all.host if host.name not in self._unfit]
+            troubles = on_each(asked, _log_in)
+            if len(troubles) < len(asked):
+                break
+            if time.monotonic() > deadline:
+                raise next(iter(troubles.values()))
+            tell(f"no host answers: {next(iter(troubles.values())).problem}")
+            time.sleep(_AGAIN_S)
+        for name, error in troubles.items():
+            tell(f"{name} is left out until it answers: {error.problem}")
+        left = tuple(host for host in asked if host.name not in troubles)
+        self.present = self._all.model_copy(update={"host": left})
+
+    @contextmanager
+    def looked_for(self) -> Iterator[Callable[[], Sequence[str]]]:
+        """Inside the block a thread tries the absent hosts over ssh until one round finds some that
+        answer. Yields a function that returns their names."""
+        absent, back, over = self.absent, list[str](), threading.Event()
+        if not absent:
+            yield tuple
+            return
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _LOOK_AT_MOST_S)
+
+        def look() -> None:
+            while not back and not over.wait(pause_s):
+                back.extend(
+                    host.name
+                    for host in absent
+                    if not over.is_set() and not on_each([host], _log_in)
+                )
+
+        thread = threading.Thread(target=look, daemon=True)
+        thread.start()
+        try:
+            yield lambda: back
+        finally:
+            over.set()
+            thread.join()
+
+
+def _log_in(host: Host) -> None:
+    ssh.run(host, ["true"], timeout_s=_ANSWER_S)
+
+
 @dataclass(frozen=True, slots=True)
+class Finished:
+    """The recipe has ended the training."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostsReturned:
+    """Absent hosts of these names answer again; the others have saved and ended."""
+
+    names: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenOff:
+    """A host or a worker was lost."""
+
+    error: MachineError
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Doctor rejects hosts."""
+
+    error: NotFitError
+
+
+@dataclass(slots=True)
 class _Training:
-    """The training of a run on the members that are there. code: the digest of the code there."""
+    """The training of a run, attempt after attempt.
+
+    code: the digest of the code on the hosts.
+    is_first: before anything has been trained, the user must fix what goes wrong.
+    """
 
     run: RunDirectory
     members: Members
@@ -112,44 +228,57 @@ class _Training:
     requests: StopRequests
     listeners: Sequence[EventListener]
     tell: Tell
+    is_first: bool = True
 
     def to_the_end(self) -> None:
-        """Train again after each loss and each return of a host, as `train_on_hosts` says."""
-        tries, reached, begun = 0, -1, False
+        """Attempt after attempt until one finishes. Raises the error that ends the training."""
+        in_vain, reached = 0, -1
         while True:
-            severity: Literal["info", "error"] = "error"
-            try:
-                returned = self._once()
-                if not returned:
+            match self._attempt():
+                case Finished():
                     return
-                cause, severity = f"{', '.join(returned)}: answers again", "info"
-            except NotFitError as error:
-                if not begun or not self.members.exclude(error.hosts):
-                    raise
-                cause = f"{error}; left out from now on"
-            except MachineError as error:
-                # Before anything has been trained, the user must fix the error.
-                if not begun and not isinstance(error, BrokenOffError):
-                    raise
-                tries = 1 if step_number(newest_checkpoint(self.run.path)) > reached else tries + 1
-                if tries > _MOST_TRIES:
-                    raise
-                cause = str(error)
-            begun = True
-            newest = newest_checkpoint(self.run.path)
-            reached = max(step_number(newest), reached)
-            goes_on = f"training goes on from {newest or 'the beginning'}"
-            with EventWriter(self.run.events) as events:
-                alert = events.write(Alert(severity=severity, cause=cause, remedy=goes_on))
-            for listener in self.listeners:
-                listener(alert)
-            if severity == "error":
-                time.sleep(_BREATH_S)
+                case HostsReturned(names):
+                    self._alert("info", f"{', '.join(names)}: answers again")
+                case Unfit(error):
+                    if self.is_first or not self.members.exclude(error.hosts):
+                        raise error
+                    self._alert("error", f"{error}; left out from now on")
+                    time.sleep(_BREATH_S)
+                case BrokenOff(error):
+                    newest = step_number(newest_checkpoint(self.run.path))
+                    in_vain = 1 if newest > reached else in_vain + 1
+                    if in_vain > _MOST_IN_VAIN:
+                        raise error
+                    self._alert("error", str(error))
+                    time.sleep(_BREATH_S)
+            self.is_first = False
+            reached = max(step_number(newest_checkpoint(self.run.path)), reached)
             self.members.find_present(tell=self.tell)
 
-    def _once(self) -> Sequence[str]:
-        """Train on the present members. Returns the hosts to go on with if it ended because they
-        answer again; none if it is over."""
+    def _attempt(self) -> Finished | HostsReturned | BrokenOff | Unfit:
+        """Train on the present members, and say how it ended."""
+        try:
+            returned = self._train()
+        except NotFitError as error:
+            return Unfit(error)
+        except MachineError as error:
+            if self.is_first and not isinstance(error, BrokenOffError):
+                raise
+            return BrokenOff(error)
+        return HostsReturned(returned) if returned else Finished()
+
+    def _alert(self, severity: Literal["info", "error"], cause: str) -> None:
+        """Record why the training goes on from a checkpoint, and show it."""
+        newest = newest_checkpoint(self.run.path) or "the beginning"
+        with EventWriter(self.run.events) as events:
+            remedy = f"training goes on from {newest}"
+            alert = events.write(Alert(severity=severity, cause=cause, remedy=remedy))
+        for listener in self.listeners:
+            listener(alert)
+
+    def _train(self) -> Sequence[str]:
+        """Train on the present members. Returns the names of the absent hosts that answer again, if
+        the others have ended for them; none if the training is over."""
         hosts = self.members.present
         remote = RunOnHosts(self.run.path, hosts, self.code)
         with ExitStack() as stack:
@@ -159,15 +288,15 @@ class _Training:
             with marked(self.run.path) as mark:
                 facts = ClusterFacts(hosts=tuple(ask(team, hosts, run=remote.place, mark=mark)))
             digests = digests_here(self.run) | {"code": self.code}
-            _require_fit(facts, Wanted(hosts, needed_bytes=0, digests=digests))
+            _require_fit(facts, RunNeeds(hosts, needed_bytes=0, digests=digests))
             with CheckpointTransfer(remote) as transfer:
                 try:
                     with self.requests.deferred(), stack.pop_all():
                         record = Record(self.run.events, self.listeners, transfer)
-                        Job.gather(team, self._shares(remote, facts)).begin()
+                        Meeting.gather(team, self._shares(remote, facts)).begin()
                         with self.members.looked_for() as returned:
-                            watch = Watch(team, self.requests, record, returned)
-                            return watch.until_over(self.run.path)
+                            follower = Follower(team, self.requests, record, returned)
+                            return follower.until_over(self.run.path)
                 finally:
                     bring_back(transfer, self.requests, tell=self.tell)
 
@@ -205,7 +334,7 @@ class _Training:
 
 
 def digests_here(run: RunDirectory) -> dict[str, str]:
-    """Digests of this machine's copies of what the hosts must have."""
+    """Digests of the files that hosts must have, from this machine's copies."""
     return {
         "recipe": file_sha256(run.recipe_file),
         "vocabulary": vocabulary_digest(run.path),
@@ -253,7 +382,7 @@ def bring_back(transfer: CheckpointTransfer, requests: StopRequests, *, tell: Te
             transfer.give_up()
         what, where = transfer.newest, run.hosts.host[:1]
         if not what or (run.path / CHECKPOINTS / what).is_dir():
-            what, where = "what has not come", run.hosts.host
+            what, where = "the rest", run.hosts.host
         names = ", ".join(host.name for host in where)
         raise InterruptedRunError(
             f"stopped before all was here; {what} is still on {names}, "

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 LONGEST_HEADER_BYTES = 1 << 13
+WANT = "want"
 
 
 def unpack(stream: IO[bytes], directory: Path) -> int:
@@ -108,7 +109,7 @@ def receive(directory: Path, num_files: int) -> None:
     if directory.is_dir():
         print("have", flush=True)
         return
-    print("want", flush=True)
+    print(WANT, flush=True)
     # Hosts that share the folder may write at the same time.
     writer = f"{socket.gethostname()}-{os.getpid()}"
     draft = directory.with_name(f".{directory.name}.{writer}.draft")

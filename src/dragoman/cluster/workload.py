@@ -36,7 +36,7 @@ class Workload:
 
     @property
     def num_parameters(self) -> int:
-        """Trainable parameters."""
+        """The number of trainable parameters."""
         return sum(math.prod(shape) for shape in self.shapes)
 
     @property

@@ -86,7 +86,7 @@ class Listing(BaseModel):
 
     @property
     def version(self) -> str:
-        """Its version, as it is written."""
+        """The version of the corpus, as the index writes it."""
         return self.did.split("-")[2]
 
     @property

@@ -271,7 +271,7 @@ class CorpusConfig(Section):
 
     @property
     def language_tokens(self) -> tuple[str, ...]:
-        """What stands before sources to say into which language; empty if there is one target."""
+        """The tokens before sources that name the target language; empty if there is one target."""
         targets = sorted({direction.target for direction in self.train_directions})
         if len(targets) == 1 and not self.language_token:
             return ()

@@ -141,7 +141,7 @@ class _PartialFile:
         return ""
 
     def forget(self) -> None:
-        """Start again."""
+        """Remove the part that was fetched, to start again."""
         self._part.unlink(missing_ok=True)
         self._version.unlink(missing_ok=True)
 

@@ -8,26 +8,36 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import cached_property, reduce
 from itertools import compress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.base.files import whole_file, write_whole
-from dragoman.corpus.clean import DUPLICATE, NEAR_DUPLICATE, RejectedPair, num_bytes, pack_rejected
+from dragoman.corpus import lexical
+from dragoman.corpus.clean import (
+    DUPLICATE,
+    NEAR_DUPLICATE,
+    RejectedPair,
+    num_bytes,
+    pack_rejected,
+    run_path,
+)
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.directions import Direction, without_first_word
-from dragoman.corpus.filters import FilterConfig, Rejection, Scores
-from dragoman.corpus.lexical import LexicalTable
-from dragoman.corpus.runs import HeldOutSides, KeyRange, Keys, SortedPairs, SortedRuns, repeated
+from dragoman.corpus.filters import Rejection
+from dragoman.corpus.runs import HeldOutSides, KeyRange, SortedPairs, SortedRuns, repeated
 from dragoman.corpus.shards import SIDES, UNK, TokenRows, save_array
-from dragoman.corpus.split import HeldOut
-from dragoman.corpus.subword import RowEncoder
+from dragoman.corpus.split import HELD_OUT_SPLITS, HeldOut, read_directions, read_text
+from dragoman.corpus.subword import RowEncoder, count_words, read_vocabulary
 from dragoman.corpus.survey import FilterSurvey, write_surveys
+from dragoman.corpus.vocabulary import load_vocabulary
+from dragoman.corpus.workplace import Workplace
 
 HELD_OUT = "held_out"
 OVERLAP = "overlap"
@@ -56,71 +66,6 @@ class Selected:
             self.rows[keep],
             self.rejections,
         )
-
-
-class Selector:
-    """Finds duplicates, pairs that were held out, and pairs that share a side with dev or test.
-
-    held_out: keys of the pairs that were moved from the training text to dev or test.
-    backwards: those pairs the other way round, without tags; another entry may hold them so.
-    sides: of all dev and test pairs, without tags.
-    directions: of each run.
-    words: that sources may begin with, one of each list: language tokens, tags.
-    """
-
-    def __init__(
-        self,
-        config: FilterConfig,
-        *,
-        held_out: Keys,
-        backwards: Set[HeldOut],
-        sides: HeldOutSides,
-        directions: Sequence[Direction],
-        words: Sequence[Sequence[str]] = (),
-    ) -> None:
-        self._config = config
-        self._words = [one for one in words if one]
-        self._held_out = held_out
-        self._backwards = backwards
-        self._sides = sides
-        self._directions = directions
-
-    def select(self, found: SortedPairs) -> Selected:
-        """Both sides of the pairs that stay."""
-        cells = [pair.split("\t") for pair in found.pairs]
-        sources, targets = [source for source, _ in cells], [target for _, target in cells]
-        rejections = self._reject(found, sources, targets)
-        keep = np.ones(len(cells), dtype=np.bool_)
-        keep[[rejection.row for rejection in rejections]] = False
-        return Selected(sources, targets, np.arange(len(cells)), rejections).keep(keep)
-
-    def _reject(
-        self, found: SortedPairs, sources: list[str], targets: list[str]
-    ) -> list[Rejection]:
-        """The rows to drop, each once. The score of an overlap is the number of shared sides."""
-        held_out = np.isin(found.keys, self._held_out)
-        duplicate = np.zeros(len(sources), dtype=np.bool_)
-        shared = np.zeros(len(sources), dtype=np.int64)
-        if self._config.drop_duplicates or self._config.drop_near_duplicates:
-            duplicate = repeated(found.keys)
-        if self._config.drop_overlap or self._backwards:
-            plain = sources
-            for words in self._words:
-                plain = [without_first_word(source, words) for source in plain]
-            directions = [self._directions[run] for run in found.runs.tolist()]
-        if self._backwards:
-            pairs = map(HeldOut, plain, targets, directions)
-            held_out |= np.array([pair in self._backwards for pair in pairs], dtype=np.bool_)
-        if self._config.drop_overlap:
-            overlap = map(self._sides.overlap, directions, plain, targets)
-            shared = np.fromiter(overlap, dtype=np.int64, count=len(sources))
-        reasons = np.select([duplicate, held_out, shared > 0], [1, 2, 3])
-        again = NEAR_DUPLICATE if self._config.drop_near_duplicates else DUPLICATE
-        names = ("", again, HELD_OUT, OVERLAP)
-        return [
-            Rejection(int(row), names[reasons[row]], max(1.0, float(shared[row])))
-            for row in np.flatnonzero(reasons)
-        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,43 +104,169 @@ class PartReport:
         return cls(**(values | {side: SideCounts(**values[side]) for side in SIDES}))
 
 
-class RangeEncoder:
-    """The task of a worker: select and encode one range. Finished ranges are skipped.
+class Counted(NamedTuple):
+    """Pairs of a direction, and how often they have each word."""
 
-    files: the name of the source file of each run. entries: its entry of the training text.
-    lexical: tells what pairs gain; None: nobody asks.
+    pairs: int
+    words: Counter[str]
+
+
+class CleanedText:
+    """The cleaned training text of a workplace.
+
+    Methods that take a KeyRange are tasks of workers. Another process gets the place and the
+    settings, and opens what it needs when it needs it.
     """
 
-    def __init__(
-        self,
-        config: CorpusConfig,
-        *,
-        runs: SortedRuns,
-        files: Sequence[str],
-        entries: Sequence[int],
-        selector: Selector,
-        encoders: tuple[RowEncoder, RowEncoder],
-        lexical: LexicalTable | None,
-        parts: Path,
-    ) -> None:
+    def __init__(self, place: Workplace, config: CorpusConfig) -> None:
+        self._place = place
         self._config = config
-        self._runs = runs
-        self._files = files
-        self._entries = np.array(entries, dtype=np.int32)
-        self._selector = selector
-        self._encoders = encoders
-        self._lexical = lexical
-        self._parts = parts
+        self.words = [words for words in (config.language_tokens, config.tags) if words]
+        """What sources may begin with, one of each list: language tokens, tags."""
 
-    def __call__(self, part: KeyRange) -> PartReport:
-        """Write the rows of the range, its rejected pairs and, last, its report."""
-        path = part_path(self._parts, part.number)
+    def __reduce__(self) -> tuple[type[Self], tuple[Workplace, CorpusConfig]]:
+        return type(self), (self._place, self._config)
+
+    @cached_property
+    def runs(self) -> SortedRuns:
+        """All pairs that were not dropped by themselves."""
+        count = len(self._blocks["files"])
+        return SortedRuns([run_path(self._place.runs, index) for index in range(count)])
+
+    @cached_property
+    def directions(self) -> list[Direction]:
+        """The direction of the pairs of each run."""
+        of_entries = [self._config.direction_of(entry) for entry in self._config.train]
+        return [of_entries[entry] for entry in self._blocks["entries"]]
+
+    @cached_property
+    def encoders(self) -> tuple[RowEncoder, RowEncoder]:
+        """Those of both sides; one and the same if their files are equal."""
+        files = [self._place.result / f"{side}.model" for side in SIDES]
+        source = RowEncoder(load_vocabulary(files[0]), self._config.subword)
+        if read_vocabulary(files[0]) == read_vocabulary(files[1]):
+            return source, source
+        return source, RowEncoder(load_vocabulary(files[1]), self._config.subword)
+
+    @cached_property
+    def _blocks(self) -> Any:
+        """Lists with the source file and the entry of text of each run."""
+        return self._place.recall("clean")
+
+    @cached_property
+    def _lexical(self) -> lexical.LexicalTable:
+        return lexical.LexicalTable.load(self._place.lexical)
+
+    def plain(self, source: str) -> str:
+        """A source without its language token and its tag."""
+        return reduce(without_first_word, self.words, source)
+
+    def held_out(self, splits: Iterable[str]) -> Iterator[HeldOut]:
+        """The pairs of dev and test sets as they were written, with their directions."""
+        for split in splits:
+            pairs = read_text(self._place.result / split)
+            directions = read_directions(self._place.result / split)
+            directions = directions or [*self._config.directions] * len(pairs)
+            for (source, target), direction in zip(pairs, directions, strict=True):
+                yield HeldOut(source, target, direction)
+
+    @cached_property
+    def _held_out_sides(self) -> HeldOutSides:
+        """Of all dev and test pairs, plain."""
+        sides = HeldOutSides()
+        for source, target, direction in self.held_out(HELD_OUT_SPLITS):
+            sides.add(direction, self.plain(source), target)
+        return sides
+
+    @cached_property
+    def _held_out_keys(self) -> NDArray[np.uint64]:
+        """Of the pairs that were moved from the training text to dev or test."""
+        return np.array(self._place.recall("hold_out")["keys"], dtype=np.uint64)
+
+    @cached_property
+    def _backwards(self) -> set[HeldOut]:
+        """The same pairs the other way round, plain: another entry may hold them so."""
+        moved = [split for split in HELD_OUT_SPLITS if not getattr(self._config, split)]
+        turned = (
+            HeldOut(target, self.plain(source), Direction(direction.target, direction.source))
+            for source, target, direction in self.held_out(moved)
+        )
+        return {pair for pair in turned if pair.direction in self._config.train_directions}
+
+    def select(self, found: SortedPairs) -> Selected:
+        """The pairs of a range that are no duplicates, not held out, and share no side with those.
+
+        The score of an overlap is the number of shared sides.
+        """
+        filters = self._config.filters
+        cells = [pair.split("\t") for pair in found.pairs]
+        sources, targets = [source for source, _ in cells], [target for _, target in cells]
+        held_out = np.isin(found.keys, self._held_out_keys)
+        duplicate = np.zeros(len(cells), dtype=np.bool_)
+        shared = np.zeros(len(cells), dtype=np.int64)
+        if filters.drop_duplicates or filters.drop_near_duplicates:
+            duplicate = repeated(found.keys)
+        if filters.drop_overlap or self._backwards:
+            plain = [self.plain(source) for source in sources] if self.words else sources
+            directions = [self.directions[run] for run in found.runs.tolist()]
+        if self._backwards:
+            pairs = map(HeldOut, plain, targets, directions)
+            held_out |= np.array([pair in self._backwards for pair in pairs], dtype=np.bool_)
+        if filters.drop_overlap:
+            overlap = map(self._held_out_sides.overlap, directions, plain, targets)
+            shared = np.fromiter(overlap, dtype=np.int64, count=len(cells))
+        reasons = np.select([duplicate, held_out, shared > 0], [1, 2, 3])
+        again = NEAR_DUPLICATE if filters.drop_near_duplicates else DUPLICATE
+        names = ("", again, HELD_OUT, OVERLAP)
+        rejections = [
+            Rejection(int(row), names[reasons[row]], max(1.0, float(shared[row])))
+            for row in np.flatnonzero(reasons)
+        ]
+        return Selected(sources, targets, np.arange(len(cells)), rejections).keep(reasons == 0)
+
+    def count_words(self, sides: Iterable[str], part: KeyRange) -> dict[Direction, Counted]:
+        """The words of some sides in the kept pairs of a range, for each direction."""
+        found = self.runs.read(part)
+        selected = self.select(found)
+        texts = {"source": selected.sources, "target": selected.targets}
+        runs = found.runs[selected.rows]
+        counted = {}
+        for direction in dict.fromkeys(self.directions):
+            own = [run for run, known in enumerate(self.directions) if known == direction]
+            rows = np.flatnonzero(np.isin(runs, own)).tolist()
+            words = count_words([texts[side][row] for side in sides for row in rows])
+            counted[direction] = Counted(len(rows), words)
+        return counted
+
+    def count_meetings(self, part: KeyRange) -> tuple[int, lexical.Keys, NDArray[np.int64]]:
+        """Pairs of a range that stay, and in how many of them pieces meet; see met_keys."""
+        source, target = self._rows(part)
+        target_size = self.encoders[1].vocab_size
+        return len(source.lengths), *lexical.met_keys(source, target, target_vocab_size=target_size)
+
+    def count_translations(self, part: KeyRange) -> lexical.Counts:
+        """How often pieces are translated by each other in a range, as far as is known."""
+        return self._lexical.counts(*self._rows(part))
+
+    def _rows(self, part: KeyRange) -> tuple[TokenRows, TokenRows]:
+        """Source and target rows of the pairs of a range that stay."""
+        selected = self.select(self.runs.read(part))
+        source, target = self.encoders
+        return source.encode(selected.sources), target.encode(selected.targets)
+
+    def encode(self, part: KeyRange) -> PartReport:
+        """Write the rows of a range, its rejected pairs and, last, its report.
+
+        A range that is finished is skipped.
+        """
+        path = part_path(self._place.parts, part.number)
         if path.exists():
             return PartReport.from_json(json.loads(path.read_bytes()))
-        found = self._runs.read(part)
-        selected = self._selector.select(found)
-        source = self._encoders[0].encode(selected.sources)
-        target = self._encoders[1].encode(selected.targets)
+        files = self._blocks["files"]
+        found = self.runs.read(part)
+        selected = self.select(found)
+        source = self.encoders[0].encode(selected.sources)
+        target = self.encoders[1].encode(selected.targets)
         longest = np.maximum(source.lengths, target.lengths)
         too_long = longest > self._config.max_pieces
         truncated = 0
@@ -213,10 +284,17 @@ class RangeEncoder:
             selected = selected.keep(~too_long)
         surveys = []
         threshold = self._config.filters.min_lexical_gain
-        if self._lexical is not None and threshold is not None and len(selected.sources):
+        if threshold is not None and len(selected.sources):
             gains = self._lexical.gains(source, target)
             accepted = gains >= threshold
-            surveys.append(self._survey(found, selected, threshold, gains, accepted))
+            sources, targets, runs = selected.sources, selected.targets, found.runs[selected.rows]
+            surveys.append(FilterSurvey(LEXICAL, threshold, at_least=True))
+            surveys[0].see(
+                gains,
+                accepted,
+                found.lines[selected.rows].astype(np.int64),
+                lambda row: (files[runs[row]], sources[row], targets[row]),
+            )
             rejections = rejections + [
                 Rejection(int(selected.rows[row]), LEXICAL, float(gains[row]))
                 for row in np.flatnonzero(~accepted)
@@ -235,35 +313,17 @@ class RangeEncoder:
             for name, array in (("ids", rows.ids), ("lengths", rows.lengths)):
                 with whole_file(path.with_suffix(f".{side}_{name}.npy")) as file:
                     save_array(file, array)
+        entries = np.array(self._blocks["entries"], dtype=np.int32)
         with whole_file(path.with_suffix(".entries.npy")) as file:
-            save_array(file, self._entries[found.runs[selected.rows]])
+            save_array(file, entries[found.runs[selected.rows]])
         rejected = []
         for row, name, score, _ in rejections:
-            file, line = self._files[found.runs[row]], int(found.lines[row])
+            file, line = files[found.runs[row]], int(found.lines[row])
             rejected.append(RejectedPair(name, score, file, line, *found.pairs[row].split("\t")))
         write_whole(path.with_suffix(".rejected"), pack_rejected(rejected))
         write_surveys(path.with_suffix(".scores"), surveys)
         write_whole(path, json.dumps(asdict(report)))
         return report
-
-    def _survey(
-        self,
-        found: SortedPairs,
-        selected: Selected,
-        threshold: float,
-        gains: Scores,
-        accepted: NDArray[np.bool_],
-    ) -> FilterSurvey:
-        """The survey of the lexical filter."""
-        survey = FilterSurvey(LEXICAL, threshold, at_least=True)
-        files = found.runs[selected.rows]
-        survey.see(
-            gains,
-            accepted,
-            found.lines[selected.rows].astype(np.int64),
-            lambda row: (self._files[files[row]], selected.sources[row], selected.targets[row]),
-        )
-        return survey
 
 
 def part_path(parts: Path, index: int) -> Path:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -76,26 +75,17 @@ class FilterConfig(Section):
 Scores = NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True)
 class Columns:
-    """Normalised pairs of one block, side by side, with what several filters look at.
+    """Normalised pairs of one block, side by side.
 
     given_scores: of further columns of their file, by the column's index; nan: no number.
     """
 
-    def __init__(
-        self,
-        sources: list[str],
-        targets: list[str],
-        *,
-        languages: tuple[str, str] = ("", ""),
-        given_scores: Mapping[int, Scores] | None = None,
-    ) -> None:
-        self.sources = sources
-        self.targets = targets
-        self.languages = languages
-        self.given_scores = given_scores or {}
-        self.source_characters = _lengths(sources)
-        self.target_characters = _lengths(targets)
+    sources: list[str]
+    targets: list[str]
+    languages: tuple[str, str] = ("", "")
+    given_scores: Mapping[int, Scores] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.sources)
@@ -106,7 +96,7 @@ class Columns:
             return self
         sources, targets = ([side[row] for row in rows] for side in (self.sources, self.targets))
         given_scores = {index: scores[rows] for index, scores in self.given_scores.items()}
-        return Columns(sources, targets, languages=self.languages, given_scores=given_scores)
+        return Columns(sources, targets, self.languages, given_scores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +148,8 @@ def longest_words(pairs: Columns) -> Scores:
 
 def length_ratio(pairs: Columns) -> Scores:
     """Characters of the longer side over those of the shorter; 1 if both are short."""
-    longer = np.maximum(pairs.source_characters, pairs.target_characters)
-    shorter = np.minimum(pairs.source_characters, pairs.target_characters)
+    sides = [_array(map(len, side)) for side in (pairs.sources, pairs.targets)]
+    longer, shorter = np.maximum(*sides), np.minimum(*sides)
     return np.where(longer > _RATIO_MIN_CHARACTERS, longer / np.maximum(shorter, 1), 1.0)
 
 
@@ -200,22 +190,19 @@ FILTERS: tuple[Filter, ...] = (
 
 def column_filters(limits: Iterable[ColumnLimit]) -> list[Filter]:
     """Filters by scores that the file of the pairs holds."""
-    filters = []
-    for limit in limits:
-        score = partial(_given_scores, limit.index)
-        for threshold, at_least in ((limit.at_least, True), (limit.at_most, False)):
-            if threshold is not None:
-                constant = partial(_constant, threshold)
-                filters.append(Filter(f"column_{limit.name}", score, constant, at_least))
-    return filters
 
+    def by_column(limit: ColumnLimit, bound: float, *, at_least: bool) -> Filter:
+        name = f"column_{limit.name}"
+        return Filter(
+            name, lambda pairs: pairs.given_scores[limit.index], lambda _: bound, at_least
+        )
 
-def _given_scores(index: int, pairs: Columns) -> Scores:
-    return pairs.given_scores[index]
-
-
-def _constant(value: float, _: FilterConfig) -> float:
-    return value
+    return [
+        by_column(limit, bound, at_least=at_least)
+        for limit in limits
+        for bound, at_least in ((limit.at_least, True), (limit.at_most, False))
+        if bound is not None
+    ]
 
 
 def check_filters(config: FilterConfig, *, languages: Sequence[str]) -> None:
@@ -266,10 +253,6 @@ def _count_controls(text: str) -> int:
     if text.isprintable():
         return 0
     return sum(unicodedata.category(character) in _CONTROL_CATEGORIES for character in text)
-
-
-def _lengths(texts: list[str]) -> NDArray[np.int64]:
-    return np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
 
 
 def _array(values: Iterable[float]) -> Scores:

@@ -247,7 +247,7 @@ def first_suspicious_line(
 ) -> int:
     """The line, counted from 1, at which the longer file most likely has lines of its own.
 
-    source_lengths, target_lengths: characters or bytes of each line, of different number. The
+    source_lengths, target_lengths: characters or bytes of each line; one side has more lines. The
     lengths of translations are nearly proportional (Gale and Church 1993), so the best place for
     the surplus lines is the one that leaves the smallest sum of |log length ratio|, with the lines
     before it paired as they are and those after it paired with the shift undone. The result is

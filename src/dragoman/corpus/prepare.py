@@ -9,19 +9,19 @@
 7 write     shards, rejected pairs and manifest; publish
 
 Every stage leaves whole files behind, so a preparation that was killed continues where it stopped.
-A worker opens what it needs from the workplace, so nothing large is sent to it.
+A worker opens what it needs from the workplace (`CleanedText`), so nothing large is sent to it.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial, reduce
 from operator import add
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +38,11 @@ from dragoman.corpus.clean import (
     run_path,
 )
 from dragoman.corpus.config import CorpusConfig
-from dragoman.corpus.directions import Direction, listed, tempered, without_first_word
+from dragoman.corpus.directions import Direction, listed, tempered
 from dragoman.corpus.encode import (
+    CleanedText,
+    Counted,
     PartReport,
-    RangeEncoder,
-    Selector,
     count_side,
     part_path,
     read_entries,
@@ -54,10 +54,8 @@ from dragoman.corpus.lexical import (
     LEAST_PAIRS,
     SAMPLE_PAIRS,
     SAMPLE_RANGE_BYTES,
-    Counts,
     Keys,
     LexicalTable,
-    met_keys,
     often_met,
 )
 from dragoman.corpus.manifest import (
@@ -72,22 +70,13 @@ from dragoman.corpus.manifest import (
     digest_files,
 )
 from dragoman.corpus.pairs import BlockReader
-from dragoman.corpus.runs import HeldOutSides, KeyRange, SortedRuns
-from dragoman.corpus.shards import SIDES, SideSize, TokenRows, id_dtype, write_entries, write_side
+from dragoman.corpus.runs import HeldOutSides
+from dragoman.corpus.shards import SIDES, SideSize, id_dtype, write_entries, write_side
 from dragoman.corpus.sources import Sources
-from dragoman.corpus.split import (
-    HELD_OUT_SPLITS,
-    HeldOut,
-    hold_out,
-    read_directions,
-    read_split,
-    read_text,
-    write_text,
-)
-from dragoman.corpus.subword import RowEncoder, count_words, read_vocabulary, train_on_words
+from dragoman.corpus.split import HELD_OUT_SPLITS, hold_out, read_split, read_text, write_text
+from dragoman.corpus.subword import RowEncoder, train_on_words
 from dragoman.corpus.survey import FILE_NAME as SURVEYS
 from dragoman.corpus.survey import join_surveys, write_surveys
-from dragoman.corpus.vocabulary import load_vocabulary
 from dragoman.corpus.workers import parallel_map
 from dragoman.corpus.workplace import Workplace, locked_directory
 from dragoman.telemetry.events import CorpusDropped, CorpusPrepared, CorpusStage, EventWriter
@@ -221,7 +210,7 @@ class _Preparation:
 
     def _clean(self) -> dict[str, Any]:
         reader = BlockReader(self.sources.entries["train"])
-        task = partial(BlockCleaner, self.config, self.place.runs)
+        task = BlockCleaner(self.config, self.place.runs)
         reports: list[BlockReport] = []
         pairs = 0
         for report in refuse_malformed(parallel_map(task, reader, workers=self.workers)):
@@ -237,17 +226,13 @@ class _Preparation:
 
     def _hold_out(self, given: Sequence[str]) -> dict[str, Any]:
         """Take dev and test pairs from the training text, if they are not given as files."""
-        sides, words = HeldOutSides(), (self.config.language_tokens, self.config.tags)
-        for source, target, direction in _read_held_out(self.place, self.config, given):
-            sides.add(direction, reduce(without_first_word, words, source), target)
+        text, sides = CleanedText(self.place, self.config), HeldOutSides()
+        for source, target, direction in text.held_out(given):
+            sides.add(direction, text.plain(source), target)
         sizes = {"valid": self.config.valid_pairs, "test": self.config.test_pairs}
         wanted = {split: size for split, size in sizes.items() if split not in given}
         taken, keys = hold_out(
-            _open_runs(self.place),
-            wanted,
-            sides,
-            directions=_directions_of_runs(self.place, self.config),
-            words=words,
+            text.runs, wanted, sides, directions=text.directions, words=text.words
         )
         several = len(self.config.directions) > 1
         for split, pairs in taken.items():
@@ -271,18 +256,16 @@ class _Preparation:
             if self.config.subword.joint and side == "target":
                 write_whole(path, (self.place.result / "source.model").read_bytes())
             else:
-                learner = partial(_Learner, self.place, self.config, self.workers)
-                list(parallel_map(learner, [side], workers=self.workers))
+                learn = partial(_learn_one, self.place, self.config, self.workers)
+                list(parallel_map(learn, [side], workers=self.workers))
 
     def _relate(self) -> dict[str, Any]:
         """Write the table of pieces that translate each other, learnt from a sample."""
-        sample = _open_runs(self.place).ranges(
-            max_pairs=SAMPLE_PAIRS, range_bytes=SAMPLE_RANGE_BYTES
-        )
+        text = CleanedText(self.place, self.config)
+        sample = text.runs.ranges(max_pairs=SAMPLE_PAIRS, range_bytes=SAMPLE_RANGE_BYTES)
         self._advance("relate", 0, None)
-        counter = partial(_MeetingCounter, self.place, self.config)
-        parts = parallel_map(counter, sample, workers=self.workers)
-        sizes = [encoder.vocab_size for encoder in _open_encoders(self.place, self.config)]
+        parts = parallel_map(text.count_meetings, sample, workers=self.workers)
+        sizes = [encoder.vocab_size for encoder in text.encoders]
         pairs = 0
 
         def met() -> Iterator[tuple[Keys, NDArray[np.int64]]]:
@@ -301,21 +284,20 @@ class _Preparation:
         table = LexicalTable.uniform(keys, vocab_sizes=(sizes[0], sizes[1]))
         for iteration in range(1, ITERATIONS + 1):
             table.save(self.place.lexical)
-            estimator = partial(_Estimator, self.place, self.config)
-            counts = reduce(add, parallel_map(estimator, sample, workers=self.workers))
+            task = CleanedText(self.place, self.config).count_translations  # by this table
+            counts = reduce(add, parallel_map(task, sample, workers=self.workers))
             table = LexicalTable.of(keys, counts, last=iteration == ITERATIONS)
         table.save(self.place.lexical)
         return {"pairs": pairs, "entries": len(keys)}
 
     def _encode(self) -> dict[str, Any]:
-        runs = _open_runs(self.place)
-        task = partial(_range_encoder, self.place, self.config)
+        text = CleanedText(self.place, self.config)
         reports: list[PartReport] = []
         pairs = 0
-        for report in parallel_map(task, runs.ranges(), workers=self.workers):
+        for report in parallel_map(text.encode, text.runs.ranges(), workers=self.workers):
             reports.append(report)
             pairs += report.pairs_in
-            self._advance("encode", pairs, runs.num_pairs)
+            self._advance("encode", pairs, text.runs.num_pairs)
         facts = _some_left(_stage_facts("encode", reports), place="corpus.train")
         self._refuse_empty_directions(len(reports))
         return {"facts": facts.model_dump(), "parts": [asdict(report) for report in reports]}
@@ -341,7 +323,7 @@ class _Preparation:
     def _write(self, given: Sequence[str]) -> None:
         """Write shards, rejected pairs and, last, the manifest."""
         place = self.place
-        encoders = _open_encoders(place, self.config)
+        encoders = CleanedText(place, self.config).encoders
         clean, encoded = place.recall("clean"), place.recall("encode")
         parts = [PartReport.from_json(values) for values in encoded["parts"]]
         directory = place.result / "train"
@@ -399,173 +381,26 @@ class _Preparation:
             self.progress(stage, pairs, total)
 
 
-def _open_runs(place: Workplace) -> SortedRuns:
-    """The cleaned training text."""
-    num_blocks = len(place.recall("clean")["files"])
-    return SortedRuns([run_path(place.runs, index) for index in range(num_blocks)])
+def _learn_one(place: Workplace, config: CorpusConfig, workers: int, side: str) -> None:
+    """Train the model of one side on a sample; the source's is that of both if it is joint."""
+    sides = SIDES if config.subword.joint else (side,)
+    text = CleanedText(place, config)
+    sample = text.runs.ranges(max_pairs=config.subword.sample_sentences // len(sides))
+    by_direction: dict[Direction, Counted] = {}
+    for counts in parallel_map(partial(text.count_words, sides), sample, workers=workers):
+        for direction, counted in counts.items():
+            known = by_direction.setdefault(direction, Counted(0, Counter()))
+            known.words.update(counted.words)
+            by_direction[direction] = known._replace(pairs=known.pairs + counted.pairs)
+    word_counts = _in_shares(list(by_direction.values()), config.temperature)
+    tokens = config.language_tokens if "source" in sides else ()
+    for token in tokens:  # which is no text
+        del word_counts[token]
+    model = train_on_words(word_counts, config.subword, tags=config.tags, tokens=tokens)
+    write_whole(place.result / f"{side}.model", model)
 
 
-def _directions_of_runs(place: Workplace, config: CorpusConfig) -> list[Direction]:
-    """The direction of the pairs of each run."""
-    directions = [config.direction_of(entry) for entry in config.train]
-    return [directions[entry] for entry in place.recall("clean")["entries"]]
-
-
-def _open_selector(place: Workplace, config: CorpusConfig) -> Selector:
-    """Decides which of the cleaned pairs stay."""
-    held_out = np.array(place.recall("hold_out")["keys"], dtype=np.uint64)
-    sides, words = HeldOutSides(), (config.language_tokens, config.tags)
-    backwards = set()
-    for split in HELD_OUT_SPLITS:
-        is_taken = not getattr(config, split)
-        for source, target, direction in _read_held_out(place, config, [split]):
-            plain = reduce(without_first_word, words, source)
-            sides.add(direction, plain, target)
-            turned = Direction(direction.target, direction.source)
-            if is_taken and turned in config.train_directions:
-                backwards.add(HeldOut(target, plain, turned))
-    return Selector(
-        config.filters,
-        held_out=held_out,
-        backwards=backwards,
-        sides=sides,
-        directions=_directions_of_runs(place, config),
-        words=words,
-    )
-
-
-def _read_held_out(
-    place: Workplace, config: CorpusConfig, splits: Iterable[str]
-) -> Iterator[HeldOut]:
-    """The pairs of dev and test sets as they were written, with their directions."""
-    for split in splits:
-        pairs = read_text(place.result / split)
-        directions = read_directions(place.result / split) or config.directions * len(pairs)
-        for (source, target), direction in zip(pairs, directions, strict=True):
-            yield HeldOut(source, target, direction)
-
-
-def _open_encoders(place: Workplace, config: CorpusConfig) -> tuple[RowEncoder, RowEncoder]:
-    """The encoders of both sides; one and the same if their files are equal."""
-    files = [place.result / f"{side}.model" for side in SIDES]
-    source = RowEncoder(load_vocabulary(files[0]), config.subword)
-    if read_vocabulary(files[0]) == read_vocabulary(files[1]):
-        return source, source
-    return source, RowEncoder(load_vocabulary(files[1]), config.subword)
-
-
-def _range_encoder(place: Workplace, config: CorpusConfig) -> RangeEncoder:
-    clean = place.recall("clean")
-    return RangeEncoder(
-        config,
-        runs=_open_runs(place),
-        files=clean["files"],
-        entries=clean["entries"],
-        selector=_open_selector(place, config),
-        encoders=_open_encoders(place, config),
-        lexical=None
-        if config.filters.min_lexical_gain is None
-        else LexicalTable.load(place.lexical),
-        parts=place.parts,
-    )
-
-
-class _EncodedPairs:
-    """The pieces of the pairs of a range that stay."""
-
-    def __init__(self, place: Workplace, config: CorpusConfig) -> None:
-        self._runs = _open_runs(place)
-        self._selector = _open_selector(place, config)
-        self.encoders = _open_encoders(place, config)
-
-    def read(self, part: KeyRange) -> tuple[TokenRows, TokenRows]:
-        """Source and target rows."""
-        selected = self._selector.select(self._runs.read(part))
-        source, target = self.encoders
-        return source.encode(selected.sources), target.encode(selected.targets)
-
-
-class _MeetingCounter:
-    """Counts in how many pairs of a range pieces meet."""
-
-    def __init__(self, place: Workplace, config: CorpusConfig) -> None:
-        self._pairs = _EncodedPairs(place, config)
-
-    def __call__(self, part: KeyRange) -> tuple[int, Keys, NDArray[np.int64]]:
-        source, target = self._pairs.read(part)
-        target_size = self._pairs.encoders[1].vocab_size
-        return len(source.lengths), *met_keys(source, target, target_vocab_size=target_size)
-
-
-class _Estimator:
-    """Counts how often pieces are translated by each other in a range, as far as is known."""
-
-    def __init__(self, place: Workplace, config: CorpusConfig) -> None:
-        self._pairs = _EncodedPairs(place, config)
-        self._table = LexicalTable.load(place.lexical)
-
-    def __call__(self, part: KeyRange) -> Counts:
-        return self._table.counts(*self._pairs.read(part))
-
-
-class _Learner:
-    """Trains the model of one side on a sample; the source's is that of both if it is joint."""
-
-    def __init__(self, place: Workplace, config: CorpusConfig, workers: int) -> None:
-        self._place = place
-        self._config = config
-        self._workers = workers
-
-    def __call__(self, side: str) -> None:
-        subword = self._config.subword
-        sides = SIDES if subword.joint else (side,)
-        sample = _open_runs(self._place).ranges(max_pairs=subword.sample_sentences // len(sides))
-        counter = partial(_WordCounter, self._place, self._config, sides)
-        by_direction: dict[Direction, _Counted] = {}
-        for counts in parallel_map(counter, sample, workers=self._workers):
-            for direction, counted in counts.items():
-                known = by_direction.setdefault(direction, _Counted(0, Counter()))
-                known.words.update(counted.words)
-                by_direction[direction] = known._replace(pairs=known.pairs + counted.pairs)
-        word_counts = _in_shares(list(by_direction.values()), self._config.temperature)
-        tokens = self._config.language_tokens if "source" in sides else ()
-        for token in tokens:  # which is no text
-            del word_counts[token]
-        model = train_on_words(word_counts, subword, tags=self._config.tags, tokens=tokens)
-        write_whole(self._place.result / f"{side}.model", model)
-
-
-class _Counted(NamedTuple):
-    """Pairs of a direction, and how often they have each word."""
-
-    pairs: int
-    words: Counter[str]
-
-
-class _WordCounter:
-    """Counts the words of some sides in the pairs of a range that stay, for each direction."""
-
-    def __init__(self, place: Workplace, config: CorpusConfig, sides: tuple[str, ...]) -> None:
-        self._runs = _open_runs(place)
-        self._selector = _open_selector(place, config)
-        self._sides = sides
-        self._directions = _directions_of_runs(place, config)
-
-    def __call__(self, part: KeyRange) -> dict[Direction, _Counted]:
-        found = self._runs.read(part)
-        selected = self._selector.select(found)
-        texts = {"source": selected.sources, "target": selected.targets}
-        runs = found.runs[selected.rows]
-        counted = {}
-        for direction in dict.fromkeys(self._directions):
-            own = [run for run, known in enumerate(self._directions) if known == direction]
-            rows = np.flatnonzero(np.isin(runs, own)).tolist()
-            words = count_words([texts[side][row] for side in self._sides for row in rows])
-            counted[direction] = _Counted(len(rows), words)
-        return counted
-
-
-def _in_shares(directions: Sequence[_Counted], temperature: float | None) -> Counter[str]:
+def _in_shares(directions: Sequence[Counted], temperature: float | None) -> Counter[str]:
     """How often each word occurs if directions have the shares in which training draws them.
 
     A language with little text would else be cut into letters, and training shows it often. Words

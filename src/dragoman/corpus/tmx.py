@@ -102,7 +102,7 @@ class _UnfitError(Exception):
 class _Units:
     """Turns the events of expat into lines.
 
-    seen: languages of segments, the first few. missing: wanted ones that no segment has had yet.
+    seen: languages of segments, the first few. missing: the wanted ones that no segment had so far.
     """
 
     def __init__(self, languages: tuple[str, str]) -> None:

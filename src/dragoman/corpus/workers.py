@@ -20,27 +20,26 @@ from dragoman.base.errors import MachineError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_make_task: Callable[[], Callable[[Any], Any]] | None = None
-_task: Callable[[Any], Any] | None = None
+_task: Callable[[Any], Any]
 
 
 def parallel_map(
-    make_task: Callable[[], Callable[[Item], Result]], items: Iterable[Item], *, workers: int
+    task: Callable[[Item], Result], items: Iterable[Item], *, workers: int
 ) -> Iterator[Result]:
     """Yield task(item) for every item, in the order of the items.
 
-    make_task: called once in each worker process; what it returns may hold state. Both it and the
-    items must be picklable. With one worker everything happens in this process.
+    task: sent once to each process, where it may hold state; with one worker everything happens in
+        this process. Both it and the items must be picklable.
     Raises: the exception of a task; MachineError if a worker is killed.
     """
     if workers == 1:
-        yield from map(make_task(), items)
+        yield from map(task, items)
         return
     pool = ProcessPoolExecutor(
         workers,
         mp_context=multiprocessing.get_context("spawn"),
         initializer=_start_worker,
-        initargs=(make_task,),
+        initargs=(task,),
     )
     pending: deque[Future[Result]] = deque()
     try:
@@ -88,9 +87,9 @@ def _children_without_main() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _start_worker(make_task: Callable[[], Callable[[Any], Any]]) -> None:
-    global _make_task
-    _make_task = make_task
+def _start_worker(task: Callable[[Any], Any]) -> None:
+    global _task
+    _task = task
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     threading.Thread(target=_die_with_parent, daemon=True).start()
 
@@ -104,9 +103,4 @@ def _die_with_parent() -> None:
 
 
 def _run_task(item: Any) -> Any:
-    """Make the task at the first item, so that an error while making it reaches the parent."""
-    global _task
-    if _task is None:
-        assert _make_task is not None
-        _task = _make_task()
     return _task(item)

@@ -1,17 +1,23 @@
 """Gradients over the network, inside a process group.
 
+config          the distributed section of a recipe
 launch          starts the ranks of a machine with torchrun
+pulse           signs of life of the workers of a machine
 rendezvous      how the processes of a run find each other
 store           the store in which processes of several hosts meet
 world           the rank of this process, the number of ranks, and its device
+standing        how far each rank is, written once a second for the others to read
+devices         the GPUs that compute correctly, as a program of its own
 topology        which ranks share a host, and the bytes they send
 packing         numbers in few bits, and a sum that sends them
 host_sum        a sum over all ranks, inside each host first
 gradient_sync   the interface of a strategy to the trainer
 link_rate       the rate of such sums over the network, and between the ranks of a host
+probe           the rates between every two hosts, as doctor measures them
 all_reduce      sync and accum: the sum of all gradients in every update
 outer           the outer optimizers of diloco
 diloco          local steps, and now and then an exchange of a part of the weights
+diloco_work     measures the work of diloco for each weight
 powersgd        gradients as products of thin matrices
 strategies      from a recipe's section to its strategy
 """

@@ -62,7 +62,7 @@ class GradientSync(ABC):
 
     @abstractmethod
     def micro_step(self, *, last: bool) -> AbstractContextManager[None]:
-        """Forward and backward of one micro-batch happen inside; the last one communicates."""
+        """A context for the passes of a micro-batch; ranks communicate in that of the last one."""
 
     def attach(self, optimizer: torch.optim.Adam) -> None:  # noqa: B027
         """Called once before the first update, with the optimizer that changes the weights."""

@@ -199,12 +199,15 @@ class OuterSgd(Outer):
         self._velocity = torch.zeros_like(row.copied()) if momentum else None
 
     def share(self, part: Fragment, ahead: Tensor, sent: Tensor, *, out: Tensor) -> None:
-        """Summed over ranks, which are equal within a replica, this is the mean weighted by
-        share."""
+        """Write the movement of this replica, divided by the number of ranks, into `out`.
+
+        The ranks of a replica are equal, so the sum is the mean of the replicas, each weighted by
+        its ranks.
+        """
         torch.sub(ahead, sent, out=out).div_(self._num_ranks)
 
     def lower(self, part: Fragment, ahead: Tensor, total: Tensor, interval: Interval) -> None:
-        """As above."""
+        """Make a step of SGD with Nesterov momentum; the gradient is the total."""
         if self._velocity is None:
             ahead.sub_(total, alpha=self._rate)
             return
@@ -221,7 +224,7 @@ class OuterSgd(Outer):
         return {} if self._velocity is None else self._row.named(self._velocity)
 
     def load_state(self, shared: Tensors, own: Tensors | None) -> None:
-        """Without a saved momentum, it starts at zero."""
+        """Load the momentum; without a saved one it starts at zero."""
         for name, velocity in self.shared_state().items():
             if name in shared:
                 velocity.copy_(shared[name])
@@ -323,7 +326,7 @@ class OuterAdam(Outer):
         part.of(self._unsent).add_(lost)
 
     def decays(self, interval: Interval) -> list[float] | None:
-        """The decay of AdamW over that many steps."""
+        """The factor to which AdamW decays each weight over the steps of an interval."""
         if not isinstance(self._adam, torch.optim.AdamW):
             return None
         return [

@@ -73,9 +73,9 @@ class Int8(Packing):
 
 
 class Fp4(Packing):
-    """Zero, and seven powers of two to each side: 1, 1/2 ... 1/64.
+    """Numbers in four bits: zero, and plus or minus 1, 1/2 ... 1/64.
 
-    A number becomes the nearest of them. Two neighbours share a byte, the first in its lower half;
+    A number becomes the nearest of these. Two neighbours share a byte, the first in its lower half;
     a code is a sign, 8, plus the power, from 1 for 1/64 to 7 for 1.
     """
 

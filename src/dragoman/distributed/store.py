@@ -1,8 +1,8 @@
-"""The store of several hosts: `python -m dragoman.distributed.store [ADDRESS [PORT]]`.
+"""The store of several hosts, a process: `python -m dragoman.distributed.store`.
 
-It prints the port it listens on and ends when its standard input ends. Without an address among its
-arguments, it reads one from the first line of its input. PyTorch's own servers listen on every
-interface of the machine; this one listens only on the address it is given.
+The first line of its standard input is ADDRESS PORT, with port 0 for any free one. It prints the
+port it listens on and ends when its input ends. PyTorch's own servers listen on every interface of
+the machine; this one listens only on the address it is given.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def connect(where: StoreAddress, *, prefix: str) -> Store:
 
 def main() -> None:
     """Serve until standard input is closed."""
-    address, *port = sys.argv[1:] or [sys.stdin.readline().strip()]
-    store = serve(address, port=int(port[0]) if port else 0)
+    address, port = sys.stdin.readline().split()
+    store = serve(address, port=int(port))
     print(store.port, flush=True)
     sys.stdin.read()
 

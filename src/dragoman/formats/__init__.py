@@ -6,8 +6,7 @@ public              the keys of a run's records that leave with an export
 ctranslate2         the same model for CTranslate2: its file written, and checked before it is read
 ctranslate2_engine  translates with it; needs no torch
 huggingface         the same model for transformers, with its tokenizer
-marian              an imported MarianMT model, back in its own form for transformers
-m2m100              the same of M2M100 and NLLB
+imported_form       an imported model, back in its own form for transformers
 hub                 that form on the Hugging Face Hub, and the head of its card
 onnx                the same model as two ONNX graphs: encoder, and a decoder's step
 int8_onnx           the same graphs with matrices in int8
@@ -18,4 +17,5 @@ normalizing_pieces  a SentencePiece model with our normal form of text in it, fo
 sentence_ends       where sentences end as an ONNX graph, for such packages
 export              writes an export and compares its translations with our own
 load                a bundle or a run as our model, to translate with or to train on from
+import_bundle       writes an imported model as a bundle
 """

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.base.errors import ConfigError, MachineError
+from dragoman.base.files import write_json
 from dragoman.corpus.directions import Direction
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.vocabulary import Vocabulary
@@ -90,7 +91,7 @@ def write_argos(
     metadata = {"type": "translate", "package_version": "1.0", "argos_version": _OLDEST_ARGOS}
     for side, code in zip(("from", "to"), direction, strict=True):
         metadata |= {f"{side}_code": code, f"{side}_name": _name(code)}
-    _write_json(folder / "metadata.json", metadata)
+    write_json(folder / "metadata.json", metadata)
 
 
 def pack(folder: Path, package: Path) -> None:
@@ -128,7 +129,7 @@ def translate_as_argos(folder: Path, sentences: list[str]) -> list[str]:
 def _add_prefix(config: Path, code: str) -> None:
     """Have CTranslate2 begin every text with the piece that says into which language."""
     values: dict[str, Any] = json.loads(config.read_bytes())
-    _write_json(config, values | {"bos_token": code, "add_source_bos": True})
+    write_json(config, values | {"bos_token": code, "add_source_bos": True})
 
 
 def _name(code: str) -> str:
@@ -143,7 +144,3 @@ def _name(code: str) -> str:
         ) from error
     except ValueError:  # no code of a language
         return code
-
-
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -59,10 +59,9 @@ from dragoman.formats.huggingface import (
     translate_with_huggingface,
     write_huggingface,
 )
+from dragoman.formats.imported_form import write_imported
 from dragoman.formats.int8_onnx import rounded
 from dragoman.formats.load import fill_from
-from dragoman.formats.m2m100 import write_m2m100
-from dragoman.formats.marian import write_marian
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.formats.onnxruntime_web import runtime_files
 from dragoman.formats.public import public_manifest, public_recipe
@@ -237,9 +236,14 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
     verified = compare(job.ours(texts, search), theirs)
     # If other programs search by their own rules, only the weights are compared.
     if job.request.bits == "float32" and job.request.to != "argos":
+        their_search = search
+        if job.request.to == "huggingface":
+            their_search = job.power_search()
+        elif job.request.to == "ctranslate2":
+            their_search = search.as_in_ctranslate2()
         fair = verified
-        if job.request.to == "huggingface" and job.power_search() != search:
-            fair = compare(job.ours(texts, job.power_search()), theirs)
+        if their_search != search:
+            fair = compare(job.ours(texts, their_search), theirs)
         check_equal(fair, place=job.checkpoint)
     recipe, request = job.recipe, job.request
     scores, step = scores_of(job.run, job.checkpoint, job.request.overrides)
@@ -296,12 +300,10 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
     if job.request.to == "huggingface":
         subword, target = job.model.subwords
         if isinstance(subword, ImportedVocabulary) and isinstance(target, ImportedVocabulary):
-            both = (subword, target)
+            write_imported(model, job.recipe, job.power_search(), (subword, target), draft)
             if job.recipe.model.norm == "pre":
-                write_m2m100(model, job.recipe, job.power_search(), both, draft)
                 return translate_with_huggingface(draft, texts, search)
-            write_marian(model, job.recipe, job.power_search(), both, draft)
-            # The language that was chosen at import is a word of each text there.
+            # The language that was chosen at import is a word of each text of MarianMT.
             code = "".join(subword.pieces([*subword.file.prefix]))
             return translate_with_huggingface(draft, [f"{code} {text}" for text in texts], search)
         assert isinstance(subword, Subword)

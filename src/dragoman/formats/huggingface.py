@@ -19,8 +19,7 @@ from dragoman.base.errors import CheckpointError, ConfigError, MachineError
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import UNICODE_SPACES
 from dragoman.corpus.shards import BOS, EOS, PAD, UNK
-from dragoman.formats.m2m100 import check_is_m2m100
-from dragoman.formats.marian import check_is_marian, shape_keys
+from dragoman.formats.imported_form import check_imported, refuse, shape_keys
 from dragoman.importing.weights import layer_weights
 from dragoman.inference.translation import new_model
 from dragoman.model.config import SearchConfig, length_limit
@@ -68,7 +67,7 @@ def write_huggingface(
     theirs.generation_config = transformers.GenerationConfig(
         num_beams=search.beam_size,
         length_penalty=search.length_penalty_alpha,
-        early_stopping=search.beam_size > 1,
+        early_stopping=search.early_stopping and search.beam_size > 1,
         max_new_tokens=length_limit(longest, search),
         pad_token_id=PAD,
         bos_token_id=BOS,
@@ -177,7 +176,7 @@ def fill_from_huggingface(file: Path, model: Transformer) -> None:
 def check_expressible(recipe: Recipe) -> None:
     """Raises ConfigError that names the setting which transformers has no architecture for."""
     if recipe.corpus.subword.kind == "imported":
-        (check_is_m2m100 if recipe.model.norm == "pre" else check_is_marian)(recipe)
+        check_imported(recipe)
         return
     model = recipe.model
     reasons = {
@@ -190,13 +189,7 @@ def check_expressible(recipe: Recipe) -> None:
         "model.output_bias": model.output_bias,
         "model.start_ids": model.start_ids != (BOS,),
     }
-    for place, inexpressible in reasons.items():
-        if inexpressible:
-            raise ConfigError(
-                "transformers has no architecture for this setting of the recipe",
-                place=place,
-                remedy="export to ctranslate2 or bundle, which take every recipe",
-            )
+    refuse("transformers", reasons)
 
 
 def translate_with_huggingface(

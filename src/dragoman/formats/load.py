@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,13 @@ def load_translation_model(
     Raises CheckpointError if it is none of these, is damaged, or holds no weights for PyTorch.
     """
     if not is_bundle(path):
+        if is_foreign(path):
+            raise CheckpointError(
+                "is a model of others",
+                place=path,
+                remedy=f"make a bundle of it first: dragoman import {shlex.quote(str(path))} "
+                "--to BUNDLE",
+            )
         return TranslationModel.load(RunDirectory.open(path), checkpoints, world)
     bundle = Bundle.open(path)
     model = _model_of(bundle)
@@ -115,6 +123,8 @@ class Origin:
         ConfigError if it is a model of others that cannot be imported.
         """
         if not is_bundle(path):
+            if not path.exists():
+                raise CheckpointError("is not there", place=path, remedy="check the name")
             run = RunDirectory(path)
             if not run.recipe_file.is_file() and is_foreign(path):
                 imported = read_folder(path, Languages())
@@ -166,7 +176,8 @@ class Origin:
             "subword": recipe.corpus.subword.model_copy(update=subword),
             "language_token": bool(self.recipe.corpus.language_tokens),
         }
-        search = {"never_padding": self.recipe.search.never_padding}
+        padding = ("never_padding", "renormalize")
+        search = {name: getattr(self.recipe.search, name) for name in padding}
         return recipe.model_copy(
             update={
                 "search": recipe.search.model_copy(update=search),

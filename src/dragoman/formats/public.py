@@ -44,7 +44,8 @@ RECIPE: Final = {
     "train.patience", "train.stop_metric",
     "search.beam_size", "search.length_penalty", "search.length_penalty_alpha",
     "search.max_length_ratio", "search.max_length_extra", "search.batch_tokens",
-    "search.never_padding", "search.end_at_limit", "search.no_repeat_ngram_size",
+    "search.never_padding", "search.renormalize", "search.early_stopping",
+    "search.end_at_limit", "search.no_repeat_ngram_size",
 }  # fmt: skip
 """Keys of a recipe."""
 

@@ -69,13 +69,13 @@ _UNCHANGED_SEARCH: Final[dict[str, tuple[Any, ...]]] = {
     "min_new_tokens": (0,), "suppress_tokens": ([],), "begin_suppress_tokens": ([],),
     "force_words_ids": (), "constraints": (), "sequence_bias": (), "penalty_alpha": (),
     "exponential_decay_length_penalty": (), "remove_invalid_values": (False,),
-    "renormalize_logits": (False,), "guidance_scale": (1.0,),
+    "guidance_scale": (1.0,),
 }  # fmt: skip
 """Keys of generation that our search lacks, with the values that switch them off; so does None."""
 _READ_SEARCH: Final = frozenset({
     "bad_words_ids", "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id",
     "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "max_new_tokens",
-    "num_beams", "pad_token_id",
+    "num_beams", "pad_token_id", "renormalize_logits",
 })  # fmt: skip
 """Keys of generation that are read, or that docs/how-to/import.md names."""
 _HARMLESS_SEARCH: Final = frozenset({
@@ -211,7 +211,7 @@ class _Keys:
         return value
 
     def flag(self, name: str) -> bool:
-        """true or false."""
+        """The boolean value of a key."""
         value = self.values.get(name)
         if not isinstance(value, bool):
             raise self.refused(name, why="neither true nor false", remedy=_CORRECT)
@@ -229,7 +229,7 @@ class _Keys:
         value = self.number(name, least=least, most=most)
         if self.number(other, least=least, most=most) != value:
             raise self.refused(
-                other, why=f'and "{name}" is {value}: here encoder and decoder have one number'
+                other, why=f'but "{name}" is {value}, and dragoman has one number for both'
             )
         return value
 
@@ -321,6 +321,9 @@ def _search(generation: _Keys, special: SpecialIds, max_positions: int) -> Searc
             raise generation.refused(
                 name, why="which our search has not", remedy="take the key out of the file"
             )
+    for name in ("early_stopping", "renormalize_logits"):
+        if not isinstance(values.get(name), bool | None):
+            raise generation.refused(name, why="neither true nor false")
     banned = values.get("bad_words_ids")
     if banned is not None and banned != [[special.padding]]:
         raise generation.refused(
@@ -351,6 +354,8 @@ def _search(generation: _Keys, special: SpecialIds, max_positions: int) -> Searc
         max_length_ratio=0.0,
         max_length_extra=longest - 1,
         never_padding=banned is not None or special.start == special.padding,
+        renormalize=values.get("renormalize_logits") is True,
+        early_stopping=values.get("early_stopping") is True,
         end_at_limit=forced is not None,
     )
 

@@ -44,9 +44,10 @@ def read_folder(folder: Path, languages: Languages) -> ImportedModel:
     that names the file and its fault if the model cannot be imported.
     """
     if not folder.is_dir():
-        raise CheckpointError(
-            "is no folder", place=folder, remedy="name a folder with config.json in it"
-        )
+        remedy = "name a folder with config.json in it"
+        if len(folder.parts) == 2 and not folder.parent.exists():  # OWNER/NAME on the Hub
+            remedy = f"fetch it first: hf download {folder} --local-dir {folder.name}"
+        raise CheckpointError("is no folder", place=folder, remedy=remedy)
     config = read_config(folder)
     tokenizer = read_tokenizer(folder, config, languages)
     if tokenizer.target.prefix:  # a translation begins with the token of its language

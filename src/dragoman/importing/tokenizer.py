@@ -39,6 +39,10 @@ M2M100_LANGUAGES: Final = {
     ],
 }  # fmt: skip
 """Languages of M2M100 in the order of their ids, which follow those of the listed pieces."""
+_CLASSES: Final = {
+    "marian": ("MarianTokenizer",),
+    "m2m_100": ("M2M100Tokenizer", "NllbTokenizer"),
+}
 M2M100_MODEL: Final = "sentencepiece.bpe.model"
 _COPY: Final = "copy all files of the model into this folder"
 
@@ -78,6 +82,13 @@ def read_tokenizer(folder: Path, config: ImportedConfig, languages: Languages) -
             '"sp_model_kwargs" is not empty: SentencePiece would cut a text in random ways',
             place=path,
             remedy="take the key out of the file",
+        )
+    kind = settings.get("tokenizer_class")
+    if isinstance(kind, str) and kind.removesuffix("Fast") not in _CLASSES[config.family]:
+        raise ConfigError(
+            f'"tokenizer_class" is {kind!r:.60}, not {" or ".join(_CLASSES[config.family])}',
+            place=path,
+            remedy="such a tokenizer cannot be imported",
         )
     if config.family == "m2m_100":
         return _read_m2m100(folder, config, languages, settings)
@@ -362,7 +373,7 @@ def _order(
 
 
 def _special_names(settings: Mapping[str, Any]) -> dict[str, str]:
-    """How the special pieces are spelt."""
+    """The texts of the special pieces, by their kind: pad, eos, unk."""
     defaults = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
     return {
         kind: _content(settings.get(f"{kind}_token")) or name for kind, name in defaults.items()

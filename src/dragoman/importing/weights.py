@@ -56,9 +56,9 @@ def weight_files(folder: Path) -> list[Path]:
                 f"is not read: only {WEIGHTS_FILE} is, since other formats can run code or need "
                 "other libraries",
                 place=folder / name,
-                remedy='convert it where you trust it: python -c "from transformers import '
-                "AutoModelForSeq2SeqLM as M; M.from_pretrained('FOLDER').save_pretrained('NEW')\""
-                ", and copy the files of the tokenizer beside it",
+                remedy='if you trust it, write that beside it: python -c "from transformers import '
+                "AutoModelForSeq2SeqLM as M; "
+                "M.from_pretrained('FOLDER').save_pretrained('FOLDER')\"",
             )
     raise CheckpointError(
         "missing",

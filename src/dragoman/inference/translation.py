@@ -96,9 +96,12 @@ class TranslationModel:
 
 
 def checkpoint_path(run: RunDirectory, which: str, recipe: Recipe) -> Path:
-    """The directory that a choice such as "best", "last" or a path means."""
+    """The directory of a choice such as "best", "last" or a path; of another run its best one."""
     path = Path(which)
     if path.is_dir():
+        other = RunDirectory(path)
+        if other.recipe_file.is_file():
+            return CheckpointStore(other.checkpoints, other.recipe().checkpoint).choose("best")
         return path
     if len(path.parts) > 1:
         raise CheckpointError(

@@ -1,10 +1,15 @@
 """Batches -> logits -> loss; and back to text.
 
-config        the model and search sections of a recipe; the parameter count as arithmetic
-layout        padded rows <-> the flat list of their real tokens
-attention     multi-head attention
-transformer   the encoder-decoder with its positions, and torch.compile of its stacks
-loss          label-smoothed cross-entropy that keeps no logits
-incremental   the decoder a token at a time, with its caches
-search        greedy and beam search with key/value cache, ensembles
+config            the model and search sections of a recipe; the parameter count as arithmetic
+layout            padded rows <-> the flat list of their real tokens
+attention         multi-head attention
+packed_attention  attention on a CPU: many short rows
+varlen_attention  attention on a GPU, over the flat list of tokens
+short_attention   the same for rows that fit into one tile: a Triton kernel
+products          matrix products, by the faster of two libraries on a CPU
+dropout           dropout, cheap on a CPU
+transformer       the encoder-decoder with its positions, and torch.compile of its stacks
+loss              label-smoothed cross-entropy that keeps no logits
+incremental       the decoder a token at a time, with its caches
+search            greedy and beam search with key/value cache, ensembles
 """

@@ -151,6 +151,11 @@ class SearchConfig(Section):
     """Sentences of like length are searched together: rows x longest source x beam at most."""
     never_padding: bool = False
     """Padding is never chosen, whatever its probability, as transformers has it for MarianMT."""
+    renormalize: bool = False
+    """Without padding the probabilities add up to 1 again: `renormalize_logits` of transformers."""
+    early_stopping: bool = True
+    """The search ends with the first `beam_size` finished translations. false: it goes on while the
+    best open one has a higher score, at its present length, than any of the best `beam_size`."""
     end_at_limit: bool = False
     """The last token that the length limit allows is the end of sentence, at no cost."""
     no_repeat_ngram_size: int = Field(default=0, ge=0, le=100)
@@ -158,12 +163,19 @@ class SearchConfig(Section):
     repeats itself; 0: as often as the model says."""
 
     @model_serializer(mode="wrap")
-    def _without_no_guard(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # The digests of recipes that were written before there was this key stay as they are.
+    def _without_newer_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # The digests of recipes that were written before there were these keys stay as they are.
+        defaults = {"no_repeat_ngram_size": 0, "renormalize": False, "early_stopping": True}
         values: dict[str, Any] = serialize(self)
-        if not values.get("no_repeat_ngram_size"):
-            values.pop("no_repeat_ngram_size", None)
-        return values
+        return {
+            name: value
+            for name, value in values.items()
+            if name not in defaults or value != defaults[name]
+        }
+
+    def as_in_ctranslate2(self) -> SearchConfig:
+        """This search with the two rules of CTranslate2 that have no switch there."""
+        return self.model_copy(update={"early_stopping": True, "renormalize": True})
 
     def without_guard(self) -> SearchConfig:
         """This search without the guard against repetition, for programs that lack one."""

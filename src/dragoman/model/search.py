@@ -3,7 +3,9 @@
 Every step ranks the continuations of a sentence's open hypotheses by log-probability. Those of
 the best `beam_size` that end are finished; the best `beam_size` that do not end stay open. The
 search for a sentence is over when `beam_size` hypotheses are finished, as in fairseq, CTranslate2
-and Hugging Face (`early_stopping=True`). It is over earlier, with the same result, when no open
+and Hugging Face (`early_stopping=True`). Without early stopping, the default of Hugging Face, the
+best open hypothesis must also have no higher score, at its present length, than `beam_size` of the
+finished ones. It is over earlier, with the same result, when no open
 hypothesis, however it goes on, can still come before the finished ones that are asked for:
 log-probabilities only fall, so the best that one can hope for is its present one over the largest
 length penalty. Greedy search ends with the first end of sentence.
@@ -187,8 +189,11 @@ class _Search:
     def _constrained(self, logits_BWV: Tensor, *, at_limit_B: NDArray[np.bool_]) -> Tensor:
         """Log-probabilities, in which pieces that may not be chosen have the lowest numbers.
 
-        The others are not normalised again, as in Hugging Face's generation.
+        The others are not normalised again unless the configuration says so, as in Hugging Face's
+        generation.
         """
+        if self.config.never_padding and self.config.renormalize:
+            logits_BWV[:, :, PAD] = _NEVER
         logits_BWV = logits_BWV - _log_sum_exp(logits_BWV, logits_BWV.amax(2))[:, :, None]
         if self.config.never_padding:
             logits_BWV[:, :, PAD] = _NEVER
@@ -235,6 +240,11 @@ class _Search:
         self.open_scores_BW = scores_BW
         hopeless_B = scores_BW[:, 0] / self.last_penalties_B <= self.wanted_scores_B
         enough_B = self.num_finished_B >= self.config.beam_size
+        if self.config.beam_size > 1 and not self.config.early_stopping:
+            best_B = scores_BW[:, 0] / length_penalty(length, self.config)
+            for row in enough_B.nonzero()[0]:
+                finished = self.finished[self.sentences_B[row]]
+                enough_B[row] = best_B[row] <= finished[self.config.beam_size - 1].score
         self.searched_B &= ~hopeless_B & ~enough_B & (self.limits_B > length)
         parents = torch.from_numpy(parents_BW).to(self.device)
         for state in self.states:

@@ -1,4 +1,4 @@
-"""A budget as it is typed, and which keys of a recipe it may fill in: those that nobody has set."""
+"""A budget as the user types it, and the keys of a recipe that it may set: those not set yet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FORMS: Final = 'a time such as 30min, 1h30m or 6h, or an amount such as "50 USD
 
 
 def parse_budget(text: str, price: HourlyPrice | None = None) -> float:
-    """The seconds of a budget: of a time as it is, of an amount of money what it pays for.
+    """The seconds of a budget: the time itself, or the time that an amount of money pays for.
 
     price: of all machines together; None if it is not known.
     Raises ConfigError if it is neither, nothing at all, or cannot be turned into time.

@@ -522,7 +522,7 @@ def _related(path: Location, location: Location) -> bool:
 
 
 def _explain(details: ErrorDetails, root: type[BaseModel]) -> tuple[str, str]:
-    """Problem and remedy."""
+    """The problem and the remedy of one mistake, in words."""
     location, value = details["loc"], details["input"]
     key = _dotted(location)
     if details["type"] == "extra_forbidden":

@@ -43,7 +43,7 @@ class RunDirectory:
 
     @property
     def recipe_file(self) -> Path:
-        """The resolved recipe."""
+        """The file of the resolved recipe."""
         return self.path / "recipe.toml"
 
     @property
@@ -53,7 +53,7 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        """One directory a checkpoint."""
+        """The directory of all checkpoints."""
         return self.path / "checkpoints"
 
     @property
@@ -106,8 +106,13 @@ class RunDirectory:
         run = cls(path if path.name not in ("", "..") else path.resolve())
         if (path / "bundle.json").is_file():
             raise CheckpointError(
-                "is an export", place=path, remedy="name the run that it was made of"
+                "is an export",
+                place=path,
+                remedy="name the run that it was made of; dragoman compare and translate take "
+                "exports",
             )
+        if not path.exists():
+            raise CheckpointError("is not there", place=path, remedy="check the name")
         if not run.recipe_file.is_file():
             raise CheckpointError(
                 "not a run directory: it holds no recipe.toml",

@@ -1,15 +1,19 @@
 """Events -> answers (never imports torch).
 
 facts         the measurements of a run, typed
+lives         the lives of a run, from start to end: the machines of each, and its measurements
 sampling, rank_file, reading   the events of a run directory -> facts
 imported, openseq2seq   the old tool's log -> events
 trend         slopes with confidence intervals, and a curve to look ahead with
 measures      numbers that several questions need
+spells        when a condition began, and when it ended
+pauses        whether a rank stood still
 verdict       an answer with its evidence
 account, convergence, speed, network, rates, cost   the twelve questions, by subject
 verdicts      all twelve, in their order
 health        ailments, each with its limit and remedy
 comparison, comparison_page   runs beside each other
+cleaning      the page of dropped pairs
 svg, plots    plots, and their pictures that need nothing but themselves
 elements      what every page of HTML is made of
 render, page  report.json, report.md and one page of HTML

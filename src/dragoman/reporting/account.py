@@ -26,7 +26,7 @@ _NO_CHECKPOINT = (in_words("checkpoints of the run's directory", "none is whole"
 
 
 def duration(facts: Facts) -> Verdict:
-    """Question 1."""
+    """How long does it take? (Question 1.)"""
     wall_s = facts.wall_s
     says = "Nothing was timed."
     if wall_s is not None:
@@ -99,7 +99,7 @@ def idle_s(facts: Facts) -> float | None:
 
 
 def corpus(facts: Facts) -> Verdict:
-    """Question 7."""
+    """How big was the training set? (Question 7.)"""
     manifest = facts.manifest
     if manifest is not None:
         text = manifest.train.stages[-1]
@@ -148,7 +148,7 @@ def _corpus_evidence(manifest: Manifest) -> Iterator[Evidence]:
 
 
 def checkpoint_files(facts: Facts) -> Verdict:
-    """Question 8."""
+    """Which files make up a checkpoint? (Question 8.)"""
     files = facts.checkpoint_files
     names = ", ".join(file.name for file in files)
     return Verdict(
@@ -162,7 +162,7 @@ def checkpoint_files(facts: Facts) -> Verdict:
 
 
 def checkpoint_size(facts: Facts) -> Verdict:
-    """Question 9."""
+    """How big is a checkpoint? (Question 9.)"""
     files = facts.checkpoint_files
     whole = sum(file.size_bytes for file in files)
     weights = [file.size_bytes for file in files if file.name == "model.safetensors"]
@@ -192,7 +192,7 @@ def _no_checkpoint(facts: Facts) -> str:
 
 
 def cost(facts: Facts) -> Verdict:
-    """Question 12."""
+    """What did it cost? (Question 12.)"""
     hours = machine_hours(facts)
     last = facts.segments[-1] if facts.segments else None
     rows = [evidence("machines", units.COUNT, facts.machines_of(last) if last else None)]

@@ -58,14 +58,14 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """One run under a letter."""
+    """One of the compared runs, with the letter that it has in tables and plots."""
 
     letter: str
     facts: Facts
     readings: tuple[Reading, ...]
 
     def losses(self, budget: Budget) -> list[tuple[float, float]]:
-        """(used, dev loss) of every validation that measured both."""
+        """Every validation that measured both, as (amount used, dev loss)."""
         return [
             (one.used[budget.key], one.dev_loss)
             for one in self.readings
@@ -73,7 +73,7 @@ class Course:
         ]
 
     def bleus(self, budget: Budget) -> list[tuple[float, Reading]]:
-        """(used, reading) of every validation that translated."""
+        """Every validation that translated, as (amount used, reading)."""
         return [
             (one.used[budget.key], one)
             for one in self.readings
@@ -130,7 +130,7 @@ def compare(runs: Sequence[Facts]) -> Comparison:
 
 
 def totals(course: Course, budgets: Sequence[Budget]) -> Iterator[tuple[str, str]]:
-    """(name, value) of everything one run used and reached."""
+    """The amounts that one run used and the scores that it reached, as (name, value)."""
     facts, tokens = course.facts, measures.tokens(course.facts)
     yield "steps", units.COUNT.text(facts.last_step)
     if tokens and facts.last_step:

@@ -44,7 +44,7 @@ def write_comparison(found: Comparison, directory: Path) -> list[Path]:
 
 
 def _sections(found: Comparison) -> Iterator[tuple[str, str, Table]]:
-    """(heading, text, rows with a heading row) of each table."""
+    """Each table as (heading, text, rows with a heading row)."""
     letters = [course.letter for course in found.courses]
     columns = [dict(totals(course, found.budgets)) for course in found.courses]
     names = list(dict.fromkeys(name for column in columns for name in column))
@@ -109,7 +109,7 @@ def _table(rows: Table) -> Iterator[str]:
 
 
 def _axes(found: Comparison) -> Iterator[tuple[Budget, Axis, float]]:
-    """(budget, x axis, the amount of the budget that is 1 on that axis) of each plot."""
+    """For each plot the budget, the x axis, and the amount of the budget that is 1 on that axis."""
     yield TOKENS, _TOKENS, 1.0
     for budget in (WALL, MACHINES):
         ends = [points[-1][0] for course in found.courses if (points := course.losses(budget))]

@@ -14,7 +14,14 @@ from dragoman.base.printable import printable_line
 from dragoman.recipe.recipe import Recipe
 from dragoman.reporting import measures
 from dragoman.reporting.cost import cost_text
-from dragoman.reporting.facts import DirectionScore, Facts, Validation
+from dragoman.reporting.facts import (
+    Compared,
+    ComparedGroup,
+    ComparedSentence,
+    DirectionScore,
+    Facts,
+    Validation,
+)
 from dragoman.reporting.trend import Trend, fit_curve, trend
 from dragoman.reporting.verdict import Evidence, Judgement, Verdict, at_step, evidence, in_words
 from dragoman.training.schedule import SCHEDULES
@@ -366,11 +373,12 @@ def training_text_since(facts: Facts, step: int) -> Literal["falls", "rises"] | 
 
 
 def has_turned(facts: Facts) -> bool:
-    """Whether the dev loss rises: its last two are clearly above the best, and not by chance.
+    """Whether the dev loss rises: the last two losses are above the best one, and not by chance.
 
-    Either their order since the best shows that, or their height: a steep rise may take few
-    validations. On losses that differ only by chance, both tests together are wrong in 0.5% (4
-    losses) to 4.0% (40) of runs, because the order test needs four losses after the best.
+    One of two tests must show that: the order of the losses since the best one, or the height of
+    the last two, because a steep rise may take few validations. If losses differ only by chance,
+    the two tests together are wrong in 0.5% (4 losses) to 4.0% (40) of runs; the order test needs
+    four losses after the best.
     """
     values = [loss for _, loss in losses(facts)]
     if len(values) < FEWEST or not ends_above_best(facts):
@@ -452,7 +460,7 @@ def rises_by_chance(since_best: Sequence[float]) -> float:
 
 
 def trained(facts: Facts) -> Verdict:
-    """Question 2."""
+    """Is the model trained? (Question 2.)"""
     found = loss_trend(facts)
     answer, says, remedy = _is_trained(facts, found)
     return Verdict(
@@ -487,7 +495,7 @@ def trained(facts: Facts) -> Verdict:
 
 
 def overfitting(facts: Facts) -> Verdict:
-    """Question 3."""
+    """Does the model overfit? (Question 3.)"""
     answer, says, remedy = _is_overfitting(facts)
     return Verdict(
         key="overfitting",
@@ -756,18 +764,55 @@ def _direction_evidence(facts: Facts) -> Iterator[Evidence]:
 
 
 def _comparison_evidence(facts: Facts) -> Iterator[Evidence]:
-    """The last comparison by each metric with each other system on each test set."""
-    last = {(one.other, one.name, one.metric): one for one in facts.comparisons}
-    for one in last.values():
-        metric = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}.get(one.metric, one.metric)
-        better = {"run": "this run", "other": "the other"}.get(one.better, "neither")
-        text = (
-            f"{one.value:.2f}, the other {one.other_value:.2f}, p {one.p_bootstrap:.4f} (bootstrap)"
-            f", {one.p_randomisation:.4f} (randomisation); shown to be better: {better}"
-        )
-        yield Evidence(
-            printable_line(f"{metric} on {one.name}, beside {one.other}"), one.value, text
-        )
+    """The last comparison with each other system on each test set: scores, and where they differ.
+
+    Groups and sentences are written after all scores of their comparison.
+    """
+    last: dict[tuple[str, str], dict[str, Compared]] = {}
+    for one in facts.comparisons:
+        last.setdefault((one.other, one.name), {})[one.metric] = one
+    groups: dict[tuple[str, str], list[ComparedGroup]] = {}
+    sentences: dict[tuple[str, str], list[ComparedSentence]] = {}
+    for group in facts.compared_groups:
+        groups.setdefault((group.other, group.name), []).append(group)
+    for sentence in facts.compared_sentences:
+        sentences.setdefault((sentence.other, sentence.name), []).append(sentence)
+    for (other, name), by_metric in last.items():
+        place = printable_line(f"on {name}, beside {other}")
+        for metric, one in by_metric.items():
+            label = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}.get(metric, metric)
+            better = {"run": "this run", "other": "the other"}.get(one.better, "neither")
+            text = (
+                f"{one.value:.2f}, the other {one.other_value:.2f}, p {one.p_bootstrap:.4f} "
+                f"(bootstrap), {one.p_randomisation:.4f} (randomisation); "
+                f"shown to be better: {better}"
+            )
+            yield Evidence(f"{printable_line(label)} {place}", one.value, text)
+        latest = max(by_metric.values(), key=lambda one: one.time)
+        if latest.pairs is not None and latest.ahead is not None and latest.behind is not None:
+            equal = latest.pairs - latest.ahead - latest.behind
+            text = f"{latest.ahead}; equal in {equal}, behind in {latest.behind}, by chrF"
+            yield Evidence(f"sentences ahead {place}", latest.ahead, text)
+        for by, label, unit in (
+            ("length", "BLEU by words of the reference", "sentences"),
+            ("frequency", "F1 of words by occurrences in training text", "words"),
+        ):
+            texts = [
+                f"{group.group}: {group.value:.1f}, the other {group.other_value:.1f} "
+                f"({units.COUNT.text(group.size)} {unit})"
+                for group in groups.get((other, name), ())
+                if group.by == by and group.time >= latest.time
+            ]
+            if texts:
+                yield in_words(f"{label} {place}", printable_line("; ".join(texts)))
+        for sentence in sentences.get((other, name), ()):
+            if sentence.time >= latest.time:
+                text = (
+                    f"{sentence.source} | reference: {sentence.reference} | "
+                    f"this run, chrF {sentence.chrf:.0f}: {sentence.translation} | "
+                    f"the other, chrF {sentence.other_chrf:.0f}: {sentence.other_translation}"
+                )
+                yield in_words(f"line {sentence.line} {place}", printable_line(text))
 
 
 def _ahead(facts: Facts) -> Iterator[Evidence]:

@@ -195,14 +195,48 @@ class DirectionScore(Bleu):
 class Compared:
     """A model of the run beside another on a test set, by one metric, as in the compared event."""
 
+    time: float
     name: str
     other: str
     metric: str
+    pairs: int | None
     value: float
     other_value: float
     p_bootstrap: float
     p_randomisation: float
     better: str
+    ahead: int | None
+    behind: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedGroup:
+    """Scores of both models on a part of the test set, as in the compared_group event."""
+
+    time: float
+    name: str
+    other: str
+    by: str
+    group: str
+    size: int
+    value: float
+    other_value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedSentence:
+    """A sentence in which one model is ahead the most, as in the compared_sentence event."""
+
+    time: float
+    name: str
+    other: str
+    line: int
+    source: str
+    reference: str
+    translation: str
+    other_translation: str
+    chrf: float
+    other_chrf: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,6 +422,8 @@ class Facts:
     test_scores: tuple[TestScore, ...] = ()
     direction_scores: tuple[DirectionScore, ...] = ()
     comparisons: tuple[Compared, ...] = ()
+    compared_groups: tuple[ComparedGroup, ...] = ()
+    compared_sentences: tuple[ComparedSentence, ...] = ()
     checkpoints: tuple[CheckpointWrite, ...] = ()
     checkpoint_files: tuple[CheckpointFile, ...] = ()
     prepare_s: float | None = None

@@ -42,7 +42,7 @@ def steady(intervals: Sequence[T]) -> Sequence[T]:
 def points(
     records: Sequence[Interval] | Sequence[Validation], name: str
 ) -> list[tuple[int, float]]:
-    """(step, value) of every record that measured a field."""
+    """Every record that measured a field, as (step, value)."""
     found = ((one.step, getattr(one, name)) for one in records)
     return [(step, value) for step, value in found if value is not None]
 

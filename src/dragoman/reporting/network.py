@@ -38,7 +38,7 @@ _BURSTS = "The link carried more than was measured of it: it lets bursts through
 
 
 def network(facts: Facts) -> Verdict:
-    """Question 5."""
+    """Was the network the bottleneck? (Question 5.)"""
     answer, says, remedy = judged_by_life(facts, _is_network_bound_at_times)
     return Verdict(
         key="network",
@@ -275,7 +275,7 @@ def _traffic_text(one: Traffic) -> str:
 
 
 def network_fit(facts: Facts) -> Verdict:
-    """Question 11."""
+    """How does the time of a step relate to network use? (Question 11.)"""
     answer, says, remedy = judged_by_life(facts, _fit_at_times)
     return Verdict(
         key="network_fit",

@@ -106,6 +106,8 @@ class RankFile:
     test_scores: list[facts.TestScore] = field(default_factory=list)
     direction_scores: list[facts.DirectionScore] = field(default_factory=list)
     comparisons: list[facts.Compared] = field(default_factory=list)
+    compared_groups: list[facts.ComparedGroup] = field(default_factory=list)
+    compared_sentences: list[facts.ComparedSentence] = field(default_factory=list)
     checkpoints: list[facts.CheckpointWrite] = field(default_factory=list)
     link_changes: list[events.LinkChanged] = field(default_factory=list)
     chosen: list[facts.Chosen] = field(default_factory=list)
@@ -343,6 +345,10 @@ _READERS: dict[str, _Reader] = {
     TestScored.kind: _kept(facts.TestScore, lambda file: file.test_scores),
     events.DirectionScored.kind: _kept(facts.DirectionScore, lambda file: file.direction_scores),
     events.Compared.kind: _kept(facts.Compared, lambda file: file.comparisons),
+    events.ComparedGroup.kind: _kept(facts.ComparedGroup, lambda file: file.compared_groups),
+    events.ComparedSentence.kind: _kept(
+        facts.ComparedSentence, lambda file: file.compared_sentences
+    ),
     events.CheckpointWritten.kind: _kept(facts.CheckpointWrite, lambda file: file.checkpoints),
     events.Environment.kind: RankFile._environment,
     events.Alert.kind: _kept(facts.Alert, lambda file: file.alerts),

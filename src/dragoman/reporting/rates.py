@@ -61,7 +61,7 @@ class Rates:
 
     @property
     def factors(self) -> list[tuple[float, int]]:
-        """(factor, updates before it) of each stage; empty if all factors are 1."""
+        """Each stage as (factor, updates before it); empty if all factors are 1."""
         if self.recipe is None:
             return []
         stages = zip(self.recipe.stages, self.recipe.stage_starts(), strict=False)
@@ -100,7 +100,7 @@ def rates_of(facts: Facts) -> Rates | None:
 
 
 def rate(facts: Facts) -> Verdict:
-    """Question 6."""
+    """Is the learning rate right? (Question 6.)"""
     found, question = rates_of(facts), "What does the learning rate do?"
     if found is None:
         return _logged(facts, question)

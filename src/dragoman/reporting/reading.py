@@ -158,6 +158,8 @@ def _of_main_rank(file: RankFile, run: RunStart) -> Facts:
         test_scores=tuple(file.test_scores),
         direction_scores=tuple(file.direction_scores),
         comparisons=tuple(file.comparisons),
+        compared_groups=tuple(file.compared_groups),
+        compared_sentences=tuple(file.compared_sentences),
         checkpoints=tuple(file.checkpoints),
         prepare_s=file.prepare_s,
         environment=file.environment,
@@ -201,7 +203,7 @@ def _on_main_clock(file: RankFile, main: RankFile, problems: list[str]) -> Rank:
 
 
 def _from_start(life: Segment, ranks: Sequence[Rank]) -> Segment:
-    """A life whose start is lost, from the first sign of it that any rank recorded."""
+    """The life; if its start is lost, it begins with the first event of any rank at that time."""
     if life.world_size is not None:
         return life
     meanwhile = (

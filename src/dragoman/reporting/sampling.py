@@ -55,7 +55,7 @@ class _Series:
 
     @property
     def mean(self) -> float | None:
-        """Weighted by the time of each sample."""
+        """The mean, weighted by the time of each sample."""
         return self.weighted / self.seconds_s if self.seconds_s else None
 
 
@@ -80,7 +80,7 @@ class _Sums:
     of: defaultdict[str, _Series] = field(default_factory=lambda: defaultdict(_Series))
 
     def add(self, seen: Mapping[str, Any], moment: float, names: Sequence[str]) -> None:
-        """Add one sample that ended at a moment, with the numbers of these names."""
+        """Add these numbers of one sample, which ended at a moment."""
         seconds_s = number(seen.get("seconds_s")) or 0.0
         if seconds_s <= 0:
             return

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import torch
 
-from dragoman.cluster.plan import Choice, choose, choose_for_all_ranks
+from dragoman.cluster.plan import StrategyChoice, choose, choose_for_all_ranks
 from dragoman.cluster.rates import Inside, Link, inside_of
 from dragoman.cluster.strategies import Cluster, Machine
 from dragoman.cluster.workload import Workload
@@ -55,7 +55,7 @@ def choose_strategy(
     world: World,
     events: EventWriter,
 ) -> Chosen:
-    """What to train this recipe with on these ranks; every rank calls it and gets the same.
+    """Choose a strategy for a recipe on these ranks; every rank calls it and gets the same one.
 
     updates: the first ones of the run; the model is not changed by them.
     """
@@ -145,7 +145,7 @@ def inside(rate: LinkRate, topology: Topology, world: World) -> Inside:
     return inside_of(device_name(world))
 
 
-def resolved(config: DistributedConfig, choice: Choice) -> DistributedConfig:
+def resolved(config: DistributedConfig, choice: StrategyChoice) -> DistributedConfig:
     """The section of the recipe with the choice in place of "auto".
 
     All travels in the numbers that the choice was planned with, whatever the recipe says.
@@ -166,7 +166,7 @@ def resolved(config: DistributedConfig, choice: Choice) -> DistributedConfig:
     return config.model_copy(update=update)
 
 
-def _told(choice: Choice, rate: LinkRate, *, max_steps: int) -> StrategyChosen:
+def _told(choice: StrategyChoice, rate: LinkRate, *, max_steps: int) -> StrategyChosen:
     plan = choice.prediction
     return StrategyChosen(
         strategy=plan.strategy,

@@ -93,7 +93,7 @@ class TextFacts:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What trains. speed: target tokens a second with a model of this recipe."""
+    """The machine that trains. speed: target tokens a second with a model of this recipe."""
 
     on_gpu: bool
     has_bf16: bool
@@ -206,7 +206,7 @@ def _judged(found: Sequence[Candidate], best: Candidate) -> Choice:
 def at_other_budget(
     choice: Choice, text: TextFacts, law: Law, *, factor: float
 ) -> tuple[Candidate, Expected]:
-    """Which of the candidates is best if the training has so many times the time, and its BLEU."""
+    """The best candidate if the time of training is multiplied by a factor, and its BLEU."""
     expected = [
         (one, _expected(law, text, one.recipe, factor * one.tokens)) for one in choice.candidates
     ]
@@ -231,7 +231,7 @@ def _sizes(recipe: Recipe, by_hand: frozenset[str]) -> Iterator[tuple[str, Recip
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The things that all candidates have in common."""
+    """The values that all candidates share."""
 
     text: TextFacts
     law: Law

@@ -99,7 +99,7 @@ def inner_weights(recipe: Recipe) -> int:
 
 
 def text_digest(manifest: Manifest) -> str:
-    """What tells one training text from another: its direction and the digests of its files."""
+    """The digest of a training text: of its direction and its files."""
     languages = (manifest.config.source_language, manifest.config.target_language)
     digests = sorted(one.sha256 for one in manifest.sources if one.split == "train")
     return hashlib.sha256(" ".join([*languages, *digests]).encode()).hexdigest()[:16]

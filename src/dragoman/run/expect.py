@@ -87,7 +87,7 @@ class Law:
     tokens_range: tuple[float, float]
 
     def lacking(self, weights: int, tokens: float, epoch_tokens: float) -> float:
-        """What ln BLEU is below the level of its text."""
+        """The distance of ln BLEU below the level of its text."""
         of_weights, of_tokens = self.powers(weights, tokens, epoch_tokens)
         return self.weights_factor * of_weights + self.tokens_factor * of_tokens
 

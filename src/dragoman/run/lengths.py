@@ -39,7 +39,11 @@ EXPORT_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """The work after the training: seconds, and the translations of so many validations."""
+    """The work after the training.
+
+    seconds_s: of the export, whatever the model.
+    searches: of all translations, in multiples of one validation's.
+    """
 
     seconds_s: float
     searches: float

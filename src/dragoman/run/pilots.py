@@ -31,6 +31,8 @@ SHARE: Final = 0.06
 _MOST: Final = 3
 _LEAST_GAIN: Final = 0.001
 """In ln BLEU; less is nobody's concern."""
+_NO_BLEU: Final = 0.1
+"""Of a model that does not translate."""
 _NORMAL: Final = statistics.NormalDist()
 
 
@@ -112,7 +114,7 @@ def decide(
             tokens, found = train(one, seconds_s)
             expected = _bleu(one, text, law, tokens)
             made.append(Piloted(one.name, seconds_s, tokens, expected, found))
-            surplus[one.name] = math.log(max(found, 0.1) / expected)
+            surplus[one.name] = math.log(max(found, _NO_BLEU) / max(expected, _NO_BLEU))
         first = left[0]
 
         def score(

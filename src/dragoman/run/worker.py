@@ -176,7 +176,7 @@ def _events(
 
 @dataclass(frozen=True, slots=True)
 class _Rank:
-    """One rank of a training: what its parts have in common, and how they are put together."""
+    """One rank of a training: the values that its parts share, and how they are put together."""
 
     run: RunDirectory
     recipe: Recipe
@@ -297,7 +297,7 @@ class _Rank:
         )
 
     def pace(self, budget: Budget, state: TrainState, every: int) -> Pace:
-        """What keeps a run to its budget."""
+        """The `Pace` that keeps a run to its budget."""
         return Pace(
             budget,
             length=state.max_steps or self.recipe.train.max_steps,

@@ -4,6 +4,8 @@ text          a line, a document or markup -> parts to translate and parts to ke
 translator    texts -> rows of pieces -> texts, streamed in bounded memory; the engine for a model
 translate     `dragoman translate`: a stream, a file that goes on if broken off, a terminal
 synthesize    monolingual text -> pairs to train on
+ray_nodes     lines on the nodes of a Ray cluster, in units of work
+ray_unit      one such unit
 batcher       requests of many clients -> batches
 models        the models of a server, and how a text goes through one or two of them
 protocol      the limits of a connection: bytes, time, places; and how the server ends

@@ -41,7 +41,7 @@ class LibreRequest(BaseModel):
 
 
 def add_libretranslate(app: FastAPI, models: Models, limits: Limits) -> None:
-    """Add its paths."""
+    """Add the paths of LibreTranslate's interface."""
 
     @app.post("/libretranslate/translate", include_in_schema=False)
     async def translate(request: Request) -> dict[str, Any]:

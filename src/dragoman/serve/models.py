@@ -91,7 +91,7 @@ class ServedModel:
 
     @property
     def pair(self) -> LanguagePair:
-        """Its languages."""
+        """The source and the target language."""
         what = self.description
         return LanguagePair(source=what.source, target=what.target, via=None, models=[what.name])
 
@@ -214,11 +214,11 @@ class Models:
         return list(dict.fromkeys(language for pair in self.by_pair for language in pair))
 
     def pairs(self) -> str:
-        """What there is, for an error message."""
+        """The pairs of languages, for an error message."""
         return ", ".join(map(str, self.all_pairs()))
 
     def batchers(self) -> Iterator[tuple[tuple[str, str, str], Batcher]]:
-        """What runs the models: the name of each, its sources and its targets, with commas."""
+        """The batcher of each model, by its name, its sources and its targets, with commas."""
         for batcher in {id(model.batcher): model.batcher for model in self}.values():
             own = [model.description for model in self if model.batcher is batcher]
             sources, targets = (

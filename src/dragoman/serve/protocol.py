@@ -205,7 +205,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _become_idle(self) -> None:
-        """No request is under way."""
+        """Wait for the next request: none is under way."""
         self._begun = False
         self._head_since = self.loop.time()
         self._idle.setdefault(self._who, {})[self] = None
@@ -220,7 +220,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._idle.pop(self._who, None)
 
     def _refuse(self, status: bytes, *, told: bool = False) -> None:
-        """told: answer even if it has not begun a request."""
+        """told: answer even if the client has not begun a request."""
         told = told or self._begun or self._stray_bytes > 0
         self._become_busy()
         if self.transport.is_closing():
@@ -232,7 +232,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class Ending:
-    """The time left for answers: limit_s from a signal on, unlimited before it."""
+    """The time left for answers: unlimited until a signal ends the server, then limit_s."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s

@@ -77,9 +77,11 @@ class SynthesisJob(Job):
 
     @contextmanager
     def open(self, folder: Path, counts: Counter[str]) -> Iterator[TransformLines]:
-        """See Job."""
+        """As `Job.open`."""
         if self.engine == "torch":
-            _use_cores(self.cores)
+            import torch
+
+            torch.set_num_threads(self.cores)
         with open_translator(
             folder,
             checkpoints=[str(folder / name) for name in self.checkpoints] or ["best"],
@@ -107,12 +109,14 @@ class ScoringJob(Job):
 
     @contextmanager
     def open(self, folder: Path, counts: Counter[str]) -> Iterator[TransformLines]:
-        """See Job."""
+        """As `Job.open`."""
+        import torch
+
         from dragoman.distributed.world import join_world
         from dragoman.formats.load import load_translation_model
         from dragoman.inference.scoring import PairScorer
 
-        _use_cores(self.cores)
+        torch.set_num_threads(self.cores)
         keep_freed_memory()
         with join_world() as world:
             models = [
@@ -232,12 +236,6 @@ def _check_packages(packages: Mapping[str, str]) -> None:
                 f"has {package} {found}, not {wanted}" if found else f"has no {package}",
                 remedy=f"install there: pip install {package}=={wanted}",
             )
-
-
-def _use_cores(cores: int) -> None:
-    import torch
-
-    torch.set_num_threads(cores)
 
 
 def _node() -> str:

@@ -30,7 +30,7 @@ _PROBLEMS: Final = {
 
 
 def refusal(problem: str) -> HTTPException:
-    """The answer 422."""
+    """The answer to a request that is not valid: status 422."""
     return HTTPException(422, problem)
 
 

@@ -273,7 +273,7 @@ def open_translator(
     """
     if is_bundle(path) and [*checkpoints] != ["best"]:
         raise ConfigError(
-            "an export holds the weights of one checkpoint alone",
+            "an export has the weights of one checkpoint only",
             place=f"checkpoint {','.join(checkpoints)}",
             remedy="leave it out, or name the run",
         )
@@ -348,7 +348,7 @@ def open_translator(
 
 
 def _token(recipe: Recipe, target: str) -> str:
-    """What says into which language; raises ConfigError."""
+    """The token of the target language; raises ConfigError."""
     corpus = recipe.corpus
     return token_for(target, corpus.directions, corpus.language_tokens)
 

@@ -57,7 +57,7 @@ def learning(interval: Values) -> list[tuple[str, str]]:
 
 
 def speed(progress: Progress) -> list[tuple[str, str]]:
-    """How fast an interval went, as (name, value)."""
+    """The speed of an interval, as (name, value)."""
     return [
         ("source + target", units.TOKEN_RATE.told(progress.tokens_per_s)),
         ("padding", units.SHARE.told(progress.interval.get("padding_share"))),

@@ -281,6 +281,7 @@ class Compared(Payload, kind="compared"):
     name: of the test set. model, other: what was compared, as it was named; value is of the model.
     metric: "bleu", "chrf" or "comet". p_bootstrap, p_randomisation: the probability of such a
     difference by chance. better: "run", "other" or "neither", by all metrics and tests.
+    ahead, behind: sentences in which the model has the higher and the lower chrF.
     """
 
     name: str
@@ -294,6 +295,38 @@ class Compared(Payload, kind="compared"):
     p_randomisation: float
     signature: str
     better: str
+    ahead: int | None = None
+    behind: int | None = None
+
+
+class ComparedGroup(Payload, kind="compared_group"):
+    """Scores of both models of a comparison on a part of the test set.
+
+    by: "length" (BLEU of sentences, by the words of the reference) or "frequency" (F1 of words, by
+    their occurrences in the training text). group: such as "10 to 19". size: sentences or words.
+    """
+
+    name: str
+    other: str
+    by: str
+    group: str
+    size: int
+    value: float
+    other_value: float
+
+
+class ComparedSentence(Payload, kind="compared_sentence"):
+    """A sentence in which one model of a comparison is ahead the most; chrF is 0 to 100."""
+
+    name: str
+    other: str
+    line: int
+    source: str
+    reference: str
+    translation: str
+    other_translation: str
+    chrf: float
+    other_chrf: float
 
 
 class CheckpointWritten(Payload, kind="checkpoint_written"):
@@ -691,7 +724,7 @@ def from_payload(kind: type[T], payload: Mapping[str, Any]) -> T | None:
 
 
 def _fields_of(kind: type[Any]) -> list[tuple[str, str, bool]]:
-    """(name, annotation, whether it has a default) of the fields of a dataclass, looked up once."""
+    """Fields of a dataclass, as (name, annotation, whether it has a default), looked up once."""
     if kind not in _FIELDS:
         _FIELDS[kind] = [(f.name, str(f.type), f.default is not MISSING) for f in fields(kind)]
     return _FIELDS[kind]

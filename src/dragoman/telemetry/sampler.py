@@ -380,7 +380,7 @@ class MultiprocessorActivity:
 
 
 def sample_every_s(age_s: float) -> float:
-    """Seconds of one sample in a run that has lasted for `age_s`."""
+    """How many seconds one sample covers in a run that has lasted for `age_s`."""
     if age_s < _FIRST_MINUTE_S:
         return LOOK_EVERY_S
     return max(_SAMPLE_EVERY_S, age_s / _MOST_SAMPLES)

@@ -2,12 +2,14 @@
 
 config       the train and checkpoint sections of a recipe
 schedule     learning rates as pure functions of the step
+pace         the length of a run that has to end in time, fitted again while it trains
 optimizer    Adam and AdamW, clipping, loss scaling, averaged weights
 step         one update over one global batch
 matrix_rate  the rate of matrix products on one device
 step_rate    real steps of one rank on random text
 measuring    the program that measures steps and the network
 guard        steps that take longer than they should
+pauses       a rank that stands still while the others wait for it
 interval     what happened since the last event, summed without waiting for the device
 divergence   when the loss has left the range in which training makes sense
 stopping     signals, and how ranks agree at which update to stop

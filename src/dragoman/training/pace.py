@@ -152,7 +152,7 @@ def longest(
 
 
 def _events_between(step: int, length: int, every: int) -> int:
-    """How often something happens every so many steps, and at the end."""
+    """How many multiples of `every` lie after `step` and before `length`, plus one for the end."""
     return (length - 1) // every - step // every + 1
 
 

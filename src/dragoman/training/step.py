@@ -77,7 +77,7 @@ class TrainStep:
         self._autocast_dtype = _AUTOCAST_DTYPES[config.precision]
 
     def __call__(self, update: Update, *, learning_rate: float) -> StepResult:
-        """Make one update; a GPU is given the work, but not waited for."""
+        """Make one update; it does not wait until a GPU has finished."""
         scale = None if self.scaler is None else self.scaler.scale
         factor = self.sync.loss_factor / update.global_target_tokens
         scaled = factor if scale is None else factor * scale

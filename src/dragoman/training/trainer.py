@@ -50,7 +50,7 @@ class Validation(Protocol):
 
     @property
     def samples(self) -> Sequence[SampleTranslation]:
-        """Sample translations."""
+        """Its translations, as events."""
 
     @property
     def further_scores(self) -> Sequence[Payload]:
@@ -192,11 +192,11 @@ class _Loop:
 
     @property
     def max_steps(self) -> int:
-        """The length of the run: that of the recipe, or what its budget leaves room for."""
+        """The length of the run: the recipe's, or the one that fits into the budget."""
         return self.state.max_steps or self.config.max_steps
 
     def _take_stock(self, agreed: Votes) -> bool:
-        """All ranks are here: measure and save what is due; returns whether to stop at once."""
+        """Measure and save what is due, as all ranks have met; returns whether to stop at once."""
         if agreed.examine and self.world.world_size > 1:
             self._examine()
         validating = self._validation_is_due() and not agreed.stop

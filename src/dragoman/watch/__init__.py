@@ -1,4 +1,4 @@
-"""A run while it runs: the report's facts, read again and again.
+"""Shows a run while it goes on: the report's facts, read again and again.
 
 live     new lines of files that grow, are cut short or replaced -> the present state of the run
 remote   the same files, copied here over ssh while they grow

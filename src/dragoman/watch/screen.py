@@ -85,7 +85,7 @@ def bar(parts: Sequence[tuple[float, str]], *, width: int) -> Text:
 def _draw(
     curves: Sequence[tuple[Sequence[tuple[float, float]], str]], *, columns: int, rows: int
 ) -> list[list[tuple[str, str]]]:
-    """(character, style) by row and column, of curves of points and a style each.
+    """Draw curves, each points and a style; returns (character, style) by row and column.
 
     The curve drawn last gives a character its colour.
     """
@@ -202,7 +202,7 @@ def times(now: Now) -> Iterator[str]:
 
 
 def how_well(now: Now) -> Iterator[tuple[str, str]]:
-    """(name, value): the quality so far."""
+    """The quality so far, as (name, value)."""
     facts = now.facts
     for interval in facts.intervals[-1:]:
         yield "loss", units.LOSS.told(interval.train_loss)
@@ -216,7 +216,7 @@ def how_well(now: Now) -> Iterator[tuple[str, str]]:
 
 
 def how_fast(now: Now) -> Iterator[tuple[str, str]]:
-    """(name, value): the speed of the last interval."""
+    """The speed of the last interval, as (name, value)."""
     facts = now.facts
     recent = facts.intervals[-1:]
     if not recent:

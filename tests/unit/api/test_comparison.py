@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import shutil
 from pathlib import Path
@@ -74,6 +75,25 @@ def test_the_better_of_two_is_named_and_printed(
     assert row.text.endswith("shown to be better: the other")
     assert f"chrF on test, beside {texts[1]}" in rows
     assert "shown to be better: the other" in page
+
+    result = found["result"]
+    place = f"on test, beside {texts[1]}"
+    ahead = f"{result['first_wins']}; equal in {result['ties']}, behind in {result['second_wins']}"
+    assert rows[f"sentences ahead {place}"].text.startswith(ahead)
+    for title, groups in (
+        ("BLEU by words of the reference", result["by_length"]),
+        ("F1 of words by occurrences in training text", result["by_frequency"]),
+    ):
+        assert len(groups) > 1
+        for group in groups:
+            words_of = f"{group['name']}: {group['first']:.1f}, the other {group['second']:.1f} ("
+            assert words_of in rows[f"{title} {place}"].text
+    worst = result["second_best"][0]
+    sentence = rows[f"line {worst['line']} {place}"].text
+    for said in (worst["source"], f"reference: {worst['reference']}", worst["first"]):
+        assert said in sentence
+    assert len([name for name in rows if name.startswith("line ")]) == 5
+    assert html.escape(worst["source"]) in html.unescape(page)
 
 
 def test_a_run_that_cannot_be_written_to_is_compared(

@@ -92,7 +92,7 @@ def test_a_translator_names_the_parameter_that_is_wrong() -> None:
             translator.translate(["A man."], beam_size=0)
         with pytest.raises(dragoman.ConfigError, match="9 translations"):
             translator.translate(["A man."], n_best=9)
-    with pytest.raises(dragoman.CheckpointError, match="not a run directory"):
+    with pytest.raises(dragoman.CheckpointError, match="/nowhere: is not there"):
         dragoman.Translator("/nowhere")
     with pytest.raises(dragoman.ConfigError, match=r"train\.max_steps"):
         dragoman.Translator(small_run(), overrides=["train.max_steps=3"])
@@ -126,15 +126,8 @@ def test_training_prints_nothing_and_tells_its_events(
     assert capfd.readouterr() == ("", "")
 
 
-def test_progress_is_shown_if_it_is_asked_for(
+def test_an_error_of_the_caller_ends_the_training_and_a_thread_goes_on_with_it(
     tiny: dragoman.Recipe, capfd: pytest.CaptureFixture[str]
-) -> None:
-    dragoman.train(tiny, ranks=1, workers=1, progress=True)
-    assert "step 6 of 6, loss " in capfd.readouterr().out
-
-
-def test_an_error_of_the_caller_ends_the_training_and_it_goes_on_later(
-    tiny: dragoman.Recipe,
 ) -> None:
     class OutOfPatienceError(Exception):
         pass
@@ -145,17 +138,17 @@ def test_an_error_of_the_caller_ends_the_training_and_it_goes_on_later(
 
     with pytest.raises(OutOfPatienceError):
         dragoman.train(tiny, ranks=1, workers=1, on_event=give_up)
-    run = dragoman.train(tiny, ranks=1, workers=1)
-    assert len(list(run.path.parent.iterdir())) == 1
-    assert dragoman.read_events(run, "run_finished")[-1]["reason"] == "max_steps"
-
-
-def test_a_thread_can_train(tiny: dragoman.Recipe) -> None:
+    assert capfd.readouterr().out == ""
     done: list[dragoman.RunDirectory] = []
-    thread = threading.Thread(target=lambda: done.append(dragoman.train(tiny, ranks=1, workers=1)))
+    thread = threading.Thread(
+        target=lambda: done.append(dragoman.train(tiny, ranks=1, workers=1, progress=True))
+    )
     thread.start()
     thread.join()
-    assert dragoman.read_events(done[0], "run_finished")[0]["reason"] == "max_steps"
+    (run,) = done
+    assert len(list(run.path.parent.iterdir())) == 1
+    assert dragoman.read_events(run, "run_finished")[-1]["reason"] == "max_steps"
+    assert "step 6 of 6, loss " in capfd.readouterr().out, "progress, as it was asked for"
 
 
 def test_a_plan_is_made_of_what_was_given(tiny: dragoman.Recipe) -> None:

@@ -52,7 +52,7 @@ def test_what_is_no_pair(text: str) -> None:
         ([("reverse", 1)], "the stage back-translate has no share"),
         ([("reverse", 1), ("back-translate", 1), ("train-more", 1)], "reverse needs text: mono"),
         ([("student", 1)], "the stage translate has no share"),
-        ([("train", 1)], "the stage train is there twice"),
+        ([("train", 1)], "the stage train is listed twice"),
     ],
 )
 def test_stages_that_are_of_no_use_alone(more: list[tuple[str, int]], problem: str) -> None:

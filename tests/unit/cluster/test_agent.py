@@ -19,16 +19,15 @@ import pytest
 
 import dragoman
 from dragoman.base.errors import MachineError, TrainingError
-from dragoman.cluster.agent import lock, network, work
-from dragoman.cluster.agent.facts import FactsRequest, gather
-from dragoman.cluster.agent.lock import agent_lock
-from dragoman.cluster.agent.measuring import Measuring
-from dragoman.cluster.agent.spool import Spool, prefix_digest
+from dragoman.cluster.agent import network, work
+from dragoman.cluster.agent.facts import gather
+from dragoman.cluster.agent.processes import Measuring, Prepared
+from dragoman.cluster.agent.work import Spool, agent_lock, prefix_digest
 from dragoman.cluster.copying import code_digest, code_place, read_code
 from dragoman.cluster.facts import ClusterFacts, HostFacts, InterfaceFacts
 from dragoman.cluster.hosts import Host, Hosts
-from dragoman.cluster.job import shares
-from dragoman.cluster.team import agent_command
+from dragoman.cluster.messages import FactsRequest
+from dragoman.cluster.team import agent_command, shares
 from dragoman.distributed.devices import nccl_version
 from dragoman.distributed.launch import launch_log
 from processes import wait_until
@@ -183,7 +182,7 @@ def test_of_hosts_that_share_a_folder_only_the_one_whose_worker_was_killed_says_
 def test_an_agent_that_was_left_behind_makes_way_with_all_that_it_started(tmp_path: Path) -> None:
     program = (
         "import subprocess, sys; from pathlib import Path\n"
-        "from dragoman.cluster.agent.lock import agent_lock\n"
+        "from dragoman.cluster.agent.work import agent_lock\n"
         "with agent_lock(Path('.')):\n"
         "    child = subprocess.Popen(['sleep', '600'])\n"
         "    print(child.pid, flush=True)\n"
@@ -202,7 +201,7 @@ def test_an_agent_that_was_left_behind_makes_way_with_all_that_it_started(tmp_pa
 def test_a_program_that_has_the_number_of_a_dead_agent_is_let_alone(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "_GONE_S", 0.3)
+    monkeypatch.setattr(work, "_OTHER_AGENT_S", 0.3)
     sleeper = [sys.executable, "-c", "import time; time.sleep(600)", *words]
     with (
         subprocess.Popen(sleeper) as bystander,
@@ -247,24 +246,32 @@ def test_ranks_on_the_processor_do_not_see_gpus(
     slots: int, hidden: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine of slots may have GPUs, which are for others."""
-    host = Host(name="alpha", address="127.0.0.1", slots=slots, gpus=1 - slots)
-    card = InterfaceFacts(name="lo", address="127.0.0.1", mtu_bytes=1500, errors=0)
-    said = HostFacts(
-        host="alpha",
-        cpu_cores=1,
-        versions={},
-        digests={},
-        interface=card,
-        shared_memory_bytes=0,
-        disk_free_bytes=0,
+    first, second = (
+        Host(name=name, address="127.0.0.1", slots=slots, gpus=1 - slots)
+        for name in ("alpha", "beta")
     )
-    request = shares(Hosts(host=(host,)), ClusterFacts(hosts=(said,)), job="probe")["alpha"]
+    card = InterfaceFacts(name="lo", address="127.0.0.1", mtu_bytes=1500, errors=0)
+    facts = [
+        HostFacts(
+            host=host.name,
+            cpu_cores=1,
+            versions={},
+            digests={},
+            interface=card,
+            shared_memory_bytes=0,
+            disk_free_bytes=0,
+        )
+        for host in (first, second)
+    ]
+    hosts = Hosts(host=(first, second))
+    # The second host opens no store, so no process has to import PyTorch.
+    request = shares(hosts, ClusterFacts(hosts=tuple(facts)), job="probe")["beta"]
     environments: list[dict[str, str]] = []
     monkeypatch.setitem(
         work._JOBS, "probe", lambda _, __, share, ___: environments.append(share.environment())
     )
     values = request.model_dump(mode="json")
-    work.work(Obeyed(), values, work.Prepared())  # type: ignore[arg-type]
+    work.work(Obeyed(), values, Prepared())  # type: ignore[arg-type]
     (environment,) = environments
     assert (environment.get("CUDA_VISIBLE_DEVICES") == "") == hidden
 

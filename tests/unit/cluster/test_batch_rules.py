@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import dragoman
-from dragoman.cluster.batch_rules import Update, batch_rules
+from dragoman.cluster.batch_rules import UpdateSettings, batch_rules
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.cluster.plan_view import larger_batches, plan_as_json
 from dragoman.recipe.recipe import Recipe, load_recipe
@@ -21,7 +21,7 @@ from example_events import RUN_STARTED, TRAIN_INTERVAL
 
 def settings(recipe: Recipe, factor: float) -> dict[str, dict[str, float]]:
     """By rule: what it sets."""
-    rules = batch_rules(Update.of(recipe), factor=factor)
+    rules = batch_rules(UpdateSettings.of(recipe), factor=factor)
     return {
         rule.name: {key: float(value) for key, value in (one.split("=") for one in rule.settings)}
         for rule in rules
@@ -57,7 +57,7 @@ def test_malladi_s_rule_for_adam() -> None:
     assert found["optimizer.beta1"] == pytest.approx(0.6)
     assert found["optimizer.beta2"] == pytest.approx(0.92)
     assert found["optimizer.epsilon"] == pytest.approx(5e-9)
-    (rule, _linear) = batch_rules(Update.of(recipe), factor=16)
+    (rule, _linear) = batch_rules(UpdateSettings.of(recipe), factor=16)
     assert rule.beyond == "beta1 would be negative: the rule does not reach so far"
     assert not any("beta" in one for one in rule.settings)
 
@@ -83,7 +83,7 @@ def test_the_rate_at_the_same_place_of_the_text(kind: str) -> None:
     """Halfway through the text, and in the warm-up, it is sqrt(4) and 4 times what it was."""
     changes = [f"schedule.kind={kind}", "schedule.warmup_steps=400", "train.max_steps=4000"]
     recipe = load_recipe("demo", [*changes, "schedule.decay_steps=800"])
-    for rule, times in zip(batch_rules(Update.of(recipe), factor=4), (2, 4), strict=True):
+    for rule, times in zip(batch_rules(UpdateSettings.of(recipe), factor=4), (2, 4), strict=True):
         known = [one for one in rule.settings if not one.startswith("optimizer")]
         changed = load_recipe("demo", [*changes, "schedule.decay_steps=800", *known])
         for step in (199, 1999, 3799):
@@ -127,7 +127,7 @@ def test_the_noise_scale_s_rule_is_that_of_its_papers() -> None:
 
     def found(tokens: float, factor: float) -> dict[str, float]:
         rule, *others = batch_rules(
-            Update.of(recipe, tokens=tokens, noise_tokens=8000.0), factor=factor
+            UpdateSettings.of(recipe, tokens=tokens, noise_tokens=8000.0), factor=factor
         )
         assert rule.name == "noise scale"
         assert [one.name for one in others] == ["square root", "linear"]

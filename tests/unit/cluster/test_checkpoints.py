@@ -27,10 +27,10 @@ from dragoman.cluster.checkpoints import (
     newest_checkpoint,
 )
 from dragoman.cluster.copying import Parcel, code_digest, code_parcel, read_code
+from dragoman.cluster.follow import Record, StopRequests
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.ssh import BEGIN
 from dragoman.cluster.training import bring_back
-from dragoman.cluster.watch import Record, StopRequests
 from dragoman.distributed.launch import InterruptedRunError
 from dragoman.telemetry.events import Alert, CheckpointWritten, Event, EventListener, EventWriter
 from dragoman.training.durable import publish, step_directories, step_name, verify
@@ -153,7 +153,7 @@ def test_a_signal_ends_the_bringing_and_says_where_the_rest_is(
         with pytest.raises(InterruptedRunError) as caught:
             bring_back(transfer, requests, tell=lambda text: None)
         user.join()
-    what = NAME if told else "what has not come"
+    what = NAME if told else "the rest"
     where = f"is still on alpha, in .dragoman/runs/demo/{CHECKPOINTS}"
     assert f"{what} {where}; dragoman resume {remote.path} brings it" in str(caught.value)
     assert list((remote.path / CHECKPOINTS).iterdir()) == []

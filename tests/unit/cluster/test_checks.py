@@ -13,7 +13,7 @@ from dragoman.cluster import rates
 from dragoman.cluster.checks import (
     CHECKS,
     Finding,
-    Wanted,
+    RunNeeds,
     directions,
     examine,
     is_fit,
@@ -32,7 +32,7 @@ HOSTS = Hosts.model_validate(
         ]
     }
 )
-WANTED = Wanted(HOSTS, needed_bytes=5_000_000_000)
+WANTED = RunNeeds(HOSTS, needed_bytes=5_000_000_000)
 
 
 def card(**changes: Any) -> InterfaceFacts:
@@ -353,7 +353,7 @@ def test_a_host_that_does_not_answer() -> None:
     lost = HOSTS.host[2].model_copy(update={"user": "ann", "port": 2222})
     hosts = HOSTS.model_copy(update={"host": (*HOSTS.host[:2], lost)})
     facts = cluster().model_copy(update={"unreachable": {"gamma": "Connection refused"}})
-    (finding,) = (found for found in examine(facts, Wanted(hosts, 0)) if found.status != "ok")
+    (finding,) = (found for found in examine(facts, RunNeeds(hosts, 0)) if found.status != "ok")
     assert (finding.check, finding.host) == ("login", "gamma")
     assert "Connection refused" in finding.found
     # What is typed must be what was tried; the name in our tables means nothing to ssh.
@@ -417,9 +417,9 @@ def test_a_network_that_could_not_be_measured_is_no_network() -> None:
 def test_ranks_on_processors_need_no_gpu() -> None:
     hosts = Hosts.model_validate({"host": [{"name": "alpha", "address": "10.0.0.1", "slots": 2}]})
     alone = ClusterFacts(hosts=(host("alpha", gpus_visible=0, gpus_usable=0),))
-    assert is_fit(examine(alone, Wanted(hosts, needed_bytes=0)))
+    assert is_fit(examine(alone, RunNeeds(hosts, needed_bytes=0)))
     crowded = ClusterFacts(hosts=(host("alpha", cpu_cores=1),))
-    found = [finding.found for finding in examine(crowded, Wanted(hosts, needed_bytes=0))]
+    found = [finding.found for finding in examine(crowded, RunNeeds(hosts, needed_bytes=0))]
     assert "2 ranks on 1 cores" in found
 
 
@@ -435,7 +435,7 @@ def test_gpus_and_processors_do_not_train_together() -> None:
             host("beta", versions=common),
         )
     )
-    wrong = [one for one in examine(facts, Wanted(hosts, needed_bytes=0)) if one.status != "ok"]
+    wrong = [one for one in examine(facts, RunNeeds(hosts, needed_bytes=0)) if one.status != "ok"]
     assert [(one.check, one.host) for one in wrong if one.status == "failure"] == [
         ("devices", "beta")
     ]

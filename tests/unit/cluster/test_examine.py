@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import dragoman.cluster.examine
-from dragoman.cluster.checks import Finding, Wanted, examine
+from dragoman.cluster.checks import Finding, RunNeeds, examine
 from dragoman.cluster.examine import (
     ask,
     bring_code,
@@ -58,7 +58,7 @@ def test_one_host_needs_no_interface_to_others() -> None:
     (card,) = (one.interface for one in facts.hosts)
     assert card is not None
     assert card.address == "127.0.0.1"
-    assert [one for one in examine(facts, Wanted(hosts, 0)) if one.check == "interface"] == [
+    assert [one for one in examine(facts, RunNeeds(hosts, 0)) if one.check == "interface"] == [
         Finding("interface", "ok", "", "routes to the peers, and names lead to it")
     ]
 
@@ -79,7 +79,7 @@ def test_a_folder_in_which_the_controller_keeps_the_run_is_refused(
     with marked(tmp_path / "controller/runs/demo") as mark:
         facts = compare_files(hosts, code=code, run="runs/demo", mark=mark)
     assert list((tmp_path / "controller/runs/demo").iterdir()) == []
-    said = [one.found for one in examine(facts, Wanted(hosts, 0)) if one.check == "same files"]
+    said = [one.found for one in examine(facts, RunNeeds(hosts, 0)) if one.check == "same files"]
     assert (f"its folder, {folder}, is where the run is kept here" in said) == shared
 
 
@@ -118,7 +118,7 @@ def test_of_two_clocks_that_disagree_the_wrong_one_is_named(wrong: str, tmp_path
     )
     code, _ = bring_code(hosts.host)
     facts = compare_files(hosts, code=code, run="runs/demo")
-    found = [one for one in examine(facts, Wanted(hosts, 0)) if one.check == "clock"]
+    found = [one for one in examine(facts, RunNeeds(hosts, 0)) if one.check == "clock"]
     assert [(one.host, one.status) for one in found] == [(wrong, "failure")]
     assert "ahead of the others" in found[0].found
 
@@ -144,7 +144,7 @@ def test_hosts_whose_python_lacks_packages_are_named_in_the_table(tmp_path: Path
     )
     facts = examine_hosts(hosts).facts
     assert set(facts.unreachable) == set(named)
-    found = [one for one in examine(facts, Wanted(hosts, 0)) if one.status == "failure"]
+    found = [one for one in examine(facts, RunNeeds(hosts, 0)) if one.status == "failure"]
     assert sorted((one.check, one.host) for one in found) == [
         ("versions", "alpha"),
         ("versions", "beta"),
@@ -178,7 +178,7 @@ def test_of_several_hosts_that_say_nothing_each_has_its_line(
     hosts = two_hosts(python_that(tmp_path, '*" answer "*) while read -r _; do :; done; exit;;'))
     facts = examine_hosts(hosts).facts
     assert facts.unreachable == dict.fromkeys(("alpha", "beta"), "no answer within 2 s")
-    failed = {one.host for one in examine(facts, Wanted(hosts, 0)) if one.status == "failure"}
+    failed = {one.host for one in examine(facts, RunNeeds(hosts, 0)) if one.status == "failure"}
     assert failed == {"alpha", "beta"}
 
 
@@ -197,7 +197,7 @@ def test_a_host_that_leaves_before_the_network_is_measured_is_a_line_in_the_tabl
     hosts = two_hosts(python_that(tmp_path, f'*" answer "*) {until_work};;'))
     facts = examine_hosts(hosts).facts
     assert len(facts.hosts) == 2
-    found = [one for one in examine(facts, Wanted(hosts, 0)) if one.check == "bandwidth"]
+    found = [one for one in examine(facts, RunNeeds(hosts, 0)) if one.check == "bandwidth"]
     assert [one.status for one in found] == ["failure"]
     assert found[0].host in {"alpha", "beta"}
     assert "exit code 3" in found[0].found

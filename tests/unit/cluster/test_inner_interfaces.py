@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.cluster.checks import Finding, Wanted, interfaces
+from dragoman.cluster.checks import Finding, RunNeeds, interfaces
 from dragoman.cluster.facts import ClusterFacts, HostFacts, InterfaceFacts
 from dragoman.cluster.hosts import Host, Hosts
 
@@ -24,7 +24,7 @@ def found(name: str, addresses: tuple[str, str], *, stated: str | None = None) -
         )
         for host, address in zip(hosts, addresses, strict=True)
     )
-    return list(interfaces(ClusterFacts(hosts=facts), Wanted(Hosts(host=hosts), 0)))
+    return list(interfaces(ClusterFacts(hosts=facts), RunNeeds(Hosts(host=hosts), 0)))
 
 
 @pytest.mark.parametrize("name", ["lo", "docker0", "br-1f2e3d", "virbr0"])

@@ -11,11 +11,12 @@ import pytest
 from rich.console import Console
 
 from dragoman.base.errors import ConfigError
-from dragoman.cluster.agent.facts import FactsRequest, gather
-from dragoman.cluster.agent.measuring import Measuring
+from dragoman.cluster.agent.facts import gather
+from dragoman.cluster.agent.processes import Measuring
+from dragoman.cluster.examine import remember
 from dragoman.cluster.facts import ClusterFacts, HostFacts
 from dragoman.cluster.hosts import load_hosts
-from dragoman.cluster.measured import remember
+from dragoman.cluster.messages import FactsRequest
 from dragoman.cluster.plan import Plan, make_plan
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.cluster.plan_view import plan_as_json, print_plan

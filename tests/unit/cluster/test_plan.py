@@ -17,9 +17,9 @@ from rich.console import Console
 
 from dragoman.base import units
 from dragoman.base.errors import ConfigError
+from dragoman.cluster.examine import remember
 from dragoman.cluster.facts import ClusterFacts, HostFacts, PairFacts
 from dragoman.cluster.hosts import load_hosts
-from dragoman.cluster.measured import remember
 from dragoman.cluster.plan import Plan, choose, make_plan, predict_all
 from dragoman.cluster.plan_assumptions import assumptions
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe

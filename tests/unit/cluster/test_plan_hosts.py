@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from dragoman.base.errors import ConfigError
+from dragoman.cluster.examine import remember
 from dragoman.cluster.facts import ClusterFacts, HostFacts, PairFacts
 from dragoman.cluster.hosts import load_hosts
-from dragoman.cluster.measured import remember
 from dragoman.cluster.plan import choose_for_all_ranks
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.cluster.plan_view import plan_as_json, print_plan

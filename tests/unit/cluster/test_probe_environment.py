@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.cluster.agent.work import WorkRequest, probe_environment
+from dragoman.cluster.agent.work import probe_environment
+from dragoman.cluster.messages import WorkRequest
 from dragoman.distributed.launch import Share
 from dragoman.distributed.rendezvous import StoreAddress
 from dragoman.telemetry import host

@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 import yaml
-from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
 
 from dragoman.base.errors import ConfigError
 from dragoman.cli import main
@@ -89,6 +88,9 @@ def test_a_slurm_script_gives_every_machine_the_command_as_it_is() -> None:
 
 
 def test_a_train_job_is_one_by_kubeflows_own_models() -> None:
+    # 400 modules, two seconds of every process that collects tests
+    from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
+
     manifest = yaml.safe_load(kubernetes(job()))
     parsed = TrainerV1alpha1TrainJob.from_json(json.dumps(manifest))
     assert parsed is not None

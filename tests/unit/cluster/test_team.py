@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from dragoman.base.errors import MachineError
-from dragoman.cluster.agent.work import WorkRequest
 from dragoman.cluster.hosts import Host
-from dragoman.cluster.job import Job
-from dragoman.cluster.messages import Ready, Time
+from dragoman.cluster.messages import Ready, Time, WorkRequest
 from dragoman.cluster.ssh import BEGIN
-from dragoman.cluster.team import _MESSAGE_BYTES, _MOST_WAITING_BYTES, Message, Team
+from dragoman.cluster.team import _MESSAGE_BYTES, _MOST_WAITING_BYTES, Meeting, Message, Team
 from processes import wait_until
 
 HOSTS = (Host(address="10.0.0.1", name="alpha", slots=1), Host(address="b", name="beta", slots=1))
@@ -142,7 +140,7 @@ def test_the_first_host_cannot_send_the_others_to_a_store_elsewhere(
         Team(HOSTS, code="0" * 64) as team,
         pytest.raises(MachineError, match="alpha: it names a store that is not its own"),
     ):
-        Job.gather(team, requests)
+        Meeting.gather(team, requests)
     answer("10.0.0.1", "10.0.0.1:80/TOKEN")
     with Team(HOSTS, code="0" * 64) as team:
-        assert Job.gather(team, requests).store == "10.0.0.1:80/TOKEN"
+        assert Meeting.gather(team, requests).store == "10.0.0.1:80/TOKEN"

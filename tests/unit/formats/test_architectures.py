@@ -120,7 +120,7 @@ def test_a_row_has_its_own_length_limit_in_a_batch_of_longer_ones(
         assert {best.score < 0 for best, *_ in found} == {scored}
 
 
-@pytest.mark.parametrize("penalty", ["gnmt", "power"])
+@pytest.mark.parametrize("penalty", ["gnmt", pytest.param("power", marks=pytest.mark.system)])
 def test_neighbours_do_not_change_what_a_row_is_translated_to(
     tmp_path: Path, penalty: Literal["gnmt", "power"]
 ) -> None:
@@ -142,7 +142,9 @@ def test_neighbours_do_not_change_what_a_row_is_translated_to(
     assert sum(a != b for a, b in zip(together, alone, strict=True)) <= 1  # as below
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize(
+    "alpha", [0.6, *(pytest.param(alpha, marks=pytest.mark.system) for alpha in (0.0, 1.0))]
+)
 def test_ctranslate2_ranks_by_gnmt_as_our_search_does(tmp_path: Path, alpha: float) -> None:
     """What CTranslate2 drops on its own, knowing another penalty, is none of what we return."""
     beam_size = 4
@@ -168,7 +170,8 @@ def test_ctranslate2_ranks_by_gnmt_as_our_search_does(tmp_path: Path, alpha: flo
 @pytest.mark.parametrize(
     "options",
     [
-        *ARCHITECTURES[:2],
+        ARCHITECTURES[0],
+        pytest.param(ARCHITECTURES[1], marks=pytest.mark.system),
         *(pytest.param(options, marks=pytest.mark.slow) for options in ARCHITECTURES[2:-1]),
         ARCHITECTURES[-1],
     ],

@@ -175,6 +175,13 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "another search": (
         settings("generation_config.json", repetition_penalty=1.3), '"repetition_penalty" is 1.3'
     ),
+    "a search to the end": (
+        settings("generation_config.json", early_stopping="never"), '"early_stopping" is "never"'
+    ),
+    "a tokenizer of others": (
+        settings("tokenizer_config.json", tokenizer_class="XLMTokenizer"),
+        """"tokenizer_class" is 'XLMTokenizer', not MarianTokenizer""",
+    ),
     "a forced beginning": (
         settings("generation_config.json", forced_bos_token_id=5), '"forced_bos_token_id" is 5'
     ),
@@ -245,11 +252,17 @@ def test_the_generation_file_counts_alone(tmp_path: Path) -> None:
 
 
 def test_places_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good()
+    capsys.readouterr()  # transformers' progress
     taken = tmp_path / "taken"
     taken.mkdir()
     (taken / "letter.txt").write_text("dear")
     for arguments, expected in (
         ([str(tmp_path / "nothing"), "--to", str(tmp_path / "bundle")], "nothing: is no folder"),
+        (
+            ["Helsinki-NLP/opus-mt-en-de", "--to", str(tmp_path / "bundle")],
+            "is no folder; fetch it first: hf download Helsinki-NLP/opus-mt-en-de --local-dir opus",
+        ),
         ([str(good()), "--to", str(taken)], "taken: is there already and is no export"),
         (
             [str(good()), "--to", str(tmp_path / "bundle"), "--source-language", "../x"],
@@ -280,3 +293,12 @@ def test_a_vocabulary_that_was_altered_is_refused(
     capsys.readouterr()
     assert main(["translate", str(bundle), "--input", str(bundle / "README.md")]) == 1
     assert "source.model" in capsys.readouterr().err
+
+
+def test_a_folder_is_imported_before_it_translates(capsys: pytest.CaptureFixture[str]) -> None:
+    good()
+    capsys.readouterr()  # transformers' progress
+    assert main(["translate", str(good()), "--input", str(good() / "config.json")]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"is a model of others; make a bundle of it first: dragoman import {good()}" in said

@@ -17,7 +17,7 @@ from dragoman.data.loader import BatchStream
 from dragoman.formats.load import Origin
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import TrainInterval, read_events
-from foreign_models import MARIAN_VARIANTS, marian_folder
+from foreign_models import MARIAN_VARIANTS, m2m100_folder, marian_folder
 from real_text import real_lines, write_real_text
 
 transformers = pytest.importorskip("transformers")
@@ -82,7 +82,7 @@ def vocabulary(run: RunDirectory, side: str) -> ImportedVocabulary:
 
 def train_theirs(folder: Path, run: RunDirectory, *, steps: int) -> tuple[Any, list[float]]:
     """The same batches through transformers' own model and loss, with PyTorch's plain Adam."""
-    model = transformers.MarianMTModel.from_pretrained(folder, dtype=torch.float32)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32)
     model.eval()  # no dropout
     orders = [torch.tensor(vocabulary(run, side).file.their_ids) for side in ("source", "target")]
     recipe = run.recipe()
@@ -109,7 +109,7 @@ def train_theirs(folder: Path, run: RunDirectory, *, steps: int) -> tuple[Any, l
 
 
 def logits_of(model: Any, folder: Path, *, sentences: int = 10) -> torch.Tensor:
-    tokenizer = transformers.MarianTokenizer.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     asked = tokenizer(
         real_lines("test", "en")[:sentences], text_target=real_lines("test", "de")[:sentences],
         padding=True, return_tensors="pt",
@@ -124,28 +124,45 @@ def logits_of(model: Any, folder: Path, *, sentences: int = 10) -> torch.Tensor:
 def test_two_hundred_steps_are_those_of_transformers(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_training(tmp_path, MARIAN_VARIANTS[name], 200, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    folder = marian_folder(tmp_path / "model", MARIAN_VARIANTS[name])
+    check_training(tmp_path, folder, folder, 200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nllb", [False, True])
+def test_two_hundred_steps_of_m2m100_are_those_of_transformers(
+    tmp_path: Path, nllb: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder, _ = m2m100_folder(tmp_path / "model", nllb=nllb)
+    languages = ("eng_Latn", "deu_Latn") if nllb else ("en", "de")
+    chosen = ["--source-language", languages[0], "--target-language", languages[1]]
+    assert main(["import", str(folder), "--to", "bundle", *chosen]) == 0
+    check_training(tmp_path, folder, tmp_path / "bundle", 200)
 
 
 def test_steps_are_those_of_transformers_and_the_model_goes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    check_training(tmp_path, MARIAN_VARIANTS["opus"], 25, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    folder = marian_folder(tmp_path / "model", MARIAN_VARIANTS["opus"])
+    check_training(tmp_path, folder, folder, 25)
 
 
-def check_training(
-    place: Path, options: dict[str, Any], steps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(place)
-    folder = marian_folder(place / "model", options)
-    run = trained(folder, place, steps=steps)
+def check_training(place: Path, folder: Path, origin: Path, steps: int) -> None:
+    """Train on from a model here and in transformers, and give it back.
+
+    folder: in Hugging Face form. origin: of `--from`, the folder or its bundle.
+    """
+    run = trained(origin, place, steps=steps)
     theirs, expected = train_theirs(folder, run, steps=steps)
     found = losses(run)
     assert found == pytest.approx(expected, abs=1e-4)
     assert expected[-1] < expected[0] - 0.3  # it has learned
     # Back to their form, which transformers loads with nothing left over or missing.
     assert main(["export", str(run.path), "--to", "huggingface", "--output", "back"]) == 0
-    loaded, notes = transformers.MarianMTModel.from_pretrained(
+    loaded, notes = transformers.AutoModelForSeq2SeqLM.from_pretrained(
         place / "back", output_loading_info=True
     )
     assert not notes["missing_keys"]
@@ -153,11 +170,11 @@ def check_training(
     ours = logits_of(loaded.eval(), place / "back")
     torch.testing.assert_close(ours, logits_of(theirs, folder), rtol=0, atol=5e-3)
     # And from there once more: the same weights and pieces as in the run.
-    (again, origin) = Origin.open(place / "back"), Origin.open(run.path)
+    again, first = Origin.open(place / "back"), Origin.open(run.path)
     weights = dict(again.model.named_parameters())
-    assert all(torch.equal(weights[key], one) for key, one in origin.model.named_parameters())
+    assert all(torch.equal(weights[key], one) for key, one in first.model.named_parameters())
     for side in (0, 1):
-        files = [json.loads(one.vocabulary[side]) for one in (again, origin)]
+        files = [json.loads(one.vocabulary[side]) for one in (again, first)]
         assert files[0] == files[1]
 
 
@@ -184,7 +201,7 @@ def test_what_came_in_goes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 def test_frozen_parts_stay_and_others_learn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folder = marian_folder(tmp_path / "model")
@@ -197,11 +214,15 @@ def test_frozen_parts_stay_and_others_learn(
         frozen = name.startswith(("embeddings.", "encoder."))
         assert torch.equal(before[name], weight) == frozen, name
     assert main(["train", str(run.path)]) == 0  # such a run is taken up again
-    # Forgetting: another text, before and after.
-    text = ["--source", "valid.en", "--reference", "valid.de", "--set", "search.beam_size=1"]
-    for checkpoint in ("0", "4"):
-        arguments = ["evaluate", str(run.path), "--checkpoint", checkpoint, *text]
-        assert main(arguments) == 0
+    # Forgetting: two texts, before and after.
+    bundle = str(tmp_path / "bundle")
+    assert main(["import", str(folder), "--to", bundle]) == 0
+    texts = ["--test", "valid.en,valid.de", "--test", "train.en,train.de"]
+    capsys.readouterr()
+    assert main(["compare", bundle, str(run.path), *texts, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["test"] for one in found] == ["valid", "train"]
+    assert all(one["result"]["scores"]["bleu"].keys() >= {"first", "second"} for one in found)
 
 
 @pytest.mark.slow

@@ -12,13 +12,12 @@ import torch
 
 from dragoman.cli import main
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
+from dragoman.formats.imported_form import write_imported
 from dragoman.formats.load import Origin
-from dragoman.formats.m2m100 import write_m2m100
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.importing.folder import read_folder, vocabulary_files
 from dragoman.importing.tokenizer import Languages
 from dragoman.model.search import translate_batch
-from dragoman.telemetry.events import TrainInterval, read_events
 from foreign_models import m2m100_folder
 from real_text import real_lines, write_real_text
 from trained_model import batch_of
@@ -156,60 +155,6 @@ def test_the_command_translates_with_both_engines(tmp_path: Path) -> None:
     assert sum(map(str.__eq__, found["torch"], found["ctranslate2"])) >= 99
 
 
-@pytest.mark.slow
-def test_a_bundle_is_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Losses of transformers on the same text; then it goes back to their form."""
-    monkeypatch.chdir(tmp_path)
-    folder, tokenizer = m2m100_folder(tmp_path / "model", nllb=True)
-    assert main(["import", str(folder), "--to", "bundle", *LATIN]) == 0
-    write_real_text(tmp_path, "train", 40)
-    write_real_text(tmp_path, "valid", 10)
-    Path("new.toml").write_text("""
-data.batch_tokens = 100000
-model.dropout = 0.0
-model.label_smoothing = 0.0
-schedule.kind = "constant"
-schedule.peak_learning_rate = 1e-3
-schedule.warmup_steps = 0
-train.log_every_steps = 1
-train.validate_at_start = false
-train.max_steps = 12
-evaluate.bleu_pairs = 5
-[corpus]
-train = [{source = "train.en", target = "train.de"}]
-valid = [{source = "valid.en", target = "valid.de"}]
-filters.drop_duplicates = false
-""")
-    assert main(["train", "new.toml", "--from", "bundle", "--workers", "1"]) == 0
-    (run,) = Path("runs").iterdir()
-    losses = [
-        event.payload["train_loss"]
-        for event in read_events(run / "events" / "rank-0000.jsonl")
-        if event.kind == TrainInterval.kind
-    ]
-    theirs = transformers.M2M100ForConditionalGeneration.from_pretrained(folder).eval()
-    kept = Origin.open(run).recipe  # the corpus is one batch, in whatever order
-    assert kept.model.start_ids[0] == 3
-    texts, references = real_lines("train", "en")[:40], real_lines("train", "de")[:40]
-    asked = tokenizer(texts, text_target=references, padding=True, return_tensors="pt")
-    asked["labels"][asked["labels"] == 1] = -100
-    optimizer = torch.optim.Adam(theirs.parameters(), lr=1e-3, betas=(0.9, 0.98), eps=1e-9)
-    expected = []
-    for _ in range(12):
-        loss = theirs(**asked).loss
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        expected.append(loss.item())
-    assert losses == pytest.approx(expected, abs=1e-4)
-    assert main(["export", str(run), "--to", "huggingface", "--output", "back"]) == 0
-    loaded = transformers.M2M100ForConditionalGeneration.from_pretrained("back").eval()
-    with torch.no_grad():
-        logits, expected_logits = (model(**asked).logits for model in (loaded, theirs))
-    torch.testing.assert_close(logits, expected_logits, rtol=0, atol=5e-3)
-    check_the_same(Path("back"), run)
-
-
 def check_the_same(back: Path, run: Path) -> None:
     """What was exported is imported as what the run has."""
     again, origin = Origin.open(back), Origin.open(run)
@@ -282,7 +227,7 @@ def test_languages_before_the_mask_keep_their_ids(tmp_path: Path) -> None:
     )
     back = tmp_path / "back"
     back.mkdir()
-    write_m2m100(imported.model, imported.recipe, imported.recipe.search, (source, target), back)
+    write_imported(imported.model, imported.recipe, imported.recipe.search, (source, target), back)
     tokenizers = [transformers.AutoTokenizer.from_pretrained(path) for path in (folder, back)]
     texts = real_lines("test", "en")[:100]
     first, second = (one(texts)["input_ids"] for one in tokenizers)

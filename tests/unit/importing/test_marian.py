@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -203,31 +204,46 @@ def check_tokens(
 def beam_translations(folder: Path, texts: list[str], **options: Any) -> list[str]:
     theirs, tokenizer = theirs_of(folder)
     asked = tokenizer(texts, padding=True, return_tensors="pt")
-    found = theirs.generate(**asked, num_beams=4, early_stopping=True, **options)
+    found = theirs.generate(**asked, **options)
     written: list[str] = tokenizer.batch_decode(found, skip_special_tokens=True)
     return written
 
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"max_length": 7}, pytest.param({"length_penalty": 0.4}, marks=pytest.mark.slow)],
+    [
+        {},
+        {"max_length": 7},
+        *(
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in (
+                {"early_stopping": True},
+                {"renormalize_logits": False},
+                {"num_beams": 1},
+                {"length_penalty": 0.4},
+            )
+        ),
+    ],
 )
-def test_beam_search_finds_the_same(options: dict[str, Any]) -> None:
+def test_beam_search_finds_the_same(tmp_path: Path, options: dict[str, Any]) -> None:
     """A short limit cuts most translations off: then the end is forced, at no cost."""
-    imported = read_folder(opus(), Languages())
+    folder = shutil.copytree(opus(), tmp_path / "model")
+    file = folder / "generation_config.json"
+    file.write_text(json.dumps(json.loads(file.read_bytes()) | options))
+    imported = read_folder(folder, Languages())
     source, target = vocabularies(imported)
     texts = real_lines("test", "en")[:100]
-    changed: dict[str, Any] = {}
-    if "max_length" in options:
-        changed["max_length_extra"] = options["max_length"] - 1
-    if "length_penalty" in options:
-        changed["length_penalty_alpha"] = options["length_penalty"]
-    search = imported.recipe.search.model_copy(update=changed)
-    found = translate_batch([imported.model], source.encode(texts), search)
+    found = translate_batch([imported.model], source.encode(texts), imported.recipe.search)
     ours = target.decode([best.ids for best, *_ in found])
-    expected = beam_translations(opus(), texts, **options)
+    expected = beam_translations(folder, texts)
     assert sum(map(str.__eq__, ours, expected)) == 100
     assert len(set(ours)) > 20
+    plain = imported.recipe.search.model_copy(
+        update={"early_stopping": True, "renormalize": True, "length_penalty_alpha": 1.0}
+    )
+    others = translate_batch([imported.model], source.encode(texts), plain)
+    if plain != imported.recipe.search and "num_beams" not in options:
+        assert others != found, "the settings are seen"
 
 
 @pytest.mark.parametrize("name", ["opus", "starts with the end", "separate vocabularies"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 import dragoman
 from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.cli import main
 from dragoman.serve.synthesize import Direction, fault
 from real_text import real_lines
 from small_run import small_run
@@ -79,6 +81,27 @@ def test_several_translations_and_samples(tmp_path: Path) -> None:
         )
         drawn.append((tmp_path / name).read_text(encoding="utf-8"))
     assert drawn[0] != drawn[1]
+
+
+def test_several_runs_are_an_ensemble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model beside its own copy translates as it does alone."""
+    monkeypatch.chdir(tmp_path)
+    copy = tmp_path / "copy"
+    shutil.copytree(small_run().path, copy)
+    lines = [line.replace("\t", " ") for line in real_lines("train", "en")[:20]]
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    words = ["--input", "text", "--direction", "forward"]
+    for number, models in enumerate((f"{small_run().path},{copy}", f"{copy}")):
+        assert main(["synthesize", models, *words, "--output", f"{number}.tsv"]) == 0
+    ensemble, alone = (Path(f"{number}.tsv").read_text(encoding="utf-8") for number in (0, 1))
+    assert len(ensemble.splitlines()) > 5
+    assert ensemble == alone
+    shutil.rmtree(copy / "checkpoints")
+    capsys.readouterr()
+    assert main(["synthesize", f"{small_run().path},copy", *words, "--output", "2.tsv"]) == 1
+    assert "copy/checkpoints" in capsys.readouterr().err
 
 
 def test_bad_input_is_named(tmp_path: Path) -> None:

@@ -14,8 +14,6 @@ from typing import Final
 
 from dragoman.base.files import file_sha256
 from dragoman.cluster.agent.channel import Channel
-from dragoman.cluster.agent.facts import FactsRequest, gather
-from dragoman.cluster.agent.work import Prepared, work
 from dragoman.training.durable import DIGESTS_FILE, discard
 
 
@@ -52,6 +50,12 @@ def answer(channel: Channel) -> None:
 
     Raises ValueError if a request is not understood.
     """
+    # The other verbs need none of these, and start anew for each checkpoint.
+    from dragoman.cluster.agent.facts import gather
+    from dragoman.cluster.agent.processes import Prepared
+    from dragoman.cluster.agent.work import work
+    from dragoman.cluster.messages import FactsRequest
+
     prepared = Prepared()
     try:
         for message in channel.hear():

@@ -20,11 +20,11 @@ from typing import Any, Final
 
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import file_sha256, read_regular
-from dragoman.base.settings import Section
 from dragoman.cluster.agent import network
-from dragoman.cluster.agent.measuring import Measuring
+from dragoman.cluster.agent.processes import Measuring
 from dragoman.cluster.copying import code_digest, read_code
 from dragoman.cluster.facts import PACKAGES, HostFacts, InterfaceFacts
+from dragoman.cluster.messages import FactsRequest
 from dragoman.corpus.manifest import FILE_NAME, Manifest, OutputFile, digest_files
 from dragoman.distributed.launch import (
     NO_GPUS,
@@ -40,25 +40,6 @@ _WRITE_S: Final = 0.5
 _DEVICES_S: Final = 60
 _STEPS_S: Final = 90
 _INSIDE_S: Final = 60
-
-
-class FactsRequest(Section):
-    """The questions to a host.
-
-    run: a directory below this host's folder, "" if there is none yet.
-    mark: the name of a file that the controller has put into its own directory of that run.
-    ranks: of this host.
-    measure: whether to train for some seconds, to learn how fast it is.
-    """
-
-    host: str
-    interface: str | None
-    peers: tuple[str, ...]
-    gpus: int
-    run: str = ""
-    mark: str = ""
-    ranks: int = 1
-    measure: bool = False
 
 
 def gather(request: FactsRequest, measuring: Callable[[], Measuring]) -> HostFacts:

@@ -8,30 +8,25 @@ at once; so does the loss of the controller, after a while.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import ipaddress
 import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
-
-from pydantic import Field
+from typing import Any, Final
 
 from dragoman.base.errors import DragomanError, MachineError
-from dragoman.base.settings import Section
+from dragoman.base.files import try_lock
 from dragoman.cluster.agent import network
 from dragoman.cluster.agent.channel import Channel
-from dragoman.cluster.agent.lock import agent_lock
-from dragoman.cluster.agent.measuring import Measuring
-from dragoman.cluster.agent.spool import Spool
-from dragoman.cluster.messages import Weight
+from dragoman.cluster.agent.processes import Prepared
+from dragoman.cluster.messages import Weight, WorkRequest
 from dragoman.distributed.launch import (
     HungWorkerError,
     Share,
@@ -44,65 +39,15 @@ from dragoman.distributed.rendezvous import StoreAddress
 from dragoman.training.durable import discard, step_directories, step_number
 
 _FORWARD_EVERY_S: Final = 0.2
-_STORE_S: Final = 60.0
+_FORWARD_BYTES: Final = 1 << 20
+"""Most events of one message."""
+_OTHER_AGENT_S: Final = 10.0
+"""How long an agent that a lost connection has left may take to end."""
+_OTHER_AGENT_EVERY_S: Final = 0.1
+_AGENT: Final = b"dragoman.cluster.agent"
 _SAVE_S: Final = 60.0
 """How long workers may save after the controller is gone."""
 _SIGNALLED: Final = re.compile(r"Signal \d+ \((SIG(?!TERM)\w+)\) received by PID")
-
-
-class WorkRequest(Section):
-    """One host's share. run: the run's directory below the folder, also its name on the host.
-
-    events: file name, size and digest of the controller's copy for each of this host's ranks.
-    checkpoint: the name of the one to resume from; newer ones belong to steps that were given up.
-    price_per_hour: of all hosts, with its currency; "" if it is not known.
-    on_processor: its ranks do not use the GPUs that the host may have.
-    """
-
-    job: Literal["train", "probe"]
-    number: int
-    num_hosts: int
-    ranks: int
-    interface: str
-    address: str
-    token: str
-    run: str = ""
-    checkpoint: str = ""
-    price_per_hour: str = ""
-    on_processor: bool = False
-    events: dict[str, tuple[int, str]] = Field(default_factory=dict)
-
-
-@dataclass
-class Prepared:
-    """Processes that import PyTorch while the controller is busy with other things.
-
-    Each starts on first use, or earlier; the agent ends them all.
-    """
-
-    _measuring: Measuring | None = None
-    _store: subprocess.Popen[bytes] | None = None
-
-    def measuring(self, *, ranks: int, on_processor: bool) -> Measuring:
-        """The process that measures; a new one if it has ended."""
-        if self._measuring is None or self._measuring.process.poll() is not None:
-            self._measuring = Measuring(ranks=ranks, on_processor=on_processor)
-        return self._measuring
-
-    def store(self) -> subprocess.Popen[bytes]:
-        """The store of a training, which waits for its address."""
-        if self._store is None:
-            program = [sys.executable, "-P", "-m", "dragoman.distributed.store"]
-            self._store = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        return self._store
-
-    def close(self) -> None:
-        """End what there is."""
-        if self._measuring is not None:
-            self._measuring.close()
-        if self._store is not None:
-            self._store.kill()
-            self._store.communicate()
 
 
 def work(channel: Channel, values: dict[str, Any], prepared: Prepared) -> None:
@@ -199,22 +144,11 @@ def _store(request: WorkRequest, prepared: Prepared) -> Iterator[str]:
         return
     if request.job == "probe":  # the measuring process has imported PyTorch already
         measuring = prepared.measuring(ranks=request.ranks, on_processor=request.on_processor)
-        port = measuring.open_store(request.address, timeout_s=_STORE_S)
+        port = measuring.open_store(request.address)
     else:
-        store = prepared.store()
-        assert store.stdin is not None
-        assert store.stdout is not None
-        with contextlib.suppress(OSError):
-            store.stdin.write(f"{request.address}\n".encode())
-            store.stdin.flush()
-        port = store.stdout.readline().decode().strip()
-    if not port:
-        raise MachineError(
-            f"no store can be opened at {request.address}",
-            remedy="see whether the address is this host's own",
-        )
+        port = prepared.store().open(request.address)
     try:
-        yield str(StoreAddress(request.address, int(port), request.token))
+        yield str(StoreAddress(request.address, port, request.token))
     finally:
         prepared.close()
 
@@ -297,3 +231,100 @@ def weight_of(error: DragomanError, log: Path) -> Weight:
     except OSError:
         return "other"
     return "signal" if _SIGNALLED.search(report) else "other"
+
+
+@contextmanager
+def agent_lock(logs: Path) -> Iterator[None]:
+    """Inside the block this process is the run's only agent on this machine.
+
+    After a lost connection the controller is back before its old agent has given up. Two agents
+    would write the same events and share the device.
+
+    logs: of the run; hosts may share it. Another agent is killed with all that it started. Raises
+    MachineError if it cannot be killed.
+    """
+    path = logs / f"agent-{socket.gethostname()}.pid"
+    with path.open("a+") as record:
+        deadline = time.monotonic() + _OTHER_AGENT_S
+        while not try_lock(record.fileno()):
+            record.seek(0)
+            _end_agent(record.read())
+            if time.monotonic() > deadline:
+                raise MachineError(
+                    "another agent of this run is still running and could not be killed",
+                    place=path,
+                    remedy="kill the process whose number is in this file",
+                )
+            time.sleep(_OTHER_AGENT_EVERY_S)
+        record.truncate(0)
+        record.write(str(os.getpid()))
+        record.flush()
+        yield
+
+
+def _end_agent(text: str) -> None:
+    """Kill the agent of this number, which holds the lock, and all that it started.
+
+    The number in the file is old until the agent that has just got the lock has written its own: by
+    now another program may have the number of a dead agent.
+    """
+    if text.isdecimal() and _is_agent(text):
+        for pid in network.descendants(int(text)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _is_agent(pid: str) -> bool:
+    try:
+        return _AGENT in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+class Spool:
+    """Reads what is appended to the event files of some ranks, whole lines only.
+
+    had: for each file the size and sha256 of the user's copy. If the file here begins
+    differently, it is from another time or another host's rank, and a new one replaces it.
+    """
+
+    def __init__(self, directory: Path, had: Mapping[str, tuple[int, str]]) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._read = {
+            directory / name: _goes_on(directory / name, size, digest)
+            for name, (size, digest) in had.items()
+        }
+
+    def forward(self, channel: Channel) -> None:
+        """Send the lines that were written since the last call."""
+        for path in self._read:
+            while lines := self._next(path):
+                channel.say("events", file=path.name, text=lines.decode())
+
+    def _next(self, path: Path) -> bytes:
+        try:
+            with path.open("rb") as file:
+                file.seek(self._read[path])
+                found = file.read(_FORWARD_BYTES)
+        except FileNotFoundError:
+            return b""
+        lines = found[: found.rfind(b"\n") + 1]
+        self._read[path] += len(lines)
+        return lines
+
+
+def prefix_digest(path: Path, size: int) -> str:
+    """sha256 of the first bytes of a file; of nothing if the file does not exist."""
+    whole = hashlib.sha256()
+    if size and path.is_file():
+        with path.open("rb") as file:
+            whole.update(file.read(size))
+    return whole.hexdigest()
+
+
+def _goes_on(path: Path, size: int, digest: str) -> int:
+    """How many bytes of the file here the user has; a file that does not continue them is
+    removed."""
+    if path.is_file() and (path.stat().st_size < size or prefix_digest(path, size) != digest):
+        path.unlink()
+    return size if path.is_file() else 0

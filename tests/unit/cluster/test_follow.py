@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from dragoman.cluster.watch import StopRequests
+from dragoman.cluster.follow import StopRequests
 from dragoman.distributed.launch import InterruptedRunError
 
 

@@ -101,7 +101,7 @@ class Record:
 
 
 @dataclass(slots=True)
-class Watch:
+class Follower:
     """Follows the hosts until every one is done, and decides when the others must end.
 
     returned: names of absent hosts that answer again.

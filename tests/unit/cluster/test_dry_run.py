@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.base.errors import ConfigError
 from dragoman.cli import main
-from dragoman.cluster.commands import planned_commands
+from dragoman.cluster.dry_run import planned_commands
 from dragoman.cluster.hosts import Host, Hosts, load_hosts
 from dragoman.recipe.recipe import dump_toml, load_recipe
 from dragoman.recipe.run_directory import RunDirectory

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from dragoman.cluster.copying import code_digest, code_parcel, read_code, receive_command
 from dragoman.cluster.hosts import Host, Hosts
+from dragoman.cluster.messages import Verb
 from dragoman.cluster.ssh import ssh_command
-from dragoman.cluster.team import ANSWER, agent_command
+from dragoman.cluster.team import agent_command
 from dragoman.distributed.launch import Share, torchrun_command
 from dragoman.distributed.rendezvous import StoreAddress
 
@@ -30,11 +31,12 @@ def planned_commands(hosts: Hosts, *, run: str) -> Iterator[str]:
         for unknown in ("data/DIGEST", place, f"{place}/checkpoints/STEP"):
             yield _sending(host, unknown, "NUM_FILES")
         # It starts once to measure and once to compare and train.
-        yield _here(host, agent_command(host, code=digest, verb=ANSWER))
+        yield _here(host, agent_command(host, code=digest, verb="answer"))
         for there in _there(host, hosts, number=number, run=place):
             # The text after a line break would be a command, not a part of the comment.
             yield f"#   there: {' '.join(shlex.join(there).splitlines())}"
-        for verb in ("list", "send", "forget"):
+        verbs: tuple[Verb, ...] = ("list", "send", "forget")
+        for verb in verbs:
             yield _here(host, agent_command(host, code=digest, verb=verb, more=[place]))
 
 

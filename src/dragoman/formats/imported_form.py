@@ -1,0 +1,282 @@
+"""An imported model, trained further or not, in the Hugging Face form in which it came.
+
+Written without transformers, with the original pieces, SentencePiece models and ids. MarianMT is
+post-norm. M2M100 and NLLB are one pre-norm architecture with two tokenizers: M2M100 lists its
+pieces, and its tokenizer knows the languages; the pieces of NLLB follow from its SentencePiece
+model, and its files name the languages.
+"""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dragoman.base.errors import ConfigError
+from dragoman.base.files import write_json
+from dragoman.corpus.imported_vocabulary import ImportedVocabulary, VocabularyFile
+from dragoman.corpus.shards import EOS, PAD, UNK
+from dragoman.importing.tokenizer import (
+    LANGUAGE_OF_NLLB,
+    M2M100_LANGUAGES,
+    M2M100_MODEL,
+    NOT_LISTED,
+)
+from dragoman.importing.weights import layer_weights
+from dragoman.model.config import ModelConfig, SearchConfig, length_limit
+from dragoman.model.transformer import Transformer
+from dragoman.recipe.recipe import Recipe
+
+_BEGIN: Final = "<s>"
+_MASK: Final = "<mask>"
+_AS_IT_IS: Final = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
+
+
+def check_imported(recipe: Recipe) -> None:
+    """Raises ConfigError that names the setting which the original architecture does not have."""
+    model = recipe.model
+    marian = model.norm == "post"
+    reasons = {
+        "model.activation": model.activation == "swiglu",
+        "model.attention_bias": not model.attention_bias,
+        "model.positions": model.positions != ("marian" if marian else "tensor2tensor"),
+    }
+    if marian:
+        reasons |= {
+            "model.first_position": model.first_position != 0,
+            "model.start_ids": model.start_ids not in ((PAD,), (EOS,)),
+        }
+    else:
+        reasons |= {
+            "model.output_bias": model.output_bias,
+            "model.start_ids": len(model.start_ids) != 2 or model.start_ids[0] != EOS,
+            "model.tied_embeddings": model.tied_embeddings == "decoder",
+        }
+    refuse("MarianMT" if marian else "M2M100", reasons)
+
+
+def refuse(architecture: str, reasons: dict[str, bool]) -> None:
+    """Raises ConfigError that names the first setting which an architecture does not have."""
+    for place, inexpressible in reasons.items():
+        if inexpressible:
+            raise ConfigError(
+                f"{architecture} has nothing for this setting of the recipe",
+                place=place,
+                remedy="export to ctranslate2 or bundle, which take every recipe",
+            )
+
+
+def write_imported(
+    model: Transformer,
+    recipe: Recipe,
+    search: SearchConfig,
+    vocabularies: tuple[ImportedVocabulary, ImportedVocabulary],
+    directory: Path,
+) -> None:
+    """Write configuration, weights and tokenizer into an existing directory.
+
+    search: with the power penalty, the only one that transformers knows; see power_search.
+    Raises ConfigError if the original architecture cannot express the recipe.
+    """
+    check_imported(recipe)
+    source, target = (one.file for one in vocabularies)
+    marian = recipe.model.norm == "post"
+    special: dict[str, int | None] = {
+        "pad_token_id": target.their_ids[PAD],
+        "eos_token_id": target.their_ids[EOS],
+        "decoder_start_token_id": target.their_ids[recipe.model.start_ids[0]],
+        "forced_eos_token_id": target.their_ids[EOS] if search.end_at_limit else None,
+    }
+    if not marian:
+        special["bos_token_id"] = listed_pieces(target).get(_BEGIN, 0)
+    generation = _generation_keys(recipe, search, special)
+    if not marian:  # a translation begins with the token of its language
+        generation["forced_bos_token_id"] = target.their_ids[target.prefix[0]]
+    write_json(directory / "config.json", _config(model, recipe, search) | special)
+    write_json(directory / "generation_config.json", generation)
+    if marian:
+        _write_marian_tokenizer(recipe, source, target, directory)
+    else:
+        _write_m2m100_tokenizer(recipe, source, target, directory)
+    weights = _weights(model, [*source.their_ids], [*target.their_ids])
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def _config(model: Transformer, recipe: Recipe, search: SearchConfig) -> dict[str, Any]:
+    config, embeddings = model.config, model.embeddings
+    marian = config.norm == "post"
+    longest = recipe.corpus.max_pieces + 1
+    published = 512 if marian else 1024
+    keys: dict[str, Any] = {
+        "model_type": "marian" if marian else "m2m_100",
+        "architectures": ["MarianMTModel" if marian else "M2M100ForConditionalGeneration"],
+        "is_encoder_decoder": True,
+        "vocab_size": len(embeddings.source_matrix),
+        **shape_keys(config),
+        "scale_embedding": config.scaled_embeddings,
+        "tie_word_embeddings": config.tied_embeddings != "none",
+        "max_position_embeddings": max(published, longest, length_limit(longest, search) + 1),
+        "dtype": "float32",
+    }
+    if marian:
+        keys |= {
+            "decoder_vocab_size": len(embeddings.target_matrix),
+            "share_encoder_decoder_embeddings": config.tied_embeddings == "all",
+            "static_position_embeddings": True,
+            "normalize_before": False,
+            "normalize_embedding": False,
+        }
+    return keys
+
+
+def shape_keys(config: ModelConfig) -> dict[str, Any]:
+    """The keys of config.json that every architecture here has, and calls by these names."""
+    return {
+        "d_model": config.d_model,
+        "encoder_layers": config.encoder_layers,
+        "decoder_layers": config.decoder_layers,
+        "encoder_attention_heads": config.num_heads,
+        "decoder_attention_heads": config.num_heads,
+        "encoder_ffn_dim": config.d_ffn,
+        "decoder_ffn_dim": config.d_ffn,
+        "activation_function": config.activation,
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+    }
+
+
+def _generation_keys(
+    recipe: Recipe, search: SearchConfig, special: dict[str, int | None]
+) -> dict[str, Any]:
+    """The content of generation_config.json; special: ids of tokens by their keys."""
+    keys: dict[str, Any] = {
+        "num_beams": search.beam_size,
+        "length_penalty": search.length_penalty_alpha,
+        "early_stopping": search.early_stopping and search.beam_size > 1,
+        "max_length": length_limit(recipe.corpus.max_pieces + 1, search) + 1,
+    }
+    if search.never_padding:
+        keys["bad_words_ids"] = [[special["pad_token_id"]]]
+    if search.renormalize:
+        keys["renormalize_logits"] = True
+    return keys | special
+
+
+def _write_marian_tokenizer(
+    recipe: Recipe, source: VocabularyFile, target: VocabularyFile, directory: Path
+) -> None:
+    separate = source.pieces != target.pieces
+    for file, name in ((source, "vocab"), (target, "target_vocab"))[: 2 if separate else 1]:
+        write_json(directory / f"{name}.json", listed_pieces(file))
+    for file in (source, target):
+        (directory / f"{file.side}.spm").write_bytes(base64.b64decode(file.encoding))
+    settings = {
+        "tokenizer_class": "MarianTokenizer",
+        "source_lang": recipe.corpus.source_language,
+        "target_lang": recipe.corpus.target_language,
+        "separate_vocabs": separate,
+        **_common_settings(recipe, source),
+        "clean_up_tokenization_spaces": target.cleaned,
+    }
+    write_json(directory / "tokenizer_config.json", settings)
+
+
+def _write_m2m100_tokenizer(
+    recipe: Recipe, source: VocabularyFile, target: VocabularyFile, directory: Path
+) -> None:
+    (directory / M2M100_MODEL).write_bytes(base64.b64decode(source.encoding))
+    pieces = listed_pieces(target)
+    source_code, target_code = (file.pieces[file.prefix[0]] for file in (source, target))
+    settings = {
+        **_common_settings(recipe, target),
+        "bos_token": _BEGIN,
+        "clean_up_tokenization_spaces": target.cleaned,
+    }
+    if LANGUAGE_OF_NLLB.match(target_code):
+        languages = [piece for piece in pieces if LANGUAGE_OF_NLLB.match(piece)]
+        settings |= {
+            "tokenizer_class": "NllbTokenizer",
+            "src_lang": source_code,
+            "tgt_lang": target_code,
+            "additional_special_tokens": languages,
+            "added_tokens_decoder": {
+                str(pieces[piece]): {"content": piece, "special": True, **_AS_IT_IS}
+                for piece in (*languages, _MASK)
+                if piece in pieces
+            },
+        }
+    else:
+        # The longer list has the languages of the shorter one.
+        kind = next(
+            kind
+            for kind, languages in M2M100_LANGUAGES.items()
+            if all(f"__{one}__" in pieces for one in languages)
+        )
+        codes = [f"__{one}__" for one in M2M100_LANGUAGES[kind]]
+        settings |= {
+            "tokenizer_class": "M2M100Tokenizer",
+            "src_lang": source_code.strip("_"),
+            "tgt_lang": target_code.strip("_"),
+            "language_codes": kind,
+            "additional_special_tokens": codes,
+        }
+        listed = {piece: number for piece, number in pieces.items() if piece not in codes}
+        write_json(directory / "vocab.json", listed)
+    write_json(directory / "tokenizer_config.json", settings)
+
+
+def _common_settings(recipe: Recipe, file: VocabularyFile) -> dict[str, Any]:
+    return {
+        "model_max_length": recipe.corpus.max_pieces + 1,
+        "pad_token": file.pieces[PAD],
+        "unk_token": file.pieces[UNK],
+        "eos_token": file.pieces[EOS],
+    }
+
+
+def listed_pieces(file: VocabularyFile) -> dict[str, int]:
+    """The original id of each piece that has a name there, in the order of the ids."""
+    listed = {
+        piece: number
+        for piece, number in zip(file.pieces, file.their_ids, strict=True)
+        if not piece.startswith(NOT_LISTED)
+    }
+    return dict(sorted(listed.items(), key=lambda entry: entry[1]))
+
+
+def _weights(
+    model: Transformer, source_order: list[int], target_order: list[int]
+) -> dict[str, Tensor]:
+    """All weights under their names; rows in the order of their ids."""
+    embeddings, tied = model.embeddings, model.config.tied_embeddings
+    marian = model.config.norm == "post"
+    rows: dict[str, tuple[Tensor, list[int]]] = {}
+    if tied == "all" or not marian:
+        rows["model.shared.weight"] = (embeddings.source_matrix, source_order)
+    if tied != "all":
+        rows["model.encoder.embed_tokens.weight"] = (embeddings.source_matrix, source_order)
+        rows["model.decoder.embed_tokens.weight"] = (embeddings.target_matrix, target_order)
+    if tied == "none":
+        rows["lm_head.weight"] = (embeddings.output_matrix, target_order)
+    weights = dict(layer_weights(model))
+    weights |= {name: _reordered(matrix, order) for name, (matrix, order) in rows.items()}
+    if marian:
+        bias: Tensor | None = embeddings.output_bias
+        if bias is None:
+            bias = torch.zeros(len(embeddings.target_matrix))
+        weights["final_logits_bias"] = _reordered(bias, target_order)[None]
+    # Copies: slices of one matrix of ours are tensors of their own there.
+    return {name: weight.detach().float().cpu().clone() for name, weight in weights.items()}
+
+
+def _reordered(rows: Tensor, order: list[int]) -> Tensor:
+    """Rows in the order of their ids; order: their id of each of our ids."""
+    rows = rows.detach().cpu()
+    there = torch.empty_like(rows)
+    there[torch.tensor(order)] = rows
+    return there

@@ -1,0 +1,53 @@
+"""ARCHITECTURE.md and the tables of packages name files that exist: files move, tables stay."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "dragoman"
+TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+OF_A_RUN = ("events/", "checkpoints/", "tensorboard/", "samples/", "runs/")
+TABLES = sorted(PACKAGE.glob("**/__init__.py"))
+
+
+def is_there(name: str) -> bool:
+    """A file or folder of the package, or of the repository."""
+    return any(path.exists() for path in (PACKAGE / name, PACKAGE / f"{name}.py", ROOT / name))
+
+
+def test_every_path_is_there() -> None:
+    named = re.findall(r"`([a-z_]+/[a-z_0-9/]*(?:\.py)?)`", TEXT)
+    tree = re.findall(r"\b([a-z]+/[a-z_0-9]*)", TEXT.split("```")[1])
+    links = re.findall(r"\]\(([^)#]+)\)", TEXT)
+    paths = [name for name in named if not name.startswith(OF_A_RUN)] + tree + links
+    assert len(paths) > 100
+    assert [path for path in paths if not is_there(path)] == []
+
+
+def test_every_name_with_dots_is_defined() -> None:
+    found = re.findall(r"`([a-z_]+(?:\.[A-Za-z_]+)+)`", TEXT)
+    names = [name for name in found if (PACKAGE / name.partition(".")[0]).is_dir()]
+    assert len(names) > 5
+    for name in names:
+        path, last = PACKAGE.joinpath(*name.split(".")[:-1]), name.rpartition(".")[2]
+        if not (path / f"{last}.py").is_file():
+            assert re.search(
+                rf"^(class|def) {last}\b", path.with_suffix(".py").read_text("utf-8"), re.MULTILINE
+            ), name
+
+
+@pytest.mark.parametrize("file", TABLES, ids=lambda path: path.parent.name)
+def test_a_package_lists_modules_that_it_has(file: Path) -> None:
+    doc = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    rows = re.findall(r"^([a-z_0-9]+(?:, [a-z_0-9]+)*)  +\S", doc, re.MULTILINE)
+    listed = [name for row in rows for name in row.split(", ")]
+    assert [
+        name for name in listed if not is_there(str(file.parent.relative_to(PACKAGE) / name))
+    ] == []
+    if listed and file.parent.name != "cli":  # there the other modules are the commands
+        assert {path.stem for path in file.parent.glob("[a-z]*.py")} <= set(listed)
