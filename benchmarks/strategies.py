@@ -127,7 +127,7 @@ def measure(world: World, settings: dict[str, Any] | None, steps: int) -> dict[s
         step.go(warm)
         world.barrier()
         before, started = interface_number(INTERFACE, "statistics/tx_bytes"), time.perf_counter()
-        counted, exposed_s = sync.bytes_sent, sync.exposed_s
+        counted, waited_s = sync.bytes_sent, sync.waits.total_s()
         step.go(steps)
         taken_s = time.perf_counter() - started
         found: dict[str, Any] = {
@@ -136,7 +136,7 @@ def measure(world: World, settings: dict[str, Any] | None, steps: int) -> dict[s
             "step_s": taken_s / steps,
             "sent_bytes": (interface_number(INTERFACE, "statistics/tx_bytes") - before) / steps,
             "counted": (sync.bytes_sent - counted) / steps,
-            "exposed_s": (sync.exposed_s - exposed_s) / steps,
+            "exposed_s": (sync.waits.total_s() - waited_s) / steps,
         }
         # What is still on its way must arrive before the hosts part.
         sync.finish()

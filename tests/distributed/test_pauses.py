@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,30 +25,73 @@ from processes import wait_until
 from ranks import run_ranks
 from toy_task import ONE_RANK
 
-PAUSE_FROM = 60
-PAUSE_S = 8.0
+PAUSE_S = 9.0
 
 
-def training(world: World, directory: str) -> Any:
-    """A run whose rank 1 leaves its process id when it is to be stopped."""
+def training(world: World, directory: str, stopped: int, stop_in: int, work_s: float) -> Any:
+    """A run in which one rank leaves its process id when it is to be stopped, in its own work.
+
+    stop_in: the update in which that is. work_s: of each update.
+    """
     from dragoman.training.config import CheckpointConfig, TrainConfig
     from toy_fit import ToyRun
 
     def before_update(update_index: int, _model: object) -> None:
-        if update_index == PAUSE_FROM and world.rank == 1:
-            draft = Path(directory) / "draft"
-            draft.write_text(str(os.getpid()))
-            draft.rename(Path(directory) / "stop-me")
-            time.sleep(1)
-        time.sleep(0.05)
+        if update_index == stop_in and world.rank == stopped:
+            ask_to_stop(Path(directory))
+        time.sleep(work_s)
 
     run = ToyRun(
         Path(directory),
-        TrainConfig(max_steps=120, log_every_steps=10, validate_every_steps=1000),
+        TrainConfig(
+            max_steps=stop_in + 3,
+            log_every_steps=1 if stop_in < 10 else 5,
+            validate_every_steps=1000,
+            validate_at_start=False,
+        ),
         checkpoint=CheckpointConfig(every_steps=1000),
         before_update=before_update,
     )
     return run.fit(world).state.step
+
+
+def ask_to_stop(directory: Path) -> None:
+    """Leave this process's id, and give the test the time to stop it."""
+    draft = directory / "draft"
+    draft.write_text(str(os.getpid()))
+    time.sleep(2)  # it says once a second what it does
+    draft.rename(directory / "stop-me")
+    time.sleep(1)
+
+
+def _told_meanwhile(directory: Path, rank: int, stopped_at: float, pause_s: float) -> Event:
+    """The one warning while a process is stopped; a starved machine may be told of before."""
+    warnings = _alerts(directory, rank, "no sign of life")
+    (warning,) = (
+        one
+        for one in warnings
+        if one.payload["severity"] == "warning" and stopped_at < one.time < stopped_at + pause_s
+    )
+    return warning
+
+
+@contextmanager
+def pausing(directory: Path, pause_s: float) -> Iterator[list[float]]:
+    """Stop the process that asks for it once, for a while; gives the moment."""
+    stopped_at: list[float] = []
+
+    def pause() -> None:
+        wait_until((directory / "stop-me").exists, limit_s=100)
+        pid = int((directory / "stop-me").read_text())
+        os.kill(pid, signal.SIGSTOP)
+        stopped_at.append(time.time())
+        time.sleep(pause_s)
+        os.kill(pid, signal.SIGCONT)
+
+    thread = threading.Thread(target=pause)
+    thread.start()
+    yield stopped_at
+    thread.join()
 
 
 def _alerts(directory: Path, rank: int, words: str) -> list[Event]:
@@ -56,31 +101,28 @@ def _alerts(directory: Path, rank: int, words: str) -> list[Event]:
 
 
 @pytest.mark.timeout(120)
-def test_a_paused_rank_is_named_while_it_stands_and_afterwards(tmp_path: Path) -> None:
-    stopped_at: list[float] = []
+@pytest.mark.parametrize(
+    ("stopped", "stop_in", "work_s"),
+    [
+        pytest.param(1, 30, 0.05, id="in the middle of the run"),
+        pytest.param(0, 0, 0.05, id="in the first update", marks=pytest.mark.system),
+        pytest.param(1, 1, 5.0, id="while steps are slow", marks=pytest.mark.system),
+    ],
+)
+def test_a_paused_rank_is_named_while_it_stands_and_afterwards(
+    stopped: int, stop_in: int, work_s: float, tmp_path: Path
+) -> None:
+    with pausing(tmp_path, PAUSE_S) as stopped_at:
+        run_ranks(training, str(tmp_path), stopped, stop_in, work_s, world_size=2, timeout_s=100)
+    name = f"rank {stopped} on {os.uname().nodename}"
 
-    def pause() -> None:
-        wait_until((tmp_path / "stop-me").exists, limit_s=60)
-        pid = int((tmp_path / "stop-me").read_text())
-        os.kill(pid, signal.SIGSTOP)
-        stopped_at.append(time.time())
-        time.sleep(PAUSE_S)
-        os.kill(pid, signal.SIGCONT)
-
-    pausing = threading.Thread(target=pause)
-    pausing.start()
-    run_ranks(training, str(tmp_path), world_size=2, timeout_s=100)
-    pausing.join()
-    host = os.uname().nodename
-
-    (warning,) = _alerts(tmp_path, 0, "has not come")
-    (back,) = _alerts(tmp_path, 0, "goes on")
-    assert f"rank 1 on {host} has not come to the sum of step" in warning.payload["cause"]
-    assert "no sign of life" in warning.payload["cause"]
-    assert stopped_at[0] < warning.time < stopped_at[0] + PAUSE_S, "told while it stands still"
-    assert f"rank 1 on {host} goes on" in back.payload["cause"]
-    (own,) = _alerts(tmp_path, 1, "stood still")
-    assert f"rank 1 on {host} stood still for" in own.payload["cause"]
+    warning = _told_meanwhile(tmp_path, 1 - stopped, stopped_at[0], PAUSE_S)
+    back = _alerts(tmp_path, 1 - stopped, "goes on")[-1]
+    assert f"{name} has given no sign of life" in warning.payload["cause"]
+    assert f"it was in the wait for data of step {stop_in + 1}" in warning.payload["cause"]
+    assert f"{name} goes on" in back.payload["cause"]
+    (own,) = _alerts(tmp_path, stopped, "stood still")
+    assert f"{name} stood still for" in own.payload["cause"]
     assert "others" not in own.payload["cause"], "it cannot know what they did meanwhile"
 
     facts = read_facts(tmp_path)
@@ -93,7 +135,112 @@ def test_a_paused_rank_is_named_while_it_stands_and_afterwards(tmp_path: Path) -
     for rank in facts.ranks:  # no part of a step holds the pause
         for interval in rank.intervals:
             assert interval.interval_s is not None
-            assert interval.interval_s < PAUSE_S, (rank.rank, interval)
+            assert interval.interval_s < PAUSE_S + work_s, (rank.rank, interval)
+
+
+def stopped_in_a_sum(world: World, directory: str) -> Any:
+    """Rank 1 is stopped while it waits for rank 0, which comes soon and then waits for rank 1."""
+    from dragoman.training.config import CheckpointConfig, TrainConfig
+    from toy_fit import ToyRun
+
+    def before_update(update_index: int, _model: object) -> None:
+        if update_index == 7 and world.is_main:
+            time.sleep(4)
+
+    def ask(work: Any, *_: object) -> None:
+        if world.rank == 1 and len(calls) == 7:
+            threading.Timer(1.0, ask_to_stop, [Path(directory)]).start()
+        calls.append(work)
+
+    calls: list[Any] = []
+
+    def change(update: Any) -> Any:
+        ask(update)
+        return update
+
+    run = ToyRun(
+        Path(directory),
+        TrainConfig(
+            max_steps=12, log_every_steps=1, validate_every_steps=1000, validate_at_start=False
+        ),
+        checkpoint=CheckpointConfig(every_steps=1000),
+        before_update=before_update,
+        change_update=change,
+    )
+    return run.fit(world).state.step
+
+
+@pytest.mark.system
+@pytest.mark.timeout(120)
+def test_a_rank_that_stands_still_in_a_sum_is_named(tmp_path: Path) -> None:
+    with pausing(tmp_path, PAUSE_S) as stopped_at:
+        assert run_ranks(stopped_in_a_sum, str(tmp_path), world_size=2) == [12, 12]
+    warning = _told_meanwhile(tmp_path, 0, stopped_at[0], PAUSE_S)
+    assert "it was in the sum of gradients of step 8" in warning.payload["cause"]
+
+
+def slow_start(world: World, directory: str) -> Any:
+    """The first updates of one rank take long, as if they compiled."""
+    from dragoman.training.config import CheckpointConfig, TrainConfig
+    from toy_fit import ToyRun
+
+    def before_update(update_index: int, _model: object) -> None:
+        if update_index < 2 and world.is_main:
+            time.sleep(2 * LATE_S)
+
+    run = ToyRun(
+        Path(directory),
+        TrainConfig(
+            max_steps=10, log_every_steps=10, validate_every_steps=1000, validate_at_start=False
+        ),
+        checkpoint=CheckpointConfig(every_steps=1000),
+        before_update=before_update,
+    )
+    return run.fit(world).state.step
+
+
+@pytest.mark.system
+@pytest.mark.timeout(120)
+def test_slow_first_updates_are_no_pause(tmp_path: Path) -> None:
+    assert run_ranks(slow_start, str(tmp_path), world_size=2) == [10, 10]
+    assert [*_alerts(tmp_path, 0, ""), *_alerts(tmp_path, 1, "")] == []
+
+
+def hanging(world: World, directory: str) -> Any:
+    """Rank 0 lives, but hangs in the wait for data, once in a usual and once in a first update."""
+    from dragoman.training.config import CheckpointConfig, TrainConfig
+    from toy_fit import ToyRun
+
+    def before_update(update_index: int, _model: object) -> None:
+        if update_index in (0, 20) and world.is_main:
+            time.sleep(2 * LATE_S)
+
+    run = ToyRun(
+        Path(directory),
+        TrainConfig(
+            max_steps=25, log_every_steps=25, validate_every_steps=1000, validate_at_start=False
+        ),
+        checkpoint=CheckpointConfig(every_steps=1000),
+        before_update=before_update,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dragoman.training.pauses._MOST_LATE_S", 7.0)
+        return run.fit(world).state.step
+
+
+@pytest.mark.system
+@pytest.mark.timeout(120)
+def test_a_rank_that_lives_and_does_not_come_is_named(tmp_path: Path) -> None:
+    assert run_ranks(hanging, str(tmp_path), world_size=2) == [25, 25]
+    first, usual = (one.payload["cause"] for one in _alerts(tmp_path, 1, "it lives"))
+    name = f"rank 0 on {os.uname().nodename}"
+    assert first.startswith(f"{name} has not come to the sum of step 1 for 7")
+    assert usual.startswith(f"{name} has not come to the sum of step 21 for 5")
+    assert first.endswith("and the others wait: it lives, in the wait for data")
+    back = [one.payload["cause"] for one in _alerts(tmp_path, 1, "goes on")]
+    assert [text.rsplit(" for ", 1)[0] for text in back] == [
+        f"{name} goes on; the others waited"
+    ] * 2
 
 
 def validating(world: World, directory: str) -> Any:
@@ -105,11 +252,7 @@ def validating(world: World, directory: str) -> Any:
         if step == 20 and world.is_main:
             time.sleep(LATE_S + 4)
         if step == 40 and world.rank == 1:
-            time.sleep(3)  # it says once a second what it does
-            draft = Path(directory) / "draft"
-            draft.write_text(str(os.getpid()))
-            draft.rename(Path(directory) / "stop-me")
-            time.sleep(1)
+            ask_to_stop(Path(directory))
         world.barrier()
         return ToyValidation(1.0)
 
@@ -127,31 +270,18 @@ def validating(world: World, directory: str) -> Any:
 @pytest.mark.system
 @pytest.mark.timeout(120)
 def test_a_rank_that_stands_still_in_a_validation_is_named(tmp_path: Path) -> None:
-    stopped_at: list[float] = []
     pause_s = LATE_S + 6
-
-    def pause() -> None:
-        wait_until((tmp_path / "stop-me").exists, limit_s=80)
-        pid = int((tmp_path / "stop-me").read_text())
-        os.kill(pid, signal.SIGSTOP)
-        stopped_at.append(time.time())
-        time.sleep(pause_s)
-        os.kill(pid, signal.SIGCONT)
-
-    pausing = threading.Thread(target=pause)
-    pausing.start()
-    assert run_ranks(validating, str(tmp_path), world_size=2, timeout_s=100) == [50, 50]
-    pausing.join()
+    with pausing(tmp_path, pause_s) as stopped_at:
+        assert run_ranks(validating, str(tmp_path), world_size=2, timeout_s=100) == [50, 50]
     host = os.uname().nodename
-    (warning,) = _alerts(tmp_path, 0, "no sign of life")
-    (back,) = _alerts(tmp_path, 0, "goes on")
+    warning = _told_meanwhile(tmp_path, 0, stopped_at[0], pause_s)
+    back = _alerts(tmp_path, 0, "goes on")[-1]
     assert f"rank 1 on {host} has given no sign of life" in warning.payload["cause"]
-    assert "were validating after step 40" in warning.payload["cause"]
-    assert stopped_at[0] < warning.time < stopped_at[0] + pause_s, "told while it stands still"
+    assert "it was validating after step 40" in warning.payload["cause"]
     assert f"rank 1 on {host} goes on" in back.payload["cause"]
     events = read_events(tmp_path / "events" / "rank-0000.jsonl")
-    (seen,) = [
-        one.payload for one in events if one.kind == "rank_paused" and not one.payload["own"]
+    seen = [one.payload for one in events if one.kind == "rank_paused" and not one.payload["own"]][
+        -1
     ]
     assert seen["during"] == "validating"
     assert seen["seconds_s"] == pytest.approx(pause_s, abs=3)

@@ -79,6 +79,17 @@ def processes_of(folder: Path) -> list[int]:
     return [pid for pid in found if pid != os.getpid()]
 
 
+def workers_of(folder: Path) -> list[int]:
+    """The processes that train in this folder."""
+    return [
+        pid
+        for pid in processes_of(folder)
+        if b"dragoman.run.worker"
+        in (words := Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
+        and b"dragoman.distributed.launch" not in words
+    ]
+
+
 @pytest.mark.smoke
 def test_a_signal_saves_and_the_same_command_goes_on(folder: Path) -> None:
     training = start_training()
@@ -113,13 +124,7 @@ def test_no_worker_outlives_the_command(folder: Path) -> None:
 def test_a_dead_worker_is_reported_in_one_line(folder: Path) -> None:
     training = start_training()
     wait_until(lambda: bool(events("train_interval")))
-    workers = [
-        pid
-        for pid in processes_of(folder)
-        if b"dragoman.run.worker"
-        in (words := Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"))
-        and b"dragoman.distributed.launch" not in words
-    ]
+    workers = workers_of(folder)
     assert len(workers) == 2
     os.kill(workers[1], signal.SIGKILL)
     _, complaint = training.communicate(timeout=120)
@@ -127,6 +132,27 @@ def test_a_dead_worker_is_reported_in_one_line(folder: Path) -> None:
     assert complaint.count("\n") == 1, complaint
     assert "launch.log" in complaint or "rank" in complaint
     wait_until(lambda: not processes_of(folder), limit_s=20)
+
+
+def test_the_console_tells_of_a_rank_0_that_stands_still(folder: Path) -> None:
+    """Rank 0 itself cannot say so; the other one does."""
+    training = start_training()
+    wait_until(lambda: bool(events("train_interval")))
+    (main,) = (
+        pid
+        for pid in workers_of(folder)
+        if b"RANK=0" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    )
+    os.kill(main, signal.SIGSTOP)
+    assert training.stdout is not None
+    told = next(line for line in training.stdout if "no sign of life" in line)
+    assert told.startswith("warning: rank 0 on ")
+    assert Path(f"/proc/{main}/stat").read_text().split()[2] == "T", "told while it stands still"
+    os.kill(main, signal.SIGCONT)
+    next(line for line in training.stdout if "rank 0 on " in line and " goes on; " in line)
+    training.send_signal(signal.SIGINT)
+    training.communicate(timeout=60)
+    assert training.returncode == 130
 
 
 @pytest.mark.timeout(900)

@@ -116,7 +116,7 @@ def test_without_phases_it_is_told_that_a_rank_is_missing(tmp_path: Path) -> Non
     _without_rank_1(run)
     found = answers(read_facts(run))["processors"]
     assert found.answer == "cannot tell"
-    assert "Events of a rank are missing" in found.says
+    assert "Events of rank 1 are missing" in found.says
 
 
 def test_one_torn_line_spoils_no_answer(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_a_wait_for_data_is_not_blamed_on_the_network(tmp_path: Path) -> None:
 
     edit(run, 1, TrainInterval.kind, wait)
     found = answers(read_facts(run))
-    assert "data on rank 1 of host-b" in found["processors"].remedy
+    assert "data (rank 1 on host-b)" in found["processors"].remedy
     assert found["network"].answer == "no"
     assert found["straggler"].answer == "no"
     assert found["starved"].answer == "yes"

@@ -14,9 +14,9 @@ from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.cost import parse_price
 from dragoman.reporting.measures import gradient_noise_tokens
-from dragoman.reporting.reading import event_paths, read_facts
+from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
-from dragoman.telemetry.events import KINDS
+from dragoman.telemetry.events import KINDS, event_files
 from dragoman.telemetry.events import read_events as events_of_file
 
 
@@ -83,7 +83,7 @@ def read_events(run: RunLike, kind: str | None = None) -> list[dict[str, Any]]:
     Raises CheckpointError if there is no run.
     """
     directory = _directory(run)
-    paths = event_paths(directory)
+    paths = event_files(directory / "events")
     if not paths:
         raise CheckpointError(
             "holds no events", place=directory, remedy="name a directory that dragoman train made"

@@ -112,8 +112,9 @@ def train(
         price: what the recipe does not set is chosen, and the model is scored and exported for
         CTranslate2, too.
     fresh: start again, resume nothing.
-    on_event: called with each event of rank 0, one after the other. An error that it raises ends
-        the training and comes out of this function; the checkpoints stay.
+    on_event: called with each event of rank 0, and with the alerts of the other ranks, one after
+        the other. An error that it raises ends the training and comes out of this function; the
+        checkpoints stay.
     progress: show how the training goes.
     Raises ConfigError, CorpusError, CheckpointError, TrainingError and MachineError; if SIGINT or
     SIGTERM ended the training, InterruptedRunError, and the same call goes on. While text is still

@@ -7,6 +7,7 @@ screen, set the title, hide what follows, or write to the clipboard.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 INSTEAD: Final = "\N{REPLACEMENT CHARACTER}"
@@ -26,3 +27,10 @@ def printable_line(text: str) -> str:
 def printable(text: str) -> str:
     """The text with U+FFFD for such characters; line breaks and tabs stay."""
     return re.sub(_IN_TEXT, INSTEAD, text)
+
+
+def first_of(texts: Iterable[str], most: int = 3, between: str = ", ") -> str:
+    """The first of some texts, and how many more there are."""
+    known = list(texts)
+    more = len(known) - most
+    return between.join(known[:most]) + (f" and {more} more" if more > 0 else "")

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 import re
 import sys
+import time
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -242,6 +243,11 @@ class Scientific(Quantity):
 
 
 LEARNING_RATE = Scientific("learning rate", (("", 1.0),))
+
+
+def time_of_day(moment: float) -> str:
+    """A moment, in seconds since 1970, to the second."""
+    return time.strftime("%H:%M:%S UTC", time.gmtime(moment))
 
 
 def money(amount: float, *, currency: str) -> str:

@@ -25,6 +25,7 @@ from dragoman.telemetry.events import (
     Environment,
     Event,
     EventListener,
+    event_file,
     is_complete,
     read_line,
 )
@@ -58,7 +59,7 @@ class Record:
         self._transfer = transfer
         run = transfer.run
         self._ranks = {
-            (host.name, f"rank-{rank:04d}.jsonl"): rank
+            (host.name, event_file(directory, rank=rank).name): rank
             for host in run.hosts.host
             for rank in run.ranks_of(host)
         }
@@ -101,7 +102,7 @@ class Record:
 
 
 @dataclass(slots=True)
-class Follower:
+class HostFollower:
     """Follows the hosts until every one is done, and decides when the others must end.
 
     returned: names of absent hosts that answer again.

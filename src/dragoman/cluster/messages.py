@@ -24,7 +24,7 @@ from dragoman.cluster.facts import HostFacts, PairRates
 
 Verb = Literal["answer", "list", "send", "forget"]
 """What an agent is started for: to answer commands, or one thing with the files of a run."""
-Command = Literal[
+AgentCommand = Literal[
     "stay", "time", "facts", "prepare_store", "work", "reach", "begin", "stop", "kill"
 ]
 Weight = Literal["own", "hung", "signal", "other"]

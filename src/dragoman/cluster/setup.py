@@ -21,8 +21,6 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _EXTRA: Final = re.compile(r"""extra == ['"]([^'"]+)""")
 _PROBE: Final = "import sys; sys.exit(sys.version_info < (3, 11))"
 
-Tell = Callable[[str], None]
-
 
 def requirements(*, gpus: bool) -> Iterator[str]:
     """The dependencies of dragoman, in the versions that run here: `torch==2.13.0`, ...
@@ -65,7 +63,7 @@ def commands(host: Host) -> list[list[str]]:
     ]
 
 
-def set_up(hosts: Hosts, *, tell: Tell) -> None:
+def set_up(hosts: Hosts, *, tell: Callable[[str], None]) -> None:
     """Prepare all hosts at once. Raises ConfigError, and MachineError of the first to fail."""
     for host in hosts.host:
         environment_of(host)

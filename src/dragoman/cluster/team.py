@@ -24,7 +24,16 @@ from dragoman.cluster import ssh
 from dragoman.cluster.copying import code_place
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.hosts import Host, Hosts
-from dragoman.cluster.messages import SAID, Command, Done, Reached, Ready, Said, Verb, WorkRequest
+from dragoman.cluster.messages import (
+    SAID,
+    AgentCommand,
+    Done,
+    Reached,
+    Ready,
+    Said,
+    Verb,
+    WorkRequest,
+)
 
 _STAY_EVERY_S: Final = 1.0
 _LONGEST_LINE_BYTES: Final = 8 << 20
@@ -50,7 +59,7 @@ class Message(NamedTuple):
     size_bytes: int = 0
 
 
-Answer = TypeVar("Answer", bound=Said)
+AgentAnswer = TypeVar("AgentAnswer", bound=Said)
 
 
 def agent_command(host: Host, *, code: str, verb: Verb, more: Sequence[str] = ()) -> list[str]:
@@ -80,7 +89,7 @@ class Agent:
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
-    def tell(self, do: Command, **values: Any) -> None:
+    def tell(self, do: AgentCommand, **values: Any) -> None:
         """Send a message. If the agent is gone, its silence will show it."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
@@ -185,7 +194,7 @@ class Team:
         for closer in closers:
             closer.join()
 
-    def tell_all(self, do: Command, **values: Any) -> None:
+    def tell_all(self, do: AgentCommand, **values: Any) -> None:
         """Send the same message to every agent."""
         for agent in self.agents.values():
             agent.tell(do, **values)
@@ -205,10 +214,10 @@ class Team:
             self.tell_all("stay")
             self._over.wait(_STAY_EVERY_S)
 
-    def each(self, kind: type[Answer], *, timeout_s: float) -> dict[str, Answer]:
+    def each(self, kind: type[AgentAnswer], *, timeout_s: float) -> dict[str, AgentAnswer]:
         """One message of this kind from every agent, by host; MachineError if one does not
         answer."""
-        heard: dict[str, Answer] = {}
+        heard: dict[str, AgentAnswer] = {}
         deadline = time.monotonic() + timeout_s
         while len(heard) < len(self.agents):
             message = self.next(deadline - time.monotonic())

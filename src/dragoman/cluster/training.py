@@ -6,7 +6,7 @@ written, and when the connection to a host ends, everything started there ends t
 
 An attempt to train on the hosts that are present ends in one of four ways:
 
-Finished       the training is over
+TrainingOver   it has come to its end
 HostsReturned  absent hosts answer again, and the others have saved: train with all of them
 BrokenOff      a host or a worker was lost: train without the hosts that do not answer
 Unfit          doctor rejects hosts: train without them for good, if there was an earlier attempt
@@ -42,7 +42,7 @@ from dragoman.cluster.checks import Finding, RunNeeds, examine, is_fit
 from dragoman.cluster.copying import Parcel, directory_parcel
 from dragoman.cluster.examine import ask, examine_hosts, marked, on_all, on_each, remember
 from dragoman.cluster.facts import ClusterFacts
-from dragoman.cluster.follow import BrokenOffError, Follower, Record, StopRequests
+from dragoman.cluster.follow import BrokenOffError, HostFollower, Record, StopRequests
 from dragoman.cluster.hosts import HOSTS_FILE, Host, Hosts, record_hosts
 from dragoman.cluster.messages import WorkRequest
 from dragoman.cluster.team import Meeting, Team, shares
@@ -50,7 +50,7 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.distributed.launch import InterruptedRunError
 from dragoman.recipe.estimate import estimate
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.telemetry.events import Alert, EventListener, EventWriter
+from dragoman.telemetry.events import Alert, EventListener, EventWriter, event_file
 from dragoman.training.durable import step_number
 from dragoman.training.pace import BUDGET_FILE
 
@@ -189,7 +189,7 @@ def _log_in(host: Host) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class TrainingOver:
     """The recipe has ended the training."""
 
 
@@ -235,7 +235,7 @@ class _Training:
         in_vain, reached = 0, -1
         while True:
             match self._attempt():
-                case Finished():
+                case TrainingOver():
                     return
                 case HostsReturned(names):
                     self._alert("info", f"{', '.join(names)}: answers again")
@@ -255,7 +255,7 @@ class _Training:
             reached = max(step_number(newest_checkpoint(self.run.path)), reached)
             self.members.find_present(tell=self.tell)
 
-    def _attempt(self) -> Finished | HostsReturned | BrokenOff | Unfit:
+    def _attempt(self) -> TrainingOver | HostsReturned | BrokenOff | Unfit:
         """Train on the present members, and say how it ended."""
         try:
             returned = self._train()
@@ -265,7 +265,7 @@ class _Training:
             if self.is_first and not isinstance(error, BrokenOffError):
                 raise
             return BrokenOff(error)
-        return HostsReturned(returned) if returned else Finished()
+        return HostsReturned(returned) if returned else TrainingOver()
 
     def _alert(self, severity: Literal["info", "error"], cause: str) -> None:
         """Record why the training goes on from a checkpoint, and show it."""
@@ -295,7 +295,7 @@ class _Training:
                         record = Record(self.run.events, self.listeners, transfer)
                         Meeting.gather(team, self._shares(remote, facts)).begin()
                         with self.members.looked_for() as returned:
-                            follower = Follower(team, self.requests, record, returned)
+                            follower = HostFollower(team, self.requests, record, returned)
                             return follower.until_over(self.run.path)
                 finally:
                     bring_back(transfer, self.requests, tell=self.tell)
@@ -361,7 +361,7 @@ def _had(directory: Path, ranks: range) -> dict[str, tuple[int, str]]:
     """Size and digest of the events that are here, for each of these ranks."""
     had = {}
     for rank in ranks:
-        path = directory / f"rank-{rank:04d}.jsonl"
+        path = event_file(directory, rank=rank)
         size = path.stat().st_size if path.is_file() else 0
         had[path.name] = (size, prefix_digest(path, size))
     return had

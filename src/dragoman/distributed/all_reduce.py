@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from dragoman.distributed.gradient_sync import GradientSync, Stopwatch
+from dragoman.distributed.gradient_sync import GradientSync
 from dragoman.distributed.host_sum import HostSum, Wait
 
 FIRST_BUCKET_BYTES: Final = 2**20
@@ -37,7 +37,6 @@ class AllReduceSync(GradientSync):
         super().__init__(model)
         weights = [weight for weight in model.parameters() if weight.requires_grad]
         self._host_sum = host_sum
-        self._watch = Stopwatch(weights[0].device)
         self._buckets = [_Bucket(group, host_sum.dtype) for group in _groups(weights[::-1])]
         self._num_launched = 0
         self._collecting = False
@@ -48,11 +47,6 @@ class AllReduceSync(GradientSync):
             for bucket in self._buckets
             for weight in bucket.views
         ]
-
-    @property
-    def exposed_s(self) -> float:
-        """Seconds from the end of backward to the arrival of the last sum, over all updates."""
-        return self._watch.total_s()
 
     @contextmanager
     def micro_step(self, *, last: bool) -> Iterator[None]:
@@ -69,14 +63,14 @@ class AllReduceSync(GradientSync):
             yield
         finally:
             self._collecting = False
-        self._watch.start()
+        self.waits.start()
         for bucket in self._buckets:
             for weight in list(bucket.missing):
                 bucket.put(weight)
         self._launch_full()
         for bucket in self._buckets:
             bucket.hand_back()
-        self._watch.stop()
+        self.waits.stop()
         self.own_norm = torch.stack(self._own_squares).sum().sqrt() if self._own_squares else None
 
     def close(self) -> None:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.distributed.config import DilocoConfig
-from dragoman.distributed.gradient_sync import GradientSync, Stopwatch, Tensors
+from dragoman.distributed.gradient_sync import GradientSync, Tensors
 from dragoman.distributed.host_sum import HostSum, Wait
 from dragoman.distributed.outer import (
     Fragment,
@@ -69,6 +69,7 @@ class DilocoSync(GradientSync):
         super().__init__(model)
         self._config = config
         self._inner = inner
+        self.waits = inner.waits  # among the ranks of a host, and among hosts: never at once
         self._host_sum = host_sum
         self._ranks = list(ranks)
         self.period = config.every
@@ -87,12 +88,6 @@ class DilocoSync(GradientSync):
         self._step = 0
         self._rates = [0.0] * config.fragments
         self._settled = True
-        self._watch = Stopwatch(self._global.device)
-
-    @property
-    def exposed_s(self) -> float:
-        """Seconds of waiting for fragments, and for the gradients of the replica's other ranks."""
-        return self._watch.total_s() + self._inner.exposed_s
 
     @property
     def settled(self) -> bool:
@@ -218,9 +213,9 @@ class DilocoSync(GradientSync):
 
         weights: None at the end of training, when they become the global ones.
         """
-        self._watch.start()
+        self.waits.start()
         arriving.wait()
-        self._watch.stop()
+        self.waits.stop()
         interval = Interval(arriving.steps, arriving.end, self._step, arriving.learning_rate)
         decays = self._outer.decays(interval)
         lower = self._outer.lower if weights else self._outer.lower_last

@@ -68,9 +68,9 @@ def measure_weight_s(world: World) -> float:
 
 
 def _period_s(sync: DilocoSync, world: World, first: int) -> float:
-    started, exposed_s = time.perf_counter(), sync.exposed_s
+    started, waited_s = time.perf_counter(), sync.waits.total_s()
     for step in range(first + 1, first + 1 + _PERIOD):
         sync.after_update(step, learning_rate=0.0)
     if world.device.type == "cuda":
         torch.cuda.synchronize(world.device)
-    return time.perf_counter() - started - (sync.exposed_s - exposed_s)
+    return time.perf_counter() - started - (sync.waits.total_s() - waited_s)

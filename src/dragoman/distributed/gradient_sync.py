@@ -29,8 +29,7 @@ class GradientSync(ABC):
         gradient to make it that of a whole one.
     period: updates between two exchanges with all ranks.
     own_optimizer: whether each rank's optimizer has a state of its own.
-    met_s: seconds so far in which this rank waited after an exchange for others to arrive; the
-        trainer adds them.
+    waits: the time in which this rank only waited for the network or for other ranks.
     has_whole_gradient: whether the gradient after the last micro-step is exactly the sum of all
         ranks' gradients.
     wants_own_norm, own_norm: if it is wanted and there are other ranks, the norm of this rank's
@@ -48,17 +47,7 @@ class GradientSync(ABC):
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.bytes_sent = 0
-        self.met_s = 0.0
-
-    @property
-    @abstractmethod
-    def exposed_s(self) -> float:
-        """Seconds so far in which this rank only waited for the network."""
-
-    @property
-    def waited_s(self) -> float:
-        """Seconds so far in which this rank waited for the network or for other ranks."""
-        return self.exposed_s + self.met_s
+        self.waits = Stopwatch(next(module.parameters()).device)
 
     @abstractmethod
     def micro_step(self, *, last: bool) -> AbstractContextManager[None]:
@@ -114,49 +103,64 @@ class NoSync(GradientSync):
 
     has_whole_gradient = True
 
-    @property
-    def exposed_s(self) -> float:
-        """Nothing is ever sent."""
-        return 0.0
-
     def micro_step(self, *, last: bool) -> AbstractContextManager[None]:
         """Nothing to do before or after."""
         return nullcontext()
 
 
 class Stopwatch:
-    """Adds up the time between start and stop, on the device's own clock if it has one.
+    """Adds up the time between start and stop, in all and by lap.
 
-    Reading the sum waits for the device; starting and stopping do not.
+    A lap is an update; the trainer ends it. If the device has its own clock, that clock counts:
+    `total_s` and `take_laps_s` then wait for the device, the other methods do not.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
         self._total_s = 0.0
+        self._laps_s = [0.0]
         self._started_s = 0.0
-        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._unread: list[tuple[int, torch.cuda.Event, torch.cuda.Event]] = []
 
     def start(self) -> None:
         """Begin an interval."""
         self._started_s = time.perf_counter()
         if self._on_gpu:
-            self._events.append((_event(), _event()))
-            self._events[-1][0].record()
+            self._unread.append((len(self._laps_s) - 1, _event(), _event()))
+            self._unread[-1][1].record()
 
     def stop(self) -> None:
         """End it."""
         if self._on_gpu:
-            self._events[-1][1].record()
+            self._unread[-1][2].record()
         else:
-            self._total_s += time.perf_counter() - self._started_s
+            self.add(time.perf_counter() - self._started_s)
+
+    def add(self, seconds_s: float) -> None:
+        """Add an interval that was timed elsewhere."""
+        self._total_s += seconds_s
+        self._laps_s[-1] += seconds_s
+
+    def end_lap(self) -> None:
+        """From now on another lap counts."""
+        self._laps_s.append(0.0)
 
     def total_s(self) -> float:
         """The sum of all intervals that have ended."""
-        for started, stopped in self._events:
+        for lap, started, stopped in self._unread:
             stopped.synchronize()
-            self._total_s += started.elapsed_time(stopped) / 1000
-        self._events.clear()
+            seconds_s = started.elapsed_time(stopped) / 1000
+            self._total_s += seconds_s
+            self._laps_s[lap] += seconds_s
+        self._unread.clear()
         return self._total_s
+
+    def take_laps_s(self) -> list[float]:
+        """The sum of each lap that has ended since the last call."""
+        self.total_s()
+        *ended_s, under_way_s = self._laps_s
+        self._laps_s = [under_way_s]
+        return ended_s
 
 
 def _event() -> torch.cuda.Event:

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dragoman.distributed.gradient_sync import GradientSync, Stopwatch, Tensors
+from dragoman.distributed.gradient_sync import GradientSync, Tensors
 from dragoman.distributed.topology import ring_all_reduce_bytes
 from dragoman.distributed.world import World
 
@@ -40,7 +40,6 @@ class PowersgdSync(GradientSync):
     def __init__(self, model: nn.Module, world: World, *, rank: int) -> None:
         super().__init__(model)
         self._world = world
-        self._watch = Stopwatch(world.device)
         generator = torch.Generator().manual_seed(_SEED)
         self._factors: list[_Factors] = []
         self._plain: list[nn.Parameter] = []
@@ -51,11 +50,6 @@ class PowersgdSync(GradientSync):
                 self._factors.append(_Factors.start(name, weight, rank, generator))
             else:
                 self._plain.append(weight)
-
-    @property
-    def exposed_s(self) -> float:
-        """All communication: nothing leaves before backward has ended."""
-        return self._watch.total_s()
 
     @contextmanager
     def micro_step(self, *, last: bool) -> Iterator[None]:
@@ -104,9 +98,9 @@ class PowersgdSync(GradientSync):
         flat = torch.cat([tensor.flatten() for tensor in tensors])
         size = flat.numel() * flat.element_size()
         self.bytes_sent += ring_all_reduce_bytes(size, self._world.world_size)
-        self._watch.start()
+        self.waits.start()
         dist.all_reduce(flat)
-        self._watch.stop()
+        self.waits.stop()
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
 

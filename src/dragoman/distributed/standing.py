@@ -98,12 +98,15 @@ class StoreBoard:
 
     def read(self) -> Mapping[int, Standing]:
         """The keys of all ranks."""
+        keys = [str(rank) for rank in self._ranks]
+        if not self._store.check(keys):  # some ranks have not begun
+            keys = [key for key in keys if self._store.check([key])]
+        texts = self._store.multi_get(keys) if keys else []
         found = {}
-        for rank in self._ranks:
-            if self._store.check([str(rank)]):
-                standing = Standing.parse(self._store.get(str(rank)).decode())
-                if standing is not None:
-                    found[rank] = standing
+        for key, text in zip(keys, texts, strict=True):
+            standing = Standing.parse(text.decode())
+            if standing is not None:
+                found[int(key)] = standing
         return found
 
 

@@ -28,6 +28,7 @@ from dragoman.base.errors import CheckpointError, MachineError
 from dragoman.base.files import read_regular, whole_directory
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe, digest, dump_toml, load_recipe
+from dragoman.telemetry.events import event_file
 
 PREPARE_EVENTS: Final = "prepare.jsonl"
 """In the folder of events: what happened while the corpus of the run was prepared."""
@@ -144,7 +145,7 @@ class RunDirectory:
                 (draft / "recipe.toml").write_text(dump_toml(recipe), encoding="utf-8")
                 for name in ("manifest.json", "source.model", "target.model"):
                     shutil.copyfile(prepared / name, draft / name)
-                events = prepared / "events" / "rank-0000.jsonl"
+                events = event_file(prepared / "events", rank=0)
                 if events.is_file():  # they belong to the record of every run of the corpus
                     (draft / "events").mkdir()
                     shutil.copyfile(events, draft / "events" / PREPARE_EVENTS)

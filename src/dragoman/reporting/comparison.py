@@ -17,7 +17,7 @@ from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.convergence import LEAST_FALL
 from dragoman.reporting.cost import HOUR_S, lived_s, machine_hours, only_currency, spent
-from dragoman.reporting.facts import Facts, summed
+from dragoman.reporting.facts import Bleu, Facts, summed
 from dragoman.reporting.verdict import Answer
 
 NAMES: Final = "ABCDEFGH"
@@ -39,21 +39,12 @@ WALL: Final = Budget("wall_s", "wall clock", units.DURATION.text)
 MACHINES: Final = Budget("machine_s", "machine time", units.DURATION.text, "of machines")
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading(Bleu):
     """A validation, and the amounts that the run had used by then."""
 
     used: dict[str, float]
     dev_loss: float | None
-    bleu: float | None
-    bleu_low: float | None
-    bleu_high: float | None
-
-    def bleu_text(self) -> str:
-        """BLEU with its interval."""
-        return units.SCORE.text(self.bleu or 0.0) + units.SCORE.interval(
-            self.bleu_low, self.bleu_high
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +157,13 @@ def _readings(facts: Facts) -> Iterator[Reading]:
         place = bisect_right(steps, seen.step)
         used = {name: counts[place] for name, counts in sums.items() if counts[-1]}
         used |= _time_and_money(facts, until=seen.time)
-        yield Reading(used, seen.dev_loss, seen.bleu, seen.bleu_low, seen.bleu_high)
+        yield Reading(
+            used=used,
+            dev_loss=seen.dev_loss,
+            bleu=seen.bleu,
+            bleu_low=seen.bleu_low,
+            bleu_high=seen.bleu_high,
+        )
 
 
 def _time_and_money(facts: Facts, *, until: float | None = None) -> dict[str, float]:

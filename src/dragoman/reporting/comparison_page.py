@@ -15,7 +15,6 @@ from dragoman.reporting.comparison import (
     WALL,
     Budget,
     Comparison,
-    Reading,
     totals,
 )
 from dragoman.reporting.cost import HOUR_S, only_currency
@@ -55,7 +54,9 @@ def _sections(found: Comparison) -> Iterator[tuple[str, str, Table]]:
         losses = [_or_dash(level.losses.get(letter), units.LOSS.text) for letter in letters]
         rows.append([f"dev loss at {_amount(level.budget, level.amount)}", *losses])
         if level.bleus:
-            bleus = [_or_dash(level.bleus.get(letter), Reading.bleu_text) for letter in letters]
+            bleus = [
+                _or_dash(level.bleus.get(letter), lambda one: one.bleu_text) for letter in letters
+            ]
             rows.append(["last BLEU by then", *bleus])
     says = " ".join(
         f"At {_amount(level.budget, level.amount)}: {level.says}" for level in found.levels

@@ -22,6 +22,7 @@ from dragoman.reporting.facts import (
     Facts,
     Validation,
 )
+from dragoman.reporting.spells import moment
 from dragoman.reporting.trend import Trend, fit_curve, trend
 from dragoman.reporting.verdict import Evidence, Judgement, Verdict, at_step, evidence, in_words
 from dragoman.training.schedule import SCHEDULES
@@ -426,7 +427,7 @@ def may_have_turned(facts: Facts) -> bool:
 def stays_above_best(facts: Facts) -> bool:
     """Whether the whole later half, which gives the trend, is clearly above the best."""
     values = [loss for _, loss in losses(facts)]
-    return min(_later(values)) >= min(values) * (1 + OVERFIT_RISE)
+    return min(later(values)) >= min(values) * (1 + OVERFIT_RISE)
 
 
 def ends_above_best(facts: Facts) -> bool:
@@ -522,7 +523,12 @@ def overfitting(facts: Facts) -> Verdict:
 
 def _is_trained(facts: Facts, found: Trend | None) -> Judgement:
     if has_diverged(facts):
-        return "no", "It diverged.", "Go on from the last good checkpoint, with a lower peak rate."
+        at = moment(facts.last_step, facts.segments[-1].ended)
+        return (
+            "no",
+            f"It diverged at {at}.",
+            "Go on from the last good checkpoint, with a lower peak rate.",
+        )
     if found is None:
         say = f"{_validations(facts)} too few to tell a trend."
         return "cannot tell", say, "Train longer, or lower train.validate_every_steps."
@@ -871,7 +877,8 @@ def _validations(facts: Facts) -> str:
     return f"{counted} after the start {'is' if count == 1 else 'are'}"
 
 
-def _later(points: Sequence[T]) -> Sequence[T]:
+def later(points: Sequence[T]) -> Sequence[T]:
+    """The later half, which gives the trend, at least four."""
     return points[-max(FEWEST, len(points) // 2) :]
 
 
@@ -879,7 +886,7 @@ def _recent_trend(points: Sequence[tuple[int, float]]) -> Trend | None:
     """The trend of the later half of the points, at least four."""
     if len(points) < FEWEST:
         return None
-    last = _later(points)
+    last = later(points)
     return trend([step for step, _ in last], [value for _, value in last], stretch=STRETCH)
 
 

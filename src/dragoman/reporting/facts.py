@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from dragoman.base import units
+from dragoman.base.printable import first_of
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe
 from dragoman.reporting.imported import ImportedRun
@@ -293,6 +294,13 @@ class Gpu:
     throttle_reasons: tuple[str, ...]
     ecc_errors: int | None
     throttled: Spell | None = None
+    weak: Spell | None = None
+    """When it drew so little power that it waited."""
+
+    @property
+    def label(self) -> str:
+        """The GPU and its host."""
+        return f"GPU {self.gpu} of {self.host}"
 
     @property
     def power_share(self) -> float | None:
@@ -330,6 +338,10 @@ class Machine:
     """At the last sample, which was taken at `last_seen`."""
     last_seen: float
     queued_batches: float | None
+    crowded: Spell | None = None
+    """When others used its processors."""
+    idle: Spell | None = None
+    """When its processors were not all busy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,6 +350,7 @@ class Link:
 
     host: str
     bytes_per_s: float
+    interface: str = ""
 
 
 class Device(DeviceMeasured):
@@ -566,17 +579,26 @@ class Facts:
         return [rank for rank in self.ranks if missing.get(rank.rank, 0) <= _MOST_LOST]
 
     @property
-    def lacks_ranks(self) -> bool:
-        """Whether a rank left no events, or lacks more than one interval that others recorded.
-
-        True also if the number of ranks is not known.
-        """
+    def lacking_ranks(self) -> list[int]:
+        """Ranks that left no events, or lack more than one interval that others recorded."""
         if self.imported is not None:
-            return False
+            return []
         sizes = [life.world_size for life in self.segments if life.world_size is not None]
-        if self.world_size is None or max([self.world_size, *sizes]) > len(self.ranks):
-            return True
-        return len(self.complete_ranks) < len(self.ranks)
+        most = max([self.world_size or 0, *sizes, *(rank.rank + 1 for rank in self.ranks)])
+        return sorted({*range(most)} - {rank.rank for rank in self.complete_ranks})
+
+    @property
+    def lacks_ranks(self) -> bool:
+        """Whether there are such ranks; True also if the number of ranks is not known."""
+        return bool(self.lacking_ranks) or (self.imported is None and self.world_size is None)
+
+    @property
+    def lacking_text(self) -> str:
+        """These ranks, in words."""
+        numbers = list(map(str, self.lacking_ranks))
+        if not numbers:
+            return "a rank"
+        return f"rank{'s' if len(numbers) > 1 else ''} {first_of(numbers, 8)}"
 
     @property
     def state(self) -> str:

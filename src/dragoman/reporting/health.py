@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
 from dragoman.base import units
+from dragoman.base.printable import first_of
 from dragoman.base.units import Quantity
 from dragoman.reporting import measures
 from dragoman.reporting.convergence import (
@@ -27,6 +28,7 @@ from dragoman.reporting.convergence import (
     has_turned,
     is_beyond_uniform,
     is_warming_up,
+    later,
     left_of_uniform,
     loss_trend,
     losses,
@@ -36,26 +38,20 @@ from dragoman.reporting.convergence import (
     training_loss_since,
     uniform_loss,
 )
-from dragoman.reporting.facts import Facts, Interval, Machine, Rank, total
+from dragoman.reporting.facts import Facts, Machine, Rank, total
 from dragoman.reporting.pauses import pauses
 from dragoman.reporting.speed import THROTTLED
-from dragoman.reporting.spells import (
-    FEWEST,
-    clock,
-    interval_took_s,
-    lasted_unseen,
-    lasting,
-    spells,
-    when,
-)
-from dragoman.reporting.verdict import Answer, Verdict, evidence
+from dragoman.reporting.spells import clock, moment, spells, when
+from dragoman.reporting.stragglers import slowest_rank, stragglers
+from dragoman.reporting.verdict import Answer, Verdict, evidence, named
+from dragoman.telemetry.events import STRAGGLES
 
 _RATIO = Quantity("ratio", (("x", 1.0),), digits=3)
 _QUARTERS = 4
+_FULL_DISK = 0.3
+_CREEPS = 0.2
 STARVES = 0.1
 """Share of a step in which a rank waits for data."""
-STRAGGLES = 1.25
-"""Multiple of the median rank's compute."""
 MOST_SPIKES = 3
 _EARLY = 5
 """A fifth of the schedule is enough to learn something."""
@@ -72,8 +68,9 @@ class Ailment:
     quantity: Quantity
     limit: float
     remedy: str
-    culprit: Callable[[Facts], str] = lambda _facts: ""
-    """Which rank, host, interface or GPU it is, and since when; used if the answer is yes."""
+    culprits: Callable[[Facts], Iterable[str]] = lambda _facts: ()
+    """Which ranks, hosts, interfaces or GPUs it is, and since when, the worst first; used if the
+    answer is yes."""
     is_whole: Callable[[Facts], bool] = lambda _facts: True
     """Whether every rank or host that may have it was measured; if not, the answer is never
     "no"."""
@@ -90,8 +87,8 @@ class Ailment:
             says += "and host, or not all of the time."
         else:
             answer = "yes" if value >= self.limit else "no"
-            named = self.culprit(facts) if answer == "yes" else ""
-            says += self.quantity.text(value) + (f": {named}." if named else ".")
+            culprits = named(self.culprits(facts)) if answer == "yes" else ""
+            says += self.quantity.text(value) + (f": {culprits}." if culprits else ".")
         return Verdict(
             key=self.key,
             question=self.question,
@@ -141,24 +138,33 @@ def _spikes(facts: Facts) -> float | None:
     the cause if the run diverged, if the losses are worse than a uniform prediction, or if the dev
     loss is no longer at its best.
     """
-    warmup = facts.recipe.schedule.warmup_steps if facts.recipe else 0
-    logged = measures.points(facts.intervals, "train_loss")
-    train_losses = [loss for step, loss in logged if step > warmup]
-    if len(train_losses) <= SMOOTHED:
+    high = _high(facts)
+    if high is None:
         return None
-    chance, lowest, high = by_chance(train_losses), float("inf"), []
-    for number in range(SMOOTHED, len(train_losses)):
-        lowest = min(lowest, statistics.median(train_losses[number - SMOOTHED : number]))
-        if train_losses[number] > far_above(lowest, chance):
-            high.append(train_losses[number])
     seen = losses(facts)
     best = best_loss(seen)[0].step if seen else 0
     is_of_model = (
         has_diverged(facts)
-        or sum(is_beyond_uniform(facts, loss) for loss in high) >= MOST_SPIKES
+        or sum(is_beyond_uniform(facts, loss) for loss in high.values()) >= MOST_SPIKES
         or (ends_above_best(facts) and stage_since(facts, best) is None)
     )
     return float(len(high)) if len(high) < MOST_SPIKES or is_of_model else None
+
+
+def _high(facts: Facts) -> dict[int, float] | None:
+    """Such losses, by step; None if there are too few to compare."""
+    warmup = facts.recipe.schedule.warmup_steps if facts.recipe else 0
+    logged = [one for one in measures.points(facts.intervals, "train_loss") if one[0] > warmup]
+    train_losses = [loss for _, loss in logged]
+    if len(train_losses) <= SMOOTHED:
+        return None
+    chance, lowest, high = by_chance(train_losses), float("inf"), {}
+    for number in range(SMOOTHED, len(train_losses)):
+        lowest = min(lowest, statistics.median(train_losses[number - SMOOTHED : number]))
+        step, loss = logged[number]
+        if loss > far_above(lowest, chance):
+            high[step] = loss
+    return high
 
 
 def _not_learnt(facts: Facts) -> float | None:
@@ -176,111 +182,14 @@ def _not_learnt(facts: Facts) -> float | None:
     return min(left, min(sliced) / uniform)
 
 
-def _starved_rank(facts: Facts) -> str:
-    rank = measures.most_data_wait(facts)[1]
-    if rank is None:
-        return ""
-    intervals = [one for one in measures.steady(rank.intervals) if one.interval_s]
-    bad = [(one.data_wait_s or 0.0) >= STARVES * (one.interval_s or 0.0) for one in intervals]
-    found = " and ".join(map(when, spells(intervals, bad)))
-    return found if facts.world_size == 1 else f"{rank.name}, {found}"
-
-
-def _computes(facts: Facts) -> tuple[list[list[Interval]], list[list[float]]]:
-    """Intervals of all ranks side by side, and the compute of their median steps.
-
-    One life of the run may have more ranks than another. One interval in which no rank was slow
-    replaces the intervals that some rank lacks.
-    """
-    intervals: list[list[Interval]] = []
-    computes_s: list[list[float]] = []
-    side_by_side = facts.side_by_side
-    if any(one.compute_median_s is None for one in (side_by_side[0] if side_by_side else [])):
-        side_by_side = list(measures.steady(side_by_side))  # a mean includes the warm-up
-    for together in side_by_side:
-        seconds_s = [measures.interval_compute_s(one) for one in together]
-        known = [one for one in seconds_s if one is not None]
-        if not together or not len(known) == len(together) == facts.ranks_at(together[0].step):
-            continue
-        if intervals and together[0].step - together[0].steps > intervals[-1][0].step:
-            intervals.append(together)
-            computes_s.append([min(known)] * len(known))
-        intervals.append(together)
-        computes_s.append(known)
-    return intervals, computes_s
-
-
-def _stragglers(facts: Facts) -> list[tuple[float, str]]:
-    """Ranks that were slow for long: compute over the median rank's at that time, and in words.
-
-    The slowest comes first.
-    """
-    together, computes_s = _computes(facts)
-    middles_s = [statistics.median_low(all_s) for all_s in computes_s]
-    took_s = _took_s(together)
-    found = []
-    for place, rank in enumerate(facts.ranks[: _most_ranks(facts)]):
-        bad = _is_slow(computes_s, place)
-        stretches = lasting(bad, took_s)
-        slow = [at for first, last in stretches for at in range(first, last + 1) if bad[at]]
-        if slow:
-            own_s = [computes_s[at][place] for at in slow]
-            usual_s = [statistics.median(own_s), statistics.median(middles_s[at] for at in slow)]
-            both = [units.STEP_TIME.text(seconds_s) for seconds_s in usual_s]
-            own = [one[min(place, len(one) - 1)] for one in together]  # all end it together
-            times = " and ".join(map(when, spells(own, bad)))
-            text = f"{rank.name}, {times} ({both[0]}, {both[1]} the median rank)"
-            ratios = (own / middles_s[at] for own, at in zip(own_s, slow, strict=True))
-            found.append((statistics.median(ratios), text))
-    return sorted(found, reverse=True)
-
-
-def _is_slow(computes_s: list[list[float]], place: int) -> list[bool]:
-    """In which intervals a rank took far longer than the median rank; False if it was not there."""
-    return [
-        place < len(all_s) and all_s[place] >= STRAGGLES * statistics.median_low(all_s) > 0
-        for all_s in computes_s
-    ]
-
-
-def _most_ranks(facts: Facts) -> int:
-    """How many ranks trained together in the life with most of them."""
-    return max([facts.world_size or 0, *(life.world_size or 0 for life in facts.segments)])
-
-
-def _took_s(together: list[list[Interval]]) -> list[float]:
-    """Seconds of each interval: all ranks end it together."""
-    return [max(map(interval_took_s, some)) for some in together]
-
-
-def _slowest_rank(facts: Facts) -> float | None:
-    """Compute of the slowest rank over that of the median rank in the same steps, if it lasted.
-
-    Ranks that are slow by turns do not count. If no rank was slow for long, the largest lower
-    quartile of a rank's ratios. None if a rank was slow for a quarter of the time, but in only one
-    or two intervals.
-    """
-    ranks = _most_ranks(facts)
-    if ranks == 1:
-        return 1.0
-    together, computes_s = _computes(facts)
-    if facts.lacks_ranks or len(computes_s) < FEWEST:
-        return None
-    if found := _stragglers(facts):
-        return found[0][0]
-    took_s = _took_s(together)
-    slow = (_is_slow(computes_s, place) for place in range(ranks))
-    if any(lasted_unseen(bad, took_s) for bad in slow):
-        return None
-    middles_s = [statistics.median_low(all_s) for all_s in computes_s]
-    usual = 1.0
-    for place in range(ranks):
-        ratios = sorted(
-            all_s[place] / (mid or 1.0) if place < len(all_s) else 1.0
-            for all_s, mid in zip(computes_s, middles_s, strict=True)
-        )
-        usual = max(usual, ratios[len(ratios) // 4])
-    return min(usual, STRAGGLES - 0.01)
+def _starved_ranks(facts: Facts) -> Iterator[str]:
+    for waited, rank in measures.data_waits(facts):
+        if waited < STARVES:
+            return
+        intervals = [one for one in measures.steady(rank.intervals) if one.interval_s]
+        bad = [(one.data_wait_s or 0.0) >= STARVES * (one.interval_s or 0.0) for one in intervals]
+        found = " and ".join(map(when, spells(intervals, bad)))
+        yield found if facts.world_size == 1 else f"{rank.name}, {found}"
 
 
 def _network_faults(facts: Facts) -> float | None:
@@ -288,41 +197,48 @@ def _network_faults(facts: Facts) -> float | None:
     return float(sum(counts)) if counts else None
 
 
-def _faulty_interfaces(facts: Facts) -> str:
-    return ", ".join(
-        f"{one.interface} of {one.host} ({one.errors} errors, link lost or found "
-        f"{one.carrier_changes} times{f', {when(one.faulty)}' if one.faulty else ''})"
-        for one in facts.traffic
-        if one.errors or one.carrier_changes
-    )
+def _faulty_interfaces(facts: Facts) -> Iterator[str]:
+    for one in facts.traffic:
+        if one.errors or one.carrier_changes:
+            changes = f"link lost or found {one.carrier_changes} times"
+            since = f", {when(one.faulty)}" if one.faulty else ""
+            yield f"{one.interface} of {one.host} ({one.errors} errors, {changes}{since})"
 
 
-def _fullest_disk(facts: Facts) -> Machine | None:
-    known = [one for one in facts.machines if one.disk_free_bytes is not None]
-    return min(known, key=lambda one: one.disk_free_bytes or 0.0, default=None)
-
-
-def _checkpoint_of_free_disk(facts: Facts) -> float | None:
-    """The size of the last checkpoint over the free space on the fullest disk."""
-    fullest = _fullest_disk(facts)
+def _disks(facts: Facts) -> list[tuple[float, Machine]]:
+    """The last checkpoint as a share of the free space of each disk, the fullest disk first."""
     sizes = [one.size_bytes for one in facts.checkpoints if one.size_bytes]
-    if fullest is None or not fullest.disk_free_bytes or not sizes:
-        return None
-    return sizes[-1] / fullest.disk_free_bytes
+    free = [(one.disk_free_bytes, one) for one in facts.machines]
+    shares = [(sizes[-1] / space, one) for space, one in free if space and sizes]
+    return sorted(shares, key=lambda found: -found[0])
 
 
-def _full_disk(facts: Facts) -> str:
-    fullest = _fullest_disk(facts)
-    if fullest is None or fullest.disk_free_bytes is None:
-        return ""
-    free, seen = units.SIZE.text(fullest.disk_free_bytes), clock(fullest.last_seen)
-    return f"the disk of the run on {fullest.host}, {free} free at {seen}"
+def _full_disks(facts: Facts) -> Iterator[str]:
+    for share, one in _disks(facts):
+        if share >= _FULL_DISK:
+            free, seen = units.SIZE.told(one.disk_free_bytes), clock(one.last_seen)
+            yield f"the disk of the run on {one.host}, {free} free at {seen}"
 
 
-def _throttled_gpu(facts: Facts) -> str:
-    worst = max(facts.gpus, key=lambda gpu: gpu.throttled_share)
-    by = f"GPU {worst.gpu} of {worst.host}, by {', '.join(worst.throttle_reasons)}"
-    return by if worst.throttled is None else f"{by}, {when(worst.throttled)}"
+def _throttled_gpus(facts: Facts) -> Iterator[str]:
+    for gpu in sorted(facts.gpus, key=lambda gpu: -gpu.throttled_share):
+        if gpu.throttled_share >= THROTTLED:
+            since = f", {when(gpu.throttled)}" if gpu.throttled else ""
+            yield f"{gpu.label}, by {', '.join(gpu.throttle_reasons)}{since}"
+
+
+def _diverged_at(facts: Facts) -> Iterator[str]:
+    yield f"at {moment(facts.last_step, facts.segments[-1].ended)}"
+
+
+def _flat_since(facts: Facts) -> Iterator[str]:
+    first = later(losses(facts))[0][0]
+    yield f"flat since {moment(first.step, first.time)}, or earlier"
+
+
+def _spikes_since(facts: Facts) -> Iterator[str]:
+    times = {one.step: one.time for one in facts.intervals}
+    yield "at " + first_of((moment(step, times[step]) for step in _high(facts) or {}), between="; ")
 
 
 def _growths(facts: Facts) -> list[tuple[float, Rank]]:
@@ -341,15 +257,19 @@ def _growths(facts: Facts) -> list[tuple[float, Rank]]:
     return growths
 
 
-def _growing_rank(facts: Facts) -> str:
-    rank = max(_growths(facts), key=lambda found: found[0])[1]
-    known = [(one.peak_memory_bytes, one.step) for one in rank.intervals if one.peak_memory_bytes]
-    least, since = min(known, key=lambda one: (one[0], -one[1]))
-    most, until = max(known, key=lambda one: (one[0], -one[1]))
-    return (
-        f"{rank.name}, from {units.SIZE.text(least)} at step {units.COUNT.text(since)} "
-        f"to {units.SIZE.text(most)} at step {units.COUNT.text(until)}"
-    )
+def _growing_ranks(facts: Facts) -> Iterator[str]:
+    for growth, rank in sorted(_growths(facts), key=lambda found: -found[0]):
+        if growth < _CREEPS:
+            return
+        known = [
+            (one.peak_memory_bytes, one.step) for one in rank.intervals if one.peak_memory_bytes
+        ]
+        least, since = min(known, key=lambda one: (one[0], -one[1]))
+        most, until = max(known, key=lambda one: (one[0], -one[1]))
+        yield (
+            f"{rank.name}, from {units.SIZE.text(least)} at step {units.COUNT.text(since)} "
+            f"to {units.SIZE.text(most)} at step {units.COUNT.text(until)}"
+        )
 
 
 def _is_sampled(facts: Facts, hosts: Set[str]) -> bool:
@@ -368,6 +288,7 @@ AILMENTS: tuple[Ailment, ...] = (
         question="Did it diverge?",
         what="times it stopped itself because of the loss",
         measure=_divergences,
+        culprits=_diverged_at,
         quantity=units.COUNT,
         limit=1,
         remedy="Lower the peak learning rate, warm up longer, or set optimizer.clip_norm.",
@@ -377,6 +298,7 @@ AILMENTS: tuple[Ailment, ...] = (
         question="Is it on a plateau long before its end?",
         what="schedule left while the dev loss is flat",
         measure=_flat_share_left,
+        culprits=_flat_since,
         quantity=units.SHARE,
         limit=0.1,
         remedy="Stop here, or set train.patience; a larger model or more data would help.",
@@ -386,6 +308,7 @@ AILMENTS: tuple[Ailment, ...] = (
         question="Is the learning rate too high?",
         what="training losses over 1.2 x the lowest median before them, beyond chance",
         measure=_spikes,
+        culprits=_spikes_since,
         quantity=units.COUNT,
         limit=MOST_SPIKES,
         remedy="Lower the peak learning rate, warm up longer, or set optimizer.clip_norm.",
@@ -404,7 +327,7 @@ AILMENTS: tuple[Ailment, ...] = (
         question="Do translations get worse?",
         what="share of the best BLEU that is surely lost again",
         measure=bleu_lost,
-        culprit=bleu_fell,
+        culprits=lambda facts: filter(None, [bleu_fell(facts)]),
         quantity=units.SHARE,
         limit=MOST_BLEU_LOST,
         remedy="Read the samples, and use the checkpoint of the best BLEU.",
@@ -413,8 +336,8 @@ AILMENTS: tuple[Ailment, ...] = (
         key="starved",
         question="Does training wait for data?",
         what="waiting for data, of a step",
-        measure=lambda facts: measures.most_data_wait(facts)[0],
-        culprit=_starved_rank,
+        measure=measures.most_data_wait,
+        culprits=_starved_ranks,
         is_whole=lambda facts: not facts.lacks_ranks,
         quantity=units.SHARE,
         limit=STARVES,
@@ -425,8 +348,8 @@ AILMENTS: tuple[Ailment, ...] = (
         question="Is one rank slower than the others?",
         what="compute of the slowest rank over the median rank's, in three of four intervals of a "
         "quarter of the run or more",
-        measure=_slowest_rank,
-        culprit=lambda facts: "; ".join(text for _, text in _stragglers(facts)),
+        measure=slowest_rank,
+        culprits=lambda facts: [text for _, text in stragglers(facts)],
         quantity=_RATIO,
         limit=STRAGGLES,
         remedy="Look at that host: its clock, its temperature, what else runs on it.",
@@ -436,7 +359,7 @@ AILMENTS: tuple[Ailment, ...] = (
         question="Is a GPU throttled?",
         what="samples with a lowered clock",
         measure=lambda facts: max((gpu.throttled_share for gpu in facts.gpus), default=None),
-        culprit=_throttled_gpu,
+        culprits=_throttled_gpus,
         is_whole=lambda facts: (
             _is_sampled(facts, {gpu.host for gpu in facts.gpus})
             and all(measures.is_sampled_throughout(facts, gpu) for gpu in facts.gpus)
@@ -450,7 +373,7 @@ AILMENTS: tuple[Ailment, ...] = (
         question="Is an interface faulty?",
         what="errors and lost links on the interfaces of the collectives",
         measure=_network_faults,
-        culprit=_faulty_interfaces,
+        culprits=_faulty_interfaces,
         is_whole=lambda facts: _is_sampled(facts, {one.host for one in facts.traffic}),
         quantity=units.COUNT,
         limit=1,
@@ -460,10 +383,10 @@ AILMENTS: tuple[Ailment, ...] = (
         key="disk",
         question="Will the disk be full soon?",
         what="a checkpoint as a share of the free disk space",
-        measure=_checkpoint_of_free_disk,
-        culprit=_full_disk,
+        measure=lambda facts: max((share for share, _ in _disks(facts)), default=None),
+        culprits=_full_disks,
         quantity=units.SHARE,
-        limit=0.3,
+        limit=_FULL_DISK,
         remedy="Free disk space, or lower checkpoint.keep_last.",
     ),
     Ailment(
@@ -471,10 +394,10 @@ AILMENTS: tuple[Ailment, ...] = (
         question="Does memory creep up?",
         what="steady growth of the peak memory after a quarter of the run",
         measure=lambda facts: max((growth for growth, _ in _growths(facts)), default=None),
-        culprit=_growing_rank,
+        culprits=_growing_ranks,
         is_whole=lambda facts: not facts.lacks_ranks and len(_growths(facts)) == len(facts.ranks),
         quantity=units.SHARE,
-        limit=0.2,
+        limit=_CREEPS,
         remedy="Something is kept from step to step; report it with this file.",
     ),
     Ailment(

@@ -59,11 +59,17 @@ def share(intervals: Sequence[Interval], *names: str) -> float | None:
     return total(*shares)
 
 
-def most_data_wait(facts: Facts) -> tuple[float, Rank] | tuple[None, None]:
-    """The part of a step that the rank waited for data that waited most, and that rank."""
+def data_waits(facts: Facts) -> list[tuple[float, Rank]]:
+    """The part of a step that each rank waited for data, the largest first."""
     waits = [(share(rank.intervals, "data_wait_s"), rank) for rank in facts.ranks]
     known = [(waited, rank) for waited, rank in waits if waited is not None]
-    return max(known, key=lambda found: found[0], default=(None, None))
+    return sorted(known, key=lambda found: -found[0])
+
+
+def most_data_wait(facts: Facts) -> float | None:
+    """The largest part of a step that a rank waited for data."""
+    waits = data_waits(facts)
+    return waits[0][0] if waits else None
 
 
 def per_step(intervals: Sequence[Interval], name: str) -> float | None:

@@ -10,8 +10,8 @@ from dragoman.cluster.workload import weight_shapes
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Traffic, total
 from dragoman.reporting.lives import evidence_by_life, judged_by_life
-from dragoman.reporting.spells import clock
-from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence, in_words
+from dragoman.reporting.spells import clock, spells, when
+from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence, in_words, named
 from dragoman.telemetry.events import LinkChanged
 
 NETWORK_BOUND = 0.2
@@ -29,10 +29,6 @@ _LARGE_RESIDUAL = 0.1
 cause."""
 _LITTLE = 0.02
 """A smaller share of a step needs no explanation."""
-_MISSING = (
-    "Events of a rank are missing, or end before those of the others: it may be the rank that "
-    "waited least, or for which the others waited."
-)
 _BRING = "Bring the events of all ranks."
 _BURSTS = "The link carried more than was measured of it: it lets bursts through, or was busy."
 
@@ -83,7 +79,7 @@ def _is_network_bound(facts: Facts) -> Judgement:
         say = "All ranks share one host: no network was used."
         return "no", f"{say} Summing between them took {part}." if part else say, ""
     if facts.lacks_ranks:
-        return "cannot tell", _MISSING, _BRING
+        return "cannot tell", _missing(facts), _BRING
     if found is None:
         say = f"Exposed communication was not measured. {_needed_rate(facts)}".rstrip()
         return "cannot tell", say, ""
@@ -107,6 +103,7 @@ def _is_network_bound(facts: Facts) -> Judgement:
     if sure >= NETWORK_BOUND:
         if sure < mean - _LARGE_RESIDUAL:
             say = f"Waiting in sums took {part}, {units.SHARE.text(sure)} surely for the network."
+        say = say.removesuffix(".") + f"{_where(facts)}."
         return "yes", say, "Send less: bf16 gradients, accumulation, or a faster link."
     explained = _explained_share(facts)
     if _is_faster_than_measured(facts):
@@ -119,6 +116,24 @@ def _is_network_bound(facts: Facts) -> Judgement:
         return "cannot tell", say, "Measure the link before the run: dragoman doctor --hosts."
     say += f" Bytes over the measured capacity explain {units.SHARE.text(explained)} of a step."
     return "cannot tell", say, "Measure the link again; look for ranks that are slow at times."
+
+
+def _missing(facts: Facts) -> str:
+    return (
+        f"Events of {facts.lacking_text} are missing, or end before those of the others: it may be "
+        "the rank that waited least, or for which the others waited."
+    )
+
+
+def _where(facts: Facts) -> str:
+    """The interfaces that waits went through, and since when they were long."""
+    known = [(one.interface, one.host) for one in facts.links]
+    known += [(one.interface, one.host) for one in facts.traffic]
+    names = [f"{interface} of {host}" for interface, host in dict.fromkeys(known) if interface]
+    through = f", through {named(names, between=', ')}" if names else ""
+    timed = measures.exposed(facts)
+    waits = [(one.sync_s or 0.0) >= NETWORK_BOUND * (one.interval_s or 0.0) for one in timed]
+    return through + "".join(f", {when(spell)}" for spell in spells(timed, waits))
 
 
 def _of_step(mean: float, low: float, high: float) -> str:
@@ -305,7 +320,7 @@ def _fit_at_times(facts: Facts) -> Judgement:
 
 def _fit(facts: Facts) -> Judgement:
     if facts.lacks_ranks:
-        return "cannot tell", _MISSING, _BRING
+        return "cannot tell", _missing(facts), _BRING
     wire, capacity = _wire_bytes(facts), measures.capacity_bytes_per_s(facts)
     exposed_s, seconds_s = measures.exposed_s(facts), measures.step_s(facts)
     if wire is None or capacity is None or exposed_s is None or not seconds_s:

@@ -35,6 +35,7 @@ from dragoman.telemetry.events import (
     Validated,
     as_line,
     as_values,
+    event_file,
 )
 
 _SCORE_METHOD = "teacher-forced argmax on subword pieces, no translation"
@@ -74,7 +75,7 @@ def import_log(log: Path, directory: Path) -> Path:
     events = read_log(log)
     (directory / "events").mkdir(parents=True, exist_ok=True)
     lines = b"".join(map(as_line, events))
-    (directory / "events" / "rank-0000.jsonl").write_bytes(lines)
+    event_file(directory / "events", rank=0).write_bytes(lines)
     return directory
 
 

@@ -9,12 +9,11 @@ from dataclasses import replace
 from dragoman.base import units
 from dragoman.reporting.facts import Facts, Interval, Pause, Rank, Segment, Validation
 from dragoman.reporting.spells import clock
-from dragoman.reporting.verdict import Evidence, Verdict, evidence
+from dragoman.reporting.verdict import Evidence, Verdict, evidence, named
 from dragoman.telemetry.events import OUTSIDE_STEPS, PHASE_FIELDS
 
 WORTH_A_LOOK = 0.01
 """If pauses take more than this share of the training time, their cause matters."""
-_MOST_NAMED = 3
 _AT_LEAST = 0.8
 """A phase that lasted less than this share of a pause cannot contain it."""
 
@@ -147,11 +146,9 @@ def pauses(facts: Facts) -> Verdict:
     )
     says = "Pauses were not recorded: the run was made by an older version."
     if facts.pauses:
-        named = [_told(one) for one in longest(facts)[:_MOST_NAMED]]
-        more = len(facts.pauses) - len(named)
         says = f"Ranks stood still for {_long(lost_s)}"
         says += "" if share is None else f", {units.SHARE.text(share)} of the run"
-        says += ": " + "; ".join(named) + (f"; and {more} more." if more else ".")
+        says += f": {named(map(_told, longest(facts)))}."
     elif watched:
         says = "No rank stood still for 3 s or longer."
     bad = share is not None and bool(facts.pauses) and share >= WORTH_A_LOOK

@@ -117,7 +117,9 @@ def rate(facts: Facts) -> Verdict:
         says += ", then falls with the step alone." if falls else "."
     remedy = ""
     if deviation is not None and deviation > LARGEST_DEVIATION:
-        remedy = "What was logged is not this formula: was the recipe changed during the run?"
+        first = next(step for step, apart in _deviations(facts, found) if apart > LARGEST_DEVIATION)
+        remedy = f"What was logged is not this formula from {at_step(first).removeprefix(' at ')} "
+        remedy += "on: was the recipe changed during the run?"
     return Verdict(
         key="learning_rate",
         question=question,
@@ -154,12 +156,14 @@ def _logged(facts: Facts, question: str) -> Verdict:
 
 def largest_deviation(facts: Facts, found: Rates) -> float | None:
     """Largest relative deviation of a logged rate from the formula; None if none was logged."""
-    logged = [
-        (found.at(one.step - 1), one.learning_rate)
-        for one in facts.intervals
-        if one.learning_rate is not None and one.step > 0
-    ]
-    return max((abs(seen / want - 1) for want, seen in logged if want), default=None)
+    return max((apart for _, apart in _deviations(facts, found)), default=None)
+
+
+def _deviations(facts: Facts, found: Rates) -> Iterator[tuple[int, float]]:
+    """The step of each logged rate, and its relative deviation."""
+    for one in facts.intervals:
+        if one.learning_rate is not None and one.step > 0 and (want := found.at(one.step - 1)):
+            yield one.step, abs(one.learning_rate / want - 1)
 
 
 def _evidence(facts: Facts, found: Rates, deviation: float | None) -> Iterator[Evidence]:

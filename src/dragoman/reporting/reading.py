@@ -21,7 +21,14 @@ from dragoman.reporting.facts import Facts, Pause, Rank, Segment, summed
 from dragoman.reporting.lives import name_machines, with_measured
 from dragoman.reporting.pauses import known_pauses, validations_without, without_pauses
 from dragoman.reporting.rank_file import RankFile, RunStart
-from dragoman.telemetry.events import CorpusPrepared, CorpusStage, Event, number, read_events
+from dragoman.telemetry.events import (
+    CorpusPrepared,
+    CorpusStage,
+    Event,
+    event_files,
+    number,
+    read_events,
+)
 from dragoman.telemetry.host import HourlyPrice
 from dragoman.telemetry.session import Session, read_session
 from dragoman.training.durable import step_directories
@@ -65,7 +72,7 @@ def read_facts(
     now: seconds since 1970; the present if None.
     Raises CheckpointError if the directory is not a run.
     """
-    paths = event_paths(directory)
+    paths = event_files(directory / "events")
     if not paths and not (directory / "recipe.toml").is_file():
         raise CheckpointError(
             "is no run: it holds neither a recipe.toml nor events",
@@ -75,11 +82,6 @@ def read_facts(
     files = [RankFile.read(path) for path in paths]
     moment = time.time() if now is None else now
     return combine(directory, files, Records.read(directory), price=price, now=moment)
-
-
-def event_paths(directory: Path) -> list[Path]:
-    """The event files of a run, by rank."""
-    return sorted((directory / "events").glob("rank-*.jsonl"))
 
 
 def combine(

@@ -7,25 +7,19 @@ from collections.abc import Iterator
 
 from dragoman.base import units
 from dragoman.reporting import measures
-from dragoman.reporting.facts import Facts, Gpu, Machine
+from dragoman.reporting.facts import Facts, Gpu, Machine, Spell
 from dragoman.reporting.lives import evidence_by_life, judged_by_life
 from dragoman.reporting.network import is_network
-from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence
+from dragoman.reporting.sampling import FULL_HOST, LOW_POWER, MOST_OTHERS
+from dragoman.reporting.spells import spells, when
+from dragoman.reporting.stragglers import stragglers
+from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence, named
 
 BUSY_COMPUTE = 0.9
 """If compute takes less than this share of a step, the device waits for something else."""
-LOW_POWER = 0.5
-"""Below this share of its power limit a GPU waits rather than computes.
-
-A V100 of the reference run drew 16% to 18% while it only waited, an H200 18% in a recorded run.
-"""
 FULL_POWER = 0.9
 """From this share of its power limit on a GPU is full. Between both limits power decides
 nothing."""
-FULL_HOST = 0.9
-"""If less than this share of a host's processors is busy, some are idle."""
-MOST_OTHERS = 0.1
-"""If others use more than this share of a host's processors, the run gets too few of them."""
 THROTTLED = 0.05
 """A GPU whose clock is lowered in this share of the samples counts as throttled."""
 BUSY_FLOPS = 0.3
@@ -71,33 +65,27 @@ def processors(facts: Facts) -> Verdict:
 
 def _are_busy(facts: Facts) -> Judgement:
     compute = compute_share(facts)
-    weakest = min(_powered(facts), key=lambda gpu: gpu.power_share or 0.0, default=None)
-    power = weakest.power_share if weakest is not None else None
-    low = power is not None and power < LOW_POWER
-    if weakest and power is not None and low and (compute is None or compute < BUSY_COMPUTE):
-        counter = weakest.utilisation_share or 0.0
-        say = f"GPU {weakest.gpu} of {weakest.host} drew {units.SHARE.text(power)} of its power"
-        if counter > BUSY_COMPUTE:
-            say += f" while its utilisation counter read {units.SHARE.text(counter)}: it waited"
-        return "no", f"{say}.", _what_waits(facts)
+    powered = sorted(_powered(facts), key=lambda gpu: gpu.power_share or 0.0)
+    power = powered[0].power_share if powered else None
+    weak = [gpu for gpu in powered if (gpu.power_share or 0.0) < LOW_POWER]
+    if weak and (compute is None or compute < BUSY_COMPUTE):
+        return "no", f"{named(map(_weak_text, weak))}.", _what_waits(facts)
     if compute is None:
         say = "The phases of a step were not measured; utilisation alone tells nothing."
         if facts.lacks_ranks:
-            say = "Events of a rank are missing, or end before those of the others."
+            say = f"Events of {facts.lacking_text} are missing, or end before those of the others."
         return "cannot tell", say, ""
     say = f"{units.SHARE.text(compute)} of a step was compute"
     if compute < BUSY_COMPUTE:
-        return "no", f"{say}.", _what_waits(facts)
+        return "no", f"{say}{_waits_since(facts)}.", _what_waits(facts)
     if facts.lacks_ranks:
-        say += " in the ranks with complete events; events of a rank are missing."
+        say += f" in the ranks with complete events; events of {facts.lacking_text} are missing."
         return "cannot tell", say, "Bring the events of all ranks."
     if not _is_gpu(facts):
         return _are_its_own(facts, say)
-    slowed = max(facts.gpus, key=lambda gpu: gpu.throttled_share, default=None)
-    if slowed is not None and slowed.throttled_share >= THROTTLED:
-        say += f", but the clock of GPU {slowed.gpu} of {slowed.host} was lowered "
-        say += f"({', '.join(slowed.throttle_reasons)}) for "
-        say += f"{units.SHARE.text(slowed.throttled_share)} of the samples."
+    if slowed := [gpu for gpu in facts.gpus if gpu.throttled_share >= THROTTLED]:
+        slowed.sort(key=lambda gpu: -gpu.throttled_share)
+        say += f", but {named(map(_slowed_text, slowed))}."
         return "no", say, "Look at cooling and power supply."
     flops = measures.useful_flop_share(facts)
     if not {device.host for device in facts.devices} >= set(facts.hosts):
@@ -110,9 +98,9 @@ def _are_busy(facts: Facts) -> Judgement:
         if flops < BUSY_FLOPS:
             return "no", f"{say}.", "Larger batches, train.compile, bf16; see padding."
     outside = _outside_steps(facts)
-    if weakest and power is not None and low:
-        say += f", yet GPU {weakest.gpu} of {weakest.host} drew {units.SHARE.text(power)} of its "
-        say += f"power over the run, {units.SHARE.text(outside)} of which was outside steps."
+    if weak:
+        say += f", yet {named(map(_weak_text, weak))}; {units.SHARE.text(outside)} of the run was "
+        say += "outside steps."
         if flops is None and outside <= 1 - BUSY_COMPUTE:  # nothing else measures its steps
             return "no", say, _what_waits(facts)
         return "cannot tell", say, "Look at its power in steps alone."
@@ -137,16 +125,24 @@ def _are_its_own(facts: Facts, say: str) -> Judgement:
     ):
         say += "; the processors that the run kept busy were sampled in only a part of it."
         return "cannot tell", say, ""
-    for one in facts.machines:
-        busy, others = one.cpu_share, one.others_cpu_share
-        if others is not None and others > MOST_OTHERS:
-            say += ", but other programs, or other guests of the machine, used "
-            say += f"{units.SHARE.text(others)} of the processors of {one.host}."
-            remedy = "See with top what else runs there; steal, in top, is other guests."
-            return "no", say, remedy
-        if busy is not None and busy < FULL_HOST:
-            say += f", but only {units.SHARE.text(busy)} of the processors of {one.host} were busy."
-            return "no", say, "More threads or ranks on this host; see data wait and evaluation."
+    crowded = [one for one in facts.machines if (one.others_cpu_share or 0.0) > MOST_OTHERS]
+    if crowded:
+        shares = (
+            f"{units.SHARE.told(one.others_cpu_share)} of the processors of {one.host}"
+            f"{_since(one.crowded)}"
+            for one in crowded
+        )
+        say += f", but other programs, or other guests of the machine, used {named(shares)}."
+        return "no", say, "See with top what else runs there; steal, in top, is other guests."
+    idle = [one for one in facts.machines if one.cpu_share is not None]
+    idle = [one for one in idle if (one.cpu_share or 0.0) < FULL_HOST]
+    if idle:
+        shares = (
+            f"{units.SHARE.told(one.cpu_share)} of the processors of {one.host}{_since(one.idle)}"
+            for one in idle
+        )
+        say += f", but only {named(shares)} were busy."
+        return "no", say, "More threads or ranks there; see data wait and evaluation."
     told_of = {
         one.host
         for one in facts.machines
@@ -163,6 +159,38 @@ def _are_its_own(facts: Facts, say: str) -> Judgement:
     return "yes", f"{say}, with {units.SHARE.text(busy)} of the processors busy or more.", ""
 
 
+def _since(spell: Spell | None) -> str:
+    return "" if spell is None else f", {when(spell)}"
+
+
+def _weak_text(gpu: Gpu) -> str:
+    say = f"{gpu.label} drew {units.SHARE.told(gpu.power_share)} of its power{_since(gpu.weak)}"
+    counter = gpu.utilisation_share or 0.0
+    if counter > BUSY_COMPUTE:
+        say += f", while its utilisation counter read {units.SHARE.text(counter)}: it waited"
+    return say
+
+
+def _slowed_text(gpu: Gpu) -> str:
+    return (
+        f"the clock of {gpu.label} was lowered ({', '.join(gpu.throttle_reasons)}) for "
+        f"{units.SHARE.text(gpu.throttled_share)} of the samples{_since(gpu.throttled)}"
+    )
+
+
+def _waits_since(facts: Facts) -> str:
+    """The rank that computes for the smallest share of its steps, and since when."""
+    shares = [
+        (measures.share(one.intervals, *measures.COMPUTE_FIELDS), one)
+        for one in facts.complete_ranks
+    ]
+    rank = min(shares, key=lambda found: 1.0 if found[0] is None else found[0])[1]
+    timed = [one for one in measures.steady(rank.intervals) if one.interval_s]
+    waits = [(one.compute_s or 0.0) < BUSY_COMPUTE * (one.interval_s or 0.0) for one in timed]
+    where = f" on {rank.name}" if len(facts.ranks) > 1 else ""
+    return where + "".join(f", {when(spell)}" for spell in spells(timed, waits))
+
+
 def _what_waits(facts: Facts) -> str:
     """The largest cause of waiting, in words.
 
@@ -170,7 +198,7 @@ def _what_waits(facts: Facts) -> str:
     that are late in turn; the others wait as well for ranks that compute for longer, as far as
     waiting for data does not make those late.
     """
-    data, starved = measures.most_data_wait(facts)
+    data = measures.most_data_wait(facts)
     sums = measures.exposed_share(facts)
     if sums is None or facts.lacks_ranks:  # which rank waited least is not known
         both, sums = "waiting in sums, for the network or for another rank", _most_in_sums(facts)
@@ -182,11 +210,16 @@ def _what_waits(facts: Facts) -> str:
             both = "sums between ranks"
         elif is_network(facts):
             both = "the network (see question 5)"
-    where = f" on rank {starved.rank} of {starved.host}" if starved and len(facts.ranks) > 1 else ""
+    starved = [
+        rank.name for share, rank in measures.data_waits(facts) if share >= (data or 0.0) / 2
+    ]
+    where = f" ({named(starved, between=', ')})" if len(facts.ranks) > 1 else ""
+    longest = named(text for _, text in stragglers(facts))
+    slow = f"compute for longer: {longest}" if longest else "compute for longer by turns"
     waits = {
         f"data{where}: raise data.prefetch_batches, look at the disk": data or 0.0,
         both: sums,
-        "waiting for ranks that compute for longer": late,
+        f"waiting for ranks that {slow}": late,
     }
     worst, share = max(waits.items(), key=lambda item: item[1])
     return f"Most of the rest went to {worst}." if share > 0.02 else ""
@@ -201,7 +234,7 @@ def _most_in_sums(facts: Facts) -> float:
 def _busy_evidence(facts: Facts) -> Iterator[Evidence]:
     yield evidence("compute, of a step", units.SHARE, compute_share(facts))
     yield evidence("exposed communication", units.SHARE, measures.exposed_share(facts))
-    yield evidence("waiting for data", units.SHARE, measures.most_data_wait(facts)[0])
+    yield evidence("waiting for data", units.SHARE, measures.most_data_wait(facts))
     yield evidence("padding, of all cells", units.SHARE, measures.padding_share(facts))
     yield evidence("source + target", units.TOKEN_RATE, measures.tokens_per_s(facts))
     flops = measures.useful_flop_share(facts)
@@ -210,7 +243,7 @@ def _busy_evidence(facts: Facts) -> Iterator[Evidence]:
     yield evidence(name, units.SHARE, flops, doubt)
     yield _scaling(facts)
     for gpu in facts.gpus:
-        yield Evidence(f"GPU {gpu.gpu} of {gpu.host}", gpu.power_w, _gpu_text(gpu))
+        yield Evidence(gpu.label, gpu.power_w, _gpu_text(gpu))
     for machine in facts.machines:
         yield Evidence(machine.host, machine.cpu_share, _machine_text(machine))
 

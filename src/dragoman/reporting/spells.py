@@ -94,13 +94,14 @@ def when(spell: Spell) -> str:
     at_times = "at times " if spell.share < 1 - 1 / _WITHIN else ""
     since = "from the start"
     if not spell.from_start:
-        since = f"since {_moment(spell.since_step, spell.since)}"
-    until = "" if spell.to_end else f" until {_moment(spell.until_step, spell.until)}"
+        since = f"since {moment(spell.since_step, spell.since)}"
+    until = "" if spell.to_end else f" until {moment(spell.until_step, spell.until)}"
     return f"{at_times}{since}{until}"
 
 
-def _moment(step: int | None, moment: float) -> str:
-    return clock(moment) if step is None else f"step {units.COUNT.text(step)}, {clock(moment)}"
+def moment(step: int | None, time_s: float) -> str:
+    """A step, if it is known, with its time."""
+    return clock(time_s) if step is None else f"step {units.COUNT.text(step)}, {clock(time_s)}"
 
 
 def clock(moment: float) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from dragoman.base import units
+from dragoman.base.printable import first_of
 from dragoman.base.units import Quantity
 
+_MOST_NAMED: Final = 8
 Answer = Literal["yes", "no", "cannot tell", "measured"]
 """Questions for an amount are answered "measured" or "cannot tell"."""
 Judgement = tuple[Answer, str, str]
@@ -47,6 +50,11 @@ class Verdict:
 def evidence(name: str, quantity: Quantity, value: float | None, more: str = "") -> Evidence:
     """A value in its unit, and what to say behind it; "not measured" if it is None."""
     return Evidence(name, value, quantity.told(value) + more)
+
+
+def named(culprits: Iterable[str], *, between: str = "; ") -> str:
+    """All that an answer blames, in their order; of very many, how many more there are."""
+    return first_of(culprits, _MOST_NAMED, between)
 
 
 def at_step(step: int) -> str:

@@ -22,7 +22,14 @@ from dragoman.recipe.recipe import Recipe, check_sections, digest
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.cleaning import write_cleaning_page
 from dragoman.run.curves import keep
-from dragoman.telemetry.events import EventListener, EventWriter, read_line
+from dragoman.telemetry.events import (
+    Alert,
+    EventListener,
+    EventWriter,
+    event_file,
+    event_files,
+    read_line,
+)
 from dragoman.telemetry.follower import Follower
 from dragoman.telemetry.session import training_session
 
@@ -45,7 +52,7 @@ def run(
     """Text -> shards -> checkpoints -> scores; the directory holds all of it.
 
     show: gives a function that is called with the progress of the preparation.
-    listeners: called with each event of rank 0.
+    listeners: called with each event of rank 0, and with the alerts of the other ranks.
     """
     with show or nullcontext() as progress:
         shards = prepare(recipe, directory=prepared, workers=workers, progress=progress)
@@ -121,7 +128,8 @@ def train(
 
     A run that finished adds its learning curve to the local table (`run.curves`).
     ranks: processes on this machine; None: one a GPU, or one.
-    listeners: called with each event of rank 0. An exception from one of them ends the training.
+    listeners: called with each event of rank 0, and with the alerts of the other ranks. An
+        exception from one of them ends the training.
     """
     with training_session(directory.path):
         _work(["train", str(directory.path)], directory, ranks, listeners)
@@ -150,7 +158,7 @@ def train_on(
     """The same on several hosts; their files come back into the run's directory.
 
     tell: called with each part of the work, in words for people.
-    listeners: called with each event of rank 0.
+    listeners: called with each event of rank 0, and with the alerts of the other ranks.
     """
     from dragoman.cluster.training import train_on_hosts
     from dragoman.telemetry.sinks import TensorBoardSink
@@ -182,7 +190,7 @@ def evaluate(
 
     target: language of the reference, if the model translates into several.
     overrides: of the recipe's sections search and evaluate, such as "search.beam_size=5".
-    listeners: called with each event of rank 0.
+    listeners: called with each event of rank 0, and with the alerts of the other ranks.
     """
     if (source is None) != (reference is None):
         raise ConfigError(
@@ -240,19 +248,23 @@ def _work(
 def _following(
     directory: RunDirectory, listeners: Sequence[EventListener]
 ) -> Iterator[Callable[[], None]]:
-    """A function that calls the listeners with the events that rank 0 has written since."""
-    follower = Follower(directory.events / "rank-0000.jsonl", from_end=True)
+    """A function that calls the listeners with the events that rank 0 has written since, and with
+    the alerts of the other ranks: if rank 0 stands still, only these can say so."""
+    main = event_file(directory.events, rank=0)
+    followers = {path: Follower(path, from_end=True) for path in event_files(directory.events)}
 
     def look() -> None:
-        for line in follower.lines():
-            event = read_line(line)
-            if event is not None:
-                for listener in listeners:
-                    listener(event)
+        for path in event_files(directory.events):
+            for line in followers.setdefault(path, Follower(path)).lines():
+                event = read_line(line)
+                if event is not None and (path == main or event.kind == Alert.kind):
+                    for listener in listeners:
+                        listener(event)
 
     try:
         yield look
     finally:
-        follower.close()
+        for follower in followers.values():
+            follower.close()
         for listener in listeners:
             listener.close()

@@ -29,6 +29,8 @@ from dragoman.base.files import open_regular, open_to_append
 SCHEMA_VERSION = 1
 OUTSIDE_STEPS: Final = ("validating", "saving", "measuring")
 """Phases between steps in which a rank can pause."""
+STRAGGLES: Final = 1.25
+"""If a rank takes more than this multiple of the median rank's own work, others wait for it."""
 POWER_CAP: Final = "power_cap"
 """A reason for a lowered clock that is not a fault: the GPU draws all the power it may."""
 _LARGEST: Final = 1e11
@@ -544,6 +546,16 @@ class _EventLine(BaseModel):
     step: Annotated[int, Field(ge=0, lt=_LARGEST)] | None = None
 
 
+def event_file(directory: Path, *, rank: int) -> Path:
+    """The file of one rank."""
+    return directory / f"rank-{rank:04d}.jsonl"
+
+
+def event_files(directory: Path) -> list[Path]:
+    """The files that exist, by rank."""
+    return sorted(directory.glob("rank-*.jsonl"))
+
+
 class EventWriter:
     """Appends events to `<directory>/rank-NNNN.jsonl`, a line at a time, and to listeners.
 
@@ -553,7 +565,7 @@ class EventWriter:
     """
 
     def __init__(self, directory: Path, *, rank: int = 0) -> None:
-        self.path = directory / f"rank-{rank:04d}.jsonl"
+        self.path = event_file(directory, rank=rank)
         self._rank = rank
         self._host = socket.gethostname()
         try:

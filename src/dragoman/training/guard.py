@@ -11,15 +11,16 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from dragoman.base import units
+from dragoman.base.printable import first_of
 from dragoman.distributed.gradient_sync import GradientSync
 from dragoman.distributed.link_rate import measure_directions, measure_link
 from dragoman.distributed.topology import Topology, find_topology
 from dragoman.distributed.world import World
-from dragoman.telemetry.events import Alert, LinkChanged, Payload
+from dragoman.telemetry.events import STRAGGLES, Alert, LinkChanged, Payload
 from dragoman.telemetry.host import (
     HourlyPrice,
     InterfaceCounters,
@@ -37,8 +38,6 @@ _USUAL_WINDOWS: Final = 20
 """Windows without a complaint whose median is the usual time."""
 _MOST: Final = 0.75
 """Share of the steps since a change that must show it."""
-STRAGGLES: Final = 1.25
-"""If a rank takes more than this multiple of the median rank's own work, others wait for it."""
 TOLERATED: Final = 1.5
 """If steps take more than this multiple of the expected time, the cause matters."""
 _WARM_STEPS: Final = 5
@@ -80,25 +79,28 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The time of the last steps of one rank: seconds in all, and seconds of waiting for other
-    ranks and the network, and for data."""
+    """The median step among the last ones of one rank: seconds of its own work, which include the
+    wait for data, and of waiting for other ranks and the network."""
 
     rank: int
     host: str
-    steps: int
-    seconds_s: float
+    own_s: float
     waited_s: float
     data_wait_s: float
 
     @property
     def waited_share(self) -> float:
-        """The share of time spent waiting for other ranks and the network."""
-        return self.waited_s / self.seconds_s if self.seconds_s else 0.0
+        """The share of the step spent waiting for other ranks and the network."""
+        return self._share(self.waited_s)
 
     @property
-    def own_step_s(self) -> float:
-        """Seconds of a step without waiting for others."""
-        return (self.seconds_s - self.waited_s) / max(self.steps, 1)
+    def data_wait_share(self) -> float:
+        """The share of the step spent waiting for data."""
+        return self._share(self.data_wait_s)
+
+    def _share(self, seconds_s: float) -> float:
+        step_s = self.own_s + self.waited_s
+        return seconds_s / step_s if step_s else 0.0
 
     @property
     def name(self) -> str:
@@ -124,14 +126,22 @@ class Slowness:
     from_start: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """Some consecutive steps: the first, when it began, their number, and seconds of one."""
+@dataclass(slots=True)
+class _Steps:
+    """Some consecutive steps: the first, when it began, their number, and seconds of one.
+
+    data_wait_s, waited_s: of these seconds, for data, and for other ranks and the network; the
+        latter is read only when steps are judged, because a GPU has to be waited for.
+    met: all ranks have met after them.
+    """
 
     first: int
     began: float
     steps: int
     step_s: float
+    data_wait_s: float = 0.0
+    waited_s: float = 0.0
+    met: bool = True
 
 
 @dataclass
@@ -166,23 +176,20 @@ class StepGuard:
     last: Window = field(init=False)
     _planned: bool = field(default=False, init=False)
     _usual_s: list[float] = field(default_factory=list, init=False)
-    _times_s: list[float] = field(default_factory=list, init=False)
-    _recent: deque[_Turn] = field(default_factory=deque, init=False)
+    _window: list[_Steps] = field(default_factory=list, init=False)
+    """The updates since steps were last judged."""
+    _recent: deque[_Steps] = field(default_factory=deque, init=False)
     """The updates of the last two windows."""
     _steps: int = field(default=-_WARM_STEPS, init=False)
-    _data_wait_s: float = field(default=0.0, init=False)
-    _exposed_s: float = field(default=0.0, init=False)
+    """Steps of the window."""
     _told_s: float | None = field(default=None, init=False)
     _card: Card | None = field(default=None, init=False)
-    _first: _Turn | None = field(default=None, init=False)
+    _first: _Steps | None = field(default=None, init=False)
     """The first update of this process."""
-    _own_s: list[float] = field(default_factory=list, init=False)
-    """Seconds of a step without its waits, by update of this window."""
-    _seen_exposed_s: float = field(default=0.0, init=False)
-    _since_wait: list[_Turn] | None = field(default=None, init=False)
-    """The waits of the updates since the last exchange; None until the first has passed."""
-    _waits: deque[_Turn] = field(
-        default_factory=lambda: deque[_Turn](maxlen=_KEPT_WAITS), init=False
+    _since_met: list[_Steps] | None = field(default=None, init=False)
+    """The updates since all ranks met; None until they have met once."""
+    _waits: deque[_Steps] = field(
+        default_factory=lambda: deque[_Steps](maxlen=_KEPT_WAITS), init=False
     )
     """The mean wait of a step between two exchanges, for each pair of exchanges."""
     _know_waits: bool = field(default=False, init=False)
@@ -192,26 +199,30 @@ class StepGuard:
         self._card = Card.read()
         self._host = socket.gethostname()
         self._planned = self.expected_s is not None
-        self.last = Window(self.rank, self._host, 0, 0.0, 0.0, 0.0)
+        self.last = Window(self.rank, self._host, 0.0, 0.0, 0.0)
 
     def see(self, *, step: int, steps: int, seconds_s: float, data_wait_s: float) -> Alert | None:
         """Add an update of `steps` steps that ends at `step`; returns an alert if one is due."""
+        self.sync.waits.end_lap()
         self._steps += steps
-        began = time.time() - seconds_s
-        update = _Turn(step - steps + 1, began, steps, seconds_s / steps)
+        update = _Steps(
+            step - steps + 1,
+            time.time() - seconds_s,
+            steps,
+            seconds_s / steps,
+            data_wait_s=data_wait_s / steps,
+            met=self.sync.settled,
+        )
         if self._first is None:
             self._first = update
         if self._steps <= 0:
-            self._exposed_s = self._seen_exposed_s = self.sync.waited_s
             return None
-        self._times_s.append(seconds_s)
+        self._window.append(update)
         self._recent.append(update)
-        self._data_wait_s += data_wait_s
-        exchanged = self.sync.period > 1 and self._take_in_waits(update)
-        enough = _FEWEST_STEPS if exchanged else WINDOW_STEPS
-        if self._steps < enough or len(self._times_s) < 2:
+        enough = _FEWEST_STEPS if self.sync.period > 1 and update.met else WINDOW_STEPS
+        if self._steps < enough or len(self._window) < 2:
             return None
-        step_s = self._step_s() if self.sync.period == 1 else self._step_with_waits_s()
+        step_s = self._step_s()
         changed = self._card_changed()
         left = self.max_steps - step
         if self.judges_steps:
@@ -221,31 +232,49 @@ class StepGuard:
         if alert is None and self.found is None and changed and self.watches_card:
             cause = f"{changed} on {self._host}"
             alert = Alert(severity="warning", cause=cause, remedy=SEE_CARD)
-        self._restart()
+        while len(self._recent) > 2 * len(self._window):
+            self._recent.popleft()
+        self._window.clear()
+        self._steps = 0
         return alert
 
     def _step_s(self) -> float:
-        """Seconds of a step in this window, if all steps wait alike: a few odd ones are noise."""
-        whole_s, waited_s = sum(self._times_s), self.sync.waited_s - self._exposed_s
-        self.last = Window(self.rank, self._host, self._steps, whole_s, waited_s, self._data_wait_s)
-        steps_in_all_but_one = self._steps * (len(self._times_s) - 1) / len(self._times_s)
-        step_s = (whole_s - max(self._times_s)) / steps_in_all_but_one
-        return min(step_s, statistics.median(one.step_s for one in self._window_steps()))
+        """Seconds of a step in this window; `last` is set to the median step.
 
-    def _take_in_waits(self, update: _Turn) -> bool:
-        """Record the wait of an update; returns whether an exchange with other ranks ended with
-        it."""
-        waited_s = self.sync.waited_s - self._seen_exposed_s
-        self._seen_exposed_s = self.sync.waited_s
-        self._own_s.append(update.step_s - waited_s / update.steps)
-        if self._since_wait is not None:
-            self._since_wait.append(replace(update, step_s=waited_s / update.steps))
-        if not self.sync.settled:
-            return False
-        if self._since_wait:
-            first, steps = self._since_wait[0], sum(one.steps for one in self._since_wait)
-            all_s = sum(one.step_s * one.steps for one in self._since_wait)
-            self._waits.append(_Turn(first.first, first.began, steps, all_s / steps))
+        If all steps wait alike, a few odd ones are noise. If only some steps wait for the others,
+        it is the median step without its wait plus the mean wait of a step between two exchanges.
+        """
+        waits_s = self.sync.waits.take_laps_s()[-len(self._window) :]
+        for update, waited_s in zip(self._window, waits_s, strict=True):
+            update.waited_s = waited_s / update.steps
+        own_s = statistics.median(one.step_s - one.waited_s for one in self._window)
+        if self.sync.period > 1:
+            for update in self._window:
+                self._note_exchange(update)
+            waited_s = self._wait_s
+            step_s = own_s + waited_s
+        else:
+            waited_s = statistics.median(one.waited_s for one in self._window)
+            updates_s = [one.step_s * one.steps for one in self._window]
+            steps_in_all_but_one = self._steps * (len(updates_s) - 1) / len(updates_s)
+            step_s = min(
+                (sum(updates_s) - max(updates_s)) / steps_in_all_but_one,
+                statistics.median(one.step_s for one in self._window),
+            )
+        data_wait_s = statistics.median(one.data_wait_s for one in self._window)
+        self.last = Window(self.rank, self._host, max(own_s, 0.0), waited_s, data_wait_s)
+        return step_s
+
+    def _note_exchange(self, update: _Steps) -> None:
+        """Record the mean wait of a step between two exchanges, if one ended with this update."""
+        if self._since_met is not None:
+            self._since_met.append(update)
+        if not update.met:
+            return
+        if self._since_met:
+            first, steps = self._since_met[0], sum(one.steps for one in self._since_met)
+            all_s = sum(one.waited_s * one.steps for one in self._since_met)
+            self._waits.append(_Steps(first.first, first.began, steps, all_s / steps))
             if len(self._waits) == _KNOWN_WAITS and not self._know_waits:
                 # Until now a step seemed to take only its own work.
                 self._know_waits = True
@@ -253,22 +282,7 @@ class StepGuard:
                 self.expected_s = self.expected_s if self._planned else None
                 self._told_s = None
                 self._start_is_judged = False
-        self._since_wait = []
-        return True
-
-    def _step_with_waits_s(self) -> float:
-        """Seconds of a step in this window, if only some steps wait for the others."""
-        own_s, wait_s = statistics.median(self._own_s), self._wait_s
-        step_s = own_s + wait_s
-        self.last = Window(
-            self.rank,
-            self._host,
-            self._steps,
-            step_s * self._steps,
-            wait_s * self._steps,
-            self._data_wait_s,
-        )
-        return step_s
+        self._since_met = []
 
     @property
     def _wait_s(self) -> float:
@@ -306,10 +320,6 @@ class StepGuard:
         self._start_is_judged = True
         return self._slow_from_the_start(step_s, left)
 
-    def _window_steps(self) -> list[_Turn]:
-        """The updates of this window."""
-        return list(self._recent)[-len(self._times_s) :]
-
     def _say(self, found: Slowness) -> Alert | None:
         """Alert at once if there is no other rank to ask; otherwise the ranks meet first."""
         if not self.alone:
@@ -321,14 +331,14 @@ class StepGuard:
             else recovered(found)
         )
 
-    def _turned(self, before_s: float, step_s: float) -> _Turn:
+    def _turned(self, before_s: float, step_s: float) -> _Steps:
         """Since when steps take this time and not the earlier one: from then on three of four did.
 
         With a strategy that waits now and then there may be no such step: then the window counts.
         """
         if self._wait_s > step_s / 2:
             slow = [one for one in self._waits if one.step_s >= self._wait_s / 2]
-            return _Turn(slow[0].first, slow[0].began, sum(one.steps for one in slow), step_s)
+            return _Steps(slow[0].first, slow[0].began, sum(one.steps for one in slow), step_s)
         recent = list(self._recent)
         between_s = math.sqrt(before_s * step_s)
         turned = [(one.step_s > between_s) is (step_s > before_s) for one in recent]
@@ -337,9 +347,9 @@ class StepGuard:
             if one and len(since) > 1 and sum(turned[number:]) >= _MOST * len(since):
                 middle_s = statistics.median(update.step_s for update in since)
                 num_steps = sum(update.steps for update in since)
-                return _Turn(since[0].first, since[0].began, num_steps, middle_s)
-        first = self._window_steps()[0]
-        return _Turn(first.first, first.began, self._steps, step_s)
+                return _Steps(since[0].first, since[0].began, num_steps, middle_s)
+        first = self._window[0]
+        return _Steps(first.first, first.began, self._steps, step_s)
 
     def _slow_from_the_start(self, step_s: float, left: int) -> Alert | None:
         """Without a plan: whether waiting for others makes the first steps long."""
@@ -350,7 +360,7 @@ class StepGuard:
         took = f"the last {self._steps} steps took {units.STEP_TIME.text(step_s)}, "
         took += f"{units.STEP_TIME.text(working_s)} without waiting"
         cost = self._cost(step_s, working_s, left)
-        first = self._first or self._window_steps()[0]
+        first = self._first or self._window[0]
         return self._say(Slowness(True, took, cost, first.first, first.began, from_start=True))
 
     def _cost(self, step_s: float, expected_s: float, left: int) -> str:
@@ -366,21 +376,12 @@ class StepGuard:
             return ""
         return self._card.since(before)
 
-    def _restart(self) -> None:
-        while len(self._recent) > 2 * len(self._times_s):
-            self._recent.popleft()
-        self._times_s.clear()
-        self._own_s.clear()
-        self._steps = 0
-        self._data_wait_s = 0.0
-        self._exposed_s = self.sync.waited_s
-
 
 def explained(found: Slowness, cause: str, remedy: str) -> Alert:
     """The alert of slow steps, with its cause."""
     if found.card:
         cause, remedy = f"{cause}; {found.card}", SEE_CARD
-    since = f"since step {units.COUNT.text(found.since_step)}, {moment(found.since)}"
+    since = f"since step {units.COUNT.text(found.since_step)}, {units.time_of_day(found.since)}"
     return Alert(
         severity="warning",
         cause=f"{found.steps}: {cause}; {since}. {found.left}",
@@ -390,7 +391,7 @@ def explained(found: Slowness, cause: str, remedy: str) -> Alert:
 
 def recovered(found: Slowness) -> Alert:
     """The alert that steps are as fast again."""
-    since = f"since step {units.COUNT.text(found.since_step)}, {moment(found.since)}"
+    since = f"since step {units.COUNT.text(found.since_step)}, {units.time_of_day(found.since)}"
     return Alert(severity="info", cause=f"{found.steps}, {since}", remedy="nothing is to be done")
 
 
@@ -399,30 +400,34 @@ def why(windows: Sequence[Window], *, from_start: bool = False) -> tuple[str, st
 
     from_start: the network was never faster, so another strategy helps, not a search for a fault.
     """
-    least = min(windows, key=lambda one: one.waited_share)
-    starved = max(windows, key=lambda one: one.data_wait_s)
-    starved_share = starved.data_wait_s / starved.seconds_s if starved.seconds_s else 0.0
-    if least.waited_share > max(WAITS, starved_share):
-        share = units.SHARE.text(least.waited_share)
-        cause = f"{share} of it waits for other ranks and the network"
+    waited = min(one.waited_share for one in windows)
+    starved = [one for one in windows if one.data_wait_share > WAITS]
+    if waited > max(WAITS, *(one.data_wait_share for one in windows)):
+        cause = f"{units.SHARE.text(waited)} of it waits for other ranks and the network"
         doctor = "run dragoman doctor: it measures every link and every host"
         return cause, _CHOOSE if from_start else doctor
-    if starved_share > WAITS:
-        cause = f"{starved.name}: {units.SHARE.text(starved_share)} of it waits for data"
+    if starved:
+        starved.sort(key=lambda one: -one.data_wait_share)
+        shares = (f"{one.name}: {units.SHARE.text(one.data_wait_share)}" for one in starved)
+        cause = f"{first_of(shares)} of it waits for data"
         return cause, "look at the disk and at what else uses the processor"
-    slowest = max(windows, key=lambda one: one.own_step_s)
-    middle_s = statistics.median_low([one.own_step_s for one in windows])
-    remedy = f"look at what else uses the device of {slowest.host}, and at its clock"
-    if slowest.own_step_s >= STRAGGLES * middle_s and len(windows) > 1:
-        own, middle = (units.STEP_TIME.text(s) for s in (slowest.own_step_s, middle_s))
-        return f"{slowest.name} takes {own} by itself, the median rank {middle}", remedy
-    everywhere = f"of {slowest.name}" if len(windows) == 1 else "of all ranks alike"
+    slowest_first = sorted(windows, key=lambda one: -one.own_s)
+    for usual_s, usual in (
+        (statistics.median_low([one.own_s for one in windows]), "the median rank"),
+        (slowest_first[-1].own_s, "the fastest rank"),  # most of them may be slow
+    ):
+        slow = [one for one in slowest_first if one.own_s >= STRAGGLES * usual_s > 0]
+        if slow and len(windows) > 1:
+            own = (f"{one.name} takes {units.STEP_TIME.text(one.own_s)} by itself" for one in slow)
+            hosts = " and ".join(dict.fromkeys(one.host for one in slow))
+            return (
+                f"{first_of(own)}, {usual} {units.STEP_TIME.text(usual_s)}",
+                f"look at what else uses the device of {hosts}, and at its clock",
+            )
+    hosts = first_of(dict.fromkeys(one.host for one in windows))
+    everywhere = f"of {windows[0].name}" if len(windows) == 1 else "of all ranks alike"
+    remedy = f"look at what else uses the device of {hosts}, and at its clock"
     return f"it is the compute itself, {everywhere}", remedy
-
-
-def moment(at: float) -> str:
-    """A moment to the second."""
-    return time.strftime("%H:%M:%S UTC", time.gmtime(at))
 
 
 _CHANGED: Final = 1.5
@@ -500,7 +505,7 @@ def _slow_link(changed: LinkChanged, slowness: Slowness) -> Alert:
     now, before = (
         units.BYTE_RATE.text(rate) for rate in (changed.now_bytes_per_s, changed.before_bytes_per_s)
     )
-    since = f"step {units.COUNT.text(slowness.since_step)}, {moment(slowness.since)}"
+    since = f"step {units.COUNT.text(slowness.since_step)}, {units.time_of_day(slowness.since)}"
     link = f"the link {changed.interface}, {changed.where}," if changed.interface else "the link"
     card = f"; {slowness.card}" if slowness.card else ""
     return Alert(

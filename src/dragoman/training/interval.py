@@ -48,7 +48,7 @@ class IntervalSums:
         self._world.sum(self._sums[:2])
         loss, nll, norms, skipped = self._sums.tolist()
         times = asdict(self._timer.take())
-        times["sync_s"] += self._sync.waited_s - self._exposed_before_s
+        times["sync_s"] += self._sync.waits.total_s() - self._waited_before_s
         signal = noise = None
         if self._signal_and_noise:
             mean = torch.stack(self._signal_and_noise).mean(0)
@@ -82,7 +82,7 @@ class IntervalSums:
         self._sums = torch.zeros(4, dtype=torch.float64, device=self._world.device)
         self._signal_and_noise: list[Tensor] = []
         self._bytes_before = self._sync.bytes_sent
-        self._exposed_before_s = self._sync.waited_s
+        self._waited_before_s = self._sync.waits.total_s()
 
 
 def _peak_memory_bytes(device: torch.device) -> int:

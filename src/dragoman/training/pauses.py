@@ -1,7 +1,8 @@
-"""Reports a rank that stands still, while the others wait for it and after it goes on.
+"""Reports a rank that stands still, while it does and after it goes on.
 
 The rank itself notices it afterwards: a thread that looks at the clock twice a second did not run.
-The other ranks notice meanwhile that they wait, and which rank is missing.
+Meanwhile others notice it. A rank that gives no sign of life stands still, whatever it was doing; a
+rank that lives, but keeps the others waiting for far longer than a step takes, may hang.
 """
 
 from __future__ import annotations
@@ -31,14 +32,21 @@ PAUSE_S: Final = 3.0
 _COMPUTED: Final = 0.5
 """Share of a pause in processor time; a process that computed more did not stand still."""
 LATE_S: Final = 5.0
+"""A rank that gives no sign of life for this long is reported."""
 _LATE_UPDATES: Final = 5.0
-"""Usual updates; a wait is reported if it is longer than this and than `LATE_S`."""
+_MOST_LATE_S: Final = 300.0
+"""A rank that lives is reported if the others wait for more than `LATE_S` and for so many usual
+updates, at most for this much longer than one. Before updates are usual, they may compile, which
+takes less than this."""
 _KEPT_UPDATES: Final = 50
 _FEWEST_UPDATES: Final = 5
 _READ_AFTER_S: Final = 2.0
+_MOST_BETWEEN_S: Final = 2.0
+"""Silence between two looks counts for no more: this rank itself may have been late to look."""
 _SILENT_S: Final = 2.5
-_WRITE_EVERY: Final = 2
-"""Looks: a rank writes its standing once a second."""
+"""A rank that was heard within this time lives."""
+_EVERY: Final = 2
+"""Looks: a rank writes its standing once a second, and then those of others may be read."""
 _END_S: Final = 2.0
 _ENDED: Final = "ended"
 """The phase of a rank that has left: its silence means nothing."""
@@ -53,29 +61,35 @@ _WORDS: Final = {
 
 
 @dataclass(slots=True)
-class _Missed:
-    """A missing rank: its last standing and the time of it, and whether it was reported."""
+class _Other:
+    """The last standing of another rank, its silence since, and whether that was reported."""
 
     standing: Standing
-    heard_at: float
+    silent_s: float = 0.0
     told: bool = False
+
+    @property
+    def is_silent(self) -> bool:
+        return self.silent_s >= LATE_S and self.standing.doing != _ENDED
 
 
 @dataclass(slots=True)
 class _Wait:
-    """This rank waits, or may wait, with `step` updates made, since `began` by the monotonic clock.
+    """This rank waits in the sum after `step` updates, since `began` by the monotonic clock.
 
-    doing: "sync", or one of OUTSIDE_STEPS, between which ranks meet as well.
+    told: the ranks that were reported to be late, as they stood then.
     """
 
     step: int
-    doing: str
     began: float
-    missed: dict[int, _Missed] = field(default_factory=dict)
+    told: dict[int, Standing] = field(default_factory=dict)
 
 
 class PauseWatch:
-    """Watches this rank from a thread and, while it waits, the others; used as a context.
+    """Watches this rank and the others from a thread; used as a context.
+
+    The first and the last rank, which are on different hosts if there are several, read the
+    standings of all once a second, other ranks only while they wait.
 
     The loop reports its phases: `step` is the number of completed updates, `updated` the time of
     one, `outside` the activity between them.
@@ -98,6 +112,8 @@ class PauseWatch:
         self._outside = ""
         self._updates_s: deque[float] = deque(maxlen=_KEPT_UPDATES)
         self._beat = 0
+        self._others: dict[int, _Other] = {}
+        self._read_at = 0.0
         self._wait: _Wait | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch-pauses", daemon=True)
@@ -147,6 +163,7 @@ class PauseWatch:
                 if gap_s >= PAUSE_S and busy_s < _COMPUTED * gap_s:
                     self._tell_own(gap_s, step, doing)
                     self._wait = None
+                    self._others.clear()  # they may have stood still as well
                 with contextlib.suppress(OSError, RuntimeError):  # the board is out of reach
                     self._look(time.monotonic())
         if self._board is not None:
@@ -159,110 +176,100 @@ class PauseWatch:
         self._write(self._world.rank, self._host, began, seconds_s, step, doing, own=True)
         cause = (
             f"{_name(self._world.rank, self._host)} stood still for {_long(seconds_s)} from "
-            f"{_clock(began)} on, {_where(step, doing)}: none of its threads ran"
+            f"{units.time_of_day(began)} on, {_where(step, doing)}: none of its threads ran"
         )
         remedy = "look at who stopped it, and at that machine's memory and other guests then"
         self._events.write(Alert(severity="warning", cause=cause, remedy=remedy), step=step)
 
     def _look(self, now: float) -> None:
-        """Say where this rank stands; while it waits, or may wait, see who is missing."""
+        """Say where this rank stands, and see who is missing."""
         if self._board is None:
             return
-        step, doing = self._step, self._doing
+        rank, step, doing = self._world.rank, self._step, self._doing
         self._beat += 1
-        if self._beat % _WRITE_EVERY == 1:
-            self._board.write(self._world.rank, Standing(self._host, self._beat, step, doing))
-        if self._wait is not None and (self._wait.doing != doing or self._wait.step != step):
-            self._tell_back(self._wait, now)
+        is_second = self._beat % _EVERY == 1
+        if is_second:
+            self._board.write(rank, Standing(self._host, self._beat, step, doing))
+        if self._wait is not None and (doing != "sync" or self._wait.step != step):
+            for late, standing in self._wait.told.items():
+                self._tell_back(late, standing, now - self._wait.began, "the others waited")
             self._wait = None
-        if self._wait is None and (doing == "sync" or doing in OUTSIDE_STEPS):
-            self._wait = _Wait(step, doing, now)
-        if self._wait is not None and now - self._wait.began >= _READ_AFTER_S:
-            look_for = self._look_for if doing == "sync" else self._look_for_silent
-            look_for(self._wait, self._board.read(), now)
+        if self._wait is None and doing == "sync":
+            self._wait = _Wait(step, now)
+        waits = self._wait is not None and now - self._wait.began >= _READ_AFTER_S
+        if waits or (is_second and rank in (0, self._world.world_size - 1)):
+            self._read(self._board.read(), now)
+            self._tell_silent()
+        if self._wait is not None and waits:
+            self._tell_late(self._wait, now)
 
-    def _look_for(self, wait: _Wait, standings: Mapping[int, Standing], now: float) -> None:
-        """Alert if others have not come for long; the first rank that waits speaks for all."""
+    def _read(self, standings: Mapping[int, Standing], now: float) -> None:
+        """Take in the standings of all ranks."""
+        since_s, self._read_at = min(now - self._read_at, _MOST_BETWEEN_S), now
         for rank, one in standings.items():
-            here = one.doing == "sync" and one.step >= wait.step
-            if rank == self._world.rank or here:
-                continue
-            seen = wait.missed.setdefault(rank, _Missed(one, now))
-            if one.beat != seen.standing.beat:
-                seen.standing, seen.heard_at = one, now
-        speaks = min(set(range(self._world.world_size)) - wait.missed.keys()) == self._world.rank
-        if speaks and now - wait.began >= self._late_s:
-            for rank, seen in wait.missed.items():
-                self._tell_missing(rank, seen, wait, now)
-
-    def _look_for_silent(self, wait: _Wait, standings: Mapping[int, Standing], now: float) -> None:
-        """Alert if others do not live: between steps it is not known who waits for whom."""
-        for rank, one in standings.items():
+            seen = self._others.get(rank)
             if rank == self._world.rank:
                 continue
-            seen = wait.missed.setdefault(rank, _Missed(one, now))
-            if one.beat != seen.standing.beat:
-                if seen.told:
-                    self._tell_one_back(rank, seen, wait.step, now - seen.heard_at)
-                wait.missed[rank] = _Missed(one, now)
-        silent = {
-            rank
-            for rank, seen in wait.missed.items()
-            if now - seen.heard_at >= LATE_S and seen.standing.doing != _ENDED
-        }
-        if min(set(range(self._world.world_size)) - silent) != self._world.rank:
-            return
-        for rank in silent:
-            seen = wait.missed[rank]
-            if not seen.told:
+            if seen is not None and one.beat == seen.standing.beat:
+                seen.silent_s += since_s
+                continue
+            if seen is not None and seen.told:
+                self._tell_back(rank, seen.standing, seen.silent_s, "it gave no sign of life")
+                if self._wait is not None:  # until now the wait was for this one
+                    self._wait.began = now
+            self._others[rank] = _Other(one)
+
+    def _tell_silent(self) -> None:
+        """Alert if ranks do not live; the first rank that lives and always looks speaks for all."""
+        silent = {rank: seen for rank, seen in self._others.items() if seen.is_silent}
+        ranks = range(self._world.world_size)
+        speaker = next(rank for rank in (ranks[0], ranks[-1], *ranks) if rank not in silent)
+        for rank, seen in silent.items():
+            if speaker == self._world.rank and not seen.told:
                 seen.told = True
-                silent_s = now - seen.heard_at
+                one, since = seen.standing, units.time_of_day(time.time() - seen.silent_s)
                 cause = (
-                    f"{_name(rank, seen.standing.host)} has given no sign of life for "
-                    f"{_long(silent_s)}, since {_clock(time.time() - silent_s)}, while the others "
-                    f"were {_where(wait.step, wait.doing)}"
+                    f"{_name(rank, one.host)} has given no sign of life for "
+                    f"{_long(seen.silent_s)}, since {since}; it was {_where(one.step, one.doing)}"
                 )
-                self._events.write(
-                    Alert(severity="warning", cause=cause, remedy=_LOOK_AT_IT), step=wait.step
-                )
+                alert = Alert(severity="warning", cause=cause, remedy=_LOOK_AT_IT)
+                self._events.write(alert, step=self._step)
+
+    def _tell_late(self, wait: _Wait, now: float) -> None:
+        """Alert if ranks that live have not come for long; the first that waits speaks for all."""
+        waited_s = now - wait.began
+        is_here = {
+            rank: seen.standing.doing == "sync" and seen.standing.step >= wait.step
+            for rank, seen in self._others.items()
+            if seen.silent_s < _SILENT_S and seen.standing.doing not in (_ENDED, *OUTSIDE_STEPS)
+        }
+        waiting = [self._world.rank, *(rank for rank, here in is_here.items() if here)]
+        if waited_s < self._late_s or min(waiting) != self._world.rank:
+            return
+        for rank in is_here.keys() - set(waiting) - wait.told.keys():
+            one = wait.told[rank] = self._others[rank].standing
+            cause = (
+                f"{_name(rank, one.host)} has not come to the sum of step "
+                f"{units.COUNT.text(wait.step + 1)} for {_long(waited_s)}, and the others wait: "
+                f"it lives, {_WORDS.get(one.doing, one.doing)}"
+            )
+            alert = Alert(severity="warning", cause=cause, remedy=_LOOK_AT_IT)
+            self._events.write(alert, step=wait.step)
 
     @property
     def _late_s(self) -> float:
         if len(self._updates_s) < _FEWEST_UPDATES:
-            return float("inf")
-        return max(LATE_S, _LATE_UPDATES * statistics.median(self._updates_s))
+            return _MOST_LATE_S
+        usual_s = statistics.median(self._updates_s)
+        return max(LATE_S, min(_LATE_UPDATES * usual_s, usual_s + _MOST_LATE_S))
 
-    def _tell_missing(self, rank: int, seen: _Missed, wait: _Wait, now: float) -> None:
-        silent_s = now - seen.heard_at
-        if seen.told or (seen.standing.doing in OUTSIDE_STEPS and silent_s < _SILENT_S):
-            return
-        seen.told = True
-        if silent_s >= _SILENT_S:
-            state = f"no sign of life from it since {_clock(time.time() - silent_s)}"
-        else:
-            state = f"it lives, {_WORDS.get(seen.standing.doing, seen.standing.doing)}"
-        cause = (
-            f"{_name(rank, seen.standing.host)} has not come to the sum of step "
-            f"{units.COUNT.text(wait.step + 1)} for {_long(now - wait.began)}, and "
-            f"the others wait: {state}"
-        )
-        alert = Alert(severity="warning", cause=cause, remedy=_LOOK_AT_IT)
-        self._events.write(alert, step=wait.step)
-
-    def _tell_back(self, wait: _Wait, now: float) -> None:
-        """This rank goes on: those who were missing have come."""
-        for rank, seen in wait.missed.items():
-            if seen.told:
-                since = wait.began if wait.doing == "sync" else seen.heard_at
-                self._tell_one_back(rank, seen, wait.step, now - since)
-
-    def _tell_one_back(self, rank: int, seen: _Missed, step: int, seconds_s: float) -> None:
-        one = seen.standing
+    def _tell_back(self, rank: int, one: Standing, seconds_s: float, how: str) -> None:
+        """Alert that a rank goes on, and record its pause. how: what others saw meanwhile."""
         began = time.time() - seconds_s
-        self._write(rank, one.host, began, seconds_s, step, one.doing, own=False)
-        cause = f"{_name(rank, one.host)} goes on; the others waited {_long(seconds_s)} for it"
+        self._write(rank, one.host, began, seconds_s, one.step, one.doing, own=False)
+        cause = f"{_name(rank, one.host)} goes on; {how} for {_long(seconds_s)}"
         alert = Alert(severity="info", cause=cause, remedy="nothing is to be done")
-        self._events.write(alert, step=step)
+        self._events.write(alert, step=one.step)
 
     def _write(
         self,
@@ -294,11 +301,7 @@ def _long(seconds_s: float) -> str:
     return units.DURATION.text(round(seconds_s, 1))
 
 
-def _clock(moment: float) -> str:
-    return time.strftime("%H:%M:%S UTC", time.gmtime(moment))
-
-
 def _where(step: int, doing: str) -> str:
     if doing in OUTSIDE_STEPS:
         return f"{doing} after step {units.COUNT.text(step)}"
-    return f"{_WORDS[doing]} of step {units.COUNT.text(step + 1)}"
+    return f"{_WORDS.get(doing, doing)} of step {units.COUNT.text(step + 1)}"

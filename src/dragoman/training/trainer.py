@@ -282,7 +282,7 @@ class _Loop:
         started = time.perf_counter()
         agreed = self.agreement.reach(self._votes(step))
         if self.world.device.type == "cpu":  # a GPU's host waits here for its own device as well
-            self.step.sync.met_s += time.perf_counter() - started
+            self.step.sync.waits.add(time.perf_counter() - started)
         return agreed
 
     def _check_gradient(self, update: Update, result: StepResult) -> None:

@@ -15,12 +15,13 @@ from dragoman.reporting.facts import Facts
 from dragoman.reporting.health import examine
 from dragoman.reporting.network import is_network, network
 from dragoman.reporting.rank_file import RankFile
-from dragoman.reporting.reading import Records, combine, event_paths
+from dragoman.reporting.reading import Records, combine
 from dragoman.telemetry.events import (
     Event,
     GpuSampled,
     HostSampled,
     NetworkSampled,
+    event_files,
     number,
     read_line,
 )
@@ -173,7 +174,7 @@ class LiveRun:
     def look(self) -> bool:
         """Read the lines that were added; returns whether there were any."""
         changed = self._find_records()
-        for path in event_paths(self._directory):
+        for path in event_files(self._directory / "events"):
             if path not in self._files:
                 self._files[path] = _Followed(Follower(path), RankFile.empty(path))
         for path, file in self._files.items():

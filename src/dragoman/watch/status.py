@@ -14,7 +14,7 @@ from rich.text import Text
 from dragoman.base import units
 from dragoman.base.errors import MachineError
 from dragoman.telemetry.console import clock_time
-from dragoman.telemetry.events import number, read_events
+from dragoman.telemetry.events import event_file, number, read_events
 from dragoman.telemetry.progress import Progress
 from dragoman.telemetry.session import read_session
 
@@ -41,7 +41,7 @@ def read_status(run: Path) -> Status:
     """The state of a run; `not started` if it was never trained."""
     session, progress = read_session(run), Progress()
     last = None
-    events = run / "events" / "rank-0000.jsonl"
+    events = event_file(run / "events", rank=0)
     problem = session.problem if session else ""
     try:
         for event in read_events(events) if events.exists() else ():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,6 +104,19 @@ def test_several_runs_are_an_ensemble(
     capsys.readouterr()
     assert main(["synthesize", f"{small_run().path},copy", *words, "--output", "2.tsv"]) == 1
     assert "copy/checkpoints" in capsys.readouterr().err
+
+
+@pytest.mark.system
+def test_an_export_needs_no_pytorch(tmp_path: Path) -> None:
+    export = dragoman.export(small_run(), to="ctranslate2", output=tmp_path / "export").path
+    (tmp_path / "text").write_text("a house\n", encoding="utf-8")
+    program = (
+        "import sys; sys.modules['torch'] = None\n"  # whoever imports it fails
+        "import dragoman; dragoman.synthesize(*sys.argv[1:])"
+    )
+    words = [str(export), str(tmp_path / "text"), str(tmp_path / "pairs.tsv")]
+    subprocess.run([sys.executable, "-c", program, *words], check=True, timeout=120)
+    assert (tmp_path / "pairs.tsv").is_file()
 
 
 def test_bad_input_is_named(tmp_path: Path) -> None:
