@@ -103,13 +103,15 @@ def test_it_takes_the_port_that_it_is_given(address: str) -> None:
         assert connect(StoreAddress(address, port, token), prefix=prefix).check(["key"]) is there
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("port", ["free", "given"])
 def test_it_takes_its_address_from_its_input_and_ends_with_it(port: str) -> None:
     program = [sys.executable, "-P", "-m", "dragoman.distributed.store"]
     with socket.create_server(("127.0.0.1", 0)) as free:
         wanted = free.getsockname()[1] if port == "given" else 0
+    buffers = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with subprocess.Popen(
-        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=buffers
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -1,22 +1,29 @@
-"""What docs/how-to/extend.md promises: one of everything, each in one file, and a run with it."""
+"""What docs/how-to/extend.md promises: one of everything, and every command with it.
+
+The code of a corpus format is taken from the page.
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
 import lzma
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import dragoman
-from parallel_text import sentences, write_pairs
+from parallel_text import sentences, write_lines
 from tiny_recipe import TINY
 
 PACKAGE = Path(dragoman.__file__).parent
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "extend.md"
 # file of the package -> (text, what a user puts in its place)
 ADDED = {
     "training/schedule.py": [
@@ -72,7 +79,57 @@ ADDED = {
             '    b"BZh": ',
         )
     ],
+    "corpus/clean.py": [  # a pair is the last two columns
+        ('source, *others = line.split("\\t")\n', 'source, *others = line.split("\\t")[-2:]\n')
+    ],
+    "corpus/config.py": [
+        ('FORMATS: Final = ("tmx", ', 'FORMATS: Final = ("jsonl", "tmx", '),
+        ('    tmx: str = ""\n', '    jsonl: str = ""\n    tmx: str = ""\n'),
+    ],
+    "corpus/sources.py": [
+        (
+            "from dragoman.corpus.manifest",
+            "from dragoman.corpus.json_lines import JsonLines\nfrom dragoman.corpus.manifest",
+        ),
+    ],
 }
+
+TEXT = """
+train = [
+  {source = "a.en.lzma", target = "a.de"},
+  {tsv = "b.tsv"},
+  {jsonl = "c.jsonl.gz"},
+]
+"""
+REST = """
+[corpus.filters]
+max_commas = 2
+[schedule]
+kind = "sqrt_decay"
+peak_learning_rate = 0.01
+[train]
+max_steps = 8
+log_every_steps = 2
+validate_every_steps = 8
+[evaluate]
+bleu_pairs = 5
+"""
+RECIPE = TINY.replace('train = [{source = "train.en", target = "train.de"}]', TEXT) + REST
+
+
+def write_corpus(folder: Path) -> None:
+    """20 pairs in each form: a packed text, columns after a number, and objects of JSON."""
+    sources, targets = sentences(60)
+    sources[3] += " ,,,"
+    packed = lzma.compress("\n".join([*sources[:20], ""]).encode(), format=lzma.FORMAT_ALONE)
+    (folder / "a.en.lzma").write_bytes(packed)
+    write_lines(folder / "a.de", targets[:20])
+    pairs = list(zip(sources, targets, strict=True))
+    write_lines(
+        folder / "b.tsv", [f"{n}\t{one}\t{two}" for n, (one, two) in enumerate(pairs[20:40])]
+    )
+    objects = [json.dumps({"target": two, "source": one}) for one, two in pairs[40:]]
+    (folder / "c.jsonl.gz").write_bytes(gzip.compress("\n".join(objects).encode()))
 
 
 @pytest.fixture
@@ -80,6 +137,12 @@ def own_package(tmp_path: Path) -> Path:
     """A copy of dragoman with one of everything added, as a user of a clone would."""
     copy = tmp_path / "own" / "dragoman"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    _schedule, json_lines, reader = re.findall(
+        r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
+    )
+    (copy / "corpus/json_lines.py").write_text(json_lines, encoding="utf-8")
+    table = "READERS: Final[dict[str, Callable[[str, Path, Direction], list[NamedPath]]]] = {\n"
+    ADDED["corpus/sources.py"].append((table, table + reader))
     for name, changes in ADDED.items():
         text = (copy / name).read_text(encoding="utf-8")
         for before, after in changes:
@@ -89,7 +152,8 @@ def own_package(tmp_path: Path) -> Path:
     return copy.parent
 
 
-def _dragoman(package: Path, folder: Path, *arguments: str) -> str:
+def _dragoman(package: Path, folder: Path, *arguments: str, code: int = 0) -> str:
+    """What the command prints: its results, or its complaints if it should fail."""
     done = subprocess.run(
         [sys.executable, "-m", "dragoman", *arguments],
         cwd=folder,
@@ -98,38 +162,36 @@ def _dragoman(package: Path, folder: Path, *arguments: str) -> str:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stderr if code else done.stdout
 
 
+@pytest.mark.system
 @pytest.mark.timeout(400)
 def test_one_of_everything_is_prepared_trained_reported_and_planned(
     own_package: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
-    write_pairs(folder, "train", sentences(60))
-    source = (folder / "train.en").read_text(encoding="utf-8")
-    lines = source.splitlines()
-    lines[3] += " ,,,"
-    packed = lzma.compress("\n".join([*lines, ""]).encode(), format=lzma.FORMAT_ALONE)
-    (folder / "train.en.lzma").write_bytes(packed)
-    recipe = TINY.replace("train.en", "train.en.lzma") + (
-        "[corpus.filters]\nmax_commas = 2\n"
-        '[schedule]\nkind = "sqrt_decay"\npeak_learning_rate = 0.01\n'
-        "[train]\nmax_steps = 8\nlog_every_steps = 2\nvalidate_every_steps = 8\n"
-        "[evaluate]\nbleu_pairs = 5\n"
-    )
-    (folder / "own.toml").write_text(recipe, encoding="utf-8")
+    write_corpus(folder)
+    (folder / "own.toml").write_text(RECIPE, encoding="utf-8")
     prepared = _dragoman(own_package, folder, "prepare", "own.toml", "--workers", "1")
     assert "commas" in prepared
-    _dragoman(own_package, folder, "train", "own.toml", "--workers", "1")
+    (corpus,) = (folder / "prepared").glob("*/manifest.json")
+    manifest = json.loads(corpus.read_text(encoding="utf-8"))
+    assert [one["lines"] for one in manifest["sources"]] == [20, 20, 20, 20]
+    rejected = (corpus.parent / "rejected" / "filters.html").read_text(encoding="utf-8")
+    assert "commas" in rejected
+    trained = _dragoman(own_package, folder, "train", "own.toml", "--workers", "1")
+    assert "same_length" in trained
     (run,) = (folder / "runs").iterdir()
     events = [
         json.loads(line) for line in (run / "events/rank-0000.jsonl").read_text().splitlines()
     ]
     metrics = {one["metric"] for one in events if one["kind"] == "metric_scored"}
     assert metrics == {"same_length"}
+    curves = EventAccumulator(str(run / "tensorboard")).Reload()
+    assert "eval_same_length" in curves.Tags()["scalars"]
     report = json.loads(_dragoman(own_package, folder, "report", "--json", str(run)))
     answers = {one["key"]: one for one in report["answers"]}
     rate = answers["learning_rate"]
@@ -141,6 +203,15 @@ def test_one_of_everything_is_prepared_trained_reported_and_planned(
     assert "s/step" in _dragoman(
         own_package, folder, "plan", "own.toml", "--ranks", "1+1", "--link", "1Gbit", "--gpu", "cpu"
     )
+
+    _dragoman(own_package, folder, "export", str(run), "--to", "bundle", "--output", "bundle")
+    assert 'jsonl = "c.jsonl.gz"' in (folder / "bundle/recipe.toml").read_text(encoding="utf-8")
+
+    with (folder / "c.jsonl.gz").open("ab") as file:
+        file.write(gzip.compress(b'\n{"source": "torn'))
+    complaint = _dragoman(own_package, folder, "prepare", "own.toml", "--workers", "1", code=1)
+    assert "c.jsonl.gz: line 21 is not an object with source and target" in complaint
+    assert len(complaint.splitlines()) == 1
 
     # The unchanged dragoman does not know this schedule, and reports on the run all the same.
     theirs = json.loads(_dragoman(PACKAGE.parent, folder, "report", "--json", str(run)))

@@ -13,8 +13,8 @@ from dragoman.corpus.filters import FilterConfig
 
 LANGUAGE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]*$"
 """A language's code. It ends names of files, and pages and model cards show it."""
-
-
+FORMATS: Final = ("tmx", "moses")
+"""Keys of an entry that name a file of another format; `sources.READERS` has their readers."""
 _COLUMN_NAME: Final = r"[^\x00-\x1f\x7f-\x9f]{1,100}"
 
 
@@ -50,7 +50,7 @@ class ScoreLimit(Section):
 
 
 class TextFiles(Section):
-    """One entry of parallel text; exactly one of the five forms is set."""
+    """One entry of parallel text; exactly one of its forms is set."""
 
     source: str = ""
     target: str = ""
@@ -75,15 +75,14 @@ class TextFiles(Section):
     @property
     def title(self) -> str:
         """Its name, or the name of its file."""
-        files = (self.source, self.tsv, self.tmx, self.moses, self.mtdata)
-        return self.name or next(filter(None, files))
+        return self.name or self.source or next(filter(None, self._single_names()))
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # The digests of recipes that were written before there were these keys stay as they are.
         later = (
-            *("tmx", "moses", "tag", "name", "weight", "scores"),
-            *("source_language", "target_language"),
+            *FORMATS,
+            *("tag", "name", "weight", "scores", "source_language", "target_language"),
         )
         values: dict[str, Any] = serialize(self)
         return {
@@ -94,17 +93,22 @@ class TextFiles(Section):
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
-        names = (self.source, self.target, self.tsv, self.mtdata, self.tmx, self.moses)
-        forms = bool(self.source or self.target) + sum(map(bool, names[2:]))
+        names = self._single_names()
+        forms = bool(self.source or self.target) + sum(map(bool, names))
         if forms != 1 or bool(self.source) != bool(self.target):
             raise ValueError(
-                "an entry of text is source and target, or one of tsv, tmx, moses and mtdata"
+                "an entry of text is source and target, or one of "
+                f"{', '.join(('tsv', *FORMATS))} and mtdata"
             )
         if self.scores and not self.tsv:
             raise ValueError("scores are columns of a tsv: this entry has none")
-        if any("\0" in name for name in (*names, self.tag)):
+        if any("\0" in name for name in (self.source, self.target, *names, self.tag)):
             raise ValueError("an entry of text holds a NUL character")
         return self
+
+    def _single_names(self) -> list[str]:
+        """The values of the keys that stand for a whole entry."""
+        return [getattr(self, key) for key in ("tsv", *FORMATS, "mtdata")]
 
 
 class CorpusConfig(Section):

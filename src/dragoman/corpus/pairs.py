@@ -150,7 +150,7 @@ class LineReader:
         self.path = path
         self._sha256 = hashlib.sha256()
         self._read_bytes = 0
-        self._pieces = self._unpacked()
+        self._pieces = filter(None, self._unpacked())
         self._pending = b""
         self._lines = 0
         self._text_bytes = 0
@@ -201,6 +201,7 @@ class LineReader:
         return FileFacts(self.path, self._sha256.hexdigest(), self._lines, self._text_bytes, mended)
 
     def _unpacked(self) -> Iterator[bytes]:
+        """The text in pieces of any size. A reader of another format makes lines of them here."""
         size = self.path.stat().st_size if self.path.is_file() else 0
         num_bytes = 0
         try:

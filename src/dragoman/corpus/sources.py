@@ -16,13 +16,20 @@ from typing import Any, Final
 from dragoman.base.errors import ConfigError, CorpusError, DragomanError
 from dragoman.base.files import disk_errors_named, file_sha256, whole_file, write_whole
 from dragoman.corpus.catalogue import Catalogue, Downloads, quiet_logging
-from dragoman.corpus.config import CorpusConfig, ScoreLimit, TextFiles
+from dragoman.corpus.config import FORMATS, CorpusConfig, ScoreLimit, TextFiles
 from dragoman.corpus.directions import Direction, language_token
 from dragoman.corpus.manifest import FORMAT_VERSION, Manifest, SourceFile, TextSize
 from dragoman.corpus.moses import MosesText
 from dragoman.corpus.pairs import ColumnLimit, FileFacts, LineReader, NamedPath, TextEntry
 from dragoman.corpus.tmx import TmxFile
 
+READERS: Final[dict[str, Callable[[str, Path, Direction], list[NamedPath]]]] = {
+    "tmx": lambda name, path, languages: [TmxFile(name, path, languages)],
+    "moses": lambda name, path, languages: [
+        MosesText(f"{name}:{language}", path, language) for language in languages
+    ],
+}
+"""Key of an entry, of `config.FORMATS` -> its texts, from the file's name, path and languages."""
 _RECEIPT: Final = "fetched.json"
 _ARCHIVES: Final = "archives"
 _WORK_VERSION: Final = 2
@@ -256,12 +263,9 @@ class Sources:
             )
             paths = [Path(fetched.source), Path(fetched.target)]
             found = [NamedPath(f"{files.mtdata}/{path.name}", path) for path in paths]
-        elif files.tmx:
-            found = [TmxFile(files.tmx, folder / files.tmx, languages)]
-        elif files.moses:
-            found = [
-                MosesText(f"{files.moses}:{code}", folder / files.moses, code) for code in languages
-            ]
+        elif key := next((key for key in FORMATS if getattr(files, key)), None):
+            name = getattr(files, key)
+            found = READERS[key](name, folder / name, languages)
         else:
             names = filter(None, (files.source, files.tsv, files.target))
             found = [NamedPath(name, folder / name) for name in names]

@@ -73,12 +73,10 @@ class TmxReader(LineReader):
                     )
                 if fed - parser.CurrentByteIndex > RUN_BYTES:
                     raise _UnfitError(f"a tag in it is longer than {RUN_BYTES >> 20} MiB")
-                if lines := units.take():
-                    yield lines
+                yield units.take()
             if fed:
                 parser.Parse(b"", True)
-                if lines := units.take():
-                    yield lines
+                yield units.take()
         except (expat.ExpatError, ValueError, LookupError) as error:
             raise self._unfit(f"is not XML that can be read: {error}") from error
         except _UnfitError as error:

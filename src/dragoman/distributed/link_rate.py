@@ -12,6 +12,7 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import torch
@@ -24,11 +25,13 @@ from dragoman.distributed.launch import end_with_parent
 from dragoman.distributed.topology import Topology, find_topology
 from dragoman.distributed.world import World, join_world
 
-_LEAST_FLOATS: Final = 1 << 16
-_MOST_FLOATS: Final = 1 << 26
+LEAST_BYTES: Final = 1 << 18
+MOST_BYTES: Final = 1 << 28
 _LONG_ENOUGH_S: Final = 0.5
 """A transfer that takes this long is not an effect of buffers."""
 _TRIES: Final = 3
+"""A busy moment slows one transfer; a full token bucket on the way speeds one up."""
+_ALIKE: Final = 1.05
 _LATENCY_ROUNDS: Final = 10
 
 
@@ -40,6 +43,27 @@ class LinkRate(NamedTuple):
     latency_s: float
 
 
+def sustained_rate(seconds: Callable[[int], float], num_bytes: int) -> tuple[float, int]:
+    """Bytes a second of a transfer, the median of some that take long enough; and their size.
+
+    seconds: of a transfer of so many bytes; all ranks that take part must get the same answer.
+    num_bytes: of the first transfer. Two that agree need no third.
+    """
+    rates: list[float] = []
+    while len(rates) < _TRIES and not agree(rates):
+        taken_s = seconds(num_bytes)
+        if taken_s >= _LONG_ENOUGH_S or num_bytes >= MOST_BYTES:
+            rates.append(num_bytes / taken_s)
+        else:
+            num_bytes *= 2 if taken_s > _LONG_ENOUGH_S / 4 else 4
+    return statistics.median(rates), num_bytes
+
+
+def agree(rates: Sequence[float]) -> bool:
+    """Whether two or more rates are alike, so that no burst or busy moment is among them."""
+    return len(rates) > 1 and max(rates) <= _ALIKE * min(rates)
+
+
 def measure_directions(
     world: World, topology: Topology, *, bytes_per_s: float
 ) -> dict[tuple[int, int], float]:
@@ -47,15 +71,15 @@ def measure_directions(
 
     bytes_per_s: about what to expect. Every rank calls it, and all get the same answer.
     """
-    num_floats = min(max(int(bytes_per_s * _LONG_ENOUGH_S / 4), _LEAST_FLOATS), _MOST_FLOATS)
-    payload = torch.zeros(num_floats, device=world.device)
+    num_bytes = min(max(int(bytes_per_s * _LONG_ENOUGH_S), LEAST_BYTES), MOST_BYTES)
+    payload = torch.zeros(num_bytes, dtype=torch.uint8, device=world.device)
     token = torch.zeros(1, device=world.device)
     found = {}
     for sender in range(topology.num_hosts):
         receiver = (sender + 1) % topology.num_hosts
         ends = (topology.hosts[sender][0], topology.hosts[receiver][0])
         fastest_s = min(_sent_in_s(world, topology, ends, payload, token) for _ in range(2))
-        found[sender, receiver] = num_floats * 4 / fastest_s
+        found[sender, receiver] = num_bytes / fastest_s
     return found
 
 
@@ -83,8 +107,8 @@ def measure_link(world: World, topology: Topology) -> LinkRate:
     host_sum = HostSum(topology, torch.float32)
     num_in_ring = topology.num_hosts if topology.num_hosts > 1 else world.world_size
 
-    def seconds(num_floats: int) -> float:
-        zeros = torch.zeros(num_floats, device=world.device)
+    def seconds(num_bytes: int) -> float:
+        zeros = torch.zeros(num_bytes // 4, device=world.device)
         world.barrier()
         started = time.perf_counter()
         host_sum.start(zeros)()
@@ -93,17 +117,11 @@ def measure_link(world: World, topology: Topology) -> LinkRate:
         # Ranks must decide alike, and the slowest rank's time is the time of a sum.
         return float(max(world.gather_json(time.perf_counter() - started)))
 
-    latency_s = statistics.median(seconds(1) for _ in range(_LATENCY_ROUNDS))
-    num_floats, rates = _LEAST_FLOATS, list[float]()
-    while len(rates) < _TRIES:
-        taken_s = seconds(num_floats)
-        if taken_s >= _LONG_ENOUGH_S or num_floats >= _MOST_FLOATS:
-            sent = max(world.gather_json(host_sum.sent_bytes(num_floats)))
-            rates.append(sent / taken_s)
-        else:
-            num_floats *= 2 if taken_s > _LONG_ENOUGH_S / 4 else 4
+    latency_s = statistics.median(seconds(4) for _ in range(_LATENCY_ROUNDS))
+    summed_per_s, num_bytes = sustained_rate(seconds, LEAST_BYTES)
+    sent_bytes = max(world.gather_json(host_sum.sent_bytes(num_bytes // 4)))
     host_sum.close()
-    return LinkRate(statistics.median(rates), latency_s / (2 * (num_in_ring - 1)))
+    return LinkRate(summed_per_s * sent_bytes / num_bytes, latency_s / (2 * (num_in_ring - 1)))
 
 
 def main() -> int:

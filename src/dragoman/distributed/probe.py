@@ -7,7 +7,6 @@ measured at the same time, so that N hosts take N - 1 rounds of a few seconds.
 from __future__ import annotations
 
 import json
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,16 +16,12 @@ import torch
 import torch.distributed as dist
 
 from dragoman.distributed.diloco_work import measure_weight_s
+from dragoman.distributed.link_rate import LEAST_BYTES, MOST_BYTES, sustained_rate
 from dragoman.distributed.topology import ring_all_reduce_bytes
 from dragoman.distributed.world import World, join_world
 
-_LEAST_BYTES: Final = 1 << 18
-_MOST_BYTES: Final = 1 << 28
-_LONG_ENOUGH_S: Final = 0.4
-"""A transfer that takes this long is not an effect of buffers."""
 _TRIES: Final = 3
-"""A busy moment slows one transfer; a full token bucket on the way speeds one up."""
-_ALIKE: Final = 1.05
+"""How often both directions at once are measured, if the first time is no full duplex."""
 _LATENCY_ROUNDS: Final = 20
 _FULL_DUPLEX: Final = 0.9
 """With both directions busy, each carries about as much as one alone; less is measured again."""
@@ -90,14 +85,27 @@ def _pair(world: World, pair: tuple[int, int], group: dist.ProcessGroup) -> dict
         for _ in range(_LATENCY_ROUNDS):
             one_way(True, note)
 
+    def rate(transfer: Callable[[torch.Tensor], None], num_bytes: int) -> tuple[float, int]:
+        def seconds(num_bytes: int) -> float:
+            payload = torch.zeros(num_bytes, dtype=torch.uint8, device=world.device)
+            taken_s = torch.tensor([_timed(world, partial(transfer, payload))], device=world.device)
+            # Both sides must decide alike: the first of the pair decides.
+            if first:
+                dist.send(taken_s, other)
+            else:
+                dist.recv(taken_s, other)
+            return taken_s.item()
+
+        return sustained_rate(seconds, num_bytes)
+
     pings()
     latency_s = _timed(world, pings) / _LATENCY_ROUNDS
-    forth, num_bytes = _rate(world, pair, partial(one_way, True), _LEAST_BYTES)
-    back, num_bytes = _rate(world, pair, partial(one_way, False), num_bytes)
+    forth, num_bytes = rate(partial(one_way, True), LEAST_BYTES)
+    back, num_bytes = rate(partial(one_way, False), num_bytes)
     both = 0.0
     for _ in range(_TRIES):
         # Half duplex stays; a processor that was busy with other things does not.
-        both = max(both, _rate(world, pair, both_ways, num_bytes)[0])
+        both = max(both, rate(both_ways, num_bytes)[0])
         if both >= _FULL_DUPLEX * min(forth, back):
             break
     return {
@@ -109,37 +117,6 @@ def _pair(world: World, pair: tuple[int, int], group: dist.ProcessGroup) -> dict
     }
 
 
-def _rate(
-    world: World,
-    pair: tuple[int, int],
-    transfer: Callable[[torch.Tensor], None],
-    num_bytes: int,
-) -> tuple[float, int]:
-    """Bytes a second of a transfer, the median of some that take long enough; and their size.
-
-    num_bytes: of the first transfer. Two that agree need no third.
-    """
-    rates: list[float] = []
-    while len(rates) < _TRIES and not agree(rates):
-        payload = torch.zeros(num_bytes, dtype=torch.uint8, device=world.device)
-        taken_s = torch.tensor([_timed(world, partial(transfer, payload))], device=world.device)
-        # Both sides must decide alike: the first of the pair decides.
-        if world.rank == pair[0]:
-            dist.send(taken_s, pair[1])
-        else:
-            dist.recv(taken_s, pair[0])
-        if taken_s.item() >= _LONG_ENOUGH_S or num_bytes >= _MOST_BYTES:
-            rates.append(num_bytes / taken_s.item())
-        else:
-            num_bytes *= 2 if taken_s.item() > _LONG_ENOUGH_S / 4 else 4
-    return statistics.median(rates), num_bytes
-
-
-def agree(rates: Sequence[float]) -> bool:
-    """Whether two or more rates are alike, so that no burst or busy moment is among them."""
-    return len(rates) > 1 and max(rates) <= _ALIKE * min(rates)
-
-
 def _all_reduce(world: World, between_pairs: Sequence[float]) -> float | None:
     """Bytes a second through each interface in an all-reduce over all; None for one rank.
 
@@ -147,10 +124,10 @@ def _all_reduce(world: World, between_pairs: Sequence[float]) -> float | None:
     """
     if world.world_size <= 2:
         return between_pairs[0] if between_pairs else None
-    share = ring_all_reduce_bytes(_MOST_BYTES, world.world_size) / _MOST_BYTES
-    num_floats = int(min(max(min(between_pairs) / share, _LEAST_BYTES), _MOST_BYTES)) // 4
+    share = ring_all_reduce_bytes(MOST_BYTES, world.world_size) / MOST_BYTES
+    num_floats = int(min(max(min(between_pairs) / share, LEAST_BYTES), MOST_BYTES)) // 4
     payload = torch.zeros(num_floats, device=world.device)
-    world.sum(payload[: _LEAST_BYTES // 4])  # connects the neighbours of the ring
+    world.sum(payload[: LEAST_BYTES // 4])  # connects the neighbours of the ring
     taken_s = _timed(world, lambda: world.sum(payload))
     return ring_all_reduce_bytes(4 * num_floats, world.world_size) / taken_s
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import PurePath, PureWindowsPath
 from typing import Any, Final
 
-from dragoman.corpus.config import CorpusConfig, TextFiles
+from dragoman.corpus.config import FORMATS, CorpusConfig, TextFiles
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe
 
@@ -92,16 +92,11 @@ def _only(values: Mapping[str, Any], allowed: set[str], prefix: str = "") -> dic
 
 def _named(entry: TextFiles) -> TextFiles:
     """An entry of text without folders; the number of a public data set is a name already."""
-    return TextFiles(
-        tag=entry.tag,
-        source=_file_name(entry.source),
-        target=_file_name(entry.target),
-        tsv=_file_name(entry.tsv),
-        mtdata=_file_name(entry.mtdata),
-        tmx=_file_name(entry.tmx),
-        moses=_file_name(entry.moses),
-        source_language=entry.source_language,
-        target_language=entry.target_language,
+    files = ("source", "target", "tsv", *FORMATS, "mtdata")
+    others = ("tag", "source_language", "target_language")
+    return TextFiles.model_validate(
+        {key: _file_name(getattr(entry, key)) for key in files}
+        | {key: getattr(entry, key) for key in others}
     )
 
 

@@ -58,27 +58,14 @@ class ModelConfig(Section):
         return self
 
     def num_parameters(self, *, source_vocab_size: int, target_vocab_size: int) -> int:
-        """Trainable parameters of the model with these vocabularies.
+        """Parameters of the model with these vocabularies, the bias on the logits included.
 
-        Raises ValueError if `tied_embeddings` is "all" and the vocabularies differ in size.
+        Raises ValueError as `parameter_shapes` does.
         """
-        if self.tied_embeddings == "all" and source_vocab_size != target_vocab_size:
-            raise ValueError("tied_embeddings = 'all' needs one joint vocabulary")
-        d = self.d_model
-        attention = 4 * d * d + (4 * d if self.attention_bias else 0)
-        ffn_in = 2 * self.d_ffn if self.activation == "swiglu" else self.d_ffn
-        ffn = d * ffn_in + ffn_in + self.d_ffn * d + d
-        norm = 2 * d
-        final_norms = 2 * norm if self.norm == "pre" else 0
-        encoder = self.encoder_layers * (attention + ffn + 2 * norm)
-        decoder = self.decoder_layers * (2 * attention + ffn + 3 * norm)
-        matrices = {
-            "all": target_vocab_size,
-            "decoder": source_vocab_size + target_vocab_size,
-            "none": source_vocab_size + 2 * target_vocab_size,
-        }[self.tied_embeddings]
-        output_bias = target_vocab_size if self.output_bias else 0
-        return matrices * d + output_bias + encoder + decoder + final_norms
+        shapes = self.parameter_shapes(
+            source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size
+        )
+        return sum(map(math.prod, shapes.values()))
 
     def parameter_shapes(
         self, *, source_vocab_size: int, target_vocab_size: int
@@ -86,11 +73,10 @@ class ModelConfig(Section):
         """The shape of each parameter of `transformer.Transformer` by its name, by arithmetic.
 
         So a file of weights from a stranger is compared before a model is built.
-        Raises ValueError as `num_parameters` does.
+        Raises ValueError if `tied_embeddings` is "all" and the vocabularies differ in size.
         """
-        self.num_parameters(
-            source_vocab_size=source_vocab_size, target_vocab_size=target_vocab_size
-        )
+        if self.tied_embeddings == "all" and source_vocab_size != target_vocab_size:
+            raise ValueError("tied_embeddings = 'all' needs one joint vocabulary")
         d = self.d_model
         names = {"all": ("shared",), "decoder": ("source", "target")}.get(
             self.tied_embeddings, ("source", "target", "output")

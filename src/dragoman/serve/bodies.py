@@ -47,6 +47,12 @@ def _is_text(text: str) -> str:
 Text = Annotated[str, AfterValidator(_is_text), Field(examples=["A man is singing."])]
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class RepeatedFieldError(ValueError):
+    """A query or a form has a field more than once."""
+
+
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -110,8 +116,8 @@ async def fields_of(body: bytes, content_type: str) -> dict[str, Any]:
     """The fields of JSON or a form, by name.
 
     The body is read as its content type says, as LibreTranslate itself does; a body of another type
-    has no fields. The last of several fields with one name counts. Files are refused.
-    Raises ValueError if it cannot be read.
+    has no fields. Files are refused.
+    Raises ValueError if it cannot be read, RepeatedFieldError if a form has a field twice.
     """
     if not body:
         return {}
@@ -129,8 +135,16 @@ async def fields_of(body: bytes, content_type: str) -> dict[str, Any]:
         pairs = await in_thread_if_long(
             len(body), parse_qsl, text, keep_blank_values=True, max_num_fields=MOST_FIELDS
         )
-        return dict(pairs)
+        return by_name(pairs)
     return {}
+
+
+def by_name(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises RepeatedFieldError if two have one name: another program may take the other one."""
+    found = dict(fields)
+    if len(found) < len(fields):
+        raise RepeatedFieldError("a field is there more than once; send each field once")
+    return found
 
 
 def _is_json(content_type: str) -> bool:
@@ -160,7 +174,7 @@ def _multipart_fields(body: bytes, content_type: str) -> dict[str, Any]:
     try:
         reading.send(None)  # it waits for nothing: the body is there, and no file is written
     except StopIteration as done:
-        return dict(done.value)
+        return by_name(done.value.multi_items())
     except MultiPartException as error:
         raise ValueError(error.message) from error
     raise AssertionError("a whole body was waited for")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from dragoman.serve.bodies import Text, check_size, fields_of
+from dragoman.serve.bodies import RepeatedFieldError, Text, by_name, check_size, fields_of
 from dragoman.serve.detection import choose, detected
 from dragoman.serve.limits import Limits
 from dragoman.serve.models import Models
@@ -93,7 +93,9 @@ async def _fields(request: Request) -> dict[str, Any]:
     """From JSON, a form or the query, as LibreTranslate takes them; the body goes first."""
     body, content_type = await request.body(), request.headers.get("content-type", "")
     try:
-        return {**request.query_params, **await fields_of(body, content_type)}
+        return by_name(request.query_params.multi_items()) | await fields_of(body, content_type)
+    except RepeatedFieldError as error:
+        raise HTTPException(400, str(error)) from error
     except ValueError as error:
         raise HTTPException(400, "neither JSON nor a form, as its Content-Type says") from error
 

@@ -1,7 +1,7 @@
 """Limits of a request, checked before any other code sees it.
 
-400   more than one Host, Origin or Authorization: another program may check another one than we do;
-      no Host with HTTP/1.1 (RFC 9112, section 3.2)
+400   more than one Host, Origin, Authorization or api_key: another program may check another one
+      than we do; no Host with HTTP/1.1 (RFC 9112, section 3.2)
 401   no token; only /health needs none
 403   sent by another site's page, without the knowledge of its reader
 408   a body that does not arrive in time
@@ -24,12 +24,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dragoman.serve.bodies import fields_of
+from dragoman.serve.bodies import RepeatedFieldError, by_name, fields_of
 from dragoman.serve.metrics import AnswerStatus, Metrics
 from dragoman.serve.protocol import client_of
 
@@ -229,12 +229,14 @@ def _knows(token: str, headers: dict[bytes, bytes]) -> bool:
 async def _key_in(body: bytes, scope: Scope, token: str) -> bool:
     """Whether the token is in api_key, where clients of LibreTranslate send it."""
     query = scope.get("query_string", b"").decode("latin-1")
-    given = [parse_qs(query).get("api_key", [""])[0]]
     try:
-        fields = await fields_of(body, Headers(scope=scope).get("content-type", ""))
-        given.append(str(fields.get("api_key", "")))
+        in_query = by_name(parse_qsl(query, keep_blank_values=True))
+        in_body = await fields_of(body, Headers(scope=scope).get("content-type", ""))
+    except RepeatedFieldError as error:
+        raise _RefusedError(400, str(error)) from None
     except ValueError:
         return False
+    given = [str(fields.get("api_key", "")) for fields in (in_query, in_body)]
     expected = token.encode()
     return any(hmac.compare_digest(one.encode("utf-8", "replace"), expected) for one in given)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
 from pathlib import Path
@@ -136,6 +137,8 @@ def test_pairs_that_belong_to_others_are_dropped(
     assert wrong > 0.8 * 300
     assert len(dropped) - wrong < 0.2 * 1200
     assert manifest.train.dropped["lexical"] == len(dropped)
+    surveys = json.loads((tmp_path / "prepared-1/rejected/filters.json").read_bytes())
+    assert "lexical" in json.dumps(surveys)
 
 
 @pytest.mark.slow

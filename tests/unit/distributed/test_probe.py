@@ -6,7 +6,8 @@ from itertools import combinations
 
 import pytest
 
-from dragoman.distributed.probe import agree, tournament
+from dragoman.distributed.link_rate import agree
+from dragoman.distributed.probe import tournament
 
 
 @pytest.mark.parametrize("players", range(1, 10))

@@ -301,6 +301,40 @@ def test_who_leaves_does_not_hold_up_those_with_other_settings(
     asyncio.run(scenario())
 
 
+def test_a_batch_has_rows_of_the_same_settings_alone(bundle: Bundle, rows: list[list[int]]) -> None:
+    settings = [(SearchConfig(beam_size=1), 1), (SearchConfig(beam_size=4), 1), (SEARCH, 2)]
+
+    async def scenario(engine: HeldEngine) -> list[list[list[Candidate]]]:
+        batcher = Batcher(engine, 10_000, 1000.0)
+        running = asyncio.create_task(batcher.translate(rows[:1], SEARCH))
+        await begun(engine, 1)
+        asked = [
+            asyncio.create_task(
+                batcher.translate([rows[number]], search, num_hypotheses=num_hypotheses)
+            )
+            for number in range(1, 13)
+            for search, num_hypotheses in [settings[number % 3]]
+        ]
+        await asyncio.sleep(0)
+        for _ in range(20):
+            engine.turns.release()
+        found = await asyncio.gather(*asked)
+        await running
+        batcher.close()
+        return found
+
+    engine = HeldEngine(bundle.path, bundle.subwords(), threads=1, batch_cells=2048)
+    together = asyncio.run(scenario(engine))
+    assert len(engine.begun) <= 1 + 3 * 4
+    for batch in engine.batches:
+        assert len({rows.index(row) % 3 for row in batch if row != rows[0]}) <= 1
+    for number, found in enumerate(together, 1):
+        search, num_hypotheses = settings[number % 3]
+        engine.turns.release()
+        alone = engine.search([rows[number]], search, num_hypotheses=num_hypotheses)
+        assert [[c.ids for c in one] for one in found] == [[c.ids for c in one] for one in alone]
+
+
 class Untouched(list[str]):
     """Texts that nobody may look at."""
 

@@ -45,10 +45,17 @@ def test_a_malformed_form_is_refused_without_a_word_in_the_log(
 
 def test_a_body_is_what_its_type_says() -> None:
     assert read(b' {"q": ["a"]}', "application/json; charset=utf-8") == {"q": ["a"]}
-    assert read(b"q=a+b&target=de&q=", FORM) == {"q": "", "target": "de"}
+    assert read(b"q=a+b&target=de&source=", FORM) == {"q": "a b", "target": "de", "source": ""}
     assert read(b"", "application/json") == read(b"", FORM) == read(b"", PARTS) == {}
     for other in ("", "text/plain", "text/json", "application/octet-stream"):
         assert read(b'{"q": "a"}', other) == read(b"q=a", other) == {}
+
+
+def test_a_field_that_is_there_twice_is_refused() -> None:
+    part = b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\na\r\n'
+    for body, kind in ((b"q=a&target=de&q=a", FORM), (part * 2 + b"--x--\r\n", PARTS)):
+        with pytest.raises(ValueError, match="there more than once"):
+            read(body, kind)
 
 
 def test_a_long_body_is_read_like_a_short_one() -> None:

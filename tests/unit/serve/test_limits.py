@@ -346,6 +346,17 @@ KEYS: dict[str, tuple[str, bytes, bytes, Header, int]] = {
 }
 
 
+@pytest.mark.parametrize("keys", [f"api_key={TOKEN}&api_key=x", f"api_key=x&api_key={TOKEN}"])
+def test_a_key_that_is_there_twice_is_refused(keys: str) -> None:
+    text = keys.encode()
+    for query, body, kind in ((text, b"", JSON), (text, b"{}", JSON), (b"", text, FORM)):
+        client = Client(path=LIBRE, query=query, parts=[body], headers=[kind])
+        behind = Behind()
+        assert asked(client, Limits(token=TOKEN), behind).status == 400
+        assert client.problem == "a field is there more than once; send each field once"
+        assert not behind.bodies
+
+
 @pytest.mark.parametrize(("path", "query", "body", "kind", "status"), KEYS.values(), ids=KEYS)
 def test_a_key_in_the_body_opens_libretranslate_s_paths_alone(
     path: str, query: bytes, body: bytes, kind: Header, status: int
