@@ -47,28 +47,35 @@ COLUMNS = "| text | budget | condition | used | model | steps | expected BLEU | 
 def main() -> None:
     options = _options()
     options.scratch.mkdir(parents=True, exist_ok=True)
+    texts = texts_of(options)
+    print(COLUMNS, "|---|---|---|---:|---|---:|---:|---:|---|", sep="\n", flush=True)
+    for name, text in texts.items():
+        for budget in options.budgets:
+            for condition in options.conditions:
+                folder = options.scratch / f"{name}-{budget}-{condition}"
+                if finished(folder) is None:
+                    run(folder, name, text, budget, condition, ranks=options.ranks)
+                print(row(folder, name, budget, condition), flush=True)
+
+
+def texts_of(options: argparse.Namespace) -> dict[str, str]:
+    """Recipes that name a text alone, by their names."""
     texts = {} if options.no_demo else {"demo": DEMO}
     if options.multi30k is not None:
         for language in options.languages:
             texts[f"multi30k-{language}"] = MULTI30K.format(
                 folder=options.multi30k.resolve(), language=language
             )
-    print(COLUMNS, "|---|---|---|---:|---|---:|---:|---:|---|", sep="\n", flush=True)
-    for name, text in texts.items():
-        for budget in options.budgets:
-            for condition in options.conditions:
-                folder = options.scratch / f"{name}-{budget}-{condition}"
-                if _finished(folder) is None:
-                    _run(folder, name, text, budget, condition, ranks=options.ranks)
-                print(_row(folder, name, budget, condition), flush=True)
+    return texts
 
 
-def _run(folder: Path, name: str, text: str, budget: str, condition: str, *, ranks: int) -> None:
-    """Run the budget to its end, with what the condition asks for in the middle of it."""
-    folder.mkdir(exist_ok=True)
+def run(folder: Path, name: str, text: str, budget: str, condition: str, *, ranks: int) -> None:
+    """Run the budget to its end, with what the condition asks for in the middle of it; a run that
+    was begun goes on."""
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.toml").write_text(text, encoding="utf-8")
     middle_s = parse_budget(budget) / 2
-    process = _start(folder, name, budget, ranks)
+    process = start(folder, name, budget, ranks)
     neighbour = None
     try:
         process.wait(middle_s)
@@ -78,7 +85,7 @@ def _run(folder: Path, name: str, text: str, budget: str, condition: str, *, ran
         elif condition == "kill":
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            process = _start(folder, name, budget, ranks)
+            process = start(folder, name, budget, ranks)
     try:
         if process.wait():
             raise SystemExit(f"{folder}: the run failed; see {folder / 'log'}")
@@ -88,7 +95,7 @@ def _run(folder: Path, name: str, text: str, budget: str, condition: str, *, ran
             neighbour.wait()
 
 
-def _start(folder: Path, name: str, budget: str, ranks: int) -> subprocess.Popen[bytes]:
+def start(folder: Path, name: str, budget: str, ranks: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "dragoman", "run", f"{name}.toml", "--budget", budget]
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(
@@ -101,7 +108,7 @@ def _start(folder: Path, name: str, budget: str, ranks: int) -> subprocess.Popen
         )
 
 
-def _finished(folder: Path) -> tuple[Path, Budget] | None:
+def finished(folder: Path) -> tuple[Path, Budget] | None:
     for path in sorted(folder.glob("runs/*/budget.json")):
         budget = read_budget(path.parent)
         if budget is not None and budget.finished is not None:
@@ -109,11 +116,11 @@ def _finished(folder: Path) -> tuple[Path, Budget] | None:
     return None
 
 
-def _row(folder: Path, name: str, budget: str, condition: str) -> str:
-    found = _finished(folder)
+def row(folder: Path, name: str, budget: str, condition: str) -> str:
+    found = finished(folder)
     assert found is not None
-    run, kept = found
-    facts = read_facts(run)
+    path, kept = found
+    facts = read_facts(path)
     assert facts.recipe is not None
     assert kept.used_s is not None
     model = facts.recipe.model

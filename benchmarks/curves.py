@@ -4,8 +4,10 @@
 
 Each run is TEXT-SIZE-STEPS: Multi30k en-de, the demo's text or every seventh pair of ende-mixed, in
 a size of `run/choose.py`, for so many steps of 2,048 cells with the rates that a budget would
-choose. Those that are done are not trained again; only finished runs are written. --write puts them
-into src/dragoman/run/shipped_curves.json; without it they are printed.
+choose. Those that are done are not trained again; only finished runs are written. To them come the
+ends of longer trainings that other benchmarks have recorded (RECORDED). --write puts all into
+src/dragoman/run/shipped_curves.json; without it they are printed. --recorded trains nothing: it
+puts RECORDED beside the runs that are shipped already.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import itertools
 import lzma
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -22,7 +25,7 @@ from pydantic import TypeAdapter
 from dragoman.recipe.recipe import SHIPPED_RECIPES
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run.choose import SIZES
-from dragoman.run.curves import Curve, curve_of
+from dragoman.run.curves import Curve, Point, curve_of
 
 RUNS = (
     *("multi30k-mini-200", "multi30k-small-200", "multi30k-mini-600", "multi30k-tiny-600"),
@@ -65,14 +68,44 @@ every_steps = {steps}
 bleu_pairs = 300
 train_slice_pairs = 0
 """
+RECORDED = (
+    # text, inner weights, millions of target tokens, BLEU of the test set, source
+    (
+        "multi30k",
+        1_325_056,
+        22.7,
+        37.9,
+        "strategy_quality.jsonl, sync, mean of six runs, lower case",
+    ),
+    (
+        "multi30k",
+        1_325_056,
+        30.3,
+        39.3,
+        "HISTORY.md, multi30k-tiny with case, half of its training",
+    ),
+    ("multi30k", 1_325_056, 60.6, 40.27, "README.md, quality.py with case"),
+    ("demo", 2_522_304, 2.29, 22.9, "README.md, make demo, mean of two machines"),
+    ("demo", 2_522_304, 1.43, 19.1, "HISTORY.md, demo, 1,500 updates of 1,024 cells"),
+    ("demo", 1_753_760, 2.19, 19.5, "HISTORY.md, demo, 1,150 updates, width 160"),
+    ("multi30k5000", 926_208, 1.51, 17.1, "README.md, seeds.py, mean of five seeds"),
+    ("multi30k5000", 1_325_056, 5.68, 21.56, "README.md, back_translation.py, 1,500 updates"),
+    ("multi30k5000", 1_325_056, 15.1, 21.22, "README.md, back_translation.py, 4,000 updates"),
+)
+"""Ends of schedules; tokens are updates times 0.925 of their cells, as in the runs above."""
+PAIRS = {"multi30k5000": (5000, 87_600)}
+"""Pairs and target tokens of texts of which no curve is trained here."""
 SHIPPED = Path(__file__).resolve().parents[1] / "src/dragoman/run/shipped_curves.json"
 
 
 def main() -> None:
     options = _options()
     options.scratch.mkdir(parents=True, exist_ok=True)
-    curves = []
-    for name in options.only or RUNS:
+    curves: list[Curve] = []
+    if options.recorded:
+        shipped = TypeAdapter(list[Curve]).validate_json(SHIPPED.read_bytes())
+        curves += [curve for curve in shipped if "; benchmarks/" not in curve.source]
+    for name in () if options.recorded else options.only or RUNS:
         found = _curve(options.scratch, name)
         if found is None and not options.collect:
             _train(name, options)
@@ -84,11 +117,27 @@ def main() -> None:
         found = curve_of(RunDirectory.open(path), source=source)
         if found is not None:
             curves.append(found)
+    curves += _recorded(curves)
     text = TypeAdapter(list[Curve]).dump_json(curves, indent=1).decode() + "\n"
     if options.write:
         SHIPPED.write_text(text, encoding="utf-8")
     else:
         print(text)
+
+
+def _recorded(curves: list[Curve]) -> Iterator[Curve]:
+    for text, weights, millions, bleu, source in RECORDED:
+        kind = text.removesuffix("5000")
+        like = next(curve for curve in curves if curve.source.startswith(SOURCES[kind]))
+        values = {
+            "source": f"{SOURCES[kind]}; benchmarks/{source}; BLEU of the test set",
+            "weights": weights,
+            "points": [Point(tokens=round(millions * 1e6), dev_loss=None, bleu=bleu)],
+        }
+        if text in PAIRS:
+            pairs, tokens = PAIRS[text]
+            values |= {"text": text, "pairs": pairs, "epoch_tokens": tokens}
+        yield Curve.model_validate(like.model_dump() | values)
 
 
 def _curve(scratch: Path, name: str) -> Curve | None:
@@ -160,14 +209,15 @@ def _mixed(options: argparse.Namespace) -> Path:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--multi30k", type=Path, required=True, help="train.en, test2016.de ...")
-    parser.add_argument("--mixed", type=Path, required=True, help="train.en.xz, valid.de ...")
+    parser.add_argument("--multi30k", type=Path, default=Path(), help="train.en, test2016.de ...")
+    parser.add_argument("--mixed", type=Path, default=Path(), help="train.en.xz, valid.de ...")
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--only", nargs="+", choices=RUNS)
     parser.add_argument(
         "--more", nargs="+", type=Path, default=[], help="runs of benchmarks/budget.py to add"
     )
     parser.add_argument("--collect", action="store_true", help="train none, take what is done")
+    parser.add_argument("--recorded", action="store_true", help="train none, keep the shipped runs")
     parser.add_argument("--write", action="store_true", help="into the package")
     return parser.parse_args()
 

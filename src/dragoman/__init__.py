@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         MachineError,
         TrainingError,
     )
+    from dragoman.builds.interface import Built, build
     from dragoman.distributed.launch import InterruptedRunError
     from dragoman.formats.ctranslate2_engine import Sampling
     from dragoman.recipe.recipe import Recipe
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from dragoman.telemetry.events import Event
 
 __all__ = [
+    "Built",
     "CheckpointError",
     "Comparison",
     "ConfigError",
@@ -80,6 +82,7 @@ __all__ = [
     "Translation",
     "Translator",
     "__version__",
+    "build",
     "compare",
     "distill",
     "evaluate",
@@ -107,6 +110,7 @@ _MODULES = {
     "base.errors": tuple(
         name for name in __all__ if name.endswith("Error") and name != "InterruptedRunError"
     ),
+    "builds.interface": ("Built", "build"),
     "distributed.launch": ("InterruptedRunError",),
     "formats.ctranslate2_engine": ("Sampling",),
     "recipe.recipe": ("Recipe",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import dragoman
 from budget_text import write_budget_text
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run.curves import Curve
@@ -46,8 +48,13 @@ def saved(folder: Path) -> bool:
 
 
 @pytest.mark.timeout(400)
-def test_a_minute_is_kept_with_a_kill_and_ends_with_scores_and_an_export(folder: Path) -> None:
-    budget = ("--budget", f"{SECONDS}s", "--ranks", "1", "--workers", "1")
+def test_a_minute_is_kept_with_a_kill_and_ends_with_scores_and_an_export(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "one.toml").write_text(
+        '[[host]]\naddress = "localhost"\nslots = 1\nprice_per_hour = 720.0\ncurrency = "USD"\n'
+    )
+    budget = ("--budget", f"{720 * SECONDS / 3600:g} USD", "--hosts", "one.toml", "--workers", "1")
     began = time.time()
     process = start(folder, *budget)
     wait_until(lambda: saved(folder) or process.poll() is not None)
@@ -64,6 +71,12 @@ def test_a_minute_is_kept_with_a_kill_and_ends_with_scores_and_an_export(folder:
     assert kept.used_s is not None
     # The promise is 2%, on a machine whose processor is not taken away for seconds.
     assert kept.used_s < 1.3 * SECONDS
+    # The money told is the price times the clock; the forecast was that of the whole budget.
+    told = re.search(r"used .* of .*, ([\d.]+) USD of ([\d.]+) USD \(", said)
+    assert told is not None
+    assert float(told[1]) == pytest.approx(720 * kept.used_s / 3600, rel=0.01)
+    assert float(told[2]) == pytest.approx(720 * SECONDS / 3600)
+    assert kept.used_s <= time.time() - began
     assert "going on from step" in said
     assert "int8 export: " in said
     events = list(read_events(path / "events" / "rank-0000.jsonl"))
@@ -82,9 +95,11 @@ def test_a_minute_is_kept_with_a_kill_and_ends_with_scores_and_an_export(folder:
         curve.pairs == json.loads((path / "manifest.json").read_bytes())["splits"]["train"]["pairs"]
     )
     # What is done is not done again.
-    again = start(folder, *budget)
-    said, complaints = again.communicate(timeout=60)
-    assert again.returncode == 0, complaints
+    monkeypatch.chdir(folder)
+    with pytest.raises(dragoman.ConfigError, match="is for a recipe alone"):
+        dragoman.train(path, budget="1h")
+    again = dragoman.train("minute.toml", budget=budget[1], hosts="one.toml", workers=1)
+    assert again.path.resolve() == path
     assert len(list(read_events(path / "events" / "rank-0000.jsonl"))) == len(events)
 
 

@@ -59,7 +59,7 @@ def start(folder: Path, words: list[str]) -> subprocess.Popen[str]:
 
 @pytest.mark.timeout(600)
 def test_killed_three_times_it_ends_with_a_served_model(
-    tmp_path: Path, mirror: CorpusMirror
+    tmp_path: Path, mirror: CorpusMirror, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed = random.randrange(1000)
     print("seed", seed)
@@ -103,9 +103,14 @@ def test_killed_three_times_it_ends_with_a_served_model(
         assert len(answer.json["translations"]) == 2
     # What is done is not done again.
     sent, steps = dict(mirror.sent), len(kinds)
-    again = start(tmp_path, ["build", "en-de"])
-    said, _ = again.communicate(timeout=120)
-    assert again.returncode == 0, said
+    monkeypatch.chdir(tmp_path)
+    built = dragoman.build("en-de")
+    assert built.model.resolve() == run / "export" / "ctranslate2-int8"
+    assert built.student is None
+    assert built.report.is_file()
+    assert [stage.name for stage in built.stages] == ["fetch", "clean", "train"]
+    with pytest.raises(dragoman.ConfigError, match=r"--budget: .*build\.toml says otherwise"):
+        dragoman.build("en-de", "6h")
     assert mirror.sent == sent
     assert len(list(read_events(run / "events" / "rank-0000.jsonl"))) == steps
     # A text that was changed since is noticed.

@@ -27,6 +27,7 @@ asks for it.
 """
 GROUPS = {
     "From text to scores": ("load_recipe", "prepare", "train", "evaluate"),
+    "From two languages to a model": ("build",),
     "Translations": ("translate", "Translator"),
     "Other models and formats": ("export", "push", "import_model"),
     "More from the same text": ("compare", "distill", "synthesize", "score"),
@@ -35,6 +36,7 @@ GROUPS = {
         "Recipe",
         "RunDirectory",
         "Evaluation",
+        "Built",
         "Translation",
         "Comparison",
         "Distilled",
@@ -55,6 +57,7 @@ GROUPS = {
     ),
 }
 RETURNED = {
+    "builds.stages": ("Stage",),
     "evaluation.metrics": ("Score",),
     "formats.export": ("Exported", "Verified"),
     "reporting.render": ("Report",),

@@ -13,6 +13,7 @@ from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.cost import parse_price
+from dragoman.reporting.measures import gradient_noise_tokens
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
 from dragoman.telemetry.events import KINDS, event_files
@@ -30,6 +31,7 @@ def plan(
     gpu_link: str | None = None,
     compute: str | None = None,
     price: str | None = None,
+    like: RunLike | None = None,
 ) -> Plan:
     """Seconds a step, hours and money of every strategy, before any machine is rented.
 
@@ -39,6 +41,7 @@ def plan(
     gpu_link: "nvlink4", "pcie4", "200GB/s".
     compute: measured seconds of one rank's share of a step, such as "0.25s".
     price: of one host for an hour, such as "3 USD".
+    like: a run of this model and text, whose gradient noise scale says what a larger batch gains.
     Raises ConfigError that names the missing or wrong part.
     """
     request = PlanRequest(
@@ -50,7 +53,11 @@ def plan(
         compute=compute,
         price=price,
     )
-    return plan_recipe(recipe if isinstance(recipe, Recipe) else load_recipe(recipe), request)
+    return plan_recipe(
+        recipe if isinstance(recipe, Recipe) else load_recipe(recipe),
+        request,
+        noise_tokens=None if like is None else _noise_tokens(_directory(like)),
+    )
 
 
 @checked
@@ -101,6 +108,17 @@ def read_events(run: RunLike, kind: str | None = None) -> list[dict[str, Any]]:
         if kind in (None, event.kind)
     ]
     return sorted(found, key=lambda event: (event["time"], event["rank"]))
+
+
+def _noise_tokens(run: Path) -> float:
+    found = gradient_noise_tokens(read_facts(run))
+    if found is None:
+        raise ConfigError(
+            "this run has not measured its gradient noise",
+            place=f"--like {run}",
+            remedy="name one with data.accumulate=2 or with several ranks, and 100 steps or more",
+        )
+    return found
 
 
 def _directory(run: RunLike) -> Path:

@@ -16,10 +16,12 @@ from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.terminal import open_console
 from dragoman.cluster.hosts import Hosts, load_hosts
 from dragoman.corpus.prepare import OnProgress
+from dragoman.recipe.budget import parse_budget
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.recipe import load_recipe as read_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run import run as steps
+from dragoman.run.budget import Place, run_in_budget
 from dragoman.run.progress import preparing
 from dragoman.telemetry.console import ConsoleSink
 from dragoman.telemetry.events import (
@@ -72,7 +74,7 @@ def prepare(
     Raises ConfigError, CorpusError and MachineError.
     """
     recipe, model = _adapted(recipe, origin)
-    with _shown(progress) as on_progress:
+    with shown(progress) as on_progress:
         return steps.prepare(
             recipe,
             directory=_path(directory),
@@ -92,6 +94,7 @@ def train(
     workers: Count | None = None,
     ranks: Count | None = None,
     hosts: str | Path | Hosts | None = None,
+    budget: str | None = None,
     fresh: Flag = False,
     on_event: OnEvent | None = None,
     progress: Flag = False,
@@ -105,6 +108,9 @@ def train(
     runs: the folder of all runs.
     ranks: processes on this machine; None: one a GPU, or one.
     hosts: hosts.toml or `10.0.0.1:2,10.0.0.2:1`, to train on several machines.
+    budget: what all of it may take, such as "30min", "6h", or "50 USD" with hosts that have a
+        price: what the recipe does not set is chosen, and the model is scored and exported for
+        CTranslate2, too.
     fresh: start again, resume nothing.
     on_event: called with each event of rank 0, and with the alerts of the other ranks, one after
         the other. An error that it raises ends the training and comes out of this function; the
@@ -114,6 +120,20 @@ def train(
     SIGTERM ended the training, InterruptedRunError, and the same call goes on. While text is still
     prepared, Ctrl-C is a KeyboardInterrupt as everywhere.
     """
+    if budget is not None:
+        return _in_budget(
+            recipe,
+            budget,
+            hosts,
+            origin=origin,
+            prepared=_path(prepared),
+            runs=Path(runs),
+            workers=workers,
+            ranks=ranks,
+            fresh=fresh,
+            on_event=on_event,
+            progress=progress,
+        )
     if hosts is not None and ranks is not None:
         raise ConfigError(
             "`ranks` cannot be given with `hosts`, which sets the ranks of each host",
@@ -134,7 +154,7 @@ def train(
     else:
         assert not isinstance(recipe, RunDirectory)
         recipe, model = _adapted(recipe, origin)
-        with _shown(progress) as on_progress:
+        with shown(progress) as on_progress:
             shards = steps.prepare(
                 recipe,
                 directory=_path(prepared),
@@ -143,13 +163,53 @@ def train(
                 origin=model,
             )
         run = steps.start(recipe, prepared=shards, runs=Path(runs), fresh=fresh, origin=model)
-    listeners = _listeners(on_event, progress)
+    listeners = listeners_of(on_event, progress)
     if hosts is None:
         steps.train(run, ranks=ranks, listeners=listeners)
         return run
-    tell = open_console(outlives_reader=True).print if progress else _say_nothing
+    tell = open_console(outlives_reader=True).print if progress else say_nothing
     steps.train_on(hosts, run, tell=tell, listeners=listeners)
     return run
+
+
+def _in_budget(
+    recipe: RecipeLike | RunDirectory,
+    budget: str,
+    hosts: str | Path | Hosts | None,
+    *,
+    origin: str | Path | None,
+    prepared: Path | None,
+    runs: Path,
+    workers: int | None,
+    ranks: int | None,
+    fresh: bool,
+    on_event: OnEvent | None,
+    progress: bool,
+) -> RunDirectory:
+    if isinstance(recipe, RunDirectory) or _named_run(recipe) or origin is not None:
+        raise ConfigError(
+            "is for a recipe alone, as its size is chosen",
+            place=f"budget {budget}",
+            remedy="leave out the budget; a run that has one goes on with its recipe and budget",
+        )
+    if isinstance(hosts, Hosts):
+        raise ConfigError(
+            "needs hosts as a file", place=f"budget {budget}", remedy='write hosts="hosts.toml"'
+        )
+    place = Place.of(None if hosts is None else str(hosts), ranks=ranks)
+    return run_in_budget(
+        recipe if isinstance(recipe, Recipe) else read_recipe(recipe),
+        parse_budget(budget, place.price),
+        place,
+        runs=runs,
+        prepared=prepared,
+        workers=workers,
+        fresh=fresh,
+        show=shown(progress),
+        listeners=listeners_of(on_event, progress),
+        tell_plan=say_nothing,
+        tell=open_console(outlives_reader=True).print if progress else say_nothing,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +265,7 @@ def evaluate(
         target=target_language,
         ranks=ranks,
         overrides=overrides,
-        listeners=[_Calls(found.append), *_listeners(on_event, progress)],
+        listeners=[_Calls(found.append), *listeners_of(on_event, progress)],
     )
     scored = next((event.payload for event in found if event.kind == TestScored.kind), None)
     if scored is None:
@@ -278,13 +338,15 @@ def _path(path: str | Path | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def _shown(progress: bool) -> AbstractContextManager[OnProgress | None]:
+def shown(progress: bool) -> AbstractContextManager[OnProgress | None]:
+    """A function that shows how far a preparation is, if somebody wants to see it."""
     if not progress:
         return nullcontext()
     return preparing_in_notebook() if in_notebook() else preparing()
 
 
-def _listeners(on_event: OnEvent | None, progress: bool) -> list[EventListener]:
+def listeners_of(on_event: OnEvent | None, progress: bool) -> list[EventListener]:
+    """The listeners of a training: a function, and a view for people."""
     listeners: list[EventListener] = [] if on_event is None else [_Calls(on_event)]
     if progress:
         listeners.append(NotebookProgress() if in_notebook() else ConsoleSink())
@@ -301,5 +363,5 @@ class _Calls(EventListener):
         self.function(event)
 
 
-def _say_nothing(_text: str) -> None:
-    pass
+def say_nothing(_: object) -> None:
+    """Show no line."""

@@ -6,5 +6,6 @@ stages       when each stage began and ended, on one clock
 planning     what the budget is spent on, by rules that say their reasons
 back         text that models of the build translate
 build        the whole build on one page
+interface    the same from Python
 report       what each stage cost and gained
 """

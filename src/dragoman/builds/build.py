@@ -27,6 +27,7 @@ from dragoman.base.files import disk_errors_named, try_lock
 from dragoman.builds import back
 from dragoman.builds.plan import FILE as PLAN_FILE
 from dragoman.builds.plan import BuildPlan, PlannedCorpus, StageName
+from dragoman.builds.planning import index_file
 from dragoman.builds.report import write_report
 from dragoman.builds.stages import (
     Clock,
@@ -50,6 +51,7 @@ from dragoman.run.choose import vocabulary
 from dragoman.telemetry.events import EventListener
 
 MODEL: Final = "model"
+STUDENT: Final = "model-student"
 _DOWNLOADS: Final = "downloads"
 _HELD_OUT_SHARE: Final = 0.05
 _HELD_OUT: Final = (50, 1000)
@@ -57,7 +59,7 @@ _HELD_OUT: Final = (50, 1000)
 at least and at most so many."""
 _TAG: Final = "<bt>"
 _MORE_TEXT: Final[tuple[StageName, ...]] = ("reverse", "back-translate", "train-more")
-_STUDENT: Final[tuple[StageName, ...]] = ("translate", "student")
+_SMALLER: Final[tuple[StageName, ...]] = ("translate", "student")
 _SUFFIXES: Final = {"train-more": "-more", "student": "-student"}
 """Endings of the names of recipes, and so of runs."""
 
@@ -65,11 +67,11 @@ _SUFFIXES: Final = {"train-more": "-more", "student": "-student"}
 @dataclass(frozen=True, slots=True)
 class Views:
     """The views of a build for people. tell: shows a line; show: the progress of a preparation;
-    told_plan: the plan of each training."""
+    tell_plan: the plan of each training; listeners: of each training, called with its events."""
 
     tell: Callable[[str], None]
-    show: Callable[[], AbstractContextManager[OnProgress]]
-    told_plan: Callable[[BudgetPlan], None]
+    show: Callable[[], AbstractContextManager[OnProgress | None]]
+    tell_plan: Callable[[BudgetPlan], None]
     listeners: Callable[[], Sequence[EventListener]]
 
 
@@ -78,18 +80,18 @@ def build(
     directory: Path,
     place: Place,
     *,
-    index: Path | None,
     began: float,
     workers: int | None,
     views: Views,
 ) -> tuple[list[Stage], Clock]:
     """Do all stages of a plan that are not done yet; returns their records and the clock.
 
-    index: the file of the index; None: mtdata's own. began: when the first command was given.
+    began: when the first command was given.
     Raises ConfigError if the budget is too small, and what the stages raise.
     """
     budget_s = parse_budget(plan.budget, place.price)
     check_exports()
+    index = index_file(plan.index, directory)
     with _locked(directory):
         clock = Clock.of(directory, budget_s, began=began)
         builder = _Builder(plan, directory.resolve(), place, index, workers, views, clock)
@@ -157,8 +159,8 @@ class _Builder:
                 models += self._with_more_text(recipe, fetched)
         best = max(models, key=lambda one: one.facts.get("dev_bleu") or 0.0)
         self._link(MODEL, best)
-        if "student" in shares and not self._were_left_out(*_STUDENT):
-            with self._left_out_if_late(*_STUDENT):
+        if "student" in shares and not self._were_left_out(*_SMALLER):
+            with self._left_out_if_late(*_SMALLER):
                 self._student(best)
         write_report(
             self.directory, self.plan, self._records(), self.stages.clock, self.place.price
@@ -288,7 +290,7 @@ class _Builder:
                 began=stage.started,
                 show=self.views.show(),
                 listeners=self.views.listeners(),
-                tell_plan=self.views.told_plan,
+                tell_plan=self.views.tell_plan,
                 tell=self.views.tell,
             )
             return _scores(run)
@@ -342,7 +344,7 @@ class _Builder:
         text |= {split: [texts] for split, texts in held_out.items()}
         recipe = self._made("student", text, **back.student_sections())
         if back.is_small(run.recipe(), recipe):
-            self._leave_out(*_STUDENT, why="the decoder of the model is as small as a student's")
+            self._leave_out(*_SMALLER, why="the decoder of the model is as small as a student's")
             return
 
         def work(stage: Stage) -> dict[str, Any]:
@@ -358,7 +360,7 @@ class _Builder:
         if not self._do("translate", asked, work).facts["pairs"]:
             self._leave_out("student", why="no translation was of use")
             return
-        self._link("model-student", self._train("student", recipe))
+        self._link(STUDENT, self._train("student", recipe))
 
     @contextmanager
     def _left_out_if_late(self, *names: StageName) -> Iterator[None]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -24,12 +25,22 @@ from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.files import disk_errors_named, write_whole
 from dragoman.builds.back import MOST_OF_PAIRS, count_lines
 from dragoman.builds.corpora import Corpus, Limits, by_budget, by_hand, monolingual, sized
-from dragoman.builds.plan import TRAINING, BuildPlan, PlannedCorpus, PlannedStage, StageName
+from dragoman.builds.plan import (
+    FILE,
+    TRAINING,
+    BuildPlan,
+    PlannedCorpus,
+    PlannedStage,
+    StageName,
+    parse_pair,
+    read_plan,
+)
+from dragoman.builds.stages import clock_runs
 from dragoman.corpus.catalogue import Catalogue
 from dragoman.corpus.download import download
-from dragoman.recipe.budget import filled
+from dragoman.recipe.budget import filled, parse_budget
 from dragoman.recipe.recipe import load_recipe
-from dragoman.run.budget import PREPARE_PAIRS_PER_S, Place
+from dragoman.run.budget import PREPARE_PAIRS_PER_S, Place, machine_of
 from dragoman.run.choose import SIZE_KEYS, SIZES
 from dragoman.run.expect import REPETITIONS
 from dragoman.telemetry.host import cpu_cores
@@ -54,6 +65,7 @@ _WHY: Final[dict[StageName, str]] = {
     "translate": "what the student learns from: the best model's own translations",
     "student": "a model of one decoder layer, which translates faster",
 }
+_WHY_FIRST: Final = "a model of the pairs alone: what the gain of more text is measured against"
 _TOKENS_PER_PAIR: Final = 18.0
 """Target tokens of a typical pair: 75 bytes in pieces of 4.5, and the end of the sentence."""
 _FETCH_BYTES_PER_S: Final = 2e6
@@ -65,21 +77,83 @@ _LEAST_TRAINING_S: Final = 60.0
 _ASK_SHARE: Final = 0.02
 _ASK_S: Final = (5.0, 60.0)
 """Servers are asked for sizes for so much of the budget, at least and at most."""
+_TIMED_PIECES: Final = 8000
+"""Vocabulary of the model that is timed."""
 _SPEED_SIZES: Final = ((600.0, "mini"), (math.inf, "small"))
 """The size of the model that is timed, for budgets up to so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The wishes of the user. budget: as typed. choose: ids of corpora; empty: by the budget."""
+    """The wishes of the user.
+
+    budget: as typed; "" if the build has a plan already. choose: ids of corpora; empty: by the
+    budget. overrides: of the recipes of all models.
+    """
 
     pair: str
-    budget: str
+    budget: str = ""
     index: str = ""
     choose: Sequence[str] = ()
     mono: Path | None = None
     student: bool = False
     overrides: Sequence[str] = ()
+
+    @property
+    def index_place(self) -> str:
+        """The index, which a command in another folder finds, too."""
+        if not self.index or "://" in self.index:
+            return self.index
+        return str(Path(self.index).resolve())
+
+
+def planned(
+    wanted: Wanted, directory: Path, place: Place, *, began: float, dry_run: bool = False
+) -> tuple[BuildPlan, list[Corpus]]:
+    """The plan in the directory of a build; or a new one, written there, with the use of each
+    corpus.
+
+    began: when the command was given: the clock of a new build starts then, unless dry_run.
+    Raises ConfigError if the plan says other than the wishes, and what `make_plan` raises.
+    """
+    pair = parse_pair(wanted.pair)
+    plan = read_plan(directory)
+    if plan is not None:
+        _check_same(wanted, plan, directory)
+        return plan, []
+    if not wanted.budget:
+        raise ConfigError(
+            "a build needs one, and there is no build.toml yet",
+            place="--budget",
+            remedy="give a time such as 6h",
+        )
+    budget_s = parse_budget(wanted.budget, place.price)
+    with nullcontext() if dry_run else clock_runs(directory, began=began):
+        catalogue = Catalogue(index_file(wanted.index, directory))
+        plan, corpora = make_plan(catalogue, wanted, pair, budget_s, place)
+        plan.save(directory)
+        save_corpora(corpora, directory)
+    return plan, corpora
+
+
+def _check_same(wanted: Wanted, plan: BuildPlan, directory: Path) -> None:
+    file = directory / FILE
+    agrees = {
+        "pair": wanted.pair == plan.pair,
+        "--budget": wanted.budget in ("", plan.budget),
+        "--choose": set(wanted.choose) <= {one.id for one in plan.corpus},
+        "--mono": wanted.mono is None or str(wanted.mono.resolve()) == plan.mono,
+        "--index": not wanted.index or wanted.index_place == plan.index,
+        "--set": list(wanted.overrides) in ([], list(plan.set)),
+        "--student": not wanted.student or "student" in plan.shares(),
+    }
+    for name, same in agrees.items():
+        if not same:
+            raise ConfigError(
+                f"{file} says otherwise",
+                place=name,
+                remedy="edit it there and leave the option out, or give another --directory",
+            )
 
 
 def listed(
@@ -128,7 +202,7 @@ def save_corpora(corpora: Sequence[Corpus], directory: Path) -> None:
         write_whole(directory / "corpora.tsv", "\n".join(lines) + "\n")
 
 
-def asking_s(budget_s: float) -> float:
+def _asking_s(budget_s: float) -> float:
     """Seconds that servers have to say how large their corpora are."""
     least, most = _ASK_S
     return min(max(_ASK_SHARE * budget_s, least), most)
@@ -142,7 +216,7 @@ def make_plan(
     Raises ConfigError if nothing fits into the budget, MachineError if no server says how large its
     corpora are, and what `listed` raises.
     """
-    corpora = listed(catalogue, wanted, pair, at_most_s=asking_s(budget_s))
+    corpora = listed(catalogue, wanted, pair, at_most_s=_asking_s(budget_s))
     if not wanted.choose and all(one.num_bytes is None for one in corpora):
         raise MachineError(
             f"no server of the {len(corpora)} corpora says how large they are",
@@ -178,7 +252,7 @@ def make_plan(
     values = {
         "pair": wanted.pair,
         "budget": wanted.budget,
-        "index": wanted.index,
+        "index": wanted.index_place,
         "mono": "" if wanted.mono is None else str(wanted.mono.resolve()),
         "set": tuple(wanted.overrides),
         "corpus": tuple(_planned(one, needed=bool(wanted.choose)) for one in chosen),
@@ -191,9 +265,6 @@ def make_plan(
     except ValidationError as error:  # several test sets, for example
         problem = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise ConfigError(problem, place="--choose", remedy="leave one out") from error
-
-
-_WHY_FIRST: Final = "a model of the pairs alone: what the gain of more text is measured against"
 
 
 def _more_text(
@@ -222,7 +293,7 @@ def _more_text(
     if wanted.mono is not None:
         lines, mono = count_lines(wanted.mono), None
     else:
-        found = sized(catalogue.of_language(pair[1]), at_most_s=asking_s(budget_s))
+        found = sized(catalogue.of_language(pair[1]), at_most_s=_asking_s(budget_s))
         mono = monolingual(found, lines=pairs, most_bytes=limits.most_bytes // 2)
         lines = 0 if mono is None else mono.pairs or 0
     if lines < pairs:
@@ -267,23 +338,12 @@ def _planned(one: Corpus, *, needed: bool) -> PlannedCorpus:
 
 def _tokens_per_s(wanted: Wanted, place: Place, budget_s: float) -> float:
     """How fast the place trains a model of a usual size: which one will be trained is not known."""
-    from dragoman.run.speed import these_hosts, this_machine  # imports torch
-    from dragoman.run.worker import default_ranks
-
     recipe = load_recipe(
         {"name": "speed", "corpus": {"train": [{"tsv": "none"}], "valid_pairs": 1}},
         wanted.overrides,
     )
     size = next(name for most_s, name in _SPEED_SIZES if budget_s <= most_s)
     sizes = {f"model.{key}": value for key, value in zip(SIZE_KEYS, SIZES[size], strict=True)}
-    recipe = filled(recipe, sizes, by_hand=_set_keys(wanted.overrides))
-    if place.hosts is not None:
-        return these_hosts(place.hosts, file=place.file).speed(recipe)
-    ranks = place.ranks or default_ranks()
-    timed_s = min(0.005 * budget_s, 3.0)
-    machine = this_machine(ranks=ranks, vocab_size=8000, at_most_s=timed_s)
-    return machine.speed(recipe)
-
-
-def _set_keys(overrides: Sequence[str]) -> frozenset[str]:
-    return frozenset(one.partition("=")[0].strip() for one in overrides)
+    by_hand = frozenset(one.partition("=")[0].strip() for one in wanted.overrides)
+    recipe = filled(recipe, sizes, by_hand=by_hand)
+    return machine_of(place, vocab_size=_TIMED_PIECES, budget_s=budget_s).speed(recipe)

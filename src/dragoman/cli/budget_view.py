@@ -13,6 +13,7 @@ from dragoman.reporting.reading import read_facts
 from dragoman.run.budget import BudgetPlan
 from dragoman.run.choose import Candidate
 from dragoman.run.expect import COVERED, Expected
+from dragoman.run.pilots import SHARE
 from dragoman.training.pace import read_budget
 
 
@@ -34,7 +35,7 @@ def print_plan(plan: BudgetPlan) -> None:
         seconds += f" ({plan.place.price.text(plan.seconds_s)})"
     training = units.DURATION.text(plan.training_s)
     console.print(f"in {seconds}, of which about {training} for training:", table, "", sep="\n")
-    for reason in _reasons(plan):
+    for reason in (*_reasons(plan), *_pilots(plan)):
         console.print(Text(reason, style="dim"))
     console.print("", _doubts(plan), sep="\n")
     for words, (other, expected) in (("half", plan.half), ("twice", plan.twice)):
@@ -116,6 +117,27 @@ def _reasons(plan: BudgetPlan) -> Iterator[str]:
         yield f"{key} is set" if key in plan.by_hand else reason
     if plan.place.hosts is not None and "distributed.strategy" not in plan.by_hand:
         yield "strategy auto: measured when they train"
+
+
+def _pilots(plan: BudgetPlan) -> Iterator[str]:
+    """The pilots that were made, or would be, or why there are none."""
+    pilots = plan.pilots
+    if pilots is None:
+        return
+    names = [one.name for one in pilots.candidates]
+    both = f"{', '.join(names[:-1])} and {names[-1]}"
+    if pilots.why_not:
+        yield f"no pilots of {both}: {pilots.why_not}"
+        return
+    spent = "spend" if plan.piloted else "will spend"
+    yield (
+        f"pilots of {both} {spent} {units.SHARE.text(SHARE)} of the time for training; expected "
+        f"gain {pilots.gain:.2g} BLEU, price {pilots.price:.2g}"
+    )
+    for one in plan.piloted:
+        found, expected = units.SCORE.text(one.found), units.SCORE.text(one.expected)
+        time = units.DURATION.text(one.seconds_s)
+        yield f"  {one.name}, {time}: {found} BLEU, where {expected} was expected"
 
 
 def _doubts(plan: BudgetPlan) -> str:

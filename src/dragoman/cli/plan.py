@@ -25,6 +25,11 @@ from dragoman.cli.options import HOSTS, JSON, PRICE, RECIPE, SET, Command, Optio
         "all ranks work, their mean; the wait for the slowest GPU is added",
     ),
     PRICE.but(help='of one host for an hour, such as "3 USD"'),
+    Option(
+        "--like",
+        metavar="RUN",
+        help="a run of this model and text, whose gradient noise says what a larger batch gains",
+    ),
     JSON,
 )
 def run(options: Options) -> None:

@@ -11,8 +11,14 @@ the same text takes 1/k of the steps, including the warm-up, and
     linear        rate x k         Goyal et al. 2017 (arXiv 1706.02677), for SGD with momentum and a
                                    warm-up; Marian does so for Adam with --mini-batch-words-ref
 
-Dragoman trains with Adam, so the square root comes first. Neither rule holds for every k: batches
-above `strategies.MOST_TARGET_TOKENS` have not been seen to train as well.
+    noise scale   if a run has measured its gradient noise scale N (in tokens, as the batch B):
+                                   steps x (1 + N / kB) / (1 + N / B), McCandlish et al. 2018
+                                   (arXiv 1812.06162), equation 2.7; rate x f(kB) / f(B) with
+                                   f(B) = 1 / (sqrt(N / B) + sqrt(B / N)), Li et al. 2024 (arXiv
+                                   2405.14578), for Adam: the square root far below N, less above
+
+Dragoman trains with Adam, so the square root comes before the linear rule. Neither of the two holds
+for every k: batches above `strategies.MOST_TARGET_TOKENS` have not been seen to train as well.
 """
 
 from __future__ import annotations
@@ -31,6 +37,8 @@ class UpdateSettings:
 
     batch: `batch_tokens` or `batch_sentences`, whichever the recipe uses, and its value.
     has_stages: whether the recipe has stages, whose steps no rule can set.
+    tokens, noise_tokens: target tokens of the batch, and the gradient noise scale that a run has
+        measured; None if none has.
     """
 
     max_steps: int
@@ -38,16 +46,28 @@ class UpdateSettings:
     optimizer: OptimizerConfig
     batch: tuple[str, int]
     has_stages: bool = False
+    tokens: float = 0.0
+    noise_tokens: float | None = None
 
     @classmethod
-    def of(cls, recipe: Recipe) -> UpdateSettings:
-        """The numbers of a recipe."""
+    def of(
+        cls, recipe: Recipe, *, tokens: float = 0.0, noise_tokens: float | None = None
+    ) -> UpdateSettings:
+        """The numbers of a recipe, and of its batch."""
         name = "batch_sentences" if recipe.data.batch_tokens is None else "batch_tokens"
         count = recipe.data.batch_tokens or recipe.data.batch_sentences
         assert count is not None
         batch = name, count
         has_stages = bool(recipe.stages)
-        return cls(recipe.train.max_steps, recipe.schedule, recipe.optimizer, batch, has_stages)
+        return cls(
+            recipe.train.max_steps,
+            recipe.schedule,
+            recipe.optimizer,
+            batch,
+            has_stages,
+            tokens,
+            noise_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +75,7 @@ class BatchRule:
     """The settings of a recipe with a batch that is `factor` times as large, by one rule.
 
     settings: in the form of `--set`.
-    beyond: what the rule requires but cannot be set; "" if nothing.
+    beyond: what else the rule says, which cannot be set; "" if nothing.
     """
 
     name: str
@@ -64,14 +84,29 @@ class BatchRule:
     beyond: str = ""
 
 
-def batch_rules(update: UpdateSettings, *, factor: float) -> tuple[BatchRule, BatchRule]:
-    """Square root, then linear, for a batch that grows (or shrinks) by a factor."""
+def batch_rules(update: UpdateSettings, *, factor: float) -> tuple[BatchRule, ...]:
+    """The rules for a batch that grows (or shrinks) by a factor, the best founded first."""
     linear = BatchRule(
         "linear",
         "Goyal et al. 2017, for SGD; Marian's --mini-batch-words-ref, for Adam",
         tuple(_lengths(update, factor) + _rate(update, factor, times=factor)),
     )
-    return _square_root(update, factor), linear
+    rules = (_square_root(update, factor), linear)
+    return rules if update.noise_tokens is None else (_noise_scale(update, factor), *rules)
+
+
+def _noise_scale(update: UpdateSettings, factor: float) -> BatchRule:
+    noise = (update.noise_tokens or 0.0) / update.tokens  # in batches
+    fewer_steps = (1 + noise) / (1 + noise / factor)
+    higher_rate = (math.sqrt(noise) + math.sqrt(1 / noise)) / (
+        math.sqrt(noise / factor) + math.sqrt(factor / noise)
+    )
+    return BatchRule(
+        "noise scale",
+        "McCandlish et al. 2018; for Adam Li et al. 2024",
+        tuple(_lengths(update, fewer_steps) + _rate(update, fewer_steps, times=higher_rate)),
+        f"{factor / fewer_steps:.3g} times the text",
+    )
 
 
 def _square_root(update: UpdateSettings, factor: float) -> BatchRule:

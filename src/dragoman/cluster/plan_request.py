@@ -70,8 +70,11 @@ class PlanRequest:
     price: str | None = None
 
 
-def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
-    """The plan for a recipe; ConfigError names the option that is missing or wrong."""
+def plan_recipe(recipe: Recipe, request: PlanRequest, *, noise_tokens: float | None = None) -> Plan:
+    """The plan for a recipe; ConfigError names the option that is missing or wrong.
+
+    noise_tokens: the gradient noise scale that a run like this one has measured.
+    """
     if (request.hosts is None) == (request.ranks is None):
         raise ConfigError(
             "either --hosts or --ranks says what to plan for", place="plan", remedy=_EXAMPLE
@@ -94,7 +97,9 @@ def plan_recipe(recipe: Recipe, request: PlanRequest) -> Plan:
     link = asked.link()
     machines = tuple(asked.machine(host) for host in hosts)
     cluster = Cluster(machines, link, *asked.diloco_weight_s(), *asked.save_bytes_per_s())
-    return make_plan(workload, cluster, currency=currency, update=UpdateSettings.of(recipe))
+    tokens = workload.target_tokens_per_step
+    update = UpdateSettings.of(recipe, tokens=tokens, noise_tokens=noise_tokens)
+    return make_plan(workload, cluster, currency=currency, update=update)
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,6 +139,11 @@ def larger_batches(plan: Plan) -> list[str]:
             f"rate stays. With as many on each of {factor} ranks, data.{name}={count * factor} "
             f"({then}), it follows by one of these rules (advice: nothing is changed):"
         ]
+    if plan.update.noise_tokens is not None:
+        noise = units.SHORT_COUNT.text(plan.update.noise_tokens)
+        lines.append(
+            f"  The gradient noise scale is {noise} target tokens: larger batches save few steps."
+        )
     for rule in batch_rules(plan.update, factor=factor):
         beyond = f"; {rule.beyond}" if rule.beyond else ""
         lines.append(f"  {rule.name} ({rule.source}): {' '.join(rule.settings)}{beyond}")

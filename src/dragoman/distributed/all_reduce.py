@@ -31,6 +31,8 @@ class AllReduceSync(GradientSync):
     their place in the bucket, so three or more ranks could not resume bit by bit.
     """
 
+    has_whole_gradient = True
+
     def __init__(self, model: nn.Module, host_sum: HostSum) -> None:
         super().__init__(model)
         weights = [weight for weight in model.parameters() if weight.requires_grad]
@@ -53,6 +55,7 @@ class AllReduceSync(GradientSync):
             yield
             return
         self._num_launched = 0
+        self._own_squares: list[Tensor] = []
         self._collecting = True
         for bucket in self._buckets:
             bucket.empty()
@@ -68,6 +71,7 @@ class AllReduceSync(GradientSync):
         for bucket in self._buckets:
             bucket.hand_back()
         self.waits.stop()
+        self.own_norm = torch.stack(self._own_squares).sum().sqrt() if self._own_squares else None
 
     def close(self) -> None:
         """Remove the hooks from the model's weights."""
@@ -87,6 +91,8 @@ class AllReduceSync(GradientSync):
             bucket = self._buckets[self._num_launched]
             if bucket.missing:
                 return
+            if self.wants_own_norm:
+                self._own_squares.append(bucket.flat.float().square().sum())
             bucket.send(self._host_sum)
             self.bytes_sent += self._host_sum.sent_bytes(bucket.flat.numel())
             self._num_launched += 1

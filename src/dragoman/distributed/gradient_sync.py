@@ -30,12 +30,19 @@ class GradientSync(ABC):
     period: updates between two exchanges with all ranks.
     own_optimizer: whether each rank's optimizer has a state of its own.
     waits: the time in which this rank only waited for the network or for other ranks.
+    has_whole_gradient: whether the gradient after the last micro-step is exactly the sum of all
+        ranks' gradients.
+    wants_own_norm, own_norm: if it is wanted and there are other ranks, the norm of this rank's
+        share of that sum.
     """
 
     loss_factor = 1.0
     rate_factor = 1.0
     period = 1
     own_optimizer = False
+    has_whole_gradient = False
+    wants_own_norm = False
+    own_norm: Tensor | None = None
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -93,6 +100,8 @@ class GradientSync(ABC):
 
 class NoSync(GradientSync):
     """One rank alone: its gradient is the whole one."""
+
+    has_whole_gradient = True
 
     def micro_step(self, *, last: bool) -> AbstractContextManager[None]:
         """Nothing to do before or after."""

@@ -75,6 +75,8 @@ class Interval:
     train_loss: float | None = None
     learning_rate: float | None = None
     gradient_norm: float | None = None
+    gradient_signal: float | None = None
+    gradient_noise: float | None = None
     pairs: int | None = None
     source_tokens: int | None = None
     target_tokens: int | None = None

@@ -28,6 +28,8 @@ _RECENT = 20
 """The time left is estimated from this many intervals."""
 _MOST_SAMPLED = 0.9
 """Samples count for the whole run if they cover this share of its time."""
+_LEAST_NOISES = 5
+"""Intervals with a gradient noise; each of a few updates is mostly chance."""
 COMPUTE_FIELDS = ("forward_s", "backward_s", "optimizer_s")
 _SIDES = ("source_tokens", "target_tokens")
 
@@ -87,6 +89,22 @@ def interval_compute_s(interval: Interval) -> float | None:
         return interval.compute_median_s
     whole_s = interval.compute_s
     return whole_s / interval.steps if whole_s is not None and interval.steps else None
+
+
+def gradient_noise_tokens(facts: Facts) -> float | None:
+    """The gradient noise scale in the later half of the run, in target tokens.
+
+    The ratio of two means (McCandlish et al. 2018, appendix A.1); it grows in the beginning. None
+    if the run did not measure it, or too rarely to know it.
+    """
+    later = [one for one in facts.intervals if one.step > facts.last_step // 2]
+    signals, noises = (
+        [value for _, value in points(later, name)]
+        for name in ("gradient_signal", "gradient_noise")
+    )
+    if len(signals) < _LEAST_NOISES or min(sum(signals), sum(noises)) <= 0:
+        return None
+    return sum(noises) / sum(signals)
 
 
 def step_s(facts: Facts) -> float | None:

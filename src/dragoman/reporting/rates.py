@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dragoman.base import units
 from dragoman.recipe.recipe import Recipe
+from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.verdict import Evidence, Verdict, at_step, evidence, in_words
 from dragoman.training.schedule import SCHEDULES, ScheduleConfig, learning_rate
@@ -126,7 +127,9 @@ def rate(facts: Facts) -> Verdict:
         says=says,
         evidence=tuple(_evidence(facts, found, deviation)),
         method="The formula of the recipe, compared with the logged rates. It depends only on the "
-        "step: neither Adam nor the loss changes it.",
+        "step: neither Adam nor the loss changes it. A batch far below the gradient noise scale "
+        "(McCandlish et al. 2018) may grow, with a higher rate: dragoman plan RECIPE --like RUN "
+        "says how.",
         remedy=remedy,
     )
 
@@ -146,7 +149,7 @@ def _logged(facts: Facts, question: str) -> Verdict:
         question=question,
         answer="measured",
         says=f"{says} The highest that was logged is {rows[0].text}, the last {rows[1].text}.",
-        evidence=rows,
+        evidence=(*rows, *_noise(facts)),
         method="The logged rates alone: no formula is known to compare them with.",
     )
 
@@ -174,3 +177,13 @@ def _evidence(facts: Facts, found: Rates, deviation: float | None) -> Iterator[E
     text = "no rate was logged" if deviation is None else f"{deviation:.1e} of the value"
     text = "none" if deviation == 0 else text
     yield Evidence("largest deviation of the log", deviation, text)
+    yield from _noise(facts)
+
+
+def _noise(facts: Facts) -> Iterator[Evidence]:
+    noise_tokens = measures.gradient_noise_tokens(facts)
+    batch_tokens = measures.per_step(facts.intervals, "target_tokens")
+    if noise_tokens is not None and batch_tokens is not None:
+        words = units.SHORT_COUNT.text
+        said = f"{words(noise_tokens)} target tokens; a batch has {words(batch_tokens)}"
+        yield Evidence("gradient noise scale", noise_tokens, said)

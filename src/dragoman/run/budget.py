@@ -11,10 +11,11 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -29,8 +30,17 @@ from dragoman.recipe.budget import filled, keys_set
 from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run import run as steps
-from dragoman.run.choose import Candidate, Choice, TextFacts, at_other_budget, choose, vocabulary
-from dragoman.run.curves import known_curves
+from dragoman.run.choose import (
+    Candidate,
+    Choice,
+    Machine,
+    TextFacts,
+    after_pilots,
+    at_other_budget,
+    choose,
+    vocabulary,
+)
+from dragoman.run.curves import Curve, curve_of, known_curves, source_of
 from dragoman.run.expect import Expected, fit_law
 from dragoman.run.lengths import (
     AIM,
@@ -41,6 +51,7 @@ from dragoman.run.lengths import (
     lengths,
     validation_sizes,
 )
+from dragoman.run.pilots import Piloted, Pilots, decide, plan_pilots
 from dragoman.telemetry.events import EventListener
 from dragoman.telemetry.host import PRICE_VARIABLE, HourlyPrice
 from dragoman.training.checkpoint import CheckpointStore
@@ -119,7 +130,8 @@ class BudgetPlan:
 
     recipe: with all that was chosen but the lengths. training_s: for steps and validations. half,
     twice: the choice for half and for twice the time of training. start_s: seconds until a process
-    has begun, which is to import PyTorch.
+    has begun, which is to import PyTorch. pilots: that may decide, None if there is nothing to
+    decide; piloted: those that were made.
     """
 
     seconds_s: float
@@ -132,6 +144,8 @@ class BudgetPlan:
     place: Place
     by_hand: frozenset[str]
     start_s: float
+    pilots: Pilots | None = None
+    piloted: tuple[Piloted, ...] = ()
 
 
 def plan_budget(
@@ -165,7 +179,7 @@ def run_in_budget(
     workers: int | None = None,
     began: float | None = None,
     fresh: bool = False,
-    show: AbstractContextManager[OnProgress] | None = None,
+    show: AbstractContextManager[OnProgress | None] | None = None,
     listeners: Sequence[EventListener] = (),
     tell_plan: Callable[[BudgetPlan], None],
     tell: Callable[[str], None],
@@ -174,13 +188,16 @@ def run_in_budget(
 
     The same call resumes an unfinished run, by the same clock; a finished run is left alone.
     began: when the command was given, if that was not now. show, listeners: as in `run`.
-    tell_plan: called with the choice, before the training. tell: called with the work on hosts, in
-    words.
+    tell_plan: called with the choice, before the training. tell: called with pilots and with the
+    work on hosts, in words.
     Raises ConfigError if the budget is too small, and all that `run` raises.
     """
     now = time.time() if began is None else began
     _check_possible(recipe)
     asked = _asked(recipe, seconds_s)
+    pilots = runs / f".{recipe.name}-{asked[:8]}.pilots"
+    if fresh:
+        shutil.rmtree(pilots, ignore_errors=True)
     directory = None if fresh else _begun(recipe, asked, runs)
     if directory is None:
         started = _started(recipe, asked, runs, now=now, fresh=fresh)
@@ -203,6 +220,7 @@ def run_in_budget(
                 by_hand=by_hand,
                 gone_s=time.time() - started,
             )
+            plan = _with_pilots(plan, shards, folder=pilots, tell=tell)
             tell_plan(plan)
             chosen, budget = _fitted(plan, shards, asked, started)
             directory = RunDirectory.create(
@@ -266,8 +284,7 @@ def _plan(
     gone_s: float,
 ) -> BudgetPlan:
     began = time.monotonic()
-    from dragoman.run.speed import these_hosts, this_machine  # imports torch
-    from dragoman.run.worker import default_ranks
+    import dragoman.run.speed  # noqa: F401 - as a process does when it begins: it imports torch
 
     start_s = max(time.monotonic() - began, _LEAST_START_S)
     training_s = (AIM - _OUTSIDE_SHARE) * seconds_s - gone_s - EXPORT_S
@@ -275,14 +292,8 @@ def _plan(
         needed_s = (gone_s + EXPORT_S + _SHORTEST_S) / (AIM - _OUTSIDE_SHARE)
         raise TooSmallError(seconds_s, needed_s=needed_s)
     if place.hosts is not None:
-        machine = these_hosts(place.hosts, file=place.file)
         recipe = filled(recipe, {"distributed.strategy": "auto"}, by_hand=by_hand)
-    else:
-        machine = this_machine(
-            ranks=place.ranks or default_ranks(),
-            vocab_size=recipe.corpus.subword.vocab_size,
-            at_most_s=min(_TIMING_SHARE * seconds_s, _LONGEST_TIMING_S),
-        )
+    machine = machine_of(place, vocab_size=recipe.corpus.subword.vocab_size, budget_s=seconds_s)
     law = fit_law(known_curves())
     choice = choose(recipe, text, law, machine, by_hand=by_hand, training_s=training_s)
     most = choice.best.recipe.train.max_steps if "train.max_steps" in by_hand else _LEAST_STEPS
@@ -302,7 +313,101 @@ def _plan(
         place,
         by_hand,
         start_s,
+        # On hosts each would have to begin anew, and a length that was set is no budget's.
+        None
+        if place.hosts is not None or "train.max_steps" in by_hand
+        else plan_pilots(choice, text, law, training_s=training_s),
     )
+
+
+def machine_of(place: Place, *, vocab_size: int, budget_s: float) -> Machine:
+    """What `choose` has to know of a place; the steps of each model are timed for a small share of
+    the budget."""
+    from dragoman.run.speed import these_hosts, this_machine  # imports torch
+    from dragoman.run.worker import default_ranks
+
+    if place.hosts is not None:
+        return these_hosts(place.hosts, file=place.file)
+    return this_machine(
+        ranks=place.ranks or default_ranks(),
+        vocab_size=vocab_size,
+        at_most_s=min(_TIMING_SHARE * budget_s, _LONGEST_TIMING_S),
+    )
+
+
+def _with_pilots(
+    plan: BudgetPlan, shards: Path, *, folder: Path, tell: Callable[[str], None]
+) -> BudgetPlan:
+    """The plan after its pilots, if they are worth their time. After a kill they are left out."""
+    pilots = plan.pilots
+    if pilots is None or pilots.why_not:
+        return plan
+    if folder.exists():
+        shutil.rmtree(folder)
+        return replace(plan, pilots=replace(pilots, why_not="a kill ended them"))
+    began = time.monotonic()
+    curves: list[Curve] = []
+
+    def train(one: Candidate, seconds_s: float) -> tuple[float, float]:
+        tell(f"pilot: {one.name}, for {units.DURATION.text(seconds_s)}")
+        curve = _pilot(plan, one, seconds_s, shards, folder)
+        curves.append(curve)
+        return curve.end.tokens, curve.end.bleu or 0.0
+
+    best, piloted = decide(pilots, plan.text, fit_law(known_curves()), train)
+    shutil.rmtree(folder)
+    known = {curve.source: curve for curve in (*known_curves(), *curves)}
+    law = fit_law([*known.values()])
+    training_s = plan.training_s - (time.monotonic() - began)
+    if training_s <= 0:
+        raise TooSmallError(plan.seconds_s, needed_s=2 * plan.seconds_s)
+    choice = after_pilots(
+        plan.choice, best.name, plan.text, law, time_share=training_s / plan.training_s
+    )
+    half, twice = (at_other_budget(choice, plan.text, law, factor=factor) for factor in (0.5, 2.0))
+    return replace(
+        plan,
+        recipe=choice.best.recipe,
+        choice=choice,
+        training_s=training_s,
+        half=half,
+        twice=twice,
+        piloted=tuple(piloted),
+    )
+
+
+def _pilot(plan: BudgetPlan, one: Candidate, seconds_s: float, shards: Path, folder: Path) -> Curve:
+    """The curve of a candidate that was trained for so many seconds, its schedule included."""
+    manifest = Manifest.load(shards)
+    recipe = filled(one.recipe, validation_sizes(manifest, plan.seconds_s), by_hand=plan.by_hand)
+    search_s = expected_search_s(recipe, manifest, tokens_per_s=one.tokens_per_s)
+    step_s = seconds_s / max(one.steps * seconds_s / plan.training_s, 1.0)
+    values = lengths(
+        step_s=step_s, validation_s=search_s + SCORE_S, left_s=seconds_s, most_steps=None
+    )
+    budget = Budget(
+        asked="",
+        started=time.time(),
+        seconds_s=seconds_s,
+        aim_s=seconds_s,
+        validation_s=search_s + SCORE_S,
+        search_s=search_s,
+        after_s=0.0,
+        after_searches=0.0,
+        expected_bleu=one.expected.bleu,
+        expected_bleu_low=one.expected.low,
+        expected_bleu_high=one.expected.high,
+    )
+    run = RunDirectory.create(
+        filled(recipe, values, by_hand=plan.by_hand),
+        prepared=shards,
+        runs=folder,
+        fill=lambda draft: budget.save(draft.path),
+    )
+    steps.train(run, ranks=plan.place.ranks)
+    curve = curve_of(run, source=source_of(run))
+    assert curve is not None
+    return curve
 
 
 def _check_possible(recipe: Recipe) -> None:

@@ -106,8 +106,8 @@ class Candidate:
     """One size, with all that follows from it.
 
     tokens: of the target, that it sees in the time. is_timed: whether its steps were; else its
-    speed is that of the size before, by the arithmetic of both. why_not: why another one is better;
-    "" for the chosen one.
+    speed is that of the size before, by the arithmetic of both. fits: into the memory. why_not: why
+    another one is better; "" for the chosen one.
     """
 
     name: str
@@ -118,6 +118,7 @@ class Candidate:
     epochs: float
     expected: Expected
     is_timed: bool = True
+    fits: bool = True
     why_not: str = ""
 
 
@@ -163,7 +164,7 @@ def choose(
                 found.append(replace(untimed, is_timed=False))
                 continue
         found.append(search.candidate(name, sized, machine.speed(sized)))
-    fitting = [one for one in found if not _too_large(one.recipe, machine)]
+    fitting = [one for one in found if one.fits]
     if not fitting:
         raise ConfigError(
             f"no model fits into {units.SIZE.text(machine.memory_bytes)} of memory",
@@ -174,8 +175,32 @@ def choose(
     for one in fitting[1:]:
         if one.expected.bleu > (1 + _ALIKE) * best.expected.bleu:
             best = one
-    judged = tuple(one if one is best else _with_reason(one, best, machine) for one in found)
-    return Choice(judged, best)
+    return _judged(found, best)
+
+
+def after_pilots(
+    choice: Choice, best: str, text: TextFacts, law: Law, *, time_share: float
+) -> Choice:
+    """The choice of pilots, for the share of the time that they have left."""
+    found = []
+    for one in choice.candidates:
+        tokens = time_share * one.tokens
+        found.append(
+            replace(
+                one,
+                tokens=tokens,
+                steps=int(time_share * one.steps),
+                epochs=tokens / text.epoch_tokens,
+                expected=_expected(law, text, one.recipe, tokens),
+            )
+        )
+    return _judged(found, next(one for one in found if one.name == best))
+
+
+def _judged(found: Sequence[Candidate], best: Candidate) -> Choice:
+    best = replace(best, why_not="")
+    others = {one.name: replace(one, why_not=_why_not(one, best)) for one in found}
+    return Choice(tuple((others | {best.name: best}).values()), best)
 
 
 def at_other_budget(
@@ -232,6 +257,7 @@ class _Search:
             steps=steps,
             epochs=tokens / self.text.epoch_tokens,
             expected=_expected(self.law, self.text, recipe, tokens),
+            fits=estimate(recipe).memory.total_bytes <= self.machine.memory_bytes,
         )
 
     def rules(self, recipe: Recipe, tokens: float) -> dict[str, Any]:
@@ -270,19 +296,16 @@ def _is_past_best(found: Sequence[Candidate]) -> bool:
     return len(scores) == 3 and scores[0] > scores[1] > scores[2]
 
 
-def _too_large(recipe: Recipe, machine: Machine) -> bool:
-    return estimate(recipe).memory.total_bytes > machine.memory_bytes
-
-
-def _with_reason(one: Candidate, best: Candidate, machine: Machine) -> Candidate:
-    less = units.SCORE.text(best.expected.bleu - one.expected.bleu)
-    if _too_large(one.recipe, machine):
-        why = f"needs {units.SIZE.text(estimate(one.recipe).memory.total_bytes)} of memory"
-    elif inner_weights(one.recipe) < inner_weights(best.recipe):
-        why = f"{less} BLEU less: too small for this time"
-    elif one.expected.bleu < best.expected.bleu:
+def _why_not(one: Candidate, best: Candidate) -> str:
+    less_bleu = best.expected.bleu - one.expected.bleu
+    less = units.SCORE.text(less_bleu)
+    if not one.fits:
+        return f"needs {units.SIZE.text(estimate(one.recipe).memory.total_bytes)} of memory"
+    if less_bleu <= 0 and inner_weights(one.recipe) < inner_weights(best.recipe):
+        return "its pilot was worse"
+    if inner_weights(one.recipe) < inner_weights(best.recipe):
+        return f"{less} BLEU less: too small for this time"
+    if less_bleu > 0:
         share = units.SHARE.text(one.tokens / best.tokens)
-        why = f"{less} BLEU less: sees {share} of the tokens"
-    else:
-        why = "no better by 3%, and slower to translate with"
-    return replace(one, why_not=why)
+        return f"{less} BLEU less: sees {share} of the tokens"
+    return "no better by 3%, and slower to translate with"

@@ -131,6 +131,11 @@ def table() -> Path | None:
     return base / "dragoman" / "curves"
 
 
+def source_of(run: RunDirectory) -> str:
+    """Where the figures of a run of this machine come from."""
+    return f"a run on this machine: {run.path.name}"
+
+
 def keep(run: RunDirectory) -> None:
     """Add a finished run to the local table.
 
@@ -140,7 +145,7 @@ def keep(run: RunDirectory) -> None:
     if folder is None:
         return
     with suppress(OSError, DragomanError):
-        curve = curve_of(run, source=f"a run on this machine: {run.path.name}")
+        curve = curve_of(run, source=source_of(run))
         if curve is not None:
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(folder / f"{run.path.name}.json", curve.model_dump_json(indent=1))

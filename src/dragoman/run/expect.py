@@ -2,13 +2,15 @@
 
     ln BLEU = c - a * weights^-alpha - b * tokens^-beta
 
-has the form of the law of Hoffmann et al. 2022 (equation 2), with BLEU in place of the loss. c
-belongs to the text; the other constants are common to all texts. Tokens that were seen before count
-less each time, as in Muennighoff et al. 2023 (equation 5). alpha and beta are chosen from a grid;
-the others are fitted by least squares, with a prior for c.
+is the law of the loss by Hoffmann et al. 2022 (equation 2), put into BLEU = C exp(-k loss), which
+Gordon et al. 2021 found for translation (Data and parameter scaling laws for neural machine
+translation). c belongs to the text; the other constants are common to all texts. Tokens that were
+seen before count less each time, as in Muennighoff et al. 2023 (equation 5). alpha and beta are
+chosen from a grid; the others are fitted by least squares, with a prior for c. The error is that of
+each curve predicted from the others (Allen 1974): few curves always look better than they predict.
 
-For a text without a curve, c is only known to be like that of other texts: this makes most of the
-interval. The difference between two models of one text does not depend on c.
+For a text without a curve, c and b are only known to be like those of other texts: this makes most
+of the interval. The difference between two models of one text does not depend on c.
 """
 
 from __future__ import annotations
@@ -31,17 +33,21 @@ _BETAS: Final = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.2, 1.5)
 _USUAL_LEVEL: Final = (math.log(40.0), 0.4)
 """ln of the best BLEU that any model reaches on a text, and its spread: 27 to 60. Without it,
 short curves alone would be extended to a BLEU that does not exist."""
+_SLOWER: Final = 0.5
+"""Spread of b between texts, as a share of it: the demo's text needs one and a half times the
+tokens of Multi30k before it is translated."""
 _MILLION: Final = 1e6
 COVERED: Final = 0.8
 """Probability of an interval."""
 _T_90: Final = (3.08, 1.89, 1.64, 1.53, 1.48, 1.44, 1.41, 1.40, 1.38, 1.37)
 """90% point of Student's t for 1, 2, ... degrees of freedom; 1.3 for many."""
 _MANY: Final = 1.3
-_LEAST_BLEU: Final = 3.0
-"""A model with a lower BLEU has not begun to translate, so the law does not hold for it."""
+LEAST_BLEU: Final = 8.0
+"""A model with a lower BLEU has hardly begun to translate. When one begins depends on the text, and
+the law does not hold before."""
 _BEYOND: Final = 2.0
 """A figure further from all measured ones than this factor is called a guess."""
-_LEAST_ERROR: Final = 0.06
+LEAST_ERROR: Final = 0.06
 """Error of ln BLEU: runs with other seeds, batches or dev pairs differ by so much."""
 
 
@@ -65,7 +71,8 @@ class Law:
     """The law with its constants.
 
     levels: c of each text. spread: the inverse of the normal matrix of the fit, whose rows are
-    weights, tokens and the levels. error: of one run, in ln BLEU, with so many degrees of freedom.
+    weights, tokens and the levels. error: of one run that was not fitted, in ln BLEU, with so many
+    degrees of freedom.
     """
 
     alpha: float
@@ -81,23 +88,25 @@ class Law:
 
     def lacking(self, weights: int, tokens: float, epoch_tokens: float) -> float:
         """The distance of ln BLEU below the level of its text."""
-        of_weights, of_tokens = self._powers(weights, tokens, epoch_tokens)
+        of_weights, of_tokens = self.powers(weights, tokens, epoch_tokens)
         return self.weights_factor * of_weights + self.tokens_factor * of_tokens
 
-    def _powers(self, weights: int, tokens: float, epoch_tokens: float) -> tuple[float, float]:
+    def powers(self, weights: int, tokens: float, epoch_tokens: float) -> tuple[float, float]:
+        """weights^-alpha and tokens^-beta, in millions."""
         seen = effective(tokens, epoch_tokens) / _MILLION
         return math.pow(weights / _MILLION, -self.alpha), math.pow(seen, -self.beta)
 
     def expect(self, *, text: str, weights: int, tokens: float, epoch_tokens: float) -> Expected:
         """The BLEU of a model of so many inner weights after so many target tokens of a text."""
         own = text in self.levels
+        powers = self.powers(weights, tokens, epoch_tokens)
         levels = np.array([*self.levels.values()])
         shares = np.array([text == known for known in self.levels], float)
         between = 0.0
         if not own:
             shares = np.full(len(levels), 1 / len(levels))
-            between = max(float(np.std(levels)), _USUAL_LEVEL[1])
-        powers = self._powers(weights, tokens, epoch_tokens)
+            slow = _SLOWER * self.tokens_factor * powers[1]
+            between = math.hypot(max(float(np.std(levels)), _USUAL_LEVEL[1]), slow)
         row = np.concatenate([-np.array(powers), shares])
         # The error of a prediction by least squares: of one run, and of the constants themselves.
         error = math.hypot(self.error * math.sqrt(1 + row @ self.spread @ row), between)
@@ -122,13 +131,13 @@ def effective(tokens: float, epoch_tokens: float) -> float:
 
 def fit_law(curves: Sequence[Curve]) -> Law:
     """The law that fits the ends of these curves best; some must have ended with a translation."""
-    ended = [curve for curve in curves if curve.ended and (curve.end.bleu or 0.0) >= _LEAST_BLEU]
+    ended = [curve for curve in curves if curve.ended and (curve.end.bleu or 0.0) >= LEAST_BLEU]
     texts = sorted({curve.text for curve in ended})
     found = [
-        (_squares(ended, texts, alpha, beta), alpha, beta)
+        (_fitted(ended, texts, alpha, beta), alpha, beta)
         for alpha, beta in itertools.product(_ALPHAS, _BETAS)
     ]
-    (_, squares, constants, spread), alpha, beta = min(found, key=lambda one: one[0][0])
+    (error, constants, spread), alpha, beta = min(found, key=lambda one: one[0][0])
     degrees = max(len(ended) - 4, 1)
     tokens = [effective(curve.end.tokens, curve.epoch_tokens) for curve in ended]
     weights = [curve.weights for curve in ended]
@@ -139,20 +148,18 @@ def fit_law(curves: Sequence[Curve]) -> Law:
         tokens_factor=float(constants[1]),
         levels=dict(zip(texts, constants[2:].tolist(), strict=True)),
         spread=spread,
-        error=max(math.sqrt(squares / degrees), _LEAST_ERROR),
+        error=max(error, LEAST_ERROR),
         degrees=degrees,
         weights_range=(min(weights), max(weights)),
         tokens_range=(min(tokens), max(tokens)),
     )
 
 
-def _squares(
+def _fitted(
     ended: Sequence[Curve], texts: Sequence[str], alpha: float, beta: float
-) -> tuple[float, float, NDArray[np.float64], NDArray[np.float64]]:
-    """What these exponents leave: squares with those of unusual levels, and without; the constants.
-
-    The constants are both factors, and the level of each text; after them their `Law.spread`.
-    """
+) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
+    """With these exponents: the error of curves predicted from the others, both factors with the
+    level of each text, and their `Law.spread`."""
     usual, spread = _USUAL_LEVEL
     rows = np.zeros((len(ended) + len(texts), 2 + len(texts)))
     wanted = np.zeros(len(rows))
@@ -162,7 +169,7 @@ def _squares(
         rows[number, 2 + texts.index(curve.text)] = 1.0
         assert curve.end.bleu is not None
         wanted[number] = math.log(curve.end.bleu)
-    certainty = _LEAST_ERROR / spread
+    certainty = LEAST_ERROR / spread
     rows[len(ended) :, 2:] = certainty * np.eye(len(texts))
     wanted[len(ended) :] = certainty * usual
     constants = np.linalg.lstsq(rows, wanted, rcond=None)[0].astype(np.float64)
@@ -170,9 +177,11 @@ def _squares(
         constants[:2] = np.maximum(constants[:2], 0.0)
         rest = wanted - rows[:, :2] @ constants[:2]
         constants[2:] = np.linalg.lstsq(rows[:, 2:], rest, rcond=None)[0]
-    left = (wanted - rows @ constants) ** 2
     spread_of_all = np.linalg.inv(rows.T @ rows).astype(np.float64)
-    return float(left.sum()), float(left[: len(ended)].sum()), constants, spread_of_all
+    # What least squares leave of a row is so much less than if the row had not been fitted.
+    leverage = np.einsum("ij,jk,ik->i", rows, spread_of_all, rows)
+    left = ((wanted - rows @ constants) / (1 - leverage))[: len(ended)]
+    return float(np.sqrt(np.mean(left**2))), constants, spread_of_all
 
 
 def _is_beyond(value: float, known: tuple[float, float]) -> bool:

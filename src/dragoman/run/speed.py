@@ -9,6 +9,7 @@ from typing import Final
 
 import torch
 
+from dragoman.base.errors import ConfigError
 from dragoman.base.malloc import keep_freed_memory
 from dragoman.cluster.hosts import Hosts
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
@@ -67,7 +68,14 @@ def these_hosts(hosts: Hosts, *, file: str) -> Machine:
     has_bf16 = on_gpu and None not in kinds and not kinds & _WITHOUT_BF16
 
     def tokens_per_s(recipe: Recipe) -> float:
-        plan = plan_recipe(recipe, PlanRequest(hosts=file))
+        try:
+            plan = plan_recipe(recipe, PlanRequest(hosts=file))
+        except ConfigError as error:
+            raise ConfigError(
+                error.problem,
+                place=file,
+                remedy="run dragoman doctor --hosts first, with this file",
+            ) from error
         return plan.workload.target_tokens_per_step / plan.chosen.prediction.step_s
 
     return Machine(on_gpu, has_bf16, _UNKNOWN_BYTES, tokens_per_s)

@@ -167,6 +167,9 @@ class TrainInterval(PhaseTimes, Payload, kind="train_interval"):
     interval_s: the sum of the step times, without validations and checkpoints between them.
     train_loss: with label smoothing. train_nll: without.
     compute_median_s: over the steps, of forward, backward and optimizer together.
+    gradient_signal: estimated square of the norm of the true gradient, a mean over the updates in
+        which it was measured. gradient_noise: that of the noise of one target token. None if an
+        update has neither micro-batches nor ranks to compare.
     """
 
     epoch: int
@@ -182,6 +185,8 @@ class TrainInterval(PhaseTimes, Payload, kind="train_interval"):
     skipped_steps: int
     loss_scale: float | None
     peak_memory_bytes: int
+    gradient_signal: float | None = None
+    gradient_noise: float | None = None
 
 
 class Validated(Payload, kind="validated"):

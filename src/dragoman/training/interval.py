@@ -36,6 +36,8 @@ class IntervalSums:
         self._cells += update.global_cells
         norm = result.gradient_norm.nan_to_num(0.0, 0.0, 0.0)
         self._sums += torch.stack([result.loss, result.nll, norm, result.skipped]).double()
+        if result.signal_and_noise is not None:
+            self._signal_and_noise.append(result.signal_and_noise)
 
     def take(self, *, learning_rate: float, loss_scale: Tensor | None) -> TrainInterval:
         """The event for the updates added, at least one; starts again from zero.
@@ -47,12 +49,18 @@ class IntervalSums:
         loss, nll, norms, skipped = self._sums.tolist()
         times = asdict(self._timer.take())
         times["sync_s"] += self._sync.waits.total_s() - self._waited_before_s
+        signal = noise = None
+        if self._signal_and_noise:
+            mean = torch.stack(self._signal_and_noise).mean(0)
+            signal, noise = mean.tolist() if mean.isfinite().all() else (None, None)
         event = TrainInterval(
             epoch=self._epoch,
             train_loss=loss / self._target_tokens,
             train_nll=nll / self._target_tokens,
             learning_rate=learning_rate,
             gradient_norm=norms / max(1, self._updates - int(skipped)),
+            gradient_signal=signal,
+            gradient_noise=noise,
             pairs=self._pairs,
             source_tokens=self._source_tokens,
             target_tokens=self._target_tokens,
@@ -72,6 +80,7 @@ class IntervalSums:
         self._epoch = 0
         self._pairs = self._source_tokens = self._target_tokens = self._cells = 0
         self._sums = torch.zeros(4, dtype=torch.float64, device=self._world.device)
+        self._signal_and_noise: list[Tensor] = []
         self._bytes_before = self._sync.bytes_sent
         self._waited_before_s = self._sync.waits.total_s()
 

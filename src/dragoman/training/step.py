@@ -16,6 +16,7 @@ from dragoman.distributed.world import World
 from dragoman.model.loss import LossSum
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.training.config import OptimizerConfig, TrainConfig
+from dragoman.training.gradient_noise import MEASURE_EVERY, signal_and_noise
 from dragoman.training.optimizer import Ema, LossScaler, apply_gradients, gradient_norm
 
 _AUTOCAST_DTYPES: Final = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -29,12 +30,14 @@ class StepResult:
     gradient_norm: of the whole gradient before clipping; if ranks train alone, its norm if all had
         this rank's gradient.
     skipped: 1.0 if a gradient was NaN or infinite and the weights did not change, else 0.0.
+    signal_and_noise: see `training.gradient_noise`; None if it was not measured in this update.
     """
 
     loss: Tensor
     nll: Tensor
     gradient_norm: Tensor
     skipped: Tensor
+    signal_and_noise: Tensor | None = None
 
 
 class TrainStep:
@@ -79,11 +82,18 @@ class TrainStep:
         factor = self.sync.loss_factor / update.global_target_tokens
         scaled = factor if scale is None else factor * scale
         sums = torch.zeros(2, device=self.world.device)
+        measured = (
+            self.sync.has_whole_gradient and update.update_index % MEASURE_EVERY < update.steps
+        )
+        self.sync.wants_own_norm = measured and len(update.micro_batches) == 1
+        part_norm, part_tokens = None, update.micro_batches[0].num_target_tokens
         for micro, batch in enumerate(update.micro_batches):
             seed_dropout(self._seed, update.update_index, micro, self.world.rank)
             last = micro == len(update.micro_batches) - 1
             loss = self._accumulate(batch, scaled, last=last)
             sums += torch.stack([loss.loss.detach(), loss.nll])
+            if measured and micro == 0:
+                part_norm = self.sync.own_norm if last else gradient_norm(self._weights)
         with self.timer.phase("optimizer"):
             norm, skipped = self._apply(learning_rate, scale)
         step = update.update_index + update.steps
@@ -91,7 +101,15 @@ class TrainStep:
         if self.ema is not None:
             with self.timer.phase("optimizer"):
                 self.ema.update(update.update_index)
-        return StepResult(sums[0], sums[1], norm, skipped)
+        if part_norm is None or not 0 < part_tokens < update.global_target_tokens:
+            return StepResult(sums[0], sums[1], norm, skipped)
+        found = signal_and_noise(
+            part_norm if scale is None else part_norm / scale,
+            norm,
+            part_tokens=part_tokens,
+            tokens=update.global_target_tokens,
+        )
+        return StepResult(sums[0], sums[1], norm, skipped, found)
 
     def _accumulate(self, batch: Batch, factor: Tensor | float, *, last: bool) -> LossSum:
         """Add `factor` times the gradients of one micro-batch's loss to the gradients."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
+import dragoman
 from dragoman.cluster.batch_rules import UpdateSettings, batch_rules
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.cluster.plan_view import larger_batches, plan_as_json
 from dragoman.recipe.recipe import Recipe, load_recipe
+from dragoman.telemetry.events import EventWriter
 from dragoman.training.schedule import learning_rate
+from example_events import RUN_STARTED, TRAIN_INTERVAL
 
 
 def settings(recipe: Recipe, factor: float) -> dict[str, dict[str, float]]:
@@ -114,3 +119,54 @@ def test_an_update_of_several_batches_is_told_as_one() -> None:
         load_recipe("wmt16-ende-big"), PlanRequest(ranks="8x8", link="400Gbit", gpu="a100")
     )
     assert "beyond 402k target tokens" in larger_batches(vast)[-1]
+
+
+def test_the_noise_scale_s_rule_is_that_of_its_papers() -> None:
+    """At the noise scale twice the steps of the fewest are needed; Adam's rate is highest there."""
+    recipe = load_recipe("demo", ["schedule.peak_learning_rate=1e-3", "train.max_steps=6000"])
+
+    def found(tokens: float, factor: float) -> dict[str, float]:
+        rule, *others = batch_rules(
+            UpdateSettings.of(recipe, tokens=tokens, noise_tokens=8000.0), factor=factor
+        )
+        assert rule.name == "noise scale"
+        assert [one.name for one in others] == ["square root", "linear"]
+        return {key: float(value) for key, value in (one.split("=") for one in rule.settings)}
+
+    at_noise = found(8000, 1)
+    assert at_noise["train.max_steps"] == 6000
+    vast = found(8000, 1e6)
+    assert vast["train.max_steps"] == pytest.approx(3000, rel=0.01)
+    # Far below the noise scale it is the square root, and steps fall as the batch grows.
+    small = found(8, 4)
+    assert small["train.max_steps"] == pytest.approx(1500, rel=0.01)
+    assert small["schedule.peak_learning_rate"] == pytest.approx(2e-3, rel=0.01)
+    # As far above it as below, the rate is the same.
+    assert found(4000, 4)["schedule.peak_learning_rate"] == pytest.approx(1e-3)
+
+
+def write_noisy_run(path: Path, *, intervals: int) -> Path:
+    """The record of a run whose gradient noise scale was 400 first, and 5,000 in the later half."""
+    with EventWriter(path / "events") as events:
+        events.write(RUN_STARTED, step=0)
+        for number in range(1, intervals + 1):
+            noise = 2.0 if number <= intervals // 2 else 25.0 + number % 2
+            measured = replace(TRAIN_INTERVAL, gradient_signal=0.0051, gradient_noise=noise)
+            events.write(measured, step=100 * number)
+    return path
+
+
+def test_a_plan_like_a_run_says_its_noise_scale(tmp_path: Path) -> None:
+    run = write_noisy_run(tmp_path / "run", intervals=12)
+    recipe = load_recipe("demo")
+    made = dragoman.plan(recipe, ranks="4", link="10Gbit", gpu="cpu", like=run)
+    lines = larger_batches(made)
+    assert "The gradient noise scale is 5k target tokens" in lines[1]
+    assert lines[2].startswith("  noise scale (McCandlish et al. 2018; for Adam Li et al. 2024): ")
+    assert lines[2].endswith("times the text")
+    few = write_noisy_run(tmp_path / "few", intervals=4)
+    with pytest.raises(dragoman.ConfigError, match="has not measured its gradient noise"):
+        dragoman.plan(recipe, ranks="4", gpu="cpu", like=few)
+    answers = dragoman.report(run).answers
+    (answer,) = [one for one in answers if one.question == "What does the learning rate do?"]
+    assert "5k target tokens; a batch has 2.10k" in str(answer)

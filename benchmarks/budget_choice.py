@@ -1,0 +1,110 @@
+"""Is the choice of a budget as good as the best of six recipes that people would write?
+
+    benchmarks/budget_choice.py --scratch DIR --multi30k DIR [--languages fr cs]
+        [--budgets 5min 15min 45min]
+
+For each text and budget, seven runs to the same clock: one whose recipe names the text alone, and
+six of three sizes with two schedules, whose other settings are those of published recipes for text
+of this size: a batch of 4,096 cells, 8,000 pieces, dropout 0.3, and Adam with a peak of 1e-3. Only
+their length is fitted to the clock, so that each ends its schedule in time. Prints the best dev
+BLEU and the test BLEU of each, and whether the choice is within 1 BLEU of the best of the six.
+Runs that are done are read again, and one that was stopped begins anew, as the clock of its budget
+ran on. It needs an idle machine: the order of the seven is that of the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+from typing import Final
+
+from budget import finished, run, texts_of
+from dragoman.reporting.reading import read_facts
+from dragoman.run.choose import SIZES
+
+CHOSEN: Final = "chosen"
+HAND: Final = """
+subword.vocab_size = 8000
+[data]
+batch_tokens = 4096
+[model]
+d_model = {width}
+num_heads = {heads}
+d_ffn = {inner}
+encoder_layers = {encoder}
+decoder_layers = {decoder}
+dropout = 0.3
+[schedule]
+kind = "{schedule}"
+peak_learning_rate = 1e-3
+{warmup}
+[optimizer]
+clip_norm = 1.0
+"""
+SCHEDULES: Final = {"linear": "", "inverse_sqrt": "warmup_steps = 400"}
+"""A straight line to zero with the warm-up that fits, and the usual one of translation."""
+HAND_SIZES: Final = ("mini", "small", "medium")
+WITHIN: Final = 1.0
+
+
+def main() -> None:
+    options = _options()
+    recipes = {CHOSEN: ""} | {
+        f"{size}-{schedule}": _by_hand(size, schedule)
+        for size in HAND_SIZES
+        for schedule in SCHEDULES
+    }
+    print("| text | budget | recipe | used | steps | dev BLEU | test BLEU |")
+    print("|---|---|---|---:|---:|---:|---:|", flush=True)
+    verdicts = []
+    for text, corpus in texts_of(options).items():
+        for budget in options.budgets:
+            found = {}
+            for name, more in recipes.items():
+                folder = options.scratch / f"choice-{text}-{budget}" / name
+                if finished(folder) is None:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    run(folder, text, corpus + more, budget, "alone", ranks=options.ranks)
+                found[name], line = _row(folder)
+                print(f"| {text} | {budget} | {name} | {line} |", flush=True)
+            hand = {name: bleu for name, bleu in found.items() if name != CHOSEN}
+            best = max(hand, key=lambda name: hand[name])
+            difference = found[CHOSEN] - hand[best]
+            verdicts.append(difference >= -WITHIN)
+            print(f"{text}, {budget}: {difference:+.2f} BLEU against {best}", flush=True)
+    print(f"within {WITHIN:g} BLEU of the best of six: {sum(verdicts)} of {len(verdicts)}")
+
+
+def _by_hand(size: str, schedule: str) -> str:
+    names = ("width", "heads", "inner", "encoder", "decoder")
+    numbers = dict(zip(names, SIZES[size], strict=True))
+    return HAND.format(**numbers, schedule=schedule, warmup=SCHEDULES[schedule])
+
+
+def _row(folder: Path) -> tuple[float, str]:
+    """The best dev BLEU of a run, and its cells of the table."""
+    found = finished(folder)
+    assert found is not None
+    path, kept = found
+    assert kept.used_s is not None
+    facts = read_facts(path)
+    dev = max(one.bleu for one in facts.validations if one.bleu is not None)
+    test = facts.test_scores[-1].bleu
+    used = f"{kept.used_s / kept.seconds_s:.1%}"
+    return dev, f"{used} | {facts.last_step:,} | {dev:.2f} | {test:.2f}"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--scratch", type=Path, required=True)
+    parser.add_argument("--multi30k", type=Path, required=True, help="train.en, test2016.fr ...")
+    parser.add_argument("--languages", nargs="+", default=["fr", "cs"], choices=["de", "fr", "cs"])
+    parser.add_argument("--demo", action="store_false", dest="no_demo", help="the demo's text, too")
+    parser.add_argument("--budgets", nargs="+", default=["5min", "15min", "45min"])
+    parser.add_argument("--ranks", type=int, default=1)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

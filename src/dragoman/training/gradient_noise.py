@@ -1,0 +1,32 @@
+"""The gradient noise scale (McCandlish et al. 2018, An empirical model of large-batch training).
+
+A gradient over B target tokens has on average the square |G|^2 + tr(S) / B: the true gradient, and
+the noise of one token, divided by the tokens. Two batch sizes give both numbers (appendix A.1), and
+an update has them for nothing if it has several micro-batches or ranks: a part of its gradient, and
+the whole. tr(S) / |G|^2 is the noise scale, in tokens. A batch far below it wastes steps, a batch
+far above it wastes text.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+MEASURE_EVERY: Final = 10
+"""Updates between two that are measured, which costs a pass over the gradients."""
+
+
+def signal_and_noise(part_norm: Tensor, norm: Tensor, *, part_tokens: int, tokens: int) -> Tensor:
+    """|G|^2 and tr(S), estimated without bias from one update: two numbers, on the device.
+
+    norm: of the mean gradient of the update's target tokens. part_norm: of the share that
+    `part_tokens` of them have in it. Either number may be negative by chance, so both are averaged
+    over many updates before they are divided.
+    """
+    part_square = (part_norm * (tokens / part_tokens)) ** 2
+    square = norm**2
+    signal = (tokens * square - part_tokens * part_square) / (tokens - part_tokens)
+    noise = (part_square - square) / (1 / part_tokens - 1 / tokens)
+    return torch.stack([signal, noise]).double()
