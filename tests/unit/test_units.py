@@ -135,6 +135,8 @@ def test_what_people_type(quantity: Quantity, text: str, value: float) -> None:
         (units.DURATION, "5"),
         (units.DURATION, "5 s later"),
         (units.DURATION, ""),
+        (units.DURATION, "6 h 6 h"),
+        (units.DURATION, "30 s 1 h"),
         (units.STEP_TIME, "0.835"),
         (units.STEP_TIME, "0.835 s"),
         (units.STEP_RATE, "0 s/step"),

@@ -26,6 +26,7 @@ import sys
 import time
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import pairwise
 
 from dragoman.base.errors import ConfigError
 
@@ -137,8 +138,11 @@ class Duration(Quantity):
         return f"{sign}{minutes // 60:,} h {minutes % 60:02d} min"
 
     def parse(self, text: str) -> float:
-        """Seconds of "38.1 ms", "4 min 05 s", "23 h 46 min" or "8.85 h"."""
+        """Seconds of "38.1 ms", "4 min 05 s", "23 h 46 min" or "8.85 h"; larger units first."""
         parts = self._parts(text)
+        scales = [self._scale(self._split(part)[1], text) for part in parts]
+        if any(later >= earlier for earlier, later in pairwise(scales)):
+            raise self._refused(text)
         sign = -1.0 if text.strip().startswith("-") else 1.0
         return sign * sum(abs(super(Duration, self).parse(part)) for part in parts)
 
