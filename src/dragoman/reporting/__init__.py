@@ -8,6 +8,7 @@ trend         slopes with confidence intervals, and a curve to look ahead with
 measures      numbers that several questions need
 spells        when a condition began, and when it ended
 pauses        whether a rank stood still
+stragglers    which ranks compute for longer than the others, and since when
 verdict       an answer with its evidence
 account, convergence, speed, network, rates, cost   the twelve questions, by subject
 verdicts      all twelve, in their order

@@ -5,6 +5,7 @@ schedule     learning rates as pure functions of the step
 pace         the length of a run that has to end in time, fitted again while it trains
 optimizer    Adam and AdamW, clipping, loss scaling, averaged weights
 step         one update over one global batch
+gradient_noise   how far the gradients of parts of a batch differ: which batch size pays
 matrix_rate  the rate of matrix products on one device
 step_rate    real steps of one rank on random text
 measuring    the program that measures steps and the network
