@@ -14,8 +14,9 @@ from dragoman.reporting.verdict import Answer, Evidence, Verdict
 _SHORT = {
     *("BLEU", "EUR", "FLOP", "FLOPs", "GFLOP", "GPU", "GPUs", "H", "MFU", "PFLOP", "TFLOP"),
     *("GB", "GiB", "KiB", "kB", "kW", "MB", "MiB", "TB", "USD", "UTC"),
+    "McCandlish",
 }
-"""Abbreviations and units, the only words with capitals inside."""
+"""Abbreviations, units and an author, the only words with capitals inside."""
 _SHORT_LOWER = {"bleu", "flop", "flops", "gpu", "gpus", "mfu"}
 _WORD = re.compile(r"[A-Za-z]+")
 _NAME = re.compile(r"\S*[0-9_.=/@-]\S*")
