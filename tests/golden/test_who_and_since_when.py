@@ -173,9 +173,9 @@ def of_another_rate(folder: Path) -> Path:
     return run
 
 
-def full_disks(folder: Path) -> Path:
+def full_disks(folder: Path, *, free_bytes: int = 100_000_000) -> Path:
     run = four(extra=of_all(HOST_SAMPLED))
-    return changed(run, folder, HostSampled.kind, set_values(disk_free_bytes=100_000_000))
+    return changed(run, folder, HostSampled.kind, set_values(disk_free_bytes=free_bytes))
 
 
 def leaking(folder: Path) -> Path:
@@ -291,6 +291,12 @@ ROWS: list[tuple[str, Callable[[Path], Path], str, str]] = [
     ("throttled", throttled, "yes", rf"{HOSTS}.*since {CLOCK}"),
     ("network_faults", faulty, "yes", rf"eth0 of host-b .*since {CLOCK}.*eth0 of host-2 .*since"),
     ("disk", full_disks, "yes", rf"on host-b, .* free at {CLOCK}; .* on host-2, .* free at"),
+    (
+        "disk",
+        lambda folder: full_disks(folder, free_bytes=0),
+        "yes",
+        rf"on host-b, 0 B free at {CLOCK}; .* on host-2, 0 B free at",
+    ),
     ("memory_creep", leaking, "yes", r"rank 1 on host-b, from .* at step .*; rank 2 on host-2"),
 ]
 NOBODY = {

@@ -99,8 +99,8 @@ def checkpoint_path(run: RunDirectory, which: str, recipe: Recipe) -> Path:
     """The directory of a choice such as "best", "last" or a path; of another run its best one."""
     path = Path(which)
     if path.is_dir():
-        other = RunDirectory(path)
-        if other.recipe_file.is_file():
+        if RunDirectory(path).recipe_file.is_file():
+            other = RunDirectory.open(path)  # an export is refused by name
             return CheckpointStore(other.checkpoints, other.recipe().checkpoint).choose("best")
         return path
     if len(path.parts) > 1:

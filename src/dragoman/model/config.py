@@ -161,7 +161,9 @@ class SearchConfig(Section):
 
     def as_in_ctranslate2(self) -> SearchConfig:
         """This search with the two rules of CTranslate2 that have no switch there."""
-        return self.model_copy(update={"early_stopping": True, "renormalize": True})
+        # Without never_padding nothing is left to be normalised again.
+        renormalize = self.renormalize or self.never_padding
+        return self.model_copy(update={"early_stopping": True, "renormalize": renormalize})
 
     def without_guard(self) -> SearchConfig:
         """This search without the guard against repetition, for programs that lack one."""

@@ -3,12 +3,12 @@
 Every step ranks the continuations of a sentence's open hypotheses by log-probability. Those of
 the best `beam_size` that end are finished; the best `beam_size` that do not end stay open. The
 search for a sentence is over when `beam_size` hypotheses are finished, as in fairseq, CTranslate2
-and Hugging Face (`early_stopping=True`). Without early stopping, the default of Hugging Face, the
-best open hypothesis must also have no higher score, at its present length, than `beam_size` of the
-finished ones. It is over earlier, with the same result, when no open
-hypothesis, however it goes on, can still come before the finished ones that are asked for:
-log-probabilities only fall, so the best that one can hope for is its present one over the largest
-length penalty. Greedy search ends with the first end of sentence.
+and Hugging Face (`early_stopping=True`). Without early stopping, the default of Hugging Face, it
+goes on while the best open hypothesis has a higher score, at its present length, than any of the
+best `beam_size` finished ones. It is over earlier, with the same result, when no open hypothesis,
+however it goes on, can still come before the finished ones that are asked for: log-probabilities
+only fall, so the best that one can hope for is its present one over the largest length penalty.
+Greedy search ends with the first end of sentence.
 
 Shapes: B sentences, W open hypotheses of each, C candidates for a sentence, T tokens so far, V
 target vocabulary, G groups of pieces.

@@ -209,7 +209,10 @@ def _disks(facts: Facts) -> list[tuple[float, Machine]]:
     """The last checkpoint as a share of the free space of each disk, the fullest disk first."""
     sizes = [one.size_bytes for one in facts.checkpoints if one.size_bytes]
     free = [(one.disk_free_bytes, one) for one in facts.machines]
-    shares = [(sizes[-1] / space, one) for space, one in free if space and sizes]
+    # A disk without a free byte is full: it counts as if it had one.
+    shares = [
+        (sizes[-1] / max(space, 1.0), one) for space, one in free if space is not None and sizes
+    ]
     return sorted(shares, key=lambda found: -found[0])
 
 

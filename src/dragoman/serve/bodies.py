@@ -116,7 +116,7 @@ async def fields_of(body: bytes, content_type: str) -> dict[str, Any]:
     """The fields of JSON or a form, by name.
 
     The body is read as its content type says, as LibreTranslate itself does; a body of another type
-    has no fields. Files are refused.
+    has no fields. Files are refused. In JSON the last of several keys with one name counts.
     Raises ValueError if it cannot be read, RepeatedFieldError if a form has a field twice.
     """
     if not body:

@@ -1,7 +1,8 @@
 """Limits of a request, checked before any other code sees it.
 
-400   more than one Host, Origin, Authorization or api_key: another program may check another one
-      than we do; no Host with HTTP/1.1 (RFC 9112, section 3.2)
+400   more than one Host, Origin or Authorization, or a field of a query or form that is there
+      twice: another program may check another one than we do; no Host with HTTP/1.1 (RFC 9112,
+      section 3.2)
 401   no token; only /health needs none
 403   sent by another site's page, without the knowledge of its reader
 408   a body that does not arrive in time

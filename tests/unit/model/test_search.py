@@ -223,3 +223,10 @@ def log_probability_without_repeats(
                 logits_TV[place, other] = -math.inf
         total += float(logits_TV[place].log_softmax(0)[piece])
     return total
+
+
+def test_the_search_of_ctranslate2_differs_only_where_it_has_to() -> None:
+    """An export compares its translations a second time only if the search differs."""
+    assert SearchConfig().as_in_ctranslate2() == SearchConfig()
+    found = SearchConfig(never_padding=True, early_stopping=False).as_in_ctranslate2()
+    assert found == SearchConfig(never_padding=True, renormalize=True)

@@ -104,6 +104,9 @@ def test_several_runs_are_an_ensemble(
     capsys.readouterr()
     assert main(["synthesize", f"{small_run().path},copy", *words, "--output", "2.tsv"]) == 1
     assert "copy/checkpoints" in capsys.readouterr().err
+    (copy / "bundle.json").touch()
+    assert main(["synthesize", f"{small_run().path},copy", *words, "--output", "2.tsv"]) == 1
+    assert "copy: is an export" in capsys.readouterr().err
 
 
 @pytest.mark.system
