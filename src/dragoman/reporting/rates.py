@@ -128,8 +128,8 @@ def rate(facts: Facts) -> Verdict:
         evidence=tuple(_evidence(facts, found, deviation)),
         method="The formula of the recipe, compared with the logged rates. It depends only on the "
         "step: neither Adam nor the loss changes it. A batch far below the gradient noise scale "
-        "(McCandlish et al. 2018) may grow, with a higher rate: dragoman plan RECIPE --like RUN "
-        "says how.",
+        "(McCandlish et al. 2018) may grow, with a higher rate: dragoman plan says how if --like "
+        "names this run.",
         remedy=remedy,
     )
 
