@@ -57,7 +57,12 @@ START_SECONDS = 120
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--run", type=Path, required=True)
-    parser.add_argument("--python", type=Path, required=True, help="of their environment")
+    parser.add_argument(
+        "--python",
+        type=lambda name: Path(name).absolute(),
+        required=True,
+        help="of their environment",
+    )
     parser.add_argument("--sentences", type=int, default=100, help="of the run's test set")
     return parser.parse_args()
 
