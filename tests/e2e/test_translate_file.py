@@ -327,7 +327,7 @@ def test_an_export_has_no_other_checkpoints(
     (exported / "bundle.json").touch()  # it is told before anything of it is read
     assert main(["translate", str(exported), "--checkpoint", which]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"dragoman: checkpoint {which}: an export holds the weights of one")
+    assert said.startswith(f"dragoman: checkpoint {which}: an export has the weights of one")
     assert said.count("\n") == 1, said
 
 
