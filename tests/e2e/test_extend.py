@@ -153,7 +153,7 @@ def own_package(tmp_path: Path) -> Path:
 
 
 def _dragoman(package: Path, folder: Path, *arguments: str, code: int = 0) -> str:
-    """What the command prints: its results, or its complaints if it should fail."""
+    """The output of the command, or its error text if it should fail."""
     done = subprocess.run(
         [sys.executable, "-m", "dragoman", *arguments],
         cwd=folder,

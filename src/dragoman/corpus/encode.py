@@ -172,7 +172,7 @@ class CleanedText:
 
     @cached_property
     def _held_out_sides(self) -> HeldOutSides:
-        """Of all dev and test pairs, plain."""
+        """The sides of all dev and test pairs, as plain text."""
         sides = HeldOutSides()
         for source, target, direction in self.held_out(HELD_OUT_SPLITS):
             sides.add(direction, self.plain(source), target)
@@ -180,7 +180,7 @@ class CleanedText:
 
     @cached_property
     def _held_out_keys(self) -> NDArray[np.uint64]:
-        """Of the pairs that were moved from the training text to dev or test."""
+        """The keys of the pairs that were moved from the training text to dev or test."""
         return np.array(self._place.recall("hold_out")["keys"], dtype=np.uint64)
 
     @cached_property

@@ -30,9 +30,9 @@ SHARE: Final = 0.06
 """Share of the time of training for all pilots together."""
 _MOST: Final = 3
 _LEAST_GAIN: Final = 0.001
-"""In ln BLEU; less is nobody's concern."""
+"""In ln BLEU; a smaller gain is not worth a pilot."""
 _NO_BLEU: Final = 0.1
-"""Of a model that does not translate."""
+"""BLEU of a model that does not translate."""
 _NORMAL: Final = statistics.NormalDist()
 
 
