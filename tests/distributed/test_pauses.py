@@ -244,7 +244,8 @@ def test_a_rank_that_lives_and_does_not_come_is_named(tmp_path: Path) -> None:
 
 
 def validating(world: World, directory: str) -> Any:
-    """Its first validation is long on rank 0; in the second, rank 1 leaves its process id."""
+    """Its first validation is long on rank 0; in the second, rank 1 leaves its process id; the
+    third gives rank 0 the time to see that rank 1 goes on."""
     from dragoman.training.config import CheckpointConfig, TrainConfig
     from toy_fit import ToyRun, ToyValidation
 
@@ -253,13 +254,15 @@ def validating(world: World, directory: str) -> Any:
             time.sleep(LATE_S + 4)
         if step == 40 and world.rank == 1:
             ask_to_stop(Path(directory))
+        if step == 60:
+            time.sleep(3)
         world.barrier()
         return ToyValidation(1.0)
 
     run = ToyRun(
         Path(directory),
         TrainConfig(
-            max_steps=50, log_every_steps=10, validate_every_steps=20, validate_at_start=False
+            max_steps=60, log_every_steps=10, validate_every_steps=20, validate_at_start=False
         ),
         checkpoint=CheckpointConfig(every_steps=1000),
         validate=validate,
@@ -272,7 +275,7 @@ def validating(world: World, directory: str) -> Any:
 def test_a_rank_that_stands_still_in_a_validation_is_named(tmp_path: Path) -> None:
     pause_s = LATE_S + 6
     with pausing(tmp_path, pause_s) as stopped_at:
-        assert run_ranks(validating, str(tmp_path), world_size=2, timeout_s=100) == [50, 50]
+        assert run_ranks(validating, str(tmp_path), world_size=2, timeout_s=100) == [60, 60]
     host = os.uname().nodename
     warning = _told_meanwhile(tmp_path, 0, stopped_at[0], pause_s)
     back = _alerts(tmp_path, 0, "goes on")[-1]

@@ -1,18 +1,21 @@
-"""Arguments are checked before a function begins."""
+"""The kinds of arguments, and their check before a function begins. Free of torch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import signature
 from operator import index
-from typing import Annotated, ParamSpec, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, validate_call
+from pydantic import BeforeValidator, ConfigDict, Field, InstanceOf, ValidationError, validate_call
 
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import STANDARD_OUTPUT, as_machine_error, is_full
 from dragoman.base.interrupts import was_interrupted
+from dragoman.recipe.recipe import Recipe
+from dragoman.recipe.run_directory import RunDirectory
 
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
@@ -27,6 +30,12 @@ def _whole(value: object) -> int:
 
 Count: TypeAlias = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
 Flag: TypeAlias = Annotated[bool, Field(strict=True)]
+
+
+RecipeLike: TypeAlias = InstanceOf[Recipe] | Mapping[str, Any] | str | Path
+"""A recipe, the name of a shipped one, a TOML file, or a dictionary of what such a file holds."""
+RunLike: TypeAlias = RunDirectory | str | Path
+"""A run, or the path of its directory."""
 
 
 def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
@@ -81,3 +90,8 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
             ) from error
 
     return call
+
+
+def opened_run(run: RunLike) -> RunDirectory:
+    """The run at a path; raises CheckpointError if there is none."""
+    return run if isinstance(run, RunDirectory) else RunDirectory.open(Path(run))

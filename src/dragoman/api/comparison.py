@@ -11,8 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from dragoman.api.arguments import Count, checked
-from dragoman.api.training import RunLike
+from dragoman.api.arguments import Count, RunLike, checked
 from dragoman.base.errors import ConfigError, CorpusError, DragomanError, MachineError
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.vocabulary import load_vocabulary

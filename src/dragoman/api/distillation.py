@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dragoman.api.arguments import Count, Flag, checked
+from dragoman.api.arguments import Count, Flag, RecipeLike, RunLike, checked
 from dragoman.api.comparison import Comparison, compare, record
 from dragoman.api.synthetic import Synthesized, synthesize, weights_digest
-from dragoman.api.training import OnEvent, RecipeLike, RunLike, train
+from dragoman.api.training import OnEvent, train
 from dragoman.api.translation import export
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.files import file_sha256, whole_file

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dragoman.api.arguments import Count, checked
-from dragoman.api.training import RecipeLike, RunLike
+from dragoman.api.arguments import Count, RecipeLike, RunLike, checked
 from dragoman.base.errors import CheckpointError, ConfigError
 from dragoman.cluster.plan import Plan
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe

@@ -8,8 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.api.arguments import Count, Flag, checked
-from dragoman.api.training import RunLike
+from dragoman.api.arguments import Count, Flag, RunLike, checked
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.files import file_sha256
 from dragoman.base.line_files import (

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pydantic import InstanceOf
-
-from dragoman.api.arguments import Count, Flag, checked
+from dragoman.api.arguments import Count, Flag, RecipeLike, RunLike, checked, opened_run
 from dragoman.api.notebook import NotebookProgress, in_notebook, preparing_in_notebook
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.terminal import open_console
@@ -21,7 +19,6 @@ from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.recipe import load_recipe as read_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run import run as steps
-from dragoman.run.budget import Place, run_in_budget
 from dragoman.run.progress import preparing
 from dragoman.telemetry.console import ConsoleSink
 from dragoman.telemetry.events import (
@@ -36,10 +33,6 @@ if TYPE_CHECKING:
     from dragoman.evaluation.metrics import Score
     from dragoman.formats.load import Origin
 
-RecipeLike: TypeAlias = InstanceOf[Recipe] | Mapping[str, Any] | str | Path
-"""A recipe, the name of a shipped one, a TOML file, or a dictionary of what such a file holds."""
-RunLike: TypeAlias = RunDirectory | str | Path
-"""A run, or the path of its directory."""
 OnEvent: TypeAlias = Callable[[Event], None]
 
 
@@ -196,6 +189,8 @@ def _in_budget(
         raise ConfigError(
             "needs hosts as a file", place=f"budget {budget}", remedy='write hosts="hosts.toml"'
         )
+    from dragoman.run.budget import Place, run_in_budget  # torch, to time the steps of models
+
     place = Place.of(None if hosts is None else str(hosts), ranks=ranks)
     return run_in_budget(
         recipe if isinstance(recipe, Recipe) else read_recipe(recipe),
@@ -307,11 +302,6 @@ def _scores(scored: Mapping[str, Any]) -> dict[str, Score]:
         )
         for metric in ("bleu", "chrf")
     }
-
-
-def opened_run(run: RunLike) -> RunDirectory:
-    """The run at a path; raises CheckpointError if there is none."""
-    return run if isinstance(run, RunDirectory) else RunDirectory.open(Path(run))
 
 
 def _named_run(recipe: RecipeLike | RunDirectory) -> RunDirectory | None:

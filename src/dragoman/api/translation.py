@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, get_args, overload
 
 from pydantic import ValidationError
 
-from dragoman.api.arguments import Count, checked
-from dragoman.api.training import RunLike, opened_run
+from dragoman.api.arguments import Count, RunLike, checked, opened_run
 from dragoman.base.errors import ConfigError
 from dragoman.formats.bundle import Kind
 from dragoman.formats.ctranslate2 import Quantization

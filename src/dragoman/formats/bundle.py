@@ -38,6 +38,8 @@ from dragoman.training.durable import DIGESTS_FILE, read_digests, verify
 
 INFO_FILE: Final = "bundle.json"
 CARD_FILE: Final = "README.md"
+NUM_SENTENCES: Final = 100
+"""Sentences that an export must translate like our own search."""
 Kind = Literal["bundle", "ctranslate2", "huggingface", "onnx", "argos", "web"]
 _WEIGHTS: Final[dict[Kind, str]] = {
     "bundle": "model.safetensors",

@@ -44,6 +44,7 @@ from dragoman.formats.argos import (
 from dragoman.formats.bundle import (
     CARD_FILE,
     INFO_FILE,
+    NUM_SENTENCES,
     BundleDirection,
     BundleInfo,
     Kind,
@@ -73,7 +74,6 @@ from dragoman.recipe.recipe import Recipe, check_sections, dump_toml, load_recip
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.training.durable import publish
 
-NUM_SENTENCES: Final = 100
 _UNPACKED: Final = "package"
 """The folder in a draft that a package for Argos Translate is made of."""
 _OWN_SEARCH: Final = {"argos": (), "onnx": (), "web": SEARCH_KEYS}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dragoman.corpus.manifest import Manifest
-from dragoman.formats.export import NUM_SENTENCES
+from dragoman.formats.bundle import NUM_SENTENCES
 from dragoman.recipe.recipe import Recipe
 
 AIM: Final = 0.97

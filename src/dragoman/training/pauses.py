@@ -155,6 +155,7 @@ class PauseWatch:
 
     def _run(self) -> None:
         with contextlib.suppress(MachineError):  # of the writer: there is nowhere left to tell it
+            self._look()  # before the first wait, as others miss only a rank that they have seen
             while not self._stop.is_set():
                 slept, computed_s = time.monotonic(), time.process_time()
                 self._stop.wait(LOOK_EVERY_S)
@@ -164,8 +165,8 @@ class PauseWatch:
                     self._tell_own(gap_s, step, doing)
                     self._wait = None
                     self._others.clear()  # they may have stood still as well
-                with contextlib.suppress(OSError, RuntimeError):  # the board is out of reach
-                    self._look(time.monotonic())
+                self._look()
+            self._await_missing()
         if self._board is not None:
             with contextlib.suppress(OSError, RuntimeError):
                 ended = Standing(self._host, self._beat + 1, self._step, _ENDED)
@@ -181,15 +182,27 @@ class PauseWatch:
         remedy = "look at who stopped it, and at that machine's memory and other guests then"
         self._events.write(Alert(severity="warning", cause=cause, remedy=remedy), step=step)
 
-    def _look(self, now: float) -> None:
-        """Say where this rank stands, and see who is missing."""
-        if self._board is None:
-            return
+    def _look(self) -> None:
+        """Say where this rank stands, and see who is missing, if the board can be reached."""
+        if self._board is not None:
+            with contextlib.suppress(OSError, RuntimeError):
+                self._look_at(self._board, time.monotonic())
+
+    def _await_missing(self) -> None:
+        """Training may end just after a rank that was reported goes on: see it do so."""
+        deadline = time.monotonic() + _END_S / 2
+        while any(seen.told for seen in self._others.values()) and time.monotonic() < deadline:
+            time.sleep(LOOK_EVERY_S / 5)
+            if self._board is not None:
+                with contextlib.suppress(OSError, RuntimeError):
+                    self._read(self._board.read(), time.monotonic())
+
+    def _look_at(self, board: Board, now: float) -> None:
         rank, step, doing = self._world.rank, self._step, self._doing
         self._beat += 1
         is_second = self._beat % _EVERY == 1
         if is_second:
-            self._board.write(rank, Standing(self._host, self._beat, step, doing))
+            board.write(rank, Standing(self._host, self._beat, step, doing))
         if self._wait is not None and (doing != "sync" or self._wait.step != step):
             for late, standing in self._wait.told.items():
                 self._tell_back(late, standing, now - self._wait.began, "the others waited")
@@ -198,7 +211,7 @@ class PauseWatch:
             self._wait = _Wait(step, now)
         waits = self._wait is not None and now - self._wait.began >= _READ_AFTER_S
         if waits or (is_second and rank in (0, self._world.world_size - 1)):
-            self._read(self._board.read(), now)
+            self._read(board.read(), now)
             self._tell_silent()
         if self._wait is not None and waits:
             self._tell_late(self._wait, now)

@@ -39,6 +39,17 @@ def test_the_import_is_light() -> None:
     assert not {"torch", "numpy", "pydantic", "rich", "sentencepiece"} & set(loaded)
 
 
+def test_pytorch_comes_only_with_what_computes() -> None:
+    """Exports translate on machines without it, and a launcher of other processes loads none."""
+    names = "Translator load_recipe plan prepare read_events report score synthesize train".split()
+    program = (
+        "import sys; sys.modules['torch'] = None\n"  # whoever imports it fails
+        "import dragoman\n"
+        "for name in sys.argv[1:]: getattr(dragoman, name)"
+    )
+    subprocess.run([sys.executable, "-c", program, *names], check=True)
+
+
 def test_no_package_hides_a_function() -> None:
     """Importing dragoman.x.y sets dragoman.x: no function may have the name of a package."""
     packages = {path.name for path in Path(dragoman.__file__).parent.iterdir() if path.is_dir()}
