@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ if not Path("/dev/nvidia0").exists():
 if "PYTEST_XDIST_WORKER" in os.environ:
     # As many processes as cores or more: with several threads each, they wait for one another.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts a background job like this, and the processes of tests would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["DRAGOMAN_CURVES"] = "off"  # a run of a test is nothing to learn from
 TESTS = Path(__file__).resolve().parent
 SYSTEM = ("docs", "e2e", "image", "lab", "learning")

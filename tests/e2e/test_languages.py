@@ -19,6 +19,7 @@ import pytest
 import dragoman
 from dragoman.base.errors import ConfigError
 from dragoman.cli import main
+from dragoman.cli.summary import print_summary
 from dragoman.corpus.directions import tempered
 from dragoman.evaluation.metrics import bleu
 from dragoman.formats.argos import translate_as_argos
@@ -34,6 +35,7 @@ from web_export import greedy, static_server, web_export
 
 pytestmark = pytest.mark.system
 TARGETS = ("de", "fr")
+_COLUMNS = ("source", "translation", "reference")
 RECIPE = """
 name = "languages"
 [corpus]
@@ -166,6 +168,20 @@ def test_the_scores_of_a_direction_are_those_of_its_lines(run: RunDirectory) -> 
     assert whole["bleu"] == pytest.approx(sum(trained) / 2)
     for target in TARGETS:
         assert in_language((run.samples / f"test.en-{target}").read_text(), target) > 0.9
+
+
+def test_the_end_of_a_run_shows_sentences_of_the_first_direction(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_summary(run)
+    shown = [line.split(None, 1) for line in capsys.readouterr().out.splitlines()]
+    texts = {name: [line[1] for line in shown if line[:1] == [name]] for name in _COLUMNS}
+    folder = run.path.parents[1]
+    lines = [(folder / f"test.{side}").read_text().splitlines() for side in ("en", "de")]
+    translated = (run.samples / "test.en-de").read_text().splitlines()
+    triples = list(zip(*texts.values(), strict=True))
+    assert len(triples) == 3
+    assert set(triples) <= set(zip(lines[0], translated, lines[1], strict=True))
 
 
 def test_a_validation_is_the_mean_of_the_directions_with_text(run: RunDirectory) -> None:

@@ -50,6 +50,10 @@ _BUSY = replace(HOST_SAMPLED, cpu_share=0.97, others_cpu_share=0.02)
 _BUSY_HOSTS: list[tuple[int, Payload]] = [(0, _BUSY), (1, _BUSY)]
 _VOCABULARY = ("corpus.subword.vocab_size=32768",)
 """A uniform prediction has a loss of 10.4."""
+_STUDENT = (
+    'corpus.train=[{tsv="synthetic.tsv", translated="target"}]',
+    'corpus.valid=[{source="dev.en", target="dev.de"}]',
+)
 
 
 # name -> (the run, what must be answered)
@@ -209,6 +213,20 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
         Recorded(
             dev_loss=lambda step: 3.0 + 6 * math.exp(-step / 300),
             train_slice_loss=lambda step: 0.05 + 6 * math.exp(-step / 300),
+        ),
+        {"overfitting": "yes"},
+    ),
+    "a student that learns from a teacher's translations, which are easier than the dev text": (
+        Recorded(
+            dev_loss=lambda step: 3.0 + 6 * math.exp(-step / 300),
+            train_slice_loss=lambda step: 0.9 + 6 * math.exp(-step / 300),
+            recipe=_STUDENT,
+        ),
+        {"overfitting": "no"},
+    ),
+    "a student whose dev loss rises while it learns its teacher's text better and better": (
+        Recorded(
+            dev_loss=_turned, train_slice_loss=lambda step: 0.9 - step * 1e-6, recipe=_STUDENT
         ),
         {"overfitting": "yes"},
     ),

@@ -86,7 +86,11 @@ def test_flop_agree_with_pytorchs_own_counter() -> None:
 @pytest.mark.parametrize("half", [False, True], ids=["fp32", "bf16"])
 @pytest.mark.parametrize(
     "options",
-    [{}, {"activation": "gelu"}, {"activation": "swiglu"}, {"norm": "post"}, {"dropout": 0.0}],
+    [
+        *({"activation": activation} for activation in ("relu", "gelu", "silu", "swiglu")),
+        {"norm": "post"},
+        {"dropout": 0.0},
+    ],
     ids=str,
 )
 def test_activations_are_what_autograd_saves(options: dict[str, object], half: bool) -> None:

@@ -132,7 +132,7 @@ def fields_of(thing: type) -> dict[str, str]:
 
 def methods(thing: type) -> Iterator[tuple[str, Any]]:
     """Public methods and properties with a docstring of their own."""
-    for name, member in vars(thing).items():
+    for name, member in list(vars(thing).items()):  # pydantic adds to it when it is first used
         function = (
             member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         )

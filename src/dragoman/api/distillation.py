@@ -199,7 +199,7 @@ def _student_text(
         "source_language": teachers.source_language,
         "target_language": teachers.target_language,
         "lowercase": teachers.lowercase,
-        "train": (TextFiles(tsv=str(synthetic)),),
+        "train": (TextFiles(tsv=str(synthetic), translated="target"),),
         "valid": (valid.entry(),),
         "test": (test.entry(),),
         "valid_pairs": 0,

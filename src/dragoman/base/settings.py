@@ -18,7 +18,7 @@ class Section(BaseModel):
     Unknown keys are refused: a misspelt key that is silently ignored costs a training run.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     @model_validator(mode="after")
     def _numbers_fit_64_bits(self) -> Self:

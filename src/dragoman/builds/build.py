@@ -339,7 +339,7 @@ class _Builder:
         run = RunDirectory.open(Path(teacher.facts["run"]))
         asked = digest_of(teacher.facts["run"])
         synthetic = self.directory / "student" / asked[:8] / "synthetic.tsv"
-        text: dict[str, Any] = {"train": [{"tsv": str(synthetic)}]}
+        text: dict[str, Any] = {"train": [{"tsv": str(synthetic), "translated": "target"}]}
         held_out = self._held_out(run.recipe(), run.prepared())
         text |= {split: [texts] for split, texts in held_out.items()}
         recipe = self._made("student", text, **back.student_sections())

@@ -8,6 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from dragoman.base.terminal import open_console
+from dragoman.corpus.config import CorpusConfig
+from dragoman.corpus.directions import without_first_word
+from dragoman.corpus.split import read_directions
+from dragoman.evaluation.directions import rows_by_direction
 from dragoman.evaluation.validate import read_lines
 from dragoman.recipe.run_directory import RunDirectory
 
@@ -19,12 +23,8 @@ def print_summary(run: RunDirectory) -> None:
     console = open_console()
     recipe = run.recipe()
     first = recipe.corpus.directions[0].target
-    translations = run.samples / f"test.{first}"
-    if translations.is_file():
-        test = run.prepared() / "test"
-        columns = (test / "source.txt", translations, test / "target.txt")
-        for sentence in _shortest_third(list(zip(*map(read_lines, columns), strict=True))):
-            console.print("", _sentence(sentence), soft_wrap=True)
+    for sentence in _shortest_third(_translated(run, recipe.corpus)):
+        console.print("", _sentence(sentence), soft_wrap=True)
     name = shlex.quote(str(run.path))
     target = f" --target {first}" if recipe.corpus.language_tokens else ""
     places = Table.grid(padding=(0, 2))
@@ -38,6 +38,24 @@ def print_summary(run: RunDirectory) -> None:
     ]:
         places.add_row(Text(what, style="dim"), Text(str(place)))
     console.print("", places, soft_wrap=True)
+
+
+def _translated(run: RunDirectory, corpus: CorpusConfig) -> list[tuple[str, ...]]:
+    """Source, translation and reference of the test set's first direction; empty without one."""
+    test = run.prepared() / "test"
+    directions = rows_by_direction(read_directions(test))
+    name = next(iter(directions), corpus.directions[0].target)
+    translations = run.samples / f"test.{name}"
+    if not translations.is_file():
+        return []
+    sources, references = (read_lines(test / f"{side}.txt") for side in ("source", "target"))
+    rows = next(iter(directions.values()), range(len(sources)))
+    tokens = corpus.language_tokens
+    found = [(without_first_word(sources[row], tokens), references[row]) for row in rows]
+    return [
+        (source, translation, reference)
+        for (source, reference), translation in zip(found, read_lines(translations), strict=True)
+    ]
 
 
 def _shortest_third(sentences: list[tuple[str, ...]]) -> list[tuple[str, ...]]:

@@ -17,7 +17,7 @@ clean          a block -> normalised, filtered pairs in a sorted run; rejected p
 runs           the full shuffle: sorted runs on disk, read back by ranges of hashes; duplicates
 split          dev and test sets, given or held out
 directions     from which language into which, in a text and in a model
-subword        SentencePiece models: trained on a bounded sample, applied fast
+subword        SentencePiece models, trained on a bounded sample
 vocabulary, imported_vocabulary   the vocabulary of a side: our models, those of imported ones
 encode         cleaned runs -> the pairs that stay -> token rows
 shards         token ids on disk, memory-mapped; the ids that every subword model shares

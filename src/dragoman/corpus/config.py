@@ -64,7 +64,9 @@ class TextFiles(Section):
     """The name by which the weights of a stage refer to this entry of the training text."""
     weight: float | None = Field(default=None, ge=0.0, le=1e9)
     """Share of the training pairs that come from this entry, in any unit."""
-
+    translated: Literal["", "source", "target"] = ""
+    """The side that a model translated. Its own translations are easier to predict than text, which
+    the report takes into account."""
     scores: tuple[ScoreLimit, ...] = ()
     """Bounds on further columns of a TSV file, such as `{column = 5, at_most = 4.0}`."""
     source_language: str = Field(default="", pattern=f"{LANGUAGE}|^$", max_length=35)
@@ -82,7 +84,8 @@ class TextFiles(Section):
         # The digests of recipes that were written before there were these keys stay as they are.
         later = (
             *FORMATS,
-            *("tag", "name", "weight", "scores", "source_language", "target_language"),
+            *("tag", "name", "weight", "translated", "scores"),
+            *("source_language", "target_language"),
         )
         values: dict[str, Any] = serialize(self)
         return {
@@ -135,7 +138,8 @@ class CorpusConfig(Section):
     `{moses = "de-en.txt.zip"}` or `{mtdata = "ID"}`; files may be packed with gzip, bzip2, zstd or
     xz. `tag = "<bt>"` puts a word before each source. `weight = 3` beside each entry sets the
     shares in which pairs are drawn from them; `name = "news"` is what the weights of a stage call
-    it. `scores = [{column = 5, at_most = 4.0}]`
+    it. `translated = "target"` says that a model translated that side. `scores = [{column = 5,
+    at_most = 4.0}]`
     beside a TSV file drops pairs whose further columns are out of bounds: by number, or by name in
     the file's first line; `at_least` or `at_most`."""
     valid: tuple[TextFiles, ...] = ()
@@ -182,8 +186,9 @@ class CorpusConfig(Section):
 
     @model_validator(mode="after")
     def _weights_are_of_use(self) -> Self:
-        if any(entry.name or entry.weight is not None for entry in (*self.valid, *self.test)):
-            raise ValueError("name and weight belong to entries of corpus.train alone")
+        held_out = (*self.valid, *self.test)
+        if any(one.name or one.weight is not None or one.translated for one in held_out):
+            raise ValueError("name, weight and translated belong to entries of corpus.train alone")
         names = [entry.name for entry in self.train if entry.name]
         if repeated := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"two entries of corpus.train are called {min(repeated)}")
@@ -253,6 +258,11 @@ class CorpusConfig(Section):
                     "temperature and weight both set the shares: leave one of them out"
                 )
         return self
+
+    @property
+    def learns_from_a_model(self) -> bool:
+        """Whether targets of the training text are a model's, and those of the dev set are not."""
+        return bool(self.valid) and any(one.translated == "target" for one in self.train)
 
     def direction_of(self, entry: TextFiles) -> Direction:
         """From which language an entry translates into which."""

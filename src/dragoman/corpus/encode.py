@@ -34,9 +34,9 @@ from dragoman.corpus.filters import Rejection
 from dragoman.corpus.runs import HeldOutSides, KeyRange, SortedPairs, SortedRuns, repeated
 from dragoman.corpus.shards import SIDES, UNK, TokenRows, save_array
 from dragoman.corpus.split import HELD_OUT_SPLITS, HeldOut, read_directions, read_text
-from dragoman.corpus.subword import RowEncoder, count_words, read_vocabulary
+from dragoman.corpus.subword import count_words, read_vocabulary
 from dragoman.corpus.survey import FilterSurvey, write_surveys
-from dragoman.corpus.vocabulary import load_vocabulary
+from dragoman.corpus.vocabulary import RowEncoder, load_vocabulary
 from dragoman.corpus.workplace import Workplace
 
 HELD_OUT = "held_out"

@@ -74,9 +74,10 @@ from dragoman.corpus.runs import HeldOutSides
 from dragoman.corpus.shards import SIDES, SideSize, id_dtype, write_entries, write_side
 from dragoman.corpus.sources import Sources
 from dragoman.corpus.split import HELD_OUT_SPLITS, hold_out, read_split, read_text, write_text
-from dragoman.corpus.subword import RowEncoder, train_on_words
+from dragoman.corpus.subword import train_on_words
 from dragoman.corpus.survey import FILE_NAME as SURVEYS
 from dragoman.corpus.survey import join_surveys, write_surveys
+from dragoman.corpus.vocabulary import RowEncoder
 from dragoman.corpus.workers import parallel_map
 from dragoman.corpus.workplace import Workplace, locked_directory
 from dragoman.telemetry.events import CorpusDropped, CorpusPrepared, CorpusStage, EventWriter

@@ -8,26 +8,19 @@ from __future__ import annotations
 
 import io
 import re
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
-import numpy as np
 import sentencepiece
-from numpy.typing import NDArray
 
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import file_sha256, read_regular
 from dragoman.corpus.config import SubwordConfig
-from dragoman.corpus.shards import BOS, EOS, PAD, UNK, TokenRows, id_dtype
-
-if TYPE_CHECKING:
-    from dragoman.corpus.vocabulary import Vocabulary
+from dragoman.corpus.shards import BOS, EOS, PAD, UNK
 
 VOCABULARIES: Final = ("source.model", "target.model")
-_KNOWN_WORDS = 300_000
 _LARGEST_BYTES: Final = 1 << 28
 """The largest SentencePiece model that is read: room for ten million pieces."""
 _LONGEST_WORD_BYTES = 1 << 20
@@ -143,48 +136,6 @@ def vocabulary_digests(directory: Path) -> dict[str, str]:
             place=error.filename,
             remedy="run dragoman prepare again",
         ) from error
-
-
-class RowEncoder:
-    """Encodes much text, fast.
-
-    If no piece reaches over a space, as in BPE, the pieces of a text are those of its words,
-    and most words of a text were seen before: they are looked up. Unigram chooses among whole
-    segmentations by sums of floats that depend on the words before, so there every text is encoded
-    whole, to give exactly what SentencePiece gives.
-    """
-
-    def __init__(self, subword: Vocabulary, config: SubwordConfig) -> None:
-        self.vocab_size = subword.vocab_size
-        self._subword = subword
-        self._by_word = config.kind == "bpe"
-        self._dtype = id_dtype(subword.vocab_size)
-        self._known: dict[str, bytes] = {}
-
-    def encode(self, texts: list[str]) -> TokenRows:
-        """Ids of each normalised text, without special ids."""
-        if not self._by_word:
-            return self._rows(self._encode_whole(texts), np.ones(len(texts), dtype=np.int64))
-        words = " ".join(texts).split(" ")
-        new_words = list(set(words) - self._known.keys())
-        self._known.update(zip(new_words, self._encode_whole(new_words), strict=True))
-        encoded = [self._known[word] for word in words]
-        while len(self._known) > _KNOWN_WORDS:  # words that come late are rare
-            self._known.popitem()
-        spaces = np.fromiter((text.count(" ") for text in texts), np.int64, count=len(texts))
-        return self._rows(encoded, spaces + 1)
-
-    def _encode_whole(self, texts: list[str]) -> list[bytes]:
-        typecode = self._dtype.char
-        return [array(typecode, ids).tobytes() for ids in self._subword.encode(texts)]
-
-    def _rows(self, encoded: list[bytes], counts: NDArray[np.int64]) -> TokenRows:
-        """Rows of so many encoded words each."""
-        ids: NDArray[np.integer] = np.frombuffer(b"".join(encoded), dtype=self._dtype)
-        sizes = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded))
-        # reduceat would widen to int64, and lengths go to disk as they are.
-        lengths = np.add.reduceat(sizes, np.cumsum(counts) - counts, dtype=np.int32)
-        return TokenRows(ids, lengths // np.int32(self._dtype.itemsize))
 
 
 def count_words(texts: list[str]) -> Counter[str]:

@@ -75,8 +75,9 @@ class Int8(Packing):
 class Fp4(Packing):
     """Numbers in four bits: zero, and plus or minus 1, 1/2 ... 1/64.
 
-    A number becomes the nearest of these. Two neighbours share a byte, the first in its lower half;
-    a code is a sign, 8, plus the power, from 1 for 1/64 to 7 for 1.
+    A number becomes the nearest of these, but zero if it is below 3/4 of 1/64. Two neighbours share
+    a byte, the first in its lower half; a code is a sign, 8, plus the power, from 1 for 1/64 to 7
+    for 1.
     """
 
     codes_bytes = BLOCK // 2

@@ -52,13 +52,11 @@ def split_sentences(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
-    """Not after an abbreviation, and not before a small letter."""
-    if not match[0].startswith("."):
+    """At the end of a line; else not after an abbreviation, and not before a small letter."""
+    if not match[0].startswith(".") or "\n" in match[0]:
         return True
     if text[match.end() : match.end() + 1].islower():
         return False
-    if "\n" in match[0]:
-        return True
     mark = match.start() + 1
     before = text[max(start, mark - _LONGEST_ABBREVIATION) : mark]
     return match[0].rstrip() != "." or _ABBREVIATION.search(before) is None

@@ -329,4 +329,5 @@ def further_scores(text: str, scores: Mapping[str, Score]) -> list[MetricScored]
 
 def _evenly(num_items: int, num_chosen: int) -> NDArray[np.int64]:
     """Positions spread over the whole, always the same ones; all of them if there are fewer."""
-    return np.arange(num_items)[:: max(1, num_items // max(1, num_chosen))][:num_chosen]
+    num_chosen = min(num_chosen, num_items)
+    return np.arange(num_chosen) * num_items // max(1, num_chosen)

@@ -71,7 +71,8 @@ _UNCHANGED_SEARCH: Final[dict[str, tuple[Any, ...]]] = {
     "exponential_decay_length_penalty": (), "remove_invalid_values": (False,),
     "guidance_scale": (1.0,),
 }  # fmt: skip
-"""Keys of generation that our search lacks, with the values that switch them off; so does None."""
+"""Keys of generation that our search lacks, with the values that switch them off; so does None.
+Ours forbids repeated n-grams before the probabilities are normalised, transformers afterwards."""
 _READ_SEARCH: Final = frozenset({
     "bad_words_ids", "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id",
     "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "max_new_tokens",
@@ -319,7 +320,9 @@ def _search(generation: _Keys, special: SpecialIds, max_positions: int) -> Searc
         value = values.get(name)
         if value is not None and value not in harmless:
             raise generation.refused(
-                name, why="which our search has not", remedy="take the key out of the file"
+                name,
+                why="which our search does not do, or not in that way",
+                remedy="take the key out of the file",
             )
     for name in ("early_stopping", "renormalize_logits"):
         if not isinstance(values.get(name), bool | None):

@@ -179,7 +179,7 @@ def activation_bytes(config: ModelConfig, *, tokens: int, half: bool) -> int:
     residual = d * (_FP32 + product + mask)
     # Query, key, value and twice the mixed values; cross-attention's keys are as many tokens.
     attention = residual + 5 * d * product
-    kept = {"relu": 1, "gelu": 2, "swiglu": 4}[config.activation]
+    kept = {"relu": 1, "gelu": 2, "silu": 2, "swiglu": 4}[config.activation]
     ffn = residual + f * kept * product
     if config.activation_dropout:
         ffn += f * (product + 1)

@@ -680,6 +680,9 @@ def _is_overfitting(facts: Facts) -> Judgement:
         return "cannot tell", say, "Set evaluate.train_slice_pairs."
     share = last.train_slice_loss / loss if loss else 1.0
     of = f"the loss on training text is {units.SHARE.text(share)} of the dev loss"
+    recipe = facts.recipe
+    is_easier = recipe is not None and recipe.corpus.learns_from_a_model
+    by_heart = share < BY_HEART and not is_easier
     best = best_loss(seen)[0].step
     at = f"step {units.COUNT.text(best)}"
     remedy = "next time more data, more dropout or fewer steps."
@@ -688,7 +691,7 @@ def _is_overfitting(facts: Facts) -> Judgement:
         if text_loss == "falls":
             say = f"Since {at} the dev loss rises while the loss on training text falls."
             return "yes", say, f"Use that checkpoint; {remedy}"
-        if share < BY_HEART:
+        if by_heart:
             say = f"It knows the training text by heart: {of}, which has risen since {at}."
             return "yes", say, f"Use that checkpoint; {remedy}"
         if text_loss == "rises":
@@ -700,18 +703,20 @@ def _is_overfitting(facts: Facts) -> Judgement:
         return "cannot tell", say, "Set evaluate.train_slice_pairs, and train longer."
     may_have = may_have_turned(facts)
     turned = f"may have risen since {at}" if may_have else "has not turned"
-    recipe = facts.recipe
-    if share < BY_HEART and recipe and (any(recipe.weights()) or recipe.corpus.temperature):
+    if by_heart and recipe and (any(recipe.weights()) or recipe.corpus.temperature):
         say = f"The dev loss {turned}, but {of}. Entries of text are drawn by weights, so "
         say += "epochs do not tell how often the text was seen: the dev text may be harder."
         return "cannot tell", say, "Take dev text from the same source as the training text."
-    if share < BY_HEART and facts.intervals and facts.intervals[-1].epoch == 0:
+    if by_heart and facts.intervals and facts.intervals[-1].epoch == 0:
         say = f"The dev loss {turned}, but {of}. No training text was seen twice yet, so it "
         say += "cannot be known by heart: the dev text is of another kind, or is harder."
         return "cannot tell", say, "Take dev text from the same source as the training text."
-    if share < BY_HEART:
+    if by_heart:
         say = f"It knows the training text by heart: {of}, which {turned}."
         return "yes", say, remedy.capitalize()
+    if share < CLOSE and is_easier and not may_have:
+        say = f"The dev loss has not turned, and {of}: the targets of the training text are a "
+        return "no", f"{say}model's translations, easier to predict than the dev text.", ""
     if share < CLOSE and not may_have:
         say = f"The dev loss has not turned, but {of}: the dev text may be of another kind, too."
         return "cannot tell", say, "Take dev text from the same source as the training text."

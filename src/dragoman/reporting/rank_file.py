@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from dragoman.base.errors import MachineError
 from dragoman.reporting import facts
 from dragoman.reporting.imported import ImportedRun, ImportedScore
-from dragoman.reporting.sampling import Samples
+from dragoman.reporting.sampling import Sample, Samples
 from dragoman.telemetry import events
 from dragoman.telemetry.events import (
     PHASE_FIELDS,
@@ -97,7 +97,6 @@ class RankFile:
     imported: ImportedRun | None = None
     """The last life's; each segment has its own."""
     imported_scores: list[tuple[int, float]] = field(default_factory=list)
-    segments: list[facts.Segment] = field(default_factory=list)
     homes: list[Home] = field(default_factory=list)
     """One for each segment."""
     intervals: list[facts.Interval] = field(default_factory=list)
@@ -132,6 +131,11 @@ class RankFile:
     _boot: float | None = None
     _ahead_s: float = 0.0
     _alive: bool = False
+    _lives: list[facts.Segment] = field(default_factory=list)
+    """As they began; what each event changes in the last one is in the next three."""
+    _ended: float = 0.0
+    _last_step: int = 0
+    _accounted: float = 0.0
 
     @classmethod
     def empty(cls, path: Path) -> RankFile:
@@ -149,6 +153,19 @@ class RankFile:
         except MachineError as error:
             found.unreadable = str(error)
         return found
+
+    @property
+    def segments(self) -> list[facts.Segment]:
+        """The lives of this rank."""
+        if not self._lives:
+            return []
+        last = replace(
+            self._lives[-1],
+            ended=self._ended,
+            last_step=self._last_step,
+            accounted=self._accounted,
+        )
+        return [*self._lives[:-1], last]
 
     def problems(self) -> list[str]:
         """The faults of the file, in words."""
@@ -200,7 +217,9 @@ class RankFile:
         self._next.boot = self._boot
         self.homes.append(self._next)
         self._next = Home()
-        self.segments.append(
+        self._lives = self.segments
+        self._ended, self._last_step, self._accounted = moment, first_step, moment
+        self._lives.append(
             facts.Segment(
                 host=self.host,
                 world_size=start.world_size,
@@ -216,13 +235,10 @@ class RankFile:
         )
 
     def _extend(self, moment: float, step: int | None, *, is_account: bool) -> None:
-        last = self.segments[-1]
-        self.segments[-1] = replace(
-            last,
-            ended=max(last.ended, moment),
-            last_step=max(last.last_step, step or 0),
-            accounted=max(last.accounted, moment) if is_account else last.accounted,
-        )
+        self._ended = max(self._ended, moment)
+        self._last_step = max(self._last_step, step or 0)
+        if is_account:
+            self._accounted = max(self._accounted, moment)
 
     def _run_started(self, event: Event, moment: float) -> None:
         self.start = start = from_payload(RunStart, event.payload) or _NO_START
@@ -246,7 +262,7 @@ class RankFile:
         if self._alive:
             self._extend(moment, event.step, is_account=True)
             reason = str(event.payload.get("reason"))
-            self.segments[-1] = replace(self.segments[-1], reason=reason)
+            self._lives[-1] = replace(self._lives[-1], reason=reason)
             self._alive = False
 
     def _train_interval(self, event: Event, moment: float) -> None:
@@ -292,8 +308,9 @@ class RankFile:
             self.prepare_s = (self.prepare_s or 0.0) + seconds_s
 
     def _sample(self, event: Event, moment: float) -> None:
-        self._home.samples.see(event, moment)
-        self.samples.see(event, moment)
+        if (sample := Sample.of(event, moment)) is not None:
+            self._home.samples.add(sample)
+            self.samples.add(sample)
 
     @property
     def _home(self) -> Home:
@@ -309,7 +326,7 @@ class RankFile:
     def _imported_run(self, event: Event, _moment: float) -> None:
         self.imported = from_payload(ImportedRun, event.payload)
         if self._alive:
-            self.segments[-1] = replace(self.segments[-1], imported=self.imported)
+            self._lives[-1] = replace(self._lives[-1], imported=self.imported)
 
     def _imported_score(self, event: Event, _moment: float) -> None:
         value = number(event.payload.get("value"))

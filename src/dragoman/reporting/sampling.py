@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Self
 
 from dragoman.reporting.facts import Gpu, Machine, Spell, Traffic
 from dragoman.telemetry.events import (
@@ -45,35 +45,61 @@ MOST_OTHERS: Final = 0.1
 """If others use more than this share of a host's processors, the run gets too few of them."""
 
 
-def _of_sample(seen: Mapping[str, Any], name: str, otherwise: float = 0.0) -> float:
-    value = number(seen.get(name))
-    return otherwise if value is None else value
-
-
-def _is_throttled(seen: Mapping[str, Any]) -> bool:
-    return bool(set(_reasons(seen)) - {POWER_CAP})
-
-
-def _reasons(seen: Mapping[str, Any]) -> list[str]:
-    return [one for one in str(seen.get("throttle_reasons") or "").split(",") if one]
-
-
-_SIGNS: Final[Mapping[str, Mapping[str, Callable[[Mapping[str, Any]], bool]]]] = {
+_SIGNS: Final[Mapping[str, Mapping[str, Callable[[Mapping[str, float], Sequence[str]], bool]]]] = {
     GpuSampled.kind: {
-        "throttled": _is_throttled,
-        "weak": lambda seen: (
-            _of_sample(seen, "power_w", math.inf) < LOW_POWER * _of_sample(seen, "power_limit_w")
+        "throttled": lambda _, reasons: any(one != POWER_CAP for one in reasons),
+        "weak": lambda seen, _: (
+            seen.get("power_w", math.inf) < LOW_POWER * seen.get("power_limit_w", 0.0)
         ),
     },
     NetworkSampled.kind: {
-        "faulty": lambda seen: _of_sample(seen, "errors") + _of_sample(seen, "carrier_changes") > 0
+        "faulty": lambda seen, _: seen.get("errors", 0.0) + seen.get("carrier_changes", 0.0) > 0
     },
     HostSampled.kind: {
-        "crowded": lambda seen: _of_sample(seen, "others_cpu_share") > MOST_OTHERS,
-        "idle": lambda seen: _of_sample(seen, "cpu_share", 1.0) < FULL_HOST,
+        "crowded": lambda seen, _: seen.get("others_cpu_share", 0.0) > MOST_OTHERS,
+        "idle": lambda seen, _: seen.get("cpu_share", 1.0) < FULL_HOST,
     },
 }
 """What a sample may show; the facts say from when to when samples showed it."""
+
+
+class Sample(NamedTuple):
+    """One sample of a GPU, an interface or a host.
+
+    which: the GPU or the interface; empty for a host.
+    ended: by the monotonic clock of its host. reasons: why a GPU lowered its clock.
+    signs: those of `_SIGNS` that it shows.
+    """
+
+    kind: str
+    host: str
+    which: int | str
+    ended: float
+    seconds_s: float
+    values: Mapping[str, float]
+    reasons: Sequence[str]
+    signs: Sequence[str]
+    name: str
+
+    @classmethod
+    def of(cls, event: Event, ended: float) -> Self | None:
+        """None if the event does not say how long it sampled."""
+        kind, seen = event.kind, event.payload
+        seconds_s = number(seen.get("seconds_s")) or 0.0
+        if seconds_s <= 0:
+            return None
+        which: int | str = ""
+        if kind == GpuSampled.kind:
+            which = int(number(seen.get("gpu")) or 0)
+        elif kind == NetworkSampled.kind:
+            which = str(seen.get("interface"))
+        found = ((name, number(seen.get(name))) for name in _READ[kind])
+        values = {name: value for name, value in found if value is not None}
+        listed = str(seen.get("throttle_reasons") or "")
+        reasons = [one for one in listed.split(",") if one] if listed else []
+        signs = [sign for sign, shows in _SIGNS[kind].items() if shows(values, reasons)]
+        name = str(seen.get("name") or "")
+        return cls(kind, event.host, which, ended, seconds_s, values, reasons, signs, name)
 
 
 @dataclass(slots=True)
@@ -127,28 +153,22 @@ class _Sums:
     reasons: Counter[str] = field(default_factory=Counter)
     of: defaultdict[str, _Series] = field(default_factory=lambda: defaultdict(_Series))
 
-    def add(self, kind: str, seen: Mapping[str, Any], moment: float) -> None:
-        """Add one sample that ended at a moment."""
-        seconds_s = number(seen.get("seconds_s")) or 0.0
-        if seconds_s <= 0:
-            return
+    def add(self, sample: Sample) -> None:
+        """Add one sample."""
         self.samples += 1
-        self.seconds_s += seconds_s
-        for name in _READ[kind]:
-            if (value := number(seen.get(name))) is not None:
-                self.of[name].add(value, seconds_s)
-        self.reasons.update(_reasons(seen))
-        self.throttled_s += seconds_s if _is_throttled(seen) else 0.0
-        self.name = str(seen.get("name") or self.name)
-        self.ended = moment
-        for sign, shows in _SIGNS[kind].items():
-            if not shows(seen):
-                continue
+        self.seconds_s += sample.seconds_s
+        for name, value in sample.values.items():
+            self.of[name].add(value, sample.seconds_s)
+        self.reasons.update(sample.reasons)
+        self.throttled_s += sample.seconds_s if "throttled" in sample.signs else 0.0
+        self.name = sample.name or self.name
+        self.ended = sample.ended
+        for sign in sample.signs:
             if (known := self.seen.get(sign)) is None:
-                since = moment - seconds_s
-                self.seen[sign] = _Seen(self.samples, since, self.samples, moment)
+                since = sample.ended - sample.seconds_s
+                self.seen[sign] = _Seen(self.samples, since, self.samples, sample.ended)
             else:
-                known.last, known.until = self.samples, moment
+                known.last, known.until = self.samples, sample.ended
                 known.count += 1
 
     def spells(self, ahead_s: float) -> dict[str, Spell]:
@@ -181,15 +201,9 @@ class Samples:
     )
     """By the kind of the sample, its host, and the GPU or the interface."""
 
-    def see(self, event: Event, moment: float) -> None:
-        """Add one sample; moment: when it ended, by the monotonic clock of its host."""
-        seen = event.payload
-        which: int | str = ""
-        if event.kind == GpuSampled.kind:
-            which = int(number(seen.get("gpu")) or 0)
-        elif event.kind == NetworkSampled.kind:
-            which = str(seen.get("interface"))
-        self._sums[event.kind, event.host, which].add(event.kind, seen, moment)
+    def add(self, sample: Sample) -> None:
+        """Add one sample."""
+        self._sums[sample.kind, sample.host, sample.which].add(sample)
 
     @property
     def has_host(self) -> bool:

@@ -41,7 +41,8 @@ def test_the_import_is_light() -> None:
 
 def test_pytorch_comes_only_with_what_computes() -> None:
     """Exports translate on machines without it, and a launcher of other processes loads none."""
-    names = "Translator load_recipe plan prepare read_events report score synthesize train".split()
+    names = ["Translator", "load_recipe", "plan", "prepare", "read_events"]
+    names += ["report", "score", "synthesize", "train"]
     program = (
         "import sys; sys.modules['torch'] = None\n"  # whoever imports it fails
         "import dragoman\n"

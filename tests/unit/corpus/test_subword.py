@@ -12,7 +12,8 @@ from dragoman.base.errors import CorpusError
 from dragoman.corpus.config import SubwordConfig
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.shards import BOS, EOS, PAD, UNK, TokenRows
-from dragoman.corpus.subword import RowEncoder, Subword, train_subword
+from dragoman.corpus.subword import Subword, train_subword
+from dragoman.corpus.vocabulary import RowEncoder
 from real_text import real_lines
 
 
@@ -86,7 +87,7 @@ def test_no_texts_are_no_rows(captions: list[str], tmp_path: Path) -> None:
 def test_words_beyond_the_memory_are_encoded_all_the_same(
     captions: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.corpus.subword._KNOWN_WORDS", 50)
+    monkeypatch.setattr("dragoman.corpus.vocabulary._KNOWN_WORDS", 50)
     config = SubwordConfig(vocab_size=1000)
     subword = load(tmp_path, train(captions[:2000], **config.model_dump()))
     encoder = RowEncoder(subword, config)

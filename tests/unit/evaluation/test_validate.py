@@ -157,6 +157,21 @@ def test_validation_measures_what_it_says(
     assert min(result.loss_s, result.decode_s) > 0
 
 
+@pytest.mark.parametrize("number", [3, 30, 49, 50])
+def test_samples_are_spread_over_the_whole_set(
+    number: int, trained: TrainedModel, data: ValidationData, world: World
+) -> None:
+    config = CONFIG.model_copy(update={"sample_translations": number})
+    search = SEARCH.model_copy(update={"beam_size": 1})
+    result = validate(trained.model, data, config=config, search=search, world=world)
+    rows = [data.sources.index(sample.source) for sample in result.samples]
+    assert len(rows) == number
+    assert {b - a for a, b in zip(rows, [*rows[1:], 50], strict=True)} <= {
+        50 // number,
+        -(-50 // number),
+    }
+
+
 def test_a_validation_is_an_event(
     trained: TrainedModel, data: ValidationData, world: World, tmp_path: Path
 ) -> None:

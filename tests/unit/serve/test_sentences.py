@@ -19,6 +19,8 @@ from dragoman.serve.text import TextFormat, cut
         ("Am 3. Mai, z. B. hier. Und dort.", ["Am 3. Mai, z. B. hier.", "Und dort."]),
         ("It costs 3.50 euros. Cheap!", ["It costs 3.50 euros.", "Cheap!"]),
         ("one\ntwo", ["one", "two"]),
+        ("one.\ntwo", ["one.", "two"]),
+        ("see no. \n nine", ["see no.", "nine"]),
         ("一。二！", ["一。", "二！"]),
         ("Really?! Yes…  No", ["Really?!", "Yes…", "No"]),
         ("version 1. and more", ["version 1. and more"]),

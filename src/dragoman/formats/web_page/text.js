@@ -110,11 +110,10 @@ export class Sentences {
     }
   }
 
-  /** Not after an abbreviation, and not before a small letter. */
+  /** At the end of a line; else not after an abbreviation, and not before a small letter. */
   #endsSentence(text, start, match) {
-    if (!match[0].startsWith(".")) return true;
+    if (!match[0].startsWith(".") || match[0].includes("\n")) return true;
     if (/^\p{Lowercase}/u.test(text.slice(match.index + match[0].length))) return false;
-    if (match[0].includes("\n")) return true;
     const mark = match.index + 1;
     const before = text.slice(Math.max(start, mark - LONGEST_ABBREVIATION), mark);
     return match[0].replace(SPACE_AT_END, "") !== "." || !this.abbreviation.test(before);
