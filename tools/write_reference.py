@@ -1,6 +1,6 @@
-"""Writes the pages of docs/reference that are made from the code.
+"""Writes the pages of docs/reference, and the last section of ARCHITECTURE.md, from the code.
 
-tools/write_reference.py           write the pages
+tools/write_reference.py           write them
 tools/write_reference.py --check   name the pages that are not what would be written; exit code 1
 """
 
@@ -9,14 +9,23 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from reference import commands, events, python, recipe
+from reference import commands, events, modules, python, recipe
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def _architecture() -> str:
+    """The page with its last section written anew."""
+    written_by_hand = (REPOSITORY / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    return written_by_hand.partition(modules.TITLE)[0] + modules.section()
+
+
 PAGES = {
-    "commands.md": commands.page,
-    "events.md": events.page,
-    "python.md": python.page,
-    "recipe.md": recipe.page,
+    "docs/reference/commands.md": commands.page,
+    "docs/reference/events.md": events.page,
+    "docs/reference/python.md": python.page,
+    "docs/reference/recipe.md": recipe.page,
+    "ARCHITECTURE.md": _architecture,
 }
 
 
@@ -24,11 +33,11 @@ def main() -> int:
     """Write or check the pages."""
     stale = 0
     for name, page in PAGES.items():
-        path, text = FOLDER / name, page()
+        path, text = REPOSITORY / name, page()
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             continue
         if "--check" in sys.argv[1:]:
-            print(f"docs/reference/{name} is stale: make docs", file=sys.stderr)
+            print(f"{name} is stale: make docs", file=sys.stderr)
             stale += 1
         else:
             path.write_text(text, encoding="utf-8")

@@ -28,7 +28,6 @@ _WORTH: Final = 1.5
 _SURE: Final = 0.8
 """Share of the time that is planned with: the timed lines may be easier than the rest."""
 _LEAST_LINES: Final = 100
-_CHUNK_BYTES: Final = 1 << 20
 
 
 def translate(
@@ -86,7 +85,7 @@ def count_lines(path: Path) -> int:
     """Lines of a file; raises CorpusError if it cannot be read."""
     try:
         with open_regular(path) as file:
-            return sum(piece.count(b"\n") for piece in iter(lambda: file.read(_CHUNK_BYTES), b""))
+            return sum(1 for _ in file)
     except OSError as error:
         raise CorpusError(
             f"cannot be read: {error.strerror}", place=path, remedy="check its name"
@@ -124,5 +123,5 @@ def is_small(teacher: Recipe, student: Recipe) -> bool:
 def _decoder_weights(recipe: Recipe, pieces: int) -> int:
     """Weights in matrices that each token of a translation meets, the output's included."""
     model = recipe.model
-    width = model.d_model
-    return model.decoder_layers * (6 * width**2 + 2 * width * model.d_ffn) + pieces * width
+    width, inner = model.d_model, model.d_ffn * (3 if model.activation == "swiglu" else 2)
+    return model.decoder_layers * (6 * width**2 + width * inner) + pieces * width

@@ -240,12 +240,12 @@ def open_run(directory: Path, *, price: HourlyPrice | None = None) -> LiveRun:
 
 def newest_run(runs: Path) -> Path:
     """The run that was started last; raises CheckpointError if there is none."""
-    found = [path.parent for path in runs.glob("[!.]*/recipe.toml")]
+    found = list(runs.glob("[!.]*/recipe.toml"))
     if not found:
         raise CheckpointError(
             "there is no run here yet", place=runs, remedy="start one, or name a run directory"
         )
-    return max(found, key=lambda path: path.stat().st_mtime)
+    return max(found, key=lambda path: path.stat().st_mtime).parent
 
 
 def _alerts(facts: Facts) -> Iterator[str]:

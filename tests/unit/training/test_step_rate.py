@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
 from dragoman.distributed.world import World
+from dragoman.training.matrix_rate import measure_device
 from dragoman.training.step_rate import agree, measure_steps
 
 
 def test_steps_are_measured_and_their_arithmetic_is_counted() -> None:
+    began = time.monotonic()
     found = measure_steps(World(0, 1, 0, torch.device("cpu")))
+    wall_s = time.monotonic() - began
     # 2.05 million weights of the tied embedding, 1.57 of the encoder, 2.10 of the decoder.
     matrices = 8_000 * 256 + 2 * (4 * 256 * 256 + 2 * 256 * 1024) * 2 + 2 * 4 * 256 * 256
-    assert found["step_s"] > 0
+    assert 0 < 5 * found["step_s"] < wall_s, "five steps are made at least"
+    of_products = measure_device(torch.device("cpu"), "fp32").matrix_flop_per_s
+    assert found["flop_per_s"] < 2 * of_products, "a step is no faster than its products"
     counted = found["flop_per_s"] * found["step_s"]
     assert counted == pytest.approx(6 * matrices * 16 * 32, rel=1e-12)
 

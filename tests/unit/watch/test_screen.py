@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -358,7 +359,9 @@ def test_the_newest_run_is_watched_where_none_is_named(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "recipe.toml").write_text("")
-    assert newest_run(tmp_path).parent == tmp_path
+    os.utime(tmp_path / "one" / "recipe.toml", (1, 1))
+    (tmp_path / "one" / "report").mkdir()  # a later look at an old run starts nothing
+    assert newest_run(tmp_path) == tmp_path / "two"
     with pytest.raises(CheckpointError, match="there is no such run directory"):
         open_run(tmp_path / "three")
 

@@ -1,0 +1,27 @@
+"""Text for back-translation and distillation, and whether a student is worth its time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dragoman.builds.back import count_lines, is_small
+from dragoman.recipe.recipe import load_recipe
+
+
+def test_a_last_line_without_its_end_is_a_line(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    for content, lines in (("", 0), ("one", 1), ("one\n", 1), ("one\ntwo", 2)):
+        text.write_text(content)
+        assert count_lines(text) == lines
+
+
+def test_a_decoder_counts_all_its_matrices() -> None:
+    sizes = ["model.d_model=64", "model.d_ffn=512", "model.num_heads=4", "model.decoder_layers=1"]
+    sizes.append("corpus.subword.vocab_size=1000")
+    plain = load_recipe("student-tiny", sizes)
+    gated = load_recipe("student-tiny", [*sizes, "model.activation=swiglu"])
+    # 6 x 64² + 2 x 64 x 512 + 1000 x 64 = 154,112, and 32,768 more with a third matrix.
+    for layers, small in ((2, True), (3, False)):
+        teacher = load_recipe("student-tiny", [*sizes, f"model.decoder_layers={layers}"])
+        assert is_small(teacher, plain) == small
+        assert is_small(teacher, gated)
