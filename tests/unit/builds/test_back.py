@@ -20,8 +20,7 @@ def test_a_decoder_counts_all_its_matrices() -> None:
     sizes.append("corpus.subword.vocab_size=1000")
     plain = load_recipe("student-tiny", sizes)
     gated = load_recipe("student-tiny", [*sizes, "model.activation=swiglu"])
-    # 6 x 64² + 2 x 64 x 512 + 1000 x 64 = 154,112, and 32,768 more with a third matrix.
-    for layers, small in ((2, True), (3, False)):
-        teacher = load_recipe("student-tiny", [*sizes, f"model.decoder_layers={layers}"])
-        assert is_small(teacher, plain) == small
-        assert is_small(teacher, gated)
+    teacher = load_recipe("student-tiny", [*sizes, "model.decoder_layers=2"])
+    # 244,224 weights against 154,112, or 186,880 with a third matrix: 1.58 and 1.31 times.
+    assert not is_small(teacher, plain)
+    assert is_small(teacher, gated)
