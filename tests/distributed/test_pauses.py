@@ -21,6 +21,7 @@ from dragoman.reporting.reading import read_facts
 from dragoman.telemetry.events import Event, EventWriter, read_events
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.training.pauses import LATE_S, PauseWatch
+from dragoman.training.pauses import PAUSE_S as PAUSE_LEAST_S
 from processes import wait_until
 from ranks import run_ranks
 from toy_task import ONE_RANK
@@ -197,6 +198,23 @@ def slow_start(world: World, directory: str) -> Any:
         before_update=before_update,
     )
     return run.fit(world).state.step
+
+
+def test_a_held_interpreter_is_no_pause(tmp_path: Path) -> None:
+    """As while PyTorch compiles: no other thread of Python runs, but the process does."""
+    began = time.monotonic()
+    sum(range(10**7))
+    one_s = time.monotonic() - began
+    with (
+        EventWriter(tmp_path / "events") as events,
+        PauseWatch(ONE_RANK, PhaseTimer(ONE_RANK.device), events, None),
+    ):
+        time.sleep(0.2)
+        began = time.monotonic()
+        sum(range(int(10**7 * 5.0 / one_s)))  # one call of C, which never gives the lock away
+        assert time.monotonic() - began > PAUSE_LEAST_S
+        time.sleep(1.0)
+    assert [one for one in read_events(events.path) if one.kind == "alert"] == []
 
 
 @pytest.mark.system

@@ -8,6 +8,7 @@ rank that lives, but keeps the others waiting for far longer than a step takes, 
 from __future__ import annotations
 
 import contextlib
+import resource
 import socket
 import statistics
 import threading
@@ -29,8 +30,9 @@ from dragoman.telemetry.timers import PhaseTimer
 LOOK_EVERY_S: Final = 0.5
 PAUSE_S: Final = 3.0
 """A thread that did not run for this long did not just wait for its turn."""
-_COMPUTED: Final = 0.5
-"""Share of a pause in processor time; a process that computed more did not stand still."""
+_TURNS_PER_S: Final = 20
+"""A thread that waits for the interpreter's lock, which compilers hold for seconds, wakes 200 times
+a second to look at it (`sys.getswitchinterval`). One that is stopped does not."""
 LATE_S: Final = 5.0
 """A rank that gives no sign of life for this long is reported."""
 _LATE_UPDATES: Final = 5.0
@@ -157,11 +159,11 @@ class PauseWatch:
         with contextlib.suppress(MachineError):  # of the writer: there is nowhere left to tell it
             self._look()  # before the first wait, as others miss only a rank that they have seen
             while not self._stop.is_set():
-                slept, computed_s = time.monotonic(), time.process_time()
+                slept, turns = time.monotonic(), _turns()
                 self._stop.wait(LOOK_EVERY_S)
                 step, doing = self._step, self._doing  # the loop has only just gone on, too
-                gap_s, busy_s = time.monotonic() - slept, time.process_time() - computed_s
-                if gap_s >= PAUSE_S and busy_s < _COMPUTED * gap_s:
+                gap_s = time.monotonic() - slept
+                if gap_s >= PAUSE_S and _turns() - turns < _TURNS_PER_S * gap_s:
                     self._tell_own(gap_s, step, doing)
                     self._wait = None
                     self._others.clear()  # they may have stood still as well
@@ -304,6 +306,11 @@ class PauseWatch:
             own=own,
         )
         self._events.write(event, step=step)
+
+
+def _turns() -> int:
+    """How often this thread has gone to sleep."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 
 def _name(rank: int, host: str) -> str:
