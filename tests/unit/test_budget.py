@@ -43,6 +43,7 @@ def test_money_is_the_time_that_it_pays_for() -> None:
         ("400d", None, "is more than a year"),
         ("6 fortnights", None, "'6 fortnights' is no budget; write a time such as"),
         ("6 hours", None, "is no budget"),
+        ("30MIN", None, "'30MIN' is no budget; write a time such as 30min"),
         ("", None, "is no budget"),
         ("50 USD", None, "no price turns this money into time; name a hosts.toml with"),
         ("50 EUR", HourlyPrice(3.0, "USD"), "the prices of the hosts are in USD; give the budget"),

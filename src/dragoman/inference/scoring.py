@@ -48,10 +48,11 @@ def cross_entropies(
         scorable &= np.array([vocabulary.prefix(text)[1].strip() != "" for text in texts], bool)
     found = np.full(len(sources), math.nan)
     order = np.flatnonzero(scorable)
-    order = order[np.lexsort((-source_lengths[order], -target_lengths[order]))]
+    longest_sides = np.maximum(source_lengths, target_lengths)
+    order = order[np.lexsort((-target_lengths[order], -longest_sides[order]))]
     with inference([network]):
         while len(order):
-            size = max(source_lengths[order[0]], target_lengths[order[0]]) + 1
+            size = longest_sides[order[0]] + 1
             batch, order = np.split(order, [max(1, _BATCH_CELLS // int(size))])
             found[batch] = _mean_nll(model, [[side[pair] for pair in batch] for side in rows])
     return found

@@ -15,7 +15,7 @@ from dragoman.recipe.recipe import Recipe
 from dragoman.telemetry.host import HourlyPrice
 
 _MOST_S: Final = 366 * 86_400.0
-_MONEY: Final = re.compile(r"[A-Z]{3}\s*$")
+_MONEY: Final = re.compile(r"(?!MIN)[A-Z]{3}\s*$")
 _SHORT_MINUTES: Final = re.compile(r"(?<=\d)\s*m(?![a-zA-Z])")
 _FORMS: Final = 'a time such as 30min, 1h30m or 6h, or an amount such as "50 USD"'
 

@@ -13,7 +13,7 @@ import torch
 import dragoman
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.corpus.normalize import normalize
-from dragoman.data.batch import make_batch
+from dragoman.data.batch import Batch, make_batch
 from dragoman.distributed.world import join_world
 from dragoman.inference.scoring import PairScorer, cross_entropies, dual_cross_entropy
 from dragoman.inference.translation import TranslationModel
@@ -50,6 +50,22 @@ def test_each_score_is_the_loss_of_its_pair() -> None:
         assert score == pytest.approx(float(by_pytorch), abs=1e-5)
         checked += 1
     assert checked > 40
+
+
+def test_short_targets_of_long_sources_make_no_huge_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = loaded()
+    (network,) = model.models
+    score, cells = network.token_nll, list[int]()
+
+    def token_nll(batch: Batch) -> torch.Tensor:
+        cells.append(max(batch.source_BS.numel(), batch.target_BT.numel()))
+        return score(batch)
+
+    monkeypatch.setattr(network, "token_nll", token_nll)
+    sources = ["A house."] * 999 + ["A man in a blue shirt is standing on a ladder."]
+    found = cross_entropies(model, sources, ["Ja."] * 1000)
+    assert np.isfinite(found).all()
+    assert max(cells) <= 8192
 
 
 def test_a_pair_without_text_or_too_long_has_no_score() -> None:
