@@ -126,8 +126,7 @@ class Now:
     def _shares(self, fields: tuple[str, ...]) -> list[float]:
         """The share of a step that some fields took lately, for each rank that records them."""
         shares = (
-            measures.share(rank.intervals[-_RECENT_INTERVALS:], *fields)
-            for rank in self.life.ranks
+            measures.share(rank.intervals[-_RECENT_INTERVALS:], *fields) for rank in self.life.ranks
         )
         return [share for share in shares if share is not None]
 
