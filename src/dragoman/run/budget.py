@@ -422,6 +422,13 @@ def _check_possible(recipe: Recipe) -> None:
             place="--budget",
             remedy="leave out the stages or the budget",
         )
+    if not recipe.evaluate.bleu_pairs:
+        raise ConfigError(
+            "needs translations, which it times and compares models by, and evaluate.bleu_pairs is "
+            "0",
+            place="--budget",
+            remedy="leave out evaluate.bleu_pairs or the budget",
+        )
     check_exports()
 
 
