@@ -119,6 +119,10 @@ def test_a_minute_is_kept_with_a_kill_and_ends_with_scores_and_an_export(
             "dragoman: --budget 5 EUR: the prices of the hosts are in USD",
         ),
         (("--budget", "8s", "--dry-run"), "dragoman: --budget 8 s: too little for a model"),
+        (
+            ("--budget", "1h", "--dry-run", "--set", "evaluate.bleu_pairs=0"),
+            "dragoman: --budget: needs translations, which it times and compares models by",
+        ),
     ],
 )
 def test_a_bad_budget_is_one_line(folder: Path, options: tuple[str, ...], problem: str) -> None:

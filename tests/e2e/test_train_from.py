@@ -74,6 +74,18 @@ def test_it_starts_where_the_other_has_ended_with_its_vocabulary(
     assert list((tmp_path / "runs").iterdir()) == [made]
 
 
+def test_an_average_leaves_out_the_model_that_training_began_with(
+    run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert train(run, tmp_path, "--from", str(run.path)) == 0
+    (made,) = (tmp_path / "runs").iterdir()
+    for which in ([], ["--best", "1"]):
+        assert main(["average", str(made), *which]) == 0
+        told = json.loads((made / "checkpoints/average/provenance.json").read_text())
+        assert [one["step"] for one in told["average_of"]] == [2]
+
+
 def test_what_cannot_be_trained_on_is_refused_in_a_line(
     run: RunDirectory,
     tmp_path: Path,

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from dragoman.cluster.hosts import HOSTS_FILE, Hosts
+from dragoman.reporting import plots
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.health import examine
 from dragoman.reporting.reading import read_facts
+from dragoman.reporting.svg import BarPlot
 from dragoman.reporting.verdict import Verdict
 from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, Payload, as_values
@@ -260,6 +262,9 @@ def test_a_pause_belongs_to_the_life_in_which_it_was(paused: int, tmp_path: Path
     names = ("train", "evaluate", "save checkpoints", "stand still", "idle")
     told = [rows[name] for name in names]
     assert sum(float(one or 0.0) for one in told) == pytest.approx(rows["wall clock"])
+    (bar,) = plots.duration(facts)
+    assert isinstance(bar, BarPlot)
+    assert sum(seconds_s for _, seconds_s in bar.parts) == pytest.approx(rows["wall clock"])
 
 
 def test_a_pause_in_unrecorded_steps_belongs_to_no_other_life(tmp_path: Path) -> None:

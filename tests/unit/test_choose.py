@@ -279,6 +279,19 @@ def test_half_the_time_buys_less_and_twice_more(tmp_path: Path) -> None:
     assert half.bleu < choice.best.expected.bleu < twice.bleu
 
 
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
+def test_at_another_budget_the_choice_is_by_the_same_rules(tmp_path: Path, factor: float) -> None:
+    law, seconds_s = fit_law(law_curves()), 1e4
+    free = chosen(own(tmp_path), seconds_s)
+    needed_bytes = estimate(free.best.recipe).memory.total_bytes
+    for memory_bytes in (10**11, needed_bytes - 1):
+        choice = chosen(own(tmp_path), seconds_s, memory_bytes=memory_bytes)
+        other, _ = at_other_budget(choice, TEXT, law, factor=factor)
+        assert other.fits
+        if factor == 1.0:
+            assert other.name == choice.best.name
+
+
 def test_the_vocabulary_follows_the_text(tmp_path: Path) -> None:
     recipe = own(tmp_path)
     for side in ("en", "de"):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from dragoman.corpus.manifest import Manifest
 from dragoman.model.transformer import Transformer
+from dragoman.recipe.recipe import dump_toml, load_recipe
+from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run.curves import curve_of, inner_weights, keep, known_curves, table, text_digest
 from small_run import small_run
 
@@ -33,6 +36,20 @@ def test_a_curve_holds_what_the_run_measured() -> None:
     assert point.tokens == pytest.approx(180 * curve.batch_tokens, rel=0.01)
     assert 0 < curve.batch_tokens <= recipe.data.batch_tokens * recipe.data.accumulate  # type: ignore[operator]
     assert not curve.ended  # inverse_sqrt never ends
+
+
+@pytest.mark.parametrize(("total_steps", "ended"), [(None, True), (180, True), (181, False)])
+def test_a_curve_has_ended_if_its_schedule_has(
+    total_steps: int | None, ended: bool, tmp_path: Path
+) -> None:
+    run = RunDirectory(tmp_path / "run")
+    shutil.copytree(small_run().path, run.path)
+    settings = ["schedule.kind=linear", f"schedule.total_steps={total_steps or ''}"]
+    recipe = load_recipe(run.recipe_file, settings)
+    run.recipe_file.write_text(dump_toml(recipe))
+    curve = curve_of(run, source="a test")
+    assert curve is not None
+    assert curve.ended == ended
 
 
 def test_weights_are_those_of_the_layers() -> None:

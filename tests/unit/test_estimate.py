@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import lzma
 from pathlib import Path
+from xml.sax.saxutils import escape
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from dragoman.recipe.estimate import (
     training_flop,
 )
 from dragoman.recipe.recipe import Recipe, load_recipe
-from real_text import write_real_text
+from real_text import real_lines, write_real_text
 
 
 def recipe_of(**sections: dict[str, object]) -> Recipe:
@@ -157,3 +159,31 @@ def test_shards_take_the_disk_that_real_text_does(tmp_path: Path) -> None:
         entry[name] = str(packed)
     packed_guess = estimate(recipe_of(corpus={"train": (entry,)})).shards_bytes
     assert packed_guess == pytest.approx(real, rel=0.5)
+
+
+def test_text_of_every_form_and_packing_is_counted(tmp_path: Path) -> None:
+    pairs = list(zip(real_lines("train", "en"), real_lines("train", "de"), strict=True))
+    (tmp_path / "a.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in pairs))
+    (tmp_path / "a.tmx").write_text(
+        "<tmx><body>\n"
+        + "".join(
+            "    <tu>\n"
+            f'      <tuv xml:lang="en"><seg>{escape(source)}</seg></tuv>\n'
+            f'      <tuv xml:lang="de"><seg>{escape(target)}</seg></tuv>\n'
+            "    </tu>\n"
+            for source, target in pairs
+        )
+        + "</body></tmx>"
+    )
+
+    def guess(form: str, name: str) -> int:
+        found = estimate(recipe_of(corpus={"train": ({form: str(tmp_path / name)},)})).shards_bytes
+        assert found is not None
+        return found
+
+    plain = guess("tsv", "a.tsv")
+    assert guess("tmx", "a.tmx") == pytest.approx(plain, rel=0.15)
+    for form in ("tsv", "tmx"):
+        text = (tmp_path / f"a.{form}").read_bytes()
+        (tmp_path / f"a.{form}.bz2").write_bytes(bz2.compress(text))
+        assert guess(form, f"a.{form}.bz2") == pytest.approx(plain, rel=0.35)

@@ -91,7 +91,8 @@ def test_who_does_better_than_expected_is_taken(tmp_path: Path, better: int) -> 
     assert [seconds_s for _, seconds_s in asked] == [*[first_s] * 3, *[2 * first_s] * 2]
     assert [(one.name, one.seconds_s) for one in made] == asked
     assert sum(one.seconds_s for one in made) == pytest.approx(SHARE * LONG_S)
-    told = after_pilots(choice, best.name, TEXT, law, time_share=0.9)
+    names = {one.name for one in made}
+    told = after_pilots(choice, best.name, TEXT, law, piloted=names, time_share=0.9)
     assert told.best.name == winner.name
     assert told.best.steps == int(0.9 * winner.steps)
     assert all(one.why_not for one in told.candidates if one is not told.best)
@@ -118,3 +119,14 @@ def test_a_model_without_any_translation_loses(tmp_path: Path) -> None:
     pilots = Pilots((choice.best, choice.candidates[0]), 60.0, 1.0, 0.1)
     best, _ = decide(pilots, TEXT, law, lambda one, _: (1e6, 0.0 if one is choice.best else 20.0))
     assert best is choice.candidates[0]
+
+
+def test_a_larger_model_that_lost_its_pilot_is_told_so(tmp_path: Path) -> None:
+    law, choice = fit_law(law_curves()), chosen(own(tmp_path), 2e4)
+    first, *_ = choice.candidates
+    told = after_pilots(
+        choice, first.name, TEXT, law, piloted={first.name, choice.best.name}, time_share=0.9
+    )
+    (lost,) = (one for one in told.candidates if one.name == choice.best.name)
+    assert lost.expected.bleu > told.best.expected.bleu, "by the law it is better"
+    assert lost.why_not == "its pilot was worse"

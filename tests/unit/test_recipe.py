@@ -139,6 +139,9 @@ def test_files_of_the_recipe_lie_beside_it_and_files_of_an_override_where_we_are
     assert recipe.corpus.train[0].source == "a.en"
     recipe = load_recipe(mine, ['corpus.valid=[{source="b.en", target="b.de"}]'])
     assert recipe.corpus.valid[0].target == str(here / "b.de")
+    for form in ("tsv", "tmx", "moses"):
+        (entry,) = load_recipe(mine, [f'corpus.train=[{{{form}="c.zip"}}]']).corpus.train
+        assert getattr(entry, form) == str(here / "c.zip")
     assert load_recipe(mine, ["corpus.folder=data"]).corpus.folder == str(here / "data")
     mine.write_text(MINIMAL + 'folder = "texts"\n')
     assert load_recipe(mine).corpus.folder == str(tmp_path / "texts")

@@ -25,11 +25,16 @@ def run(options: Options) -> None:
     from dragoman.recipe.run_directory import RunDirectory
     from dragoman.training.average import average_checkpoints
     from dragoman.training.checkpoint import CheckpointStore
+    from dragoman.training.durable import step_number
 
     directory = RunDirectory.open(options.run)
     store = CheckpointStore(directory.checkpoints, directory.recipe().checkpoint)
-    paths = store.best(options.best) if options.best else store.last(options.last or _DEFAULT_COUNT)
     wanted = options.best or options.last
+    count = wanted or _DEFAULT_COUNT
+    found = store.best(count + 1) if options.best else store.last(count + 1)
+    # Step 0 is the model that --from has named: nothing is trained yet.
+    trained = [path for path in found if step_number(path.name) > 0]
+    paths = trained[:count] if options.best else trained[-count:]
     if wanted and len(paths) < wanted:
         kept, key = ("measured and kept", "best") if options.best else ("kept", "last")
         raise CheckpointError(

@@ -17,9 +17,10 @@ from dragoman.base.terminal import open_console, plain_table
 from dragoman.corpus.clean import REJECTED
 from dragoman.corpus.manifest import FILE_NAME as MANIFEST
 from dragoman.corpus.manifest import Manifest, TextSize
-from dragoman.recipe.estimate import Estimate, Memory, estimate
+from dragoman.recipe.estimate import Estimate, Memory, estimate, strategy_numbers
 from dragoman.recipe.recipe import Recipe, ShippedRecipe, dump_toml, load_recipe
 from dragoman.reporting.cleaning import PAGE as CLEANING_PAGE
+from dragoman.telemetry.events import event_files
 from dragoman.training.inventory import DiskForecast, Inventory, forecast_disk, take_inventory
 
 
@@ -100,7 +101,15 @@ def _parts(inventory: Inventory) -> Iterable[tuple[str, RenderableType]]:
             raise CheckpointError(
                 f"describes no model: {error}", place=recipe_file, remedy="restore the run's files"
             ) from error
-        most = forecast_disk(num_parameters, train=recipe.train, checkpoint=recipe.checkpoint)
+        ranks = len(event_files(inventory.root / "events")) or 1
+        _, saved = strategy_numbers(recipe.distributed, ranks)
+        most = forecast_disk(
+            num_parameters,
+            train=recipe.train,
+            checkpoint=recipe.checkpoint,
+            world_size=ranks,
+            strategy_tensors=saved,
+        )
         yield "this run, at most", _most_disk(most)
 
 

@@ -34,7 +34,7 @@ from dragoman.cli.options import (
     Option(
         "--quantization",
         choices=["float32", "float16", "int8"],
-        help="of the weights, for ctranslate2 (default: float32) and argos (default: int8)",
+        help="of the weights, for ctranslate2 and argos (default: float32; for argos int8)",
     ),
     *(LICENCE, SENTENCES),
     TARGET.but(help="of a package for argos, if the model translates into several"),

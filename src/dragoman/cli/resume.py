@@ -12,8 +12,8 @@ from dragoman.cli.train import train_shown
 )
 def run(options: Options) -> None:
     """Go on with a run where it was trained before: on its hosts, or on this machine."""
-    from dragoman.cluster.hosts import recorded_hosts
+    from dragoman.cluster.hosts import hosts_to_resume_on
     from dragoman.recipe.run_directory import RunDirectory
 
     directory = RunDirectory.open(options.run)
-    train_shown(directory, hosts=recorded_hosts(directory.path))
+    train_shown(directory, hosts=hosts_to_resume_on(directory.path))

@@ -264,11 +264,11 @@ class LastMeasurement(Section):
 
 
 def remember(hosts: Hosts, facts: ClusterFacts) -> None:
-    """Keep these facts in place of the last measurement, if they contain one.
+    """Keep these facts in place of the last measurement, if they contain one of all hosts.
 
     If they cannot be written they are not kept, and `plan` asks for what it lacks.
     """
-    if not facts.pairs and len(hosts.host) > 1:
+    if facts.unreachable or (not facts.pairs and len(hosts.host) > 1):
         return
     path = _measurement_file(hosts)
     with contextlib.suppress(OSError):

@@ -27,6 +27,7 @@ import shlex
 import socket
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -146,6 +147,13 @@ class Hosts(Section):
         return sum(prices) if len(prices) == len(self.host) else None
 
 
+class _Record(Hosts):
+    """The hosts as a run's directory has them."""
+
+    left: bool = False
+    """Whether the run has been trained on this machine since."""
+
+
 def is_this_machine(hosts: Hosts) -> bool:
     """Whether there is one host, and it is the one that asks."""
     return len(hosts.host) == 1 and _address(hosts.host[0]) == "localhost"
@@ -178,14 +186,36 @@ def record_hosts(run: Path, hosts: Hosts) -> None:
         write_whole(run / HOSTS_FILE, hosts.model_dump_json(indent=1))
 
 
+def leave_hosts(run: Path) -> None:
+    """Note that a run goes on without its hosts; their prices stay known.
+
+    Raises MachineError if the run's directory cannot be written to.
+    """
+    with suppress(CheckpointError):
+        record = _record(run)
+        if record is not None and not record.left:
+            record_hosts(run, record.model_copy(update={"left": True}))
+
+
 def recorded_hosts(run: Path) -> Hosts | None:
-    """The hosts that a run was last trained on; None if it was trained here.
+    """The hosts that a run was last trained on, if it ever was on hosts.
 
     Raises CheckpointError if the record is there and cannot be read.
     """
+    record = _record(run)
+    return record and Hosts.model_validate(record.model_dump(exclude={"left"}))
+
+
+def hosts_to_resume_on(run: Path) -> Hosts | None:
+    """The same; None if it was trained here since."""
+    record = _record(run)
+    return None if record is None or record.left else recorded_hosts(run)
+
+
+def _record(run: Path) -> _Record | None:
     file = run / HOSTS_FILE
     try:
-        return Hosts.model_validate_json(file.read_bytes())
+        return _Record.model_validate_json(file.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:

@@ -15,6 +15,8 @@ LANGUAGE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]*$"
 """A language's code. It ends names of files, and pages and model cards show it."""
 FORMATS: Final = ("tmx", "moses")
 """Keys of an entry that name a file of another format; `sources.READERS` has their readers."""
+FILE_KEYS: Final = ("source", "target", "tsv", *FORMATS)
+"""Keys of an entry that name a file."""
 _COLUMN_NAME: Final = r"[^\x00-\x1f\x7f-\x9f]{1,100}"
 
 

@@ -6,12 +6,11 @@ micro-batch is full, every sentence as long as the recipe lets it be.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
-from dragoman.corpus.config import TextFiles
+from dragoman.corpus.config import FILE_KEYS, TextFiles
 from dragoman.data.config import DataConfig
 from dragoman.distributed.config import DistributedConfig
 from dragoman.model.config import ModelConfig
@@ -25,7 +24,10 @@ _FP32: Final = 4
 _LOSS_CHUNK_BYTES: Final = 3 * (4 << 20) * _FP32
 """Copies of the logits that exist at a time, including those of the softmax."""
 _COMPRESSED: Final = 3.5
-"""Text bytes in one byte of a .gz, .xz or .zst of parallel text, about."""
+"""Text bytes in one byte of packed parallel text, about; the markup of a TMX takes few of these."""
+_PACKED: Final = (".gz", ".bz2", ".xz", ".zst", ".zip")
+_MARKED_UP: Final = 0.6
+"""Text bytes in one byte of a TMX, about."""
 _SHARD_SHARE: Final = 0.6
 """Shard bytes for one byte of text: two bytes a piece of 3 to 5 characters, and the lengths."""
 
@@ -191,11 +193,10 @@ def activation_bytes(config: ModelConfig, *, tokens: int, half: bool) -> int:
 
 def text_bytes(entry: TextFiles, folder: Path) -> float | None:
     """Bytes of text, unpacked; None if a file is not there (yet)."""
-    names: Iterable[str] = filter(None, (entry.source, entry.target, entry.tsv, entry.moses))
-    paths = [folder / name for name in names]
+    paths: list[Path] = [folder / name for key in FILE_KEYS if (name := getattr(entry, key))]
     if not paths or not all(path.is_file() for path in paths):
         return None
+    plain = _MARKED_UP if entry.tmx else 1
     return sum(
-        path.stat().st_size * (_COMPRESSED if path.suffix in (".gz", ".xz", ".zst", ".zip") else 1)
-        for path in paths
+        path.stat().st_size * (_COMPRESSED if path.suffix in _PACKED else plain) for path in paths
     )

@@ -33,7 +33,7 @@ from pydantic_core import ErrorDetails
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import read_regular, unwritable_name
 from dragoman.base.settings import Section
-from dragoman.corpus.config import CorpusConfig
+from dragoman.corpus.config import FILE_KEYS, CorpusConfig
 from dragoman.corpus.directions import listed
 from dragoman.data.config import DataConfig, StageConfig
 from dragoman.distributed.config import DistributedConfig
@@ -55,7 +55,6 @@ _LONG_KEY: Final = re.compile(
 )
 """A key of a hundred parts: tomllib takes their number squared to read it."""
 _SPLITS: Final = ("train", "valid", "test")
-_FILE_KEYS: Final = ("source", "target", "tsv")
 _LONGEST_VALUE: Final = 200
 """Characters of a value in an error."""
 Location = tuple[int | str, ...]
@@ -393,7 +392,7 @@ def _absolute(entries: Any) -> Any:
         return entries
     return [
         {
-            key: _resolved(name) if key in _FILE_KEYS and isinstance(name, str) else name
+            key: _resolved(name) if key in FILE_KEYS and isinstance(name, str) else name
             for key, name in entry.items()
         }
         if isinstance(entry, Mapping)

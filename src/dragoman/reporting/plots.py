@@ -9,6 +9,7 @@ from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.account import idle_s
 from dragoman.reporting.facts import Facts
+from dragoman.reporting.pauses import paused_s
 from dragoman.reporting.rates import rates_of
 from dragoman.reporting.svg import Axis, BarPlot, LinePlot, Plot, Series
 
@@ -39,6 +40,7 @@ def duration(facts: Facts) -> list[Plot]:
         "train": facts.train_s,
         "evaluate": measures.validate_s(facts),
         "save": measures.save_s(facts),
+        "stand still": paused_s(facts) or None,
         "idle": idle_s(facts),
         "not recorded yet": facts.unrecorded_s or None,
     }

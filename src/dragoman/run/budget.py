@@ -362,7 +362,12 @@ def _with_pilots(
     if training_s <= 0:
         raise TooSmallError(plan.seconds_s, needed_s=2 * plan.seconds_s)
     choice = after_pilots(
-        plan.choice, best.name, plan.text, law, time_share=training_s / plan.training_s
+        plan.choice,
+        best.name,
+        plan.text,
+        law,
+        piloted={one.name for one in piloted},
+        time_share=training_s / plan.training_s,
     )
     half, twice = (at_other_budget(choice, plan.text, law, factor=factor) for factor in (0.5, 2.0))
     return replace(
@@ -416,6 +421,13 @@ def _check_possible(recipe: Recipe) -> None:
             "stages have lengths in steps, and a budget chooses the steps",
             place="--budget",
             remedy="leave out the stages or the budget",
+        )
+    if not recipe.evaluate.bleu_pairs:
+        raise ConfigError(
+            "needs translations, which it times and compares models by, and evaluate.bleu_pairs is "
+            "0",
+            place="--budget",
+            remedy="leave out evaluate.bleu_pairs or the budget",
         )
     check_exports()
 

@@ -19,7 +19,7 @@ averaging      a moving average over a hundredth of the steps
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -171,17 +171,20 @@ def choose(
             place="--budget",
             remedy="set a smaller data.batch_tokens, or use another machine",
         )
-    best = fitting[0]
-    for one in fitting[1:]:
-        if one.expected.bleu > (1 + _ALIKE) * best.expected.bleu:
-            best = one
+    best, _ = _preferred([(one, one.expected) for one in fitting])
     return _judged(found, best)
 
 
 def after_pilots(
-    choice: Choice, best: str, text: TextFacts, law: Law, *, time_share: float
+    choice: Choice,
+    best: str,
+    text: TextFacts,
+    law: Law,
+    *,
+    piloted: Collection[str],
+    time_share: float,
 ) -> Choice:
-    """The choice of pilots, for the share of the time that they have left."""
+    """The choice of pilots, of these names, for the share of the time that they have left."""
     found = []
     for one in choice.candidates:
         tokens = time_share * one.tokens
@@ -194,12 +197,21 @@ def after_pilots(
                 expected=_expected(law, text, one.recipe, tokens),
             )
         )
-    return _judged(found, next(one for one in found if one.name == best))
+    return _judged(found, next(one for one in found if one.name == best), piloted)
 
 
-def _judged(found: Sequence[Candidate], best: Candidate) -> Choice:
+def _preferred(found: Sequence[tuple[Candidate, Expected]]) -> tuple[Candidate, Expected]:
+    """The smallest to which no larger one is better by enough."""
+    best = found[0]
+    for one in found[1:]:
+        if one[1].bleu > (1 + _ALIKE) * best[1].bleu:
+            best = one
+    return best
+
+
+def _judged(found: Sequence[Candidate], best: Candidate, piloted: Collection[str] = ()) -> Choice:
     best = replace(best, why_not="")
-    others = {one.name: replace(one, why_not=_why_not(one, best)) for one in found}
+    others = {one.name: replace(one, why_not=_why_not(one, best, piloted)) for one in found}
     return Choice(tuple((others | {best.name: best}).values()), best)
 
 
@@ -208,9 +220,11 @@ def at_other_budget(
 ) -> tuple[Candidate, Expected]:
     """The best candidate if the time of training is multiplied by a factor, and its BLEU."""
     expected = [
-        (one, _expected(law, text, one.recipe, factor * one.tokens)) for one in choice.candidates
+        (one, _expected(law, text, one.recipe, factor * one.tokens))
+        for one in choice.candidates
+        if one.fits
     ]
-    return max(expected, key=lambda pair: pair[1].bleu)
+    return _preferred(expected)
 
 
 def _sizes(recipe: Recipe, by_hand: frozenset[str]) -> Iterator[tuple[str, Recipe]]:
@@ -296,16 +310,19 @@ def _is_past_best(found: Sequence[Candidate]) -> bool:
     return len(scores) == 3 and scores[0] > scores[1] > scores[2]
 
 
-def _why_not(one: Candidate, best: Candidate) -> str:
+def _why_not(one: Candidate, best: Candidate, piloted: Collection[str]) -> str:
     less_bleu = best.expected.bleu - one.expected.bleu
     less = units.SCORE.text(less_bleu)
+    is_smaller = inner_weights(one.recipe) < inner_weights(best.recipe)
     if not one.fits:
         return f"needs {units.SIZE.text(estimate(one.recipe).memory.total_bytes)} of memory"
-    if less_bleu <= 0 and inner_weights(one.recipe) < inner_weights(best.recipe):
-        return "its pilot was worse"
-    if inner_weights(one.recipe) < inner_weights(best.recipe):
+    if less_bleu > 0 and is_smaller:
         return f"{less} BLEU less: too small for this time"
     if less_bleu > 0:
         share = units.SHARE.text(one.tokens / best.tokens)
         return f"{less} BLEU less: sees {share} of the tokens"
+    if one.name in piloted:
+        return "its pilot was worse"
+    if is_smaller or one.expected.bleu > (1 + _ALIKE) * best.expected.bleu:
+        return "it had no pilot"
     return "no better by 3%, and slower to translate with"

@@ -85,7 +85,7 @@ def curve_of(run: RunDirectory, *, source: str) -> Curve | None:
         vocab_size=manifest.target_vocab_size,
         weights=inner_weights(recipe),
         batch_tokens=max(1, round(points[-1].tokens / max(steps, 1))),
-        ended=facts.last_step >= facts.max_steps
+        ended=facts.last_step >= (recipe.schedule.total_steps or facts.max_steps)
         and recipe.schedule.kind in ("linear", "cosine", "wsd"),
         points=points,
     )

@@ -131,7 +131,10 @@ def train(
     listeners: called with each event of rank 0, and with the alerts of the other ranks. An
         exception from one of them ends the training.
     """
+    from dragoman.cluster.hosts import leave_hosts
+
     with training_session(directory.path):
+        leave_hosts(directory.path)
         _work(["train", str(directory.path)], directory, ranks, listeners)
     keep(directory)
 

@@ -8,6 +8,7 @@ import re
 import resource
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,14 @@ _COUNTERS: Final = {
 }
 """The kernel's numbers that add up to each counter of an interface."""
 
+_KIB: Final = 1024
+_CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
+_MEMORY_FILES: Final = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Limit, use, and the name in memory.stat of the copies of files that can be given up."""
+
 
 def peak_memory_bytes() -> int:
     """The most memory this process has held at any time (VmHWM, the resident set's peak).
@@ -45,9 +54,40 @@ def peak_memory_bytes() -> int:
 def memory_bytes() -> int:
     """Memory this process may use: the machine's, or less if a container has a limit."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limits = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-    found = [int(text) for text in map(_read, limits) if text.strip().isdigit()]
+    found = [limit for limit, _ in _container_memory()]
     return min([physical, *found])
+
+
+def memory_used_bytes() -> int:
+    """The part of `memory_bytes` that is not available to a new program at once.
+
+    That of the container if it has a limit, otherwise that of the machine.
+    """
+    limits = dict(_container_memory())
+    if (limit := memory_bytes()) in limits:
+        return limits[limit]
+    found = {}
+    with Path("/proc/meminfo").open(encoding="ascii") as lines:
+        for line in lines:
+            name, _, rest = line.partition(":")
+            found[name] = rest
+            if name == "MemAvailable":
+                break
+    total, available = (int(found[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
+    return (total - available) * _KIB
+
+
+def _container_memory() -> Iterator[tuple[int, int]]:
+    """Limit and use of the container, by both versions of control groups, if it has a limit.
+
+    Copies of files that were not read lately do not count, as in `docker stats`.
+    """
+    for limit, used, cached in _MEMORY_FILES:
+        numbers = [_read(str(_CONTROL_GROUPS / name)).strip() for name in (limit, used)]
+        if all(text.isdigit() for text in numbers):
+            known = _read(str((_CONTROL_GROUPS / limit).with_name("memory.stat")))
+            copies = re.search(rf"^{cached} (\d+)$", known, re.MULTILINE)
+            yield int(numbers[0]), max(int(numbers[1]) - int(copies[1] if copies else 0), 0)
 
 
 def cpu_model() -> str:

@@ -32,6 +32,7 @@ from dragoman.telemetry.host import (
     InterfaceCounters,
     interface_number,
     memory_bytes,
+    memory_used_bytes,
     nominal_bits_per_s,
 )
 
@@ -41,7 +42,6 @@ _SAMPLE_EVERY_S: Final = 10.0
 _MOST_SAMPLES: Final = 2000
 """A sample spans at least this fraction of the run's age, so that long records grow slowly."""
 _SECTOR_BYTES: Final = 512
-_KIB: Final = 1024
 _IDLE, _IO_WAIT = 3, 4
 _READ, _WRITTEN = 2, 6
 _USER_TICKS, _SYSTEM_TICKS = 11, 12
@@ -107,7 +107,7 @@ class MachineProbe:
         """Read memory and the loader's queue."""
         if self._sampling_s is None:
             self._sampling_s = time.thread_time()
-        self._memory.append(_memory_used_bytes())
+        self._memory.append(memory_used_bytes())
         if self._queued is not None:
             self._queue.append(self._queued())
 
@@ -161,19 +161,6 @@ def _process_ticks(pids: Sequence[int]) -> int | None:
     except OSError:
         return None
     return ticks
-
-
-def _memory_used_bytes() -> int:
-    """Memory that is not available to a new program at once."""
-    found = {}
-    with Path("/proc/meminfo").open(encoding="ascii") as lines:
-        for line in lines:
-            name, _, rest = line.partition(":")
-            found[name] = rest
-            if name == "MemAvailable":
-                break
-    total, available = (int(found[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
-    return (total - available) * _KIB
 
 
 def _disk_bytes(path: Path) -> tuple[int, int] | None:

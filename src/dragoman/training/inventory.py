@@ -13,9 +13,12 @@ from typing import Final, Literal, NamedTuple
 
 from dragoman.base.errors import CheckpointError
 from dragoman.training.config import CheckpointConfig, TrainConfig
+from dragoman.training.durable import step_number
 
-Part = Literal["weights", "optimizer", "state", "vocabulary", "text", "record"]
+Part = Literal["weights", "optimizer", "state", "vocabulary", "text", "record", "export"]
 
+_EXPORT_FILE: Final = "bundle.json"
+"""It lies in every export."""
 _EVENT_BYTES: Final = 900
 """A TrainInterval as a line of JSON; it outweighs all other events."""
 _TENSORBOARD_BYTES: Final = 600
@@ -60,6 +63,8 @@ _PURPOSES: Final = tuple(
         ("*_ids.npy", "text", "subword ids of one side, end to end"),
         ("*_offsets.npy", "text", "where each sentence begins"),
         ("*_lengths.npy", "text", "how long each sentence is"),
+        ("*/entries.npy", "text", "which entry of the recipe each pair is from"),
+        ("*/directions.txt", "text", "the languages of each pair"),
         ("*/source.txt", "text", "normalised source text"),
         ("*/target.txt", "text", "normalised reference text"),
         ("*rejected/*", "record", "pairs that were dropped, by which filter and why"),
@@ -108,7 +113,7 @@ class Inventory:
         weights = [entry for entry in self.entries if entry.part == "weights"]
         if not weights:
             return 0
-        newest = max(entry.path.parent for entry in weights)
+        newest = max((e.path.parent for e in weights), key=lambda path: step_number(path.name))
         by_name = {e.path.name: e.size_bytes for e in weights if e.path.parent == newest}
         chosen = by_name.get("ema.safetensors", by_name.get("model.safetensors", 0))
         return chosen + self.bytes_by_part().get("vocabulary", 0)
@@ -143,7 +148,8 @@ def take_inventory(root: Path) -> Inventory:
             remedy="name a run, a checkpoint or prepared shards",
         )
     paths = sorted(Path(folder, name) for folder, _, names in os.walk(root) for name in names)
-    entries = (_entry(root, path) for path in paths)
+    exports = {path.parent for path in paths if path.name == _EXPORT_FILE}
+    entries = (_entry(root, path, is_export=path.parent in exports) for path in paths)
     return Inventory(root, tuple(entry for entry in entries if entry is not None))
 
 
@@ -169,13 +175,15 @@ def forecast_disk(
     )
 
 
-def _entry(root: Path, path: Path) -> InventoryEntry | None:
+def _entry(root: Path, path: Path, *, is_export: bool) -> InventoryEntry | None:
     """None if the file has gone meanwhile, as old checkpoints do, or is a broken link."""
     try:
         size_bytes = path.stat().st_size
     except OSError:
         return None
     relative = path.relative_to(root)
+    if is_export:
+        return InventoryEntry(relative, "export", "part of an export: a model to use", size_bytes)
     # With the root's own name, so that patterns match even if the root is a checkpoint itself.
     part, purpose = _purpose(f"{root.resolve().name}/{relative}")
     return InventoryEntry(relative, part, purpose, size_bytes)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,13 +58,10 @@ class HostNow:
     network: dict[str, Any] = field(default_factory=dict)
     gpus: dict[int, dict[str, Any]] = field(default_factory=dict)
     rates: deque[Rate] = field(default_factory=lambda: deque(maxlen=_KEPT_SAMPLES))
-    sampled: float | None = None
-    """The time of the sample, on this host's own clock."""
 
     def see(self, event: Event) -> None:
         """Add one sample."""
         seen = event.payload
-        self.sampled = event.time
         if event.kind == HostSampled.kind:
             self.machine = seen
         elif event.kind == GpuSampled.kind:
@@ -129,8 +126,7 @@ class Now:
     def _shares(self, fields: tuple[str, ...]) -> list[float]:
         """The share of a step that some fields took lately, for each rank that records them."""
         shares = (
-            measures.share(rank.intervals[-_RECENT_INTERVALS:], *fields)
-            for rank in self.facts.ranks
+            measures.share(rank.intervals[-_RECENT_INTERVALS:], *fields) for rank in self.life.ranks
         )
         return [share for share in shares if share is not None]
 
@@ -150,6 +146,8 @@ class _Followed:
     lines: int = 0
     first: bytes = b""
     """Its first event; the times in it make it unique."""
+    sampled: HostNow | None = None
+    """The host that its rank sampled last."""
 
 
 class LiveRun:
@@ -168,7 +166,6 @@ class LiveRun:
         self._troubles = troubles
         self._records: Records | None = None
         self._files: dict[Path, _Followed] = {}
-        self._hosts: dict[str, HostNow] = {}
         self._progress = Progress()
 
     def look(self) -> bool:
@@ -189,12 +186,20 @@ class LiveRun:
         records = self._records or Records()
         facts = combine(self._directory, files, records, price=self._price, now=time.time())
         alerts = (*self._troubles(), *_alerts(facts))
-        return Now(facts, self._progress, tuple(self._hosts.values()), alerts)
+        now = Now(facts, self._progress, (), alerts)
+        return replace(now, hosts=tuple(self._hosts({rank.rank for rank in now.life.ranks})))
 
     def close(self) -> None:
         """Close the files."""
         for file in self._files.values():
             file.follower.close()
+
+    def _hosts(self, ranks: Container[int]) -> Iterator[HostNow]:
+        """The hosts that these ranks are on and sample."""
+        for _, file in sorted(self._files.items()):
+            host, record = file.sampled, file.record
+            if host is not None and host.name == record.host and record.rank in ranks:
+                yield host
 
     def _find_records(self) -> bool:
         """Read recipe and manifest, which exist from the beginning of a run or arrive with it."""
@@ -219,7 +224,9 @@ class LiveRun:
         file.first = file.first or line
         file.record.see(event)
         if event.kind in (HostSampled.kind, NetworkSampled.kind, GpuSampled.kind):
-            self._hosts.setdefault(event.host, HostNow(event.host)).see(event)
+            if file.sampled is None or file.sampled.name != event.host:
+                file.sampled = HostNow(event.host)
+            file.sampled.see(event)
         elif path == min(self._files):
             self._progress.see(event)
 

@@ -18,6 +18,8 @@ from dragoman.cluster.examine import (
     examine_hosts,
     marked,
     measuring_limit_s,
+    recall,
+    remember,
 )
 from dragoman.cluster.facts import ClusterFacts, HostFacts
 from dragoman.cluster.hosts import Host, Hosts, recorded_hosts
@@ -94,6 +96,23 @@ def test_hosts_that_are_refused_do_not_take_the_place_of_those_a_run_was_on(tmp_
         with pytest.raises(NotFitError, match="there is no /nowhere/python"):
             train_on_hosts(RunDirectory(tmp_path), hosts, listeners=[], tell=lambda _: None)
     assert recorded_hosts(tmp_path) == first
+
+
+def test_a_host_that_does_not_answer_leaves_its_last_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    host = Host(name="alpha", address="10.0.0.1", slots=1, python=sys.executable)
+    found = examine_hosts(Hosts(host=(host,))).facts
+    assert found.hosts
+    remember(Hosts(host=(host,)), found)
+    gone = Hosts(host=(host.model_copy(update={"python": "/nowhere/python"}),))
+    lost = examine_hosts(gone).facts
+    assert lost.unreachable
+    remember(gone, lost)
+    kept = recall(gone)
+    assert kept is not None
+    assert kept.facts == found
 
 
 @pytest.mark.parametrize("wrong", ["alpha", "beta"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dragoman.base.errors import CheckpointError, ConfigError, MachineError
+from dragoman.cli import main
 from dragoman.cluster import hosts as hosts_module
 from dragoman.cluster.hosts import (
     HOSTS_FILE,
@@ -21,6 +23,7 @@ from dragoman.cluster.hosts import (
     record_hosts,
     recorded_hosts,
 )
+from small_run import small_run
 
 GOOD = """\
 currency = "EUR"
@@ -275,6 +278,17 @@ def test_the_hosts_of_a_run_are_recorded(tmp_path: Path) -> None:
     hosts = load_hosts("root@10.0.0.1:2,10.0.0.2:1")
     record_hosts(tmp_path, hosts)
     assert recorded_hosts(tmp_path) == hosts
+
+
+def test_a_run_that_was_trained_here_since_is_resumed_here(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(small_run().path, run)
+    hosts = load_hosts("gone.invalid:1")
+    record_hosts(run, hosts)
+    assert main(["resume", str(run)]) != 0
+    assert main(["train", str(run)]) == 0
+    assert recorded_hosts(run) == hosts, "the report needs their prices"
+    assert main(["resume", str(run)]) == 0
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from dragoman.base.errors import MachineError
-from dragoman.telemetry import sampler
+from dragoman.telemetry import host, sampler
 from dragoman.telemetry.events import Event, EventWriter, HostSampled, NetworkSampled, read_events
 from dragoman.telemetry.host import collective_interface, nominal_bits_per_s
 from dragoman.telemetry.sampler import (
@@ -109,6 +109,36 @@ def test_processor_memory_disk_and_queue(tmp_path: Path) -> None:
     assert told.disk_free_bytes > 0
     assert 0.2 < told.sampling_s < 1  # this thread was the sampler's, and busy
     assert (told.disk_read_bytes is None) == (told.disk_written_bytes is None)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_memory_is_that_of_the_container_when_it_has_the_limit(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "memory" if version == 1 else tmp_path
+    folder.mkdir(exist_ok=True)
+    limit, used, copies = (
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        if version == 1
+        else ("memory.max", "memory.current", "inactive_file")
+    )
+    (folder / limit).write_text("1000000\n")
+    (folder / used).write_text("600000\n")
+    (folder / "memory.stat").write_text(f"anon 500000\n{copies} 100000\nactive_file 7\n")
+    monkeypatch.setattr(host, "_CONTROL_GROUPS", tmp_path)
+    assert _memory(tmp_path) == (500_000, 1_000_000)
+    # Without a limit of its own both are the machine's.
+    (folder / limit).write_text("max\n" if version == 2 else "9223372036854771712\n")
+    used_bytes, limit_bytes = _memory(tmp_path)
+    assert 1_000_000 < used_bytes < limit_bytes
+
+
+def _memory(disk: Path) -> tuple[int, int]:
+    probe = MachineProbe(disk=disk)
+    probe.look()
+    (told,) = probe.sample(1.0)
+    assert isinstance(told, HostSampled)
+    return told.memory_used_bytes, told.memory_limit_bytes
 
 
 def test_what_others_use_is_told_apart(tmp_path: Path) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import dragoman
 from dragoman.base.errors import CheckpointError
+from dragoman.cli import main
+from dragoman.corpus.config import CorpusConfig
+from dragoman.corpus.prepare import prepare
 from dragoman.training.average import average_checkpoints
 from dragoman.training.checkpoint import CheckpointStore
 from dragoman.training.config import CheckpointConfig, TrainConfig
 from dragoman.training.inventory import forecast_disk, take_inventory
+from real_text import write_real_text
+from small_run import small_run
 from toy_fit import TRAIN_PAIRS, ToyRun
 
 
@@ -78,6 +85,70 @@ def test_the_forecast_holds(run: ToyRun) -> None:
     assert measured == pytest.approx(forecast.checkpoint_bytes, rel=0.15)
     events = run.directory / "events" / "rank-0000.jsonl"
     assert events.stat().st_size < 1.5 * forecast.record_bytes
+
+
+def test_the_newest_checkpoint_is_the_one_of_the_highest_step(tmp_path: Path) -> None:
+    for step, size in ((9_999_999, 3), (10_000_000, 5)):
+        folder = tmp_path / "checkpoints" / f"step-{step}"
+        folder.mkdir(parents=True)
+        (folder / "model.safetensors").write_bytes(b"x" * size)
+    assert take_inventory(tmp_path).inference_bytes() == 5
+
+
+def test_exports_are_known_and_not_needed_to_translate_with_the_run(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(small_run().path, run)
+    before = take_inventory(run).inference_bytes()
+    for to in ("bundle", "onnx"):
+        dragoman.export(run, to=to)
+    inventory = take_inventory(run)
+    assert inventory.inference_bytes() == before
+    assert all(entry.purpose != "not written by dragoman" for entry in inventory.entries)
+    exported = sum(path.stat().st_size for path in run.glob("export/*/*"))
+    assert inventory.bytes_by_part()["export"] == exported
+
+
+def test_every_file_of_prepared_shards_has_a_purpose(tmp_path: Path) -> None:
+    write_real_text(tmp_path, "train", 300)
+    write_real_text(tmp_path, "valid", 20)
+    english, german = "source_language", "target_language"
+    entries = {
+        split: [
+            {"source": f"{split}.en", "target": f"{split}.de"},
+            {"source": f"{split}.de", "target": f"{split}.en", english: "de", german: "en"},
+        ]
+        for split in ("train", "valid")
+    }
+    config = CorpusConfig.model_validate(
+        {"folder": str(tmp_path), english: "en", german: "de", "subword": {"vocab_size": 300}}
+        | entries
+    )
+    prepare(config, tmp_path / "prepared", workers=1)
+    purposes = {
+        str(entry.path): entry.purpose for entry in take_inventory(tmp_path / "prepared").entries
+    }
+    assert {"train/entries.npy", "valid/directions.txt"} <= purposes.keys()
+    assert "not written by dragoman" not in purposes.values()
+
+
+def test_the_forecast_of_a_run_knows_its_strategy_and_ranks(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(small_run().path, run)
+
+    def checkpoint() -> str:
+        assert main(["inspect", str(run)]) == 0
+        told = capfd.readouterr().out.splitlines()
+        (line,) = (line for line in told if line.startswith("this run, at most"))
+        return line.partition("checkpoints of ")[2]
+
+    alone = checkpoint()
+    (run / "events" / "rank-0001.jsonl").touch()
+    assert checkpoint() == alone, "a sum of gradients has no state"
+    recipe = run / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace('strategy = "sync"', 'strategy = "diloco"'))
+    assert checkpoint() != alone
 
 
 def test_looking_at_files_needs_no_torch() -> None:

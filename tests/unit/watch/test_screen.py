@@ -190,6 +190,25 @@ def test_each_host_has_its_own_share_of_useful_flops(tmp_path: Path) -> None:
     assert "useful FLOPs" in _plain(screen(now, width=120, height=30))
 
 
+def test_hosts_and_ranks_of_an_earlier_life_are_not_shown(tmp_path: Path) -> None:
+    run = _recorded(3, compute_s=(0.4, 0.4, 0.1), resume_at=(4000, 4000))
+    directory = run.write(tmp_path / "run")
+    for rank in range(3):  # the third is lost, the second goes on elsewhere
+        path = directory / "events" / f"rank-{rank:04d}.jsonl"
+        events = [json.loads(line) for line in path.read_text().splitlines()]
+        again = [place for place, one in enumerate(events) if one["kind"] == "run_started"][1]
+        second = [] if rank == 2 else events[again:]
+        for event in second:
+            event["host"] = ("host-a", "host-new")[rank]
+        if second:
+            second[0]["world_size"] = 2
+        told = [*events[:again], *second]
+        path.write_text("".join(json.dumps(one) + "\n" for one in told))
+    now = _now(directory)
+    assert [host.name for host in now.hosts] == ["host-a", "host-new"]
+    assert now.phases["compute"] == pytest.approx(0.4 * 0.95 / 0.601)
+
+
 def test_a_run_that_has_not_started(tmp_path: Path) -> None:
     text = _plain(screen(_now(tmp_path), width=80, height=24))
     assert "not started" in text
