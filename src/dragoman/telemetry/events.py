@@ -420,7 +420,8 @@ class HostSampled(Payload, kind="host_sampled"):
     cpu_share: of all processors. others_cpu_share: what of that the ranks of the run did not use:
     other programs, and other guests of the same machine. queued_batches: those that the loader
     holds ready. process_memory_bytes: of the rank that samples.
-    Other memory is that of the whole host. The disk is the one that holds the run.
+    Other memory is that of the whole host, or of the container if it has a limit. The disk is the
+    one that holds the run.
     sampling_s: processor time that all sampling took.
     """
 
