@@ -15,9 +15,10 @@ from parallel_text import sentences, write_pairs
 TEACHER = """
 name = "teacher"
 [corpus]
+target_language = "de"
 train = [
-  {source = "train.en", target = "train.de"},
-  {source = "made.en", target = "made.de", tag = "<bt>"},
+  {source = "train.en", target = "train.de", target_language = "fr"},
+  {source = "made.en", target = "made.de", target_language = "fr", tag = "<bt>"},
 ]
 valid_pairs = 20
 test_pairs = 30
@@ -55,7 +56,7 @@ def test_a_student_is_trained_exported_and_compared(
     write_pairs(tmp_path, "train", sentences(400, seed=1))
     write_pairs(tmp_path, "made", sentences(100, seed=2))
     (tmp_path / "teacher.toml").write_text(TEACHER)
-    teacher = dragoman.train("teacher.toml")
+    teacher = dragoman.train(dragoman.load_recipe("teacher.toml", ["corpus.language_token=true"]))
     (tmp_path / "student.toml").write_text(TEACHER.replace('"teacher"', '"student"'))
     overrides = [*(f"model.{one}" for one in STUDENT), "search.beam_size=1", "train.max_steps=60"]
 
@@ -66,9 +67,23 @@ def test_a_student_is_trained_exported_and_compared(
     lines = next(text).read_text().splitlines()
     assert len(lines) == TokenShards(prepared / "train").num_pairs
     assert not [line for line in lines if "<bt>" in line]
+    before = (prepared / "test" / "source.txt").read_text().splitlines()
+    assert all(line.startswith("<2fr> ") for line in before)
+    assert any(line.startswith("<2fr> <bt> ") for line in before)
+    sources = [line.removeprefix("<2fr> ").removeprefix("<bt> ") for line in before]
+    assert made.run.recipe().corpus.directions == (("en", "fr"),)
+    for entry in (*made.run.recipe().corpus.valid, *made.run.recipe().corpus.test):
+        assert "<" not in Path(entry.source).read_text()
+    assert Path(entry.source).read_text().splitlines() == sources
+
+    tagged = [line.removeprefix("<2fr> ") for line in before]
+    given = tmp_path / "given.de"
+    given.write_text("".join(f"{line}\n" for line in dragoman.translate(teacher, tagged)))
+    (found,) = dragoman.compare(teacher, given)
+    assert (found.result.pairs, found.result.ties) == (30, 30)
+
     result = made.comparison.result
     for served, field in ((made.teacher, "first"), (made.student, "second")):
-        sources = (prepared / "test" / "source.txt").read_text().splitlines()
         references = (prepared / "test" / "target.txt").read_text().splitlines()
         with dragoman.Translator(served.path) as translator:
             texts = list(translator.translate(sources, beam_size=served.beam_size))

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,7 +17,7 @@ from dragoman.api.synthetic import Synthesized, synthesize, weights_digest
 from dragoman.api.training import OnEvent, train
 from dragoman.api.translation import export
 from dragoman.base.errors import ConfigError, CorpusError
-from dragoman.base.files import file_sha256, whole_file
+from dragoman.base.files import file_sha256, whole_file, write_whole
 from dragoman.corpus.config import CorpusConfig, TextFiles
 from dragoman.corpus.directions import listed, without_first_word
 from dragoman.corpus.shards import UNK, TokenShards
@@ -111,13 +112,13 @@ def distill(
             remedy="make pairs with dragoman synthesize --direction forward --target LANGUAGE, and "
             "train on them",
         )
-    valid, test = (_held_out(run, split) for split in ("valid", "test"))
     # Another teacher or another text makes another student, in a folder of its own.
     learnt_from = weights_digest(run.path, checkpoint)
     if text is not None:
         learnt_from += _digest_of(Path(text))
     digest = hashlib.sha256(learnt_from.encode()).hexdigest()[:8]
     place = (Path(folder) / f"{student.name}-of-{digest}").absolute()
+    valid, test = (_held_out(run, split, place) for split in ("valid", "test"))
     place.mkdir(parents=True, exist_ok=True)
     if text is None:
         text = place / "source.txt"
@@ -164,8 +165,8 @@ def _digest_of(text: Path) -> str:
         ) from error
 
 
-def _held_out(run: RunDirectory, split: str) -> _HeldOut:
-    """The dev or test set of the teacher, as it was prepared."""
+def _held_out(run: RunDirectory, split: str, place: Path) -> _HeldOut:
+    """The dev or test set of the teacher as plain text."""
     directory = run.prepared() / split
     if not (directory / "source.txt").is_file():
         raise ConfigError(
@@ -173,7 +174,28 @@ def _held_out(run: RunDirectory, split: str) -> _HeldOut:
             place=run.path,
             remedy=f"set corpus.{split} or corpus.{split}_pairs in its recipe and train it again",
         )
-    return _HeldOut((directory / "source.txt").absolute(), (directory / "target.txt").absolute())
+    source = plain_sources(directory, run.recipe().corpus, place / f"{split}.txt")
+    return _HeldOut(source.absolute(), (directory / "target.txt").absolute())
+
+
+def plain_sources(split: Path, corpus: CorpusConfig, copy: Path) -> Path:
+    """A file of the sources of a prepared dev or test set, without language tokens and tags.
+
+    copy: is written if a source begins with such a word; if none does, it is the set's own file.
+    """
+    source = split / "source.txt"
+    words = [words for words in (corpus.language_tokens, corpus.tags) if words]
+    if not words:
+        return source
+    lines = read_lines(source)
+    plain = [reduce(without_first_word, words, line) for line in lines]
+    if plain == lines:
+        return source
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(f"{line}\n" for line in plain).encode()
+    if not copy.is_file() or copy.read_bytes() != text:
+        write_whole(copy, text)
+    return copy
 
 
 def write_sources(run: RunDirectory, path: Path) -> None:
@@ -194,10 +216,11 @@ def _student_text(
     own: CorpusConfig, teachers: CorpusConfig, synthetic: Path, valid: _HeldOut, test: _HeldOut
 ) -> CorpusConfig:
     """The student's corpus section: its own subwords and filters, the teacher's languages."""
+    (direction,) = teachers.directions
     text = {
         "folder": "",
-        "source_language": teachers.source_language,
-        "target_language": teachers.target_language,
+        "source_language": direction.source,
+        "target_language": direction.target,
         "lowercase": teachers.lowercase,
         "train": (TextFiles(tsv=str(synthetic), translated="target"),),
         "valid": (valid.entry(),),
