@@ -63,8 +63,8 @@ def test_a_student_is_trained_exported_and_compared(
     recipe = dragoman.load_recipe("student.toml", overrides)
     made = dragoman.distill(teacher, recipe)
     prepared = teacher.prepared()
-    text = (tmp_path / "distilled").glob("student-of-*/source.txt")
-    lines = next(text).read_text().splitlines()
+    (source,) = (tmp_path / "distilled").glob("student-of-*/source.txt")
+    lines = source.read_text().splitlines()
     assert len(lines) == TokenShards(prepared / "train").num_pairs
     assert not [line for line in lines if "<bt>" in line]
     before = (prepared / "test" / "source.txt").read_text().splitlines()
@@ -97,12 +97,27 @@ def test_a_student_is_trained_exported_and_compared(
     assert made.run.recipe().corpus.train[0].tsv == str(made.synthesized.output)
 
     words = [word for override in overrides for word in ("--set", override)]
+    learnt_from = made.synthesized.output
+    written = learnt_from.stat().st_mtime_ns
     assert main(["distill", str(teacher.path), "student.toml", *words]) == 0
+    assert learnt_from.stat().st_mtime_ns == written
     printed = capsys.readouterr().out
     for word in ("BLEU", "chrF", "sentences/s", "beam", str(made.run.path.name)):
         assert word in printed
     assert len(list((tmp_path / "runs").glob("student-*"))) == 1
     assert f"{result.scores['bleu'].second:.2f}" in printed
+
+    whole = learnt_from.read_bytes()
+    learnt_from.write_bytes(whole[:100])  # others' work is not taken for our own
+    again = dragoman.distill(teacher, recipe).synthesized
+    assert learnt_from.read_bytes() == whole
+    assert (again.lines, again.pairs) == (made.synthesized.lines, made.synthesized.pairs)
+    assert again.dropped == made.synthesized.dropped
+    assert again.resumed_after == 0
+    again = dragoman.distill(teacher, recipe).synthesized
+    assert (again.lines, again.pairs) == (made.synthesized.lines, made.synthesized.pairs)
+    assert again.dropped == made.synthesized.dropped
+    assert again.resumed_after == again.lines
 
     lines = (tmp_path / "train.en").read_text().splitlines(keepends=True)
     for number, part in enumerate((lines[:150], lines[150:300])):

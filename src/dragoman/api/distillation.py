@@ -11,6 +11,8 @@ from functools import reduce
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pydantic import ValidationError
+
 from dragoman.api.arguments import Count, Flag, RecipeLike, RunLike, checked
 from dragoman.api.comparison import Comparison, compare, record
 from dragoman.api.synthetic import Synthesized, synthesize, weights_digest
@@ -18,6 +20,7 @@ from dragoman.api.training import OnEvent, train
 from dragoman.api.translation import export
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.files import file_sha256, whole_file, write_whole
+from dragoman.base.settings import Section
 from dragoman.corpus.config import CorpusConfig, TextFiles
 from dragoman.corpus.directions import listed, without_first_word
 from dragoman.corpus.shards import UNK, TokenShards
@@ -69,6 +72,15 @@ class _HeldOut(NamedTuple):
         return TextFiles(source=str(self.source), target=str(self.target))
 
 
+class _Counts(Section):
+    """A record of finished translations. size_bytes: of their file."""
+
+    lines: int
+    pairs: int
+    dropped: dict[str, int]
+    size_bytes: int
+
+
 @checked
 def distill(
     teacher: RunLike,
@@ -93,7 +105,7 @@ def distill(
     quantization: of both exports, which are compared.
     overrides: of the recipe, such as "train.max_steps=8000".
     folder: the text and the exports go into a folder there, named after student and teacher.
-    An interrupted call resumes if it is made again.
+    An interrupted call resumes if it is made again; a finished translation is not made again.
     Raises ConfigError, CorpusError, CheckpointError, TrainingError and MachineError.
     """
     if isinstance(recipe, Recipe) and overrides:
@@ -124,15 +136,19 @@ def distill(
         text = place / "source.txt"
         if not text.exists():
             write_sources(run, text)
-    synthesized = synthesize(
-        run,
-        text,
-        place / "synthetic.tsv",
-        direction="forward",
-        checkpoint=checkpoint,
-        threads=threads,
-        progress=progress,
-    )
+    output = place / "synthetic.tsv"
+    synthesized = _finished(output)
+    if synthesized is None:
+        synthesized = synthesize(
+            run,
+            text,
+            output,
+            direction="forward",
+            checkpoint=checkpoint,
+            threads=threads,
+            progress=progress,
+        )
+        _keep_counts(synthesized)
     corpus = _student_text(student.corpus, run.recipe().corpus, synthesized.output, valid, test)
     trained = train(
         student.model_copy(update={"corpus": corpus}),
@@ -154,6 +170,29 @@ def distill(
     beams = [one.recipe().search.beam_size for one in (run, trained)]
     first, second = map(Served, exports, sizes, beams, rates)
     return Distilled(trained, synthesized, comparison, first, second)
+
+
+def _keep_counts(synthesized: Synthesized) -> None:
+    """Write the counts of finished translations beside their file."""
+    output = synthesized.output
+    counts = _Counts(
+        lines=synthesized.lines,
+        pairs=synthesized.pairs,
+        dropped=dict(synthesized.dropped),
+        size_bytes=output.stat().st_size,
+    )
+    write_whole(output.with_suffix(".json"), counts.model_dump_json())
+
+
+def _finished(output: Path) -> Synthesized | None:
+    """The translations of an earlier call, if they are whole and as it left them."""
+    try:
+        counts = _Counts.model_validate_json(output.with_suffix(".json").read_bytes())
+        if counts.size_bytes != output.stat().st_size:
+            return None
+    except (OSError, ValidationError):
+        return None
+    return Synthesized(output, counts.lines, counts.pairs, counts.dropped, counts.lines)
 
 
 def _digest_of(text: Path) -> str:
