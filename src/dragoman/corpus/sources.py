@@ -208,12 +208,15 @@ class Sources:
                 remedy='add an entry such as {source = "a.en", target = "a.de"}',
             )
 
-    def plan(self) -> str:
-        """A digest of the section and of the state of all files; work with another digest is
-        void."""
+    def plan(self, vocabulary: Sequence[bytes] | None) -> str:
+        """A digest of the section, of the state of all files and of a vocabulary that is kept.
+
+        Work with another digest is void.
+        """
         files = [(file.split, file.name, file.size_bytes, file.mtime_ns) for file in self.files]
         section = _in_place(self._config).model_dump(mode="json")
-        plan = [FORMAT_VERSION, _WORK_VERSION, section, files]
+        kept = [hashlib.sha256(model).hexdigest() for model in vocabulary or ()]
+        plan = [FORMAT_VERSION, _WORK_VERSION, section, files, *kept]
         return hashlib.sha256(json.dumps(plan).encode()).hexdigest()
 
     def describe(self, split: str, facts: Sequence[FileFacts]) -> list[dict[str, Any]]:
