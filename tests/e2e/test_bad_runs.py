@@ -212,11 +212,14 @@ def test_a_run_that_is_damaged_or_asked_too_much(
     assert not any(path.name.startswith(".") for path in Path("runs").rglob("*"))
 
 
-def test_another_text_does_not_replace_the_translations_of_the_test_set(run_path: Path) -> None:
+@pytest.mark.parametrize(("source", "name"), [("test.en", "test.en"), ("test", "other-test")])
+def test_another_text_does_not_replace_the_translations_of_the_test_set(
+    run_path: Path, source: str, name: str
+) -> None:
     kept = (run_path / "samples" / "test.de").read_bytes()
-    shutil.copyfile("train.en", "test.en")
-    options = ["--source", "test.en", "--reference", "train.de", "--set", "search.beam_size=1"]
+    shutil.copyfile("train.en", source)
+    options = ["--source", source, "--reference", "train.de", "--set", "search.beam_size=1"]
     assert main(["evaluate", str(run_path), *options]) == 0
     assert (run_path / "samples" / "test.de").read_bytes() == kept
-    translated = (run_path / "samples" / "test.en.de").read_text()
+    translated = (run_path / "samples" / f"{name}.de").read_text()
     assert translated.count("\n") == len(SENTENCES)

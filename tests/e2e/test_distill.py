@@ -15,9 +15,10 @@ from parallel_text import sentences, write_pairs
 TEACHER = """
 name = "teacher"
 [corpus]
+target_language = "de"
 train = [
-  {source = "train.en", target = "train.de"},
-  {source = "made.en", target = "made.de", tag = "<bt>"},
+  {source = "train.en", target = "train.de", target_language = "fr"},
+  {source = "made.en", target = "made.de", target_language = "fr", tag = "<bt>"},
 ]
 valid_pairs = 20
 test_pairs = 30
@@ -55,20 +56,34 @@ def test_a_student_is_trained_exported_and_compared(
     write_pairs(tmp_path, "train", sentences(400, seed=1))
     write_pairs(tmp_path, "made", sentences(100, seed=2))
     (tmp_path / "teacher.toml").write_text(TEACHER)
-    teacher = dragoman.train("teacher.toml")
+    teacher = dragoman.train(dragoman.load_recipe("teacher.toml", ["corpus.language_token=true"]))
     (tmp_path / "student.toml").write_text(TEACHER.replace('"teacher"', '"student"'))
     overrides = [*(f"model.{one}" for one in STUDENT), "search.beam_size=1", "train.max_steps=60"]
 
     recipe = dragoman.load_recipe("student.toml", overrides)
     made = dragoman.distill(teacher, recipe)
     prepared = teacher.prepared()
-    text = (tmp_path / "distilled").glob("student-of-*/source.txt")
-    lines = next(text).read_text().splitlines()
+    (source,) = (tmp_path / "distilled").glob("student-of-*/source.txt")
+    lines = source.read_text().splitlines()
     assert len(lines) == TokenShards(prepared / "train").num_pairs
     assert not [line for line in lines if "<bt>" in line]
+    before = (prepared / "test" / "source.txt").read_text().splitlines()
+    assert all(line.startswith("<2fr> ") for line in before)
+    assert any(line.startswith("<2fr> <bt> ") for line in before)
+    sources = [line.removeprefix("<2fr> ").removeprefix("<bt> ") for line in before]
+    assert made.run.recipe().corpus.directions == (("en", "fr"),)
+    for entry in (*made.run.recipe().corpus.valid, *made.run.recipe().corpus.test):
+        assert "<" not in Path(entry.source).read_text()
+    assert Path(entry.source).read_text().splitlines() == sources
+
+    tagged = [line.removeprefix("<2fr> ") for line in before]
+    given = tmp_path / "given.de"
+    given.write_text("".join(f"{line}\n" for line in dragoman.translate(teacher, tagged)))
+    (found,) = dragoman.compare(teacher, given)
+    assert (found.result.pairs, found.result.ties) == (30, 30)
+
     result = made.comparison.result
     for served, field in ((made.teacher, "first"), (made.student, "second")):
-        sources = (prepared / "test" / "source.txt").read_text().splitlines()
         references = (prepared / "test" / "target.txt").read_text().splitlines()
         with dragoman.Translator(served.path) as translator:
             texts = list(translator.translate(sources, beam_size=served.beam_size))
@@ -82,12 +97,27 @@ def test_a_student_is_trained_exported_and_compared(
     assert made.run.recipe().corpus.train[0].tsv == str(made.synthesized.output)
 
     words = [word for override in overrides for word in ("--set", override)]
+    learnt_from = made.synthesized.output
+    written = learnt_from.stat().st_mtime_ns
     assert main(["distill", str(teacher.path), "student.toml", *words]) == 0
+    assert learnt_from.stat().st_mtime_ns == written
     printed = capsys.readouterr().out
     for word in ("BLEU", "chrF", "sentences/s", "beam", str(made.run.path.name)):
         assert word in printed
     assert len(list((tmp_path / "runs").glob("student-*"))) == 1
     assert f"{result.scores['bleu'].second:.2f}" in printed
+
+    whole = learnt_from.read_bytes()
+    learnt_from.write_bytes(whole[:100])  # others' work is not taken for our own
+    again = dragoman.distill(teacher, recipe).synthesized
+    assert learnt_from.read_bytes() == whole
+    assert (again.lines, again.pairs) == (made.synthesized.lines, made.synthesized.pairs)
+    assert again.dropped == made.synthesized.dropped
+    assert again.resumed_after == 0
+    again = dragoman.distill(teacher, recipe).synthesized
+    assert (again.lines, again.pairs) == (made.synthesized.lines, made.synthesized.pairs)
+    assert again.dropped == made.synthesized.dropped
+    assert again.resumed_after == again.lines
 
     lines = (tmp_path / "train.en").read_text().splitlines(keepends=True)
     for number, part in enumerate((lines[:150], lines[150:300])):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from dragoman.api.arguments import Count, RunLike, checked
 from dragoman.base.errors import ConfigError, CorpusError, DragomanError, MachineError
+from dragoman.corpus.directions import without_first_word
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.vocabulary import load_vocabulary
 from dragoman.evaluation.comet import Comet, open_comet
@@ -241,7 +242,8 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
     """The test set that the runs have in common."""
     found: list[_Test] = []
     for run in runs:
-        if len(run.recipe().corpus.directions) > 1:
+        corpus = run.recipe().corpus
+        if len(corpus.directions) > 1:
             raise ConfigError(
                 "its test set is of several directions, and one is compared",
                 place=run.path,
@@ -249,7 +251,10 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
             )
         with suppress(CorpusError):  # its prepared text is gone; the other's may be there
             folder = run.prepared() / "test"
-            found.append(_read_test(folder / "source.txt", folder / "target.txt"))
+            one = _read_test(folder / "source.txt", folder / "target.txt")
+            # The translator puts the token before each source itself.
+            plain = [without_first_word(line, corpus.language_tokens) for line in one.sources]
+            found.append(replace(one, sources=plain))
     if not found:
         raise ConfigError(
             "neither model has a test set of its own",

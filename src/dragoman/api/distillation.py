@@ -7,8 +7,11 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from pydantic import ValidationError
 
 from dragoman.api.arguments import Count, Flag, RecipeLike, RunLike, checked
 from dragoman.api.comparison import Comparison, compare, record
@@ -16,7 +19,8 @@ from dragoman.api.synthetic import Synthesized, synthesize, weights_digest
 from dragoman.api.training import OnEvent, train
 from dragoman.api.translation import export
 from dragoman.base.errors import ConfigError, CorpusError
-from dragoman.base.files import file_sha256, whole_file
+from dragoman.base.files import file_sha256, whole_file, write_whole
+from dragoman.base.settings import Section
 from dragoman.corpus.config import CorpusConfig, TextFiles
 from dragoman.corpus.directions import listed, without_first_word
 from dragoman.corpus.shards import UNK, TokenShards
@@ -68,6 +72,15 @@ class _HeldOut(NamedTuple):
         return TextFiles(source=str(self.source), target=str(self.target))
 
 
+class _Counts(Section):
+    """A record of finished translations. size_bytes: of their file."""
+
+    lines: int
+    pairs: int
+    dropped: dict[str, int]
+    size_bytes: int
+
+
 @checked
 def distill(
     teacher: RunLike,
@@ -92,7 +105,7 @@ def distill(
     quantization: of both exports, which are compared.
     overrides: of the recipe, such as "train.max_steps=8000".
     folder: the text and the exports go into a folder there, named after student and teacher.
-    An interrupted call resumes if it is made again.
+    An interrupted call resumes if it is made again; a finished translation is not made again.
     Raises ConfigError, CorpusError, CheckpointError, TrainingError and MachineError.
     """
     if isinstance(recipe, Recipe) and overrides:
@@ -111,27 +124,31 @@ def distill(
             remedy="make pairs with dragoman synthesize --direction forward --target LANGUAGE, and "
             "train on them",
         )
-    valid, test = (_held_out(run, split) for split in ("valid", "test"))
     # Another teacher or another text makes another student, in a folder of its own.
     learnt_from = weights_digest(run.path, checkpoint)
     if text is not None:
         learnt_from += _digest_of(Path(text))
     digest = hashlib.sha256(learnt_from.encode()).hexdigest()[:8]
     place = (Path(folder) / f"{student.name}-of-{digest}").absolute()
+    valid, test = (_held_out(run, split, place) for split in ("valid", "test"))
     place.mkdir(parents=True, exist_ok=True)
     if text is None:
         text = place / "source.txt"
         if not text.exists():
             write_sources(run, text)
-    synthesized = synthesize(
-        run,
-        text,
-        place / "synthetic.tsv",
-        direction="forward",
-        checkpoint=checkpoint,
-        threads=threads,
-        progress=progress,
-    )
+    output = place / "synthetic.tsv"
+    synthesized = _finished(output)
+    if synthesized is None:
+        synthesized = synthesize(
+            run,
+            text,
+            output,
+            direction="forward",
+            checkpoint=checkpoint,
+            threads=threads,
+            progress=progress,
+        )
+        _keep_counts(synthesized)
     corpus = _student_text(student.corpus, run.recipe().corpus, synthesized.output, valid, test)
     trained = train(
         student.model_copy(update={"corpus": corpus}),
@@ -155,6 +172,29 @@ def distill(
     return Distilled(trained, synthesized, comparison, first, second)
 
 
+def _keep_counts(synthesized: Synthesized) -> None:
+    """Write the counts of finished translations beside their file."""
+    output = synthesized.output
+    counts = _Counts(
+        lines=synthesized.lines,
+        pairs=synthesized.pairs,
+        dropped=dict(synthesized.dropped),
+        size_bytes=output.stat().st_size,
+    )
+    write_whole(output.with_suffix(".json"), counts.model_dump_json())
+
+
+def _finished(output: Path) -> Synthesized | None:
+    """The translations of an earlier call, if they are whole and as it left them."""
+    try:
+        counts = _Counts.model_validate_json(output.with_suffix(".json").read_bytes())
+        if counts.size_bytes != output.stat().st_size:
+            return None
+    except (OSError, ValidationError):
+        return None
+    return Synthesized(output, counts.lines, counts.pairs, counts.dropped, counts.lines)
+
+
 def _digest_of(text: Path) -> str:
     try:
         return file_sha256(text)
@@ -164,8 +204,8 @@ def _digest_of(text: Path) -> str:
         ) from error
 
 
-def _held_out(run: RunDirectory, split: str) -> _HeldOut:
-    """The dev or test set of the teacher, as it was prepared."""
+def _held_out(run: RunDirectory, split: str, place: Path) -> _HeldOut:
+    """The dev or test set of the teacher as plain text."""
     directory = run.prepared() / split
     if not (directory / "source.txt").is_file():
         raise ConfigError(
@@ -173,7 +213,28 @@ def _held_out(run: RunDirectory, split: str) -> _HeldOut:
             place=run.path,
             remedy=f"set corpus.{split} or corpus.{split}_pairs in its recipe and train it again",
         )
-    return _HeldOut((directory / "source.txt").absolute(), (directory / "target.txt").absolute())
+    source = plain_sources(directory, run.recipe().corpus, place / f"{split}.txt")
+    return _HeldOut(source.absolute(), (directory / "target.txt").absolute())
+
+
+def plain_sources(split: Path, corpus: CorpusConfig, copy: Path) -> Path:
+    """A file of the sources of a prepared dev or test set, without language tokens and tags.
+
+    copy: is written if a source begins with such a word; if none does, it is the set's own file.
+    """
+    source = split / "source.txt"
+    words = [words for words in (corpus.language_tokens, corpus.tags) if words]
+    if not words:
+        return source
+    lines = read_lines(source)
+    plain = [reduce(without_first_word, words, line) for line in lines]
+    if plain == lines:
+        return source
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(f"{line}\n" for line in plain).encode()
+    if not copy.is_file() or copy.read_bytes() != text:
+        write_whole(copy, text)
+    return copy
 
 
 def write_sources(run: RunDirectory, path: Path) -> None:
@@ -194,10 +255,11 @@ def _student_text(
     own: CorpusConfig, teachers: CorpusConfig, synthetic: Path, valid: _HeldOut, test: _HeldOut
 ) -> CorpusConfig:
     """The student's corpus section: its own subwords and filters, the teacher's languages."""
+    (direction,) = teachers.directions
     text = {
         "folder": "",
-        "source_language": teachers.source_language,
-        "target_language": teachers.target_language,
+        "source_language": direction.source,
+        "target_language": direction.target,
         "lowercase": teachers.lowercase,
         "train": (TextFiles(tsv=str(synthetic), translated="target"),),
         "valid": (valid.entry(),),

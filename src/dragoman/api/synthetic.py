@@ -216,10 +216,9 @@ def score(
     ):
         models = [load_translation_model(path, [checkpoint], world) for path in paths]
         recipes = [_recipe(path) for path in paths]
-        direction = _direction(recipes[0], target_language)
+        direction = _direction(recipes, target_language, place=paths[-1])
         tokens = [language_token(direction.target) if recipes[0].corpus.language_tokens else ""]
         if len(recipes) == 2:
-            _check_opposite(direction, recipes[1], place=paths[1])
             several = recipes[1].corpus.language_tokens
             tokens.append(language_token(direction.source) if several else "")
         lines: TransformLines = PairScorer(
@@ -291,18 +290,30 @@ def weights_digest(path: Path, checkpoint: str) -> str:
     return file_sha256(path / DIGESTS_FILE)
 
 
-def _direction(recipe: Recipe, target: str) -> Languages:
-    """The first direction of a model into this language, or its only one; raises ConfigError."""
-    corpus = recipe.corpus
+def _direction(recipes: Sequence[Recipe], target: str, *, place: Path) -> Languages:
+    """The direction of pairs: of a model into this language, or its only one.
+
+    recipes: of the model and, if there is one, of its reverse model, which has the opposite.
+    place: of the last of them. Raises ConfigError.
+    """
+    corpus = recipes[0].corpus
     token_for(target, corpus.directions, corpus.language_tokens)
-    return next(one for one in corpus.directions if target in ("", one.target))
-
-
-def _check_opposite(forward: Languages, reverse: Recipe, *, place: Path) -> None:
-    expected = Languages(forward.target, forward.source)
-    if expected not in reverse.corpus.directions:
+    found = [one for one in corpus.directions if target in ("", one.target)]
+    if len(recipes) == 1:
+        return found[0]
+    back = recipes[1].corpus.directions
+    both = [one for one in found if Languages(one.target, one.source) in back]
+    if not both:
+        expected = [Languages(one.target, one.source) for one in found]
         raise ConfigError(
-            f"translates {listed(reverse.corpus.directions)}, not {listed([expected])}",
+            f"translates {listed(back)}, not {listed(expected)}",
             place=place,
             remedy="name a model of the opposite direction",
         )
+    if len(both) > 1:
+        raise ConfigError(
+            f"has the opposite of several directions: {listed(both)}",
+            place=place,
+            remedy="name one that translates into the source language of these pairs alone",
+        )
+    return both[0]

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dragoman.api.distillation import plain_sources
 from dragoman.base import units
 from dragoman.base.errors import ConfigError, CorpusError, MachineError
 from dragoman.base.files import disk_errors_named, try_lock
@@ -414,11 +415,12 @@ class _Builder:
         return self.directory / "shards" / recipe.name
 
     def _held_out(self, recipe: Recipe, shards: Path | None = None) -> dict[str, dict[str, str]]:
-        """The dev and test sets of a model as they were prepared, for the models that follow."""
+        """The dev and test sets of a model as plain text, for the models that follow."""
         folder = shards or self._shards(recipe)
+        plain = self.directory / "shards" / f"{recipe.name}-held-out"
         return {
             split: {
-                "source": str(folder / split / "source.txt"),
+                "source": str(plain_sources(folder / split, recipe.corpus, plain / f"{split}.txt")),
                 "target": str(folder / split / "target.txt"),
             }
             for split in ("valid", "test")

@@ -301,6 +301,16 @@ class CorpusConfig(Section):
         )
 
     @property
+    def of_text(self) -> Self:
+        """The section with all that decides the shards: no entry's name, weight or `translated`."""
+        # Shards of several directions, or of named or weighted entries, say where pairs are from.
+        weight = 1.0 if self.is_mixed and len(self.train_directions) == 1 else None
+        plain = {"name": "", "weight": weight, "translated": ""}
+        return self.model_copy(
+            update={"train": tuple(entry.model_copy(update=plain) for entry in self.train)}
+        )
+
+    @property
     def tags(self) -> tuple[str, ...]:
         """The tags of all entries, sorted."""
         entries = (*self.train, *self.valid, *self.test)

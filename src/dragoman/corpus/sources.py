@@ -208,12 +208,15 @@ class Sources:
                 remedy='add an entry such as {source = "a.en", target = "a.de"}',
             )
 
-    def plan(self) -> str:
-        """A digest of the section and of the state of all files; work with another digest is
-        void."""
+    def plan(self, vocabulary: Sequence[bytes] | None) -> str:
+        """A digest of the section, of the state of all files and of a vocabulary that is kept.
+
+        Work with another digest is void.
+        """
         files = [(file.split, file.name, file.size_bytes, file.mtime_ns) for file in self.files]
-        section = _of_text(self._config).model_dump(mode="json")
-        plan = [FORMAT_VERSION, _WORK_VERSION, section, files]
+        section = _in_place(self._config).model_dump(mode="json")
+        kept = [hashlib.sha256(model).hexdigest() for model in vocabulary or ()]
+        plan = [FORMAT_VERSION, _WORK_VERSION, section, files, *kept]
         return hashlib.sha256(json.dumps(plan).encode()).hexdigest()
 
     def describe(self, split: str, facts: Sequence[FileFacts]) -> list[dict[str, Any]]:
@@ -239,7 +242,7 @@ class Sources:
         A file of the same size and time counts as unchanged. If only the time differs, its SHA-256
         decides.
         """
-        if _of_text(manifest.config) != _of_text(self._config):
+        if _in_place(manifest.config) != _in_place(self._config):
             return False
         if len(manifest.sources) != len(self.files):
             return False
@@ -336,10 +339,6 @@ def _column_limits(
     return tuple(limits), any(isinstance(score.column, str) for score in scores)
 
 
-def _of_text(config: CorpusConfig) -> CorpusConfig:
-    """The keys that decide the shards: moved files and other weights make the same corpus."""
-    train = tuple(
-        entry.model_copy(update={"name": "", "weight": 1.0 if config.is_mixed else None})
-        for entry in config.train
-    )
-    return config.model_copy(update={"folder": "", "train": train})
+def _in_place(config: CorpusConfig) -> CorpusConfig:
+    """The keys that decide the shards, without the folder: moved files make the same corpus."""
+    return config.of_text.model_copy(update={"folder": ""})

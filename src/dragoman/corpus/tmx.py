@@ -104,7 +104,7 @@ class _Units:
     """
 
     def __init__(self, languages: tuple[str, str]) -> None:
-        self._languages = languages
+        self._codes = [*map(_plain, languages)]
         self._lines: list[str] = []
         self._depth = 0
         self._open_parts = 0
@@ -173,13 +173,14 @@ class _Units:
     def _end_part(self, name: str) -> None:
         self._open_parts -= 1
         if name == "tu":
-            sides = (self._side(language) for language in self._languages)
+            sides = map(self._side, self._codes)
             self._lines.append("\t".join(sides) + "\n")
         elif name == "seg":
             self._num_segments += 1
             if self._num_segments > _MOST_VARIANTS:
                 raise _UnfitError(f"a translation unit in it has over {_MOST_VARIANTS} segments")
-            self._variants.setdefault(self._language, " ".join("".join(self._text).split()))
+            text = " ".join("".join(self._text).split())
+            self._variants.setdefault(_plain(self._language), text)
             if len(self.seen) < _MOST_SHOWN:
                 self.seen.add(self._language)
             if self.missing:
@@ -189,6 +190,11 @@ class _Units:
         exact = self._variants.get(language)
         fitting = (text for code, text in self._variants.items() if _fits(code, language))
         return next(fitting, "") if exact is None else exact
+
+
+def _plain(code: str) -> str:
+    """A language's code in one of the ways in which programs write it: pt_BR is pt-br."""
+    return code.lower().replace("_", "-")
 
 
 def _fits(code: str, language: str) -> bool:

@@ -73,21 +73,31 @@ class RowEncoder:
         self._known: dict[str, bytes] = {}
 
     def encode(self, texts: list[str]) -> TokenRows:
-        """Ids of each normalised text, without special ids."""
+        """Ids of each normalised text with its prefix, without the end of sentence."""
         if not self._by_word:
-            return self._rows(self._encode_whole(texts), np.ones(len(texts), dtype=np.int64))
+            whole = self._packed(self._subword.encode(texts))
+            return self._rows(whole, np.ones(len(texts), dtype=np.int64))
         words = " ".join(texts).split(" ")
         new_words = list(set(words) - self._known.keys())
-        self._known.update(zip(new_words, self._encode_whole(new_words), strict=True))
+        new_ids = self._packed(self._subword.encode_plain(new_words))
+        self._known.update(zip(new_words, new_ids, strict=True))
         encoded = [self._known[word] for word in words]
         while len(self._known) > _KNOWN_WORDS:  # words that come late are rare
             self._known.popitem()
         spaces = np.fromiter((text.count(" ") for text in texts), np.int64, count=len(texts))
-        return self._rows(encoded, spaces + 1)
+        counts = spaces + 1
+        firsts = (np.cumsum(counts) - counts).tolist()
+        starts = [words[first] for first in firsts]
+        prefixes = {word: self._subword.prefix(word)[0] for word in set(starts)}
+        tokens = {word: self._packed([ids])[0] for word, ids in prefixes.items() if ids}
+        for first, word in zip(firsts, starts, strict=True):
+            if word in tokens:  # here; in any other place it is text
+                encoded[first] = tokens[word]
+        return self._rows(encoded, counts)
 
-    def _encode_whole(self, texts: list[str]) -> list[bytes]:
+    def _packed(self, rows: list[list[int]]) -> list[bytes]:
         typecode = self._dtype.char
-        return [array(typecode, ids).tobytes() for ids in self._subword.encode(texts)]
+        return [array(typecode, ids).tobytes() for ids in rows]
 
     def _rows(self, encoded: list[bytes], counts: NDArray[np.int64]) -> TokenRows:
         """Rows of so many encoded words each."""

@@ -170,6 +170,7 @@ def _generation_keys(
 def _write_marian_tokenizer(
     recipe: Recipe, source: VocabularyFile, target: VocabularyFile, directory: Path
 ) -> None:
+    direction = recipe.corpus.directions[0]
     separate = source.pieces != target.pieces
     for file, name in ((source, "vocab"), (target, "target_vocab"))[: 2 if separate else 1]:
         write_json(directory / f"{name}.json", listed_pieces(file))
@@ -177,8 +178,8 @@ def _write_marian_tokenizer(
         (directory / f"{file.side}.spm").write_bytes(base64.b64decode(file.encoding))
     settings = {
         "tokenizer_class": "MarianTokenizer",
-        "source_lang": recipe.corpus.source_language,
-        "target_lang": recipe.corpus.target_language,
+        "source_lang": direction.source,
+        "target_lang": direction.target,
         "separate_vocabs": separate,
         **_common_settings(recipe, source),
         "clean_up_tokenization_spaces": target.cleaned,

@@ -193,7 +193,8 @@ def score_text(
     else:
         token = token_for(target, corpus.directions, corpus.language_tokens)
         # "test" is the run's own test set, whose translations are kept.
-        name = source.name if source.stem == "test" else source.stem
+        names = (source.stem, source.name, "other-test")
+        name = next(one for one in names if one != "test")
     sources, references = read_lines(source), read_lines(reference)
     if len(sources) != len(references):  # before hours of search, not after them
         raise CorpusError(

@@ -79,7 +79,7 @@ def curve_of(run: RunDirectory, *, source: str) -> Curve | None:
     return Curve(
         source=source,
         text=text_digest(manifest),
-        languages=(recipe.corpus.source_language, recipe.corpus.target_language),
+        languages=recipe.corpus.directions[0],
         pairs=train.pairs,
         epoch_tokens=train.target_pieces + train.pairs,
         vocab_size=manifest.target_vocab_size,
@@ -100,9 +100,10 @@ def inner_weights(recipe: Recipe) -> int:
 
 def text_digest(manifest: Manifest) -> str:
     """The digest of a training text: of its direction and its files."""
-    languages = (manifest.config.source_language, manifest.config.target_language)
     digests = sorted(one.sha256 for one in manifest.sources if one.split == "train")
-    return hashlib.sha256(" ".join([*languages, *digests]).encode()).hexdigest()[:16]
+    return hashlib.sha256(
+        " ".join([*manifest.config.directions[0], *digests]).encode()
+    ).hexdigest()[:16]
 
 
 def _points(facts: Facts) -> Iterator[Point]:

@@ -97,8 +97,11 @@ def prepare(
 
 
 def default_place(recipe: Recipe) -> Path:
-    """The default directory of shards: `prepared/<name>-<digest of the corpus>`."""
-    return Path("prepared") / f"{recipe.name}-{digest(recipe.corpus)[:8]}"
+    """The default directory of shards: `prepared/<name>-<digest of the corpus>`.
+
+    Other weights and names of the entries of text have the same.
+    """
+    return Path("prepared") / f"{recipe.name}-{digest(recipe.corpus.of_text)[:8]}"
 
 
 def start(

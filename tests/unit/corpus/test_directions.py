@@ -60,6 +60,23 @@ def sources(directory: Path) -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_token_inside_a_text_is_text(kind: str, tmp_path: Path) -> None:
+    settings = corpus(tmp_path, subword={"vocab_size": 150, "kind": kind})
+    english = [line.replace(" ", " <2de> ", 1) for line in IN["en"][:500]]
+    write_lines(tmp_path / "train.en", [f"<2fr> {line}" for line in english])
+    prepared = tmp_path / "prepared"
+    prepare(settings, prepared, workers=1)
+    vocabulary, shards = Subword.load(prepared / "source.model"), TokenShards(prepared / "train")
+    assert shards.num_pairs == 1000
+    texts = {f"<2{to}> <2fr> {line}" for to in ("de", "fr") for line in english}
+    rows = [shards.source(pair).tolist() for pair in range(shards.num_pairs)]
+    assert sorted(rows) == sorted(vocabulary.encode([*texts]))
+    for row in rows:
+        assert row[0] in vocabulary.tokens.values()
+        assert not {*row[1:]} & {*vocabulary.tokens.values()}
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_every_source_begins_with_the_token_of_its_target(kind: str, tmp_path: Path) -> None:
     prepared = tmp_path / "prepared"
     prepare(corpus(tmp_path, subword={"vocab_size": 150, "kind": kind}), prepared, workers=1)

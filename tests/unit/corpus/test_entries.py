@@ -9,11 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 from dragoman.base.errors import CorpusError
+from dragoman.cli import main
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import prepare
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.subword import Subword
+from dragoman.recipe.recipe import digest, load_recipe
 from parallel_text import sentences, small_corpus, write_pairs
 
 A = {"source": "a.en", "target": "a.de"}
@@ -50,6 +52,42 @@ def test_other_weights_and_names_need_no_second_preparation(tmp_path: Path) -> N
         again = prepare(two_entries(tmp_path, *keys), prepared, workers=1)
         assert again.digest == first.digest
     assert (prepared / "manifest.json").stat().st_mtime_ns == written
+
+
+def test_other_weights_and_names_have_the_same_default_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    two_entries(tmp_path, {}, {})
+    recipe = """
+        [corpus]
+        train = [{source = "a.en", target = "a.de", A}, {source = "b.en", target = "b.de", B}]
+        valid_pairs = 10
+        subword.vocab_size = 120
+    """
+
+    def prepared(first: str, second: str) -> int:
+        Path("r.toml").write_text(recipe.replace(", A", first).replace(", B", second))
+        assert main(["prepare", "r.toml", "--workers", "1"]) == 0
+        return len(list(Path("prepared").iterdir()))
+
+    assert prepared("", "") == 1
+    (plain,) = Path("prepared").iterdir()
+    assert plain.name == f"r-{digest(load_recipe('r.toml').corpus)[:8]}"
+    written = (plain / "manifest.json").stat().st_mtime_ns
+    assert prepared("", ', translated = "target"') == 1
+    assert (plain / "manifest.json").stat().st_mtime_ns == written
+    assert prepared(", weight = 1", ", weight = 2") == 2
+    assert prepared(', name = "a", weight = 3', ', weight = 1, translated = "target"') == 2
+    said = ', target_language = "fr"'
+    assert prepared(f'{said}, source_language = "de"', f'{said}, source_language = "en"') == 3
+    assert (
+        prepared(
+            f'{said}, source_language = "de", weight = 1',
+            f'{said}, source_language = "en", weight = 2',
+        )
+        == 3
+    )
 
 
 def test_a_corpus_without_names_and_weights_stays_as_it_was(tmp_path: Path) -> None:

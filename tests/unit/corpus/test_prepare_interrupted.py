@@ -125,6 +125,28 @@ def test_work_on_other_text_is_not_taken_up(tmp_path: Path) -> None:
     )
 
 
+def test_work_with_another_models_vocabulary_is_not_taken_up(tmp_path: Path) -> None:
+    config = small_corpus(tmp_path)
+    kept: list[tuple[bytes, bytes]] = []
+    for size in (100, 110):
+        learnt = tmp_path / str(size)
+        prepare(small_corpus(tmp_path, subword={"vocab_size": size}), learnt, workers=1)
+        kept.append(
+            ((learnt / "source.model").read_bytes(), (learnt / "target.model").read_bytes())
+        )
+
+    def stop(stage: str, pairs: int, _total: int | None) -> None:
+        if stage == "encode" and pairs:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        prepare(config, tmp_path / "out", workers=1, progress=stop, vocabulary=kept[0])
+    assert (tmp_path / "out/.unfinished/parts/000000.json").exists()
+    found = prepare(config, tmp_path / "out", workers=1, vocabulary=kept[1])
+    fresh = prepare(config, tmp_path / "fresh", workers=1, vocabulary=kept[1])
+    assert found.digest == fresh.digest
+
+
 def test_two_at_once_are_refused(tmp_path: Path) -> None:
     config = small_corpus(tmp_path)
     process = start(tmp_path, config, tmp_path / "out", workers=2)

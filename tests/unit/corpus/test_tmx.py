@@ -57,6 +57,18 @@ def test_languages_are_found_by_their_codes_in_any_form(path: Path) -> None:
     assert lines(path, text + "</tu><tu/></body></tmx>") == ["a\tb", "January\tJanuar", "\t"]
 
 
+@pytest.mark.parametrize("wanted", ["pt-BR", "pt_br", "PT-br"])
+@pytest.mark.parametrize("written", ["pt-BR", "pt_BR", "pt-br"])
+def test_the_region_that_is_asked_for_is_found_in_any_form(
+    path: Path, wanted: str, written: str
+) -> None:
+    text = f'{HEAD}<tu><tuv xml:lang="EN"><seg>bus</seg></tuv>'
+    for code, segment in (("pt-PT", "autocarro"), (written, "ônibus")):
+        text += f'<tuv xml:lang="{code}"><seg>{segment}</seg></tuv>'
+    path.write_text(f"{text}</tu></body></tmx>", "utf-8")
+    assert TmxReader(path, ("en", wanted)).take(10)[0].decode() == "bus\tônibus\n"
+
+
 def test_utf_16_and_a_reference_to_a_dtd_are_read(path: Path) -> None:
     text = HEAD.replace("UTF-8", "UTF-16").replace("<tmx", '<!DOCTYPE tmx SYSTEM "tmx14.dtd"><tmx')
     assert lines(path, (text + unit("a&nbsp;b", "ü") + "</body></tmx>").encode("utf-16")) == [

@@ -16,6 +16,7 @@ from dragoman.corpus.shards import PAD, TokenShards
 from dragoman.data.loader import BatchStream
 from dragoman.formats.load import Origin
 from dragoman.recipe.run_directory import RunDirectory
+from dragoman.run.curves import curve_of
 from dragoman.telemetry.events import TrainInterval, read_events
 from foreign_models import MARIAN_VARIANTS, m2m100_folder, marian_folder
 from real_text import real_lines, write_real_text
@@ -148,6 +149,24 @@ def test_steps_are_those_of_transformers_and_the_model_goes_back(
     monkeypatch.chdir(tmp_path)
     folder = marian_folder(tmp_path / "model", MARIAN_VARIANTS["opus"])
     check_training(tmp_path, folder, folder, 25)
+
+
+def test_an_export_has_the_languages_of_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = 'source_language="fr",target_language="it"}'
+    settings = [
+        f'corpus.{split}=[{{source="{split}.en",target="{split}.de",{said}]'
+        for split in ("train", "valid")
+    ]
+    run = trained(marian_folder(tmp_path / "model"), tmp_path, steps=1, settings=tuple(settings))
+    assert main(["export", str(run.path), "--to", "huggingface", "--output", "back"]) == 0
+    tokenizer = json.loads(Path("back/tokenizer_config.json").read_text())
+    assert (tokenizer["source_lang"], tokenizer["target_lang"]) == ("fr", "it")
+    curve = curve_of(run, source="a test")
+    assert curve is not None
+    assert curve.languages == ("fr", "it")
 
 
 def check_training(place: Path, folder: Path, origin: Path, steps: int) -> None:

@@ -18,8 +18,11 @@ from dragoman.distributed.world import join_world
 from dragoman.inference.scoring import PairScorer, cross_entropies, dual_cross_entropy
 from dragoman.inference.translation import TranslationModel
 from dragoman.model.incremental import inference
+from dragoman.recipe.run_directory import RunDirectory
+from parallel_text import sentences, write_lines
 from real_text import real_lines
 from small_run import small_run
+from tiny_recipe import TINY
 
 
 def loaded() -> TranslationModel:
@@ -90,6 +93,41 @@ def test_lines_keep_their_columns_and_get_new_ones() -> None:
     assert dual == pytest.approx(abs(forward - reverse) + (forward + reverse) / 2, abs=1e-5)
     assert written[1] == "\tnothing\t\t\t\n"
     assert counts == {"pairs": 2, "unscored": 1}
+
+
+def tiny(name: str, *directions: str) -> RunDirectory:
+    """A run of one update, from train.LANGUAGE; directions: such as "en-de"."""
+    entries = [
+        f'{{source = "train.{source}", target = "train.{target}", '
+        f'source_language = "{source}", target_language = "{target}"}}'
+        for source, target in (direction.split("-") for direction in directions)
+    ]
+    head, end = TINY.split('train = [{source = "train.en", target = "train.de"}]')
+    Path(f"{name}.toml").write_text(f"{head}train = [{', '.join(entries)}]{end}")
+    settings = ["train.max_steps=1", "evaluate.bleu_pairs=0", "data.batch_tokens=256"]
+    return dragoman.train(dragoman.load_recipe(f"{name}.toml", settings))
+
+
+def test_a_reverse_model_says_which_source_language_the_pairs_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    english, german = sentences(60)
+    french = [" ".join(reversed(line.split())) for line in english]
+    for language, lines in (("en", english), ("de", german), ("fr", french)):
+        write_lines(Path(f"train.{language}"), lines)
+    pairs = [f"{source}\t{target}" for source, target in zip(french, german, strict=True)][:20]
+    write_lines(Path("pairs.tsv"), pairs)
+    write_lines(Path("swapped.tsv"), ["\t".join(reversed(pair.split("\t"))) for pair in pairs])
+    model = tiny("model", "en-de", "fr-de")
+    reverse = tiny("reverse", "de-fr", "fr-en")
+    dragoman.score(model, "pairs.tsv", "both.tsv", reverse=reverse)
+    dragoman.score(reverse, "swapped.tsv", "back.tsv", target_language="fr")
+    both = [line.split("\t")[3] for line in Path("both.tsv").read_text().splitlines()]
+    back = [line.split("\t")[2] for line in Path("back.tsv").read_text().splitlines()]
+    assert both == back
+    with pytest.raises(ConfigError, match="opposite of several directions: en to de, fr to de"):
+        dragoman.score(model, "pairs.tsv", "no.tsv", reverse=tiny("several", "de-fr", "de-en"))
 
 
 def test_bad_input_is_named(tmp_path: Path) -> None:
