@@ -322,3 +322,43 @@ def test_inspect_shows_no_escape_sequence(bundle: Path, capfd: pytest.CaptureFix
     shown = capfd.readouterr().out
     assert "\x1b" not in shown
     assert "a\ufffd]0;owned\ufffd\ufffdb" in shown
+
+
+def list_both_sides(path: Path) -> list[str]:
+    """Lists for each side beside the shared one, with the pieces of that."""
+    pieces: list[str] = json.loads((path / "shared_vocabulary.json").read_bytes())
+    for side in ("source", "target"):
+        (path / f"{side}_vocabulary.json").write_text(json.dumps(pieces))
+    return pieces
+
+
+LISTS: dict[str, Spoil] = {
+    "another shared list, which goes before those of the sides": lambda path: (
+        path / "shared_vocabulary.json"
+    ).write_text(json.dumps(list_both_sides(path)[::-1])),
+    "more pieces than the model has": lambda path: (path / "shared_vocabulary.json").write_text(
+        json.dumps([*map(str, range(100_000)), *list_both_sides(path)])
+    ),
+    "a shared list as text": lambda path: (
+        (path / "shared_vocabulary.txt").write_text("\n".join(list_both_sides(path)[::-1])),
+        (path / "shared_vocabulary.json").rename(path / "unused"),
+    ),
+    "nothing that begins a translation": change_json("decoder_start_token", None, "config.json"),
+    "another end": change_json("eos_token", "a", "config.json"),
+    "a norm without numbers": change_json("layer_norm_epsilon", -1e30, "config.json"),
+    "a deep config": lambda path: (path / "config.json").write_text("[" * 100_000),
+    "a config that is a list": lambda path: (path / "config.json").write_text("[]"),
+}
+
+
+@pytest.mark.parametrize("spoil", LISTS.values(), ids=LISTS)
+def test_ctranslate2_reads_the_pieces_that_were_checked(
+    for_ctranslate2: Path, spoil: Spoil
+) -> None:
+    list_both_sides(for_ctranslate2)
+    redo_digests(for_ctranslate2)
+    Bundle.open(for_ctranslate2)
+    spoil(for_ctranslate2)
+    redo_digests(for_ctranslate2)
+    with pytest.raises(CheckpointError, match="its vocabulary is not the one"):
+        Bundle.open(for_ctranslate2)
