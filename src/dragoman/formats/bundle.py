@@ -24,7 +24,7 @@ from typing import Final, Literal, Self
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from dragoman.base.errors import CheckpointError, DragomanError
+from dragoman.base.errors import CheckpointError, CorpusError, DragomanError
 from dragoman.base.files import read_regular
 from dragoman.base.settings import Section
 from dragoman.corpus.config import LANGUAGE
@@ -188,7 +188,10 @@ class Bundle:
         except DragomanError as error:
             raise CheckpointError(error.problem, place=error.place, remedy=_REMEDY) from error
         bundle = cls(path, info, recipe, manifest)
-        bundle._check_vocabularies()
+        try:
+            bundle._check_vocabularies()
+        except CorpusError as error:
+            raise CheckpointError(error.problem, place=error.place, remedy=_REMEDY) from error
         if info.kind == "ctranslate2":
             check_ctranslate2_file(bundle.weights_file, recipe, manifest)
         return bundle

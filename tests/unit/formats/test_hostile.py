@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from shutil import copytree
 from typing import Any
 
 import pytest
+from sentencepiece import SentencePieceProcessor
 
 from dragoman.base.errors import CheckpointError
 from dragoman.base.files import open_regular
@@ -22,7 +24,7 @@ from dragoman.cli import main
 from dragoman.formats.bundle import Bundle
 from dragoman.formats.ctranslate2 import check_ctranslate2_file, variables
 from dragoman.training.checkpoint import read_weights
-from hostile import BUNDLE, change_header, change_weights, redo_digests
+from hostile import BUNDLE, change_header, change_weights, redo_digests, redo_vocabularies
 
 EMBEDDING = "embeddings.shared"
 Spoil = Callable[[Path], object]
@@ -48,6 +50,35 @@ def for_ctranslate2(bundle: Path, tmp_path: Path) -> Path:
     change_json("kind", "ctranslate2")(path)
     redo_digests(path)
     return path
+
+
+def both_vocabularies(change: Callable[[bytes], bytes]) -> Spoil:
+    """Change them, and all that is said of them elsewhere."""
+
+    def spoil(path: Path) -> None:
+        for name in ("source.model", "target.model"):
+            (path / name).write_bytes(change((path / name).read_bytes()))
+        redo_vocabularies(path)
+
+    return spoil
+
+
+def as_imported(**changed: Any) -> Callable[[bytes], bytes]:
+    """A SentencePiece model in the form that vocabularies of imported models have."""
+
+    def change(content: bytes) -> bytes:
+        size = SentencePieceProcessor(model_proto=content).get_piece_size()
+        values = {
+            "format": "dragoman vocabulary 1",
+            "kind": "marian",
+            "side": "source",
+            "pieces": [f"p{number}" for number in range(size)],
+            "their_ids": [*range(size)],
+            "encoding": base64.b64encode(content).decode(),
+        }
+        return json.dumps(values | changed, separators=(",", ":")).encode()
+
+    return change
 
 
 def change_json(key: str, value: Any, name: str = "bundle.json") -> Spoil:
@@ -197,6 +228,18 @@ CASES: dict[str, tuple[Spoil, str]] = {
     "an empty vocabulary": (
         lambda path: [(path / f"{side}.model").write_bytes(b"") for side in ("source", "target")],
         "SentencePiece",
+    ),
+    "a piece that is no text": (
+        both_vocabularies(lambda content: content.replace(b"Office", b"O\xff\xffice", 1)),
+        "source.model: is not a readable SentencePiece model; copy it here again",
+    ),
+    "a vocabulary of others in which nothing is special": (
+        both_vocabularies(as_imported(special=[])),
+        "source.model: is not a vocabulary that this version can read",
+    ),
+    "a vocabulary of others whose prefix has no end": (
+        both_vocabularies(as_imported(prefix=[7] * 100_000)),
+        "source.model: is not a vocabulary that this version can read",
     ),
     **{
         f"a pipe for {name}": (place(name, os.mkfifo), "no regular file")
