@@ -70,6 +70,8 @@ _COMMON: Final = (*VOCABULARIES, "recipe.toml", "manifest.json", INFO_FILE, CARD
 _LONGEST_DESCRIPTION: Final = 1 << 20
 """Bytes of bundle.json or of the card."""
 _LONGEST_LIST_OF_PIECES: Final = 1 << 28
+_MOST_DIRECTIONS: Final = 10_000
+"""A hundred languages into each other."""
 _REMEDY: Final = "copy it here again, or export it again from its run"
 
 
@@ -121,7 +123,7 @@ class BundleInfo(Section):
     created: str
     source_language: str = Field(pattern=LANGUAGE, max_length=35)
     target_language: str = Field(pattern=LANGUAGE, max_length=35)
-    directions: tuple[BundleDirection, ...] = ()
+    directions: tuple[BundleDirection, ...] = Field(default=(), max_length=_MOST_DIRECTIONS)
     licence: str
     run: str
     checkpoint: str

@@ -169,6 +169,10 @@ CASES: dict[str, tuple[Spoil, str]] = {
     "a name with markup": (change_json("name", "<script>alert(1)</script>"), "bundle.json"),
     "a name with an escape": (change_json("name", "a\x1b[31m"), "bundle.json"),
     "a language with markup": (change_json("source_language", "<b>"), "bundle.json"),
+    "more directions than anybody has": (
+        change_json("directions", [{"source": f"a{n}", "target": "b"} for n in range(10_001)]),
+        "bundle.json",
+    ),
     "nested JSON": (lambda path: (path / "bundle.json").write_text("[" * 100_000), "bundle.json"),
     "another vocabulary's size": (
         change_json("source_vocab_size", 401, "manifest.json"),
