@@ -47,3 +47,17 @@ def change_weights(file: Path, value: float, name: str | None = None) -> None:
             filled = struct.pack("<f", value) * ((end - start) // 4)
             content[8 + length + start : 8 + length + end] = filled
     file.write_bytes(bytes(content))
+
+
+def redo_vocabularies(directory: Path) -> None:
+    """What whoever changes a vocabulary would do as well: its digests, and then those of all."""
+    digests = {
+        name: hashlib.sha256((directory / name).read_bytes()).hexdigest()
+        for name in ("source.model", "target.model")
+    }
+    info = json.loads((directory / "bundle.json").read_bytes()) | {"vocabularies": digests}
+    (directory / "bundle.json").write_text(json.dumps(info))
+    change_header(
+        directory / "model.safetensors", lambda header: header["__metadata__"].update(digests)
+    )
+    redo_digests(directory)

@@ -23,6 +23,7 @@ from pydantic import Field, ValidationError
 from dragoman.base.errors import CorpusError
 from dragoman.base.settings import Section
 from dragoman.corpus.shards import EOS, PAD, UNK
+from dragoman.corpus.subword import processor_of
 
 _SPACE: Final = "▁"
 _CLEANED: Final = {
@@ -52,9 +53,9 @@ class VocabularyFile(Section):
     side: Literal["source", "target"]
     pieces: tuple[str, ...]
     their_ids: tuple[Id, ...]
-    prefix: tuple[Id, ...] = ()
+    prefix: tuple[Id, ...] = Field(default=(), max_length=8)
     codes: bool = False
-    special: tuple[Id, ...] = (PAD, UNK, EOS)
+    special: tuple[Id, ...] = Field(default=(PAD, UNK, EOS), min_length=1)
     encoding: str
     decoding: str = ""
     cleaned: bool = False
@@ -68,9 +69,7 @@ def is_imported(content: bytes) -> bool:
 def sentencepiece_model(content: bytes, *, place: Path) -> sentencepiece.SentencePieceProcessor:
     """A processor of the bytes of a SentencePiece model; raises CorpusError."""
     try:
-        if not content:
-            raise RuntimeError("empty")  # SentencePiece would read it as no model at all
-        return sentencepiece.SentencePieceProcessor(model_proto=content)
+        return processor_of(content)
     except RuntimeError as error:
         raise CorpusError(
             "is not a readable SentencePiece model", place=place, remedy="copy it here again"

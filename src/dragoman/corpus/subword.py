@@ -53,9 +53,7 @@ class Subword:
         """
         content = read_vocabulary(path)
         try:
-            if not content:
-                raise RuntimeError("empty")  # which SentencePiece takes for no model at all
-            processor = sentencepiece.SentencePieceProcessor(model_proto=content)
+            processor = processor_of(content)
         except RuntimeError as error:
             raise _unreadable(path) from error
         ids = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
@@ -110,6 +108,19 @@ class Subword:
         """Every piece with its score, in the order of the ids."""
         scores = map(self._processor.get_score, range(self.vocab_size))
         return list(zip(self.all_pieces(), scores, strict=True))
+
+
+def processor_of(content: bytes) -> sentencepiece.SentencePieceProcessor:
+    """The SentencePiece model of a file; raises RuntimeError if there is none, or a piece is no
+    text."""
+    if not content:
+        raise RuntimeError("empty")  # which SentencePiece takes for no model at all
+    processor = sentencepiece.SentencePieceProcessor(model_proto=content)
+    try:
+        processor.id_to_piece([*range(processor.get_piece_size())])
+    except UnicodeDecodeError as error:
+        raise RuntimeError("a piece is not UTF-8") from error
+    return processor
 
 
 def read_vocabulary(path: Path) -> bytes:

@@ -24,7 +24,7 @@ from typing import Final, Literal, Self
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from dragoman.base.errors import CheckpointError, DragomanError
+from dragoman.base.errors import CheckpointError, CorpusError, DragomanError
 from dragoman.base.files import read_regular
 from dragoman.base.settings import Section
 from dragoman.corpus.config import LANGUAGE
@@ -32,7 +32,11 @@ from dragoman.corpus.directions import Direction, listed
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.subword import VOCABULARIES, vocabulary_digests
 from dragoman.corpus.vocabulary import Vocabulary, load_vocabulary
-from dragoman.formats.ctranslate2 import Quantization, check_ctranslate2_file
+from dragoman.formats.ctranslate2 import (
+    Quantization,
+    check_ctranslate2_file,
+    ctranslate2_settings,
+)
 from dragoman.recipe.recipe import NAME, Recipe, load_recipe
 from dragoman.training.durable import DIGESTS_FILE, read_digests, verify
 
@@ -66,6 +70,8 @@ _COMMON: Final = (*VOCABULARIES, "recipe.toml", "manifest.json", INFO_FILE, CARD
 _LONGEST_DESCRIPTION: Final = 1 << 20
 """Bytes of bundle.json or of the card."""
 _LONGEST_LIST_OF_PIECES: Final = 1 << 28
+_MOST_DIRECTIONS: Final = 10_000
+"""A hundred languages into each other."""
 _REMEDY: Final = "copy it here again, or export it again from its run"
 
 
@@ -117,7 +123,7 @@ class BundleInfo(Section):
     created: str
     source_language: str = Field(pattern=LANGUAGE, max_length=35)
     target_language: str = Field(pattern=LANGUAGE, max_length=35)
-    directions: tuple[BundleDirection, ...] = ()
+    directions: tuple[BundleDirection, ...] = Field(default=(), max_length=_MOST_DIRECTIONS)
     licence: str
     run: str
     checkpoint: str
@@ -184,7 +190,10 @@ class Bundle:
         except DragomanError as error:
             raise CheckpointError(error.problem, place=error.place, remedy=_REMEDY) from error
         bundle = cls(path, info, recipe, manifest)
-        bundle._check_vocabularies()
+        try:
+            bundle._check_vocabularies()
+        except CorpusError as error:
+            raise CheckpointError(error.problem, place=error.place, remedy=_REMEDY) from error
         if info.kind == "ctranslate2":
             check_ctranslate2_file(bundle.weights_file, recipe, manifest)
         return bundle
@@ -237,16 +246,31 @@ class Bundle:
         return {name: metadata.get(name, "") for name in VOCABULARIES}
 
     def _pieces_agree(self) -> bool:
-        """Whether CTranslate2's lists of pieces are those of the SentencePiece models."""
-        listed = []
-        for side in ("source", "target"):
-            own, shared = (self.path / f"{name}_vocabulary.json" for name in (side, "shared"))
-            file = own if own.exists() else shared
-            try:
-                listed.append(json.loads(read_regular(file, limit=_LONGEST_LIST_OF_PIECES)))
-            except (OSError, ValueError, RecursionError):
+        """Whether CTranslate2 reads the pieces of the SentencePiece models, and begins and ends
+        translations with ours.
+
+        It prefers a shared list to one of each side, and JSON to text.
+        """
+        subwords = self.subwords()
+        try:
+            if any(self.path.glob("*_vocabulary.txt")):
                 return False
-        return listed == [subword.all_pieces() for subword in self.subwords()]
+            shared = self.path / "shared_vocabulary.json"
+            for side, subword in zip(("source", "target"), subwords, strict=True):
+                file = shared if shared.exists() else self.path / f"{side}_vocabulary.json"
+                if json.loads(read_regular(file, limit=_LONGEST_LIST_OF_PIECES)) != (
+                    subword.all_pieces()
+                ):
+                    return False
+            written = read_regular(self.path / "config.json", limit=_LONGEST_DESCRIPTION)
+            given = json.loads(written)
+        except (OSError, ValueError, RecursionError):
+            return False
+        if not isinstance(given, dict):
+            return False
+        wanted = ctranslate2_settings(subwords[1], self.recipe.model.start_ids[0])
+        # Older versions of CTranslate2 leave out what is false or null.
+        return all((given.get(name) or None) == (value or None) for name, value in wanted.items())
 
 
 def _check_listed(path: Path, *names: str) -> None:

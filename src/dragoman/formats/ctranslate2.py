@@ -103,9 +103,8 @@ def write_ctranslate2(
     source, target = subwords
     spec.register_source_vocabulary(source.all_pieces())
     spec.register_target_vocabulary(target.all_pieces())
-    spec.config.add_source_eos = True
-    special = target.pieces([UNK, EOS, config.start_ids[0]])
-    spec.config.unk_token, spec.config.eos_token, spec.config.decoder_start_token = special
+    for name, value in ctranslate2_settings(target, config.start_ids[0]).items():
+        setattr(spec.config, name, value)
     spec.encoder.embeddings[0].weight = _array(model.embeddings.source_matrix)
     spec.decoder.embeddings.weight = _array(model.embeddings.target_matrix)
     spec.decoder.projection.weight = _array(model.embeddings.output_matrix)
@@ -132,6 +131,20 @@ def write_ctranslate2(
     spec.validate()
     spec.optimize(quantization="float16" if quantization == "float16" else None)
     spec.save(str(directory))
+
+
+def ctranslate2_settings(target: Vocabulary, start_id: int) -> dict[str, str | bool | None]:
+    """The settings of config.json on which translations depend."""
+    unknown, end, start = target.pieces([UNK, EOS, start_id])
+    return {
+        "unk_token": unknown,
+        "eos_token": end,
+        "decoder_start_token": start,
+        "add_source_bos": False,
+        "add_source_eos": True,
+        "layer_norm_epsilon": None,
+        "multi_query_attention": False,
+    }
 
 
 def has_table_of_positions(config: ModelConfig) -> bool:

@@ -1,8 +1,8 @@
 """Limits of a request, checked before any other code sees it.
 
-400   more than one Host, Origin or Authorization, or a field of a query or form that is there
-      twice: another program may check another one than we do; no Host with HTTP/1.1 (RFC 9112,
-      section 3.2)
+400   more than one Host, Origin, Sec-Fetch-Site or Authorization, or a field of a query or form
+      that is there twice: another program may check another one than we do; no Host with HTTP/1.1
+      (RFC 9112, section 3.2)
 401   no token; only /health needs none
 403   sent by another site's page, without the knowledge of its reader
 408   a body that does not arrive in time
@@ -20,12 +20,13 @@ import binascii
 import hmac
 import ipaddress
 import json
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -35,9 +36,10 @@ from dragoman.serve.metrics import AnswerStatus, Metrics
 from dragoman.serve.protocol import client_of
 
 _OPEN_PATHS: Final = ("/health",)
-_ONCE: Final = (b"host", b"origin", b"authorization")
+_ONCE: Final = (b"host", b"origin", b"sec-fetch-site", b"authorization")
 _READ_ONLY: Final = ("GET", "HEAD", "OPTIONS")
 _LOOPBACK_NAMES: Final = ("", "localhost", "[::1]")
+_PORT: Final = re.compile(r":[0-9]*\Z")
 _FORGIVEN: Final = 20
 """A body of up to this multiple of the limit is read to its end, so that its sender sees the
 answer."""
@@ -116,7 +118,7 @@ class Guard:
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             if name in headers and name in _ONCE:
-                raise _RefusedError(400, f"more than one {name.decode().capitalize()}")
+                raise _RefusedError(400, f"more than one {name.decode().title()}")
             headers[name] = value
         if b"host" not in headers and scope["http_version"] == "1.1":
             raise _RefusedError(400, "no Host")
@@ -257,10 +259,8 @@ def _is_of_another_site(method: str, headers: dict[bytes, bytes]) -> bool:
         return site not in (b"same-origin", b"none")
     if origin is None:
         return False
-    try:
-        return urlsplit(origin.decode("latin-1")).netloc.lower() != _text(headers, b"host").lower()
-    except ValueError:
-        return True
+    host = _text(headers, b"host").lower()
+    return origin.decode("latin-1").lower() not in (f"http://{host}", f"https://{host}")
 
 
 def _text(headers: dict[bytes, bytes], name: bytes) -> str:
@@ -269,7 +269,7 @@ def _text(headers: dict[bytes, bytes], name: bytes) -> str:
 
 def _is_loopback_name(host: str) -> bool:
     """The host of a request, with a port or without."""
-    name = host if host.endswith("]") else host.rsplit(":", 1)[0]
+    name = _PORT.sub("", host)
     if name.lower() in _LOOPBACK_NAMES:
         return True
     try:

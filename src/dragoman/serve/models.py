@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import permutations
+from typing import Final
 
 from pydantic import BaseModel
 
@@ -18,6 +18,10 @@ from dragoman.serve.bodies import in_thread_if_long
 from dragoman.serve.limits import Limits
 from dragoman.serve.text import TextFormat
 from dragoman.serve.translator import TextTranslator, Translation
+
+_MOST_PIVOTS: Final = 100_000
+_LONGEST_CARDS: Final = 100_000_000
+"""Characters of the cards of all directions: each has that of its model."""
 
 
 class ModelDescription(BaseModel):
@@ -162,23 +166,29 @@ class Models:
     """
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
-        """Raises ConfigError if two translate between the same languages."""
+        """Raises ConfigError if two translate between the same languages, a language has the name
+        of those to be detected, or there are so many pairs that no list of them could be sent."""
         self.by_pair: dict[tuple[str, str], ServedModel] = {}
+        out_of: dict[str, list[ServedModel]] = {}
         for model in models:
             pair = (model.description.source, model.description.target)
             if pair in self.by_pair:
-                raise ConfigError(
-                    f"two models translate {pair[0]} to {pair[1]}",
-                    place=model.description.name,
-                    remedy="serve one of them",
-                )
+                problem = f"two models translate {pair[0]} to {pair[1]}"
+                raise _refusal(model, problem, "serve one of them")
+            if "auto" in pair:
+                raise _refusal(model, 'a language is called "auto", as those to be detected')
             self.by_pair[pair] = model
+            out_of.setdefault(pair[0], []).append(model)
+        if sum(len(model.description.card) for model in models) > _LONGEST_CARDS:
+            raise _refusal(models[0], f"the cards of {len(models):,} directions are too long")
         self.pivots: dict[tuple[str, str], Pivot] = {}
-        for first, second in permutations(models, 2):
-            pair = (first.description.source, second.description.target)
-            meet = first.description.target == second.description.source
-            if meet and pair[0] != pair[1] and pair not in self.by_pair:
-                self.pivots.setdefault(pair, Pivot(first, second))
+        for first in models:
+            for second in out_of.get(first.description.target, ()):
+                pair = (first.description.source, second.description.target)
+                if pair[0] != pair[1] and pair not in self.by_pair:
+                    self.pivots.setdefault(pair, Pivot(first, second))
+            if len(self.pivots) > _MOST_PIVOTS:
+                raise _refusal(first, f"{len(models):,} directions make too many pairs")
 
     def fitting(self, source: str | None, target: str | None) -> list[ServedModel | Pivot]:
         """All that translate a pair of languages, of which either may be None for any.
@@ -230,3 +240,7 @@ class Models:
     def __iter__(self) -> Iterator[ServedModel]:
         """Every model."""
         return iter(self.by_pair.values())
+
+
+def _refusal(model: ServedModel, problem: str, remedy: str = "leave this model out") -> ConfigError:
+    return ConfigError(problem, place=model.description.name, remedy=remedy)

@@ -12,6 +12,7 @@ pipelining          requests sent without waiting for answers, which uvicorn par
 slow reader         an answer that is not read, or a few bytes at a time
 upgrade smuggling   an upgrade with a body, which httptools would read as the next request
 trailer smuggling   trailers that change a field that a proxy has checked in the head, such as Host
+second host         a whole address instead of a path, of another host than Host says
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import math
+import re
 import resource
 import socket
 import time
@@ -42,6 +44,7 @@ SOCKET_BYTES: Final = 65_536
 """The kernel keeps about twice as much for each connection, each way."""
 _OTHER_FILES: Final = 100
 """Files that the process has open beside its connections, at most."""
+_WHOLE_ADDRESS: Final = re.compile(rb"[^/?]*://([^/?#]*)")
 _CHECK_EVERY_S: Final = 0.5
 _LAST_WORDS_S: Final = 2.0
 """After the limit, for answers to be read."""
@@ -163,8 +166,13 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The head is complete (upgrade smuggling)."""
+        """The head is complete (upgrade smuggling, second host)."""
         self._advanced = True
+        address = _WHOLE_ADDRESS.match(self.url)
+        if address and [address[1].lower()] != [
+            value.lower() for name, value in self.headers if name == b"host"
+        ]:
+            raise _UnwelcomeError
         framing = (b"content-length", b"transfer-encoding")
         if any(name in framing for name, _ in self.headers) and self.parser.should_upgrade():
             raise _UnwelcomeError

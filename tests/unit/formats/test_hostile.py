@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from shutil import copytree
 from typing import Any
 
 import pytest
+from sentencepiece import SentencePieceProcessor
 
 from dragoman.base.errors import CheckpointError
 from dragoman.base.files import open_regular
@@ -22,7 +24,7 @@ from dragoman.cli import main
 from dragoman.formats.bundle import Bundle
 from dragoman.formats.ctranslate2 import check_ctranslate2_file, variables
 from dragoman.training.checkpoint import read_weights
-from hostile import BUNDLE, change_header, change_weights, redo_digests
+from hostile import BUNDLE, change_header, change_weights, redo_digests, redo_vocabularies
 
 EMBEDDING = "embeddings.shared"
 Spoil = Callable[[Path], object]
@@ -48,6 +50,35 @@ def for_ctranslate2(bundle: Path, tmp_path: Path) -> Path:
     change_json("kind", "ctranslate2")(path)
     redo_digests(path)
     return path
+
+
+def both_vocabularies(change: Callable[[bytes], bytes]) -> Spoil:
+    """Change them, and all that is said of them elsewhere."""
+
+    def spoil(path: Path) -> None:
+        for name in ("source.model", "target.model"):
+            (path / name).write_bytes(change((path / name).read_bytes()))
+        redo_vocabularies(path)
+
+    return spoil
+
+
+def as_imported(**changed: Any) -> Callable[[bytes], bytes]:
+    """A SentencePiece model in the form that vocabularies of imported models have."""
+
+    def change(content: bytes) -> bytes:
+        size = SentencePieceProcessor(model_proto=content).get_piece_size()
+        values = {
+            "format": "dragoman vocabulary 1",
+            "kind": "marian",
+            "side": "source",
+            "pieces": [f"p{number}" for number in range(size)],
+            "their_ids": [*range(size)],
+            "encoding": base64.b64encode(content).decode(),
+        }
+        return json.dumps(values | changed, separators=(",", ":")).encode()
+
+    return change
 
 
 def change_json(key: str, value: Any, name: str = "bundle.json") -> Spoil:
@@ -138,6 +169,10 @@ CASES: dict[str, tuple[Spoil, str]] = {
     "a name with markup": (change_json("name", "<script>alert(1)</script>"), "bundle.json"),
     "a name with an escape": (change_json("name", "a\x1b[31m"), "bundle.json"),
     "a language with markup": (change_json("source_language", "<b>"), "bundle.json"),
+    "more directions than anybody has": (
+        change_json("directions", [{"source": f"a{n}", "target": "b"} for n in range(10_001)]),
+        "bundle.json",
+    ),
     "nested JSON": (lambda path: (path / "bundle.json").write_text("[" * 100_000), "bundle.json"),
     "another vocabulary's size": (
         change_json("source_vocab_size", 401, "manifest.json"),
@@ -197,6 +232,18 @@ CASES: dict[str, tuple[Spoil, str]] = {
     "an empty vocabulary": (
         lambda path: [(path / f"{side}.model").write_bytes(b"") for side in ("source", "target")],
         "SentencePiece",
+    ),
+    "a piece that is no text": (
+        both_vocabularies(lambda content: content.replace(b"Office", b"O\xff\xffice", 1)),
+        "source.model: is not a readable SentencePiece model; copy it here again",
+    ),
+    "a vocabulary of others in which nothing is special": (
+        both_vocabularies(as_imported(special=[])),
+        "source.model: is not a vocabulary that this version can read",
+    ),
+    "a vocabulary of others whose prefix has no end": (
+        both_vocabularies(as_imported(prefix=[7] * 100_000)),
+        "source.model: is not a vocabulary that this version can read",
     ),
     **{
         f"a pipe for {name}": (place(name, os.mkfifo), "no regular file")
@@ -322,3 +369,43 @@ def test_inspect_shows_no_escape_sequence(bundle: Path, capfd: pytest.CaptureFix
     shown = capfd.readouterr().out
     assert "\x1b" not in shown
     assert "a\ufffd]0;owned\ufffd\ufffdb" in shown
+
+
+def list_both_sides(path: Path) -> list[str]:
+    """Lists for each side beside the shared one, with the pieces of that."""
+    pieces: list[str] = json.loads((path / "shared_vocabulary.json").read_bytes())
+    for side in ("source", "target"):
+        (path / f"{side}_vocabulary.json").write_text(json.dumps(pieces))
+    return pieces
+
+
+LISTS: dict[str, Spoil] = {
+    "another shared list, which goes before those of the sides": lambda path: (
+        path / "shared_vocabulary.json"
+    ).write_text(json.dumps(list_both_sides(path)[::-1])),
+    "more pieces than the model has": lambda path: (path / "shared_vocabulary.json").write_text(
+        json.dumps([*map(str, range(100_000)), *list_both_sides(path)])
+    ),
+    "a shared list as text": lambda path: (
+        (path / "shared_vocabulary.txt").write_text("\n".join(list_both_sides(path)[::-1])),
+        (path / "shared_vocabulary.json").rename(path / "unused"),
+    ),
+    "nothing that begins a translation": change_json("decoder_start_token", None, "config.json"),
+    "another end": change_json("eos_token", "a", "config.json"),
+    "a norm without numbers": change_json("layer_norm_epsilon", -1e30, "config.json"),
+    "a deep config": lambda path: (path / "config.json").write_text("[" * 100_000),
+    "a config that is a list": lambda path: (path / "config.json").write_text("[]"),
+}
+
+
+@pytest.mark.parametrize("spoil", LISTS.values(), ids=LISTS)
+def test_ctranslate2_reads_the_pieces_that_were_checked(
+    for_ctranslate2: Path, spoil: Spoil
+) -> None:
+    list_both_sides(for_ctranslate2)
+    redo_digests(for_ctranslate2)
+    Bundle.open(for_ctranslate2)
+    spoil(for_ctranslate2)
+    redo_digests(for_ctranslate2)
+    with pytest.raises(CheckpointError, match="its vocabulary is not the one"):
+        Bundle.open(for_ctranslate2)

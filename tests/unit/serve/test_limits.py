@@ -183,11 +183,11 @@ def test_what_is_no_request_is_passed_on() -> None:
     assert seen == [({"type": "lifespan"}, client.receive, client.send)]
 
 
-@pytest.mark.parametrize("name", ["host", "origin", "authorization"])
+@pytest.mark.parametrize("name", ["host", "origin", "sec-fetch-site", "authorization"])
 def test_a_header_that_says_who_asks_is_there_once(name: str) -> None:
     header = (name.encode(), b"localhost")
     client = asked(Client(headers=[header, (b"x-other", b"1"), header]))
-    assert (client.status, client.problem) == (400, f"more than one {name.capitalize()}")
+    assert (client.status, client.problem) == (400, f"more than one {name.title()}")
     assert client.answered_headers[b"content-type"] == b"application/json"
     assert client.answered_headers[b"content-length"] == str(len(client.answer[1]["body"])).encode()
     assert client.answer[0]["type"] == "http.response.start"
@@ -223,6 +223,21 @@ def test_a_host_is_named_as_http_1_1_wants_it() -> None:
         (b"example.org:8320", 421),
         (b"127.0.0.1.example.org", 421),
         (b"localhost:1:2", 421),
+        (b"localhost:", 200),
+        (b"localhost:example.org", 421),
+        (b":example.org", 421),
+        (b"localhost.", 421),
+        (b"127.0.0.1.", 421),
+        (b"127.1", 421),
+        (b"2130706433", 421),
+        (b"0x7f.0.0.1", 421),
+        (b"0177.0.0.1", 421),
+        (b"[::ffff:127.0.0.1]", 421),
+        (b"[0:0:0:0:0:0:0:1]", 421),
+        (b"localhost, example.org", 421),
+        (b"localhost@example.org", 421),
+        (b"example.org#localhost", 421),
+        (b"localhost/x", 421),
         (b"\xff", 421),
     ],
 )
@@ -251,6 +266,11 @@ SITES: dict[str, tuple[str, list[Header], bool]] = {
     "another site": ("POST", [(b"origin", b"http://evil.example")], False),
     "a file": ("POST", [(b"origin", b"null")], False),
     "no address": ("POST", [(b"origin", b"http://[")], False),
+    "an app": ("POST", [(b"origin", b"capacitor://localhost:8320")], False),
+    "a script's address": ("POST", [(b"origin", b"javascript://localhost:8320")], False),
+    "more than a site": ("POST", [(b"origin", b"http://localhost:8320#.evil.example")], False),
+    "a name and our page": ("POST", [(b"origin", b"http://evil@localhost:8320")], False),
+    "our page, behind TLS": ("POST", [(b"origin", b"https://localhost:8320")], True),
     "our page, new browser": ("POST", [(b"sec-fetch-site", b"same-origin")], True),
     "typed": ("POST", [(b"sec-fetch-site", b"none")], True),
     "another site, new browser": ("POST", [(b"sec-fetch-site", b"cross-site")], False),
