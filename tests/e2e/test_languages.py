@@ -175,7 +175,7 @@ def test_the_end_of_a_run_shows_sentences_of_the_first_direction(
 ) -> None:
     print_summary(run)
     shown = [line.split(None, 1) for line in capsys.readouterr().out.splitlines()]
-    texts = {name: [line[1] for line in shown if line[:1] == [name]] for name in _COLUMNS}
+    texts = {name: [line[1].rstrip() for line in shown if line[:1] == [name]] for name in _COLUMNS}
     folder = run.path.parents[1]
     lines = [(folder / f"test.{side}").read_text().splitlines() for side in ("en", "de")]
     translated = (run.samples / "test.en-de").read_text().splitlines()
