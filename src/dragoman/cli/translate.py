@@ -44,7 +44,11 @@ from dragoman.cli.options import (
         default="auto",
         help="auto: CTranslate2 on a CPU if it is installed",
     ),
-    *(QUANTIZATION, THREADS, BATCH_CELLS),
+    *(QUANTIZATION, THREADS),
+    BATCH_CELLS.but(
+        help="rows x longest source x beam searched together (default: 2048 for Transformer-base, "
+        "more for a smaller model; with PyTorch search.batch_tokens); fewer take less memory"
+    ),
     Option(
         "-i",
         "--inspect",

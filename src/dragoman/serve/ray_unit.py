@@ -78,10 +78,6 @@ class SynthesisJob(Job):
     @contextmanager
     def open(self, folder: Path, counts: Counter[str]) -> Iterator[TransformLines]:
         """As `Job.open`."""
-        if self.engine == "torch":
-            import torch
-
-            torch.set_num_threads(self.cores)
         with open_translator(
             folder,
             checkpoints=[str(folder / name) for name in self.checkpoints] or ["best"],

@@ -72,9 +72,15 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TorchEngine:
-    """Search with PyTorch by one model, or by several as an ensemble."""
+    """Search with PyTorch by one model, or by several as an ensemble.
+
+    threads: cores; None: as many as PyTorch takes by itself.
+    batch_cells: rows x longest source x beam of one batch; None: `search.batch_tokens`.
+    """
 
     models: Sequence[Transformer]
+    threads: int | None = None
+    batch_cells: int | None = None
 
     def submit(
         self,
@@ -85,10 +91,20 @@ class TorchEngine:
         scored: bool = True,  # the scores are there in any case
     ) -> Results:
         """The search runs when its results are asked for."""
+        import torch
+
         from dragoman.model.search import translate_batch
 
+        if self.batch_cells is not None:
+            search = search.model_copy(update={"batch_tokens": self.batch_cells})
+
         def results() -> list[list[Candidate]]:
-            found = translate_batch(self.models, sources, search, num_hypotheses=num_hypotheses)
+            before = torch.get_num_threads()
+            torch.set_num_threads(self.threads or before)
+            try:
+                found = translate_batch(self.models, sources, search, num_hypotheses=num_hypotheses)
+            finally:
+                torch.set_num_threads(before)
             return [[Candidate(one.ids, one.score) for one in row] for row in found]
 
         return results
@@ -263,8 +279,8 @@ def open_translator(
 ) -> Iterator[Opened]:
     """The translator of a run or a bundle.
 
-    batch_cells: rows x longest source x beam that CTranslate2 searches together; None: as many as
-        suit the model.
+    batch_cells: rows x longest source x beam that are searched together; None: as many as suit the
+        model, or with PyTorch the recipe's `search.batch_tokens`.
     quantization: of the weights, for CTranslate2; None: as they are.
     sampling: with CTranslate2 and a beam of 1; None: the likeliest translation is searched for.
     target: the language to translate into, if there are several.
@@ -314,7 +330,7 @@ def open_translator(
                 place="sampling",
                 remedy="leave it out, or name one checkpoint",
             )
-        searching: Engine = TorchEngine(model.models)
+        searching: Engine = TorchEngine(model.models, threads, batch_cells)
         if arithmetic != "torch":
             cells = batch_cells or fitting_cells(model.models[0].config)
             with tempfile.TemporaryDirectory(prefix="dragoman-") as name:
