@@ -97,9 +97,9 @@ class Verified(Section):
 
 
 class BundleDirection(Section):
-    """One direction of a model of several.
+    """One direction of a model of several, or the only one of a model with a token.
 
-    token: what stands before a source to say so; "" if the model has one target language.
+    token: what stands before a source to say so; "" if the model has no tokens.
     zero_shot: whether it had no training text.
     """
 
@@ -112,8 +112,8 @@ class BundleDirection(Section):
 class BundleInfo(Section):
     """The description of a bundle; vocabularies: SHA-256 by file name.
 
-    directions: of a model of several languages, of which the first is source_language and
-    target_language; else empty.
+    directions: of a model of several languages or with a token, of which the first is
+    source_language and target_language; else empty.
     """
 
     format_version: Literal[1] = 1

@@ -84,7 +84,7 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
 
 
 def _directions(info: BundleInfo) -> str:
-    """How to choose a language of a model of several; directions that it was not trained for."""
+    """How to choose a language by its token; directions that the model was not trained for."""
     said = []
     tokens = {one.target: one.token for one in info.directions if one.token}
     if tokens:

@@ -248,6 +248,8 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
     recipe, request = job.recipe, job.request
     scores, step = scores_of(job.run, job.checkpoint, job.request.overrides)
     directions = recipe.corpus.directions if request.to != "argos" else ()
+    if len(directions) == 1 and not job.tokens:
+        directions = ()
     info = BundleInfo(
         kind=request.to,
         name=recipe.name,
@@ -262,7 +264,7 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
                 token=language_token(one.target) if job.tokens else "",
                 zero_shot=one not in recipe.corpus.train_directions,
             )
-            for one in directions[: len(directions) if len(directions) > 1 else 0]
+            for one in directions
         ),
         licence=request.licence,
         run=job.run.path.resolve().name,

@@ -8,9 +8,10 @@ from shutil import copytree
 import pytest
 import yaml
 
+import dragoman
 from dragoman.corpus.manifest import Manifest
 from dragoman.distributed.world import join_world
-from dragoman.formats.bundle import BundleInfo, BundleScore, Kind, Verified
+from dragoman.formats.bundle import Bundle, BundleInfo, BundleScore, Kind, Verified
 from dragoman.formats.card import model_card, scores_of
 from dragoman.formats.ctranslate2 import Quantization
 from dragoman.formats.export import Request, export
@@ -18,7 +19,9 @@ from dragoman.inference.translation import checkpoint_path, score_text
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import EventWriter
 from dragoman.training.average import average_checkpoints
+from parallel_text import sentences, write_pairs
 from small_run import small_run
+from tiny_recipe import TINY
 
 
 def card_of(
@@ -115,3 +118,29 @@ def test_a_score_is_told_of_the_weights_and_the_search_that_had_it(tmp_path: Pat
     of_average, step = scores_of(run, average)
     assert step is None
     assert {score.text for score in of_average} == {"mean, 1 lines"}
+
+
+def test_the_card_of_one_direction_names_its_language_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path, "train", sentences(60))
+    Path("tiny.toml").write_text(TINY)
+    settings = ["train.max_steps=1", "data.batch_tokens=256", "evaluate.bleu_pairs=0"]
+    told = dragoman.train(
+        dragoman.load_recipe("tiny.toml", [*settings, "corpus.language_token=true"])
+    )
+    said: dict[Kind, str] = {
+        "huggingface": '`tokenizer("<2de> A text.")`',
+        "bundle": "`--target de` puts it there",
+    }
+    for kind, how in said.items():
+        path = dragoman.export(told, to=kind).path
+        (direction,) = Bundle.open(path).info.directions
+        assert (direction.source, direction.target, direction.token) == ("en", "de", "<2de>")
+        card = (path / "README.md").read_text()
+        assert "A token says into which language (de `<2de>`)" in card
+        assert how in card
+    plain = dragoman.export(small_run(), to="bundle", output=tmp_path / "plain").path
+    assert Bundle.open(plain).info.directions == ()
+    assert "A token says" not in (plain / "README.md").read_text()
