@@ -38,6 +38,7 @@ def translate(
     direction: Direction,
     until: float,
     most_lines: int | None,
+    progress: bool,
 ) -> dict[str, Any]:
     """Translate as many lines of a text as fit until a moment; goes on with what was begun.
 
@@ -55,7 +56,7 @@ def translate(
             for line in _spread(text, lines, wanted):
                 file.write(line)
     if not output.exists():
-        synthesize(model, part, output, direction=direction, progress=True)
+        synthesize(model, part, output, direction=direction, progress=progress)
     return {"lines": count_lines(part), "pairs": count_lines(output)}
 
 

@@ -68,12 +68,14 @@ _SUFFIXES: Final = {"train-more": "-more", "student": "-student"}
 @dataclass(frozen=True, slots=True)
 class Views:
     """The views of a build for people. tell: shows a line; show: the progress of a preparation;
-    tell_plan: the plan of each training; listeners: of each training, called with its events."""
+    tell_plan: the plan of each training; listeners: of each training, called with its events;
+    bars: whether translations of monolingual text have a progress bar."""
 
     tell: Callable[[str], None]
     show: Callable[[], AbstractContextManager[OnProgress | None]]
     tell_plan: Callable[[BudgetPlan], None]
     listeners: Callable[[], Sequence[EventListener]]
+    bars: bool
 
 
 def build(
@@ -326,6 +328,7 @@ class _Builder:
                 direction="back",
                 until=stage.started + stage.seconds_s,
                 most_lines=most,
+                progress=self.views.bars,
             )
 
         if not self._do("back-translate", asked, work).facts["pairs"]:
@@ -356,6 +359,7 @@ class _Builder:
                 direction="forward",
                 until=stage.started + stage.seconds_s,
                 most_lines=None,
+                progress=self.views.bars,
             )
 
         if not self._do("translate", asked, work).facts["pairs"]:

@@ -87,6 +87,7 @@ def build(
         show=lambda: shown(progress),
         tell_plan=say_nothing,
         listeners=lambda: listeners_of(on_event, progress),
+        bars=progress,
     )
     stages, _ = do_stages(plan, folder, place, began=began, workers=workers, views=views)
     small = folder / STUDENT

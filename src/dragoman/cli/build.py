@@ -85,6 +85,7 @@ def run(options: Options) -> None:
         show=preparing,
         tell_plan=print_plan,
         listeners=lambda: [ConsoleSink()],
+        bars=True,
     )
     try:
         stages, clock = build(
