@@ -70,7 +70,9 @@ def test_a_translator_gives_texts_or_all_it_found() -> None:
     assert dragoman.translate(small_run().path, ["Two dogs play."]) == [texts[1]]
 
 
-@pytest.mark.parametrize("to", ["bundle", "ctranslate2", "huggingface"])
+@pytest.mark.parametrize(
+    "to", ["bundle", "ctranslate2", pytest.param("huggingface", marks=pytest.mark.system)]
+)
 def test_an_export_translates_as_its_run_does(to: Kind, tmp_path: Path) -> None:
     texts = ["A man is running.", "Two dogs play in the snow.", "A woman reads."]
     done = dragoman.export(small_run(), to=to, output=tmp_path / to)

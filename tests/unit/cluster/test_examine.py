@@ -98,6 +98,7 @@ def test_hosts_that_are_refused_do_not_take_the_place_of_those_a_run_was_on(tmp_
     assert recorded_hosts(tmp_path) == first
 
 
+@pytest.mark.system
 def test_a_host_that_does_not_answer_leaves_its_last_measurement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -406,6 +406,7 @@ def test_a_server_that_is_not_there_is_the_machines_matter(tmp_path: Path) -> No
         download(mirror.url("/x"), tmp_path / "x", pause=lambda _: None)
 
 
+@pytest.mark.system
 def test_the_corpora_of_the_shipped_recipes_are_known() -> None:
     from dragoman.recipe.recipe import list_recipes, load_recipe
 

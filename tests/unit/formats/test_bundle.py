@@ -167,6 +167,7 @@ def test_fewer_bits_stay_near(
     assert small.verified.sentences == 100
 
 
+@pytest.mark.system
 def test_transformers_loads_it_without_code_of_ours(
     run: RunDirectory, exports: Callable[[Kind], Exported]
 ) -> None:

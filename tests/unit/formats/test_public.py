@@ -70,7 +70,7 @@ def test_the_free_text_of_recipes_is_known() -> None:
     }  # fmt: skip
     assert set(TextFiles.model_fields) == {
         "source", "target", "tsv", "mtdata", "tmx", "moses", "tag", "name", "weight", "scores",
-        "source_language", "target_language",
+        "source_language", "target_language", "translated",
     }  # fmt: skip
 
 
@@ -116,7 +116,10 @@ def marked(tmp_path: Path) -> RunDirectory:
     return RunDirectory.open(path)
 
 
-@pytest.mark.parametrize("kind", ["bundle", "ctranslate2", "huggingface", "onnx"])
+@pytest.mark.parametrize(
+    "kind",
+    ["bundle", "ctranslate2", pytest.param("huggingface", marks=pytest.mark.system), "onnx"],
+)
 def test_no_byte_of_an_export_holds_what_is_not_listed(
     marked: RunDirectory, tmp_path: Path, kind: str
 ) -> None:

@@ -51,7 +51,12 @@ def guarded(tmp_path: Path) -> RunDirectory:
 
 @pytest.mark.parametrize(
     ("to", "bits"),
-    [("ctranslate2", "float32"), ("ctranslate2", "int8"), ("huggingface", None), ("onnx", None)],
+    [
+        ("ctranslate2", "float32"),
+        ("ctranslate2", "int8"),
+        pytest.param("huggingface", None, marks=pytest.mark.system),
+        ("onnx", None),
+    ],
 )
 def test_exports_have_it_or_say_that_they_have_not(
     guarded: RunDirectory, tmp_path: Path, to: Kind, bits: Quantization | None

@@ -108,6 +108,7 @@ def tiny(name: str, *directions: str) -> RunDirectory:
     return dragoman.train(dragoman.load_recipe(f"{name}.toml", settings))
 
 
+@pytest.mark.system
 def test_a_reverse_model_says_which_source_language_the_pairs_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
