@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -160,16 +160,20 @@ class HealthWatch:
 
 @contextmanager
 def serving(
-    bundle: Path, *options: str, token: str | None = None, port: int = 0
+    bundle: Path,
+    *options: str,
+    token: str | None = None,
+    port: int = 0,
+    command: Sequence[str] = ("-m", "dragoman", "serve"),
 ) -> Iterator[Server]:
-    """Start it, and stop it in the end. options: further bundles, or what the command takes."""
+    """Start it, and stop it in the end. options: further bundles, or what the command takes.
+    command: what Python is to run."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     environment.pop("DRAGOMAN_TOKEN", None)
     if token:
         environment["DRAGOMAN_TOKEN"] = token
-    command = [sys.executable, "-m", "dragoman", "serve", str(bundle), *options]
     process = subprocess.Popen(
-        [*command, "--port", str(port)],
+        [sys.executable, *command, str(bundle), *options, "--port", str(port)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -426,3 +426,22 @@ def test_sigterm_ends_it_in_time_whatever_clients_do(bundle: Path, timeout: int)
             assert server.process.wait(timeout=60) == 0
             assert time.monotonic() - began < timeout + 20
         assert server.process.communicate()[1] == ""
+
+
+ENDLESS = """
+import sys, time
+from dragoman.cli import main
+from dragoman.formats.ctranslate2_engine import CTranslate2Engine
+CTranslate2Engine.search_batch = lambda *_, **__: time.sleep(600)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_sigterm_ends_it_though_a_search_does_not(bundle: Path) -> None:
+    """As with a stranger's model that never ends a translation."""
+    command = ("-c", ENDLESS, "serve")
+    with serving(bundle, "--threads", "1", "--timeout", "1", command=command) as server:
+        assert server.ask("/translate", {"text": "A man."}).status == 504
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(timeout=60) == 0
+        assert server.process.communicate() == ("", "")

@@ -113,8 +113,13 @@ class Batcher:
         return [job.found[row] for row in range(len(rows))]
 
     def close(self) -> None:
-        """Let running batches end."""
-        self._pool.shutdown(wait=True)
+        """Begin no more batches. One under way goes on: a search cannot be broken off."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def is_searching(self) -> bool:
+        """Whether a batch is under way."""
+        return self._running > 0
 
     def admit(self, pieces: int = 1) -> None:
         """Raises OverloadedError if so many more pieces would wait too long.

@@ -9,6 +9,7 @@ import os
 import shlex
 import signal
 import socket
+import sys
 from argparse import Namespace
 from contextlib import ExitStack
 from pathlib import Path
@@ -92,6 +93,10 @@ def serve(options: Namespace) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn repeats them when it has drained
             signal.signal(number, lambda *_: None)
         EndingServer(config, ending).run(sockets=[listener])
+        if any(model.batcher.is_searching for model in served):
+            # Nobody waits for it any more, but Python would, and a stranger's model may never end.
+            sys.stdout.flush()
+            os._exit(0)
     return 0
 
 
