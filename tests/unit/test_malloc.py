@@ -4,6 +4,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+from dragoman.base.errors import MachineError
+from dragoman.base.malloc import memory_errors_named
+
 _PRODUCTS_OF_MANY_SHAPES = """
 import ctypes
 import sys
@@ -52,3 +57,25 @@ def _growth_bytes(how: str) -> int:
     command = [sys.executable, "-c", _PRODUCTS_OF_MANY_SHAPES, how]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     return int(done.stdout)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        MemoryError("std::bad_alloc"),
+        RuntimeError("mkl_malloc: failed to allocate memory"),
+    ],
+    ids=repr,
+)
+def test_no_memory_is_named_whoever_says_it(error: Exception) -> None:
+    with (
+        pytest.raises(MachineError, match=r"memory ran out.*; do less"),
+        memory_errors_named("do less"),
+    ):
+        raise error
+
+
+def test_other_errors_stay_as_they_are() -> None:
+    with pytest.raises(RuntimeError, match="another"), memory_errors_named("do less"):
+        raise RuntimeError("another")

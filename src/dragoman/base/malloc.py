@@ -17,8 +17,12 @@ _M_TOP_PAD: Final = -2
 _M_MMAP_MAX: Final = -4
 _TOP_PAD_BYTES: Final = 64 << 20
 _ONEDNN_CACHES: Final = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
-# PyTorch has a class of its own for a GPU's memory; on a CPU its message is all there is.
-_SAID: Final = ("out of memory", "can't allocate memory", "not enough memory")
+# PyTorch has a class of its own for a GPU's memory; on a CPU its message is all there is. So it is
+# of CTranslate2.
+_SAID: Final = (
+    *("out of memory", "can't allocate memory", "not enough memory"),
+    "failed to allocate memory",
+)
 
 
 def keep_freed_memory() -> None:
@@ -44,7 +48,8 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def memory_errors_named(remedy: str) -> Iterator[None]:
-    """Turn the errors of Python, NumPy and PyTorch when memory runs out into a MachineError."""
+    """Turn the errors of Python, NumPy, PyTorch and CTranslate2 when memory runs out into a
+    MachineError."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -121,6 +121,8 @@ async def fields_of(body: bytes, content_type: str) -> dict[str, Any]:
     """
     if not body:
         return {}
+    if len(content_type) > LONG:
+        raise ValueError("the content type is too long")
     kind = content_type.partition(";")[0].strip().lower()
     if _is_json(content_type):
         fields = await in_thread_if_long(len(body), from_json, body)

@@ -16,8 +16,6 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from rich.console import Console
-
 from dragoman.base import units
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import whole_file
@@ -30,6 +28,8 @@ from dragoman.base.line_files import (
     write_errors_named,
 )
 from dragoman.base.malloc import memory_errors_named
+from dragoman.base.printable import printable
+from dragoman.base.terminal import open_console
 from dragoman.formats.ctranslate2_engine import CTranslate2Engine
 from dragoman.model.config import SearchConfig, check_beam_holds
 from dragoman.recipe.recipe import check_sections
@@ -82,11 +82,16 @@ def _pipe(opened: Opened, options: Namespace) -> None:
     with input_lines(options.input) as reader, write_errors_named("standard output"):
         try:
             for group in _written(opened, options, reader.text(), 1):
-                sys.stdout.writelines(group)
+                sys.stdout.writelines(map(_shown, group))
             sys.stdout.flush()
         except OSError:  # the rest would be tried again at the end, and reported twice
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise
+
+
+def _shown(text: str) -> str:
+    """The text as it is; on a terminal nothing in it, or in a stranger's vocabulary, can steer."""
+    return printable(text) if sys.stdout.isatty() else text
 
 
 def _write_whole(opened: Opened, options: Namespace) -> None:
@@ -165,7 +170,7 @@ def _converse(opened: Opened, options: Namespace) -> None:
             spent_s = time.perf_counter() - started
             scored = options.scores or options.n_best > 1
             for one in found:
-                print(f"{one.score:8.4f}  {one.text}" if scored else one.text)
+                print(_shown(f"{one.score:8.4f}  {one.text}" if scored else one.text))
             if options.inspect:
                 _show_attention(opened.translator, text, search)
             print(f"  {units.DURATION.text(spent_s)}", file=sys.stderr)
@@ -178,7 +183,7 @@ def _show_attention(translator: TextTranslator, text: str, search: SearchConfig)
     if not isinstance(engine, CTranslate2Engine):
         print("  (attention needs the engine ctranslate2)", file=sys.stderr)
         return
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = open_console()
     for source in translator.encode([text], "line").rows:
         alignment = engine.align(source, engine.search([source], search)[0][0].ids)
         console.print(f"  source: {' '.join(alignment.source)}")

@@ -43,6 +43,7 @@ def step_directories(directory: Path) -> list[Path]:
 DIGESTS_FILE: Final = "digests.json"
 _LONGEST_LIST: Final = 1 << 20
 """Bytes of a list of digests: room for thousands of files."""
+_LONGEST_NAME: Final = 255
 
 
 def publish(directory: Path, fill: Callable[[Path], None]) -> int:
@@ -169,7 +170,7 @@ def read_digests(directory: Path) -> dict[str, dict[str, Any]]:
     path = directory / DIGESTS_FILE
     try:
         digests: dict[str, dict[str, Any]] = json.loads(read_regular(path, limit=_LONGEST_LIST))
-        if all(_is_name(name) and type(entry["bytes"]) is int for name, entry in digests.items()):
+        if all(_is_name(name) and _is_size(entry["bytes"]) for name, entry in digests.items()):
             return digests
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         pass
@@ -178,7 +179,13 @@ def read_digests(directory: Path) -> dict[str, dict[str, Any]]:
 
 def _is_name(name: str) -> bool:
     """Whether a file of the directory itself can be called that."""
-    return name not in ("", ".", "..") and name.isprintable() and "/" not in name
+    printable = name.isprintable() and len(name) <= _LONGEST_NAME
+    return printable and name not in ("", ".", "..") and "/" not in name
+
+
+def _is_size(size: object) -> bool:
+    """Whether a file can have so many bytes."""
+    return type(size) is int and 0 <= size < 2**63
 
 
 def _digest(path: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from sentencepiece import SentencePieceProcessor
 
 from dragoman.base.errors import CheckpointError
 from dragoman.base.files import open_regular
+from dragoman.base.line_files import input_lines
 from dragoman.cli import main
 from dragoman.formats.bundle import Bundle
 from dragoman.formats.ctranslate2 import check_ctranslate2_file, variables
@@ -409,3 +410,26 @@ def test_ctranslate2_reads_the_pieces_that_were_checked(
     redo_digests(for_ctranslate2)
     with pytest.raises(CheckpointError, match="its vocabulary is not the one"):
         Bundle.open(for_ctranslate2)
+
+
+@pytest.mark.parametrize("at_terminal", [True, False])
+@pytest.mark.parametrize("inspected", [True, False])
+def test_a_translation_does_not_steer_the_terminal(
+    bundle: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    at_terminal: bool,
+    inspected: bool,
+) -> None:
+    """A file or a pipe gets what the model says, and a tag as it is."""
+    text = "<a title='\x1b]0;owned\x07'>Click the table.</a>\n"
+    (tmp_path / "in").write_text(text)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: at_terminal)
+    read = input_lines
+    monkeypatch.setattr("dragoman.serve.translate.input_lines", lambda _: read(tmp_path / "in"))
+    command = ["translate", str(bundle), "--format", "markup"]
+    assert main([*command, *(["-i"] if inspected else [])]) == 0
+    shown = capsys.readouterr().out
+    assert ("\x1b" in shown) != at_terminal
+    assert ("\ufffd]0;owned\ufffd" in shown) == at_terminal

@@ -23,8 +23,11 @@ from served import served_bundle
         '{"../recipe.toml": {"bytes": 3, "sha256": ""}}',
         '{"..": {"bytes": 3, "sha256": ""}}',
         '{"README.md": {"bytes": true, "sha256": ""}}',
+        '{"README.md": {"bytes": -1, "sha256": ""}}',
+        '{"README.md": {"bytes": 1' + "0" * 400 + ', "sha256": ""}}',
+        '{"' + "a" * 256 + '": {"bytes": 3, "sha256": ""}}',
     ],
-    ids=["nested", "nul", "surrogate", "elsewhere", "parent", "bool"],
+    ids=["nested", "nul", "surrogate", "elsewhere", "parent", "bool", "negative", "huge", "long"],
 )
 def test_a_list_of_digests_that_is_none_is_one_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "digests.json").write_text(content)

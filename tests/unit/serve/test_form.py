@@ -105,3 +105,17 @@ def test_no_more_than_64_fields_are_read(kind: str) -> None:
 def test_character_sets_that_take_minutes_are_refused() -> None:
     with pytest.raises(ValueError, match="UTF-8"):
         read(b"--x--", f"{PARTS}; charset=punycode")
+
+
+@pytest.mark.parametrize("kind", [PARTS, "application/json"])
+def test_a_content_type_without_end_is_not_read(kind: str) -> None:
+    """Its parameters are read on the thread of all clients, and some parsers take a minute."""
+    with pytest.raises(ValueError, match="content type is too long"):
+        read(b"{}", f'{kind}; a="' + ";" * 60_000)
+
+
+def test_a_header_of_a_part_without_end_is_refused_at_once() -> None:
+    head = b'--x\r\nContent-Disposition: form-data; name="' + b";" * 900_000
+    for body in (head + b'"\r\n\r\na\r\n--x--', b"--x\r\n" + b"A: b\r\n" * 100_000 + b"\r\n"):
+        with pytest.raises(ValueError, match="Invalid multipart data"):
+            read(body, PARTS)
