@@ -18,9 +18,9 @@ def test_steps_are_measured_and_their_arithmetic_is_counted() -> None:
     wall_s = time.monotonic() - began
     # 2.05 million weights of the tied embedding, 1.57 of the encoder, 2.10 of the decoder.
     matrices = 8_000 * 256 + 2 * (4 * 256 * 256 + 2 * 256 * 1024) * 2 + 2 * 4 * 256 * 256
-    assert 0 < 5 * found["step_s"] < wall_s, "five steps are made at least"
+    assert 0 < 3 * found["step_s"] < wall_s, "three steps are timed at least"
     of_products = measure_device(torch.device("cpu"), "fp32").matrix_flop_per_s
-    assert found["flop_per_s"] < 2 * of_products, "a step is no faster than its products"
+    assert found["flop_per_s"] < 4 * of_products, "a step is hardly faster than its products"
     counted = found["flop_per_s"] * found["step_s"]
     assert counted == pytest.approx(6 * matrices * 16 * 32, rel=1e-12)
 
