@@ -187,6 +187,21 @@ def test_bodies_that_are_held_back_take_no_memory_and_no_place_of_others(bundle:
         assert limits.max_body_bytes_together < 100_000_000
 
 
+def test_a_body_that_follows_a_refusal_has_an_end(server: Server) -> None:
+    """It is dropped as it comes: after ten seconds the connection is closed."""
+    head = b"POST /translate HTTP/1.1\r\nHost: far.test\r\nContent-Length: 99999999999999\r\n\r\n"
+    with HealthWatch(server) as health, server.connect() as connection:
+        connection.sendall(head)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 421 ")
+        began = time.monotonic()
+        with suppress(ConnectionError):
+            while time.monotonic() - began < 60:
+                connection.sendall(b" " * 1000)
+                time.sleep(0.01)
+        assert time.monotonic() - began < 40
+    assert (health.refused, health.worst_s < LATE_S) == (0, True)
+
+
 def marks(count: int) -> str:
     """So many combining marks, in an order that normalisation must turn around."""
     return "a" + "\u0315\u0300" * (count // 2)
@@ -375,6 +390,16 @@ def test_a_key_in_the_body_opens_the_paths_of_libretranslate_alone(bundle: Path)
             assert send("/libretranslate/translate", fields | key).status == 200
             for near in (TOKEN[:-1], TOKEN + "x", TOKEN[:1], "", "*", TOKEN.upper()):
                 assert send("/libretranslate/translate", fields | {"api_key": near}).status == 401
+        fields = {"q": "A man.", "target": "de"}
+        libre = "/libretranslate/translate"
+        # Whoever has the token may use it, whatever else is sent.
+        for in_query, in_body in ((TOKEN, "x"), ("x", TOKEN)):
+            query = urlencode({"api_key": in_query})
+            assert server.ask(f"{libre}?{query}", fields | {"api_key": in_body}).status == 200
+        for last, status in ((TOKEN, 200), ("x", 401)):  # the last one counts in JSON
+            twice = json.dumps(fields | {"api_key": "x" if last == TOKEN else TOKEN})
+            twice = f'{twice[:-1]}, "api_key": "{last}"}}'
+            assert server.ask(libre, twice.encode()).status == status
         nested = [{"api_key": [TOKEN]}, {"api_key": {TOKEN: TOKEN}}, [TOKEN], TOKEN]
         for body in nested:
             assert server.ask("/libretranslate/translate", body).status == 401

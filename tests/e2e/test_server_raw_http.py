@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +13,9 @@ HOST = b"Host: localhost\r\n"
 CLOSE = b"Connection: close\r\n"
 BODY = b'{"text":"a"}'
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
+BOMB = gzip.compress(b" " * 50_000_000 + BODY)
 CHUNKS = b"c\r\n" + BODY + b"\r\n0\r\n\r\n"
+UPGRADE = b"Connection: Upgrade\r\n"
 MISDIRECTED = b"GET /models HTTP/1.1\r\nHost: %b\r\n" + CLOSE + b"\r\n"
 
 
@@ -74,6 +77,18 @@ CASES: dict[str, tuple[int, bytes]] = {
     "a method in small letters": (400, get(b"/health", method=b"get")),
     "a body of GET": (200, get(b"/health", HOST + b"Content-Length: 3\r\n") + b"abc"),
     "a WebSocket": (200, get(b"/", HOST + b"Upgrade: websocket\r\nConnection: Upgrade\r\n")),
+    "a WebSocket of another site": (
+        403,
+        get(b"/translate", HOST + b"Origin: http://far.test\r\nUpgrade: websocket\r\n" + UPGRADE),
+    ),
+    "a preflight of another site": (
+        403,
+        get(
+            b"/translate",
+            HOST + b"Origin: http://far.test\r\nAccess-Control-Request-Method: POST\r\n",
+            method=b"OPTIONS",
+        ),
+    ),
     "a host with a path": (421, MISDIRECTED % b"localhost/@far.test"),
     "a host with a user": (421, MISDIRECTED % b"far.test@localhost"),
     "a host of eight bits": (421, MISDIRECTED % b"\xff\xfe"),
@@ -89,6 +104,16 @@ CASES: dict[str, tuple[int, bytes]] = {
     "an empty length": (400, posted(b"Content-Length:\r\n")),
     "a gigabyte announced": (413, posted(b"Content-Length: 999999999\r\n")),
     "a length and chunks": (400, posted(b"Content-Length: 12\r\n" + CHUNKED, CHUNKS)),
+    "a gzip bomb": (
+        422,
+        posted(b"Content-Encoding: gzip\r\nContent-Length: %d\r\n" % len(BOMB), BOMB),
+    ),
+    "gzip within chunks": (
+        422,
+        posted(CHUNKED.replace(b" c", b" gzip, c"), b"4\r\n\x1f\x8b\x08\0\r\n0\r\n\r\n"),
+    ),
+    "a chunk of 2^64 bytes": (400, posted(CHUNKED, b"1" + b"0" * 16 + b"\r\n")),
+    "a chunk in C's hex": (400, posted(CHUNKED, CHUNKS.replace(b"c\r", b"0xc\r"))),
     "chunks": (200, posted(CHUNKED, CHUNKS)),
     "chunks of HTTP/1.0": (200, posted(CHUNKED, CHUNKS, version=b"1.0")),
     "chunked twice": (400, posted(CHUNKED * 2, CHUNKS)),

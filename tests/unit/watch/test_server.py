@@ -131,6 +131,18 @@ def test_a_request_names_one_host(server: WatchServer) -> None:
         assert _raw(server, f"GET /live HTTP/{version}") == 421
 
 
+def test_no_other_spelling_of_this_machine_is_answered(server: WatchServer) -> None:
+    port = server.server_port
+    for name in ("LOCALHOST:{}", "localhost.:{}", "127.0.0.1.:{}", "127.1:{}", "[::1]:{}",
+                 "0.0.0.0:{}", "127.0.0.1:0{}", "evil@127.0.0.1:{}",
+                 "127.0.0.1:{}, evil"):  # fmt: skip
+        assert _raw(server, f"GET /live HTTP/1.1\r\nHost: {name.format(port)}") == 421
+    own = f"127.0.0.1:{port}"
+    assert _raw(server, f"GET /live HTTP/1.1\r\nHost: evil\r\n {own}") == 421
+    for address in ("http://evil.example/live", f"http://{own}/live"):
+        assert _raw(server, f"GET {address} HTTP/1.1\r\nHost: {own}") == 404
+
+
 def test_what_is_no_request_for_a_page_is_refused(server: WatchServer) -> None:
     own = f"\r\nHost: 127.0.0.1:{server.server_port}"
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "<script>"):
@@ -159,6 +171,21 @@ def test_connections_are_few_and_short(
         assert begun[0].recv(100) == begun[63].recv(100) == b"", "closed when its time is over"
         wait_until(lambda: threading.active_count() == before)
     assert _get(server, "/live")[0] == 200
+    assert capfd.readouterr().err == ""
+
+
+def test_who_does_not_read_is_cut_off(
+    server: WatchServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dragoman.watch.server._CONNECTION_S", 1.0)
+    monkeypatch.setattr("dragoman.watch.server.live", lambda _: "a" * 30_000_000)
+    before = threading.active_count()
+    with ExitStack() as stack:
+        for _ in range(5):
+            deaf = stack.enter_context(socket.create_connection(("127.0.0.1", server.server_port)))
+            deaf.sendall(f"GET /live HTTP/1.1\r\nHost: {server.address[7:-1]}\r\n\r\n".encode())
+        wait_until(lambda: threading.active_count() > before)
+        wait_until(lambda: threading.active_count() == before)
     assert capfd.readouterr().err == ""
 
 
