@@ -11,12 +11,14 @@ import math
 import re
 from collections.abc import Iterable
 from functools import cache
+from threading import Lock
 from typing import Any, Final
 
 from dragoman.base.errors import ConfigError, MachineError
 
 _LEAST_PROBABILITY: Final = 1e-30
 _SUBTAG: Final = re.compile(r"[-_.@]")
+_LOADING: Final = Lock()
 
 
 def check_languages(*codes: str, place: str) -> None:
@@ -73,7 +75,8 @@ def _identifier(place: str = "") -> Any:
             place=place,
             remedy='pip install "dragoman[clean]"',
         ) from error
-    return _loaded(module)
+    with _LOADING:  # threads of a server that all find none would each load one of 100 MB
+        return _loaded(module)
 
 
 @cache

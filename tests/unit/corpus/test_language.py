@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import numpy as np
@@ -49,6 +50,28 @@ def test_the_language_of_a_sentence_is_found_among_some(own: str) -> None:
 def test_languages_that_cannot_be_told_are_left_out() -> None:
     assert [code for code, _ in likely_languages("Ein Hund bellt.", ["tlh", "de"])] == ["de"]
     assert likely_languages("Ein Hund bellt.", ["tlh"]) == []
+
+
+ASKED_AT_ONCE = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from py3langid.langid import LanguageIdentifier
+from dragoman.corpus.language import likely_languages
+loads, load = [], LanguageIdentifier.from_model_file
+LanguageIdentifier.from_model_file = lambda *a, **named: loads.append(a) or load(*a, **named)
+begin = threading.Barrier(4)
+def ask(text):
+    begin.wait()
+    return likely_languages(text, ["de", "en"])[0][0]
+with ThreadPoolExecutor(4) as pool:
+    assert list(pool.map(ask, ["Ein Hund und eine Katze."] * 4)) == ["de"] * 4
+assert len(loads) == 1, len(loads)
+"""
+
+
+def test_threads_that_ask_at_once_load_one_model() -> None:
+    """A model takes 100 MB."""
+    subprocess.run([sys.executable, "-c", ASKED_AT_ONCE], check=True)
 
 
 def test_the_remedy_for_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
