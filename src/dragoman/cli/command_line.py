@@ -7,12 +7,14 @@ once.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from dragoman.base.interrupts import interrupts_raise
 from dragoman.base.process import prepare_streams, report
+from dragoman.base.threads import thread_environment
 from dragoman.base.version import VERSION
 from dragoman.cli import (
     average,
@@ -69,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser.parse_args(words)
         run: Callable[[Options], int | None] = vars(options).pop("run_command")
         interrupts_raise()
+        os.environ.update(thread_environment())
         code = run(options) or 0
         sys.stdout.flush()  # when the process ends it would be too late for an error message
     except SystemExit:  # from the parser, which has printed its own message

@@ -39,6 +39,7 @@ from dragoman.base.errors import (
 )
 from dragoman.base.files import open_to_append, write_whole
 from dragoman.base.interrupts import StopHandler
+from dragoman.base.threads import thread_environment
 from dragoman.distributed.pulse import PULSE_EVERY_S, Pulses, beat
 from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE, STORE_VARIABLE, StoreAddress
 from dragoman.telemetry import host
@@ -257,7 +258,8 @@ def rank_environment(ranks: int) -> dict[str, str]:
 
     An OMP_NUM_THREADS that is set already counts.
     """
-    return {"OMP_NUM_THREADS": str(max(1, host.cpu_cores() // ranks)), **os.environ}
+    threads = {"OMP_NUM_THREADS": str(max(1, host.cpu_cores() // ranks))}
+    return threads | thread_environment() | os.environ
 
 
 class _SignalRelay(StopHandler):
