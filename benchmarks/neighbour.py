@@ -73,7 +73,7 @@ def step_time_ms(folder: Path, rounds: int, steps: int, *, busy: bool) -> float:
         )
     (run,) = (folder / "runs").iterdir()
     medians = [row["step_median_s"] for row in read_events(run, "train_interval")]
-    return 1000 * statistics.median(medians)
+    return 1000.0 * float(statistics.median(medians))
 
 
 if __name__ == "__main__":
