@@ -156,13 +156,13 @@ def ask(
     said = team.each(FactsFound, timeout_s=_FACTS_S)
     # A host goes by the name that the user gave it, not by its own.
     found = [said[host.name].facts.model_copy(update={"host": host.name}) for host in team.hosts]
-    ahead = {host.name: _ahead_s(team, host) for host in team.hosts}
+    ahead = {host.name: clock_ahead_s(team, host) for host in team.hosts}
     # If two hosts disagree, this machine's own clock decides; it may itself be wrong.
     usual = statistics.median([*ahead.values(), *([0.0] if len(ahead) > 1 else [])])
     return [one.model_copy(update={"clock_offset_s": ahead[one.host] - usual}) for one in found]
 
 
-def _ahead_s(team: Team, host: Host) -> float:
+def clock_ahead_s(team: Team, host: Host) -> float:
     """Seconds that a host's clock is ahead of ours, from the answer that took the least time."""
     answers = []
     for _ in range(_CLOCK_QUESTIONS):

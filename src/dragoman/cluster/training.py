@@ -40,7 +40,15 @@ from dragoman.cluster.checkpoints import (
 )
 from dragoman.cluster.checks import Finding, RunNeeds, examine, is_fit
 from dragoman.cluster.copying import Parcel, directory_parcel
-from dragoman.cluster.examine import ask, examine_hosts, marked, on_all, on_each, remember
+from dragoman.cluster.examine import (
+    ask,
+    clock_ahead_s,
+    examine_hosts,
+    marked,
+    on_all,
+    on_each,
+    remember,
+)
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.follow import BrokenOffError, HostFollower, Record, StopRequests
 from dragoman.cluster.hosts import HOSTS_FILE, Host, Hosts, record_hosts
@@ -52,7 +60,7 @@ from dragoman.recipe.estimate import estimate
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import Alert, EventListener, EventWriter, event_file
 from dragoman.training.durable import step_number
-from dragoman.training.pace import BUDGET_FILE
+from dragoman.training.pace import BUDGET_FILE, Budget, read_budget
 
 _RUN_FILES: Final = ("recipe.toml", "manifest.json", "source.model", "target.model")
 _MOST_IN_VAIN: Final = 3
@@ -283,8 +291,18 @@ class _Training:
         remote = RunOnHosts(self.run.path, hosts, self.code)
         with ExitStack() as stack:
             team = stack.enter_context(Team(hosts.host, code=self.code))
+            budget = read_budget(self.run.path)
+            budgets = (
+                {}
+                if budget is None
+                else {
+                    # The clock of the first host that is present keeps to it.
+                    host.name: budget.by_clock(clock_ahead_s(team, host))
+                    for host in hosts.host
+                }
+            )
             team.agents[hosts.host[0].name].tell("prepare_store")  # while data is being copied
-            self._bring(remote)
+            self._bring(remote, budgets)
             with marked(self.run.path) as mark:
                 facts = ClusterFacts(hosts=tuple(ask(team, hosts, run=remote.place, mark=mark)))
             digests = digests_here(self.run) | {"code": self.code}
@@ -300,12 +318,14 @@ class _Training:
                 finally:
                     bring_back(transfer, self.requests, tell=self.tell)
 
-    def _bring(self, remote: RunOnHosts) -> None:
-        """Copy data, run and checkpoint to every host that lacks them."""
-        parcels = _parcels(self.run, remote.place)
+    def _bring(self, remote: RunOnHosts, budgets: Mapping[str, Budget]) -> None:
+        """Copy data, run and checkpoint to every host that lacks them.
+
+        budgets: by the clock of each host; none if the run has no budget.
+        """
 
         def bring(host: Host) -> None:
-            for parcel in parcels:
+            for parcel in _parcels(self.run, remote.place, budgets.get(host.name)):
                 started = time.monotonic()
                 if parcel.send(host):
                     took = units.DURATION.text(time.monotonic() - started)
@@ -342,19 +362,17 @@ def digests_here(run: RunDirectory) -> dict[str, str]:
     }
 
 
-def _parcels(run: RunDirectory, place: str) -> list[Parcel]:
+def _parcels(run: RunDirectory, place: str, budget: Budget | None) -> list[Parcel]:
     """Prepared data by its digest, and the files of the run for this place on the hosts."""
     prepared = run.prepared()
     data_place = f"data/{Manifest.load(prepared).digest[:16]}"
     record = json.loads(read_regular(run.path / "corpus.json", limit=1 << 20))
     corpus = json.dumps(record | {"prepared": data_place}, indent=1).encode()
-    files = {name: run.path / name for name in _RUN_FILES}
-    if (run.path / BUDGET_FILE).is_file():  # the first host's clock keeps to it
-        files[BUDGET_FILE] = run.path / BUDGET_FILE
-    return [
-        directory_parcel(data_place, prepared),
-        Parcel(place, {**files, "corpus.json": corpus}),
-    ]
+    files: dict[str, bytes | Path] = {name: run.path / name for name in _RUN_FILES}
+    files["corpus.json"] = corpus
+    if budget is not None:
+        files[BUDGET_FILE] = budget.model_dump_json(indent=1).encode()
+    return [directory_parcel(data_place, prepared), Parcel(place, files)]
 
 
 def _had(directory: Path, ranks: range) -> dict[str, tuple[int, str]]:

@@ -89,6 +89,10 @@ class Budget(Section):
         """The same if a process takes so long to begin: mostly it imports PyTorch."""
         return self.model_copy(update={"after_s": self.after_s + self.starts * start_s})
 
+    def by_clock(self, ahead_s: float) -> Budget:
+        """The same for a machine whose clock is so many seconds ahead of this one's."""
+        return self.model_copy(update={"started": self.started + ahead_s})
+
     def save(self, run: Path) -> None:
         """Write it into the directory of a run; MachineError if that cannot be done."""
         with disk_errors_named(run):

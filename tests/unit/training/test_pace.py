@@ -121,6 +121,19 @@ def test_a_run_ends_in_time(
     assert 0.9 <= simulation.run() / seconds_s <= 1.02
 
 
+def test_a_host_whose_clock_is_wrong_has_the_same_time() -> None:
+    budget = budget_of(300.0)
+    moment = budget.started + 100.0
+
+    def left_s(budget: Budget, now: float) -> float:
+        pace = Pace(budget, length=100, validate_every=10, save_every=10, now=lambda: now)
+        return pace.left_s
+
+    for ahead_s in (-300.0, 0.25, 300.0):
+        expected_s = left_s(budget, moment)
+        assert left_s(budget.by_clock(ahead_s), moment + ahead_s) == pytest.approx(expected_s)
+
+
 @pytest.mark.parametrize("at", [0.1, 0.5, 0.8, 0.9])
 def test_a_pause_is_no_speed(at: float) -> None:
     simulation = Simulation(
