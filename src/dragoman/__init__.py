@@ -17,13 +17,13 @@ model          batches -> logits -> loss; and back to text
 distributed    gradients over the network, inside a process group
 training       gradients -> checkpoint
 evaluation     checkpoint -> scores
-recipe         the sections composed, what a run will take, the directory of a run
+recipe         the sections composed, estimates of a run, the directory of a run
 cluster        hosts and plans
 reporting      events -> answers
 watch          the same while a run runs
 inference      a run's checkpoint translates
-importing      models of others become ours
-formats        models in formats that others run
+importing      models of other tools become ours
+formats        models in formats of other programs
 serve          translations to people and programs
 run            the whole run on one page, and one rank of it
 api            what scripts and notebooks import from here

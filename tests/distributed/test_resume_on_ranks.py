@@ -95,5 +95,5 @@ def test_ranks_of_several_machines_go_on_from_one_checkpoint(tmp_path: Path) -> 
     shutil.rmtree(cases["other"] / "machine-1")
     shutil.copytree(tmp_path / "two" / "checkpoints", cases["other"] / "machine-1")
     said = run_ranks(_resumed, [str(path) for path in cases.values()], world_size=2)
-    refused = "rank 1 does not find the checkpoint of step 10 that others have"
+    refused = "rank 1 lacks the checkpoint of step 10 that other ranks have"
     assert said == [[None, 10, 5, refused, refused]] * 2

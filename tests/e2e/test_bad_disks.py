@@ -106,7 +106,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def opus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of others."""
+    """A model of another tool."""
     return marian_folder(tmp_path_factory.mktemp("opus"))
 
 

@@ -243,7 +243,7 @@ def test_a_file_in_the_place_of_a_directory_is_called_one(
 ) -> None:
     (tmp_path / "file").touch()
     assert main(["inspect", str(tmp_path / "file")]) != 0
-    assert "file: is a file, no directory; name a run" in complaint(capsys)
+    assert "file: is a file, not a directory; name a run" in complaint(capsys)
     assert main(["inspect", str(tmp_path / "nothing")]) != 0
     assert "nothing: no such directory; name a run" in complaint(capsys)
 

@@ -227,14 +227,14 @@ def test_what_cannot_be_built_is_one_line(
     assert "no price turns this money" in say("en-de", "--budget", "5 USD")
     assert not any(tmp_path.iterdir())
     nobody = say("en-is", "--budget", "6h", *index, "--directory", "is")
-    assert nobody.startswith("en-is: nobody has a corpus of these languages; check their codes")
+    assert nobody.startswith("en-is: the index has no corpus of these languages; check their codes")
     assert not Path("is/clock.json").exists()
     assert "'zzzz' is not a language code" in say("zzzz-de", "--budget", "6h", *index)
     missing = say("en-de", "--budget", "6h", "--index", "none.jsonl", code=1)
     assert missing.endswith("none.jsonl: cannot be read: No such file or directory; check its name")
     Path("bad.jsonl").write_text('{"did": "Local-a-1-eng-deu", "url": "file:///etc/passwd"}\n')
     bad = say("en-de", "--budget", "6h", "--index", "bad.jsonl", code=1)
-    assert "bad.jsonl:1: is no corpus of mtdata's index" in bad
+    assert "bad.jsonl:1: is not an entry of mtdata's index" in bad
     large = {"url": "http://127.0.0.1:1/a", "ext": "zip", "meta": {"bytes": 9 * 10**9}}
     Path("large.jsonl").write_text(json.dumps({"did": "Local-a-1-eng-deu"} | large) + "\n")
     fits = say("en-de", "--budget", "2min", "--index", "large.jsonl")

@@ -334,8 +334,11 @@ def test_an_export_has_no_other_checkpoints(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--engine", "torch", "--quantization", "int8"], "only CTranslate2 translates in int8"),
-        (["--checkpoint", "best,last", "--quantization", "int8"], "only CTranslate2 translates"),
+        (["--engine", "torch", "--quantization", "int8"], "weights in int8 need CTranslate2"),
+        (
+            ["--checkpoint", "best,last", "--quantization", "int8"],
+            "weights in int8 need CTranslate2",
+        ),
         (["bundle", "--quantization", "int8"], "this export was written in float32"),
     ],
 )

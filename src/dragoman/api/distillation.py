@@ -110,7 +110,7 @@ def distill(
     """
     if isinstance(recipe, Recipe) and overrides:
         raise ConfigError(
-            "change nothing of a recipe that is loaded",
+            "cannot change a recipe that is loaded",
             place="overrides",
             remedy="give them to load_recipe",
         )

@@ -34,13 +34,14 @@ def plan(
 ) -> Plan:
     """Seconds a step, hours and money of every strategy, before any machine is rented.
 
-    ranks: 4 hosts of one, "2+1" for two hosts, "1x8" for one host of eight; or hosts: hosts.toml.
+    ranks: 4 for four hosts of one rank, "2+1" for two hosts, "1x8" for one host of eight.
+    hosts: hosts.toml, in place of ranks.
     link: between hosts, "100Mbit" or "1Gbit" for a port, "12MB/s" for a measurement.
     gpu: the kind of all ranks, such as "v100" or "cpu".
     gpu_link: "nvlink4", "pcie4", "200GB/s".
     compute: measured seconds of one rank's share of a step, such as "0.25s".
     price: of one host for an hour, such as "3 USD".
-    like: a run of this model and text, whose gradient noise scale says what a larger batch gains.
+    like: a run of this model and text; its gradient noise predicts the gain of a larger batch.
     Raises ConfigError that names the missing or wrong part.
     """
     request = PlanRequest(
@@ -64,7 +65,7 @@ def report(run: RunLike, *, price: str | None = None) -> Report:
     """Twelve questions about a run, answered from its record; a notebook shows the page.
 
     price: of one machine for an hour, such as "3 USD".
-    Raises CheckpointError if there is no run, ConfigError if the price is none.
+    Raises CheckpointError if there is no run, ConfigError if the price cannot be read.
     """
     return Report.of(
         read_facts(_directory(run), price=None if price is None else parse_price(price))

@@ -39,7 +39,7 @@ class Synthesized:
     """The result of `synthesize`.
 
     output: a file of `source TAB target`.
-    dropped: translations by reason.
+    dropped: the number of dropped translations, by reason.
     resumed_after: lines that an earlier, interrupted attempt had finished.
     """
 
@@ -70,12 +70,12 @@ def synthesize(
     """Translate monolingual text into pairs to train on; an interrupted attempt is resumed.
 
     model: a run or what `export` wrote. text: a file, a sentence a line.
-    checkpoint: of the run; several make an ensemble, also with the best ones of other runs with the
-        same vocabulary, by the runs' directories.
+    checkpoint: of the run; several make an ensemble. The directory of another run with the same
+        vocabulary stands for its best checkpoint.
     direction: "back": translation TAB text, for a model of the opposite direction. "forward": text
         TAB translation, for distillation.
     target_language: to translate into, if the model has several.
-    n_best: translations, and so pairs, of each line.
+    n_best: translations of each line; each translation makes a pair.
     sampling: draws the pieces at random, which suits back-translation of much text; None: search.
     threads: cores; with Ray, of each unit of work, by default one.
     overrides: of the recipe's section search, such as "search.beam_size=1".
@@ -270,7 +270,7 @@ def _place(output: Path, source: Path) -> Path:
     """The path of the output; raises ConfigError if a file cannot be written there."""
     if is_device(output):
         raise ConfigError(
-            "is a device or a pipe, which cannot be gone on with",
+            "is a device or a pipe, which cannot be resumed",
             place=output,
             remedy="name a file as the output",
         )

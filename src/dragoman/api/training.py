@@ -38,7 +38,7 @@ OnEvent: TypeAlias = Callable[[Event], None]
 
 @checked
 def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe of that name or file, or of such sections as a file would hold.
+    """Read a recipe by its name, from a file, or from a dictionary of its sections.
 
     source: the name of a shipped recipe, a TOML file, or a dictionary such as
         `{"name": "mine", "corpus": {"train": [{"source": "a.en", "target": "a.de"}]}}`. Relative
@@ -99,19 +99,19 @@ def train(
     origin: a run, a bundle or a Hugging Face export to start from, with weights and vocabulary.
     prepared: directory of the shards; None: `prepared/NAME-DIGEST`.
     runs: the folder of all runs.
-    ranks: processes on this machine; None: one a GPU, or one.
+    ranks: processes on this machine; None: one for each GPU, or one.
     hosts: hosts.toml or `10.0.0.1:2,10.0.0.2:1`, to train on several machines.
-    budget: what all of it may take, such as "30min", "6h", or "50 USD" with hosts that have a
-        price: what the recipe does not set is chosen, and the model is scored and exported for
-        CTranslate2, too.
+    budget: the time or money for all of it, such as "30min", "6h", or "50 USD" with hosts that
+        have a price. It chooses the settings that the recipe leaves out, and the model is scored
+        and exported for CTranslate2, too.
     fresh: start again, resume nothing.
     on_event: called with each event of rank 0, and with the alerts of the other ranks, one after
         the other. An error that it raises ends the training and comes out of this function; the
         checkpoints stay.
     progress: show how the training goes.
-    Raises ConfigError, CorpusError, CheckpointError, TrainingError and MachineError; if SIGINT or
-    SIGTERM ended the training, InterruptedRunError, and the same call goes on. While text is still
-    prepared, Ctrl-C is a KeyboardInterrupt as everywhere.
+    Raises ConfigError, CorpusError, CheckpointError, TrainingError and MachineError.
+    InterruptedRunError is raised if SIGINT or SIGTERM ended the training; the same call resumes it.
+    While text is prepared, Ctrl-C raises KeyboardInterrupt, as usual in Python.
     """
     if budget is not None:
         return _in_budget(
@@ -244,7 +244,7 @@ def evaluate(
     checkpoint: "best", "last", a step or a checkpoint's directory.
     source, reference: a text and its translation; None: the run's own test set.
     target_language: of the reference, if the model translates into several.
-    ranks: processes on this machine; None: one a GPU, or one.
+    ranks: processes on this machine; None: one for each GPU, or one.
     overrides: of the recipe's sections search and evaluate, such as "search.beam_size=5".
     Raises ConfigError, CorpusError, CheckpointError and MachineError.
     """

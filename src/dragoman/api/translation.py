@@ -29,15 +29,15 @@ class Translator:
     """A model that translates lines of text.
 
     model: a run's directory, or what `export` wrote: a bundle or a folder for CTranslate2 or
-        Hugging Face. `import_model` makes a bundle of a model of others.
+        Hugging Face. `import_model` makes a bundle of a model of another tool.
     checkpoint: "best", "last", a step or a directory; of a run, several make an ensemble.
     engine: "ctranslate2", "torch", or "auto": CTranslate2 on a processor if it is installed.
     target_language: to translate into, if the model has several.
     quantization: "int8" or "float32", of the weights, with CTranslate2.
     threads: cores; None: all.
     overrides: of the recipe's section search, such as "search.length_penalty=0.8".
-    Raises CheckpointError if the model is damaged or none, ConfigError if the engine cannot run it
-    or it has no such target.
+    Raises CheckpointError if there is no model or it is damaged, ConfigError if the engine cannot
+    run it or it has no such target.
     """
 
     @checked
@@ -100,7 +100,7 @@ class Translator:
         n_best: int | None = None,
         text_format: TextFormat = "line",
     ) -> list[str] | list[list[Translation]]:
-        """The translation of each text; with n_best so many of each, best first, with scores.
+        """The translation of each text; with n_best, that many of each, best first, with scores.
 
         beam_size: of the search, 1 is greedy; None: as the recipe says.
         text_format: "line": a sentence a text. "document": texts are split into sentences and put
@@ -127,7 +127,7 @@ class Translator:
         return list(found)
 
     def stream(self, texts: Iterable[str], *, beam_size: Count | None = None) -> Iterator[str]:
-        """The translation of each of any number of lines; some thousands are held at a time."""
+        """The translations of any number of lines, in order; a few thousand are held at a time."""
         if isinstance(texts, str):
             raise _one_text()
         for translations in self._found(texts, beam_size, 1, "line"):

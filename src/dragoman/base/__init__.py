@@ -8,7 +8,7 @@ files         whole files or none; disk errors by name
 line_files    a file made line by line from another, which can be resumed
 interrupts    Ctrl-C at any moment
 process       standard streams, and the one line in which a command ends
-terminal      a console whose reader may leave
+terminal      a console whose reader may close it
 threads       how long threads spin while they wait for each other
 malloc        memory that glibc and oneDNN keep
 version       the version of dragoman

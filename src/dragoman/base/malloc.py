@@ -28,8 +28,8 @@ _SAID: Final = (
 def keep_freed_memory() -> None:
     """Let freed memory stay with the process (glibc; elsewhere nothing happens).
 
-    By default the kernel maps every large tensor anew, page by page and zeroed; on a CPU that costs
-    up to a fifth of a training step.
+    By default the kernel maps new, zeroed pages for every large tensor; on a CPU that costs up to
+    a fifth of a training step.
 
     oneDNN keeps data for products by shape; here it keeps those of one step only. Each batch has a
     different number of tokens: by default 1,024 shapes of 300 kB each would stay between the large

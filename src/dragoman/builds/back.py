@@ -40,9 +40,9 @@ def translate(
     most_lines: int | None,
     progress: bool,
 ) -> dict[str, Any]:
-    """Translate as many lines of a text as fit until a moment; goes on with what was begun.
+    """Translate as many lines of a text as fit until a moment; resumes an unfinished attempt.
 
-    until: UTC seconds since 1970. most_lines: no more than these; None: all, if they fit.
+    until: UTC seconds since 1970. most_lines: at most so many; None: all, if they fit.
     Raises CorpusError if the text cannot be read or is empty, and what `synthesize` raises.
     """
     part = output.with_name(f"text-{direction}.txt")

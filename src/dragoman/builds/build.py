@@ -7,8 +7,8 @@
         clock.json   stages/                when it began; a record of each stage
         downloads/   shards/   back/   student/   runs/
 
-Stages are done in order, each once: what they leave is whole or absent, and their parts go on where
-they were killed.
+Stages are done in order, each once: their results are whole or absent, and their parts resume after
+a kill.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def build(
             raise ConfigError(
                 error.problem,
                 place=error.place,
-                remedy="run it again: the clock begins anew, and what is done is kept",
+                remedy="run it again: the clock starts again, and finished parts are kept",
             ) from error
         except TooSmallError as error:
             forget_clock(directory)
@@ -114,7 +114,7 @@ def build(
                 "too little for a model that is worth anything",
                 place=directory / PLAN_FILE,
                 remedy=f'write budget = "{units.DURATION.text(needed_s)}" there: '
-                "what has been fetched is kept",
+                "finished downloads are kept",
             ) from error
 
 
@@ -129,7 +129,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 class _Builder:
-    """The stages of one build, each with what it takes from those before it."""
+    """The stages of one build, each with its input from those before it."""
 
     def __init__(
         self,

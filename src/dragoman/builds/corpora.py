@@ -7,7 +7,7 @@ of the speed that is four times too low or too high does little harm.
 Which: text that people have translated before text that was mined from the web, where many pairs
 are no translations (Kreutzer et al. 2022); the larger before the smaller, as each fetch costs; of
 several versions the newest. A corpus is left out if it takes more than the shares of `fetch` and
-`clean`, or if nobody says how large it is.
+`clean`, or if its size is not known.
 """
 
 from __future__ import annotations
@@ -42,8 +42,11 @@ _AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """A corpus of the catalogue. num_bytes: as it is fetched; pairs: at most, a guess by the bytes
-    if is_guess. use: what it is chosen for; None: it is left out. why: the reason of either."""
+    """A corpus of the catalogue.
+
+    num_bytes: the size of its download. pairs: at most; a guess from the bytes if is_guess.
+    use: its purpose in the build; None if it is left out. why: the reason for either.
+    """
 
     listing: Listing
     num_bytes: int | None
@@ -124,7 +127,8 @@ def by_budget(corpora: Sequence[Corpus], limits: Limits, *, pair: tuple[str, str
 
 
 def by_hand(corpora: Sequence[Corpus], ids: Sequence[str]) -> list[Corpus]:
-    """All of them, of which these have a use: names of dev and test sets say which they are.
+    """All corpora, with a use for those chosen by id: the name of a corpus says if it is a dev or
+    test set.
 
     Raises ConfigError for an id that is none of them.
     """
@@ -159,7 +163,7 @@ def _training_text(ranked: Iterable[Corpus], limits: Limits) -> dict[str, Corpus
         if one.listing.not_read:
             found[did] = replace(one, why=one.listing.not_read)
         elif one.num_bytes is None or one.pairs is None:
-            found[did] = replace(one, why="nobody says how large it is")
+            found[did] = replace(one, why="its size is not known")
         elif pairs >= limits.pairs:
             enough = units.SHORT_COUNT.text(limits.pairs)
             found[did] = replace(one, why=f"not needed: {enough} pairs are seen once in the time")
@@ -209,7 +213,7 @@ def _dev_and_test(
 
 
 def monolingual(corpora: Sequence[Corpus], *, lines: int, most_bytes: int) -> Corpus | None:
-    """The smallest corpus of one language that has enough lines, or the largest; None: no one
+    """The smallest corpus of one language that has enough lines, or the largest; None if none
     fits."""
     usable = [
         replace(one, pairs=2 * one.pairs if one.is_guess else one.pairs)

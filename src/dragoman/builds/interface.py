@@ -21,8 +21,9 @@ from dragoman.run.budget import Place
 class Built:
     """A finished build.
 
-    directory: of all its files. model: the best export, for `Translator`; student: that of the
-        small, fast model, if there is one. report: a page of what each stage cost and gained.
+    directory: of all its files. model: the best export, for `Translator`.
+    student: the export of the small, fast model, if there is one.
+    report: a page with the cost and the gain of each stage.
     stages: the record of each, with the seconds it was given, its start and end, and its facts.
     """
 
@@ -52,10 +53,11 @@ def build(
 ) -> Built:
     """Find corpora of two languages, clean them and train the best model of a budget.
 
-    The same call goes on with what is unfinished; what is done is not done again.
+    The same call resumes unfinished parts, and does not repeat finished ones.
 
     pair: source and target language, such as "en-de".
-    budget: what all of it may take, such as "30min", "6h" or "50 USD"; "": that of `build.toml`.
+    budget: the time or money for all of it, such as "30min", "6h" or "50 USD"; "": that of
+        `build.toml`.
     directory: of all files; None: `builds/PAIR`. Its `build.toml` is the plan, which may be edited.
     choose: ids of corpora, in place of those that the rules choose.
     mono: a file of text of the target language, a sentence a line.
@@ -63,7 +65,7 @@ def build(
     index: another index of mtdata, a file or an address; "": mtdata's own.
     overrides: of the recipes of all models, such as "corpus.lowercase=true".
     hosts: hosts.toml with the machines to train on, or with the price of this one.
-    ranks: processes on this machine; None: one a GPU, or one.
+    ranks: processes on this machine; None: one for each GPU, or one.
     workers: processes that prepare text; None: all cores.
     on_event: called with each event of each training, one after the other.
     progress: show how it goes.

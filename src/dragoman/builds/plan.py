@@ -112,9 +112,7 @@ class BuildPlan(Section):
             missing = [name for name in group if name not in done]
             if missing and (number == 0 or len(missing) < len(group)):
                 others = ", ".join(name for name in group if name != missing[0])
-                raise ValueError(
-                    f"the stage {missing[0]} has no share, which {others} cannot do without"
-                )
+                raise ValueError(f"the stage {missing[0]} has no share, but {others} need it")
         has_mono = bool(self.mono) or any(one.use == "mono" for one in self.corpus)
         if "reverse" in done and not has_mono:
             raise ValueError('reverse needs text: mono = "FILE", or a corpus with use = "mono"')

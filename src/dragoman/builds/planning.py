@@ -161,12 +161,12 @@ def listed(
 ) -> list[Corpus]:
     """All corpora of the pair with their sizes.
 
-    Raises ConfigError if nobody has one.
+    Raises ConfigError if the index has none.
     """
     found = catalogue.of_pair(*pair)
     if not found:
         raise ConfigError(
-            "nobody has a corpus of these languages",
+            "the index has no corpus of these languages",
             place=wanted.pair,
             remedy="check their codes; with your own text: dragoman run RECIPE --budget TIME",
         )
@@ -278,7 +278,7 @@ def _more_text(
 ) -> tuple[Corpus | None, str, str]:
     """Text of the target language from the index, why it is translated, and why it is not."""
     if not pairs:
-        return None, "", "nobody says how many pairs there are"
+        return None, "", "the number of pairs is not known"
     times = seen / pairs
     least_s = min(share for name, share in _WITH_MORE_TEXT.items() if name in TRAINING) * budget_s
     often = f"{times:.2g} times"

@@ -1,7 +1,7 @@
 """When each stage of a build began and ended: a file a stage, and one for the clock.
 
-The clock is that of the wall, from the first command on. A stage is given its share of what is left
-when it begins; what a stage has not used is for those that follow.
+The clock is that of the wall, from the first command on. A stage gets its share of the time left
+when it begins; the stages that follow get the time that it does not use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line: one module a command, thin over the packages below.
+"""The command line: one module for each command, thin over the packages below.
 
 command_line     `dragoman COMMAND ...`: the parser, errors and exit codes
 options          what commands are made of, and the options that several share

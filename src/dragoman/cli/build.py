@@ -17,7 +17,7 @@ from dragoman.cli.options import RANKS, SET, WORKERS, Command, Option, Options
     Option(
         "--budget",
         metavar="TIME|MONEY",
-        help='what all of it may take, such as 30min, 6h or "50 USD"',
+        help='the time or money for all of it, such as 30min, 6h or "50 USD"',
     ),
     Option("--directory", type=Path, help="the place of all files (default: builds/PAIR)"),
     Option(

@@ -11,8 +11,8 @@ _NEEDED_BYTES: Final = 2_000_000_000
 
 @Command(
     "doctor",
-    "what is right and wrong on the hosts of a run",
-    "Measure what is right and wrong on the hosts of a run and between them, and name remedies.",
+    "find faults of the hosts of a run, with remedies",
+    "Find faults of the hosts of a run and of the network between them, and name remedies.",
     HOSTS.but(required=True),
     Option("--run", type=Path, help="compare also its files on the hosts"),
     JSON,

@@ -1,4 +1,4 @@
-"""`dragoman import`: a model of others as a bundle."""
+"""`dragoman import`: a model of another tool as a bundle."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ from dragoman.cli.options import LICENCE, Command, Option, Options, keywords
 @Command(
     "import",
     "a MarianMT, M2M100 or NLLB model in Hugging Face form -> a bundle",
-    "Write a MarianMT (OPUS-MT), M2M100 or NLLB model in Hugging Face form as a bundle. What has "
-    "no counterpart is refused by name.",
+    "Write a MarianMT (OPUS-MT), M2M100 or NLLB model in Hugging Face form as a bundle. A part "
+    "without a counterpart is refused by name.",
     Option("folder", type=Path, metavar="FOLDER", help="with config.json and model.safetensors"),
     Option("--to", type=Path, required=True, dest="output", metavar="BUNDLE", help="a new folder"),
     Option("--source-language", default="", metavar="CODE", help="if the folder does not say it"),

@@ -21,14 +21,14 @@ from dragoman.cli.options import HOSTS, JSON, PRICE, RECIPE, SET, Command, Optio
     ),
     Option(
         "--compute",
-        help="what one rank computes in a step without any waiting, such as 0.25s: measured while "
-        "all ranks work, their mean; the wait for the slowest GPU is added",
+        help="the time that one rank computes in a step, without waiting, such as 0.25s: the mean, "
+        "measured while all ranks work; the wait for the slowest GPU is added",
     ),
     PRICE.but(help='of one host for an hour, such as "3 USD"'),
     Option(
         "--like",
         metavar="RUN",
-        help="a run of this model and text, whose gradient noise says what a larger batch gains",
+        help="a run of this model and text; its gradient noise predicts the gain of a larger batch",
     ),
     JSON,
 )

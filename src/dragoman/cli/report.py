@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @Command(
     "report",
-    "answer twelve questions about a run, measured",
-    "Answer twelve questions about a run from what was measured, as a page. Several runs are set "
+    "answer twelve questions about a run",
+    "Answer twelve questions about a run from its measurements, as a page. Several runs are set "
     "beside each other by samples, tokens, time and money, never by steps.",
     Option(
         "runs", nargs="*", type=Path, metavar="RUN", help="a run directory; several are compared"
@@ -41,7 +41,7 @@ def run(options: Options) -> None:
     runs: list[Path] = options.runs
     if bool(runs) == bool(options.openseq2seq):
         raise ConfigError(
-            "nothing is reported on" if not runs else "runs and an old log are not compared",
+            "no run is named" if not runs else "runs and an old log are not compared",
             place="report",
             remedy="name one run, several to compare them, or give --openseq2seq",
         )

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 @Command(
     "run",
     "prepare, train, score and translate, in one go",
-    "Prepare, train, score the test set and translate, in one go. The same command again goes on "
-    "with what is unfinished.",
+    "Prepare, train, score the test set and translate, in one go. The same command again "
+    "resumes unfinished parts.",
     *(RECIPE, SET, *PLACES, RANKS, FRESH),
     Option(
         "--budget",
         metavar="TIME|MONEY",
-        help='what all of it may take, such as 30min, 6h or "50 USD": what the recipe does not set '
-        "is chosen",
+        help='the time or money for all of it, such as 30min, 6h or "50 USD"; it chooses the '
+        "settings that the recipe leaves out",
     ),
     Option(
         "--hosts",

@@ -24,7 +24,7 @@ _DRAW_EVERY_S: Final = 5.0
 @Command(
     "watch",
     "a live screen of a run, or a page with --web",
-    "Show a run while it goes on: what is left, curves, hosts, network, alerts.",
+    "Show a run while it goes on: time left, curves, hosts, network, alerts.",
     RUN.but(nargs="?", help="a run directory (default: the newest)"),
     RUNS,
     Option(

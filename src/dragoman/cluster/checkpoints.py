@@ -127,7 +127,7 @@ class RunOnHosts:
     def collect(self, *, trained: bool = False) -> None:
         """Copy checkpoints here that any host has written and this machine lacks.
 
-        trained: whether training has begun since the hosts were given what they lacked. Then logs
+        trained: whether training has begun since the hosts got their missing checkpoints. Then logs
         are copied too, and shared checkpoints that the first host no longer keeps are removed here.
         Before that, another host may have been the first, and this one may lack the best
         checkpoint.
@@ -252,8 +252,8 @@ class CheckpointTransfer:
 
 
 def _check_names(host: Host, place: str, draft: Path) -> None:
-    """Raises MachineError if the host sent what the directory does not have by our own rules:
-    folders, names that would steer a terminal, or files that the digests do not name.
+    """Raises MachineError if the host sent anything that dragoman does not write there: folders,
+    names that would steer a terminal, or files that the digests do not name.
     """
     names = {path.name for path in draft.iterdir()}
     expected = names if place == _LOGS else {*read_digests(draft), DIGESTS_FILE}

@@ -466,7 +466,7 @@ CHECKS: Final[dict[str, tuple[Check, str]]] = {
     "card": (cards, "full duplex, one packet size, no losses"),
     "bandwidth": (bandwidth, "all pairs alike, both ways at once"),
     "ports": (ports, "open between the hosts, closed to others"),
-    "storage": (storage, "room for what is kept, and shared memory"),
+    "storage": (storage, "room for the files of a run, and shared memory"),
     "speed": (stragglers, "no host slower than the others"),
 }
 

@@ -319,7 +319,7 @@ def _check(host: Host, *, place: str) -> None:
         raise ConfigError(
             f"host {host.name}: it has a spot price, but no mean time to an interruption",
             place=place,
-            remedy="write interruption_hours = 12, say, as the provider tells it or you have seen",
+            remedy="set the mean of the provider, or of your runs: interruption_hours = 12",
         )
 
 

@@ -130,8 +130,8 @@ class Plan:
 
     @property
     def larger_batch(self) -> int:
-        """How many of the recipe's batches an update has with the choice, or would have if each
-        rank had as many tokens as one rank alone; 1 if nothing changes."""
+        """How many of the recipe's batches an update has if `accum` is chosen; otherwise how many
+        it would have if each rank had a whole batch."""
         if self.choice.prediction.strategy == "accum":
             return self.choice.prediction.every
         return self.choice.cluster.num_ranks

@@ -22,8 +22,8 @@ _NOTES = {
     "plain": "plain fp32: what DistributedDataParallel does by default, one ring of all ranks",
     "sync": "sync: gradients each step, bf16 between hosts, reduced inside each host first",
     "accum": "accum K: the same after every K-th batch; fewer, larger updates",
-    "diloco": "diloco H: H local steps, then the hosts put together what they "
-    "learned, in four bits; F: in F parts, while it trains; H=3 on two replicas cost one small "
+    "diloco": "diloco H: H local steps, then the hosts exchange their changes "
+    "in four bits; F: in F parts, while it trains; H=3 on two replicas cost one small "
     "model 0.11 BLEU (-0.96 to +1.18; 1,500 steps, three seeds), longer ones cost more; no other "
     "model is measured (docs/how-to/slow-links.md)",
     "powersgd": "powersgd: low-rank gradients; for experts, it changes what is learned",

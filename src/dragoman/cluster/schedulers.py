@@ -94,8 +94,7 @@ class ScheduledJob:
         ]
 
     def shell_command(self, *, at: str) -> str:
-        """The same for bash, which takes every word literally except `at`, where it fills in
-        variables."""
+        """The same for bash. It takes every word literally, but fills in the variables of `at`."""
         before, after = self.command(at=at)[:3], self.command(at=at)[4:]
         return f'{shlex.join(before)} "{at}" {shlex.join(after)}'
 
@@ -144,7 +143,7 @@ def kubernetes(job: ScheduledJob) -> str:
     added = len(f"-node-0-{job.nodes - 1}-abcde")
     if len(job.name) + added > _LONGEST_POD_NAME:
         raise ConfigError(
-            f"{job.name!r} is too long, as pods are called by it with {added} characters more",
+            f"{job.name!r} is too long: the names of its pods add {added} characters to it",
             place="--name",
             remedy=f"use up to {_LONGEST_POD_NAME - added} characters",
         )

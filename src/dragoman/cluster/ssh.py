@@ -361,9 +361,9 @@ def transfer(
         raise failure(host, process.returncode, said)
     if not begun:
         raise MachineError(
-            "its login shell does not run what ssh tells it",
+            "its login shell does not run the command of ssh",
             place=host.name,
-            remedy="see the shell's own files there (.bashrc) and command= in .ssh/authorized_keys",
+            remedy="check its start-up files there (.bashrc) and command= in .ssh/authorized_keys",
         )
 
 
@@ -413,7 +413,7 @@ def failure(host: Host, exit_code: int, said: bytes) -> MachineError:
     return MachineError(
         f"{FAILED} with exit code {exit_code}: {last}",
         place=host.name,
-        remedy="dragoman train RECIPE --hosts ... --dry-run prints what is run",
+        remedy="dragoman train RECIPE --hosts ... --dry-run prints the commands",
     )
 
 

@@ -306,7 +306,7 @@ class Catalogue:
         except Exception as error:  # of JSON, of its values, and of mtdata, which raises Exception
             why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
             raise CorpusError(
-                f"is no corpus of mtdata's index: {why.splitlines()[0] if why else 'damaged'}",
+                f"is not an entry of mtdata's index: {why.splitlines()[0] if why else 'damaged'}",
                 place=f"{self.index}:{number}",
                 remedy="fetch the index again, or make it with mtdata",
             ) from error

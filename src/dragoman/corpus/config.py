@@ -78,7 +78,7 @@ class TextFiles(Section):
 
     @property
     def title(self) -> str:
-        """Its name, or the name of its file."""
+        """The name of the entry, or that of its file."""
         return self.name or self.source or next(filter(None, self._single_names()))
 
     @model_serializer(mode="wrap")
@@ -132,9 +132,10 @@ class CorpusConfig(Section):
     folder: str = Field(default="", pattern=r"^[^\x00]*$")
     """The folder of relative file names; itself relative to the recipe's folder."""
     source_language: str = Field(default="en", pattern=LANGUAGE, max_length=35)
-    """Of every entry that names no other beside it."""
+    """The source language of each entry that names no other."""
     target_language: str = Field(default="de", pattern=LANGUAGE, max_length=35)
-    """The same. If entries have several, a token such as `<2de>` is put before each source."""
+    """The target language of such entries. If entries have several, a token such as `<2de>` is put
+    before each source."""
     train: tuple[TextFiles, ...] = ()
     """Entries of text: `{source = "a.en", target = "a.de"}`, `{tsv = "a.tsv"}`, `{tmx = "a.tmx"}`,
     `{moses = "de-en.txt.zip"}` or `{mtdata = "ID"}`; files may be packed with gzip, bzip2, zstd or

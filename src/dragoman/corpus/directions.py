@@ -1,7 +1,7 @@
 """From which language into which: the directions of a text and of a model.
 
-A model that translates into several languages is told which one by a token before each source, such
-as `<2de>` (Johnson et al. 2017). It is a control symbol of the SentencePiece model: no text is cut
+If a model translates into several languages, a token before each source names the target, such as
+`<2de>` (Johnson et al. 2017). It is a control symbol of the SentencePiece model: no text is cut
 into it, whatever stands in the text, and it is one id before those of the text.
 """
 
@@ -50,8 +50,8 @@ def listed(directions: Iterable[Direction]) -> str:
 def token_for(target: str, directions: Sequence[Direction], tokens: Sequence[str]) -> str:
     """The token for a target language of a model; "" if the model has none.
 
-    target: as somebody asks for it; "": nobody does, which is enough if there is one.
-    Raises ConfigError if the model has no such target, or several and nobody says which.
+    target: the wanted language; "" is enough if the model has only one.
+    Raises ConfigError if the model has no such target, or has several and `target` is "".
     """
     targets = [*dict.fromkeys(direction.target for direction in directions)]
     if not target and len(targets) > 1:

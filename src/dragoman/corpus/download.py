@@ -72,12 +72,12 @@ def download(url: str, path: Path, *, pause: Pause = time.sleep) -> None:
     raise MachineError(
         f"the download failed {ATTEMPTS} times: {trouble}",
         place=url,
-        remedy="check the network and run again: what has come is kept and taken up from there",
+        remedy="check the network and run again: the download resumes from there",
     )
 
 
 def stated_bytes(url: str) -> int | None:
-    """The size that a server states for a file, which is not fetched; None if nobody says it."""
+    """The size that a server states for a file, without fetching it; None if it states none."""
     headers = {"User-Agent": f"dragoman/{VERSION}"}
     request = urllib.request.Request(url, headers=headers, method="HEAD")  # noqa: S310  (as below)
     try:
@@ -162,7 +162,7 @@ class _PartialFile:
             while chunk:
                 with disk_errors_named(disk):
                     size += file.write(chunk)
-                chunk = response.read1(_CHUNK_BYTES)  # what has come is kept, if it is little
+                chunk = response.read1(_CHUNK_BYTES)  # a few bytes are kept, too
         return size
 
     def _check(self, url: str, first: bytes, response: http.client.HTTPResponse) -> None:
@@ -287,9 +287,7 @@ def _only_name(opened: zipfile.ZipFile, pattern: str) -> str:
     if len(names) != 1:
         raise _no_single_member(pattern, len(names))
     if opened.getinfo(names[0]).compress_type not in _ZIP_PACKINGS:
-        raise ValueError(
-            f"{names[0][-80:]!r} in it is packed otherwise than by deflate: unpack it yourself"
-        )
+        raise ValueError(f"{names[0][-80:]!r} in it is not packed with deflate: unpack it yourself")
     return names[0]
 
 
@@ -337,7 +335,7 @@ def _untar(archive: Path, patterns: Sequence[str], folder: Path, limits: _Bounds
                 if member.isdir() or not name.match(f"/{pattern}"):
                     continue
                 if not member.isreg() or member.issparse():
-                    raise ValueError(f"{member.name[-80:]!r} in it is a link or no plain file")
+                    raise ValueError(f"{member.name[-80:]!r} in it is not a plain file")
                 stream.seek(member.offset_data)
                 pieces = unpacked(stream.pieces(member.size))
                 unlimited = folder / f"{number}"

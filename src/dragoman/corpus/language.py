@@ -22,12 +22,12 @@ _LOADING: Final = Lock()
 
 
 def check_languages(*codes: str, place: str) -> None:
-    """Raise ConfigError for a language that cannot be told, MachineError without py3langid."""
+    """Raise ConfigError for a language that py3langid lacks, MachineError without py3langid."""
     known = _identifier(place).labels
     for code in codes:
         if base_language(code) not in known:
             raise ConfigError(
-                f"the language {code!r} cannot be told from others",
+                f"the language {code!r} cannot be identified in a text",
                 place=place,
                 remedy="leave it out, or write an ISO 639-1 code such as de",
             )
@@ -50,7 +50,7 @@ def other_language_log_odds(texts: Iterable[str], language: str) -> list[float]:
 
 
 def likely_languages(text: str, codes: Iterable[str]) -> list[tuple[str, float]]:
-    """Those of the codes that can be told from others, likeliest first, with their probabilities
+    """Those of the codes that py3langid knows, likeliest first, with their probabilities
     among all languages that py3langid knows.
 
     Raises MachineError without py3langid.
@@ -71,7 +71,7 @@ def _identifier(place: str = "") -> Any:
         module = importlib.import_module("py3langid.langid")
     except ImportError as error:
         raise MachineError(
-            "telling languages needs a package that is not installed: py3langid",
+            "identifying languages needs a package that is not installed: py3langid",
             place=place,
             remedy='pip install "dragoman[clean]"',
         ) from error

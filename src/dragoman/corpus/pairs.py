@@ -201,7 +201,7 @@ class LineReader:
         return FileFacts(self.path, self._sha256.hexdigest(), self._lines, self._text_bytes, mended)
 
     def _unpacked(self) -> Iterator[bytes]:
-        """The text in pieces of any size. A reader of another format makes lines of them here."""
+        """The text in pieces of any size. Readers of other formats override this to yield lines."""
         size = self.path.stat().st_size if self.path.is_file() else 0
         num_bytes = 0
         try:

@@ -278,7 +278,7 @@ class _Preparation:
         keys = often_met(met())
         if pairs < LEAST_PAIRS:
             raise CorpusError(
-                f"{pairs} pairs do not tell which words translate each other",
+                f"{pairs} pairs are too few to learn which words translate each other",
                 place="corpus.filters.min_lexical_gain",
                 remedy=f"leave it out, or give at least {LEAST_PAIRS} pairs",
             )

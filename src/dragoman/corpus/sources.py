@@ -44,11 +44,11 @@ def fetch(
     target_language: str,
     index: Path | None = None,
 ) -> TextFiles:
-    """The two text files of the corpus that mtdata calls `entry_id`, fetched if need be.
+    """The two text files of the corpus that mtdata calls `entry_id`; fetches them if necessary.
 
     directory: holds `<entry_id>/` with `text.<language>` twice and `fetched.json` (addresses,
-    sha256 of the downloads and of the texts), and `archives/`, what was downloaded. Texts that are
-    as the receipt says are not made again, archives that are there are not downloaded again.
+    sha256 of the downloads and of the texts), and `archives/`, the downloads. Texts that agree with
+    `fetched.json` are not made again, and archives that exist are not downloaded again.
     index: as of `Catalogue`.
     Raises ConfigError for an unknown id or one of other languages, CorpusError if the server or
     the archive is at fault, MachineError if mtdata, the disk or the network is missing.
@@ -116,7 +116,7 @@ def _fetched(
             downloads.remove()
             said = (str(error) or type(error).__name__).splitlines()[0]
             raise CorpusError(
-                f"what was downloaded for {entry_id} cannot be read: {said}",
+                f"the download of {entry_id} cannot be read: {said}",
                 place=", ".join(downloads.files) or entry_id,
                 remedy="it has been removed; run again to fetch it, or give the text as files",
             ) from error

@@ -181,8 +181,8 @@ class Mixture:
             raise CorpusError(
                 "no pair is left of the entries that a stage draws from",
                 place="corpus.train",
-                remedy="give a weight to another entry; of a pair that two entries hold, the first "
-                "entry keeps it (dragoman prepare says what was dropped)",
+                remedy="give a weight to another entry; if two entries hold the same pair, only "
+                "the first keeps it (dragoman prepare lists the dropped pairs)",
             )
         exact = weights / weights.sum() * total
         draws = np.floor(exact).astype(np.int64)
@@ -373,9 +373,9 @@ def _widest(
     config: DataConfig,
     step: int,
 ) -> NDArray[np.int64]:
-    """The most cells of the longer side that a pair in the place of each of these may have.
+    """For each pair, the most cells that the longer side of a pair with the same key may have.
 
-    In another epoch it is another pair of the same key, and its target may be longer.
+    Another epoch may put another pair of this key in its place, with a longer target.
     """
     source = padded_width(source_lengths, config.length_multiple)
     widest: NDArray[np.int64] = np.maximum(source, padded_width(target_lengths, step))

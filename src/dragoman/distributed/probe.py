@@ -142,7 +142,7 @@ def _timed(world: World, act: Callable[[], Any]) -> float:
 
 
 def main() -> int:
-    """Measure as one rank. The caller keeps freed memory, as diloco's time depends on memory."""
+    """Measure as one rank, after `keep_freed_memory`: the time of diloco depends on memory."""
     with join_world() as world:
         print("{}", flush=True)  # signals that the ports are open now
         found = measure(world)

@@ -122,5 +122,5 @@ class Comet:
         return MachineError(
             f"COMET failed: {last}",
             place=self._checkpoint,
-            remedy="load it by hand with comet.load_from_checkpoint in the Python that was named",
+            remedy="load it by hand in the same Python, with comet.load_from_checkpoint",
         )

@@ -137,7 +137,7 @@ def validate(
 ) -> Validation:
     """Measure a model; every rank takes part. For averaged weights, load them first.
 
-    Raises GivenUpError on every rank, after the batch under way, where one is asked to stop.
+    Raises GivenUpError on every rank, after the current batch, if one rank is asked to stop.
     """
     started = time.perf_counter()
     by_direction = rows_by_direction(data.directions)

@@ -219,7 +219,8 @@ class Bundle:
         return source, target
 
     def _check_vocabularies(self) -> None:
-        """A wrong vocabulary translates without an error, and wrong: so all must say the same."""
+        """Raises CheckpointError if weights and vocabularies do not belong together: such a model
+        translates wrongly, without an error."""
         digests = vocabulary_digests(self.path)
         sizes = tuple(subword.vocab_size for subword in self.subwords())
         said = (self.manifest.source_vocab_size, self.manifest.target_vocab_size)
@@ -294,7 +295,7 @@ def _check_kinds_of_files(path: Path) -> None:
 
 
 def _check_digests(path: Path) -> None:
-    """Raises CheckpointError; if a file and the list disagree, either may be damaged."""
+    """Raises CheckpointError if a file differs from its digest: either of them may be damaged."""
     try:
         verify(path)
     except CheckpointError as error:
@@ -308,8 +309,8 @@ def _check_digests(path: Path) -> None:
 def check_place(output: Path) -> None:
     """Raises CheckpointError if an export would replace anything but an older export.
 
-    That is one only if it has every file as it was written, and no other: what somebody has put
-    there or changed is never lost.
+    An older export has every file as it was written, and no other: files that somebody added or
+    changed are never lost.
     """
     if output.exists() and (problem := _difference_from_export(output)):
         raise CheckpointError(

@@ -179,7 +179,7 @@ def export(run: RunDirectory, request: Request, world: World) -> Exported:
     """Write one checkpoint's weights in a format, and check its translations against ours.
 
     Raises ConfigError if the format cannot express the model, CheckpointError if the export
-    translates otherwise than we do, or if its place is taken. Nothing is left behind then.
+    differs from our own search, or if its place is taken. Nothing is left behind then.
     """
     check_sections(request.overrides, ("search",))
     _check_search(request)
@@ -454,7 +454,7 @@ def check_equal(verified: Verified, *, place: Path) -> None:
     if few or verified.chrf < _LEAST_CHRF:
         raise _wrong(
             f"translates {verified.sentences - verified.identical} of {verified.sentences} "
-            f"sentences otherwise than our own search (chrF against it: {verified.chrf:.1f})",
+            f"sentences differently from our own search (chrF against it: {verified.chrf:.1f})",
             place,
         )
 

@@ -1,4 +1,4 @@
-"""Writes a model of others, in Hugging Face form, as a bundle."""
+"""Writes a model of another tool, in Hugging Face form, as a bundle."""
 
 from __future__ import annotations
 

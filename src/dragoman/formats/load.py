@@ -61,7 +61,7 @@ def load_translation_model(
     if not is_bundle(path):
         if is_foreign(path):
             raise CheckpointError(
-                "is a model of others",
+                "is a model of another tool",
                 place=path,
                 remedy=f"make a bundle of it first: dragoman import {shlex.quote(str(path))} "
                 "--to BUNDLE",
@@ -116,11 +116,11 @@ class Origin:
 
     @classmethod
     def open(cls, path: Path) -> Origin:
-        """The model of a bundle, a Hugging Face export of ours, a run's best checkpoint, or a
-        model of others in Hugging Face form.
+        """The model of a bundle, our own Hugging Face export, a run's best checkpoint, or a
+        model of another tool in Hugging Face form.
 
         Raises CheckpointError if it is none of these, damaged, or has no weights to train on, and
-        ConfigError if it is a model of others that cannot be imported.
+        ConfigError if it is a model of another tool that cannot be imported.
         """
         if not is_bundle(path):
             if not path.exists():

@@ -247,7 +247,7 @@ class ModelGraph(Graph):
         return self
 
     def decoder(self) -> ModelGraph:
-        """One token after another, with the keys and values of earlier ones."""
+        """The graph of one step: the logits of the next token, from the keys and values so far."""
         model = self.model
         sizes: list[str | int] = [len(model.decoder.layers), "rows", self.heads]
         ids = self.input("ids", np.int64, ["rows"])

@@ -100,7 +100,7 @@ def _fetched(folder: Path) -> Path:
 
 
 def _reason(errors: str) -> str:
-    """The first line of npm's errors that is a sentence; fields come before it, advice after."""
+    """The first sentence among the lines of npm's errors: fields come before it, advice after."""
     lines = [_NPM_LINE.sub(r"\1", line).strip() for line in errors.splitlines()]
     sentences = [line for line in lines if line and not _NPM_FIELD.match(line)]
     return f": {sentences[0][:_LONGEST_REASON]}" if sentences else ""

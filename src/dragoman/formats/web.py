@@ -49,7 +49,7 @@ _PIECE_TYPES: Final = {1, 2, 3, 4}
 
 
 def check_for_web(vocabulary: bytes, *, place: Path) -> None:
-    """Raises ConfigError if `pieces.js` would cut text otherwise than SentencePiece does.
+    """Raises ConfigError if `pieces.js` would cut text differently from SentencePiece.
 
     vocabulary: the content of a run's source.model or target.model.
     """

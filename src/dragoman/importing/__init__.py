@@ -1,4 +1,4 @@
-"""Models of others -> our model and vocabulary. transformers is not needed.
+"""Models of other tools -> our model and vocabulary. transformers is not needed.
 
 config      config.json and generation_config.json -> the sections model and search of a recipe
 weights     model.safetensors -> our weights, and our weights under their names

@@ -223,7 +223,7 @@ def _nllb_list(
 
 
 def _added_tokens(settings: Mapping[str, Any], fast: Mapping[str, Any]) -> dict[str, int]:
-    """Pieces that were added to those of SentencePiece, with their ids, wherever they are told."""
+    """Pieces that were added to those of SentencePiece, with their ids, from both files."""
     entries = settings.get("added_tokens_decoder")
     told = [*entries.items()] if isinstance(entries, dict) else []
     added = fast.get("added_tokens")

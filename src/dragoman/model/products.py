@@ -31,7 +31,7 @@ def project(
 ) -> Tensor:
     """x_NI @ weight_OI.T + bias_O, (N, O); no gradient is promised.
 
-    memory_NO: where the result may be put, without a bias; it need not be.
+    memory_NO: a place that may be used for the result, if there is no bias.
     """
     if prefers_onednn(x_NI, weight_OI):
         return onednn_project(x_NI, weight_OI, bias_O)

@@ -47,7 +47,7 @@ def parse_budget(text: str, price: HourlyPrice | None = None) -> float:
         )
     if price.amount <= 0:
         raise ConfigError(
-            "the hosts cost nothing, so no amount of money ends", place=place, remedy="give a time"
+            "the hosts cost nothing, so money sets no limit", place=place, remedy="give a time"
         )
     return _checked(amount / price.amount * 3600, place)
 

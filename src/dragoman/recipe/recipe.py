@@ -260,9 +260,9 @@ def dump_toml(recipe: Recipe) -> str:
 
 
 def check_sections(overrides: Sequence[str], sections: Sequence[str]) -> None:
-    """Raises ConfigError if an override would change nothing of a model that is trained.
+    """Raises ConfigError if an override has no effect on a trained model.
 
-    sections: of the recipe, that what is to be done reads.
+    sections: those of the recipe that the command reads.
     """
     for override in overrides:
         if override.partition(".")[0].strip() not in sections:

@@ -134,7 +134,8 @@ class RunDirectory:
     ) -> RunDirectory:
         """A new run directory, complete or not there at all.
 
-        origin: digest of the model that it starts from; fill: what puts that into the draft.
+        origin: digest of the model that it starts from.
+        fill: writes that model into the draft of the directory.
         """
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
         path = runs / f"{recipe.name}-{stamp}-{_label(recipe, origin)}"

@@ -425,7 +425,7 @@ def may_have_turned(facts: Facts) -> bool:
 
 
 def stays_above_best(facts: Facts) -> bool:
-    """Whether the whole later half, which gives the trend, is clearly above the best."""
+    """Whether all losses of the later half, which gives the trend, are clearly above the best."""
     values = [loss for _, loss in losses(facts)]
     return min(later(values)) >= min(values) * (1 + OVERFIT_RISE)
 

@@ -83,8 +83,8 @@ class Ailment:
         if value is None:
             says += "not measured, or too early to tell."
         elif value < self.limit and not self.is_whole(facts):
-            says += f"{self.quantity.text(value)} in what was measured, which is not every rank "
-            says += "and host, or not all of the time."
+            says += f"{self.quantity.text(value)} in the measurements, which do not cover "
+            says += "every rank and host all of the time."
         else:
             answer = "yes" if value >= self.limit else "no"
             culprits = named(self.culprits(facts)) if answer == "yes" else ""

@@ -110,7 +110,7 @@ class _Start:
 
     @property
     def all_hosts(self) -> str:
-        """All hosts, or none if the log does not place every rank."""
+        """The names of all hosts; "" if the log does not name the host of every rank."""
         if len(self.hosts) != self.world_size:
             return ""
         return ",".join(dict.fromkeys(self.hosts[rank] for rank in sorted(self.hosts)))

@@ -139,7 +139,7 @@ class RankFile:
 
     @classmethod
     def empty(cls, path: Path) -> RankFile:
-        """Nothing read yet of `rank-NNNN.jsonl`."""
+        """The facts of `rank-NNNN.jsonl` before its first event is read."""
         digits = path.stem.removeprefix("rank-")
         return cls(rank=int(digits) if digits.isdecimal() else 0)
 

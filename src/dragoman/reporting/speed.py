@@ -249,7 +249,7 @@ def _busy_evidence(facts: Facts) -> Iterator[Evidence]:
 
 
 def _scaling(facts: Facts) -> Evidence:
-    """How many devices that work alone would have been as fast."""
+    """The scaling efficiency, and the number of ranks without waiting that are as fast."""
     name, found, ranks = "scaling efficiency", measures.scaling_efficiency(facts), facts.world_size
     if found is None or not ranks:
         return evidence(name, units.SHARE, found)

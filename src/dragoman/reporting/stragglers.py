@@ -19,9 +19,8 @@ from dragoman.telemetry.events import STRAGGLES
 
 
 def stragglers(facts: Facts) -> list[tuple[float, str]]:
-    """Ranks that were slow for long: compute over the median rank's at that time, and in words.
-
-    The slowest comes first.
+    """For each rank that was slow for long, its compute over that of the median rank at the same
+    time, and a description; the slowest rank first.
     """
     together, computes_s = _computes(facts)
     middles_s = [statistics.median_low(all_s) for all_s in computes_s]
@@ -111,5 +110,5 @@ def _most_ranks(facts: Facts) -> int:
 
 
 def _took_s(together: list[list[Interval]]) -> list[float]:
-    """Seconds of each interval: all ranks end it together."""
+    """Seconds of each interval, those of its slowest rank: all ranks end it together."""
     return [max(map(interval_took_s, some)) for some in together]

@@ -199,7 +199,7 @@ def _axes(plot: LinePlot, x: _Scale, y: _Scale) -> list[str]:
 
 
 def _drawn(series: Series, number: int, x: _Scale, y: _Scale) -> list[str]:
-    """One series: its band below, its line or dots above."""
+    """The elements of one series: first its band, so that its line or dots cover the band."""
     found = []
     spots = [(x.at(one), y.at(two)) for one, two in series.points]
     if series.band:

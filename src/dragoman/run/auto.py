@@ -1,7 +1,7 @@
 """`strategy = "auto"`: measure link and compute with what training uses, then ask the planner.
 
-The choice is made once, before the first step, told with its reason and kept in every checkpoint:
-a run resumes with its first strategy.
+The choice is made once, before the first step. It is printed with its reason and kept in every
+checkpoint: a run resumes with its first strategy.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from dragoman.training.step import TrainStep
 _WARM_STEPS: Final = 2
 _TIMED_STEPS: Final = 7
 _LONGEST_ADAM_PERIOD: Final = 8
-"""Steps: with 3 and 6 of them `diloco` learns more with an outer Adam, with 32 less; where between
-6 and 32 that turns has not been measured."""
+"""Steps: with 3 and 6 of them `diloco` learns more with an outer Adam, with 32 less; the turning
+point between 6 and 32 was not measured."""
 
 
 class Chosen(NamedTuple):

@@ -80,7 +80,7 @@ _LONGEST_RECORD: Final = 1 << 16
 
 
 class TooSmallError(ConfigError):
-    """A budget that leaves too little time for training. needed_s: what would be enough."""
+    """A budget that leaves too little time for training. needed_s: the least that is enough."""
 
     def __init__(self, seconds_s: float, *, needed_s: float) -> None:
         self.needed_s = math.ceil(needed_s / 10) * 10
@@ -95,8 +95,8 @@ class TooSmallError(ConfigError):
 class Place:
     """Where a budget is spent.
 
-    ranks: on this machine; None: one a GPU, or one. hosts: other machines in place of this one, and
-    file, how they were given. price: of all machines together; None if it is not known.
+    ranks: on this machine; None: one for each GPU, or one. hosts: other machines in place of this
+    one, and file, how they were given. price: of all machines together; None if it is not known.
     """
 
     ranks: int | None = None
@@ -203,9 +203,9 @@ def run_in_budget(
         started = _started(recipe, asked, runs, now=now, fresh=fresh)
         if now - started > seconds_s:
             raise ConfigError(
-                f"began {units.DURATION.text(now - started)} ago and is over, with nothing trained",
+                f"began {units.DURATION.text(now - started)} ago and is over; no model was trained",
                 place=f"--budget {units.DURATION.text(seconds_s)}",
-                remedy="begin anew with --fresh",
+                remedy="start again with --fresh",
             )
         by_hand = keys_set(recipe)
         recipe = vocabulary(recipe, by_hand=by_hand)
@@ -240,7 +240,7 @@ def _finish(
     listeners: Sequence[EventListener],
     tell: Callable[[str], None],
 ) -> RunDirectory:
-    """Train, score and export, or what of it is still to be done."""
+    """Train, score and export; finished parts are not repeated."""
     budget = read_budget(directory.path)
     assert budget is not None
     if budget.finished is not None:
@@ -313,7 +313,7 @@ def _plan(
         place,
         by_hand,
         start_s,
-        # On hosts each would have to begin anew, and a length that was set is no budget's.
+        # On hosts each would have to start again, and a length that was set is no budget's.
         None
         if place.hosts is not None or "train.max_steps" in by_hand
         else plan_pilots(choice, text, law, training_s=training_s),
@@ -458,7 +458,7 @@ def _begun(recipe: Recipe, asked: str, runs: Path) -> RunDirectory | None:
 
 
 def _started(recipe: Recipe, asked: str, runs: Path, *, now: float, fresh: bool) -> float:
-    """When the first command was given. It is written down until there is a run that knows it."""
+    """When the first command was given. A file records it until the run exists."""
     file = _start_record(recipe, asked, runs)
     if not fresh:
         try:

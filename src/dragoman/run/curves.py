@@ -140,7 +140,7 @@ def source_of(run: RunDirectory) -> str:
 def keep(run: RunDirectory) -> None:
     """Add a finished run to the local table.
 
-    A table that cannot be written to, or a run whose records cannot be read, stops nobody.
+    A table that cannot be written to, or a run whose records cannot be read, is no error.
     """
     folder = table()
     if folder is None:

@@ -58,10 +58,10 @@ def measure_training(recipe: Recipe, prepared: Path, *, ranks: int, at_most_s: f
 
 
 def these_hosts(hosts: Hosts, *, file: str) -> Machine:
-    """What `choose` has to know of several hosts: what `dragoman plan` says of each model on them.
+    """The facts of several hosts that `choose` needs, with the speed of a model by `dragoman plan`.
 
-    file: as it was given with --hosts. Raises ConfigError if doctor has not measured them, and
-    nobody has said how fast they are.
+    file: as it was given with --hosts. Raises ConfigError if their speed is neither measured by
+    doctor nor given.
     """
     kinds = {host.gpu for host in hosts.host}
     on_gpu = bool(hosts.host[0].gpus)

@@ -20,7 +20,7 @@ _TAG: Final = re.compile("<[^<>]*>")
 
 
 class DetectedLanguage(BaseModel):
-    """confidence: 0 to 100, the probability among all languages that can be told from others."""
+    """confidence: 0 to 100, the probability among all languages that py3langid knows."""
 
     language: str
     confidence: float
@@ -39,10 +39,10 @@ async def choose(
     *,
     missing: int = 404,
 ) -> tuple[ServedModel | Pivot, DetectedLanguage | None]:
-    """What translates the texts; if the source is "auto", their language among those that can be
-    translated into the target, too.
+    """The model for the texts; if the source is "auto", also their language, out of those that can
+    be translated into the target.
 
-    Raises the answer `missing` if no model fits or several do, 501 if no language can be told.
+    Raises the answer `missing` if no model fits or several do, 501 if no language is identified.
     """
     found = None
     if source == "auto" and (languages := models.sources(target)):
@@ -64,7 +64,7 @@ async def detected(models: Models, texts: Sequence[str]) -> list[DetectedLanguag
 
 
 async def _likely(texts: Sequence[str], languages: Sequence[str]) -> list[DetectedLanguage]:
-    """Raises the answer 501 if none can be told; one language alone is the answer all the same."""
+    """Raises the answer 501 if none can be identified; a single language is the answer anyway."""
     text = _TAG.sub(" ", "\n".join(texts)[:_MOST_CHARACTERS])
     try:
         # In a thread: the first call reads the detector from disk, most of a second.
@@ -72,7 +72,7 @@ async def _likely(texts: Sequence[str], languages: Sequence[str]) -> list[Detect
     except MachineError as error:
         found, problem = [], f"{error.problem}; {error.remedy}"
     else:
-        problem = "these languages cannot be told from others: " + ", ".join(languages)
+        problem = "these languages cannot be identified in a text: " + ", ".join(languages)
     if not found:
         if len(languages) > 1:
             raise HTTPException(501, f"{problem}; or name the source")

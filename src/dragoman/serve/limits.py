@@ -129,7 +129,7 @@ class Guard:
         if _is_of_another_site(scope["method"], headers):
             raise _RefusedError(403, "this server does not answer the pages of other sites")
         if self._under_way[client] > self.limits.max_requests_per_client:
-            raise _RefusedError(429, "too many requests of yours are under way")
+            raise _RefusedError(429, "you have too many open requests")
         if self.limits.token is None or _knows(self.limits.token, headers):
             return True
         if not scope["path"].startswith(_KEY_IN_BODY):
@@ -166,7 +166,7 @@ class Guard:
                 body += part
                 self._body_bytes[client] += len(part)
                 if self._body_bytes[client] > self.limits.max_body_bytes_per_client:
-                    raise _RefusedError(429, "too much text of yours is under way")
+                    raise _RefusedError(429, "your open requests hold too much text")
                 if self._body_bytes.total() > self.limits.max_body_bytes_together:
                     raise _RefusedError(503, "the server is busy; try again in a second")
             elif ended or max(size, declared) > _FORGIVEN * limit:
@@ -245,7 +245,7 @@ async def _key_in(body: bytes, scope: Scope, token: str) -> bool:
 
 
 def _is_of_another_site(method: str, headers: dict[bytes, bytes]) -> bool:
-    """Whether a page of another site made a browser send this.
+    """Whether a page of another site made a browser send this request.
 
     The browser names the site of the page itself, and no page can change that: in Sec-Fetch-Site,
     or only in Origin if the browser is old. Other programs send neither. A link from another site

@@ -42,8 +42,10 @@ class ModelDescription(BaseModel):
 
 
 class LanguagePair(BaseModel):
-    """A pair of languages that this server translates. via: the language in between, if it takes
-    two models."""
+    """A pair of languages that this server translates.
+
+    via: the language in between, if two models translate it in turn.
+    """
 
     source: str
     target: str
@@ -166,8 +168,8 @@ class Models:
     """
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
-        """Raises ConfigError if two translate between the same languages, a language has the name
-        of those to be detected, or there are so many pairs that no list of them could be sent."""
+        """Raises ConfigError if two models translate the same pair of languages, if a language is
+        called "auto", or if the list of the pairs would be too long to send."""
         self.by_pair: dict[tuple[str, str], ServedModel] = {}
         out_of: dict[str, list[ServedModel]] = {}
         for model in models:

@@ -123,7 +123,7 @@ class BoundedProtocol(HttpToolsProtocol):
             longest = next(iter(self._idle[most]))
         else:
             return
-        longest._refuse(b"503 Service Unavailable", told=longest is self)
+        longest._refuse(b"503 Service Unavailable", always=longest is self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the deadlines."""
@@ -134,7 +134,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse, unless it only grows (endless head)."""
+        """Parse; refuse a request whose head never ends (endless head)."""
         if self._last_request or self.transport.is_closing():
             return
         self._advanced = False
@@ -186,7 +186,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._become_idle()
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body has come."""
+        """A part of the body has arrived."""
         self._advanced = True
         super().on_body(body)
 
@@ -227,13 +227,13 @@ class BoundedProtocol(HttpToolsProtocol):
         if not idle:
             self._idle.pop(self._who, None)
 
-    def _refuse(self, status: bytes, *, told: bool = False) -> None:
-        """told: answer even if the client has not begun a request."""
-        told = told or self._begun or self._stray_bytes > 0
+    def _refuse(self, status: bytes, *, always: bool = False) -> None:
+        """always: answer even if the client has not begun a request."""
+        always = always or self._begun or self._stray_bytes > 0
         self._become_busy()
         if self.transport.is_closing():
             return
-        if told and not self._answers():
+        if always and not self._answers():
             empty = b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
             self.transport.write(b"HTTP/1.1 " + status + empty)
         self.transport.close()

@@ -3,7 +3,7 @@
 Ray places the units, repeats those of nodes that were lost, and uses nodes that join. Here is what
 it cannot know: which lines make a unit, how many units to send ahead, and in which order their
 results are written. A unit is what is searched or scored together without Ray, so that the result
-and the places where an interrupted file is gone on with are the same.
+and the places where an interrupted file resumes are the same.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def _check_answer(host: str, port: int, address: str) -> None:
 
 
 def _check_joins(address: str) -> None:
-    """Join in another process first: where Ray waits, it waits for minutes, and may end a process.
+    """Join in another process first: Ray may wait for minutes, and may end the process that joins.
 
     Raises MachineError.
     """

@@ -64,7 +64,7 @@ def translate(options: Namespace) -> int:
             target=options.target_language,
         ) as opened,
     ):
-        # Before a draft of earlier work gives way to what is then refused.
+        # Before a command that is then refused replaces the draft of earlier work.
         check_beam_holds(options.n_best, opened.recipe.search)
         typed = options.input is None and options.output is None and sys.stdin.isatty()
         if options.inspect or typed:

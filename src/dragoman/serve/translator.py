@@ -326,7 +326,7 @@ def open_translator(
         arithmetic = _arithmetic(model, engine, quantization)
         if sampling is not None and arithmetic == "torch":
             raise ConfigError(
-                "only CTranslate2 samples: one model, on a CPU",
+                "sampling needs CTranslate2, one model and a CPU",
                 place="sampling",
                 remedy="leave it out, or name one checkpoint",
             )
@@ -384,7 +384,7 @@ def _arithmetic(
         return quantization or "float32"
     if quantization not in (None, "float32"):
         raise ConfigError(
-            f"only CTranslate2 translates in {quantization}: one model, on a CPU",
+            f"weights in {quantization} need CTranslate2, one model and a CPU",
             place=f"quantization {quantization}",
             remedy="leave it out",
         )

@@ -8,9 +8,10 @@ from dragoman.base.settings import Section
 
 
 class SinksConfig(Section):
-    """All off by default. They do not change the results of a run, so its digest leaves them out.
+    """All sinks are off by default. They do not change the results of a run, so its digest leaves
+    them out.
 
-    Each needs the client library of its own: `pip install 'dragoman[prometheus]'` and so on.
+    Each needs its own client library: `pip install 'dragoman[prometheus]'` and so on.
     """
 
     prometheus_port: int = Field(default=0, ge=0, le=65535)

@@ -495,8 +495,8 @@ class LinkChanged(Payload, kind="link_changed"):
 
     interface: of the collectives.
     where: the slow directions, in words.
-    since_step, since: the first step that took another time, and when it began, UTC seconds since
-        1970.
+    since_step, since: the first step that was slower or faster, and when it began, UTC seconds
+        since 1970.
     """
 
     interface: str

@@ -92,7 +92,7 @@ class PhaseTimer:
 
 
 class _TimedPhase:
-    """Keeps the moments at which one phase began and ended, alternating."""
+    """Keeps the moments at which one phase began and ended, in turns."""
 
     def __init__(self, timer: PhaseTimer, name: Phase, clock: _Clock) -> None:
         self._timer = timer

@@ -93,7 +93,7 @@ def publish(directory: Path, fill: Callable[[Path], None]) -> int:
             f"cannot be written: {getattr(error, 'strerror', None) or error}",
             place=directory,
             remedy="free disk space or make the directory writable, then run the same command "
-            "again; what was complete before is still there",
+            "again; everything complete is kept",
         ) from error
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)

@@ -110,11 +110,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Slowness:
-    """Steps take another time than expected: since when, and the cost, in words.
+    """Steps became slower than expected, or as fast as expected again.
 
-    slow: False if they are as fast again.
-    card: changes of the network card meanwhile.
-    from_start: the first steps were slow, so that there is no usual time.
+    slow: whether they became slower. steps, left: their time and the cost, in words.
+    card: changes of the network card since then.
+    from_start: the first steps were slow already, so the usual time is not known.
     """
 
     slow: bool

@@ -143,7 +143,7 @@ def take_inventory(root: Path) -> Inventory:
     """
     if not root.is_dir():
         raise CheckpointError(
-            "is a file, no directory" if root.exists() else "no such directory",
+            "is a file, not a directory" if root.exists() else "no such directory",
             place=root,
             remedy="name a run, a checkpoint or prepared shards",
         )

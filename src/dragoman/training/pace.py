@@ -194,7 +194,7 @@ class Pace:
             self._window.popleft()
 
     def validated(self, seconds_s: float, *, search_s: float) -> None:
-        """A validation took so long, and its translations alone `search_s`."""
+        """Called after a validation with its time, and with that of its translations alone."""
         self._outside_s += seconds_s
         self._looked = 0.0
         step_s = self.step_s
@@ -202,7 +202,7 @@ class Pace:
             self.validation_steps, self.search_steps = seconds_s / step_s, search_s / step_s
 
     def saved(self, seconds_s: float) -> None:
-        """A save took so long."""
+        """Called after a save with its time."""
         self._outside_s += seconds_s
         self._save_s = seconds_s
 

@@ -70,9 +70,9 @@ def agreed_checkpoint(
         differs = (digest != digests[0] for digest in digests)
         other = next((rank for rank, does in enumerate(differs) if does), steps.index(min(steps)))
         raise CheckpointError(
-            f"rank {other} does not find the checkpoint of step {max(steps)} that others have",
+            f"rank {other} lacks the checkpoint of step {max(steps)} that other ranks have",
             place=store.directory,
-            remedy="delete the run's checkpoints on its machine, and start again",
+            remedy="delete the run's checkpoints on that rank's machine, and start again",
         )
     return common if common.state.step else None
 

@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_left_out_with_its_reason() -> None:
     assert set(chosen(found)) == {"A-small-1-deu-eng"}
     assert why(found, "A-large-1-deu-eng") == "more than the 30 MB that can be fetched in the time"
     assert "more than the 500k pairs" in why(found, "A-long-1-deu-eng")
-    assert why(found, "A-unknown-1-deu-eng") == "nobody says how large it is"
+    assert why(found, "A-unknown-1-deu-eng") == "its size is not known"
     assert why(found, "A-hub-1-deu-eng").startswith("lies on Hugging Face")
 
 

@@ -152,6 +152,6 @@ def test_what_is_paid_is_the_spot_price(tmp_path: Path) -> None:
     file.write_text(f"{entry}interruption_hours = 6\n")
     assert load_hosts(str(file)).price_per_hour == 2.5
     file.write_text(entry)
-    with pytest.raises(ConfigError, match="write interruption_hours = 12") as error:
+    with pytest.raises(ConfigError, match="interruption_hours = 12") as error:
         load_hosts(str(file))
     assert str(error.value).count("\n") == 0

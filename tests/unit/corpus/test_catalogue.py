@@ -76,7 +76,7 @@ def test_corpora_of_a_pair_are_those_of_either_order_and_region(tmp_path: Path) 
 def test_a_line_of_a_stranger_is_refused_in_one_line(
     line: dict[str, Any], problem: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(CorpusError, match=rf"index.jsonl:1: is no corpus of .*{problem}") as error:
+    with pytest.raises(CorpusError, match=rf"jsonl:1: is not an entry of .*{problem}") as error:
         lines(tmp_path, line).of_pair("en", "de")
     assert "\n" not in str(error.value)
 

@@ -152,6 +152,6 @@ def test_the_number_of_workers_changes_nothing(tmp_path: Path) -> None:
 
 def test_too_few_pairs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        CorpusError, match=r"min_lexical_gain: 4[0-9]+ pairs do not tell which words"
+        CorpusError, match=r"min_lexical_gain: 4[0-9]+ pairs are too few to learn which words"
     ):
         corpus(tmp_path, 500)

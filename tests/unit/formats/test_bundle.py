@@ -431,7 +431,7 @@ def test_another_model_is_not_called_done(run: RunDirectory) -> None:
         check_near([far], [[-9.0, -9.0, -9.0]], place=run.path)
     check_near([far], [[-0.5, -0.4, -0.1]], place=run.path)
     for theirs in (["another"] * 20, ["the same"] * 17 + ["another"] * 3):
-        with pytest.raises(CheckpointError, match="otherwise than our own"):
+        with pytest.raises(CheckpointError, match="differently from our own"):
             check_equal(compare(["the same"] * 20, theirs), place=run.path)
 
 

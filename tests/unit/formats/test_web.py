@@ -283,7 +283,7 @@ def test_other_weights_than_int8_are_refused(
 
 
 def trained_pieces(**options: Any) -> bytes:
-    """A SentencePiece model of others."""
+    """A SentencePiece model of another tool."""
     made = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(real_lines("train", "en")[:400]), model_writer=made,

@@ -301,4 +301,4 @@ def test_a_folder_is_imported_before_it_translates(capsys: pytest.CaptureFixture
     assert main(["translate", str(good()), "--input", str(good() / "config.json")]) == 1
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert f"is a model of others; make a bundle of it first: dragoman import {good()}" in said
+    assert f"of another tool; make a bundle of it first: dragoman import {good()}" in said

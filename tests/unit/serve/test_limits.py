@@ -455,7 +455,7 @@ def statuses(limits: Limits, clients: Sequence[Client]) -> list[int | None]:
 def test_one_client_has_so_many_requests_under_way() -> None:
     clients = [Client() for _ in range(4)] + [Client(address="127.0.0.2"), Client(path="/health")]
     assert statuses(Limits(max_requests_per_client=2), clients) == [200, 200, 429, 429, 200, 200]
-    assert clients[2].problem == "too many requests of yours are under way"
+    assert clients[2].problem == "you have too many open requests"
     assert clients[2].answered_headers[b"retry-after"] == b"1"
 
 
@@ -467,7 +467,7 @@ def test_one_client_has_so_much_text_under_way() -> None:
         Client(parts=[b"x" * 20], address="127.0.0.2"),
     ]
     assert statuses(Limits(max_body_bytes_per_client=40), clients) == [200, 200, 429, 200]
-    assert clients[2].problem == "too much text of yours is under way"
+    assert clients[2].problem == "your open requests hold too much text"
     assert clients[2].answered_headers[b"retry-after"] == b"1"
 
 

@@ -136,6 +136,6 @@ def _port(answer: str, address: str, *, wanted: int = 0) -> int:
     if not answer.strip():
         raise MachineError(
             f"no store can be opened at {address}, port {wanted or 'any'}",
-            remedy="see whether the address is this machine's own and the port free",
+            remedy="check that the address is this machine's own and that the port is free",
         )
     return int(answer)

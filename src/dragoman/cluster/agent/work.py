@@ -114,7 +114,7 @@ def _probe(channel: Channel, request: WorkRequest, share: Share, prepared: Prepa
     if exit_code:
         raise MachineError(
             "the network between the hosts could not be measured",
-            remedy="see whether the hosts reach each other's ports",
+            remedy="check that the hosts reach each other's ports",
         )
 
 
