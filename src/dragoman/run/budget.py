@@ -41,7 +41,7 @@ from dragoman.run.choose import (
     vocabulary,
 )
 from dragoman.run.curves import Curve, curve_of, known_curves, source_of
-from dragoman.run.expect import Expected, fit_law
+from dragoman.run.expect import Expected, Law, fit_law
 from dragoman.run.lengths import (
     AIM,
     EXPORT_S,
@@ -73,7 +73,7 @@ _STARTS: Final = 2
 _LEAST_START_S: Final = 4.0
 """A process needs at least so long before its first step, even if its imports are timed as less."""
 _FETCH_S: Final = 15.0
-"""Time to end the work on hosts and to copy the last checkpoint here."""
+"""Time to end the work on hosts and to copy the last checkpoint of a small model here."""
 _SHORTEST_S: Final = 10.0
 """The shortest training, until the time of a step is known."""
 _LONGEST_RECORD: Final = 1 << 16
@@ -129,7 +129,7 @@ class BudgetPlan:
     """The training that was chosen for a budget.
 
     recipe: with all that was chosen but the lengths. training_s: for steps and validations. half,
-    twice: the choice for half and for twice the time of training. start_s: seconds until a process
+    twice: the choice for half and for twice the budget. start_s: seconds until a process
     has begun, which is to import PyTorch. pilots: that may decide, None if there is nothing to
     decide; piloted: those that were made.
     """
@@ -146,6 +146,12 @@ class BudgetPlan:
     start_s: float
     pilots: Pilots | None = None
     piloted: tuple[Piloted, ...] = ()
+
+    @property
+    def takes_s(self) -> float:
+        """Seconds that all of it takes: the budget, or less if the recipe sets few steps."""
+        unused_s = self.training_s - min(self.choice.best.training_s, self.training_s)
+        return self.seconds_s - unused_s / (AIM - _OUTSIDE_SHARE)
 
 
 def plan_budget(
@@ -287,9 +293,11 @@ def _plan(
     import dragoman.run.speed  # noqa: F401 - as a process does when it begins: it imports torch
 
     start_s = max(time.monotonic() - began, _LEAST_START_S)
-    training_s = (AIM - _OUTSIDE_SHARE) * seconds_s - gone_s - EXPORT_S
+    # Ranks begin to train, and begin again to score.
+    fixed_s = gone_s + EXPORT_S + 2 * _starts(place) * start_s
+    training_s = (AIM - _OUTSIDE_SHARE) * seconds_s - fixed_s
     if training_s <= 0:
-        needed_s = (gone_s + EXPORT_S + _SHORTEST_S) / (AIM - _OUTSIDE_SHARE)
+        needed_s = (fixed_s + _SHORTEST_S) / (AIM - _OUTSIDE_SHARE)
         raise TooSmallError(seconds_s, needed_s=needed_s)
     if place.hosts is not None:
         recipe = filled(recipe, {"distributed.strategy": "auto"}, by_hand=by_hand)
@@ -299,9 +307,9 @@ def _plan(
     most = choice.best.recipe.train.max_steps if "train.max_steps" in by_hand else _LEAST_STEPS
     if choice.best.steps < min(_LEAST_STEPS, most):
         enough_s = training_s * _LEAST_STEPS / max(choice.best.steps, 1)
-        needed_s = (gone_s + EXPORT_S + enough_s) / (AIM - _OUTSIDE_SHARE)
+        needed_s = (fixed_s + enough_s) / (AIM - _OUTSIDE_SHARE)
         raise TooSmallError(seconds_s, needed_s=needed_s)
-    half, twice = (at_other_budget(choice, text, law, factor=factor) for factor in (0.5, 2.0))
+    half, twice = half_and_twice(choice, text, law, training_s=training_s, seconds_s=seconds_s)
     return BudgetPlan(
         seconds_s,
         choice.best.recipe,
@@ -317,6 +325,25 @@ def _plan(
         None
         if place.hosts is not None or "train.max_steps" in by_hand
         else plan_pilots(choice, text, law, training_s=training_s),
+    )
+
+
+def _starts(place: Place) -> int:
+    """Processes that begin one after the other before ranks do something here."""
+    from dragoman.run.worker import default_ranks  # imports torch
+
+    ranks = place.ranks or default_ranks()
+    return _STARTS if ranks > 1 and place.hosts is None else 0
+
+
+def half_and_twice(
+    choice: Choice, text: TextFacts, law: Law, *, training_s: float, seconds_s: float
+) -> tuple[tuple[Candidate, Expected], tuple[Candidate, Expected]]:
+    """The choices for half and for twice a budget: preparation and export take as long in each."""
+    more_s = (AIM - _OUTSIDE_SHARE) * seconds_s
+    return (
+        at_other_budget(choice, text, law, training_s=max(training_s - more_s / 2, 1.0)),
+        at_other_budget(choice, text, law, training_s=training_s + more_s),
     )
 
 
@@ -369,7 +396,9 @@ def _with_pilots(
         piloted={one.name for one in piloted},
         time_share=training_s / plan.training_s,
     )
-    half, twice = (at_other_budget(choice, plan.text, law, factor=factor) for factor in (0.5, 2.0))
+    half, twice = half_and_twice(
+        choice, plan.text, law, training_s=training_s, seconds_s=plan.seconds_s
+    )
     return replace(
         plan,
         recipe=choice.best.recipe,
@@ -477,7 +506,7 @@ def _start_record(recipe: Recipe, asked: str, runs: Path) -> Path:
 
 def _fitted(plan: BudgetPlan, shards: Path, asked: str, started: float) -> tuple[Recipe, Budget]:
     """The recipe with the lengths that fit by real steps on the real text, and its budget."""
-    from dragoman.run.speed import Speed, measure_training  # imports torch
+    from dragoman.run.speed import Speed, last_copy_s, measure_training  # imports torch
     from dragoman.run.worker import default_ranks
 
     recipe, seconds_s, place, by_hand = plan.recipe, plan.seconds_s, plan.place, plan.by_hand
@@ -495,9 +524,9 @@ def _fitted(plan: BudgetPlan, shards: Path, asked: str, started: float) -> tuple
     after = After.of(recipe, manifest)
     if place.hosts is not None:  # the work after the training is done here
         search_here_s = expected_search_s(recipe, manifest, tokens_per_s=here.tokens_per_s)
-        after = After(after.seconds_s + _FETCH_S + after.searches * search_here_s, 0.0)
-    starts = _STARTS if ranks > 1 and place.hosts is None else 0
-    # Ranks begin to train, and begin again to score.
+        fetch_s = max(_FETCH_S, last_copy_s(recipe, file=place.file))
+        after = After(after.seconds_s + fetch_s + after.searches * search_here_s, 0.0)
+    starts = _starts(place)
     outside_s = after.seconds_s + after.searches * search_s + 2 * starts * plan.start_s
     gone_s = time.time() - started
     left_s = AIM * seconds_s - gone_s - outside_s
