@@ -21,11 +21,18 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.base import units
-from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, MachineError
+from dragoman.base.errors import (
+    CheckpointError,
+    ConfigError,
+    CorpusError,
+    DivergenceError,
+    MachineError,
+)
 from dragoman.base.files import disk_errors_named, read_regular, write_whole
 from dragoman.cluster.hosts import Hosts, is_this_machine, load_hosts
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import OnProgress
+from dragoman.corpus.sources import Sources
 from dragoman.recipe.budget import filled, keys_set
 from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import RunDirectory
@@ -95,8 +102,9 @@ class TooSmallError(ConfigError):
 class Place:
     """Where a budget is spent.
 
-    ranks: on this machine; None: one a GPU, or one. hosts: other machines in place of this one, and
-    file, how they were given. price: of all machines together; None if it is not known.
+    ranks: on this machine; None: one a GPU, or one. hosts: other machines in place of this one.
+    file: how these, or this machine's price, were given. price: of all machines together; None if
+    it is not known.
     """
 
     ranks: int | None = None
@@ -114,7 +122,7 @@ class Place:
         if hosts.price_per_hour is not None:
             price = HourlyPrice(hosts.price_per_hour, hosts.currency)
         if is_this_machine(hosts):
-            return cls(ranks or hosts.host[0].ranks, price=price)
+            return cls(ranks or hosts.host[0].ranks, file=file, price=price)
         if ranks is not None:
             raise ConfigError(
                 "cannot be given with --hosts, which sets the ranks of each host",
@@ -215,9 +223,11 @@ def run_in_budget(
             )
         by_hand = keys_set(recipe)
         recipe = vocabulary(recipe, by_hand=by_hand)
-        with show or nullcontext() as progress:
-            shards = steps.prepare(recipe, directory=prepared, workers=workers, progress=progress)
         try:
+            with show or nullcontext() as progress:
+                shards = steps.prepare(
+                    recipe, directory=prepared, workers=workers, progress=progress
+                )
             plan = _plan(
                 recipe,
                 seconds_s,
@@ -232,7 +242,7 @@ def run_in_budget(
             directory = RunDirectory.create(
                 chosen, prepared=shards, runs=runs, fill=lambda draft: budget.save(draft.path)
             )
-        except ConfigError:  # nothing has begun: the clock starts with the next command
+        except (ConfigError, CorpusError):  # nothing has begun: the next command starts the clock
             _start_record(recipe, asked, runs).unlink(missing_ok=True)
             raise
         _start_record(recipe, asked, runs).unlink(missing_ok=True)
@@ -251,6 +261,10 @@ def _finish(
     assert budget is not None
     if budget.finished is not None:
         return directory
+    priced = _at_price(budget, place)
+    if priced != budget:
+        priced.save(directory.path)
+    budget = priced
     if time.time() < budget.aim or not _has_checkpoint(directory):
         if place.hosts is not None:
             steps.train_on(place.hosts, directory, tell=tell, listeners=listeners)
@@ -263,6 +277,21 @@ def _finish(
     _export(directory)
     budget.model_copy(update={"finished": time.time()}).save(directory.path)
     return directory
+
+
+def _at_price(budget: Budget, place: Place) -> Budget:
+    """The budget of a run that goes on at the price of this place; what it has cost stays."""
+    price = place.price
+    if price is None or (price.amount, price.currency) == (budget.price_per_hour, budget.currency):
+        return budget
+    if budget.price_per_hour is not None and price.currency != budget.currency:
+        raise ConfigError(
+            f"its hosts are paid in {price.currency}, and what the run has cost in "
+            f"{budget.currency}",
+            place=place.file,
+            remedy=f"give the prices in {budget.currency}, too",
+        )
+    return budget.at_price(price.amount, price.currency, now=time.time())
 
 
 @contextmanager
@@ -377,7 +406,11 @@ def _with_pilots(
 
     def train(one: Candidate, seconds_s: float) -> tuple[float, float]:
         tell(f"pilot: {one.name}, for {units.DURATION.text(seconds_s)}")
-        curve = _pilot(plan, one, seconds_s, shards, folder)
+        try:
+            curve = _pilot(plan, one, seconds_s, shards, folder)
+        except DivergenceError as error:
+            tell(f"pilot: {one.name}: {error.problem}")
+            return one.tokens_per_s * seconds_s, 0.0
         curves.append(curve)
         return curve.end.tokens, curve.end.bleu or 0.0
 
@@ -477,13 +510,29 @@ def _asked(recipe: Recipe, seconds_s: float) -> str:
 
 
 def _begun(recipe: Recipe, asked: str, runs: Path) -> RunDirectory | None:
-    """The newest run that was begun with this recipe and this budget."""
+    """The newest run that was begun with this recipe and this budget, on the text as it is now."""
     found = sorted(path.parent for path in runs.glob(f"{recipe.name}-*/{BUDGET_FILE}"))
     for path in reversed(found):
         budget = read_budget(path)
         if budget is not None and budget.asked == asked:
-            return RunDirectory.open(path)
+            run = RunDirectory.open(path)
+            return run if _is_of_this_text(run) else None
     return None
+
+
+def _is_of_this_text(run: RunDirectory) -> bool:
+    """Whether the files of text are as they were when the run began, as far as they are there.
+
+    Named corpora do not change, and are not fetched for this.
+    """
+    corpus = run.recipe().corpus
+    if any(entry.mtdata for entry in (*corpus.train, *corpus.valid, *corpus.test)):
+        return True
+    try:
+        sources = Sources(corpus, downloads=run.path)
+    except CorpusError:
+        return True  # it needs its shards alone
+    return sources.match(Manifest.load(run.path))
 
 
 def _started(recipe: Recipe, asked: str, runs: Path, *, now: float, fresh: bool) -> float:
