@@ -128,14 +128,15 @@ def test_a_recipe_that_sets_few_steps_is_forecast_to_cost_what_they_do(folder: P
         '[[host]]\naddress = "localhost"\nslots = 1\nprice_per_hour = 720.0\ncurrency = "USD"\n'
     )
     options = ("--budget", "1h", "--hosts", "one.toml", "--workers", "1")
-    process = start(folder, *options, "--set", "train.max_steps=1500")
+    process = start(folder, *options, "--set", "train.max_steps=300")
     said, complaints = process.communicate(timeout=350)
     assert process.returncode == 0, complaints
-    forecast = re.search(r"about .* \(([\d.]+) USD\): the recipe sets 1,500 steps", said)
+    forecast = re.search(r"about .* \(([\d.]+) USD\): the recipe sets 300 steps", said)
     told = re.search(r"used .* of 1 h 00 min, ([\d.]+) USD of 720.00 USD \(", said)
     assert forecast is not None
     assert told is not None
-    assert float(told[1]) == pytest.approx(float(forecast[1]), rel=0.5)
+    # Its steps were timed for seconds, on a machine that may be busier then than later.
+    assert 1 / 3 < float(told[1]) / float(forecast[1]) < 3
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from dragoman.run.curves import Curve
 from dragoman.run.expect import fit_law
 from dragoman.run.pilots import Pilots
 from dragoman.telemetry.host import HourlyPrice
-from unit.test_choose import TEXT, chosen, curve, law_curves, own
+from unit.test_choose import MINI, TEXT, chosen, curve, law_curves, own
 
 SECONDS = 3600.0
 TRAINING_S = 0.87 * SECONDS - 30
@@ -94,7 +94,7 @@ def test_the_forecast_is_the_budget_or_the_time_of_the_steps_that_are_set(
     free = said(own(tmp_path), capsys)
     assert f"in {units.DURATION.text(SECONDS)} (30.00 USD), of which about" in free
     assert "all of it takes about" not in free
-    few = said(own(tmp_path, "[train]\nmax_steps = 300\n"), capsys)
+    few = said(own(tmp_path, f"{MINI}[train]\nmax_steps = 300\n"), capsys)
     takes = re.search(r"all of it takes about (.*) \(([\d.]+) USD\): the recipe sets 300 st", few)
     assert takes is not None
     seconds_s = units.DURATION.parse(takes[1])

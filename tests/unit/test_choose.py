@@ -25,6 +25,9 @@ from dragoman.run.choose import (
 from dragoman.run.curves import Curve, Point, inner_weights, known_curves
 from dragoman.run.expect import effective, fit_law
 
+MINI = (
+    "[model]\nd_model = 128\nnum_heads = 4\nd_ffn = 512\nencoder_layers = 3\ndecoder_layers = 2\n"
+)
 TEXT = TextFacts("captions", 29_000, 450_000, False)
 
 
@@ -296,10 +299,12 @@ def test_half_the_time_buys_less_and_twice_more(tmp_path: Path) -> None:
 
 def test_more_time_buys_nothing_if_the_recipe_sets_the_steps(tmp_path: Path) -> None:
     law = fit_law(law_curves())
-    choice = chosen(own(tmp_path, "[train]\nmax_steps = 300\n"), 2e3)
+    choice = chosen(own(tmp_path, f"{MINI}[train]\nmax_steps = 300\n"), 2e3)
     best = choice.best
     assert best.steps == 300
     assert best.training_s < 2e3
+    assert best.recipe.data.batch_tokens == 2048, "for the tokens of 300 steps, not of all the time"
+    assert best.tokens == 300 * 2048
     for seconds_s in (best.training_s, 2e3, 4e3):
         other, expected = at_other_budget(choice, TEXT, law, training_s=seconds_s)
         assert other.name == best.name

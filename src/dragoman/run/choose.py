@@ -265,15 +265,18 @@ class _Search:
 
     def candidate(self, name: str, recipe: Recipe, tokens_per_s: float) -> Candidate:
         """A model of this size that trains so fast, with all that follows from that."""
-        tokens = tokens_per_s * self.training_s
-        values = self.rules(recipe, tokens)
-        recipe = filled(recipe, values, by_hand=self.by_hand)
-        tokens_per_step = self.tokens_per_step(recipe)
-        steps, most_tokens = int(tokens / tokens_per_step), math.inf
-        if "train.max_steps" in self.by_hand:
-            steps = min(steps, recipe.train.max_steps)
-            most_tokens = recipe.train.max_steps * tokens_per_step
-        tokens = min(tokens, most_tokens)
+        tokens = in_time = tokens_per_s * self.training_s
+        while True:
+            recipe = filled(recipe, self.rules(recipe, tokens), by_hand=self.by_hand)
+            tokens_per_step = self.tokens_per_step(recipe)
+            steps, most_tokens = int(in_time / tokens_per_step), math.inf
+            if "train.max_steps" in self.by_hand:
+                steps = min(steps, recipe.train.max_steps)
+                most_tokens = recipe.train.max_steps * tokens_per_step
+            seen = min(in_time, most_tokens)
+            if seen >= tokens:
+                break
+            tokens = seen  # fewer than thought: the batch becomes smaller, and they with it
         return Candidate(
             name=name,
             recipe=recipe,
