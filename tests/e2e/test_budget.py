@@ -103,6 +103,42 @@ def test_a_minute_is_kept_with_a_kill_and_ends_with_scores_and_an_export(
     assert len(list(read_events(path / "events" / "rank-0000.jsonl"))) == len(events)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_the_money_told_at_the_end_is_near_the_forecast(folder: Path) -> None:
+    """Within a tenth of it: both figures are the program's own, from its first and last lines."""
+    (folder / "one.toml").write_text(
+        '[[host]]\naddress = "localhost"\nslots = 1\nprice_per_hour = 720.0\ncurrency = "USD"\n'
+    )
+    process = start(folder, "--budget", "24 USD", "--hosts", "one.toml", "--workers", "1")
+    said, complaints = process.communicate(timeout=350)
+    assert process.returncode == 0, complaints
+    forecast = re.search(r"in 2 min 00 s \(([\d.]+) USD\), of which", said)
+    told = re.search(r"used .* of 2 min 00 s, ([\d.]+) USD of ([\d.]+) USD \(", said)
+    assert forecast is not None
+    assert told is not None
+    assert forecast[1] == told[2] == "24.00"
+    assert float(told[1]) == pytest.approx(float(forecast[1]), rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_recipe_that_sets_few_steps_is_forecast_to_cost_what_they_do(folder: Path) -> None:
+    (folder / "one.toml").write_text(
+        '[[host]]\naddress = "localhost"\nslots = 1\nprice_per_hour = 720.0\ncurrency = "USD"\n'
+    )
+    options = ("--budget", "1h", "--hosts", "one.toml", "--workers", "1")
+    process = start(folder, *options, "--set", "train.max_steps=300")
+    said, complaints = process.communicate(timeout=350)
+    assert process.returncode == 0, complaints
+    forecast = re.search(r"about .* \(([\d.]+) USD\): the recipe sets 300 steps", said)
+    told = re.search(r"used .* of 1 h 00 min, ([\d.]+) USD of 720.00 USD \(", said)
+    assert forecast is not None
+    assert told is not None
+    # Its steps were timed for seconds, on a machine that may be busier then than later.
+    assert 1 / 3 < float(told[1]) / float(forecast[1]) < 3
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

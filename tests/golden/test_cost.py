@@ -17,6 +17,7 @@ from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
 from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.host import HourlyPrice
+from dragoman.training.pace import Budget
 from recorded_runs import Recorded
 
 PRICE = HourlyPrice(amount=3.6, currency="USD")
@@ -61,6 +62,37 @@ def test_a_rank_without_events_may_have_had_its_own_machine(missing: int, tmp_pa
     assert cost.answer == "cannot tell"
     assert "USD" not in cost.says
     assert "events of all ranks" in cost.remedy
+
+
+def test_a_budget_costs_more_than_its_training(tmp_path: Path) -> None:
+    run = Recorded().write(tmp_path / "run")
+    facts = read_facts(run, price=PRICE)
+    assert "its cost" not in _values(_cost(facts))
+    started = facts.segments[0].started - 100
+    budget = Budget(
+        asked="",
+        started=started,
+        seconds_s=5000.0,
+        aim_s=4850.0,
+        validation_s=10.0,
+        search_s=5.0,
+        after_s=10.0,
+        after_searches=2.0,
+        expected_bleu=20.0,
+        expected_bleu_low=10.0,
+        expected_bleu_high=30.0,
+        price_per_hour=2 * PRICE.amount,
+        currency=PRICE.currency,
+        finished=started + 4000.0,
+    )
+    budget.save(run)
+    known = _values(_cost(read_facts(run, price=PRICE)))
+    assert known["with preparation, restarts, scores and export"] == pytest.approx(4000)
+    assert known["its cost"] == pytest.approx(2 * PRICE.amount * 4000 / 3600)
+    (run / "budget.json").write_text("{}")
+    broken = read_facts(run, price=PRICE)
+    assert "its cost" not in _values(_cost(broken))
+    assert any("budget.json: cannot be read" in problem for problem in broken.problems)
 
 
 def test_recorded_hosts_are_known_without_their_events(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from budget_text import write_budget_text
@@ -35,7 +37,10 @@ def test_hosts_behind_a_slow_link_end_in_time(make_lab: OpenLab) -> None:
     # The promise is 2%, on machines whose processor is not taken away for seconds.
     assert budget.used_s < 1.3 * SECONDS
     assert budget.price_per_hour == 60.0
-    assert f" of {money.split()[0]}.00 USD (" in done.stdout
+    told = re.search(r"used .*, ([\d.]+) USD of ([\d.]+) USD \(", done.stdout)
+    assert told is not None
+    assert float(told[1]) == pytest.approx(2 * 30.0 * budget.used_s / 3600, rel=0.01)
+    assert f"{told[2]} USD" == money.replace(" ", ".00 ")
     assert (path / "export" / "ctranslate2-int8" / "model.bin").is_file()
     (started, *_) = controller.events("run_started")
     assert started.payload["world_size"] == 2

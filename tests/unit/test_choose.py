@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,9 @@ from dragoman.run.choose import (
 from dragoman.run.curves import Curve, Point, inner_weights, known_curves
 from dragoman.run.expect import effective, fit_law
 
+MINI = (
+    "[model]\nd_model = 128\nnum_heads = 4\nd_ffn = 512\nencoder_layers = 3\ndecoder_layers = 2\n"
+)
 TEXT = TextFacts("captions", 29_000, 450_000, False)
 
 
@@ -130,6 +134,12 @@ def test_tokens_seen_again_count_less_as_published() -> None:
     assert effective(40e6, 1e6) < 0.4 * 40e6
 
 
+def test_a_model_that_has_seen_next_to_nothing_has_a_bleu_that_can_be_compared() -> None:
+    steep = replace(fit_law(law_curves()), beta=1.5, tokens_factor=3.0)
+    found = steep.expect(text="help", weights=3_000_000, tokens=5e3, epoch_tokens=2e9)
+    assert found.bleu > 0
+
+
 def test_runs_in_the_middle_of_their_schedule_do_not_count() -> None:
     curves = law_curves()
     wrong = [curve("help", 3_000_000, 4_000_000, 99.0, ended=False)]
@@ -185,7 +195,13 @@ def own(folder: Path, more: str = "") -> Recipe:
     return load_recipe(folder / "own.toml")
 
 
-def chosen(recipe: Recipe, training_s: float, *, memory_bytes: int = 10**11) -> Choice:
+def chosen(
+    recipe: Recipe,
+    training_s: float,
+    *,
+    memory_bytes: int = 10**11,
+    by_hand: frozenset[str] | None = None,
+) -> Choice:
     """On a machine that makes 10^10 products of a weight and a token a second."""
     machine = Machine(
         on_gpu=False,
@@ -193,7 +209,7 @@ def chosen(recipe: Recipe, training_s: float, *, memory_bytes: int = 10**11) -> 
         memory_bytes=memory_bytes,
         speed=lambda sized: 1e10 / inner_weights(sized),
     )
-    by_hand = keys_set(recipe)
+    by_hand = keys_set(recipe) if by_hand is None else by_hand
     law = fit_law(law_curves())
     return choose(recipe, TEXT, law, machine, by_hand=by_hand, training_s=training_s)
 
@@ -275,8 +291,40 @@ def test_a_model_that_does_not_fit_the_memory_is_not_chosen(tmp_path: Path) -> N
 def test_half_the_time_buys_less_and_twice_more(tmp_path: Path) -> None:
     choice = chosen(own(tmp_path), 2e3)
     law = fit_law(law_curves())
-    half, twice = (at_other_budget(choice, TEXT, law, factor=factor)[1] for factor in (0.5, 2.0))
+    half, twice = (
+        at_other_budget(choice, TEXT, law, training_s=seconds_s)[1] for seconds_s in (1e3, 4e3)
+    )
     assert half.bleu < choice.best.expected.bleu < twice.bleu
+
+
+def test_more_time_buys_nothing_if_the_recipe_sets_the_steps(tmp_path: Path) -> None:
+    law = fit_law(law_curves())
+    choice = chosen(own(tmp_path, f"{MINI}[train]\nmax_steps = 300\n"), 2e3)
+    best = choice.best
+    assert best.steps == 300
+    assert best.training_s < 2e3
+    assert best.recipe.data.batch_tokens == 2048, "for the tokens of 300 steps, not of all the time"
+    assert best.tokens == 300 * 2048
+    for seconds_s in (best.training_s, 2e3, 4e3):
+        other, expected = at_other_budget(choice, TEXT, law, training_s=seconds_s)
+        assert other.name == best.name
+        assert expected.bleu == pytest.approx(best.expected.bleu)
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_an_update_has_the_batch_of_the_rule_in_however_many_parts(
+    tmp_path: Path, accumulate: int
+) -> None:
+    best = chosen(own(tmp_path, f"[data]\naccumulate = {accumulate}\n"), 2e4).best
+    cells = best.recipe.data.batch_tokens
+    assert cells is not None
+    assert cells * accumulate == pytest.approx(2048 * (best.tokens / 3e6) ** 0.4, rel=0.15)
+
+
+def test_a_batch_of_sentences_has_tokens_as_the_text_has(tmp_path: Path) -> None:
+    best = chosen(own(tmp_path, "[data]\nbatch_sentences = 100\n"), 2e3).best
+    of_pair = TEXT.epoch_tokens / TEXT.pairs
+    assert best.tokens / best.steps == pytest.approx(100 * of_pair, rel=0.01)
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
@@ -286,7 +334,7 @@ def test_at_another_budget_the_choice_is_by_the_same_rules(tmp_path: Path, facto
     needed_bytes = estimate(free.best.recipe).memory.total_bytes
     for memory_bytes in (10**11, needed_bytes - 1):
         choice = chosen(own(tmp_path), seconds_s, memory_bytes=memory_bytes)
-        other, _ = at_other_budget(choice, TEXT, law, factor=factor)
+        other, _ = at_other_budget(choice, TEXT, law, training_s=factor * seconds_s)
         assert other.fits
         if factor == 1.0:
             assert other.name == choice.best.name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import dump_toml, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run.curves import curve_of, inner_weights, keep, known_curves, table, text_digest
+from dragoman.run.expect import fit_law
 from small_run import small_run
 
 
@@ -70,6 +73,34 @@ def test_a_finished_run_is_kept_and_known_from_then_on(own_table: Path) -> None:
     (own_table / "broken.json").write_text("{")
     (own_table / "other.json").write_text('{"version": 7}')
     assert len(known_curves()) == len(before) + 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"tokens": 0}, {"bleu": 1e9}, {"bleu": -1.0}, {"bleu": math.inf}, {"bleu": math.nan}]
+)
+def test_a_curve_of_others_that_cannot_be_is_passed_over(
+    own_table: Path, wrong: dict[str, float]
+) -> None:
+    before = known_curves()
+    curve = json.loads(before[-1].model_dump_json())
+    curve["points"][-1] |= wrong
+    own_table.mkdir(parents=True)
+    (own_table / "given.json").write_text(json.dumps(curve))
+    assert known_curves() == before
+    fit_law(known_curves())
+
+
+def test_a_run_that_began_with_weights_of_another_is_not_kept(
+    own_table: Path, tmp_path: Path
+) -> None:
+    run = RunDirectory(tmp_path / "tuned")
+    shutil.copytree(small_run().path, run.path)
+    keep(run)
+    assert len([*own_table.iterdir()]) == 1
+    shutil.rmtree(own_table)
+    (run.path / "origin.json").write_text("{}")
+    keep(run)
+    assert not own_table.exists()
 
 
 def test_the_table_may_be_switched_off(own_table: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from dragoman.base import units
 from dragoman.base.errors import CheckpointError, ConfigError, DragomanError
 from dragoman.base.files import disk_errors_named, read_regular, write_whole
 from dragoman.base.settings import Section
-from dragoman.builds.plan import FILE, BuildPlan, StageName
+from dragoman.builds.plan import FILE, STAGES, BuildPlan, StageName
 
 _FOLDER: Final = "stages"
 _CLOCK: Final = "clock.json"
@@ -90,8 +90,13 @@ class Clock:
 
 
 def forget_clock(directory: Path) -> None:
-    """Let the clock begin with the next command: nothing has been trained."""
+    """Let the clock begin with the next command: nothing has been trained. A stage that has begun
+    and not ended begins anew, too: its time was a share of that budget."""
     (directory / _CLOCK).unlink(missing_ok=True)
+    for name in STAGES:
+        stage = read_stage(directory, name)
+        if stage is not None and stage.ended is None:
+            _record(directory, name).unlink()
 
 
 @contextmanager
@@ -119,7 +124,7 @@ def digest_of(*parts: object) -> str:
 
 def read_stage(directory: Path, name: StageName) -> Stage | None:
     """The record of a stage; None if it has not begun. Raises CheckpointError if it is damaged."""
-    file = directory / _FOLDER / f"{name}.json"
+    file = _record(directory, name)
     try:
         return Stage.model_validate_json(read_regular(file, limit=_LONGEST))
     except FileNotFoundError:
@@ -130,12 +135,15 @@ def read_stage(directory: Path, name: StageName) -> Stage | None:
         ) from error
 
 
+def _record(directory: Path, name: StageName) -> Path:
+    return directory / _FOLDER / f"{name}.json"
+
+
 def save_stage(directory: Path, stage: Stage) -> Stage:
     """Write the record of a stage; returns it."""
     with disk_errors_named(directory):
         (directory / _FOLDER).mkdir(parents=True, exist_ok=True)
-        file = directory / _FOLDER / f"{stage.name}.json"
-        write_whole(file, stage.model_dump_json(indent=1))
+        write_whole(_record(directory, stage.name), stage.model_dump_json(indent=1))
     return stage
 
 

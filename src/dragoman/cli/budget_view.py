@@ -8,10 +8,11 @@ from rich.text import Text
 
 from dragoman.base import units
 from dragoman.base.terminal import open_console, plain_table
+from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.reading import read_facts
 from dragoman.run.budget import BudgetPlan
-from dragoman.run.choose import Candidate
+from dragoman.run.choose import VOCABULARY, Candidate, TextFacts
 from dragoman.run.expect import COVERED, Expected
 from dragoman.run.pilots import SHARE
 from dragoman.training.pace import read_budget
@@ -30,14 +31,15 @@ def print_plan(plan: BudgetPlan) -> None:
     for one in plan.choice.candidates:
         style = "bold" if one is best else ""
         table.add_row(*_row(one), "chosen" if one is best else one.why_not, style=style)
-    seconds = units.DURATION.text(plan.seconds_s)
-    if plan.place.price is not None:
-        seconds += f" ({plan.place.price.text(plan.seconds_s)})"
     training = units.DURATION.text(plan.training_s)
-    console.print(f"in {seconds}, of which about {training} for training:", table, "", sep="\n")
+    heading = f"in {_cost(plan, plan.seconds_s)}, of which about {training} for training:"
+    console.print(heading, table, "", sep="\n")
     for reason in (*_reasons(plan), *_pilots(plan)):
         console.print(Text(reason, style="dim"))
     console.print("", _doubts(plan), sep="\n")
+    if best.steps == best.recipe.train.max_steps and "train.max_steps" in plan.by_hand:
+        steps, takes = units.COUNT.text(best.steps), _cost(plan, plan.takes_s)
+        console.print(f"all of it takes about {takes}: the recipe sets {steps} steps")
     for words, (other, expected) in (("half", plan.half), ("twice", plan.twice)):
         console.print(f"{words} the time would buy {_bleu(expected)} BLEU ({other.name})")
 
@@ -48,6 +50,9 @@ def print_outcome(run: RunDirectory) -> None:
     used_s = None if budget is None else budget.used_s
     if budget is None or used_s is None:
         return
+    cost, most = (
+        budget.cost(until=budget.started + seconds_s) for seconds_s in (used_s, budget.seconds_s)
+    )
     facts = read_facts(run.path)
     scored = [one.bleu for one in facts.validations if one.bleu is not None]
     found = f", found {units.SCORE.text(max(scored))}" if scored else ""
@@ -57,13 +62,17 @@ def print_outcome(run: RunDirectory) -> None:
     console.print(f"dev BLEU: expected {expected} ({low} to {high}){found}")
     console.print(f"int8 export: {run.path / 'export' / 'ctranslate2-int8'}", soft_wrap=True)
     used = f"used {units.DURATION.text(used_s)} of {units.DURATION.text(budget.seconds_s)}"
-    if budget.price_per_hour is not None:
-        cost, most = (
-            units.money(budget.price_per_hour * seconds_s / 3600, currency=budget.currency)
-            for seconds_s in (used_s, budget.seconds_s)
-        )
-        used += f", {cost} of {most}"
+    if cost is not None and most is not None:
+        spent, planned = (units.money(x, currency=budget.currency) for x in (cost, most))
+        used += f", {spent} of {planned}"
     console.print(f"{used} ({units.SHARE.text(used_s / budget.seconds_s)})")
+
+
+def _cost(plan: BudgetPlan, seconds_s: float) -> str:
+    """So much time, with its price if that is known."""
+    price = plan.place.price
+    time = units.DURATION.text(seconds_s)
+    return time if price is None else f"{time} ({price.text(seconds_s)})"
 
 
 def _row(one: Candidate) -> tuple[str, ...]:
@@ -95,28 +104,39 @@ def _bleu(expected: Expected) -> str:
 def _reasons(plan: BudgetPlan) -> Iterator[str]:
     """Why the chosen one has these numbers, a line each; those that were set have no reason."""
     best, recipe = plan.choice.best, plan.choice.best.recipe
-    pairs, tokens = units.COUNT.text(plan.text.pairs), units.SHORT_COUNT.text(best.tokens)
+    tokens = units.SHORT_COUNT.text(best.tokens)
     on_gpu = "on a GPU" if recipe.train.precision == "bf16" else "without a GPU that has bf16"
     rate = units.LEARNING_RATE.text(recipe.schedule.peak_learning_rate)
-    batch = recipe.data.batch_tokens
+    batch = (recipe.data.batch_tokens or 0) * recipe.data.accumulate
     chosen = {
-        "corpus.subword.vocab_size": (
-            f"vocabulary of {units.COUNT.text(recipe.corpus.subword.vocab_size)}: "
-            f"25 x the square root of {pairs} pairs"
-        ),
-        "data.batch_tokens": f"batch of {units.COUNT.text(batch or 0)}: for {tokens} target tokens",
+        "corpus.subword.vocab_size": _vocabulary(recipe),
+        "data.batch_tokens": f"batch of {units.COUNT.text(batch)}: for {tokens} target tokens",
         "model.dropout": (
             f"dropout of {recipe.model.dropout:g}: the text is seen {best.epochs:.3g} times"
         ),
         "schedule.peak_learning_rate": f"peak rate of {rate}: 0.576 / {recipe.model.d_model}",
+        "optimizer.clip_norm": "gradients clipped to a norm of 1, as in the shipped curves",
         "schedule.kind": "a straight line to zero, over all steps that fit",
         "train.precision": f"{recipe.train.precision}: {on_gpu}",
         "train.ema_decay": "a moving average of the weights, over a hundredth of the steps",
     }
     for key, reason in chosen.items():
         yield f"{key} is set" if key in plan.by_hand else reason
+    if recipe.train.compile and "train.compile" not in plan.by_hand:
+        yield "torch.compile: on a GPU, from half an hour on"
     if plan.place.hosts is not None and "distributed.strategy" not in plan.by_hand:
         yield "strategy auto: measured when they train"
+
+
+def _vocabulary(recipe: Recipe) -> str:
+    """The reason of the vocabulary: it is chosen before the pairs are counted."""
+    pieces, pairs = recipe.corpus.subword.vocab_size, TextFacts.guessed(recipe).pairs
+    least, most = VOCABULARY
+    limits = {least: ", at least that", most: ", at most that"}
+    return (
+        f"vocabulary of {units.COUNT.text(pieces)}{limits.get(pieces, '')}: 25 x the square root "
+        f"of about {units.COUNT.text(pairs)} pairs, by the size of the files"
+    )
 
 
 def _pilots(plan: BudgetPlan) -> Iterator[str]:

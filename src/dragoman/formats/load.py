@@ -31,7 +31,7 @@ from dragoman.inference.translation import (
 )
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe, digest
-from dragoman.recipe.run_directory import RunDirectory
+from dragoman.recipe.run_directory import ORIGIN_FILE, RunDirectory
 from dragoman.training.checkpoint import (
     CheckpointStore,
     TrainState,
@@ -41,8 +41,6 @@ from dragoman.training.checkpoint import (
     weights_file,
 )
 
-ORIGIN_FILE: Final = "origin.json"
-"""In a run's directory: the origin of its weights before the first step."""
 _SHAPE: Final = (
     "d_model", "num_heads", "d_ffn", "encoder_layers", "decoder_layers", "norm", "activation",
     "tied_embeddings", "attention_bias", "positions", "first_position", "scaled_embeddings",

@@ -30,6 +30,8 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe, digest, dump_toml, load_recipe
 from dragoman.telemetry.events import event_file
 
+ORIGIN_FILE: Final = "origin.json"
+"""In a run's directory: the origin of its weights before the first step."""
 PREPARE_EVENTS: Final = "prepare.jsonl"
 """In the folder of events: what happened while the corpus of the run was prepared."""
 _DIGEST_CHARACTERS: Final = 8

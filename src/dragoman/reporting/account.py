@@ -20,6 +20,7 @@ from dragoman.reporting.cost import (
 from dragoman.reporting.facts import Facts, summed
 from dragoman.reporting.pauses import paused_s
 from dragoman.reporting.verdict import Evidence, Verdict, evidence, in_words
+from dragoman.training.pace import Budget
 
 _KIB = 1024
 _NO_CHECKPOINT = (in_words("checkpoints of the run's directory", "none is whole"),)
@@ -204,6 +205,8 @@ def cost(facts: Facts) -> Verdict:
     elif last is not None and (price := price_per_hour(facts, last)) is not None:
         text = units.money(price.amount, currency=price.currency)
         rows.append(Evidence("price of all machines an hour", price.amount, text))
+    if facts.budget is not None and facts.budget.finished is not None:
+        rows += _whole_budget(facts.budget, facts.budget.finished)
     says, remedy = _cost_says(facts, hours)
     return Verdict(
         key="cost",
@@ -215,6 +218,14 @@ def cost(facts: Facts) -> Verdict:
         "counted.",
         remedy=remedy,
     )
+
+
+def _whole_budget(budget: Budget, finished: float) -> Iterator[Evidence]:
+    """Time and money from the first command to the export: more than the training took."""
+    used_s, amount = finished - budget.started, budget.cost(until=finished)
+    yield evidence("with preparation, restarts, scores and export", units.DURATION, used_s)
+    if amount is not None:
+        yield Evidence("its cost", amount, units.money(amount, currency=budget.currency))
 
 
 def _cost_says(facts: Facts, hours: float | None) -> tuple[str, str]:

@@ -18,6 +18,7 @@ from dragoman.reporting.imported import ImportedRun
 from dragoman.telemetry.events import DeviceMeasured, LinkChanged, NetworkSampled
 from dragoman.telemetry.host import HourlyPrice
 from dragoman.telemetry.session import Session
+from dragoman.training.pace import Budget
 
 _ENDINGS = {
     "max_steps": "finished",
@@ -462,6 +463,8 @@ class Facts:
     """The price of each machine by its name, from hosts.json."""
     recorded_hosts: int | None = None
     """How many hosts `train --hosts` wrote down, if their slots are as many as there are ranks."""
+    budget: Budget | None = None
+    """The budget that all of the run had, with preparation, scores and export."""
     problems: tuple[str, ...] = ()
     """Faults of the evidence itself: torn lines, missing ranks, clocks that differ."""
     lives: tuple[Facts, ...] = ()

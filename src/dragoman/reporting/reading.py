@@ -33,6 +33,7 @@ from dragoman.telemetry.host import HourlyPrice
 from dragoman.telemetry.session import Session, read_session
 from dragoman.training.durable import step_directories
 from dragoman.training.inventory import take_inventory
+from dragoman.training.pace import Budget, read_budget
 
 _CLOCKS_DIFFER_S = 5.0
 _MOST_RANKS = 10_000
@@ -48,6 +49,7 @@ class Records:
     prepare_s: float | None = None
     hosts: Hosts | None = None
     """The hosts of its last training, if `train --hosts` ran it."""
+    budget: Budget | None = None
     problems: tuple[str, ...] = ()
 
     @classmethod
@@ -59,6 +61,7 @@ class Records:
             _whole(directory / "recipe.toml", lambda path: load_recipe(str(path), []), problems),
             prepare_s(directory / "events"),
             _hosts(directory, problems),
+            _budget(directory, problems),
             tuple(problems),
         )
 
@@ -138,6 +141,7 @@ def combine(
         manifest=records.manifest,
         recipe=recipe,
         recorded_hosts=_recorded_hosts(records.hosts, known.world_size),
+        budget=records.budget,
     )
     found = replace(found, price=price, host_prices=_host_prices(records.hosts, found))
     found = with_measured(found, files)
@@ -266,6 +270,14 @@ def _hosts(directory: Path, problems: list[str]) -> Hosts | None:
         return recorded_hosts(directory)
     except CheckpointError as error:
         problems.append(f"{error.place}: cannot be read: the prices of its hosts are not known")
+        return None
+
+
+def _budget(directory: Path, problems: list[str]) -> Budget | None:
+    try:
+        return read_budget(directory)
+    except CheckpointError as error:
+        problems.append(f"{error.place}: cannot be read: the cost of all is not known")
         return None
 
 

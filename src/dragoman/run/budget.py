@@ -21,11 +21,18 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.base import units
-from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, MachineError
+from dragoman.base.errors import (
+    CheckpointError,
+    ConfigError,
+    CorpusError,
+    DivergenceError,
+    MachineError,
+)
 from dragoman.base.files import disk_errors_named, read_regular, write_whole
 from dragoman.cluster.hosts import Hosts, is_this_machine, load_hosts
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import OnProgress
+from dragoman.corpus.sources import Sources
 from dragoman.recipe.budget import filled, keys_set
 from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import RunDirectory
@@ -41,7 +48,7 @@ from dragoman.run.choose import (
     vocabulary,
 )
 from dragoman.run.curves import Curve, curve_of, known_curves, source_of
-from dragoman.run.expect import Expected, fit_law
+from dragoman.run.expect import Expected, Law, fit_law
 from dragoman.run.lengths import (
     AIM,
     EXPORT_S,
@@ -73,7 +80,7 @@ _STARTS: Final = 2
 _LEAST_START_S: Final = 4.0
 """A process needs at least so long before its first step, even if its imports are timed as less."""
 _FETCH_S: Final = 15.0
-"""Time to end the work on hosts and to copy the last checkpoint here."""
+"""Time to end the work on hosts and to copy the last checkpoint of a small model here."""
 _SHORTEST_S: Final = 10.0
 """The shortest training, until the time of a step is known."""
 _LONGEST_RECORD: Final = 1 << 16
@@ -96,7 +103,8 @@ class Place:
     """Where a budget is spent.
 
     ranks: on this machine; None: one for each GPU, or one. hosts: other machines in place of this
-    one, and file, how they were given. price: of all machines together; None if it is not known.
+    one. file: how these, or this machine's price, were given. price: of all machines together; None
+    if it is not known.
     """
 
     ranks: int | None = None
@@ -114,7 +122,7 @@ class Place:
         if hosts.price_per_hour is not None:
             price = HourlyPrice(hosts.price_per_hour, hosts.currency)
         if is_this_machine(hosts):
-            return cls(ranks or hosts.host[0].ranks, price=price)
+            return cls(ranks or hosts.host[0].ranks, file=file, price=price)
         if ranks is not None:
             raise ConfigError(
                 "cannot be given with --hosts, which sets the ranks of each host",
@@ -129,7 +137,7 @@ class BudgetPlan:
     """The training that was chosen for a budget.
 
     recipe: with all that was chosen but the lengths. training_s: for steps and validations. half,
-    twice: the choice for half and for twice the time of training. start_s: seconds until a process
+    twice: the choice for half and for twice the budget. start_s: seconds until a process
     has begun, which is to import PyTorch. pilots: that may decide, None if there is nothing to
     decide; piloted: those that were made.
     """
@@ -146,6 +154,12 @@ class BudgetPlan:
     start_s: float
     pilots: Pilots | None = None
     piloted: tuple[Piloted, ...] = ()
+
+    @property
+    def takes_s(self) -> float:
+        """Seconds that all of it takes: the budget, or less if the recipe sets few steps."""
+        unused_s = self.training_s - min(self.choice.best.training_s, self.training_s)
+        return self.seconds_s - unused_s / (AIM - _OUTSIDE_SHARE)
 
 
 def plan_budget(
@@ -209,9 +223,11 @@ def run_in_budget(
             )
         by_hand = keys_set(recipe)
         recipe = vocabulary(recipe, by_hand=by_hand)
-        with show or nullcontext() as progress:
-            shards = steps.prepare(recipe, directory=prepared, workers=workers, progress=progress)
         try:
+            with show or nullcontext() as progress:
+                shards = steps.prepare(
+                    recipe, directory=prepared, workers=workers, progress=progress
+                )
             plan = _plan(
                 recipe,
                 seconds_s,
@@ -226,7 +242,7 @@ def run_in_budget(
             directory = RunDirectory.create(
                 chosen, prepared=shards, runs=runs, fill=lambda draft: budget.save(draft.path)
             )
-        except ConfigError:  # nothing has begun: the clock starts with the next command
+        except (ConfigError, CorpusError):  # nothing has begun: the next command starts the clock
             _start_record(recipe, asked, runs).unlink(missing_ok=True)
             raise
         _start_record(recipe, asked, runs).unlink(missing_ok=True)
@@ -245,6 +261,10 @@ def _finish(
     assert budget is not None
     if budget.finished is not None:
         return directory
+    priced = _at_price(budget, place)
+    if priced != budget:
+        priced.save(directory.path)
+    budget = priced
     if time.time() < budget.aim or not _has_checkpoint(directory):
         if place.hosts is not None:
             steps.train_on(place.hosts, directory, tell=tell, listeners=listeners)
@@ -257,6 +277,21 @@ def _finish(
     _export(directory)
     budget.model_copy(update={"finished": time.time()}).save(directory.path)
     return directory
+
+
+def _at_price(budget: Budget, place: Place) -> Budget:
+    """The budget of a run that goes on at the price of this place; what it has cost stays."""
+    price = place.price
+    if price is None or (price.amount, price.currency) == (budget.price_per_hour, budget.currency):
+        return budget
+    if budget.price_per_hour is not None and price.currency != budget.currency:
+        raise ConfigError(
+            f"its hosts are paid in {price.currency}, and what the run has cost in "
+            f"{budget.currency}",
+            place=place.file,
+            remedy=f"give the prices in {budget.currency}, too",
+        )
+    return budget.at_price(price.amount, price.currency, now=time.time())
 
 
 @contextmanager
@@ -287,9 +322,11 @@ def _plan(
     import dragoman.run.speed  # noqa: F401 - as a process does when it begins: it imports torch
 
     start_s = max(time.monotonic() - began, _LEAST_START_S)
-    training_s = (AIM - _OUTSIDE_SHARE) * seconds_s - gone_s - EXPORT_S
+    # Ranks begin to train, and begin again to score.
+    fixed_s = gone_s + EXPORT_S + 2 * _starts(place) * start_s
+    training_s = (AIM - _OUTSIDE_SHARE) * seconds_s - fixed_s
     if training_s <= 0:
-        needed_s = (gone_s + EXPORT_S + _SHORTEST_S) / (AIM - _OUTSIDE_SHARE)
+        needed_s = (fixed_s + _SHORTEST_S) / (AIM - _OUTSIDE_SHARE)
         raise TooSmallError(seconds_s, needed_s=needed_s)
     if place.hosts is not None:
         recipe = filled(recipe, {"distributed.strategy": "auto"}, by_hand=by_hand)
@@ -299,9 +336,9 @@ def _plan(
     most = choice.best.recipe.train.max_steps if "train.max_steps" in by_hand else _LEAST_STEPS
     if choice.best.steps < min(_LEAST_STEPS, most):
         enough_s = training_s * _LEAST_STEPS / max(choice.best.steps, 1)
-        needed_s = (gone_s + EXPORT_S + enough_s) / (AIM - _OUTSIDE_SHARE)
+        needed_s = (fixed_s + enough_s) / (AIM - _OUTSIDE_SHARE)
         raise TooSmallError(seconds_s, needed_s=needed_s)
-    half, twice = (at_other_budget(choice, text, law, factor=factor) for factor in (0.5, 2.0))
+    half, twice = half_and_twice(choice, text, law, training_s=training_s, seconds_s=seconds_s)
     return BudgetPlan(
         seconds_s,
         choice.best.recipe,
@@ -317,6 +354,25 @@ def _plan(
         None
         if place.hosts is not None or "train.max_steps" in by_hand
         else plan_pilots(choice, text, law, training_s=training_s),
+    )
+
+
+def _starts(place: Place) -> int:
+    """Processes that begin one after the other before ranks do something here."""
+    from dragoman.run.worker import default_ranks  # imports torch
+
+    ranks = place.ranks or default_ranks()
+    return _STARTS if ranks > 1 and place.hosts is None else 0
+
+
+def half_and_twice(
+    choice: Choice, text: TextFacts, law: Law, *, training_s: float, seconds_s: float
+) -> tuple[tuple[Candidate, Expected], tuple[Candidate, Expected]]:
+    """The choices for half and for twice a budget: preparation and export take as long in each."""
+    more_s = (AIM - _OUTSIDE_SHARE) * seconds_s
+    return (
+        at_other_budget(choice, text, law, training_s=max(training_s - more_s / 2, 1.0)),
+        at_other_budget(choice, text, law, training_s=training_s + more_s),
     )
 
 
@@ -350,7 +406,11 @@ def _with_pilots(
 
     def train(one: Candidate, seconds_s: float) -> tuple[float, float]:
         tell(f"pilot: {one.name}, for {units.DURATION.text(seconds_s)}")
-        curve = _pilot(plan, one, seconds_s, shards, folder)
+        try:
+            curve = _pilot(plan, one, seconds_s, shards, folder)
+        except DivergenceError as error:
+            tell(f"pilot: {one.name}: {error.problem}")
+            return one.tokens_per_s * seconds_s, 0.0
         curves.append(curve)
         return curve.end.tokens, curve.end.bleu or 0.0
 
@@ -369,7 +429,9 @@ def _with_pilots(
         piloted={one.name for one in piloted},
         time_share=training_s / plan.training_s,
     )
-    half, twice = (at_other_budget(choice, plan.text, law, factor=factor) for factor in (0.5, 2.0))
+    half, twice = half_and_twice(
+        choice, plan.text, law, training_s=training_s, seconds_s=plan.seconds_s
+    )
     return replace(
         plan,
         recipe=choice.best.recipe,
@@ -448,13 +510,29 @@ def _asked(recipe: Recipe, seconds_s: float) -> str:
 
 
 def _begun(recipe: Recipe, asked: str, runs: Path) -> RunDirectory | None:
-    """The newest run that was begun with this recipe and this budget."""
+    """The newest run that was begun with this recipe and this budget, on the text as it is now."""
     found = sorted(path.parent for path in runs.glob(f"{recipe.name}-*/{BUDGET_FILE}"))
     for path in reversed(found):
         budget = read_budget(path)
         if budget is not None and budget.asked == asked:
-            return RunDirectory.open(path)
+            run = RunDirectory.open(path)
+            return run if _is_of_this_text(run) else None
     return None
+
+
+def _is_of_this_text(run: RunDirectory) -> bool:
+    """Whether the files of text are as they were when the run began, as far as they are there.
+
+    Named corpora do not change, and are not fetched for this.
+    """
+    corpus = run.recipe().corpus
+    if any(entry.mtdata for entry in (*corpus.train, *corpus.valid, *corpus.test)):
+        return True
+    try:
+        sources = Sources(corpus, downloads=run.path)
+    except CorpusError:
+        return True  # it needs its shards alone
+    return sources.match(Manifest.load(run.path))
 
 
 def _started(recipe: Recipe, asked: str, runs: Path, *, now: float, fresh: bool) -> float:
@@ -477,7 +555,7 @@ def _start_record(recipe: Recipe, asked: str, runs: Path) -> Path:
 
 def _fitted(plan: BudgetPlan, shards: Path, asked: str, started: float) -> tuple[Recipe, Budget]:
     """The recipe with the lengths that fit by real steps on the real text, and its budget."""
-    from dragoman.run.speed import Speed, measure_training  # imports torch
+    from dragoman.run.speed import Speed, last_copy_s, measure_training  # imports torch
     from dragoman.run.worker import default_ranks
 
     recipe, seconds_s, place, by_hand = plan.recipe, plan.seconds_s, plan.place, plan.by_hand
@@ -495,9 +573,9 @@ def _fitted(plan: BudgetPlan, shards: Path, asked: str, started: float) -> tuple
     after = After.of(recipe, manifest)
     if place.hosts is not None:  # the work after the training is done here
         search_here_s = expected_search_s(recipe, manifest, tokens_per_s=here.tokens_per_s)
-        after = After(after.seconds_s + _FETCH_S + after.searches * search_here_s, 0.0)
-    starts = _STARTS if ranks > 1 and place.hosts is None else 0
-    # Ranks begin to train, and begin again to score.
+        fetch_s = max(_FETCH_S, last_copy_s(recipe, file=place.file))
+        after = After(after.seconds_s + fetch_s + after.searches * search_here_s, 0.0)
+    starts = _starts(place)
     outside_s = after.seconds_s + after.searches * search_s + 2 * starts * plan.start_s
     gone_s = time.time() - started
     left_s = AIM * seconds_s - gone_s - outside_s

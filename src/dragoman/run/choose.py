@@ -37,6 +37,8 @@ PAIR_BYTES: Final = 150
 """Length of a typical pair of sentences, both sides."""
 _PIECE_BYTES: Final = 4.5
 """Length of a typical piece of text."""
+VOCABULARY: Final = (200, 32_000)
+"""Pieces at least and at most."""
 _UNKNOWN_PAIRS: Final = 1_000_000
 """If the text is not here yet."""
 _ALIKE: Final = 0.03
@@ -105,9 +107,10 @@ class Machine:
 class Candidate:
     """One size, with all that follows from it.
 
-    tokens: of the target, that it sees in the time. is_timed: whether its steps were; else its
-    speed is that of the size before, by the arithmetic of both. fits: into the memory. why_not: why
-    another one is better; "" for the chosen one.
+    tokens: of the target, that it sees in the time. most_tokens: those of the steps that the recipe
+    sets. is_timed: whether its steps were; else its speed is that of the size before, by the
+    arithmetic of both. fits: into the memory. why_not: why another one is better; "" for the chosen
+    one.
     """
 
     name: str
@@ -117,9 +120,15 @@ class Candidate:
     steps: int
     epochs: float
     expected: Expected
+    most_tokens: float = math.inf
     is_timed: bool = True
     fits: bool = True
     why_not: str = ""
+
+    @property
+    def training_s(self) -> float:
+        """Seconds that it trains."""
+        return self.tokens / self.tokens_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +140,10 @@ class Choice:
 
 
 def vocabulary(recipe: Recipe, *, by_hand: frozenset[str]) -> Recipe:
-    """The recipe with a vocabulary that suits the size of its text."""
+    """The recipe with a vocabulary that suits the size of its text, as its files tell it."""
     pairs = TextFacts.guessed(recipe).pairs
-    pieces = min(max(round(25 * math.sqrt(pairs) / 100) * 100, 200), 32_000)
+    least, most = VOCABULARY
+    pieces = min(max(round(25 * math.sqrt(pairs) / 100) * 100, least), most)
     return filled(recipe, {"corpus.subword.vocab_size": pieces}, by_hand=by_hand)
 
 
@@ -216,11 +226,11 @@ def _judged(found: Sequence[Candidate], best: Candidate, piloted: Collection[str
 
 
 def at_other_budget(
-    choice: Choice, text: TextFacts, law: Law, *, factor: float
+    choice: Choice, text: TextFacts, law: Law, *, training_s: float
 ) -> tuple[Candidate, Expected]:
-    """The best candidate if the time of training is multiplied by a factor, and its BLEU."""
+    """The best candidate if so many seconds are there for training, and its BLEU."""
     expected = [
-        (one, _expected(law, text, one.recipe, factor * one.tokens))
+        (one, _expected(law, text, one.recipe, min(training_s * one.tokens_per_s, one.most_tokens)))
         for one in choice.candidates
         if one.fits
     ]
@@ -255,14 +265,18 @@ class _Search:
 
     def candidate(self, name: str, recipe: Recipe, tokens_per_s: float) -> Candidate:
         """A model of this size that trains so fast, with all that follows from that."""
-        tokens = tokens_per_s * self.training_s
-        values = self.rules(recipe, tokens)
-        recipe = filled(recipe, values, by_hand=self.by_hand)
-        tokens_per_step = estimate(recipe).target_tokens_per_update
-        steps = int(tokens / tokens_per_step)
-        if "train.max_steps" in self.by_hand and steps > recipe.train.max_steps:
-            steps = recipe.train.max_steps
-            tokens = float(steps * tokens_per_step)
+        tokens = in_time = tokens_per_s * self.training_s
+        while True:
+            recipe = filled(recipe, self.rules(recipe, tokens), by_hand=self.by_hand)
+            tokens_per_step = self.tokens_per_step(recipe)
+            steps, most_tokens = int(in_time / tokens_per_step), math.inf
+            if "train.max_steps" in self.by_hand:
+                steps = min(steps, recipe.train.max_steps)
+                most_tokens = recipe.train.max_steps * tokens_per_step
+            seen = min(in_time, most_tokens)
+            if seen >= tokens:
+                break
+            tokens = seen  # fewer than thought: the batch becomes smaller, and they with it
         return Candidate(
             name=name,
             recipe=recipe,
@@ -271,17 +285,25 @@ class _Search:
             steps=steps,
             epochs=tokens / self.text.epoch_tokens,
             expected=_expected(self.law, self.text, recipe, tokens),
+            most_tokens=most_tokens,
             fits=estimate(recipe).memory.total_bytes <= self.machine.memory_bytes,
         )
+
+    def tokens_per_step(self, recipe: Recipe) -> float:
+        """Target tokens of an update, with sentences of this text if its batch counts these."""
+        sentences = recipe.data.batch_sentences
+        if sentences is None:
+            return estimate(recipe).target_tokens_per_update
+        return sentences * recipe.data.accumulate * self.text.epoch_tokens / self.text.pairs
 
     def rules(self, recipe: Recipe, tokens: float) -> dict[str, Any]:
         """The settings that follow from the size and the length of a run, by their keys."""
         epochs = tokens / self.text.epoch_tokens
         on_gpu = self.machine.on_gpu
         least, most = _GPU_BATCH if on_gpu else _CPU_BATCH
-        batch = 2048 * (tokens / 3e6) ** 0.4
+        batch = min(max(2048 * (tokens / 3e6) ** 0.4, least), most) / recipe.data.accumulate
         return {
-            "data.batch_tokens": min(max(round(batch / 256) * 256, least), most),
+            "data.batch_tokens": max(round(batch / 256), 1) * 256,
             "schedule.peak_learning_rate": float(f"{0.576 / recipe.model.d_model:.3g}"),
             "model.dropout": 0.1 if epochs < 8 else 0.2 if epochs < 30 else 0.3,
             "optimizer.clip_norm": 1.0,

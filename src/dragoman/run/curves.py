@@ -22,7 +22,7 @@ from dragoman.base.files import read_regular, write_whole
 from dragoman.base.settings import Section
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe
-from dragoman.recipe.run_directory import RunDirectory
+from dragoman.recipe.run_directory import ORIGIN_FILE, RunDirectory
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.reading import read_facts
 
@@ -32,11 +32,12 @@ _SHIPPED: Final = "shipped_curves.json"
 
 
 class Point(Section):
-    """One validation. tokens: of the target, seen until then; dev_loss: nats per target token."""
+    """One validation. tokens: of the target, seen until then; dev_loss: nats per target token;
+    bleu: perfect ones are a little above 100, as they are rounded."""
 
-    tokens: int = Field(ge=0)
+    tokens: int = Field(ge=1)
     dev_loss: float | None
-    bleu: float | None
+    bleu: float | None = Field(ge=0.0, le=100.1)
     bleu_low: float | None = None
     bleu_high: float | None = None
 
@@ -140,10 +141,11 @@ def source_of(run: RunDirectory) -> str:
 def keep(run: RunDirectory) -> None:
     """Add a finished run to the local table.
 
-    A table that cannot be written to, or a run whose records cannot be read, is no error.
+    A run that began with the weights of another model is not added. A table that cannot be written
+    to, or a run whose records cannot be read, is no error.
     """
     folder = table()
-    if folder is None:
+    if folder is None or (run.path / ORIGIN_FILE).exists():
         return
     with suppress(OSError, DragomanError):
         curve = curve_of(run, source=source_of(run))

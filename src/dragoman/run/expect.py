@@ -47,6 +47,8 @@ LEAST_BLEU: Final = 8.0
 the law does not hold before."""
 _BEYOND: Final = 2.0
 """A figure further from all measured ones than this factor is called a guess."""
+_LEAST_LOG: Final = -600.0
+"""exp of less is 0, and models are compared by the logarithm of their BLEU."""
 LEAST_ERROR: Final = 0.06
 """Error of ln BLEU: runs with other seeds, batches or dev pairs differ by so much."""
 
@@ -113,7 +115,7 @@ class Law:
         middle = float(shares @ levels) - self.lacking(weights, tokens, epoch_tokens)
         half = error * (_T_90[self.degrees - 1] if self.degrees <= len(_T_90) else _MANY)
         return Expected(
-            bleu=math.exp(middle),
+            bleu=math.exp(max(middle, _LEAST_LOG)),
             low=math.exp(middle - half),
             high=min(100.0, math.exp(middle + half)),
             own=own,

@@ -92,8 +92,11 @@ def lengths(
 
     left_s: for training with all its validations. most_steps: if the recipe sets them.
     """
+    needed_s = left_s
+    if most_steps is not None:
+        needed_s = min(left_s, most_steps * step_s / (1 - VALIDATIONS_SHARE))
     count = min(
-        max(int(VALIDATIONS_SHARE * left_s / validation_s), _LEAST_VALIDATIONS), _MOST_VALIDATIONS
+        max(int(VALIDATIONS_SHARE * needed_s / validation_s), _LEAST_VALIDATIONS), _MOST_VALIDATIONS
     )
     steps = max(1, int((left_s - count * validation_s) / step_s))
     steps = min(steps, most_steps or steps)
@@ -107,5 +110,5 @@ def lengths(
         "schedule.kind": "linear",
         "schedule.warmup_steps": min(_MOST_WARMUP, max(1, int(_WARMUP_SHARE * steps))),
         "checkpoint.every_steps": every,
-        "checkpoint.every_minutes": round(max(left_s / _SAVES, _LEAST_SAVE_S) / 60, 3),
+        "checkpoint.every_minutes": round(max(needed_s / _SAVES, _LEAST_SAVE_S) / 60, 3),
     }

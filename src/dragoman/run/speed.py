@@ -25,6 +25,8 @@ from dragoman.telemetry.host import memory_bytes
 from dragoman.training.step_rate import time_steps
 
 _CPU_TOKENS: Final = 1024
+_CHECKPOINT_BYTES: Final = 16
+"""For each weight: itself, its moving average and Adam's two averages, in fp32."""
 _WITHOUT_BF16: Final = {"p100", "v100", "t4"}
 _UNKNOWN_BYTES: Final = 10**15
 _GPU_TOKENS: Final = 16_384
@@ -79,6 +81,13 @@ def these_hosts(hosts: Hosts, *, file: str) -> Machine:
         return plan.workload.target_tokens_per_step / plan.chosen.prediction.step_s
 
     return Machine(on_gpu, has_bf16, _UNKNOWN_BYTES, tokens_per_s)
+
+
+def last_copy_s(recipe: Recipe, *, file: str) -> float:
+    """Seconds to copy the last checkpoint from the hosts, at the rate that doctor has measured
+    between them."""
+    plan = plan_recipe(recipe, PlanRequest(hosts=file))
+    return plan.workload.num_parameters * _CHECKPOINT_BYTES / plan.cluster.link.bytes_per_s
 
 
 def this_machine(*, ranks: int, vocab_size: int, at_most_s: float) -> Machine:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pydantic import Field, ValidationError
 
@@ -72,6 +72,10 @@ class Budget(Section):
     price_per_hour: float | None = None
     """The price of all machines together; None if it is not known."""
     currency: str = ""
+    paid: float = Field(default=0.0, ge=0.0)
+    """What it has cost before `priced_from`, at other prices."""
+    priced_from: float | None = None
+    """Since when the price counts; None: from the first command on."""
     finished: float | None = None
     """When the export was done, UTC seconds since 1970."""
 
@@ -84,6 +88,20 @@ class Budget(Section):
     def aim(self) -> float:
         """When all is to be done, UTC seconds since 1970."""
         return self.started + self.aim_s
+
+    def cost(self, *, until: float) -> float | None:
+        """The cost of the time until a moment, UTC seconds since 1970; None without a price."""
+        if self.price_per_hour is None:
+            return None
+        since = self.started if self.priced_from is None else self.priced_from
+        return self.paid + self.price_per_hour * (until - since) / 3600
+
+    def at_price(self, per_hour: float, currency: str, *, now: float) -> Budget:
+        """The same for a run that goes on at a price; what it has cost by now stays."""
+        changes: dict[str, Any] = {"price_per_hour": per_hour, "currency": currency}
+        if self.price_per_hour is not None:
+            changes |= {"paid": self.cost(until=now), "priced_from": now}
+        return self.model_copy(update=changes)
 
     def with_starts(self, start_s: float) -> Budget:
         """The same if a process takes so long to begin: mostly it imports PyTorch."""

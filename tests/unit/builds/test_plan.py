@@ -10,7 +10,7 @@ import pytest
 from dragoman.base.errors import ConfigError
 from dragoman.builds.plan import BuildPlan, PlannedCorpus, PlannedStage, parse_pair, read_plan
 from dragoman.builds.report import rows
-from dragoman.builds.stages import Clock, OverError, Stage, Stages, read_stage
+from dragoman.builds.stages import Clock, OverError, Stage, Stages, forget_clock, read_stage
 from dragoman.telemetry.host import HourlyPrice
 
 
@@ -108,6 +108,24 @@ def test_a_stage_that_was_killed_keeps_its_time_unless_it_has_nothing_to_show(
     record.write_text(late.model_copy(update={"started": time.time() - 900}).model_dump_json())
     again = stages.do("train", "b", seen, has_begun=lambda: False)
     assert again.facts["started"] == pytest.approx(time.time(), abs=30)
+
+
+def test_a_stage_that_was_too_short_gets_the_time_of_the_next_budget(tmp_path: Path) -> None:
+    def too_short(_: Stage) -> dict[str, int]:
+        raise KeyboardInterrupt
+
+    def seen(stage: Stage) -> dict[str, float]:
+        return {"seconds_s": stage.seconds_s}
+
+    short = Stages(tmp_path, plan(), Clock.of(tmp_path, 100.0, began=time.time()), lambda _: None)
+    fetched = short.do("fetch", "a", seen)
+    with pytest.raises(KeyboardInterrupt):
+        short.do("train", "a", too_short)
+    forget_clock(tmp_path)
+    clock = Clock.of(tmp_path, 1000.0, began=time.time())
+    long = Stages(tmp_path, plan(budget="1000s"), clock, lambda _: None)
+    assert long.do("train", "a", seen).facts["seconds_s"] == pytest.approx(999, abs=5)
+    assert long.do("fetch", "a", seen) == fetched
 
 
 def test_no_stage_begins_after_the_budget(tmp_path: Path) -> None:

@@ -194,6 +194,17 @@ def test_processes_take_as_long_to_begin_again() -> None:
     assert budget.model_copy(update={"starts": 2}).with_starts(6.0).after_s == 16.0
 
 
+def test_each_price_counts_for_its_own_time() -> None:
+    budget = budget_of(7200.0).model_copy(update={"started": 1000.0})
+    assert budget.cost(until=4600.0) is None
+    priced = budget.at_price(3.0, "USD", now=2800.0)
+    assert priced.cost(until=4600.0) == pytest.approx(3.0), "the price of all of the time"
+    dearer = priced.at_price(5.0, "USD", now=2800.0)
+    assert dearer.cost(until=4600.0) == pytest.approx(3.0 / 2 + 5.0 / 2)
+    cheaper = dearer.at_price(1.0, "USD", now=4600.0)
+    assert cheaper.cost(until=8200.0) == pytest.approx(4.0 + 1.0)
+
+
 def test_a_budget_is_kept_with_the_run(tmp_path: Path) -> None:
     assert read_budget(tmp_path) is None
     budget = budget_of(60.0)

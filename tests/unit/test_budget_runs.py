@@ -1,0 +1,160 @@
+"""Which run a budget goes on with, and what its clock begins with; nothing is trained."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.recipe.recipe import Recipe, dump_toml, load_recipe
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.run import budget as budgets
+from dragoman.run import run as steps
+from dragoman.run.budget import Place, TooSmallError, plan_budget, run_in_budget
+from dragoman.run.speed import last_copy_s
+from dragoman.telemetry.host import HourlyPrice
+from dragoman.training.pace import Budget, read_budget
+from small_run import small_run
+
+SECONDS = 60.0
+
+
+class PreparedError(Exception):
+    """A new run begins: its text is to be prepared."""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
+    """The recipe of the small run, with its text in a folder of its own."""
+    folder = small_run().path.parents[1]
+    for path in folder.iterdir():
+        if path.is_file():
+            shutil.copy2(path, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return load_recipe(tmp_path / "small.toml")
+
+
+def go_on(recipe: Recipe, place: Place | None = None) -> RunDirectory:
+    return run_in_budget(
+        recipe,
+        SECONDS,
+        place or Place(ranks=1),
+        runs=Path("runs"),
+        workers=1,
+        tell_plan=lambda _: None,
+        tell=lambda _: None,
+    )
+
+
+@pytest.fixture
+def begun(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    """A run of that recipe and budget whose record says that all is done."""
+    asked: list[str] = []
+
+    def started(_recipe: Recipe, digest: str, *_: object, **__: object) -> float:
+        asked.append(digest)
+        raise PreparedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(budgets, "_started", started)
+        with pytest.raises(PreparedError):
+            go_on(recipe)
+    run = RunDirectory(Path("runs") / small_run().path.name)
+    shutil.copytree(small_run().path, run.path)
+    run.recipe_file.write_text(dump_toml(recipe))
+    budget = Budget(
+        asked=asked[0],
+        started=1000.0,
+        seconds_s=SECONDS,
+        aim_s=58.0,
+        validation_s=1.0,
+        search_s=0.5,
+        after_s=4.0,
+        after_searches=2.0,
+        expected_bleu=20.0,
+        expected_bleu_low=10.0,
+        expected_bleu_high=30.0,
+        price_per_hour=3.0,
+        currency="USD",
+        finished=1058.0,
+    )
+    budget.save(run.path)
+    return run
+
+
+def test_what_is_done_is_left_alone_unless_its_text_is_another(
+    recipe: Recipe, begun: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(*_: object, **__: object) -> Path:
+        raise PreparedError
+
+    monkeypatch.setattr(steps, "prepare", prepare)
+    assert go_on(recipe).path == begun.path
+    text = Path("train.en")
+    content = text.read_bytes()
+    text.write_bytes(content)  # only its time is another
+    assert go_on(recipe).path == begun.path
+    text.unlink()  # shards are enough
+    assert go_on(recipe).path == begun.path
+    text.write_bytes(content.replace(b"the", b"teh"))
+    with pytest.raises(PreparedError):
+        go_on(recipe)
+
+
+def test_text_that_cannot_be_prepared_starts_no_clock(recipe: Recipe) -> None:
+    text = Path("valid.de")
+    content = text.read_bytes()
+    text.unlink()
+    with pytest.raises(CorpusError, match=r"valid\.de: does not exist"):
+        go_on(recipe)
+    assert not [*Path("runs").iterdir()]
+    text.write_bytes(b"\xff\xfe\n" + content)
+    with pytest.raises(CorpusError):
+        go_on(recipe)
+    assert not [*Path("runs").iterdir()]
+
+
+def test_a_run_that_goes_on_at_another_price_costs_both(
+    recipe: Recipe, begun: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = read_budget(begun.path)
+    assert known is not None
+    known.model_copy(update={"finished": None}).save(begun.path)
+
+    def export(*_: object, **__: object) -> None:
+        raise PreparedError
+
+    # Its time is over, so it is exported: it has no test set.
+    monkeypatch.setattr(budgets, "_export", export)
+    monkeypatch.setattr(budgets, "time", SimpleNamespace(time=lambda: 4600.0))
+    with pytest.raises(ConfigError, match=r"two\.toml: its hosts are paid in EUR.*in USD; give"):
+        go_on(recipe, Place(ranks=1, file="two.toml", price=HourlyPrice(5.0, "EUR")))
+    for price in (3.0, 5.0, 5.0):
+        with pytest.raises(PreparedError):
+            go_on(recipe, Place(ranks=1, price=HourlyPrice(price, "USD")))
+    kept = read_budget(begun.path)
+    assert kept is not None
+    assert kept.cost(until=8200.0) == pytest.approx(3.0 + 5.0)
+
+
+def test_the_smallest_budget_of_two_ranks_has_their_starts(recipe: Recipe) -> None:
+    needed_s = []
+    for ranks in (1, 2):
+        with pytest.raises(TooSmallError) as raised:
+            plan_budget(recipe, 1.0, Place(ranks=ranks))
+        needed_s.append(raised.value.needed_s)
+    # A launcher and its ranks import PyTorch, which takes 4 s or more, to train and to score.
+    assert needed_s[1] - needed_s[0] >= 10
+
+
+def test_the_last_checkpoint_is_copied_over_a_link(tmp_path: Path) -> None:
+    (tmp_path / "one.toml").write_text('[[host]]\naddress = "10.0.0.1"\ngpus = 1\ngpu = "v100"\n')
+    recipe = load_recipe("demo")
+    pieces = recipe.corpus.subword.vocab_size
+    weights = recipe.model.num_parameters(source_vocab_size=pieces, target_vocab_size=pieces)
+    found_s = last_copy_s(recipe, file=str(tmp_path / "one.toml"))
+    # Weights, their average and two of Adam's, of four bytes, over an assumed gigabit.
+    assert found_s == pytest.approx(16 * weights / (1e9 / 8 * 0.945), rel=0.01)

@@ -1,0 +1,36 @@
+"""How the seconds of a budget become steps, validations and saves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman.run.lengths import lengths
+
+STEP_S, VALIDATION_S = 0.1, 2.0
+
+
+def found(left_s: float, most_steps: int | None = None) -> dict[str, Any]:
+    return lengths(step_s=STEP_S, validation_s=VALIDATION_S, left_s=left_s, most_steps=most_steps)
+
+
+def test_validations_take_six_percent_of_the_time() -> None:
+    values = found(600.0)
+    steps, every = values["train.max_steps"], values["train.validate_every_steps"]
+    count = -(-steps // every)
+    assert count * VALIDATION_S == pytest.approx(0.06 * 600, rel=0.1)
+    assert steps * STEP_S + count * VALIDATION_S == pytest.approx(600, rel=0.01)
+    assert values["checkpoint.every_minutes"] == pytest.approx(600 / 30 / 60, rel=0.01)
+
+
+def test_a_few_steps_that_are_set_are_validated_as_often_as_they_alone_would_be() -> None:
+    """The time of the budget is not theirs."""
+    values = found(36_000.0, most_steps=6000)
+    assert values["train.max_steps"] == 6000
+    count = 6000 / values["train.validate_every_steps"]
+    assert count * VALIDATION_S == pytest.approx(0.06 * 6000 * STEP_S / 0.94, rel=0.1)
+    assert values["checkpoint.every_minutes"] == pytest.approx(6000 * STEP_S / 0.94 / 30 / 60, 0.01)
+    few = found(36_000.0, most_steps=9)
+    assert few["train.max_steps"] == 9
+    assert few["train.validate_every_steps"] == 3
