@@ -66,8 +66,9 @@ def _life(
 
     def change(life: list[Event]) -> list[Event]:
         if measured is not None:
-            event = life[0] | {"kind": measured.kind}
-            life.insert(1, {k: event[k] for k in _ENVELOPE} | as_values(measured))
+            place = next(n for n, one in enumerate(life) if one["kind"] == "run_started")
+            event = life[place] | {"kind": measured.kind}
+            life.insert(place + 1, {k: event[k] for k in _ENVELOPE} | as_values(measured))
         for one in life:
             one["host"] = host or one["host"]
             if one["kind"] == HOST_SAMPLED.kind:
@@ -317,8 +318,9 @@ def test_a_straggler_of_a_life_with_other_ranks_is_found(
     ).write(tmp_path / "run")
 
     def of(size: int, rank: int, life: list[Event]) -> list[Event]:
-        life[0]["world_size"] = size
         for one in life:
+            if one["kind"] == "run_started":
+                one["world_size"] = size
             if size == then and rank == slow and one["kind"] == "train_interval":
                 one["sync_s"] += 80.0
                 one["compute_median_s"] /= 3
@@ -345,7 +347,7 @@ def test_a_life_on_another_device_is_judged_alone(tmp_path: Path) -> None:
     )
 
     def on_processors(life: list[Event]) -> list[Event]:
-        life[0]["device"] = "cpu"
+        next(one for one in life if one["kind"] == "run_started")["device"] = "cpu"
         return [one for one in life if one["kind"] != "gpu_sampled"]
 
     for rank in (0, 1):

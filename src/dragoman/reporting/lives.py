@@ -140,7 +140,7 @@ def _places(ranks: Sequence[Rank], files: Sequence[RankFile], life: Segment) -> 
         own = rank.life_beside(life)
         if own is not None:
             number = rank.segments.index(own)
-            yield _Place(place, number, own, file.homes[number], bool(file.clock_jumps_s))
+            yield _Place(place, number, own, file.homes[number], bool(file.clock_jumps))
 
 
 def _may_share(one: _Place, other: _Place) -> bool:

@@ -18,9 +18,10 @@ from dragoman.reporting.health import examine
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
 from dragoman.reporting.verdicts import judge
-from dragoman.telemetry.events import GpuSampled, NetworkSampled
+from dragoman.telemetry.events import GpuSampled, NetworkSampled, as_line
 from dragoman.telemetry.host import HourlyPrice
 from dragoman.watch.status import read_status
+from example_events import TEST_SCORED, event
 from recorded_runs import START, Recorded
 
 SHORT = Recorded(steps=1000, max_steps=1000, validate_every=200)
@@ -162,6 +163,50 @@ def test_work_that_was_lost_in_a_crash_is_counted_once(tmp_path: Path) -> None:
     assert facts.wall_s is not None
     assert facts.wall_s < 1300 * 0.411 + 100  # the hour between the two starts is not in it
     assert [one.reason for one in facts.segments] == [None, "max_steps"]
+
+
+@pytest.mark.parametrize(
+    ("host", "mono_s"),
+    [
+        ("laptop", 20 * 86400.0),  # the controller's machine, up for 20 days
+        ("laptop", -3600.0),
+        ("host-a", 20 * 86400.0),  # another machine of the same name
+        ("host-a", -3600.0),  # rank 0's machine, which was started again
+    ],
+)
+def test_an_alert_of_another_machine_does_not_lengthen_a_killed_life(
+    host: str, mono_s: float, tmp_path: Path
+) -> None:
+    run = Recorded(steps=1000, max_steps=1000, resume_at=(700, 400)).write(tmp_path / "run")
+    whole = read_facts(run)
+    path = run / "events" / "rank-0000.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    place = [n for n, line in enumerate(lines) if line["kind"] == "environment"][1]
+    before = lines[place - 1]
+    alert = {key: before[key] for key in ("v", "rank")} | {
+        **{"kind": "alert", "severity": "error", "cause": "host-a is lost", "remedy": "none"},
+        **{"time": before["time"] + 60, "mono_s": before["mono_s"] + mono_s, "step": None},
+        "host": host,
+    }
+    lines.insert(place, alert)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    facts = read_facts(run)
+    assert facts.problems == ()
+    assert facts.segments == whole.segments
+    assert [one.time for one in facts.alerts] == [alert["time"]]
+
+
+def test_an_evaluation_of_a_killed_run_is_no_part_of_its_life(tmp_path: Path) -> None:
+    run = replace(SHORT, reason=None).write(tmp_path / "run")
+    whole = read_facts(run)
+    later_s = whole.segments[-1].ended + 2 * 86400
+    score = event(TEST_SCORED, time=later_s)  # the machine was not started again
+    with (run / "events" / "rank-0000.jsonl").open("ab") as events:
+        events.write(as_line(score))
+    facts = read_facts(run)
+    assert facts.wall_s == whole.wall_s
+    assert len(facts.test_scores) == 1
+    assert facts.problems == ()
 
 
 def test_samples_are_weighted_by_their_time(tmp_path: Path) -> None:
