@@ -486,8 +486,13 @@ class Facts:
 
     @property
     def last_step(self) -> int:
-        """The last update that any rank is known to have made."""
-        lives = (*self.segments, *(life for rank in self.ranks for life in rank.segments))
+        """The last update of the last life that any rank is known to have made.
+
+        An earlier life may have gone further: what came after its checkpoint was lost.
+        """
+        last = self.segments[-1:]
+        beside = (rank.life_beside(life) for life in last for rank in self.ranks)
+        lives = (*last, *(life for life in beside if life is not None))
         return max(
             [*(one.last_step for one in lives), *(one.step for one in self.intervals[-1:])],
             default=0,

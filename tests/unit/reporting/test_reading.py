@@ -165,6 +165,22 @@ def test_work_that_was_lost_in_a_crash_is_counted_once(tmp_path: Path) -> None:
     assert [one.reason for one in facts.segments] == [None, "max_steps"]
 
 
+def test_steps_that_a_kill_lost_are_not_made_until_they_are_made_again(tmp_path: Path) -> None:
+    run = Recorded(
+        steps=1100, max_steps=2000, resume_at=(1500, 1000), validate_every=500, reason=None
+    ).write(tmp_path / "run")
+    ended = read_facts(run).segments[-1].ended
+    facts = read_facts(run, now=ended + 5)
+    assert facts.last_step == 1100
+    duration = judge(facts)[0]
+    assert "for 1,100 steps" in duration.says
+    assert facts.wall_s is not None
+    other_s = (facts.wall_s - 1600 * 0.411) / 1600
+    assert measures.left_s(facts) == pytest.approx(900 * (0.411 + other_s))
+    trained = next(one for one in judge(facts) if one.key == "trained")
+    assert "No dev loss is known" not in trained.says
+
+
 @pytest.mark.parametrize(
     ("host", "mono_s"),
     [
