@@ -50,6 +50,8 @@ class Segment:
     """Ranks that trained together then; None if the start is not in the record."""
     price: HourlyPrice | None = None
     """The price of all machines together, as known when this life began."""
+    clock_ahead_s: float = 0.0
+    """How far the clock of its host was ahead of rank 0's, which its times are on."""
     host: str = "unknown"
     """The host of this process."""
     device: str | None = None
@@ -108,8 +110,6 @@ class Rank:
     host: str
     """The host of its last life."""
     intervals: tuple[Interval, ...]
-    clock_offset_s: float
-    """How far its own clock is ahead of rank 0's."""
     segments: tuple[Segment, ...] = ()
     repeated: tuple[Interval, ...] = ()
     """Intervals that were made again after a resume, because they came after the checkpoint."""

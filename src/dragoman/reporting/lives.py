@@ -7,7 +7,7 @@ say nothing about a life on other machines.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -73,7 +73,8 @@ def with_measured(found: Facts, files: Sequence[RankFile]) -> Facts:
         names = {
             raw.host: life.host for raw, life in zip(file.segments, rank.segments, strict=True)
         }
-        whole.append(_Measured(rank.clock_offset_s, file.samples, file.homes, names))
+        ahead_s = {life.host: life.clock_ahead_s for life in rank.segments}
+        whole.append(_Measured(ahead_s, file.samples, file.homes, names))
     return replace(_with(found, whole), lives=_lives(found, files))
 
 
@@ -156,11 +157,11 @@ def _may_share(one: _Place, other: _Place) -> bool:
 class _Measured:
     """Measurements of hosts from one file.
 
-    ahead_s: how far its clock is ahead of rank 0's.
+    ahead_s: how far the clock of each machine is ahead of rank 0's, by the machine's name.
     names: from a name in the file to the machine's name; hosts without one are left out.
     """
 
-    ahead_s: float
+    ahead_s: Mapping[str, float]
     samples: Samples
     homes: Sequence[Home]
     names: dict[str, str]
@@ -217,7 +218,8 @@ def _life(found: Facts, files: Sequence[RankFile], segment: Segment, ends: int |
     for place in _places(found.ranks, files, segment):
         rank, raw = found.ranks[place.file], files[place.file].segments[place.number].host
         own, home = place.life, place.home
-        measured.append(_Measured(rank.clock_offset_s, home.samples, [home], {raw: own.host}))
+        ahead_s = {own.host: own.clock_ahead_s}
+        measured.append(_Measured(ahead_s, home.samples, [home], {raw: own.host}))
         ranks.append(
             replace(
                 rank,
