@@ -6,6 +6,7 @@ token. Shares are of 1.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -31,7 +32,7 @@ _MOST_LOST = 1
 _LATE_S = 60.0
 """While a run goes on, events of another host may arrive this much later than those of this one."""
 _SILENT_GAPS = 5
-"""A run that writes nothing for this many times its longest gap is no longer running."""
+"""A run that writes nothing for this many times the longest gap in a life is no longer running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -638,7 +639,12 @@ class Facts:
             return False
         if self.exit is not None:
             return True
-        gaps = [two.time - one.time for one, two in pairwise(self.intervals)]
+        begun = [life.started for life in self.segments]
+        gaps = [
+            two.time - one.time
+            for one, two in pairwise(self.intervals)
+            if bisect_right(begun, one.time) == bisect_right(begun, two.time)
+        ]
         patience_s = max([_SILENCE_S, *(_SILENT_GAPS * gap for gap in gaps)])
         return self.read_at - self.segments[-1].ended > patience_s
 

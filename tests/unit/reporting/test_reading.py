@@ -336,6 +336,13 @@ def test_whether_it_still_runs(tmp_path: Path) -> None:
     assert ended > START
 
 
+def test_the_time_between_two_lives_makes_nobody_wait_longer_for_a_dead_run(tmp_path: Path) -> None:
+    run = replace(SHORT, resume_at=(400, 400), reason=None).write(tmp_path / "run")
+    ended = read_facts(run).segments[-1].ended
+    assert read_facts(run, now=ended + 300).is_running
+    assert read_facts(run, now=ended + 3600).is_silent
+
+
 @pytest.mark.parametrize(
     ("session", "state", "says"),
     [
