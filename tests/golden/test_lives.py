@@ -315,6 +315,31 @@ def test_a_pause_belongs_to_the_life_in_which_it_was(paused: int, tmp_path: Path
     assert sum(seconds_s for _, seconds_s in bar.parts) == pytest.approx(rows["wall clock"])
 
 
+@pytest.mark.parametrize("paused_s", [0.0, 60.0])
+def test_validations_of_lost_steps_are_not_idle_time(paused_s: float, tmp_path: Path) -> None:
+    """Two validations of 90 s after the checkpoint, in the last of which rank 0 stood still."""
+    run = Recorded(
+        resume_at=(4000, 2500), validation_s=90.0, steps=5000, max_steps=5000, recipe=VOCABULARY
+    ).write(tmp_path / "run")
+
+    def pause(life: list[Event]) -> list[Event]:
+        place = next(
+            n for n, one in enumerate(life) if one["kind"] == "validated" and one["step"] == 4000
+        )
+        told = {key: life[place][key] for key in _ENVELOPE} | {
+            **{"kind": "rank_paused", "paused_rank": 0, "paused_host": "host-a", "own": True},
+            **{"seconds_s": paused_s, "during": "validating"},
+        }
+        told["time"], told["mono_s"] = told["time"] - 5, told["mono_s"] - 5
+        return [*life[:place], told, *life[place:]]
+
+    if paused_s:
+        _change_lives(run, 0, pause, list)
+    rows = {row.name: row.value for row in _answers(read_facts(run))["duration"].evidence}
+    assert rows["evaluate"] == pytest.approx(8 * 90 - paused_s)
+    assert rows["idle"] == pytest.approx(0, abs=1e-3)
+
+
 def test_a_pause_in_unrecorded_steps_belongs_to_no_other_life(tmp_path: Path) -> None:
     run = Recorded(resume_at=(4300, 4000), recipe=VOCABULARY).write(tmp_path / "run")
     whole = read_facts(run)

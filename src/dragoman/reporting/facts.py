@@ -433,6 +433,8 @@ class Facts:
     """How the training command ended; None if it still trains, or if its end is not known."""
     ranks: tuple[Rank, ...] = ()
     validations: tuple[Validation, ...] = ()
+    lost_validations: tuple[Validation, ...] = ()
+    """Those after the checkpoint from which a run went on."""
     test_scores: tuple[TestScore, ...] = ()
     direction_scores: tuple[DirectionScore, ...] = ()
     comparisons: tuple[Compared, ...] = ()

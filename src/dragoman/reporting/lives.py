@@ -237,6 +237,9 @@ def _life(found: Facts, files: Sequence[RankFile], segment: Segment, ends: int |
         segments=(segment,),
         ranks=tuple(ranks),
         validations=tuple(one for one in found.validations if is_kept(one.step)),
+        lost_validations=tuple(
+            one for one in found.lost_validations if segment.started < one.time <= segment.ended
+        ),
         checkpoints=tuple(one for one in found.checkpoints if is_kept(one.step)),
         pauses=tuple(one for one in found.pauses if segment.started <= one.began <= segment.ended),
         link_changes=tuple(one for one in found.link_changes if is_kept(one.since_step)),

@@ -115,6 +115,7 @@ class RankFile:
     intervals: list[facts.Interval] = field(default_factory=list)
     repeated: list[facts.Interval] = field(default_factory=list)
     validations: list[facts.Validation] = field(default_factory=list)
+    lost_validations: list[facts.Validation] = field(default_factory=list)
     test_scores: list[facts.TestScore] = field(default_factory=list)
     direction_scores: list[facts.DirectionScore] = field(default_factory=list)
     comparisons: list[facts.Compared] = field(default_factory=list)
@@ -267,6 +268,7 @@ class RankFile:
         last_kept = -1 if start.resumed_from_step is None else start.resumed_from_step
         self.repeated += [interval for interval in self.intervals if interval.step > last_kept]
         self.intervals = [interval for interval in self.intervals if interval.step <= last_kept]
+        self.lost_validations += [seen for seen in self.validations if seen.step > last_kept]
         self.validations = [seen for seen in self.validations if seen.step <= last_kept]
         self._begin(moment, max(last_kept, 0), start)
         self._note_length(max(last_kept, 0), start.max_steps)

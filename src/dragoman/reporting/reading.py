@@ -122,6 +122,7 @@ def combine(
         known = replace(
             known, segments=tuple(_from_start(life, ranks) for life in fullest.segments)
         )
+    main_lives = ranks[0].segments if ranks else ()
     problems += [] if known.imported else _missing_ranks(files, known.world_size)
     found = replace(
         known,
@@ -131,9 +132,8 @@ def combine(
         prepare_s=records.prepare_s if known.prepare_s is None else known.prepare_s,
         ranks=without_pauses(ranks, pauses),
         pauses=tuple(pauses),
-        validations=validations_without(
-            known.validations, pauses, ranks[0].segments if ranks else ()
-        ),
+        validations=validations_without(known.validations, pauses, main_lives),
+        lost_validations=validations_without(known.lost_validations, pauses, main_lives),
         alerts=tuple(sorted(alerts, key=lambda alert: alert.time)),
         link_changes=tuple(change for file in files for change in file.link_changes),
         exit=_exit(directory, known.segments),
@@ -160,6 +160,7 @@ def _of_main_rank(file: RankFile, run: RunStart) -> Facts:
         max_steps=file.lengths[-1][1] if file.lengths else run.max_steps,
         lengths=tuple(file.lengths),
         validations=tuple(file.validations),
+        lost_validations=tuple(file.lost_validations),
         test_scores=tuple(file.test_scores),
         direction_scores=tuple(file.direction_scores),
         comparisons=tuple(file.comparisons),
