@@ -146,6 +146,7 @@ class RankFile:
     _base_host: str = ""
     _boot: float | None = None
     _ahead_s: float = 0.0
+    """How far UTC is ahead of the moments of this life; never above 0."""
     _alive: bool = False
     _lives: list[facts.Segment] = field(default_factory=list)
     """As they began; what each event changes in the last one is in the next three."""
@@ -199,7 +200,9 @@ class RankFile:
             found.append(f"{name}: written with schema {other[0]}, this is {SCHEMA_VERSION}")
         if self.clock_jumps:
             largest, host = max(self.clock_jumps, key=lambda jump: abs(jump[0]))
-            found.append(f"{name}: the clock of {host} was set by {largest:+.0f} s meanwhile")
+            said = f"{name}: the clock of {host} was set by {largest:+.0f} s meanwhile"
+            said += ", or it was asleep; this counts as time of the run" if largest > 0 else ""
+            found.append(said)
         return found
 
     def see(self, event: Event) -> None:
@@ -218,7 +221,8 @@ class RankFile:
     def _moment(self, event: Event) -> float:
         """The time of an event by the monotonic clock of its life, which is never set.
 
-        An event of another machine, or after another start of this one, has its own UTC.
+        That clock stands still while a machine is asleep, so UTC counts when it goes ahead. An
+        event of another machine, or after another start of this one, has its own UTC.
         """
         is_of_life = event.kind in _SIGNS_OF_LIFE
         fresh = event.kind == events.RunStarted.kind or not self._alive
@@ -233,6 +237,9 @@ class RankFile:
         if abs(jump_s) > _CLOCK_JUMP_S:
             self.clock_jumps.append((jump_s, event.host))
             self._ahead_s += jump_s
+            if self._ahead_s > 0:
+                self._base = (self._base[0] + self._ahead_s, self._base[1])
+                moment, self._ahead_s = event.time, 0.0
         return moment
 
     def _begin(self, moment: float, first_step: int, start: RunStart) -> None:

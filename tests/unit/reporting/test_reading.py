@@ -122,6 +122,35 @@ def test_a_clock_that_was_set_during_the_run_moves_nothing(tmp_path: Path) -> No
     assert any("was set by -7200 s" in problem for problem in facts.problems)
 
 
+def test_a_machine_that_was_asleep_still_runs(tmp_path: Path) -> None:
+    """A laptop sleeps for an hour, in which its monotonic clock stands still."""
+    run = replace(SHORT, reason=None).write(tmp_path / "run")
+    awake = read_facts(run).segments[-1]
+    for path in (run / "events").iterdir():
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            line["time"] += 3600 if (line["step"] or 0) > 500 else 0
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    facts = read_facts(run, now=awake.ended + 3600 + 60)
+    assert facts.is_running
+    assert facts.segments[-1].ended == pytest.approx(awake.ended + 3600)
+    assert facts.train_s == pytest.approx(1000 * 0.411)
+    assert any(
+        "host-a was set by +3600 s meanwhile, or it was asleep" in one for one in facts.problems
+    )
+
+
+def test_a_clock_that_was_set_back_and_right_again_moves_nothing(tmp_path: Path) -> None:
+    run = SHORT.write(tmp_path / "run")
+    whole = read_facts(run)
+    path = run / "events" / "rank-0000.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines[10:15]:
+        line["time"] -= 7200
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read_facts(run).segments[-1].ended == pytest.approx(whole.segments[-1].ended)
+
+
 def test_an_older_schema_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     run = SHORT.write(tmp_path / "run")
     path = run / "events" / "rank-0000.jsonl"
