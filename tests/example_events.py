@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from dragoman.telemetry.events import (
+    Environment,
     Event,
     HostSampled,
     Payload,
@@ -18,6 +19,23 @@ from dragoman.telemetry.events import (
     as_values,
 )
 
+ENVIRONMENT = Environment(
+    dragoman_version="0.1.0",
+    python_version="3.12.3",
+    torch_version="2.9.1",
+    git_commit=None,
+    git_dirty=None,
+    os="Linux",
+    cpu_model="a processor",
+    cpu_cores=4,
+    threads=4,
+    memory_bytes=16 * 10**9,
+    gpu_name=None,
+    gpu_count=0,
+    gpu_memory_bytes=None,
+    cuda_version=None,
+    driver_version=None,
+)
 RUN_STARTED = RunStarted(
     run_name="demo",
     recipe_digest="0123456789abcdef",

@@ -19,7 +19,7 @@ from dragoman.telemetry.events import (
     as_line,
     as_values,
 )
-from example_events import RUN_FINISHED, RUN_STARTED, TRAIN_INTERVAL, VALIDATED
+from example_events import ENVIRONMENT, RUN_FINISHED, RUN_STARTED, TRAIN_INTERVAL, VALIDATED
 
 START = 1.7e9
 _BOOT_S = 1.6e9
@@ -113,6 +113,7 @@ class _RankWriter:
             "device": run.device,
             "resumed_from_step": resumed,
         }
+        self._write(ENVIRONMENT, None)
         self._write(RUN_STARTED, resumed or 0, **values | run.started_changes)
         self._sampled_until = self._now
 
@@ -188,7 +189,7 @@ class _RankWriter:
             )
             self._write(written, step)
 
-    def _write(self, payload: Payload, step: int, **changes: Any) -> None:
+    def _write(self, payload: Payload, step: int | None, **changes: Any) -> None:
         values = as_values(payload) | changes
         number = 0 if self._run.one_host else self._rank
         host = f"host-{'ab'[number] if number < 2 else number}"

@@ -107,10 +107,10 @@ def test_recorded_hosts_are_known_without_their_events(tmp_path: Path) -> None:
     assert _values(cost)["machine time"] == pytest.approx(whole["machine time"])
 
 
-def test_without_its_first_line_the_number_of_ranks_is_not_known(tmp_path: Path) -> None:
+def test_without_its_start_the_number_of_ranks_is_not_known(tmp_path: Path) -> None:
     run = Recorded().write(tmp_path / "run")
     for path in (run / "events").iterdir():
-        path.write_bytes(path.read_bytes().split(b"\n", 1)[1])
+        path.write_bytes(path.read_bytes().split(b"\n", 2)[2])
     facts = read_facts(run, price=PRICE)
     assert _cost(facts).answer == "cannot tell"
     # What its first event tells of, a validation of 10 s, was before it.

@@ -66,8 +66,9 @@ def _life(
 
     def change(life: list[Event]) -> list[Event]:
         if measured is not None:
-            event = life[0] | {"kind": measured.kind}
-            life.insert(1, {k: event[k] for k in _ENVELOPE} | as_values(measured))
+            place = next(n for n, one in enumerate(life) if one["kind"] == "run_started")
+            event = life[place] | {"kind": measured.kind}
+            life.insert(place + 1, {k: event[k] for k in _ENVELOPE} | as_values(measured))
         for one in life:
             one["host"] = host or one["host"]
             if one["kind"] == HOST_SAMPLED.kind:
@@ -214,6 +215,53 @@ def test_ranks_that_come_or_go_between_lives(alone_first: bool, tmp_path: Path) 
     assert f"{hours:.2f} USD" in found["cost"].says
 
 
+def test_a_rank_that_does_not_come_back_has_no_false_clock_and_costs_nothing(
+    tmp_path: Path,
+) -> None:
+    """Host b is lost before the first checkpoint; rank 0 makes the same steps again alone."""
+    run = Recorded(resume_at=(3900, 0), recipe=VOCABULARY).write(tmp_path / "run")
+
+    def alone(life: list[Event]) -> list[Event]:
+        next(one for one in life if one["kind"] == "run_started")["world_size"] = 1
+        return life
+
+    _change_lives(run, 0, list, alone)
+    _change_lives(run, 1, list, _nothing)
+    facts = read_facts(run)
+    assert facts.problems == ()
+    assert [facts.machines_of(life) for life in facts.segments] == [2, 1]
+    assert facts.ranks[1].intervals == ()
+    assert len(facts.ranks[1].repeated) == 39
+    assert facts.ranks[1].segments[0].started == pytest.approx(facts.segments[0].started)
+
+
+def test_each_life_of_a_rank_has_the_clock_of_its_host(tmp_path: Path) -> None:
+    """Rank 1 is on a host whose clock is 40 s ahead, then for longer on another."""
+    run = Recorded(resume_at=(2000, 2000), recipe=VOCABULARY).write(tmp_path / "run")
+    there = _life(host="ahead-b")
+
+    def ahead(life: list[Event]) -> list[Event]:
+        for one in there(life):
+            one["time"] += 40.0
+        place = next(n for n, one in enumerate(life) if _is_interval(one, 1000))
+        told = {"kind": "alert", "severity": "info", "cause": "told", "remedy": "none"}
+        life.insert(place + 1, {key: life[place][key] for key in _ENVELOPE} | told)
+        pause = {"kind": "rank_paused", "paused_rank": 1, "paused_host": "ahead-b", "own": True}
+        pause |= {"seconds_s": 5.0, "during": "forward"}
+        life.insert(place + 1, {key: life[place][key] for key in _ENVELOPE} | pause)
+        return life
+
+    _change_lives(run, 1, ahead, _life(host="right-b"))
+    facts = read_facts(run)
+    at = next(one.time for one in facts.ranks[0].intervals if one.step == 1000)
+    assert facts.alerts[0].time == pytest.approx(at, abs=1e-3)
+    assert facts.pauses[0].ended == pytest.approx(at, abs=1e-3)
+    for one, two in zip(facts.ranks[0].intervals, facts.ranks[1].intervals, strict=True):
+        assert one.time == pytest.approx(two.time, abs=1e-3)
+    (problem,) = facts.problems
+    assert problem.startswith("the clock of ahead-b (rank 1) is 40 s ahead of that of host-a")
+
+
 def test_a_lost_life_on_other_hosts_changes_no_answer(tmp_path: Path) -> None:
     """It died before its first checkpoint; the run started again on two hosts of other names."""
     run = Recorded(resume_at=(700, 0), sync_s=(2.24, 2.24), recipe=VOCABULARY).write(
@@ -267,6 +315,31 @@ def test_a_pause_belongs_to_the_life_in_which_it_was(paused: int, tmp_path: Path
     assert sum(seconds_s for _, seconds_s in bar.parts) == pytest.approx(rows["wall clock"])
 
 
+@pytest.mark.parametrize("paused_s", [0.0, 60.0])
+def test_validations_of_lost_steps_are_not_idle_time(paused_s: float, tmp_path: Path) -> None:
+    """Two validations of 90 s after the checkpoint, in the last of which rank 0 stood still."""
+    run = Recorded(
+        resume_at=(4000, 2500), validation_s=90.0, steps=5000, max_steps=5000, recipe=VOCABULARY
+    ).write(tmp_path / "run")
+
+    def pause(life: list[Event]) -> list[Event]:
+        place = next(
+            n for n, one in enumerate(life) if one["kind"] == "validated" and one["step"] == 4000
+        )
+        told = {key: life[place][key] for key in _ENVELOPE} | {
+            **{"kind": "rank_paused", "paused_rank": 0, "paused_host": "host-a", "own": True},
+            **{"seconds_s": paused_s, "during": "validating"},
+        }
+        told["time"], told["mono_s"] = told["time"] - 5, told["mono_s"] - 5
+        return [*life[:place], told, *life[place:]]
+
+    if paused_s:
+        _change_lives(run, 0, pause, list)
+    rows = {row.name: row.value for row in _answers(read_facts(run))["duration"].evidence}
+    assert rows["evaluate"] == pytest.approx(8 * 90 - paused_s)
+    assert rows["idle"] == pytest.approx(0, abs=1e-3)
+
+
 def test_a_pause_in_unrecorded_steps_belongs_to_no_other_life(tmp_path: Path) -> None:
     run = Recorded(resume_at=(4300, 4000), recipe=VOCABULARY).write(tmp_path / "run")
     whole = read_facts(run)
@@ -317,8 +390,9 @@ def test_a_straggler_of_a_life_with_other_ranks_is_found(
     ).write(tmp_path / "run")
 
     def of(size: int, rank: int, life: list[Event]) -> list[Event]:
-        life[0]["world_size"] = size
         for one in life:
+            if one["kind"] == "run_started":
+                one["world_size"] = size
             if size == then and rank == slow and one["kind"] == "train_interval":
                 one["sync_s"] += 80.0
                 one["compute_median_s"] /= 3
@@ -345,7 +419,7 @@ def test_a_life_on_another_device_is_judged_alone(tmp_path: Path) -> None:
     )
 
     def on_processors(life: list[Event]) -> list[Event]:
-        life[0]["device"] = "cpu"
+        next(one for one in life if one["kind"] == "run_started")["device"] = "cpu"
         return [one for one in life if one["kind"] != "gpu_sampled"]
 
     for rank in (0, 1):

@@ -628,7 +628,7 @@ def test_a_pause_does_not_lengthen_a_validation(rank: int, tmp_path: Path) -> No
             edit(run, number, kind, later)
     path = file_of(run, rank)
     lines = path.read_text().splitlines()
-    place = next(n for n, line in enumerate(lines) if json.loads(line)["step"] > 4000)
+    place = next(n for n, line in enumerate(lines) if (json.loads(line)["step"] or 0) > 4000)
     envelope = {key: json.loads(lines[place])[key] for key in ("v", "mono_s", "host", "rank")}
     envelope["mono_s"] += validated["time"] + 1200.0 - json.loads(lines[place])["time"]
     paused = RankPaused(

@@ -6,6 +6,7 @@ token. Shares are of 1.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -32,7 +33,7 @@ _MOST_LOST = 1
 _LATE_S = 60.0
 """While a run goes on, events of another host may arrive this much later than those of this one."""
 _SILENT_GAPS = 5
-"""A run that writes nothing for this many times its longest gap is no longer running."""
+"""A run that writes nothing for this many times the longest gap in a life is no longer running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,8 @@ class Segment:
     """Ranks that trained together then; None if the start is not in the record."""
     price: HourlyPrice | None = None
     """The price of all machines together, as known when this life began."""
+    clock_ahead_s: float = 0.0
+    """How far the clock of its host was ahead of rank 0's, which its times are on."""
     host: str = "unknown"
     """The host of this process."""
     device: str | None = None
@@ -109,8 +112,6 @@ class Rank:
     host: str
     """The host of its last life."""
     intervals: tuple[Interval, ...]
-    clock_offset_s: float
-    """How far its own clock is ahead of rank 0's."""
     segments: tuple[Segment, ...] = ()
     repeated: tuple[Interval, ...] = ()
     """Intervals that were made again after a resume, because they came after the checkpoint."""
@@ -433,6 +434,8 @@ class Facts:
     """How the training command ended; None if it still trains, or if its end is not known."""
     ranks: tuple[Rank, ...] = ()
     validations: tuple[Validation, ...] = ()
+    lost_validations: tuple[Validation, ...] = ()
+    """Those after the checkpoint from which a run went on."""
     test_scores: tuple[TestScore, ...] = ()
     direction_scores: tuple[DirectionScore, ...] = ()
     comparisons: tuple[Compared, ...] = ()
@@ -489,8 +492,13 @@ class Facts:
 
     @property
     def last_step(self) -> int:
-        """The last update that any rank is known to have made."""
-        lives = (*self.segments, *(life for rank in self.ranks for life in rank.segments))
+        """The last update of the last life that any rank is known to have made.
+
+        An earlier life may have gone further: what came after its checkpoint was lost.
+        """
+        last = self.segments[-1:]
+        beside = (rank.life_beside(life) for life in last for rank in self.ranks)
+        lives = (*last, *(life for life in beside if life is not None))
         return max(
             [*(one.last_step for one in lives), *(one.step for one in self.intervals[-1:])],
             default=0,
@@ -636,7 +644,12 @@ class Facts:
             return False
         if self.exit is not None:
             return True
-        gaps = [two.time - one.time for one, two in pairwise(self.intervals)]
+        begun = [life.started for life in self.segments]
+        gaps = [
+            two.time - one.time
+            for one, two in pairwise(self.intervals)
+            if bisect_right(begun, one.time) == bisect_right(begun, two.time)
+        ]
         patience_s = max([_SILENCE_S, *(_SILENT_GAPS * gap for gap in gaps)])
         return self.read_at - self.segments[-1].ended > patience_s
 

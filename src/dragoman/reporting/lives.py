@@ -7,7 +7,7 @@ say nothing about a life on other machines.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -73,7 +73,8 @@ def with_measured(found: Facts, files: Sequence[RankFile]) -> Facts:
         names = {
             raw.host: life.host for raw, life in zip(file.segments, rank.segments, strict=True)
         }
-        whole.append(_Measured(rank.clock_offset_s, file.samples, file.homes, names))
+        ahead_s = {life.host: life.clock_ahead_s for life in rank.segments}
+        whole.append(_Measured(ahead_s, file.samples, file.homes, names))
     return replace(_with(found, whole), lives=_lives(found, files))
 
 
@@ -140,7 +141,7 @@ def _places(ranks: Sequence[Rank], files: Sequence[RankFile], life: Segment) -> 
         own = rank.life_beside(life)
         if own is not None:
             number = rank.segments.index(own)
-            yield _Place(place, number, own, file.homes[number], bool(file.clock_jumps_s))
+            yield _Place(place, number, own, file.homes[number], bool(file.clock_jumps))
 
 
 def _may_share(one: _Place, other: _Place) -> bool:
@@ -156,11 +157,11 @@ def _may_share(one: _Place, other: _Place) -> bool:
 class _Measured:
     """Measurements of hosts from one file.
 
-    ahead_s: how far its clock is ahead of rank 0's.
+    ahead_s: how far the clock of each machine is ahead of rank 0's, by the machine's name.
     names: from a name in the file to the machine's name; hosts without one are left out.
     """
 
-    ahead_s: float
+    ahead_s: Mapping[str, float]
     samples: Samples
     homes: Sequence[Home]
     names: dict[str, str]
@@ -217,7 +218,8 @@ def _life(found: Facts, files: Sequence[RankFile], segment: Segment, ends: int |
     for place in _places(found.ranks, files, segment):
         rank, raw = found.ranks[place.file], files[place.file].segments[place.number].host
         own, home = place.life, place.home
-        measured.append(_Measured(rank.clock_offset_s, home.samples, [home], {raw: own.host}))
+        ahead_s = {own.host: own.clock_ahead_s}
+        measured.append(_Measured(ahead_s, home.samples, [home], {raw: own.host}))
         ranks.append(
             replace(
                 rank,
@@ -235,6 +237,9 @@ def _life(found: Facts, files: Sequence[RankFile], segment: Segment, ends: int |
         segments=(segment,),
         ranks=tuple(ranks),
         validations=tuple(one for one in found.validations if is_kept(one.step)),
+        lost_validations=tuple(
+            one for one in found.lost_validations if segment.started < one.time <= segment.ended
+        ),
         checkpoints=tuple(one for one in found.checkpoints if is_kept(one.step)),
         pauses=tuple(one for one in found.pauses if segment.started <= one.began <= segment.ended),
         link_changes=tuple(one for one in found.link_changes if is_kept(one.since_step)),

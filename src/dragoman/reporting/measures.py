@@ -140,8 +140,8 @@ def padding_share(facts: Facts) -> float | None:
 
 
 def validate_s(facts: Facts) -> float | None:
-    """Seconds of validations."""
-    return summed(one.seconds_s for one in facts.validations)
+    """Seconds of validations, with those of steps that were lost."""
+    return summed(one.seconds_s for one in (*facts.validations, *facts.lost_validations))
 
 
 def save_s(facts: Facts) -> float | None:

@@ -27,7 +27,7 @@ def page(facts: Facts, answers: Sequence[Verdict], ailments: Sequence[Verdict]) 
             f"<header><h1>{escape(facts.name)}</h1>{values(_run_facts(facts))}</header>",
             *_answers(answers),
             *_ailments(ailments),
-            problems("About the evidence", list(_doubts(facts))),
+            problems("About the evidence", list(doubts(facts))),
             *(part for n, one in enumerate(answers, 1) for part in _section(facts, n, one)),
             section("Environment", table(_environment(facts)) if facts.environment else ""),
         ]
@@ -78,7 +78,8 @@ def _ailments(ailments: Sequence[Verdict]) -> Iterator[str]:
     yield "</ul></section>"
 
 
-def _doubts(facts: Facts) -> Iterator[str]:
+def doubts(facts: Facts) -> Iterator[str]:
+    """How it ended if not by itself, the faults of the evidence, and the alerts of the run."""
     if facts.exit is not None and facts.exit.problem:
         yield facts.exit.problem
     yield from facts.problems

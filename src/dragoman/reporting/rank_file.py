@@ -35,6 +35,19 @@ _ACCOUNTS = {
     events.RunFinished.kind,
 }
 """Kinds of events that account for the time before them."""
+_SIGNS_OF_LIFE = _ACCOUNTS | {
+    events.RunStarted.kind,
+    events.LengthFitted.kind,
+    events.RankPaused.kind,
+    events.LinkMeasured.kind,
+    events.LinkChanged.kind,
+    events.DeviceMeasured.kind,
+    events.GpuSampled.kind,
+    events.NetworkSampled.kind,
+    events.HostSampled.kind,
+}
+"""Kinds that only a process that trains writes. Others may come after its end, as from the next
+process before it starts, from an evaluation, or from the controller on another machine."""
 _TOOK = {
     events.TrainInterval.kind: ("interval_s",),
     events.Validated.kind: ("loss_s", "decode_s"),
@@ -102,6 +115,7 @@ class RankFile:
     intervals: list[facts.Interval] = field(default_factory=list)
     repeated: list[facts.Interval] = field(default_factory=list)
     validations: list[facts.Validation] = field(default_factory=list)
+    lost_validations: list[facts.Validation] = field(default_factory=list)
     test_scores: list[facts.TestScore] = field(default_factory=list)
     direction_scores: list[facts.DirectionScore] = field(default_factory=list)
     comparisons: list[facts.Compared] = field(default_factory=list)
@@ -124,12 +138,15 @@ class RankFile:
     incomplete: int = 0
     overfull: int = 0
     """Intervals whose phases are longer than the interval."""
-    clock_jumps_s: list[float] = field(default_factory=list)
+    clock_jumps: list[tuple[float, str]] = field(default_factory=list)
+    """(seconds, host)"""
     _next: Home = field(default_factory=Home)
     """The measurements for the life that is about to begin."""
     _base: tuple[float, float] | None = None
+    _base_host: str = ""
     _boot: float | None = None
     _ahead_s: float = 0.0
+    """How far UTC is ahead of the moments of this life; never above 0."""
     _alive: bool = False
     _lives: list[facts.Segment] = field(default_factory=list)
     """As they began; what each event changes in the last one is in the next three."""
@@ -181,9 +198,11 @@ class RankFile:
             found.append(f"{name}: {said}")
         if other := sorted(self.versions - {SCHEMA_VERSION}):
             found.append(f"{name}: written with schema {other[0]}, this is {SCHEMA_VERSION}")
-        if self.clock_jumps_s:
-            largest = max(self.clock_jumps_s, key=abs)
-            found.append(f"{name}: the clock of {self.host} was set by {largest:+.0f} s meanwhile")
+        if self.clock_jumps:
+            largest, host = max(self.clock_jumps, key=lambda jump: abs(jump[0]))
+            said = f"{name}: the clock of {host} was set by {largest:+.0f} s meanwhile"
+            said += ", or it was asleep; this counts as time of the run" if largest > 0 else ""
+            found.append(said)
         return found
 
     def see(self, event: Event) -> None:
@@ -196,20 +215,31 @@ class RankFile:
         reader = _READERS.get(event.kind)
         if reader is not None:
             reader(self, event, moment)
-        if self._alive:
+        if self._alive and event.kind in _SIGNS_OF_LIFE:
             self._extend(moment, event.step, is_account=event.kind in _ACCOUNTS)
 
     def _moment(self, event: Event) -> float:
-        """The time of an event by the monotonic clock, which is never set."""
+        """The time of an event by the monotonic clock of its life, which is never set.
+
+        That clock stands still while a machine is asleep, so UTC counts when it goes ahead. An
+        event of another machine, or after another start of this one, has its own UTC.
+        """
+        is_of_life = event.kind in _SIGNS_OF_LIFE
         fresh = event.kind == events.RunStarted.kind or not self._alive
-        if self._base is None or fresh or event.mono_s < self._base[1]:
+        other = self._base is None or event.host != self._base_host or event.mono_s < self._base[1]
+        if self._base is None or fresh or (other and is_of_life):
             self._base, self._ahead_s = (event.time, event.mono_s), 0.0
-            self._boot = event.time - event.mono_s
+            self._base_host, self._boot = event.host, event.time - event.mono_s
         moment = self._base[0] + event.mono_s - self._base[1]
         jump_s = event.time - moment - self._ahead_s
+        if not is_of_life and (other or abs(jump_s) > _CLOCK_JUMP_S):
+            return event.time
         if abs(jump_s) > _CLOCK_JUMP_S:
-            self.clock_jumps_s.append(jump_s)
+            self.clock_jumps.append((jump_s, event.host))
             self._ahead_s += jump_s
+            if self._ahead_s > 0:
+                self._base = (self._base[0] + self._ahead_s, self._base[1])
+                moment, self._ahead_s = event.time, 0.0
         return moment
 
     def _begin(self, moment: float, first_step: int, start: RunStart) -> None:
@@ -245,6 +275,7 @@ class RankFile:
         last_kept = -1 if start.resumed_from_step is None else start.resumed_from_step
         self.repeated += [interval for interval in self.intervals if interval.step > last_kept]
         self.intervals = [interval for interval in self.intervals if interval.step <= last_kept]
+        self.lost_validations += [seen for seen in self.validations if seen.step > last_kept]
         self.validations = [seen for seen in self.validations if seen.step <= last_kept]
         self._begin(moment, max(last_kept, 0), start)
         self._note_length(max(last_kept, 0), start.max_steps)

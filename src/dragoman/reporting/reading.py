@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 import statistics
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -99,18 +101,18 @@ def combine(
     problems = [problem for file in files for problem in file.problems()]
     problems += records.problems
     recipe = records.recipe
-    on_main_clock = [_on_main_clock(file, files[0], problems) for file in files]
+    clocks = [_clocks(file, files[0], problems) for file in files]
+    on_main_clock = list(map(_on_main_clock, files, clocks))
     ranks = name_machines(on_main_clock, files, problems)
-    offsets_s = {rank.rank: rank.clock_offset_s for rank in ranks}
     by_number = {rank.rank: rank for rank in ranks}
     pauses = known_pauses(
-        _on_its_host(replace(pause, began=pause.began - offsets_s[file.rank]), by_number)
-        for file in files
+        _on_its_host(replace(pause, began=pause.began - _ahead_s(lives, pause.began)), by_number)
+        for file, lives in zip(files, clocks, strict=True)
         for pause in file.pauses
     )
     alerts = (
-        replace(alert, time=alert.time - offsets_s[file.rank])
-        for file in files
+        replace(alert, time=alert.time - _ahead_s(lives, alert.time, host=alert.host))
+        for file, lives in zip(files, clocks, strict=True)
         for alert in file.alerts
     )
     known = Facts(name="", read_at=0.0)
@@ -118,10 +120,12 @@ def combine(
         fullest = facts.fullest(ranks)
         lives = files[ranks.index(fullest)]
         start = lives.start or next((file.start for file in files if file.start), RunStart())
+        ranks = [_without_lost(rank, fullest.segments) for rank in ranks]
         known = _of_main_rank(files[0], start)
         known = replace(
             known, segments=tuple(_from_start(life, ranks) for life in fullest.segments)
         )
+    main_lives = ranks[0].segments if ranks else ()
     problems += [] if known.imported else _missing_ranks(files, known.world_size)
     found = replace(
         known,
@@ -131,9 +135,8 @@ def combine(
         prepare_s=records.prepare_s if known.prepare_s is None else known.prepare_s,
         ranks=without_pauses(ranks, pauses),
         pauses=tuple(pauses),
-        validations=validations_without(
-            known.validations, pauses, ranks[0].segments if ranks else ()
-        ),
+        validations=validations_without(known.validations, pauses, main_lives),
+        lost_validations=validations_without(known.lost_validations, pauses, main_lives),
         alerts=tuple(sorted(alerts, key=lambda alert: alert.time)),
         link_changes=tuple(change for file in files for change in file.link_changes),
         exit=_exit(directory, known.segments),
@@ -161,6 +164,7 @@ def _of_main_rank(file: RankFile, run: RunStart) -> Facts:
         max_steps=file.lengths[-1][1] if file.lengths else run.max_steps,
         lengths=tuple(file.lengths),
         validations=tuple(file.validations),
+        lost_validations=tuple(file.lost_validations),
         test_scores=tuple(file.test_scores),
         direction_scores=tuple(file.direction_scores),
         comparisons=tuple(file.comparisons),
@@ -175,36 +179,105 @@ def _of_main_rank(file: RankFile, run: RunStart) -> Facts:
     )
 
 
-def _on_main_clock(file: RankFile, main: RankFile, problems: list[str]) -> Rank:
-    """A rank with its times on rank 0's clock: ranks end the same update at the same time."""
-    times = {interval.step: interval.time for interval in main.intervals}
-    ahead = [one.time - times[one.step] for one in file.intervals if one.step in times]
-    offset_s = statistics.median(ahead) if ahead else 0.0
-    if abs(offset_s) > _CLOCKS_DIFFER_S:
-        problems.append(
-            f"the clock of {file.host} (rank {file.rank}) is {units.DURATION.text(abs(offset_s))} "
-            f"{'ahead of' if offset_s > 0 else 'behind'} that of {main.host}; times are corrected"
+def _clocks(file: RankFile, main: RankFile, problems: list[str]) -> list[Segment]:
+    """The lives of a rank on their own clocks, with how far these are ahead of rank 0's: ranks end
+    the same update of the same life at the same time."""
+    own, theirs = file.segments, main.segments
+    if not own or not theirs:
+        return own
+    times, main_times = _times(file, own), _times(main, theirs)
+    ahead_s: list[float | None] = []
+    told: dict[str, str] = {}
+    for life, made, place in zip(own, times, _beside(own, theirs), strict=True):
+        known = main_times[place]
+        ahead = [moment - known[step] for step, moment in made.items() if step in known]
+        by_s = statistics.median(ahead) if ahead else 0.0
+        ahead_s.append(by_s if ahead else None)
+        if abs(by_s) > _CLOCKS_DIFFER_S:
+            told[life.host] = (
+                f"the clock of {life.host} (rank {file.rank}) is "
+                f"{units.DURATION.text(abs(by_s))} {'ahead of' if by_s > 0 else 'behind'} that of "
+                f"{theirs[place].host}; times are corrected"
+            )
+    problems += told.values()
+    of_host = {life.host: by_s for life, by_s in zip(own, ahead_s, strict=True) if by_s is not None}
+    return [
+        replace(life, clock_ahead_s=of_host.get(life.host, 0.0) if by_s is None else by_s)
+        for life, by_s in zip(own, ahead_s, strict=True)
+    ]
+
+
+def _beside(lives: Sequence[Segment], others: Sequence[Segment]) -> list[int]:
+    """For each life of a rank, the index of the life of another rank at the same time."""
+    if len(lives) == len(others):
+        return list(range(len(lives)))
+    return [
+        min(
+            range(len(others)),
+            key=lambda place: (
+                others[place].first_step != life.first_step,
+                abs(others[place].started - life.started),
+            ),
         )
+        for life in lives
+    ]
+
+
+def _times(file: RankFile, lives: Sequence[Segment]) -> list[dict[int, float]]:
+    """For each life, when it had made each of its steps."""
+    found: list[dict[int, float]] = [{} for _ in lives]
+    for one in (*file.repeated, *file.intervals):
+        found[_life_at(lives, one.time)][one.step] = one.time
+    return found
+
+
+def _life_at(lives: Sequence[Segment], moment: float) -> int:
+    """The index of the last life that had begun, or of the first."""
+    return max(bisect_right(lives, moment, key=lambda life: life.started) - 1, 0)
+
+
+def _ahead_s(lives: Sequence[Segment], moment: float, *, host: str | None = None) -> float:
+    """How far a moment of the clock of these lives is ahead of rank 0's; 0 if it is not known.
+
+    host: where it was; another machine may have written the event.
+    """
+    there = lives if host is None else [life for life in lives if life.host == host]
+    return there[_life_at(there, moment)].clock_ahead_s if there else 0.0
+
+
+def _on_main_clock(file: RankFile, clocks: Sequence[Segment]) -> Rank:
+    """A rank with its times on rank 0's clock."""
     kept, repeated = (
-        tuple(replace(one, time=one.time - offset_s) for one in some)
+        tuple(replace(one, time=one.time - _ahead_s(clocks, one.time)) for one in some)
         for some in (file.intervals, file.repeated)
     )
     lives = tuple(
         replace(
             one,
-            started=one.started - offset_s,
-            ended=one.ended - offset_s,
-            accounted=one.accounted - offset_s,
+            started=one.started - one.clock_ahead_s,
+            ended=one.ended - one.clock_ahead_s,
+            accounted=one.accounted - one.clock_ahead_s,
         )
-        for one in file.segments
+        for one in clocks
     )
-    return Rank(
-        rank=file.rank,
-        host=file.host,
-        intervals=kept,
-        clock_offset_s=offset_s,
-        segments=lives,
-        repeated=repeated,
+    return Rank(rank=file.rank, host=file.host, intervals=kept, segments=lives, repeated=repeated)
+
+
+def _without_lost(rank: Rank, lives: Sequence[Segment]) -> Rank:
+    """The rank; if it has no part in a later life of the run, its steps that this life made again
+    count as such."""
+    if len(rank.segments) >= len(lives):
+        return rank
+    kept = list(accumulate((life.first_step for life in reversed(lives)), min))[::-1]
+
+    def is_lost(one: facts.Interval) -> bool:
+        begun = bisect_right(lives, one.time, key=lambda life: life.started)
+        return begun < len(lives) and one.step > kept[begun]
+
+    return replace(
+        rank,
+        intervals=tuple(one for one in rank.intervals if not is_lost(one)),
+        repeated=(*rank.repeated, *filter(is_lost, rank.intervals)),
     )
 
 

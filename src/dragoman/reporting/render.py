@@ -16,7 +16,7 @@ from dragoman.base.files import write_whole
 from dragoman.base.printable import printable
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.health import examine
-from dragoman.reporting.page import page
+from dragoman.reporting.page import doubts, page
 from dragoman.reporting.verdict import Verdict
 from dragoman.reporting.verdicts import judge
 
@@ -129,9 +129,9 @@ def _markdown(report: Report) -> Iterator[str]:
     for number, one in enumerate(report.answers, 1):
         yield f"| {number} | {cell(one.question)} | **{one.answer}** | {cell(one.says)} |"
     yield from _ailments(report.ailments)
-    if facts.problems:
+    if told := list(doubts(facts)):
         yield from ("", "## About the evidence", "")
-        yield from (f"- {cell(problem)}" for problem in facts.problems)
+        yield from (f"- {cell(text)}" for text in told)
     for number, one in enumerate(report.answers, 1):
         yield from ("", f"## {number}. {cell(one.question)}", "")
         yield f"**{one.answer}**: {cell(one.says)}"

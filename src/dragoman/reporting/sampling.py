@@ -193,7 +193,7 @@ class Samples:
     """Sums over the samples seen so far.
 
     names: of the machines, by the names of their hosts in the record; others are left out.
-    ahead_s: how far the clock of the record is ahead of rank 0's.
+    ahead_s: how far the clock of each machine is ahead of rank 0's, by the machine's name.
     """
 
     _sums: defaultdict[tuple[str, str, Any], _Sums] = field(
@@ -210,7 +210,7 @@ class Samples:
         """Whether this rank sampled its host, which one rank of each host does."""
         return any(kind == HostSampled.kind for kind, _, _ in self._sums)
 
-    def gpus(self, names: Mapping[str, str], ahead_s: float) -> Iterator[Gpu]:
+    def gpus(self, names: Mapping[str, str], ahead_s: Mapping[str, float]) -> Iterator[Gpu]:
         """Each GPU's means."""
         for host, gpu, sums in self._of(GpuSampled.kind, names):
             errors = sums.of["ecc_errors"].most
@@ -228,10 +228,10 @@ class Samples:
                 throttled_share=sums.throttled_s / sums.seconds_s,
                 throttle_reasons=tuple(reason for reason, _ in sums.reasons.most_common()),
                 ecc_errors=None if errors is None else int(errors),
-                **sums.spells(ahead_s),
+                **sums.spells(ahead_s[host]),
             )
 
-    def traffic(self, names: Mapping[str, str], ahead_s: float) -> Iterator[Traffic]:
+    def traffic(self, names: Mapping[str, str], ahead_s: Mapping[str, float]) -> Iterator[Traffic]:
         """Each interface's sums."""
         for host, interface, sums in self._of(NetworkSampled.kind, names):
             yield Traffic(
@@ -240,11 +240,11 @@ class Samples:
                 seconds_s=sums.seconds_s,
                 most_sent_bytes_per_s=sums.of["most_sent_bytes_per_s"].most,
                 nominal_bits_per_s=sums.of["nominal_bits_per_s"].last,
-                faulty=sums.spells(ahead_s).get("faulty"),
+                faulty=sums.spells(ahead_s[host]).get("faulty"),
                 **{name: int(sums.of[name].sum) for name in _COUNTERS},
             )
 
-    def machines(self, names: Mapping[str, str], ahead_s: float) -> Iterator[Machine]:
+    def machines(self, names: Mapping[str, str], ahead_s: Mapping[str, float]) -> Iterator[Machine]:
         """Each host's means."""
         for host, _, sums in self._of(HostSampled.kind, names):
             memory, limit = sums.of["memory_used_bytes"].mean, sums.of["memory_limit_bytes"].last
@@ -255,9 +255,9 @@ class Samples:
                 others_cpu_share=sums.of["others_cpu_share"].mean,
                 memory_share=memory / limit if memory is not None and limit else None,
                 disk_free_bytes=sums.of["disk_free_bytes"].last,
-                last_seen=sums.ended - ahead_s,
+                last_seen=sums.ended - ahead_s[host],
                 queued_batches=sums.of["queued_batches"].mean,
-                **sums.spells(ahead_s),
+                **sums.spells(ahead_s[host]),
             )
 
     def _of(self, kind: str, names: Mapping[str, str]) -> Iterator[tuple[str, Any, _Sums]]:

@@ -18,9 +18,10 @@ from dragoman.reporting.health import examine
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
 from dragoman.reporting.verdicts import judge
-from dragoman.telemetry.events import GpuSampled, NetworkSampled
+from dragoman.telemetry.events import GpuSampled, NetworkSampled, as_line
 from dragoman.telemetry.host import HourlyPrice
 from dragoman.watch.status import read_status
+from example_events import TEST_SCORED, event
 from recorded_runs import START, Recorded
 
 SHORT = Recorded(steps=1000, max_steps=1000, validate_every=200)
@@ -121,6 +122,35 @@ def test_a_clock_that_was_set_during_the_run_moves_nothing(tmp_path: Path) -> No
     assert any("was set by -7200 s" in problem for problem in facts.problems)
 
 
+def test_a_machine_that_was_asleep_still_runs(tmp_path: Path) -> None:
+    """A laptop sleeps for an hour, in which its monotonic clock stands still."""
+    run = replace(SHORT, reason=None).write(tmp_path / "run")
+    awake = read_facts(run).segments[-1]
+    for path in (run / "events").iterdir():
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            line["time"] += 3600 if (line["step"] or 0) > 500 else 0
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    facts = read_facts(run, now=awake.ended + 3600 + 60)
+    assert facts.is_running
+    assert facts.segments[-1].ended == pytest.approx(awake.ended + 3600)
+    assert facts.train_s == pytest.approx(1000 * 0.411)
+    assert any(
+        "host-a was set by +3600 s meanwhile, or it was asleep" in one for one in facts.problems
+    )
+
+
+def test_a_clock_that_was_set_back_and_right_again_moves_nothing(tmp_path: Path) -> None:
+    run = SHORT.write(tmp_path / "run")
+    whole = read_facts(run)
+    path = run / "events" / "rank-0000.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines[10:15]:
+        line["time"] -= 7200
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read_facts(run).segments[-1].ended == pytest.approx(whole.segments[-1].ended)
+
+
 def test_an_older_schema_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     run = SHORT.write(tmp_path / "run")
     path = run / "events" / "rank-0000.jsonl"
@@ -162,6 +192,66 @@ def test_work_that_was_lost_in_a_crash_is_counted_once(tmp_path: Path) -> None:
     assert facts.wall_s is not None
     assert facts.wall_s < 1300 * 0.411 + 100  # the hour between the two starts is not in it
     assert [one.reason for one in facts.segments] == [None, "max_steps"]
+
+
+def test_steps_that_a_kill_lost_are_not_made_until_they_are_made_again(tmp_path: Path) -> None:
+    run = Recorded(
+        steps=1100, max_steps=2000, resume_at=(1500, 1000), validate_every=500, reason=None
+    ).write(tmp_path / "run")
+    ended = read_facts(run).segments[-1].ended
+    facts = read_facts(run, now=ended + 5)
+    assert facts.last_step == 1100
+    duration = judge(facts)[0]
+    assert "for 1,100 steps" in duration.says
+    assert facts.wall_s is not None
+    other_s = (facts.wall_s - 1600 * 0.411) / 1600
+    assert measures.left_s(facts) == pytest.approx(900 * (0.411 + other_s))
+    trained = next(one for one in judge(facts) if one.key == "trained")
+    assert "No dev loss is known" not in trained.says
+
+
+@pytest.mark.parametrize(
+    ("host", "mono_s"),
+    [
+        ("laptop", 20 * 86400.0),  # the controller's machine, up for 20 days
+        ("laptop", -3600.0),
+        ("host-a", 20 * 86400.0),  # another machine of the same name
+        ("host-a", -3600.0),  # rank 0's machine, which was started again
+    ],
+)
+def test_an_alert_of_another_machine_does_not_lengthen_a_killed_life(
+    host: str, mono_s: float, tmp_path: Path
+) -> None:
+    run = Recorded(steps=1000, max_steps=1000, resume_at=(700, 400)).write(tmp_path / "run")
+    whole = read_facts(run)
+    path = run / "events" / "rank-0000.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    place = [n for n, line in enumerate(lines) if line["kind"] == "environment"][1]
+    before = lines[place - 1]
+    alert = {key: before[key] for key in ("v", "rank")} | {
+        **{"kind": "alert", "severity": "error", "cause": "host-a is lost", "remedy": "none"},
+        **{"time": before["time"] + 60, "mono_s": before["mono_s"] + mono_s, "step": None},
+        "host": host,
+    }
+    lines.insert(place, alert)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    facts = read_facts(run)
+    assert facts.problems == ()
+    assert facts.segments == whole.segments
+    assert [one.time for one in facts.alerts] == [alert["time"]]
+
+
+def test_an_evaluation_of_a_killed_run_is_no_part_of_its_life(tmp_path: Path) -> None:
+    run = replace(SHORT, reason=None).write(tmp_path / "run")
+    whole = read_facts(run)
+    later_s = whole.segments[-1].ended + 2 * 86400
+    score = event(TEST_SCORED, time=later_s)  # the machine was not started again
+    with (run / "events" / "rank-0000.jsonl").open("ab") as events:
+        events.write(as_line(score))
+    facts = read_facts(run)
+    assert facts.wall_s == whole.wall_s
+    assert len(facts.test_scores) == 1
+    assert facts.problems == ()
 
 
 def test_samples_are_weighted_by_their_time(tmp_path: Path) -> None:
@@ -273,6 +363,13 @@ def test_whether_it_still_runs(tmp_path: Path) -> None:
     assert not read_facts(run, now=ended + 300).is_silent
     assert read_facts(run, now=ended + 3600).is_silent
     assert ended > START
+
+
+def test_the_time_between_two_lives_makes_nobody_wait_longer_for_a_dead_run(tmp_path: Path) -> None:
+    run = replace(SHORT, resume_at=(400, 400), reason=None).write(tmp_path / "run")
+    ended = read_facts(run).segments[-1].ended
+    assert read_facts(run, now=ended + 300).is_running
+    assert read_facts(run, now=ended + 3600).is_silent
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,14 @@ def test_markdown_has_each_question_twice(report: Report) -> None:
     assert all(len(re.findall(r"(?<!\\)\|", row)) in (3, 5) for row in rows)
 
 
+def test_every_form_of_the_report_has_the_alerts(tmp_path: Path) -> None:
+    run = Recorded(steps=200).write(tmp_path / "run")
+    with EventWriter(run / "events") as events:
+        events.write(Alert(severity="error", cause="host-b is lost", remedy="none"), step=200)
+    for path in Report.of(read_facts(run)).write(tmp_path):
+        assert "host-b is lost" in path.read_text(encoding="utf-8"), path
+
+
 def test_a_report_that_cannot_be_written_is_an_error(report: Report, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(MachineError, match="cannot write the report"):
