@@ -463,7 +463,11 @@ class Examination:
         windows = [Window(**one) for one in self._world.gather_json(asdict(guard.last))]
         # Several may have seen it; the first one judges all steps.
         own = None if guard.found is None else asdict(guard.found)
-        found = next(one for one in self._world.gather_json(own) if one is not None)
+        found = next((one for one in self._world.gather_json(own) if one is not None), None)
+        if found is None:
+            # The votes of the exchange before are counted: if two ranks have asked one after the
+            # other, all has been told already.
+            return []
         guard.found = None
         slowness = Slowness(**found)
         if self._topology is None:
