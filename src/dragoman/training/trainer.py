@@ -105,7 +105,6 @@ def fit(
     `updates` and `validate` raise.
     """
     started = time.monotonic()
-    store.of_rank(step.world.rank).clean()
     with (
         StopSignals(alone=step.world.world_size == 1) as signals,
         PauseWatch(step.world, step.timer, events, open_board(step.world.world_size)) as pauses,
