@@ -1,6 +1,7 @@
 """What test_launch.py starts: as a program the launcher's caller, or one of its workers.
 
-launched.py launch TASK     calls launch_workers, as run.py does
+launched.py launch TASK     calls launch_workers, as run.py does, or as the agent of a host does if
+                            OF_SEVERAL_HOSTS names a store
 -m launched TASK            a worker
 """
 
@@ -13,7 +14,8 @@ import time
 from pathlib import Path
 
 from dragoman.base.errors import ConfigError, DragomanError
-from dragoman.distributed.launch import introduce_worker, launch_workers, report_failure
+from dragoman.distributed.launch import Share, introduce_worker, launch_workers, report_failure
+from dragoman.distributed.rendezvous import StoreAddress
 
 
 def meet() -> None:
@@ -73,8 +75,13 @@ def main() -> int:
     try:
         if sys.argv[1] == "launch":
             limit_s = 8.0 if sys.argv[2] == "stand_still" else 60.0
+            store = os.environ.get("OF_SEVERAL_HOSTS")
             launch_workers(
-                ["launched", sys.argv[2]], ranks=2, run_directory=Path.cwd(), hung_after_s=limit_s
+                ["launched", sys.argv[2]],
+                ranks=2,
+                run_directory=Path.cwd(),
+                hung_after_s=limit_s,
+                share=Share(0, 1, "lo", StoreAddress.parse(store)) if store else None,
             )
         else:
             introduce_worker()

@@ -92,6 +92,7 @@ class ToyRun:
     distributed: DistributedConfig = SYNC
     link_bytes_per_s: float | None = None
     budget: Budget | None = None
+    stage_starts: Sequence[int] = (0,)
     before_update: Callable[[int, Transformer], None] = field(default=lambda _step, _model: None)
     change_update: Callable[[Update], Update] = field(default=lambda update: update)
     rate_factor: Callable[[int], float] = field(default=lambda _step: 1.0)
@@ -162,6 +163,7 @@ class ToyRun:
                 store=store,
                 events=events,
                 pace=self._pace(state) if world.is_main else None,
+                stage_starts=self.stage_starts,
             )
 
     def _pace(self, state: TrainState) -> Pace | None:

@@ -95,3 +95,30 @@ def test_clipped_gradients_add_up_to_no_more_than_the_bound() -> None:
     norms = run_ranks(_clipped, 0.01, world_size=3, hosts=[2, 1])
     assert norms == norms[:1] * 3
     assert 0.5 < norms[0] / 0.01 < 1.0001
+
+
+def _after_an_overflow(world: World) -> Any:
+    """The shared mean of gradients, before and after an update that both ranks skip."""
+    with toy_training(
+        ToyPairs(200),
+        train=TrainConfig(precision="fp16"),
+        world=world,
+        distributed=DistributedConfig(
+            strategy="diloco", diloco=DilocoConfig(every=1, fragments=1, delay=0, wire="fp32")
+        ),
+    ) as training:
+        scaler = training.step.scaler
+        assert scaler is not None
+        means = []
+        for scale in (1.0, 1.0, 1e30):
+            scaler.scale.fill_(scale)
+            skipped = training.step(next(training.stream), learning_rate=1e-3).skipped.item()
+            state = training.step.sync.shared_state().items()
+            means.append(torch.cat([one.flatten() for key, one in state if key.endswith("avg")]))
+        return [skipped, means[1].norm().item(), means[2].norm().item()]
+
+
+def test_a_skipped_step_sends_no_gradient() -> None:
+    for skipped, before, after in run_ranks(_after_an_overflow, world_size=2, hosts=[1, 1]):
+        assert skipped
+        assert abs(after / before - OptimizerConfig().beta1) < 1e-3

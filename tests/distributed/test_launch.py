@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 import launched
+from dragoman.distributed.rendezvous import StoreAddress
+from dragoman.distributed.store import serve
 from processes import LOOPBACK, listening_addresses, processes_in, wait_until
 
 Start = Callable[[str], subprocess.Popen[str]]
@@ -70,6 +73,25 @@ def test_no_process_listens_beyond_loopback_and_a_signal_lets_all_save(
     assert (launcher.returncode, complaint) == (0, "")
     assert _both_have(tmp_path, "saved")
     _nobody_left(tmp_path)
+
+
+def test_no_command_shows_the_token_of_a_run(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every user of a machine can read the commands of all processes."""
+    token = secrets.token_hex(16)
+    store = serve("127.0.0.1")  # it ends when nothing refers to it
+    where = StoreAddress("127.0.0.1", store.port, token)
+    monkeypatch.setenv("OF_SEVERAL_HOSTS", str(where))
+    launcher = start("meet")
+    wait_until(lambda: _both_have(tmp_path, "working"))
+    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes_in(tmp_path)]
+    assert len(commands) == 4, "the caller, torchrun and two workers"
+    assert not any(token.encode() in command for command in commands)
+    launcher.send_signal(signal.SIGTERM)
+    _, complaint = launcher.communicate(timeout=60)
+    assert (launcher.returncode, complaint) == (0, "")
+    assert _both_have(tmp_path, "saved")
 
 
 def test_the_first_error_is_one_line_and_ends_the_others(tmp_path: Path, start: Start) -> None:

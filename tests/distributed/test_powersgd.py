@@ -15,7 +15,9 @@ from dragoman.distributed.config import DistributedConfig, PowersgdConfig
 from dragoman.distributed.powersgd import PowersgdSync
 from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.world import World
+from dragoman.training.config import TrainConfig
 from ranks import run_ranks
+from toy_task import TOY_MODEL, ToyPairs, toy_training
 
 WIDTH, RANK, UPDATES = 24, 2, 5
 
@@ -192,3 +194,56 @@ def test_a_weight_without_a_gradient_counts_as_zero() -> None:
         assert spare == [0.0, 0.0]
         assert frozen
         assert compressed == ["layers.0.weight", "matrix"]
+
+
+def _scaled(world: World, is_scaled: bool) -> Any:
+    """Gradients without the loss scale, which changes in each update."""
+    model, seen = _model(), []
+    with gradient_sync(_config(), model, world) as sync:
+        for update in range(UPDATES):
+            scale = torch.tensor(4.0**update if is_scaled else 1.0)
+            sync.loss_scale = scale
+            model.zero_grad()
+            with sync.micro_step(last=True):
+                (_loss(model, update, world.rank) * scale).backward()  # type: ignore[no-untyped-call]
+            seen.append([number / scale.item() for number in _gradients(model)])
+    return seen
+
+
+def test_the_error_does_not_depend_on_the_loss_scale() -> None:
+    scaled, plain = (run_ranks(_scaled, is_scaled, world_size=2) for is_scaled in (True, False))
+    torch.testing.assert_close(torch.tensor(scaled), torch.tensor(plain), rtol=1e-3, atol=1e-4)
+
+
+def _one_overflows(world: World) -> Any:
+    """Which updates are skipped if the gradient of rank 1 overflows in one, and the state there."""
+    skipped, kept = [], []
+    with toy_training(
+        ToyPairs(200),
+        model=TOY_MODEL.model_copy(update={"d_model": 64, "d_ffn": 128}),
+        train=TrainConfig(precision="fp16"),
+        world=world,
+        distributed=_config(),
+    ) as training:
+        scaler, sync = training.step.scaler, training.step.sync
+        assert scaler is not None
+        for number, update in zip(range(6), training.stream, strict=False):
+            scaler.scale.fill_(1e30 if world.rank == 1 and number == 2 else 1.0)
+            before = copy.deepcopy((sync.shared_state(), sync.own_state()))
+            if training.step(update, learning_rate=1e-3).skipped.item():
+                skipped.append(number)
+            after = sync.shared_state(), sync.own_state()
+            kept.append(
+                all(
+                    torch.equal(one, now[name])
+                    for was, now in zip(before, after, strict=True)
+                    for name, one in was.items()
+                )
+            )
+        finite = all(weight.isfinite().all() for weight in training.model.parameters())
+    return [skipped, kept, finite]
+
+
+def test_an_overflow_is_forgotten_after_its_update() -> None:
+    expected = [[2], [False, False, True, False, False, False], True]
+    assert run_ranks(_one_overflows, world_size=2) == [expected, expected]

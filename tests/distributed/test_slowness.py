@@ -255,3 +255,20 @@ def test_a_link_that_carries_as_much_as_before_is_not_blamed() -> None:
     assert "which carries" in alert["cause"]
     assert "each way, as much as before" in alert["cause"]
     assert "80.0% of it waits for other ranks and the network" in alert["cause"]
+
+
+def asked_twice(world: World) -> Any:
+    """Ranks whose second vote is counted when the first has been answered for all of them."""
+    from torch import nn
+
+    from dragoman.distributed.gradient_sync import NoSync
+    from dragoman.training.guard import Examination, Slowness, StepGuard
+
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=100, rank=world.rank, alone=False)
+    guard.found = Slowness(True, "the last 10 steps took 1 s/step", "It takes long", 1, 0.0)
+    examination = Examination(world, None)
+    return [len(examination.run(guard)) for _ in range(2)]
+
+
+def test_ranks_that_ask_one_after_the_other_are_answered_once() -> None:
+    assert run_ranks(asked_twice, world_size=2) == [[1, 0], [0, 0]]

@@ -50,6 +50,19 @@ def test_overrides_win_over_the_file_and_the_file_over_defaults(mine: Path) -> N
     assert recipe.schedule.final_ratio == 0.0
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("model.start_ids=[40000]", "model.start_ids has 40000, and the target's vocabulary"),
+        ("model.start_ids=[2,5]", "model.start_ids has several ids"),
+    ],
+)
+def test_a_start_of_translations_that_cannot_be_is_refused(
+    mine: Path, override: str, words: str
+) -> None:
+    assert words in refusal(mine, overrides=(override,))
+
+
 def test_an_override_without_a_value_restores_the_default(mine: Path) -> None:
     mine.write_text(MINIMAL + "[data]\nbatch_sentences = 64\n")
     assert load_recipe(mine).data.batch_tokens is None

@@ -106,12 +106,14 @@ class DilocoSync(GradientSync):
         return self._inner.micro_step(last=last)
 
     @torch.no_grad()
-    def after_update(self, step: int, *, learning_rate: float) -> None:
+    def after_update(
+        self, step: int, *, learning_rate: float, skipped: Tensor | None = None
+    ) -> None:
         """Apply the fragment that has arrived, and find the one whose turn it is."""
         self._settled = False
         self._step = step
         self._rates = [summed + learning_rate for summed in self._rates]
-        self._outer.step_made()
+        self._outer.step_made(skipped)
         if step % self._gap == 0 and self._config.delay == 0:
             self._under_way = self._send(self._turn(step))
         if self._under_way is not None and (step - self._config.delay) % self._gap == 0:

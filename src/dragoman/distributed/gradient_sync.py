@@ -19,7 +19,7 @@ class GradientSync(ABC):
         with sync.micro_step(last=True):        # forward and backward of one micro-batch
             sync.module(batch).loss.backward()
         optimizer.step()                        # of the learning rate times `rate_factor`
-        sync.after_update(step, learning_rate=learning_rate)
+        sync.after_update(step, learning_rate=learning_rate, skipped=skipped)
 
     module: the model whose forward is called.
     bytes_sent: by this rank to other hosts so far, or to other ranks if there is one host; counted
@@ -27,6 +27,7 @@ class GradientSync(ABC):
     loss_factor: multiplies the loss before backward.
     rate_factor: multiplies the learning rate of this rank's optimizer, and the norm of its
         gradient to make it that of a whole one.
+    loss_scale: a factor of the gradients that changes during training; None without one.
     period: updates between two exchanges with all ranks.
     own_optimizer: whether each rank's optimizer has a state of its own.
     waits: the time in which this rank only waited for the network or for other ranks.
@@ -38,6 +39,7 @@ class GradientSync(ABC):
 
     loss_factor = 1.0
     rate_factor = 1.0
+    loss_scale: Tensor | None = None
     period = 1
     own_optimizer = False
     has_whole_gradient = False
@@ -56,10 +58,13 @@ class GradientSync(ABC):
     def attach(self, optimizer: torch.optim.Adam) -> None:  # noqa: B027
         """Called once before the first update, with the optimizer that changes the weights."""
 
-    def after_update(self, step: int, *, learning_rate: float) -> None:  # noqa: B027
+    def after_update(  # noqa: B027
+        self, step: int, *, learning_rate: float, skipped: Tensor | None = None
+    ) -> None:
         """Called when the optimizer has changed the weights and `step` steps are complete.
 
         learning_rate: from the schedule, for this update.
+        skipped: 1.0 if the optimizer has changed nothing, else 0.0; None: it never skips.
         """
 
     def finish(self) -> None:  # noqa: B027

@@ -49,6 +49,8 @@ _PARENT_VARIABLE: Final = "DRAGOMAN_PARENT"
 """The process id of the parent of this process, if it is one of ours."""
 NO_GPUS: Final = {"CUDA_VISIBLE_DEVICES": ""}
 """The environment of processes that compute on the processor even if there are GPUs."""
+_TOKEN_VARIABLE: Final = "PET_RDZV_ID"  # noqa: S105  # its name, not the token
+"""torchrun's `--rdzv-id`: all users of a machine can read its commands, not its environments."""
 _PR_SET_PDEATHSIG: Final = 1
 _LITTLE_BYTES: Final = 65_536
 """With less free space than this, a full disk may be why a worker failed."""
@@ -227,7 +229,7 @@ def torchrun_command(
         ]
     else:
         place = [
-            *(f"--nnodes={share.num_hosts}", f"--rdzv-id={share.store.token}"),
+            f"--nnodes={share.num_hosts}",
             f"--rdzv-endpoint={share.store.endpoint}",
             f"--rdzv-conf=is_host=false,join_timeout={_SECONDS_TO_MEET}",
             # Ranks follow the order of these names; no process connects to them, as there is a
@@ -249,7 +251,7 @@ def workers_environment(ranks: int, meeting: Path, share: Share | None = None) -
         _PARENT_VARIABLE: str(os.getpid()),
         # Otherwise torchrun opens a store for the workers on every interface of the machine.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        **(share.environment() if share else {}),
+        **(share.environment() | {_TOKEN_VARIABLE: share.store.token} if share else {}),
     }
 
 

@@ -138,8 +138,8 @@ class Outer(ABC):
     def attach(self, optimizer: torch.optim.Adam) -> None:  # noqa: B027
         """Called once before the first step, with the optimizer of this replica."""
 
-    def step_made(self) -> None:  # noqa: B027
-        """Called after every step of this replica."""
+    def step_made(self, skipped: Tensor | None = None) -> None:  # noqa: B027
+        """Called after every step of this replica; skipped: as in `GradientSync`."""
 
     @abstractmethod
     def share(self, part: Fragment, ahead: Tensor, sent: Tensor, *, out: Tensor) -> None:
@@ -289,10 +289,16 @@ class OuterAdam(Outer):
             # depends on the learning rate, which is higher here.
             group["weight_decay"] /= self.rate_factor
 
-    def step_made(self) -> None:
-        """Add m: it is (1 - beta1) g plus beta1 times the m before, which `share` subtracts."""
+    def step_made(self, skipped: Tensor | None = None) -> None:
+        """Add m: it is (1 - beta1) g plus beta1 times the m before, which `share` subtracts.
+
+        A skipped step leaves m as it was, and has no g.
+        """
         self._find_moments()
-        torch._foreach_add_(self._unsent_parts, self._own_first, alpha=1 / self._num_ranks)
+        made = self._own_first
+        if skipped is not None:
+            made = list(torch._foreach_mul(made, 1 - skipped))
+        torch._foreach_add_(self._unsent_parts, made, alpha=1 / self._num_ranks)
 
     def share(self, part: Fragment, ahead: Tensor, sent: Tensor, *, out: Tensor) -> None:
         """Send this replica's sum of gradients, and begin the next sum."""

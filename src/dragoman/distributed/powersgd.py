@@ -6,6 +6,9 @@ For each matrix of gradients M (m x n), plus the error that this rank has kept f
     Q = sum over ranks of M^T P      n x r, where the next update starts
     gradient = P Q^T,  error = M - gradient / ranks
 
+The error is kept without the loss scale of fp16, which changes. If a gradient overflows, all ranks
+skip the step: then Q and the error stay as they were.
+
 Vectors, and matrices that would not shrink by half, are sent as they are. PyTorch's own hook is
 bound to DistributedDataParallel, which reorders its buckets after the first update: its state does
 not fit the buckets of a resumed run. Here each weight has its own state, by name.
@@ -76,8 +79,8 @@ class PowersgdSync(GradientSync):
 
     @torch.no_grad()
     def _reduce(self) -> None:
-        factors = self._factors
-        matrices = [one.owed() for one in factors]
+        factors, scale = self._factors, self.loss_scale
+        matrices = [one.owed(scale) for one in factors]
         plain = [_gradient(weight) for weight in self._plain]
         ps = [matrix @ one.q for matrix, one in zip(matrices, factors, strict=True)]
         summed = self._sum([*plain, *ps])
@@ -85,10 +88,17 @@ class PowersgdSync(GradientSync):
             weight.grad = gradient
         ps = [torch.linalg.qr(p).Q for p in summed[len(plain) :]]
         qs = self._sum([matrix.T @ p for matrix, p in zip(matrices, ps, strict=True)])
+        # P is orthonormal, so this is also the norm of the gradient, which decides on the step.
+        finite = torch.nn.utils.get_total_norm([*summed[: len(plain)], *qs]).isfinite()
         for one, matrix, p, q in zip(factors, matrices, ps, qs, strict=True):
             gradient = p @ q.T
-            one.q.copy_(q)
-            torch.sub(matrix, gradient, alpha=1 / self._world.world_size, out=one.error)
+            if scale is None:
+                one.q.copy_(q)
+                torch.sub(matrix, gradient, alpha=1 / self._world.world_size, out=one.error)
+            else:
+                error = torch.sub(matrix, gradient, alpha=1 / self._world.world_size).div_(scale)
+                one.q.copy_(torch.where(finite, q, one.q))
+                one.error.copy_(torch.where(finite, error, one.error))
             one.weight.grad = gradient.view_as(one.weight)
 
     def _sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -124,9 +134,10 @@ class _Factors:
         q = torch.linalg.qr(drawn).Q.contiguous()
         return cls(name, weight, q.to(weight.device), error)
 
-    def owed(self) -> Tensor:
-        """The gradient plus the error before it."""
-        return _gradient(self.weight).flatten(1) + self.error
+    def owed(self, scale: Tensor | None) -> Tensor:
+        """The gradient plus the error before it; scale: of the gradient."""
+        error = self.error if scale is None else self.error * scale
+        return _gradient(self.weight).flatten(1) + error
 
 
 def _gradient(weight: nn.Parameter) -> Tensor:

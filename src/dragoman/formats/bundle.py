@@ -223,6 +223,12 @@ class Bundle:
         translates wrongly, without an error."""
         digests = vocabulary_digests(self.path)
         sizes = tuple(subword.vocab_size for subword in self.subwords())
+        try:
+            self.recipe.model.check_start_ids(sizes[1])
+        except ValueError as error:
+            raise CheckpointError(
+                str(error), place=self.path / "recipe.toml", remedy=_REMEDY
+            ) from error
         said = (self.manifest.source_vocab_size, self.manifest.target_vocab_size)
         wrong = sizes != said or digests != self.info.vocabularies
         if self.info.kind == "bundle":

@@ -140,6 +140,7 @@ def model_for(file: Path, recipe: Recipe, manifest: Manifest) -> Transformer:
     try:
         if layers > len(shapes):
             raise ValueError(f"{layers} layers in a file of {len(shapes)} tensors")
+        recipe.model.check_start_ids(manifest.target_vocab_size)
         parameters = recipe.model.parameter_shapes(
             source_vocab_size=manifest.source_vocab_size,
             target_vocab_size=manifest.target_vocab_size,

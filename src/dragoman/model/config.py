@@ -57,6 +57,14 @@ class ModelConfig(Section):
             raise ValueError(f"d_model {self.d_model} is odd; sinusoidal positions need pairs")
         return self
 
+    def check_start_ids(self, target_vocab_size: int) -> None:
+        """Raises ValueError if the decoder would begin with an id that no piece has."""
+        if max(self.start_ids) >= target_vocab_size:
+            raise ValueError(
+                f"model.start_ids has {max(self.start_ids)}, "
+                f"and the target's vocabulary has ids up to {target_vocab_size - 1}"
+            )
+
     def num_parameters(self, *, source_vocab_size: int, target_vocab_size: int) -> int:
         """Parameters of the model with these vocabularies, the bias on the logits included.
 

@@ -119,13 +119,15 @@ class _Search:
         self.finished: list[list[Hypothesis]] = [[] for _ in sources]
         self.sentences_B = np.arange(len(sources))
         self.searched_B = np.ones(len(sources), dtype=bool)
-        self.limits_B = np.array([length_limit(len(source), config) for source in sources])
+        start_ids = models[0].config.start_ids  # they count towards the length
+        self.limits_B = np.array(
+            [max(len(start_ids), length_limit(len(source), config)) for source in sources]
+        )
         self.last_penalties_B = np.array(
             [length_penalty(n, config) for n in self.limits_B.tolist()]
         )
         self.num_finished_B = np.zeros(len(sources), dtype=np.int64)
         self.wanted_scores_B = np.full(len(sources), -math.inf)
-        start_ids = models[0].config.start_ids
         self.num_start_ids = len(start_ids)
         self.open_ids_BWT = np.tile(np.array(start_ids), (len(sources), 1, 1))
         for start_id in start_ids[:-1]:

@@ -103,6 +103,9 @@ class Recipe(Section):
                 "an imported model has language tokens of its own: "
                 "corpus.train may have one target language"
             )
+        self.model.check_start_ids(corpus.subword.vocab_size)
+        if corpus.subword.kind != "imported" and len(self.model.start_ids) > 1:
+            raise ValueError("model.start_ids has several ids, which only imported models have")
         if self.model.tied_embeddings == "all" and not corpus.subword.joint:
             raise ValueError('model.tied_embeddings = "all" needs corpus.subword.joint = true')
         if (

@@ -252,6 +252,7 @@ class _Rank:
                     store=store,
                     events=events,
                     pace=self.pace(budget, state, every) if budget and world.is_main else None,
+                    stage_starts=recipe.stage_starts(),
                 )
         return result.reason, result.state.step
 

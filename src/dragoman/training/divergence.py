@@ -22,6 +22,9 @@ of 1000 by five standard deviations of the losses, and only after 1000 updates. 
 shorter than that, and in a mean one wild batch counts for ten, so we use medians. The lowest median
 replaces the slow average, which follows a loss that rises slowly.
 
+A stage of training may have other text, whose loss is another one from its first update on. So each
+stage has a trend of its own.
+
 Gradients and losses that are NaN or infinite are not part of the trend: those updates change no
 weight, and the loop judges them separately (in fp16 by the loss scale).
 """
@@ -65,7 +68,7 @@ class Problem(NamedTuple):
 
 
 class LossTrend(BaseModel):
-    """The training losses so far that the judgement needs; a part of checkpoints.
+    """The training losses of this stage so far that the judgement needs; a part of checkpoints.
 
     recent: of the last 120 updates with a finite loss, in nats per target token, with label
         smoothing. steps: the training steps at whose ends they were measured.

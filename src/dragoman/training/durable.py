@@ -51,15 +51,17 @@ def publish(directory: Path, fill: Callable[[Path], None]) -> int:
 
     Everything is on disk before the directory takes its name, so a crash at any moment leaves
     either all of it or a draft that `remove_drafts` removes. An older directory of the same name is
-    replaced, and exists until then: `remove_drafts` restores it if needed. A link to a directory
-    stays a link. The umask decides who may read the files. Raises MachineError if the disk is full
-    or cannot be written, and then leaves nothing behind.
+    replaced, and exists until then: `remove_drafts`, or the next `publish` of it, restores it if
+    needed. A link to a directory stays a link. The umask decides who may read the files. Raises
+    MachineError if the disk is full or cannot be written, and then leaves nothing behind.
     """
     directory = Path(os.path.realpath(directory))
     # No other process writes to this draft, so files of two writers are never mixed.
     draft = _hidden(directory, f"{os.getpid()}.draft")
+    older = _hidden(directory, "older")
     begun = False
     try:
+        _restore(older, directory)
         _remove_abandoned(directory)
         draft.mkdir(parents=True)
         begun = True
@@ -73,7 +75,6 @@ def publish(directory: Path, fill: Callable[[Path], None]) -> int:
             )  # safetensors makes files only we can read
             _flush(path)
         _flush(draft)
-        older = _hidden(directory, "older")
         if directory.exists():
             shutil.rmtree(older, ignore_errors=True)
             directory.rename(older)
@@ -111,13 +112,17 @@ def discard(directory: Path) -> None:
 def remove_drafts(parent: Path) -> None:
     """Remove the remains of a killed `publish` or `discard`, but nothing whole."""
     for path in parent.glob(".*.older"):
-        replaced = parent / path.name.removeprefix(".").removesuffix(".older")
-        if not replaced.exists():
-            path.rename(replaced)
+        _restore(path, parent / path.name.removeprefix(".").removesuffix(".older"))
         shutil.rmtree(path, ignore_errors=True)
     for kind in ("draft", "doomed"):
         for path in parent.glob(f".*.{kind}"):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _restore(older: Path, replaced: Path) -> None:
+    """Give a directory back its name if a killed `publish` has not replaced it."""
+    if older.exists() and not replaced.exists():
+        older.rename(replaced)
 
 
 def _remove_abandoned(directory: Path) -> None:

@@ -201,6 +201,16 @@ class StepGuard:
         self._planned = self.expected_s is not None
         self.last = Window(self.rank, self._host, 0.0, 0.0, 0.0)
 
+    def learn_anew(self) -> None:
+        """Forget which time of a step was planned or usual: a stage with other text begins."""
+        self.expected_s, self._planned = None, False
+        self._usual_s.clear()
+        self._told_s = None
+        self._window.clear()
+        self._recent.clear()
+        self._since_met = None
+        self._steps = -_WARM_STEPS
+
     def see(self, *, step: int, steps: int, seconds_s: float, data_wait_s: float) -> Alert | None:
         """Add an update of `steps` steps that ends at `step`; returns an alert if one is due."""
         self.sync.waits.end_lap()
@@ -291,7 +301,8 @@ class StepGuard:
         return statistics.median(one.step_s for one in self._waits) if self._know_waits else 0.0
 
     def _judge(self, step_s: float, left: int, changed: str) -> Alert | None:
-        first = self.expected_s is None
+        first = not self._start_is_judged
+        self._start_is_judged = True
         expected_s = step_s if self.expected_s is None else self.expected_s
         if step_s <= TOLERATED * expected_s:
             told_s, self._told_s = self._told_s, None
@@ -302,7 +313,7 @@ class StepGuard:
                 turn = self._turned(told_s, step_s)
                 says = f"steps take {units.STEP_TIME.text(turn.step_s)} again"
                 return self._say(Slowness(False, says, "", turn.first, turn.began))
-            return self._slow_from_the_start(step_s, left) if first else None
+            return self._slow_from_the_start(step_s, left) if first and not self._planned else None
         if self._told_s is not None and step_s <= TOLERATED * self._told_s:
             return None
         turn = self._turned(expected_s, step_s)
@@ -315,10 +326,10 @@ class StepGuard:
 
     def _judge_the_start(self, step_s: float, left: int) -> Alert | None:
         """If the judging rank itself is the slow one, only the ranks that wait see it."""
-        if self._planned or self._start_is_judged:
+        if self._start_is_judged:
             return None
         self._start_is_judged = True
-        return self._slow_from_the_start(step_s, left)
+        return None if self._planned else self._slow_from_the_start(step_s, left)
 
     def _say(self, found: Slowness) -> Alert | None:
         """Alert at once if there is no other rank to ask; otherwise the ranks meet first."""
@@ -452,7 +463,11 @@ class Examination:
         windows = [Window(**one) for one in self._world.gather_json(asdict(guard.last))]
         # Several may have seen it; the first one judges all steps.
         own = None if guard.found is None else asdict(guard.found)
-        found = next(one for one in self._world.gather_json(own) if one is not None)
+        found = next((one for one in self._world.gather_json(own) if one is not None), None)
+        if found is None:
+            # The votes of the exchange before are counted: if two ranks have asked one after the
+            # other, all has been told already.
+            return []
         guard.found = None
         slowness = Slowness(**found)
         if self._topology is None:

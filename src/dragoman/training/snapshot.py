@@ -54,11 +54,14 @@ def agreed_checkpoint(
 ) -> Checkpoint | None:
     """The newest checkpoint that every rank has intact, with the same content.
 
-    Every rank calls it, and all get the same: machines may have other checkpoints. warn: called
+    Every rank calls it, and all get the same: machines may have other checkpoints. First each
+    restores or removes what it was about to replace or write when it was killed. warn: called
     with the damage of those that this rank skips. Returns None if there is no checkpoint, or only
     that of step 0: the weights of another model, with which the run began. Raises CheckpointError
     if ranks have none in common.
     """
+    store.of_rank(world.rank).clean()
+    world.barrier()  # all read what rank 0 saves
     newest = store.latest_valid(warn)
     steps = world.gather_json(-1 if newest is None else newest.state.step)
     if max(steps) < 0:

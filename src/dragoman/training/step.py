@@ -79,6 +79,7 @@ class TrainStep:
     def __call__(self, update: Update, *, learning_rate: float) -> StepResult:
         """Make one update; it does not wait until a GPU has finished."""
         scale = None if self.scaler is None else self.scaler.scale
+        self.sync.loss_scale = scale
         factor = self.sync.loss_factor / update.global_target_tokens
         scaled = factor if scale is None else factor * scale
         sums = torch.zeros(2, device=self.world.device)
@@ -97,7 +98,8 @@ class TrainStep:
         with self.timer.phase("optimizer"):
             norm, skipped = self._apply(learning_rate, scale)
         step = update.update_index + update.steps
-        self.sync.after_update(step, learning_rate=learning_rate)
+        may_skip = skipped if self.scaler is not None else None  # otherwise it ends the run
+        self.sync.after_update(step, learning_rate=learning_rate, skipped=may_skip)
         if self.ema is not None:
             with self.timer.phase("optimizer"):
                 self.ema.update(update.update_index)

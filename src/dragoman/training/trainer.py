@@ -6,6 +6,7 @@ checkpoints and the measurements of all ranks together.
 
 from __future__ import annotations
 
+import bisect
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,7 @@ from dragoman.telemetry.events import (
 from dragoman.telemetry.host import hourly_price
 from dragoman.training.checkpoint import CheckpointStore, TrainState
 from dragoman.training.config import TrainConfig
-from dragoman.training.divergence import Problem, diverged, not_finite
+from dragoman.training.divergence import LossTrend, Problem, diverged, not_finite
 from dragoman.training.guard import Examination, StepGuard
 from dragoman.training.interval import IntervalSums
 from dragoman.training.optimizer import LossScaler, lent
@@ -81,6 +82,7 @@ def fit(
     store: CheckpointStore,
     events: EventWriter,
     pace: Pace | None = None,
+    stage_starts: Sequence[int] = (0,),
 ) -> FitResult:
     """Train from `state` to the end; every rank calls it.
 
@@ -94,6 +96,8 @@ def fit(
         called again when training resumes.
     pace: of rank 0, if the run has to end in time: it says how many steps it has, in place of
         `config`.
+    stage_starts: the step at which each stage begins. It may have other text, so its losses and the
+        time of its steps are not compared with those of the stage before.
     On SIGTERM and SIGINT the update under way is finished and saved. A second signal ends a rank
     that is alone at once; several ranks are ended by their launcher.
 
@@ -101,7 +105,6 @@ def fit(
     `updates` and `validate` raise.
     """
     started = time.monotonic()
-    store.of_rank(step.world.rank).clean()
     with (
         StopSignals(alone=step.world.world_size == 1) as signals,
         PauseWatch(step.world, step.timer, events, open_board(step.world.world_size)) as pauses,
@@ -119,6 +122,7 @@ def fit(
             signals,
             pauses,
             pace,
+            stage_starts,
         )
         try:
             reason = loop.run()
@@ -147,6 +151,7 @@ class _Loop:
     signals: StopSignals
     pauses: PauseWatch
     pace: Pace | None
+    stage_starts: Sequence[int]
 
     def __post_init__(self) -> None:
         self.world = self.step.world
@@ -156,7 +161,8 @@ class _Loop:
         self.guard = StepGuard(
             self.step.sync,
             self.max_steps,
-            expected_s=self.state.planned_step_s,
+            # The plan was made with the text of the first stage.
+            expected_s=None if self._stage(self.state.step) else self.state.planned_step_s,
             judges_steps=self.world.is_main,
             watches_card=self.world.local_rank == 0,
             price=hourly_price(),
@@ -194,6 +200,10 @@ class _Loop:
     def max_steps(self) -> int:
         """The length of the run: the recipe's, or the one that fits into the budget."""
         return self.state.max_steps or self.config.max_steps
+
+    def _stage(self, step: int) -> int:
+        """The number of the stage of the step after which so many are made."""
+        return bisect.bisect_right(self.stage_starts, max(0, step - 1)) - 1
 
     def _take_stock(self, agreed: Votes) -> bool:
         """Measure and save what is due, as all ranks have met; returns whether to stop at once."""
@@ -252,6 +262,8 @@ class _Loop:
         self.step.timer.step_done(steps=update.steps)
         seconds_s = time.perf_counter() - started
         self.pauses.updated(step=last_step + 1, seconds_s=seconds_s)
+        if self._stage(last_step + 1) != self._stage(self.state.step):
+            self.guard.learn_anew()
         alert = self.guard.see(
             step=last_step + 1,
             steps=update.steps,
@@ -305,6 +317,8 @@ class _Loop:
         for step, loss, was_skipped in zip(steps, losses.tolist(), skipped.tolist(), strict=True):
             if scaler is None and (was_skipped or not math.isfinite(loss)):
                 self._diverge(not_finite("a gradient is NaN or infinite", loss, step))
+            if trend.steps and self._stage(trend.steps[-1]) != self._stage(step):
+                trend = LossTrend()
             after = trend.after(loss, step=step)
             problem = trend.problem(after, untrained_loss=self.untrained_loss)
             if problem is not None:

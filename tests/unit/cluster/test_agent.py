@@ -11,9 +11,11 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -282,6 +284,46 @@ def state_of(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return ""
+
+
+_COUNTING = """
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
+print("begins", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(
+    ("messages", "asked"), [(["stop"], 1), (["stop", "stop"], 1), (["stop", "kill"], 2)]
+)
+def test_workers_that_save_are_not_killed_as_the_controller_is_lost(
+    messages: list[str], asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have their time to save, and are killed when it is over."""
+
+    def hear() -> Iterator[dict[str, str]]:
+        for message in messages:
+            yield {"do": message}
+            time.sleep(0.3)  # signals that come at once are one
+
+    def heard() -> int:
+        return (tmp_path / "heard").read_text().count("asked")
+
+    monkeypatch.setattr(work, "_SAVE_S", 2.0)
+    channel = mock.Mock(hear=hear)
+    with (
+        (tmp_path / "heard").open("w") as file,
+        subprocess.Popen([sys.executable, "-c", _COUNTING], stdout=file) as process,
+    ):
+        wait_until(lambda: "begins" in (tmp_path / "heard").read_text())
+        with work._passing_signals(channel, process.pid):
+            time.sleep(1.5)
+            in_time = heard()
+            wait_until(lambda: heard() > in_time, limit_s=20.0)
+        process.kill()
+    assert in_time == asked
 
 
 def test_agents_write_no_bytecode(tmp_path: Path) -> None:

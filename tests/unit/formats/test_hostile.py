@@ -113,6 +113,10 @@ def place(name: str, make: Callable[[Path], object]) -> Spoil:
 
 
 CASES: dict[str, tuple[Spoil, str]] = {
+    "a start that no piece has": (
+        change_recipe(r"\[model\]", "[model]\nstart_ids = [40000]"),
+        "start_ids has 40000",
+    ),
     "deep TOML": (
         lambda path: (path / "recipe.toml").write_text("a = " + "[" * 5000 + "]" * 5000),
         "nested",
@@ -295,6 +299,17 @@ def test_it_is_one_line(
     assert len(written.err) < 2000
     assert written.out == ""
     assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+def test_a_start_that_no_piece_has_is_refused(for_ctranslate2: Path) -> None:
+    change_recipe(r"\[model\]", "[model]\nstart_ids = [40000]")(for_ctranslate2)
+    redo_digests(for_ctranslate2)
+    with pytest.raises(CheckpointError, match="start_ids has 40000, and the target's vocabulary"):
+        Bundle.open(for_ctranslate2)
+    change_recipe(r"vocab_size = \d+", "vocab_size = 50000")(for_ctranslate2)
+    redo_digests(for_ctranslate2)
+    with pytest.raises(CheckpointError, match="start_ids has 40000, and the target's vocabulary"):
+        Bundle.open(for_ctranslate2)
 
 
 def test_little_memory_is_enough_to_refuse_much(bundle: Path, tmp_path: Path) -> None:

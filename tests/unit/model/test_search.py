@@ -26,10 +26,19 @@ from dragoman.model.transformer import Transformer
 VOCAB_SIZE = 6
 
 
-def make_model(seed: int = 1, vocab_size: int = VOCAB_SIZE) -> Transformer:
+def make_model(
+    seed: int = 1, vocab_size: int = VOCAB_SIZE, start_ids: tuple[int, ...] = (2,)
+) -> Transformer:
     """Random weights, large enough that some continuations are much better than others."""
     torch.manual_seed(seed)
-    config = ModelConfig(d_model=16, num_heads=2, d_ffn=16, encoder_layers=1, decoder_layers=2)
+    config = ModelConfig(
+        d_model=16,
+        num_heads=2,
+        d_ffn=16,
+        encoder_layers=1,
+        decoder_layers=2,
+        start_ids=start_ids,
+    )
     model = Transformer(config, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
     with torch.no_grad():
         model.embeddings.target_matrix.mul_(3.0)
@@ -155,6 +164,14 @@ def test_a_translation_that_does_not_end_is_cut_off_at_its_limit() -> None:
         for source, found in zip(sources, translate_batch([model], sources, config), strict=True):
             limit = int(config.max_length_ratio * len(source) + config.max_length_extra)
             assert len(found[0].ids) == max(1, limit)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_limit_below_the_start_tokens_leaves_room_for_one_piece(beam_size: int) -> None:
+    config = SearchConfig(beam_size=beam_size, max_length_ratio=0.0, max_length_extra=1)
+    model = make_model(start_ids=(2, 5)).eval()
+    ((found, *_),) = translate_batch([model], [[3, 4, 5]], config)
+    assert len(found.ids) <= 1
 
 
 def test_batches_are_of_like_length_and_within_the_budget() -> None:

@@ -27,8 +27,8 @@ from dragoman.training.checkpoint import (
     weights_metadata,
 )
 from dragoman.training.config import CheckpointConfig, TrainConfig
-from dragoman.training.snapshot import restore, snapshot
-from toy_task import TOY_MODEL, ToyPairs, ToyTraining, toy_training
+from dragoman.training.snapshot import agreed_checkpoint, restore, snapshot
+from toy_task import ONE_RANK, TOY_MODEL, ToyPairs, ToyTraining, toy_training
 
 PAIRS = ToyPairs(100)
 START = TrainState(seed=1, world_size=1, recipe_digest="r", corpus_digest="c")
@@ -230,7 +230,9 @@ def test_what_was_about_to_be_replaced_is_put_back_after_a_kill(tmp_path: Path) 
             store.directory / f"step-000000{step}", store.directory / f".step-000000{step}.older"
         )
     shutil.rmtree(store.directory / "step-0000002")  # killed between the two renames
-    store.clean()
+    found = agreed_checkpoint(store, ONE_RANK, fail)
+    assert found is not None
+    assert found.state.step == 2
     assert steps(store) == [1, 2]
     assert Checkpoint.open(store.directory / "step-0000002").state.step == 2
     assert not list(store.directory.glob(".*"))

@@ -186,3 +186,22 @@ def test_a_planted_divergence_is_stopped_with_one_line(
 @pytest.mark.system
 def test_the_same_run_without_a_plant_goes_to_its_end(tmp_path: Path) -> None:
     assert toy(tmp_path).fit().reason == "max_steps"
+
+
+@pytest.mark.system
+def test_a_stage_with_harder_text_is_no_divergence(tmp_path: Path) -> None:
+    """Nor is it one after an interruption in that stage."""
+    whole = replace(toy(tmp_path), change_update=garbage, stage_starts=(0, PLANTED_AT))
+    train = whole.train.model_copy(update={"max_steps": PLANTED_AT + 25})
+    assert replace(whole, train=train).fit().reason == "max_steps"
+    result = whole.fit()
+    assert result.reason == "max_steps"
+    assert result.state.loss_trend.first is not None
+    assert result.state.loss_trend.first > 2.5, "the first loss of that stage"
+
+
+@pytest.mark.system
+def test_a_divergence_in_a_later_stage_is_noticed(tmp_path: Path) -> None:
+    run = replace(toy(tmp_path), change_update=garbage, stage_starts=(0, PLANTED_AT // 2))
+    with pytest.raises(DivergenceError):
+        run.fit()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from functools import partial
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import save_file
 
+from dragoman.base.errors import MachineError
 from dragoman.training.durable import publish, verify
 
 
@@ -26,6 +29,20 @@ def test_drafts_of_the_dead_do_not_stand_in_the_way_and_those_of_the_living_stay
         living.kill()
     assert left == {"export", f".export.{living.pid}.draft"}
     verify(tmp_path / "export")
+
+
+def test_an_export_that_fails_after_a_kill_leaves_the_older_one(tmp_path: Path) -> None:
+    export = tmp_path / "export"
+    publish(export, partial(write, content=b"older"))
+    export.rename(tmp_path / ".export.older")  # killed between the two renames
+
+    def fail(draft: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(MachineError, match="No space left"):
+        publish(export, fail)
+    verify(export)
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
 
 
 def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +12,14 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+from dragoman.data.loader import Update
 from dragoman.distributed.gradient_sync import NoSync
 from dragoman.telemetry import host
-from dragoman.telemetry.events import Alert
+from dragoman.telemetry.events import Alert, read_events
 from dragoman.telemetry.host import PRICE_VARIABLE, hourly_price
+from dragoman.training.config import CheckpointConfig, TrainConfig
 from dragoman.training.guard import WINDOW_STEPS, StepGuard, Window, why
+from toy_fit import ToyRun
 
 
 def watched(
@@ -160,6 +164,47 @@ def test_the_usual_time_is_that_of_the_steps_before_and_the_turn_is_told() -> No
     assert 24 < step <= 24 + 20
     assert "300 ms/step was usual" in alert.cause
     assert "since step 25, " in alert.cause
+
+
+@pytest.mark.parametrize("planned_s", [None, 0.3])
+def test_a_stage_with_longer_sentences_is_not_slow(planned_s: float | None) -> None:
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000, expected_s=planned_s)
+    warm(guard)
+    assert watched(guard, 0.3, windows=2) == []
+    guard.learn_anew()
+    warm(guard)
+    assert watched(guard, 0.6, windows=2) == []
+    (alert,) = watched(guard, 1.2, windows=2)
+    assert "600 ms/step was usual" in alert.cause
+
+
+def test_a_network_that_was_always_slow_is_told_of_once_in_all_stages() -> None:
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=3700)
+    warm(guard)
+    assert len(watched(guard, 3.0, waits=0.9)) == 1
+    guard.learn_anew()
+    warm(guard)
+    assert watched(guard, 3.0, windows=2, waits=0.9) == []
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("starts", [(0,), (0, 40)])
+def test_a_run_knows_when_a_stage_begins(tmp_path: Path, starts: tuple[int, ...]) -> None:
+    def longer(update: Update) -> Update:
+        time.sleep(0.3 if update.update_index >= 40 else 0.03)
+        return update
+
+    run = ToyRun(
+        tmp_path,
+        TrainConfig(max_steps=70, validate_every_steps=100),
+        CheckpointConfig(every_steps=100),
+        change_update=longer,
+        stage_starts=starts,
+    )
+    run.fit()
+    alerts = [e for e in read_events(tmp_path / "events/rank-0000.jsonl") if e.kind == "alert"]
+    slow = [event for event in alerts if "was usual" in event.payload["cause"]]
+    assert bool(slow) is (len(starts) == 1)
 
 
 def test_several_ranks_are_asked_before_a_cause_is_named() -> None:

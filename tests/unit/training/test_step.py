@@ -182,7 +182,9 @@ class Told(NoSync):
     def attach(self, optimizer: torch.optim.Adam) -> None:
         self.optimizer = optimizer
 
-    def after_update(self, step: int, *, learning_rate: float) -> None:
+    def after_update(
+        self, step: int, *, learning_rate: float, skipped: Tensor | None = None
+    ) -> None:
         self.updates.append((step, learning_rate))
 
 

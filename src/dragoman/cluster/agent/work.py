@@ -157,6 +157,9 @@ def _store(request: WorkRequest, prepared: Prepared) -> Iterator[str]:
 def _passing_signals(channel: Channel, pid: int | None = None) -> Iterator[None]:
     """Inside the block the controller's stop and kill reach the job as signals.
 
+    The first asks it to save and end, the second kills it: after a request to stop, only a kill
+    sends another, or the end of the connection after a while.
+
     pid: of the process that does the job; None if this process launches it.
     """
     launcher = threading.get_ident()
@@ -172,12 +175,16 @@ def _passing_signals(channel: Channel, pid: int | None = None) -> Iterator[None]
                 os.kill(pid, number)
 
     def pass_on() -> None:
+        asked = False
         for message in channel.hear():
-            send(signal.SIGTERM)
+            if not asked:
+                send(signal.SIGTERM)
+                asked = True
             if message["do"] == "kill":  # the launcher kills at the second signal
                 over.wait(0.2)
                 send(signal.SIGTERM)
-        send(signal.SIGTERM)
+        if not asked:
+            send(signal.SIGTERM)
         over.wait(_SAVE_S)
         send(signal.SIGTERM)
 
