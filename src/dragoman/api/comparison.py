@@ -302,7 +302,7 @@ def _translate(
     """The translations of every test set."""
     model, checkpoint = path, "best"
     if run is not None and run.path.absolute() != path.absolute():
-        model, checkpoint = run.path, str(path)
+        model, checkpoint = run.path, str(path.absolute())  # it may be called "best"
     with open_translator(
         model,
         checkpoints=[checkpoint],

@@ -33,6 +33,7 @@ from dragoman.telemetry.events import EventWriter, TestScored
 from dragoman.training.checkpoint import (
     CheckpointStore,
     check_shapes,
+    is_choice,
     load_weights,
     weight_shapes,
     weights_file,
@@ -96,9 +97,13 @@ class TranslationModel:
 
 
 def checkpoint_path(run: RunDirectory, which: str, recipe: Recipe) -> Path:
-    """The directory of a choice such as "best", "last" or a path; of another run its best one."""
+    """The directory of a choice such as "best", "last" or a path; of another run its best one.
+
+    A directory with the name of a choice must be written as a path, such as "./best": whatever the
+    current directory holds, "best" is the run's own.
+    """
     path = Path(which)
-    if path.is_dir():
+    if path.is_dir() and not is_choice(which):
         if RunDirectory(path).recipe_file.is_file():
             other = RunDirectory.open(path)  # an export is refused by name
             return CheckpointStore(other.checkpoints, other.recipe().checkpoint).choose("best")
