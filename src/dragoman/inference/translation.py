@@ -10,7 +10,7 @@ from typing import Self
 
 from dragoman.base.errors import CheckpointError, CorpusError
 from dragoman.base.files import file_sha256, write_whole
-from dragoman.corpus.directions import Direction, token_for, with_token
+from dragoman.corpus.directions import Direction, listed, token_for, with_token
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.split import read_directions
@@ -104,15 +104,34 @@ def checkpoint_path(run: RunDirectory, which: str, recipe: Recipe) -> Path:
     """
     path = Path(which)
     if path.is_dir() and not is_choice(which):
+        of = path.absolute().parent.parent  # the run of a checkpoint
         if RunDirectory(path).recipe_file.is_file():
             other = RunDirectory.open(path)  # an export is refused by name
+            _check_languages(other, recipe)
             return CheckpointStore(other.checkpoints, other.recipe().checkpoint).choose("best")
+        if RunDirectory(of).recipe_file.is_file():
+            _check_languages(RunDirectory(of), recipe)
         return path
     if len(path.parts) > 1:
         raise CheckpointError(
             "no such checkpoint", place=path, remedy=f"look into {run.checkpoints}"
         )
     return CheckpointStore(run.checkpoints, recipe.checkpoint).choose(which)
+
+
+def _check_languages(other: RunDirectory, recipe: Recipe) -> None:
+    """Raises CheckpointError if another run's model lacks a direction of the recipe.
+
+    Neither vocabularies nor shapes show it: a joint vocabulary of swapped text is the same.
+    """
+    known = other.recipe().corpus.directions
+    missing = [one for one in recipe.corpus.directions if one not in known]
+    if missing:
+        raise CheckpointError(
+            f"translates {listed(known)}, not {listed(missing)}",
+            place=other.path,
+            remedy="name a model of the same languages",
+        )
 
 
 def trained_with(recipe: Recipe, vocabularies: Mapping[str, str]) -> dict[str, str]:
