@@ -27,6 +27,7 @@ from dragoman.evaluation.paired import (
 )
 from dragoman.evaluation.validate import read_lines
 from dragoman.formats.bundle import Bundle, is_bundle
+from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.serve.translator import open_translator
 from dragoman.telemetry.events import Compared, ComparedGroup, ComparedSentence, EventWriter
@@ -90,7 +91,8 @@ def compare(
     first, second: each a run, a checkpoint's directory in a run, an export, or a file of
         translations that are there already, a line each (then there is one test set).
     tests: source text and reference of each test set; none: the test set of the runs.
-    target_language: of the references, if a model translates into several.
+    target_language: of the references, if a model translates into several, or if both are files of
+        translations into Chinese, Japanese, Korean or Thai, whose words BLEU cuts otherwise.
     threads: cores; None: all.
     comet: a Python that has unbabel-comet, and a COMET checkpoint (Rei et al. 2020), which that
         Python loads in a process of its own. Nothing is downloaded. None: no COMET.
@@ -115,12 +117,16 @@ def compare(
             place="tests",
             remedy="name one test set, or models in place of the file",
         )
-    lowercase = any(map(_is_scored_in_lower_case, paths, runs))
+    recipes = [one for one in map(_recipe_of, paths, runs) if one is not None]
+    # A model of small letters never writes capitals.
+    lowercase = any(one.evaluate.lowercase or one.corpus.lowercase for one in recipes)
+    targets = [one.corpus.directions[0].target for one in recipes]
+    language = target_language or next(iter(targets), "")
     counts: Counter[str] | None = None
     counted_pairs = 0
     for run in runs:
         if run is not None and counts is None:
-            counts, counted_pairs = _training_words(run, lowercase=lowercase)
+            counts, counted_pairs = _training_words(run, language, lowercase=lowercase)
     given = [None if path.is_dir() else _read_translations(path, sets[0]) for path in paths]
     found = []
     raters = nullcontext() if comet is None else open_comet(*map(Path, comet), threads=threads)
@@ -135,6 +141,7 @@ def compare(
                 others,
                 test.references,
                 sources=test.sources,
+                language=language,
                 lowercase=lowercase,
                 training_words=counts,
                 comet=None if rater is None else _rated(rater, test, ones, others),
@@ -209,12 +216,11 @@ def _rated(rater: Comet, test: _Test, one: list[str], other: list[str]) -> Comet
     return CometScores(first, second, rater.signature)
 
 
-def _is_scored_in_lower_case(path: Path, run: RunDirectory | None) -> bool:
-    """Whether the recipe scores lower-cased text, or the model never writes capitals."""
+def _recipe_of(path: Path, run: RunDirectory | None) -> Recipe | None:
+    """The recipe of a model; None for a file of translations."""
     if run is None and not is_bundle(path):
-        return False
-    recipe = Bundle.open(path).recipe if run is None else run.recipe()
-    return recipe.evaluate.lowercase or recipe.corpus.lowercase
+        return None
+    return Bundle.open(path).recipe if run is None else run.recipe()
 
 
 def _run_of(path: Path) -> RunDirectory | None:
@@ -270,7 +276,9 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
     return _Test("test", found[0].sources, found[0].references)
 
 
-def _training_words(run: RunDirectory, *, lowercase: bool) -> tuple[Counter[str] | None, int]:
+def _training_words(
+    run: RunDirectory, language: str, *, lowercase: bool
+) -> tuple[Counter[str] | None, int]:
     """Words of the target side of the training text, and the number of pairs; None if it is
     gone."""
     try:
@@ -282,7 +290,8 @@ def _training_words(run: RunDirectory, *, lowercase: bool) -> tuple[Counter[str]
     step = max(1, -(-shards.num_pairs // _COUNTED_PAIRS))
     rows = [shards.target(int(pair)).tolist() for pair in np.arange(0, shards.num_pairs, step)]
     texts = vocabulary.decode(rows)
-    return word_counts(text.lower() if lowercase else text for text in texts), len(rows)
+    lines = (text.lower() if lowercase else text for text in texts)
+    return word_counts(lines, language), len(rows)
 
 
 def _read_translations(path: Path, test: _Test) -> list[str]:

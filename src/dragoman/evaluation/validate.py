@@ -178,7 +178,8 @@ def validate(
         )
         own = mean_scores(own_directions)
     elif world.is_main:
-        own = score_all(hypotheses, references, config)
+        target = next((direction.target for direction in data.trained), "")
+        own = score_all(hypotheses, references, config, language=target)
     scores, directions, loss_s, decode_s = world.gather_json(
         [
             {name: asdict(score) for name, score in own.items()},

@@ -239,14 +239,16 @@ def score_text(
     for direction, rows in by_direction.items():
         text = "".join(f"{hypotheses[row]}\n" for row in rows)
         write_whole(run.samples / f"{name}.{direction}", text)
+    language = target or corpus.directions[0].target
     if not directions:
-        language = target or corpus.directions[0].target
         text = "".join(f"{line}\n" for line in hypotheses)
         write_whole(run.samples / f"{name}.{language}", text)
     scored = score_directions(
         hypotheses, references, by_direction, recipe.evaluate, trained=corpus.train_directions
     )
-    scores = mean_scores(scored) or score_all(hypotheses, references, recipe.evaluate)
+    scores = mean_scores(scored) or score_all(
+        hypotheses, references, recipe.evaluate, language=language
+    )
     events.write(
         TestScored(
             name=name,

@@ -12,8 +12,10 @@ import pytest
 
 import dragoman
 from dragoman.cli import main
+from parallel_text import sentences, write_lines
 from real_text import real_lines
 from small_run import small_run
+from tiny_recipe import TINY
 
 
 @pytest.fixture
@@ -144,3 +146,29 @@ def test_an_export_that_writes_no_capitals_is_scored_in_lower_case(
     (found,) = dragoman.compare(exported, given, tests=[texts])
     assert found.result.scores["bleu"].second == pytest.approx(100)
     assert "case:lc" in found.result.scores["bleu"].signature
+
+
+def test_a_language_without_spaces_has_its_tokenizer_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    english, german = sentences(60)
+    chinese = ["".join(chr(0x4E00 + ord(letter)) for letter in line) for line in german]
+    write_lines(Path("train.en"), english)
+    write_lines(Path("train.de"), chinese)
+    Path("tiny.toml").write_text(TINY)
+    settings = ["corpus.target_language=zh-CN", "train.max_steps=1", "data.batch_tokens=256"]
+    run = dragoman.train(dragoman.load_recipe("tiny.toml", settings))
+    (signature,) = {one["bleu_signature"] for one in dragoman.read_events(run, "validated")}
+    assert "tok:zh|" in signature
+    assert "tok:zh|" in dragoman.evaluate(run).scores["bleu"].signature
+
+    half = [line[: len(line) // 2] for line in chinese]
+    write_lines(Path("half"), half)
+    tests = [("train.en", "train.de")]
+    (of_run,) = dragoman.compare(run, "half", tests=tests)
+    (of_files,) = dragoman.compare("train.de", "half", tests=tests, target_language="zh")
+    for found in (of_run, of_files):
+        assert "tok:zh|" in found.result.scores["bleu"].signature
+        assert found.result.scores["bleu"].second > 20
+        assert found.result.by_length[0].size < 60  # of characters, not one "word" a line

