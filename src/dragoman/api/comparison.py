@@ -25,7 +25,7 @@ from dragoman.evaluation.paired import (
     compare_translations,
     word_counts,
 )
-from dragoman.evaluation.validate import read_lines
+from dragoman.evaluation.validate import read_lines, text_name
 from dragoman.formats.bundle import Bundle, is_bundle
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
@@ -108,7 +108,8 @@ def compare(
                 "no such run, export or file of translations", place=path, remedy="check its name"
             )
     runs = [_run_of(path) for path in paths]
-    sets = [_read_test(Path(source), Path(reference)) for source, reference in tests]
+    files = [(Path(source), Path(reference)) for source, reference in tests]
+    sets = [_read_test(*pair, name) for pair, name in zip(files, _names(files), strict=True)]
     if not sets:
         sets = [_test_of_runs([run for run in runs if run is not None])]
     if len(sets) > 1 and not all(path.is_dir() for path in paths):
@@ -189,6 +190,7 @@ def record(comparison: Comparison, run: RunDirectory, side: Winner) -> None:
                         size=group.size,
                         value=getattr(group, side),
                         other_value=getattr(group, other),
+                        counted_pairs=comparison.counted_pairs,
                     )
                 )
         for sentence in (*result.first_best, *result.second_best):
@@ -233,7 +235,15 @@ def _run_of(path: Path) -> RunDirectory | None:
     return None if is_bundle(path) else RunDirectory.open(path)
 
 
-def _read_test(source: Path, reference: Path) -> _Test:
+def _names(tests: Sequence[tuple[Path, Path]]) -> list[str]:
+    """Names of test sets: the stems of the sources, or more of the paths if these are equal."""
+    stems = [text_name(source) for source, _ in tests]
+    paths = [str(source.with_suffix("")) for source, _ in tests]
+    whole = [f"{source}, {reference}" for source, reference in tests]
+    return next((names for names in (stems, paths) if len({*names}) == len(names)), whole)
+
+
+def _read_test(source: Path, reference: Path, name: str) -> _Test:
     sources, references = read_lines(source), read_lines(reference)
     if len(sources) != len(references):
         raise CorpusError(
@@ -241,7 +251,7 @@ def _read_test(source: Path, reference: Path) -> _Test:
             place=f"{source}, {reference}",
             remedy="give files in which line N of one belongs to line N of the other",
         )
-    return _Test(source.stem, sources, references)
+    return _Test(name, sources, references)
 
 
 def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
@@ -257,7 +267,7 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
             )
         with suppress(CorpusError):  # its prepared text is gone; the other's may be there
             folder = run.prepared() / "test"
-            one = _read_test(folder / "source.txt", folder / "target.txt")
+            one = _read_test(folder / "source.txt", folder / "target.txt", "test")
             # The translator puts the token before each source itself.
             plain = [without_first_word(line, corpus.language_tokens) for line in one.sources]
             found.append(replace(one, sources=plain))
@@ -273,7 +283,7 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
             place="compare",
             remedy="name the files of one: its source and its reference",
         )
-    return _Test("test", found[0].sources, found[0].references)
+    return found[0]
 
 
 def _training_words(

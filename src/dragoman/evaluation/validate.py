@@ -282,6 +282,12 @@ def _gather_whole(world: World, own: Any) -> list[Any]:
     return [found for found, _ in gathered]
 
 
+def text_name(source: Path) -> str:
+    """The name of a test set by the file of its sources; "test" is the run's own."""
+    names = (source.stem, source.name, "other-test")
+    return next(one for one in names if one != "test")
+
+
 def read_lines(path: Path) -> list[str]:
     """Lines of a text file, ended by newlines alone; a carriage return before one belongs to it.
 

@@ -24,7 +24,7 @@ from dragoman.evaluation.directions import (
     score_directions,
 )
 from dragoman.evaluation.metrics import score_all
-from dragoman.evaluation.validate import further_scores, read_lines, translate_corpus
+from dragoman.evaluation.validate import further_scores, read_lines, text_name, translate_corpus
 from dragoman.model.config import SearchConfig
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe, load_recipe
@@ -216,9 +216,7 @@ def score_text(
         directions = read_directions(test)
     else:
         token = token_for(target, corpus.directions, corpus.language_tokens)
-        # "test" is the run's own test set, whose translations are kept.
-        names = (source.stem, source.name, "other-test")
-        name = next(one for one in names if one != "test")
+        name = text_name(source)
     sources, references = read_lines(source), read_lines(reference)
     if len(sources) != len(references):  # before hours of search, not after them
         raise CorpusError(

@@ -222,6 +222,7 @@ class ComparedGroup:
     size: int
     value: float
     other_value: float
+    counted_pairs: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

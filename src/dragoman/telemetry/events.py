@@ -306,6 +306,7 @@ class ComparedGroup(Payload, kind="compared_group"):
 
     by: "length" (BLEU of sentences, by the words of the reference) or "frequency" (F1 of words, by
     their occurrences in the training text). group: such as "10 to 19". size: sentences or words.
+    counted_pairs: pairs of the training text, drawn over the whole, in which they were counted.
     """
 
     name: str
@@ -315,6 +316,7 @@ class ComparedGroup(Payload, kind="compared_group"):
     size: int
     value: float
     other_value: float
+    counted_pairs: int | None = None
 
 
 class ComparedSentence(Payload, kind="compared_sentence"):
