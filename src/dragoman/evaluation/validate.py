@@ -283,9 +283,9 @@ def _gather_whole(world: World, own: Any) -> list[Any]:
 
 
 def text_name(source: Path) -> str:
-    """The name of a test set by the file of its sources; "test" is the run's own."""
-    names = (source.stem, source.name, "other-test")
-    return next(one for one in names if one != "test")
+    """The name of a test set by the file of its sources; "test" and "valid" are the run's own."""
+    names = (source.stem, source.name, f"other-{source.name}")
+    return next(one for one in names if one not in ("test", "valid"))
 
 
 def read_lines(path: Path) -> list[str]:

@@ -210,6 +210,7 @@ def score_text(
     corpus = recipe.corpus
     directions: list[Direction] = []
     token = ""
+    given = source
     if source is None or reference is None:
         test = run.prepared() / "test"
         source, reference, name = test / "source.txt", test / "target.txt", "test"
@@ -237,7 +238,8 @@ def score_text(
     for direction, rows in by_direction.items():
         text = "".join(f"{hypotheses[row]}\n" for row in rows)
         write_whole(run.samples / f"{name}.{direction}", text)
-    language = target or corpus.directions[0].target
+    targets = dict.fromkeys(one.target for one in corpus.directions)
+    language = target or next(iter(targets))
     if not directions:
         text = "".join(f"{line}\n" for line in hypotheses)
         write_whole(run.samples / f"{name}.{language}", text)
@@ -255,6 +257,9 @@ def score_text(
             **bleu_and_chrf(scores),
             pairs=len(hypotheses),
             decode_s=decode_s,
+            checkpoint=checkpoint,
+            source=None if given is None else str(given.absolute()),
+            target=None if directions or len(targets) == 1 else language,
         )
     )
     for further in (*(one.event(name) for one in scored), *further_scores(name, scores)):
