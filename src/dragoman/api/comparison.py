@@ -119,8 +119,7 @@ def compare(
             remedy="name one test set, or models in place of the file",
         )
     recipes = [one for one in map(_recipe_of, paths, runs) if one is not None]
-    # A model of small letters never writes capitals.
-    lowercase = any(one.evaluate.lowercase or one.corpus.lowercase for one in recipes)
+    lowercase = any(one.scoring.lowercase for one in recipes)
     targets = [one.corpus.directions[0].target for one in recipes]
     language = target_language or next(iter(targets), "")
     counts: Counter[str] | None = None

@@ -244,10 +244,10 @@ def score_text(
         text = "".join(f"{line}\n" for line in hypotheses)
         write_whole(run.samples / f"{name}.{language}", text)
     scored = score_directions(
-        hypotheses, references, by_direction, recipe.evaluate, trained=corpus.train_directions
+        hypotheses, references, by_direction, recipe.scoring, trained=corpus.train_directions
     )
     scores = mean_scores(scored) or score_all(
-        hypotheses, references, recipe.evaluate, language=language
+        hypotheses, references, recipe.scoring, language=language
     )
     events.write(
         TestScored(

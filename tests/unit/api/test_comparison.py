@@ -14,7 +14,7 @@ import dragoman
 from dragoman.cli import main
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import Compared, EventWriter
-from parallel_text import sentences, write_lines
+from parallel_text import sentences, write_lines, write_pairs
 from real_text import real_lines
 from small_run import small_run
 from tiny_recipe import TINY
@@ -154,6 +154,22 @@ def test_a_run_that_cannot_be_written_to_is_compared(
     (run / "events").write_text("in the way")
     (found,) = dragoman.compare(run, texts[1], tests=[texts])
     assert found.better == str(texts[1])
+
+
+def test_a_model_of_small_letters_is_evaluated_as_it_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path, "train", sentences(60))
+    Path("tiny.toml").write_text(TINY)
+    settings = ["corpus.lowercase=true", "train.max_steps=1", "data.batch_tokens=256"]
+    run = dragoman.train(dragoman.load_recipe("tiny.toml", settings))
+    (found,) = dragoman.compare(run, run, tests=[("train.en", "train.de")])
+    scored = dragoman.evaluate(run, source="train.en", reference="train.de").scores
+    for name, score in found.result.scores.items():
+        assert scored[name].value == pytest.approx(score.first)
+        assert "case:lc" in score.signature
+        assert "case:lc" in scored[name].signature
 
 
 def test_bad_input_is_named(texts: tuple[Path, Path], tmp_path: Path) -> None:
