@@ -25,6 +25,9 @@ from dragoman.evaluation.metrics import Chrf, bleu_of
 SIGNIFICANT: Final = 0.05
 FEWEST: Final = 20
 """With fewer sentences no system is called better: resamples of so few repeat each other."""
+FEWEST_DIFFERENT: Final = 6
+"""With fewer sentences that differ no system is called better. If each of five is better, the exact
+probability of that by chance is 2 / 2^5, above 0.05, yet the tests give a far smaller one."""
 LENGTHS: Final = (0, 10, 20, 30, 50)
 """Words of a reference at which a group of sentences begins."""
 FREQUENCIES: Final = (0, 1, 10, 100, 1000)
@@ -117,8 +120,11 @@ class PairedComparison:
 
     @property
     def winner(self) -> Winner | None:
-        """The better system if every metric and test says so, else None."""
-        if self.pairs < FEWEST:
+        """The better system if every metric and test says so, else None.
+
+        None also if there are few sentences, or few of which the systems have another chrF.
+        """
+        if self.pairs < FEWEST or self.pairs - self.ties < FEWEST_DIFFERENT:
             return None
         winners = {score.winner for score in self.scores.values()}
         return winners.pop() if len(winners) == 1 else None
