@@ -82,6 +82,7 @@ def test_a_student_is_trained_exported_and_compared(
     (found,) = dragoman.compare(teacher, given)
     assert (found.result.pairs, found.result.ties) == (30, 30)
 
+    assert {one["name"] for one in dragoman.read_events(made.run, "compared")} == {"test"}
     result = made.comparison.result
     for served, field in ((made.teacher, "first"), (made.student, "second")):
         references = (prepared / "test" / "target.txt").read_text().splitlines()

@@ -318,6 +318,19 @@ def test_a_run_translates_in_int8_as_its_int8_export_does(
     assert translated(run, "--quantization", "int8") != translated(run)
 
 
+def test_a_folder_called_best_is_not_the_best_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in").write_text("A man sings.\n")
+    translate = ["translate", str(small_run().path), "--input", "in", "--checkpoint"]
+    for which in ("best", "last", "180"):
+        Path(which).mkdir()
+        assert main([*translate, which]) == 0, capsys.readouterr().err
+        assert main([*translate, f"./{which}"]) == 1
+        assert capsys.readouterr().err.startswith(f"dragoman: {which}")
+
+
 @pytest.mark.parametrize("which", ["last", "best,last", "best,best", "100", "nowhere"])
 def test_an_export_has_no_other_checkpoints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], which: str

@@ -25,8 +25,9 @@ from dragoman.evaluation.paired import (
     compare_translations,
     word_counts,
 )
-from dragoman.evaluation.validate import read_lines
+from dragoman.evaluation.validate import read_lines, text_name
 from dragoman.formats.bundle import Bundle, is_bundle
+from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.serve.translator import open_translator
 from dragoman.telemetry.events import Compared, ComparedGroup, ComparedSentence, EventWriter
@@ -90,7 +91,8 @@ def compare(
     first, second: each a run, a checkpoint's directory in a run, an export, or a file of
         translations that are there already, a line each (then there is one test set).
     tests: source text and reference of each test set; none: the test set of the runs.
-    target_language: of the references, if a model translates into several.
+    target_language: of the references, if a model translates into several, or if both are files of
+        translations into Chinese, Japanese, Korean or Thai, whose words BLEU cuts otherwise.
     threads: cores; None: all.
     comet: a Python that has unbabel-comet, and a COMET checkpoint (Rei et al. 2020), which that
         Python loads in a process of its own, without downloads; by default there is no COMET.
@@ -106,7 +108,8 @@ def compare(
                 "no such run, export or file of translations", place=path, remedy="check its name"
             )
     runs = [_run_of(path) for path in paths]
-    sets = [_read_test(Path(source), Path(reference)) for source, reference in tests]
+    files = [(Path(source), Path(reference)) for source, reference in tests]
+    sets = [_read_test(*pair, name) for pair, name in zip(files, _names(files), strict=True)]
     if not sets:
         sets = [_test_of_runs([run for run in runs if run is not None])]
     if len(sets) > 1 and not all(path.is_dir() for path in paths):
@@ -115,12 +118,15 @@ def compare(
             place="tests",
             remedy="name one test set, or models in place of the file",
         )
-    lowercase = any(map(_is_scored_in_lower_case, paths, runs))
+    recipes = [one for one in map(_recipe_of, paths, runs) if one is not None]
+    lowercase = any(one.scoring.lowercase for one in recipes)
+    targets = [one.corpus.directions[0].target for one in recipes]
+    language = target_language or next(iter(targets), "")
     counts: Counter[str] | None = None
     counted_pairs = 0
     for run in runs:
         if run is not None and counts is None:
-            counts, counted_pairs = _training_words(run, lowercase=lowercase)
+            counts, counted_pairs = _training_words(run, language, lowercase=lowercase)
     given = [None if path.is_dir() else _read_translations(path, sets[0]) for path in paths]
     found = []
     raters = nullcontext() if comet is None else open_comet(*map(Path, comet), threads=threads)
@@ -135,6 +141,7 @@ def compare(
                 others,
                 test.references,
                 sources=test.sources,
+                language=language,
                 lowercase=lowercase,
                 training_words=counts,
                 comet=None if rater is None else _rated(rater, test, ones, others),
@@ -182,6 +189,7 @@ def record(comparison: Comparison, run: RunDirectory, side: Winner) -> None:
                         size=group.size,
                         value=getattr(group, side),
                         other_value=getattr(group, other),
+                        counted_pairs=comparison.counted_pairs,
                     )
                 )
         for sentence in (*result.first_best, *result.second_best):
@@ -209,12 +217,11 @@ def _rated(rater: Comet, test: _Test, one: list[str], other: list[str]) -> Comet
     return CometScores(first, second, rater.signature)
 
 
-def _is_scored_in_lower_case(path: Path, run: RunDirectory | None) -> bool:
-    """Whether the recipe scores lower-cased text, or the model never writes capitals."""
+def _recipe_of(path: Path, run: RunDirectory | None) -> Recipe | None:
+    """The recipe of a model; None for a file of translations."""
     if run is None and not is_bundle(path):
-        return False
-    recipe = Bundle.open(path).recipe if run is None else run.recipe()
-    return recipe.evaluate.lowercase or recipe.corpus.lowercase
+        return None
+    return Bundle.open(path).recipe if run is None else run.recipe()
 
 
 def _run_of(path: Path) -> RunDirectory | None:
@@ -227,7 +234,15 @@ def _run_of(path: Path) -> RunDirectory | None:
     return None if is_bundle(path) else RunDirectory.open(path)
 
 
-def _read_test(source: Path, reference: Path) -> _Test:
+def _names(tests: Sequence[tuple[Path, Path]]) -> list[str]:
+    """Names of test sets: the stems of the sources, or more of the paths if these are equal."""
+    stems = [text_name(source) for source, _ in tests]
+    paths = [str(source.with_suffix("")) for source, _ in tests]
+    whole = [f"{source}, {reference}" for source, reference in tests]
+    return next((names for names in (stems, paths) if len({*names}) == len(names)), whole)
+
+
+def _read_test(source: Path, reference: Path, name: str) -> _Test:
     sources, references = read_lines(source), read_lines(reference)
     if len(sources) != len(references):
         raise CorpusError(
@@ -235,7 +250,7 @@ def _read_test(source: Path, reference: Path) -> _Test:
             place=f"{source}, {reference}",
             remedy="give files in which line N of one belongs to line N of the other",
         )
-    return _Test(source.stem, sources, references)
+    return _Test(name, sources, references)
 
 
 def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
@@ -251,7 +266,7 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
             )
         with suppress(CorpusError):  # its prepared text is gone; the other's may be there
             folder = run.prepared() / "test"
-            one = _read_test(folder / "source.txt", folder / "target.txt")
+            one = _read_test(folder / "source.txt", folder / "target.txt", "test")
             # The translator puts the token before each source itself.
             plain = [without_first_word(line, corpus.language_tokens) for line in one.sources]
             found.append(replace(one, sources=plain))
@@ -267,10 +282,12 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
             place="compare",
             remedy="name the files of one: its source and its reference",
         )
-    return _Test("test", found[0].sources, found[0].references)
+    return found[0]
 
 
-def _training_words(run: RunDirectory, *, lowercase: bool) -> tuple[Counter[str] | None, int]:
+def _training_words(
+    run: RunDirectory, language: str, *, lowercase: bool
+) -> tuple[Counter[str] | None, int]:
     """Words of the target side of the training text, and the number of pairs; None if it is
     gone."""
     try:
@@ -282,7 +299,8 @@ def _training_words(run: RunDirectory, *, lowercase: bool) -> tuple[Counter[str]
     step = max(1, -(-shards.num_pairs // _COUNTED_PAIRS))
     rows = [shards.target(int(pair)).tolist() for pair in np.arange(0, shards.num_pairs, step)]
     texts = vocabulary.decode(rows)
-    return word_counts(text.lower() if lowercase else text for text in texts), len(rows)
+    lines = (text.lower() if lowercase else text for text in texts)
+    return word_counts(lines, language), len(rows)
 
 
 def _read_translations(path: Path, test: _Test) -> list[str]:
@@ -302,7 +320,7 @@ def _translate(
     """The translations of every test set."""
     model, checkpoint = path, "best"
     if run is not None and run.path.absolute() != path.absolute():
-        model, checkpoint = run.path, str(path)
+        model, checkpoint = run.path, str(path.absolute())  # it may be called "best"
     with open_translator(
         model,
         checkpoints=[checkpoint],

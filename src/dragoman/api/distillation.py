@@ -6,7 +6,7 @@ import hashlib
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -165,6 +165,7 @@ def distill(
         )
         sizes.append(written.size_bytes)
     (comparison,) = compare(*exports, tests=[test], threads=threads)
+    comparison = replace(comparison, test="test")  # it is the student's own test set, too
     record(comparison, trained, "second")
     rates = _rates(exports, read_lines(test.source), threads)
     beams = [one.recipe().search.beam_size for one in (run, trained)]

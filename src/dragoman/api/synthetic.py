@@ -191,6 +191,7 @@ def score(
     from dragoman.distributed.world import join_world
     from dragoman.formats.load import load_translation_model
     from dragoman.inference.scoring import PairScorer, groups_of_pairs
+    from dragoman.training.checkpoint import is_choice
 
     source = _text(Path(pairs))
     place = _place(Path(output), source)
@@ -199,6 +200,12 @@ def score(
         for one in (model, reverse)
         if one is not None
     ]
+    if len(paths) > 1 and not is_choice(checkpoint) and Path(checkpoint).is_dir():
+        raise ConfigError(
+            "belongs to one model, and there are two",
+            place=f"checkpoint {checkpoint}",
+            remedy="choose best, last or a step, which is looked for in both",
+        )
     for path in paths:
         if is_bundle(path) and checkpoint != "best":
             raise ConfigError(

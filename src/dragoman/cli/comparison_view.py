@@ -12,7 +12,7 @@ from dragoman.api.distillation import Distilled
 from dragoman.base import units
 from dragoman.base.printable import printable_line
 from dragoman.base.terminal import open_console, plain_table
-from dragoman.evaluation.paired import FEWEST, SIGNIFICANT, Group, SentencePair
+from dragoman.evaluation.paired import FEWEST, FEWEST_DIFFERENT, SIGNIFICANT, Group, SentencePair
 
 
 def print_comparison(comparison: Comparison) -> None:
@@ -79,6 +79,8 @@ def _print_scores(comparison: Comparison) -> None:
     verdict = (
         f"Too few sentences for a verdict: it takes {FEWEST} or more."
         if result.pairs < FEWEST
+        else f"Neither is shown to be better: that needs {FEWEST_DIFFERENT} sentences that differ."
+        if result.pairs - result.ties < FEWEST_DIFFERENT
         else f"{letter} is better: every p is below {SIGNIFICANT}."
         if letter
         else f"Neither is shown to be better: that needs every p below {SIGNIFICANT}."

@@ -124,8 +124,8 @@ CHECKPOINT = Option(
     "--checkpoint",
     default="best",
     help="best (by BLEU if measured, else dev loss), last, a step, a directory of a checkpoint, or "
-    "another run for its best one; for translate and synthesize several, joined by commas, make "
-    "an ensemble",
+    "another run for its best one (./best is a directory, best is not); for translate and "
+    "synthesize several, joined by commas, make an ensemble",
 )
 TARGET = Option(
     "--target",

@@ -91,7 +91,8 @@ def run(options: Options) -> None:
     made = synthesize(
         model,
         options.input,
-        checkpoint=[*options.checkpoint.split(","), *others],
+        # A run may have the name of a choice, such as "best".
+        checkpoint=[*options.checkpoint.split(","), *(str(Path(one).absolute()) for one in others)],
         sampling=sampling,
         **keywords(options, "models", "input", "checkpoint", "sample", "temperature"),
         progress=True,

@@ -20,5 +20,6 @@ class EvaluateConfig(Section):
     bootstrap_samples: int = Field(default=1000, ge=0)
     """Resamples behind a confidence interval of BLEU and chrF; 0 gives none."""
     lowercase: bool = False
-    """Score without regard to case; part of the signature."""
+    """Score without regard to case, as a model with `corpus.lowercase` always is; part of the
+    signature."""
     sample_translations: int = Field(default=3, ge=0)

@@ -83,7 +83,10 @@ def score_directions(
             pairs=len(own),
             loss=(losses or {}).get(direction),
             scores=score_all(
-                [hypotheses[row] for row in own], [references[row] for row in own], config
+                [hypotheses[row] for row in own],
+                [references[row] for row in own],
+                config,
+                language=direction.target,
             ),
         )
         for direction, own in rows.items()
@@ -100,7 +103,9 @@ def mean_scores(scored: Sequence[DirectionScore]) -> dict[str, Score]:
     means = {}
     for name in measured[0] if measured else ():
         values = [scores[name].value for scores in measured]
-        signature = f"{measured[0][name].signature}|directions:{len(values)}"
+        # Tokenizers may differ by language.
+        signature = " + ".join(dict.fromkeys(scores[name].signature for scores in measured))
+        signature += f"|directions:{len(values)}"
         means[name] = Score(sum(values) / len(values), None, None, signature)
     return means
 

@@ -5,8 +5,11 @@ A new metric is one function here and one entry in METRICS.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
@@ -14,6 +17,14 @@ from sacrebleu.metrics.chrf import CHRF, CHRFScore
 
 from dragoman.base.errors import CorpusError
 from dragoman.evaluation.config import EvaluateConfig
+
+_TOKENIZERS: Final = {
+    **dict.fromkeys(("zh", "zho", "chi", "cmn", "yue"), "zh"),
+    **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
+    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
+    **dict.fromkeys(("th", "tha"), "char"),
+}
+"""sacreBLEU's tokenizers by the codes of languages for which 13a finds few words or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +53,29 @@ def bleu(
     *,
     lowercase: bool = False,
     bootstrap_samples: int = 0,
+    language: str = "",
 ) -> Score:
-    """Corpus BLEU (Papineni et al. 2002; Post 2018) of detokenised text, tokenised by 13a.
+    """Corpus BLEU (Papineni et al. 2002; Post 2018) of detokenised text.
 
     bootstrap_samples: resamples behind the interval; below 2 there is none.
+    language: of the texts, see `bleu_of`.
     Raises CorpusError if the two differ in length or are empty.
     """
-    return _score(BLEU(lowercase=lowercase), hypotheses, references, bootstrap_samples)
+    metric = bleu_of(language, lowercase=lowercase)
+    return _score(metric, hypotheses, references, bootstrap_samples)
+
+
+def bleu_of(language: str, *, lowercase: bool = False) -> BLEU:
+    """sacreBLEU's BLEU with its tokenizer for a language by code, which its signature names.
+
+    That is 13a; for Chinese zh; for Japanese and Korean MeCab, or characters if it is not
+    installed; for Thai characters.
+    """
+    code = re.split("[._@-]", language.lower())[0]
+    try:
+        return BLEU(lowercase=lowercase, tokenize=_TOKENIZERS.get(code, BLEU.TOKENIZER_DEFAULT))
+    except RuntimeError:  # MeCab or its dictionary is not installed
+        return BLEU(lowercase=lowercase, tokenize="char")
 
 
 def chrf(
@@ -67,11 +94,16 @@ METRICS: dict[str, Callable[..., Score]] = {"bleu": bleu, "chrf": chrf}
 
 
 def score_all(
-    hypotheses: Sequence[str], references: Sequence[str], config: EvaluateConfig
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    config: EvaluateConfig,
+    *,
+    language: str = "",
 ) -> dict[str, Score]:
-    """Every one of METRICS by name, or none if nothing was decoded."""
+    """Every one of METRICS by name, or none if nothing was decoded. language: see `bleu_of`."""
     if not hypotheses:
         return {}
+    metrics = METRICS | {"bleu": partial(bleu, language=language)}
     return {
         name: metric(
             hypotheses,
@@ -79,7 +111,7 @@ def score_all(
             lowercase=config.lowercase,
             bootstrap_samples=config.bootstrap_samples,
         )
-        for name, metric in METRICS.items()
+        for name, metric in metrics.items()
     }
 
 

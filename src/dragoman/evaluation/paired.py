@@ -10,22 +10,24 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any, Final, Literal
 
 import numpy as np
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.base import Score as SacrebleuScore
-from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest, Result
-from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
 from dragoman.base.errors import CorpusError
-from dragoman.evaluation.metrics import Chrf
+from dragoman.evaluation.metrics import Chrf, bleu_of
 
 SIGNIFICANT: Final = 0.05
 FEWEST: Final = 20
 """With fewer sentences no system is called better: resamples of so few repeat each other."""
+FEWEST_DIFFERENT: Final = 6
+"""With fewer sentences that differ no system is called better. If each of five is better, the exact
+probability of that by chance is 2 / 2^5, above 0.05, yet the tests give a far smaller one."""
 LENGTHS: Final = (0, 10, 20, 30, 50)
 """Words of a reference at which a group of sentences begins."""
 FREQUENCIES: Final = (0, 1, 10, 100, 1000)
@@ -118,8 +120,11 @@ class PairedComparison:
 
     @property
     def winner(self) -> Winner | None:
-        """The better system if every metric and test says so, else None."""
-        if self.pairs < FEWEST:
+        """The better system if every metric and test says so, else None.
+
+        None also if there are few sentences, or few of which the systems have another chrF.
+        """
+        if self.pairs < FEWEST or self.pairs - self.ties < FEWEST_DIFFERENT:
             return None
         winners = {score.winner for score in self.scores.values()}
         return winners.pop() if len(winners) == 1 else None
@@ -140,12 +145,14 @@ def compare_translations(
     references: Sequence[str],
     *,
     sources: Sequence[str],
+    language: str = "",
     lowercase: bool = False,
     training_words: Mapping[str, int] | None = None,
     comet: CometScores | None = None,
 ) -> PairedComparison:
     """Compare two translations of the same lines.
 
+    language: of the translations; its words are those of `metrics.bleu_of`.
     training_words: how often each word, as `words` cuts them, is in the training text.
     comet: the rating of each sentence of both.
     Raises CorpusError if the texts differ in length or are empty.
@@ -161,7 +168,7 @@ def compare_translations(
     if not references:
         raise CorpusError("no sentences to compare", remedy="give at least one")
     chrf = Chrf(lowercase=lowercase)
-    metrics: dict[str, Metric] = {"bleu": BLEU(lowercase=lowercase), "chrf": chrf}
+    metrics: dict[str, Metric] = {"bleu": bleu_of(language, lowercase=lowercase), "chrf": chrf}
     rows = [
         SentencePair(
             number, source, reference, one, other,
@@ -186,8 +193,8 @@ def compare_translations(
         first_wins=first_wins,
         ties=len(rows) - first_wins - second_wins,
         second_wins=second_wins,
-        by_length=tuple(_by_length(rows, lowercase)),
-        by_frequency=tuple(_by_frequency(rows, training_words, lowercase))
+        by_length=tuple(_by_length(rows, language, lowercase)),
+        by_frequency=tuple(_by_frequency(rows, training_words, language, lowercase))
         if training_words
         else (),
         first_best=tuple(first_best),
@@ -195,17 +202,20 @@ def compare_translations(
     )
 
 
-def words(text: str) -> list[str]:
-    """The words of a text as BLEU counts them (13a)."""
-    return _tokenize(text).split()
+def words(text: str, language: str = "") -> list[str]:
+    """The words of a text as BLEU counts them; see `metrics.bleu_of`."""
+    return _tokenizer(language)(text).split()
 
 
-def word_counts(lines: Iterable[str]) -> Counter[str]:
+def word_counts(lines: Iterable[str], language: str = "") -> Counter[str]:
     """How often each word is in a text."""
-    return Counter(word for line in lines for word in words(line))
+    return Counter(word for line in lines for word in words(line, language))
 
 
-_tokenize: Callable[[str], str] = Tokenizer13a()  # type: ignore[no-untyped-call]
+@cache
+def _tokenizer(language: str) -> Callable[[str], str]:
+    tokenize: Callable[[str], str] = bleu_of(language).tokenizer
+    return tokenize
 
 
 def _paired(
@@ -269,25 +279,28 @@ def _paired_means(comet: CometScores) -> PairedScore:
     return replace(found, signature=f"{comet.signature}|{tests}")
 
 
-def _by_length(rows: Sequence[SentencePair], lowercase: bool) -> Iterable[Group]:
-    lengths = [len(words(row.reference)) for row in rows]
+def _by_length(rows: Sequence[SentencePair], language: str, lowercase: bool) -> Iterable[Group]:
+    lengths = [len(words(row.reference, language)) for row in rows]
     for name, low, high in _ranges(LENGTHS):
         group = [row for row, length in zip(rows, lengths, strict=True) if low <= length < high]
         if not group:
             continue
         references = [[row.reference for row in group]]
         first, second = (
-            BLEU(lowercase=lowercase).corpus_score(texts, references).score
+            bleu_of(language, lowercase=lowercase).corpus_score(texts, references).score
             for texts in ([row.first for row in group], [row.second for row in group])
         )
         yield Group(name, len(group), first, second)
 
 
 def _by_frequency(
-    rows: Sequence[SentencePair], training_words: Mapping[str, int], lowercase: bool
+    rows: Sequence[SentencePair],
+    training_words: Mapping[str, int],
+    language: str,
+    lowercase: bool,
 ) -> Iterable[Group]:
     def counts(text: str) -> Counter[str]:
-        return Counter(words(text.lower() if lowercase else text))
+        return Counter(words(text.lower() if lowercase else text, language))
 
     texts = [(counts(row.reference), counts(row.first), counts(row.second)) for row in rows]
     for name, low, high in _ranges(FREQUENCIES):

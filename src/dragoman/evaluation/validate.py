@@ -178,7 +178,8 @@ def validate(
         )
         own = mean_scores(own_directions)
     elif world.is_main:
-        own = score_all(hypotheses, references, config)
+        target = next((direction.target for direction in data.trained), "")
+        own = score_all(hypotheses, references, config, language=target)
     scores, directions, loss_s, decode_s = world.gather_json(
         [
             {name: asdict(score) for name, score in own.items()},
@@ -279,6 +280,12 @@ def _gather_whole(world: World, own: Any) -> list[Any]:
     if any(stopped for _, stopped in gathered):
         raise GivenUpError
     return [found for found, _ in gathered]
+
+
+def text_name(source: Path) -> str:
+    """The name of a test set by the file of its sources; "test" and "valid" are the run's own."""
+    names = (source.stem, source.name, f"other-{source.name}")
+    return next(one for one in names if one not in ("test", "valid"))
 
 
 def read_lines(path: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -237,36 +238,44 @@ def scores_of(
 ) -> tuple[tuple[BundleScore, ...], int | None]:
     """Scores of a checkpoint from its run's events, and its step; None for an average.
 
-    Test scores are those that `dragoman evaluate` found for these very weights, with the recipe's
-    own search or with the one that these overrides make of it.
+    Dev scores are those of a checkpoint of the run itself. Test scores are those that
+    `dragoman evaluate` found for these very weights, with the recipe's own search or with the one
+    that these overrides make of it.
     """
     try:
         step = read_state(checkpoint).step
     except CheckpointError:
         step = None
     weights = file_sha256(checkpoint / DIGESTS_FILE)
-    found: dict[str, list[BundleScore]] = {}
+    is_own = checkpoint.resolve().parent == run.checkpoints.resolve()
+    found: dict[tuple[str, str], tuple[Event, int]] = {}
     measured: set[str] = set()
     for path in sorted(run.events.glob("rank-0000*.jsonl")):
         for event in read_events(path):
             said = event.payload
-            is_step = step is not None and event.step == step
-            if event.kind == Validated.kind and is_step and not overrides:
-                found["dev"] = list(_scores_in(event, f"dev, {said['decoded_pairs']} lines"))
+            is_dev = is_own and step is not None and event.step == step and not overrides
+            if event.kind == Validated.kind and is_dev:
+                found["dev", ""] = event, said["decoded_pairs"]
             elif event.kind == TestScored.kind:
-                name = said["name"]
+                name, target = said["name"], said.get("target")
                 if _is_of(event, weights, overrides):
                     measured.add(name)
-                    found[name] = list(_scores_in(event, f"{name}, {said['pairs']} lines"))
+                    text = f"{name} into {target}" if target else name
+                    found[text, said.get("source") or ""] = event, said["pairs"]
                 else:
                     measured.discard(name)
             elif event.kind == DirectionScored.kind:  # it follows the score of its text
                 name = said["text"]
-                if name in measured or (name == "valid" and is_step and not overrides):
+                if is_dev if name == "valid" else name in measured:
                     text = "dev" if name == "valid" else name
                     text += f" {said['source']}-{said['target']}"
-                    found[text] = list(_scores_in(event, f"{text}, {said['pairs']} lines"))
-    return tuple(score for scores in found.values() for score in scores), step
+                    found[text, ""] = event, said["pairs"]
+    names = Counter(text for text, _ in found)
+    scores: list[BundleScore] = []
+    for (text, source), (event, lines) in found.items():
+        folder = Path(source).parent.name if names[text] > 1 else ""
+        scores += _scores_in(event, f"{folder}/{text}, {lines} lines".removeprefix("/"))
+    return tuple(scores), step
 
 
 def _is_of(event: Event, weights: str, overrides: Sequence[str]) -> bool:
@@ -274,8 +283,13 @@ def _is_of(event: Event, weights: str, overrides: Sequence[str]) -> bool:
     settings = event.payload.get("settings")
     if not isinstance(settings, str) or event.payload.get("weights") != weights:
         return False
-    of_search = {one for one in settings.split(" ") if one.startswith("search.")}
-    return of_search == set(overrides)
+    given = map(_plain, re.split(r"\s+(?=\w+\.[\w.]+\s*=)", settings))
+    return {one for one in given if one.startswith("search.")} == set(map(_plain, overrides))
+
+
+def _plain(setting: str) -> str:
+    """A setting without the spaces that it may have around its equals sign."""
+    return re.sub(r"\s*=\s*", "=", setting.strip(), count=1)
 
 
 def _scores_in(event: Event, text: str) -> Iterator[BundleScore]:

@@ -10,7 +10,7 @@ from typing import Self
 
 from dragoman.base.errors import CheckpointError, CorpusError
 from dragoman.base.files import file_sha256, write_whole
-from dragoman.corpus.directions import Direction, token_for, with_token
+from dragoman.corpus.directions import Direction, listed, token_for, with_token
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.split import read_directions
@@ -24,7 +24,7 @@ from dragoman.evaluation.directions import (
     score_directions,
 )
 from dragoman.evaluation.metrics import score_all
-from dragoman.evaluation.validate import further_scores, read_lines, translate_corpus
+from dragoman.evaluation.validate import further_scores, read_lines, text_name, translate_corpus
 from dragoman.model.config import SearchConfig
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe, load_recipe
@@ -33,6 +33,7 @@ from dragoman.telemetry.events import EventWriter, TestScored
 from dragoman.training.checkpoint import (
     CheckpointStore,
     check_shapes,
+    is_choice,
     load_weights,
     weight_shapes,
     weights_file,
@@ -96,18 +97,41 @@ class TranslationModel:
 
 
 def checkpoint_path(run: RunDirectory, which: str, recipe: Recipe) -> Path:
-    """The directory of a choice such as "best", "last" or a path; of another run its best one."""
+    """The directory of a choice such as "best", "last" or a path; of another run its best one.
+
+    A directory with the name of a choice must be written as a path, such as "./best": whatever the
+    current directory holds, "best" is the run's own.
+    """
     path = Path(which)
-    if path.is_dir():
+    if path.is_dir() and not is_choice(which):
+        of = path.absolute().parent.parent  # the run of a checkpoint
         if RunDirectory(path).recipe_file.is_file():
             other = RunDirectory.open(path)  # an export is refused by name
+            _check_languages(other, recipe)
             return CheckpointStore(other.checkpoints, other.recipe().checkpoint).choose("best")
+        if RunDirectory(of).recipe_file.is_file():
+            _check_languages(RunDirectory(of), recipe)
         return path
     if len(path.parts) > 1:
         raise CheckpointError(
             "no such checkpoint", place=path, remedy=f"look into {run.checkpoints}"
         )
     return CheckpointStore(run.checkpoints, recipe.checkpoint).choose(which)
+
+
+def _check_languages(other: RunDirectory, recipe: Recipe) -> None:
+    """Raises CheckpointError if another run's model lacks a direction of the recipe.
+
+    Neither vocabularies nor shapes show it: a joint vocabulary of swapped text is the same.
+    """
+    known = other.recipe().corpus.directions
+    missing = [one for one in recipe.corpus.directions if one not in known]
+    if missing:
+        raise CheckpointError(
+            f"translates {listed(known)}, not {listed(missing)}",
+            place=other.path,
+            remedy="name a model of the same languages",
+        )
 
 
 def trained_with(recipe: Recipe, vocabularies: Mapping[str, str]) -> dict[str, str]:
@@ -187,15 +211,14 @@ def score_text(
     corpus = recipe.corpus
     directions: list[Direction] = []
     token = ""
+    given = source
     if source is None or reference is None:
         test = run.prepared() / "test"
         source, reference, name = test / "source.txt", test / "target.txt", "test"
         directions = read_directions(test)
     else:
         token = token_for(target, corpus.directions, corpus.language_tokens)
-        # "test" is the run's own test set, whose translations are kept.
-        names = (source.stem, source.name, "other-test")
-        name = next(one for one in names if one != "test")
+        name = text_name(source)
     sources, references = read_lines(source), read_lines(reference)
     if len(sources) != len(references):  # before hours of search, not after them
         raise CorpusError(
@@ -216,14 +239,17 @@ def score_text(
     for direction, rows in by_direction.items():
         text = "".join(f"{hypotheses[row]}\n" for row in rows)
         write_whole(run.samples / f"{name}.{direction}", text)
+    targets = dict.fromkeys(one.target for one in corpus.directions)
+    language = target or next(iter(targets))
     if not directions:
-        language = target or corpus.directions[0].target
         text = "".join(f"{line}\n" for line in hypotheses)
         write_whole(run.samples / f"{name}.{language}", text)
     scored = score_directions(
-        hypotheses, references, by_direction, recipe.evaluate, trained=corpus.train_directions
+        hypotheses, references, by_direction, recipe.scoring, trained=corpus.train_directions
     )
-    scores = mean_scores(scored) or score_all(hypotheses, references, recipe.evaluate)
+    scores = mean_scores(scored) or score_all(
+        hypotheses, references, recipe.scoring, language=language
+    )
     events.write(
         TestScored(
             name=name,
@@ -232,6 +258,9 @@ def score_text(
             **bleu_and_chrf(scores),
             pairs=len(hypotheses),
             decode_s=decode_s,
+            checkpoint=checkpoint,
+            source=None if given is None else str(given.absolute()),
+            target=None if directions or len(targets) == 1 else language,
         )
     )
     for further in (*(one.event(name) for one in scored), *further_scores(name, scores)):

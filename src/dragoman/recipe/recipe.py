@@ -89,6 +89,12 @@ class Recipe(Section):
         values: dict[str, Any] = serialize(self)
         return {key: value for key, value in values.items() if key != "stages" or value}
 
+    @property
+    def scoring(self) -> EvaluateConfig:
+        """The evaluate section, without regard to case also if the model writes no capitals."""
+        lowercase = self.evaluate.lowercase or self.corpus.lowercase
+        return self.evaluate.model_copy(update={"lowercase": lowercase})
+
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
         corpus = self.corpus

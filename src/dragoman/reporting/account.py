@@ -69,7 +69,7 @@ def _duration_evidence(facts: Facts) -> Iterator[Evidence]:
     yield evidence("train", units.DURATION, facts.train_s)
     yield evidence("evaluate", units.DURATION, measures.validate_s(facts))
     for score in facts.test_scores:
-        yield evidence(f"translate {score.name}, afterwards", units.DURATION, score.decode_s)
+        yield evidence(f"translate {score.label}, afterwards", units.DURATION, score.decode_s)
     yield evidence("save checkpoints", units.DURATION, measures.save_s(facts))
     if facts.pauses:
         yield evidence("stand still", units.DURATION, paused_s(facts))

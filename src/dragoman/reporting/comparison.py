@@ -134,8 +134,9 @@ def totals(course: Course, budgets: Sequence[Budget]) -> Iterator[tuple[str, str
     yield "lowest dev loss", units.LOSS.told(min(losses, default=None))
     scores = [one.bleu for one in course.readings if one.bleu is not None]
     yield "best dev BLEU", units.SCORE.told(max(scores, default=None))
-    for score in facts.test_scores[-1:]:
-        yield f"BLEU on {score.name}", score.bleu_text
+    # A score with another search, or of another checkpoint, has a row of its own.
+    for label, score in {one.label: one for one in facts.test_scores}.items():
+        yield f"BLEU on {label}", score.bleu_text
 
 
 def _money(runs: Sequence[Facts]) -> Iterator[Budget]:

@@ -781,7 +781,10 @@ def _comparison_evidence(facts: Facts) -> Iterator[Evidence]:
     """
     last: dict[tuple[str, str], dict[str, Compared]] = {}
     for one in facts.comparisons:
-        last.setdefault((one.other, one.name), {})[one.metric] = one
+        by_metric = last.setdefault((one.other, one.name), {})
+        if one.metric in by_metric:  # a later comparison has begun
+            by_metric.clear()
+        by_metric[one.metric] = one
     groups: dict[tuple[str, str], list[ComparedGroup]] = {}
     sentences: dict[tuple[str, str], list[ComparedSentence]] = {}
     for group in facts.compared_groups:
@@ -804,15 +807,18 @@ def _comparison_evidence(facts: Facts) -> Iterator[Evidence]:
             equal = latest.pairs - latest.ahead - latest.behind
             text = f"{latest.ahead}; equal in {equal}, behind in {latest.behind}, by chrF"
             yield Evidence(f"sentences ahead {place}", latest.ahead, text)
+        own = [group for group in groups.get((other, name), ()) if group.time >= latest.time]
+        counted = next((group.counted_pairs for group in own if group.counted_pairs), None)
+        text = "training text" if counted is None else f"{units.COUNT.text(counted)} training pairs"
         for by, label, unit in (
             ("length", "BLEU by words of the reference", "sentences"),
-            ("frequency", "F1 of words by occurrences in training text", "words"),
+            ("frequency", f"F1 of words by occurrences in {text}", "words"),
         ):
             texts = [
                 f"{group.group}: {group.value:.1f}, the other {group.other_value:.1f} "
                 f"({units.COUNT.text(group.size)} {unit})"
-                for group in groups.get((other, name), ())
-                if group.by == by and group.time >= latest.time
+                for group in own
+                if group.by == by
             ]
             if texts:
                 yield in_words(f"{label} {place}", printable_line("; ".join(texts)))

@@ -181,6 +181,16 @@ class TestScore(Bleu):
     name: str
     bleu: float
     decode_s: float | None = None
+    settings: str = ""
+    checkpoint: str = "best"
+    target: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The test set, with the language, checkpoint and settings that were asked for."""
+        checkpoint = "" if self.checkpoint == "best" else f"checkpoint {self.checkpoint}"
+        said = ", ".join(one for one in (self.target, checkpoint, self.settings) if one)
+        return f"{self.name} ({said})" if said else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,6 +234,7 @@ class ComparedGroup:
     size: int
     value: float
     other_value: float
+    counted_pairs: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

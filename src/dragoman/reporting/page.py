@@ -47,7 +47,7 @@ def _run_facts(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "hosts", ", ".join(facts.hosts)
     if facts.device:
         yield "device", ", ".join(text for text in (facts.device, facts.precision) if text)
-    scores = [f"{units.SCORE.text(one.bleu)} on {one.name}" for one in facts.test_scores]
+    scores = [f"{units.SCORE.text(one.bleu)} on {one.label}" for one in facts.test_scores]
     if scores:
         yield "test BLEU", ", ".join(scores)
     if facts.segments:

@@ -318,7 +318,7 @@ class _Rank:
             trained=recipe.corpus.train_directions,
         )
         return lambda _step: validate(
-            model, data, config=recipe.evaluate, search=recipe.search, world=self.world
+            model, data, config=recipe.scoring, search=recipe.search, world=self.world
         )
 
     def sampling(self, updates: BatchStream) -> AbstractContextManager[object]:

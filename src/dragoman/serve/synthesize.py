@@ -7,6 +7,7 @@ the translation becomes the target.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ REASONS: Final = ("empty", "copied", "repeating")
 """Why a translation is dropped, in the order in which the reasons are looked at."""
 _LOOP_WORDS: Final = 4
 _LOOP_TIMES: Final = 4
+_UNSPACED_LOOP: Final = re.compile(
+    r"([\u0e00-\u0e7f\u3001-\u30ff\u3400-\u9fff\uf900-\ufaff\uff0c\U00020000-\U0003ffff]{1,12}?)\1{3}"
+)
+"""A loop in Thai, Chinese or Japanese, which have no spaces between words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,8 @@ def fault(text: str, translation: str) -> str | None:
 
     empty: the text or the translation is blank.
     copied: the translation is the text itself, ignoring case.
-    repeating: one to four words occur four times in a row, and do not in the text.
+    repeating: one to four words occur four times in a row, and do not in the text; in writing
+        without spaces, up to twelve characters.
     """
     if not text or not translation:
         return "empty"
@@ -89,4 +95,4 @@ def _repeats(text: str) -> bool:
             run = run + 1 if words[position] == words[position - size] else 0
             if run >= size * (_LOOP_TIMES - 1):
                 return True
-    return False
+    return _UNSPACED_LOOP.search(text) is not None

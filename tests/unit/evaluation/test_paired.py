@@ -61,6 +61,15 @@ def test_the_better_system_wins_and_equal_ones_do_not() -> None:
     assert not found.second_best
 
 
+def test_a_few_sentences_that_differ_make_no_winner() -> None:
+    """The p-values of sacreBLEU are small if all that differ do so to one side."""
+    for count, winner in ((1, None), (5, None), (12, "first")):
+        second = [""] * count + REFERENCES[count:]
+        found = compare_translations(REFERENCES, second, REFERENCES, sources=SOURCES)
+        assert found.scores["bleu"].p_randomisation < 0.05
+        assert found.winner == winner
+
+
 @pytest.mark.slow
 def test_chance_alone_makes_no_winner() -> None:
     """Systems that leave out words at random at the same rate: few of many pairs may differ."""

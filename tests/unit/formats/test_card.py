@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
@@ -19,6 +20,7 @@ from dragoman.inference.translation import checkpoint_path, score_text
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import EventWriter
 from dragoman.training.average import average_checkpoints
+from example_events import TEST_SCORED
 from parallel_text import sentences, write_pairs
 from small_run import small_run
 from tiny_recipe import TINY
@@ -118,6 +120,48 @@ def test_a_score_is_told_of_the_weights_and_the_search_that_had_it(tmp_path: Pat
     of_average, step = scores_of(run, average)
     assert step is None
     assert {score.text for score in of_average} == {"mean, 1 lines"}
+
+
+def test_texts_of_one_name_have_scores_of_their_own(tmp_path: Path) -> None:
+    run = RunDirectory.open(copytree(small_run().path, tmp_path / "run"))
+    with join_world() as world, EventWriter(run.events) as events:
+        for folder, name in (("2018", "news"), ("2019", "news"), ("2019", "valid")):
+            place = tmp_path / folder
+            place.mkdir(exist_ok=True)
+            source, reference = place / f"{name}.en", place / f"{name}.de"
+            source.write_text("A man sings.\n")
+            reference.write_text("Ein Mann singt.\n")
+            score_text(
+                run,
+                checkpoint="best",
+                source=source,
+                reference=reference,
+                overrides=["search.beam_size = 1"],
+                world=world,
+                events=events,
+            )
+        best = checkpoint_path(run, "best", run.recipe())
+        told = next(one for one in dragoman.read_events(run, "test_scored"))
+        for target in ("fr", "cs"):
+            weights, settings = told["weights"], "search.beam_size=1"
+            of_target = {"name": "web", "weights": weights, "settings": settings, "target": target}
+            events.write(replace(TEST_SCORED, **of_target))
+    found, _ = scores_of(run, best, ["search.beam_size=1"])
+    assert [score.text for score in found if score.signature.startswith("BLEU")] == [
+        "2018/news, 1 lines",
+        "2019/news, 1 lines",
+        "valid.en, 1 lines",
+        "web into fr, 1000 lines",
+        "web into cs, 1000 lines",
+    ]
+
+
+def test_dev_scores_are_those_of_the_runs_own_checkpoint(tmp_path: Path) -> None:
+    run = RunDirectory.open(copytree(small_run().path, tmp_path / "run"))
+    own = checkpoint_path(run, "best", run.recipe())
+    other = copytree(own, tmp_path / "other" / own.name)
+    assert {score.text.split(",")[0] for score in scores_of(run, own)[0]} == {"dev"}
+    assert scores_of(run, other)[0] == ()
 
 
 def test_the_card_of_one_direction_names_its_language_token(

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import dragoman
-from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.base.errors import CheckpointError, ConfigError, CorpusError
 from dragoman.corpus.normalize import normalize
 from dragoman.data.batch import Batch, make_batch
 from dragoman.distributed.world import join_world
@@ -129,6 +129,27 @@ def test_a_reverse_model_says_which_source_language_the_pairs_have(
     assert both == back
     with pytest.raises(ConfigError, match="opposite of several directions: en to de, fr to de"):
         dragoman.score(model, "pairs.tsv", "no.tsv", reverse=tiny("several", "de-fr", "de-en"))
+
+
+def test_models_of_other_languages_are_not_one_ensemble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    english, german = sentences(60)
+    write_lines(Path("train.en"), english)
+    write_lines(Path("train.de"), german)
+    write_lines(Path("text"), english[:3])
+    write_lines(
+        Path("pairs.tsv"), [f"{one}\t{other}" for one, other in zip(english, german, strict=True)]
+    )
+    model, reverse = tiny("model", "en-de"), tiny("reverse", "de-en")
+    (checkpoint,) = model.checkpoints.iterdir()
+    for other in (reverse.path, next(reverse.checkpoints.iterdir())):
+        with pytest.raises(CheckpointError, match=r"translates de to en, not en to de; name"):
+            dragoman.synthesize(model, "text", "out", checkpoint=["best", str(other)])
+    with pytest.raises(ConfigError, match="belongs to one model, and there are two"):
+        dragoman.score(model, "pairs.tsv", "out", reverse=reverse, checkpoint=str(checkpoint))
+    assert not Path("out").exists()
 
 
 def test_bad_input_is_named(tmp_path: Path) -> None:

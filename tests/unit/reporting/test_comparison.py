@@ -10,9 +10,19 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli import main
-from dragoman.reporting.comparison import MACHINES, PAIRS, TOKENS, WALL, Comparison, compare
+from dragoman.reporting.comparison import (
+    MACHINES,
+    PAIRS,
+    TOKENS,
+    WALL,
+    Comparison,
+    compare,
+    totals,
+)
 from dragoman.reporting.reading import read_facts
+from dragoman.telemetry.events import EventWriter
 from dragoman.telemetry.host import HourlyPrice
+from example_events import TEST_SCORED
 from recorded_runs import Recorded
 
 PRICE = HourlyPrice(amount=3.6, currency="USD")
@@ -178,3 +188,21 @@ def test_what_cannot_be_compared_is_an_error(
 ) -> None:
     assert main(["report", *arguments]) == 2
     assert problem in capsys.readouterr().err
+
+
+def test_scores_of_another_search_or_checkpoint_are_not_set_beside_each_other(
+    tmp_path: Path,
+) -> None:
+    runs = [SMALL.write(tmp_path / name) for name in ("one", "two")]
+    greedy = "search.beam_size=1"
+    more = [[TEST_SCORED], [TEST_SCORED, replace(TEST_SCORED, checkpoint="last", settings=greedy)]]
+    for run, scores in zip(runs, more, strict=True):
+        with EventWriter(run / "events") as events:
+            for score in scores:
+                events.write(score)
+    courses = compare([read_facts(run) for run in runs]).courses
+    first, second = (
+        {name for name, _ in totals(course, []) if "test2016" in name} for course in courses
+    )
+    assert first == {"BLEU on test2016"}
+    assert second == {"BLEU on test2016", f"BLEU on test2016 (checkpoint last, {greedy})"}

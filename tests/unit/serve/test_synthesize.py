@@ -30,6 +30,8 @@ from small_run import small_run
         ("a house", "x der Hund der Hund der Hund der Hund", "repeating"),
         ("a house", "a b c d a b c d a b c d a b c d", "repeating"),
         ("no no no no", "nein nein nein nein", None),
+        ("a dog", "我喜欢狗，我喜欢狗，我喜欢狗，我喜欢狗，", "repeating"),
+        ("a dog", "我喜欢狗，狗喜欢我，10000 元。", None),
     ],
 )
 def test_translations_that_teach_nothing_have_a_reason(
