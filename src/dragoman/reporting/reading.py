@@ -132,7 +132,6 @@ def combine(
             known.validations, pauses, ranks[0].segments if ranks else ()
         ),
         alerts=tuple(sorted(alerts, key=lambda alert: alert.time)),
-        link_changes=tuple(change for file in files for change in file.link_changes),
         exit=_exit(directory, known.segments),
         checkpoint_files=_checkpoint_files(directory / "checkpoints"),
         manifest=records.manifest,
