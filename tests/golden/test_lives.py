@@ -169,10 +169,10 @@ def test_a_link_change_counts_for_the_life_in_which_it_was(
     killed = (900, 800) if lost else (1000, 1000)
     run = Recorded(resume_at=killed, recipe=VOCABULARY).write(tmp_path / "run")
     measured = _life(measured=_link(1e9))
-    _change_lives(run, 0, lambda life: _link_fell(measured(life)), measured)
+    _change_lives(run, 0, lambda life: _link_fell(measured(life)), list)
     if elsewhere:
-        for rank, host in enumerate("cd"):
-            _change_lives(run, rank, list, _life(host=f"host-{host}"))
+        _change_lives(run, 0, list, _life(host="host-c", measured=_link(1e9)))
+        _change_lives(run, 1, list, _life(host="host-d"))
     facts = read_facts(run)
     found = _answers(facts)
     assert found["network"].answer == "no"

@@ -197,21 +197,19 @@ def _with(found: Facts, measured: Sequence[_Measured]) -> Facts:
 
 
 def _lives(found: Facts, files: Sequence[RankFile]) -> list[Facts]:
-    """Each life; a change of its link in steps that were made again is none of its own."""
+    """Each life of the run."""
     lives: list[Facts] = []
-    left: tuple[Link, ...] = ()
     for number, segment in enumerate(found.segments):
         ends = min((later.first_step for later in found.segments[number + 1 :]), default=None)
         life = _life(found, files, segment, ends)
-        if lives and _places_of(life) == _places_of(lives[-1]):  # measured once, if at all
+        # Measured once, if at all: training tells again of a link that is still slow.
+        if lives and _places_of(life) == _places_of(lives[-1]):
             life = replace(
                 life,
-                links=life.links or left,
+                links=life.links or lives[-1].links,
                 devices=life.devices or lives[-1].devices,
             )
-        left = _links_at_end(life)
-        kept = (one for one in life.link_changes if ends is None or one.since_step <= ends)
-        lives.append(replace(life, link_changes=tuple(kept)))
+        lives.append(life)
     return lives
 
 
@@ -228,7 +226,7 @@ def _life(found: Facts, files: Sequence[RankFile], segment: Segment, ends: int |
         rank, raw = found.ranks[place.file], files[place.file].segments[place.number].host
         own, home = place.life, place.home
         measured.append(_Measured(rank.clock_offset_s, home.samples, [home], {raw: own.host}))
-        link_changes += home.link_changes
+        link_changes += [one for one in home.link_changes if is_kept(one.since_step)]
         ranks.append(
             replace(
                 rank,
