@@ -629,10 +629,12 @@ class EventWriter:
         )
 
     def close(self) -> None:
-        """Close the file and every listener."""
-        self._file.close()
-        for listener in self._listeners:
-            listener.close()
+        """Close every listener, which may still have something to tell, and the file."""
+        try:
+            for listener in self._listeners:
+                listener.close()
+        finally:
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self
