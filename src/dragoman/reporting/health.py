@@ -360,7 +360,7 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="throttled",
         question="Is a GPU throttled?",
-        what="samples with a lowered clock",
+        what="time with a lowered clock",
         measure=lambda facts: max((gpu.throttled_share for gpu in facts.gpus), default=None),
         culprits=_throttled_gpus,
         is_whole=lambda facts: (
