@@ -214,8 +214,9 @@ def _disks(facts: Facts) -> list[tuple[float, Machine]]:
     a state of its own, or if the strategy is not known.
     """
     sizes = [one.size_bytes for one in facts.checkpoints if one.size_bytes]
-    strategy = facts.recipe.distributed.strategy if facts.recipe else None
-    strategy = facts.chosen.strategy if facts.chosen else strategy
+    strategy = facts.chosen.strategy if facts.chosen else None
+    if facts.recipe and strategy is None:
+        strategy = facts.recipe.distributed.strategy
     writers = {rank.host for rank in facts.ranks if rank.rank == 0}
     if strategy in (None, *_OWN_STATE):
         writers.update(facts.hosts)
