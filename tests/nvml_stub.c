@@ -1,6 +1,7 @@
 /* A management library with one GPU that waits at 100% and 43 W: what the driver of a V100 says.
    Only what dragoman asks; see nvml.h. Answers "not supported" where NVML_STUB_OLD is set, and
-   counts busy multiprocessors, as Hopper does, where NVML_STUB_HOPPER is set. */
+   counts busy multiprocessors, as Hopper does, where NVML_STUB_HOPPER is set. It is too hot at each
+   look, or at each fourth where NVML_STUB_COOL is set. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +40,10 @@ nvmlReturn_t nvmlDeviceGetClockInfo(void *d, int kind, unsigned int *mhz) {
     (void)d; *mhz = kind == 1 ? 1380 : 877; return old() ? NOT_SUPPORTED : OK;
 }
 nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(void *d, unsigned long long *r) {
-    (void)d; *r = 0x4 | 0x20 | 0x1; return old() ? NOT_SUPPORTED : OK;
+    static int looks = 0;
+    (void)d; looks++;
+    *r = 0x4 | 0x1 | (getenv("NVML_STUB_COOL") && looks % 4 ? 0 : 0x20);
+    return old() ? NOT_SUPPORTED : OK;
 }
 nvmlReturn_t nvmlDeviceGetTotalEccErrors(void *d, int kind, int counter, unsigned long long *n) {
     (void)d; *n = kind == 1 && counter == 0 ? 2 : 99; return old() ? NOT_SUPPORTED : OK;

@@ -236,7 +236,7 @@ def hanging(world: World, directory: str) -> Any:
     run = ToyRun(
         Path(directory),
         TrainConfig(
-            max_steps=25, log_every_steps=25, validate_every_steps=1000, validate_at_start=False
+            max_steps=25, log_every_steps=5, validate_every_steps=1000, validate_at_start=False
         ),
         checkpoint=CheckpointConfig(every_steps=1000),
         before_update=before_update,
@@ -259,6 +259,11 @@ def test_a_rank_that_lives_and_does_not_come_is_named(tmp_path: Path) -> None:
     assert [text.rsplit(" for ", 1)[0] for text in back] == [
         f"{name} goes on; the others waited"
     ] * 2
+    facts = read_facts(tmp_path)
+    assert facts.pauses == (), "it did not stand still: its step holds the time"
+    starved = {one.key: one for one in examine(facts)}["starved"]
+    assert starved.answer == "yes"
+    assert "rank 0" in starved.says
 
 
 def validating(world: World, directory: str) -> Any:

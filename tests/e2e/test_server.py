@@ -394,6 +394,24 @@ def test_a_stream_that_sigterm_leaves_no_time_for_says_so(bundle: Path) -> None:
         assert server.process.returncode == 0
 
 
+_STOPPED_EARLY = """
+import os, signal, sys
+import uvicorn
+from dragoman.cli import main
+run = uvicorn.Server.run
+def stopped_run(*arguments, **named):
+    os.kill(os.getpid(), signal.SIGTERM)
+    run(*arguments, **named)
+uvicorn.Server.run = stopped_run
+sys.exit(main(["serve", *sys.argv[1:]]))
+"""
+
+
+def test_a_signal_as_soon_as_it_listens_ends_it(bundle: Path) -> None:
+    with serving(bundle, command=("-c", _STOPPED_EARLY)) as server:
+        assert server.process.wait(timeout=60) == 0
+
+
 def test_killed_it_starts_again_on_its_port(bundle: Path) -> None:
     with serving(bundle) as server:
         port = server.port

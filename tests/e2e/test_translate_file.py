@@ -52,6 +52,28 @@ def start(bundle: Path, source: Path, output: Path, *options: str) -> subprocess
     )
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_nothing_of_an_output_that_is_not_complete(
+    number: signal.Signals, bundle: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out" / "out.txt"
+    output.parent.mkdir()
+    command = [sys.executable, "-m", "dragoman", "translate", str(bundle), "--output", str(output)]
+    with subprocess.Popen(
+        command,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        wait_until(lambda: any(output.parent.iterdir()), limit_s=60)
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == "dragoman: interrupted\n"
+    assert list(output.parent.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "options",
     [

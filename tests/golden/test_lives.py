@@ -19,7 +19,13 @@ from dragoman.reporting.reading import read_facts
 from dragoman.reporting.svg import BarPlot
 from dragoman.reporting.verdict import Verdict
 from dragoman.reporting.verdicts import judge
-from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, Payload, as_values
+from dragoman.telemetry.events import (
+    DeviceMeasured,
+    LinkChanged,
+    LinkMeasured,
+    Payload,
+    as_values,
+)
 from dragoman.telemetry.host import HourlyPrice
 from example_events import HOST_SAMPLED
 from golden_gpu import gpu_sampled
@@ -138,6 +144,43 @@ def test_a_measured_link_counts_for_the_next_life_on_the_same_hosts(tmp_path: Pa
     facts = read_facts(run)
     assert facts.lives == ()
     assert _answers(facts)["network"].answer == "yes"
+
+
+def _link_fell(life: list[Event]) -> list[Event]:
+    """It fell to 3 MB/s at step 850, which was found at step 900."""
+    now = LinkChanged(
+        interface="eth0",
+        where="host-a to host-b",
+        before_bytes_per_s=1e9,
+        now_bytes_per_s=3e6,
+        since_step=850,
+        since=life[0]["time"] + 360.0,
+    )
+    place = next(n for n, one in enumerate(life) if _is_interval(one, 900)) + 1
+    event = {key: life[place - 1][key] for key in _ENVELOPE} | {"kind": now.kind} | as_values(now)
+    return [*life[:place], event, *life[place:]]
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_link_change_counts_for_the_life_in_which_it_was(
+    lost: bool, elsewhere: bool, tmp_path: Path
+) -> None:
+    """The run went on from before or after the change, on other hosts or with a mended cable."""
+    killed = (900, 800) if lost else (1000, 1000)
+    run = Recorded(resume_at=killed, recipe=VOCABULARY).write(tmp_path / "run")
+    measured = _life(measured=_link(1e9))
+    _change_lives(run, 0, lambda life: _link_fell(measured(life)), list)
+    if elsewhere:
+        _change_lives(run, 0, list, _life(host="host-c", measured=_link(1e9)))
+        _change_lives(run, 1, list, _life(host="host-d"))
+    facts = read_facts(run)
+    found = _answers(facts)
+    assert found["network"].answer == "no"
+    assert "cable" not in found["network"].remedy
+    for key in ("network", "network_fit"):
+        assert "3 MB/s" not in found[key].says.split("Steps 1,001")[-1]
+        assert ("Since step 850" in found[key].says) is (key == "network_fit" and not lost)
 
 
 @pytest.mark.parametrize(

@@ -586,6 +586,20 @@ def test_a_lowered_clock_counts_from_a_twentieth_of_the_samples(
     assert (found["processors"].answer == "no") is (answer == "yes")
 
 
+@pytest.mark.parametrize(("share", "answer"), [(0.01, "no"), (0.06, "yes")])
+def test_a_moment_with_a_lowered_clock_in_each_sample_is_not_all_of_the_time(
+    share: float, answer: str, tmp_path: Path
+) -> None:
+    run = replace(_gpus(240.0), recipe=VOCABULARY).write(tmp_path / "run")
+
+    def lower(event: dict[str, Any]) -> None:
+        event |= {"throttle_reasons": "thermal", "throttled_share": share}
+
+    edit(run, 1, "gpu_sampled", lower)
+    found = {one.key: one for one in examine(read_facts(run))}
+    assert found["throttled"].answer == answer
+
+
 @pytest.mark.parametrize(("last", "answer"), [(8000, "yes"), (7000, "cannot tell")])
 def test_a_dev_loss_is_too_old_after_two_usual_distances(
     last: int, answer: str, tmp_path: Path

@@ -48,12 +48,13 @@ def test_states_are_words_in_colour_at_a_terminal(tmp_path: Path) -> None:
     assert "[green]" not in shown
 
 
-def test_a_draft_that_a_kill_has_left_is_no_run(
+def test_a_draft_that_a_kill_has_left_and_an_export_are_no_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("demo-1", ".demo-2.4711.tmp"):
+    for name in ("demo-1", ".demo-2.4711.tmp", "opus"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "recipe.toml").touch()
+    (tmp_path / "opus" / "bundle.json").touch()
     assert main(["status", "--json", "--runs", str(tmp_path)]) == 0
     assert [one["run"] for one in json.loads(capsys.readouterr().out)] == [str(tmp_path / "demo-1")]
 

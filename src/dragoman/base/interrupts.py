@@ -13,36 +13,40 @@ from types import FrameType, TracebackType
 from typing import Final, Self
 
 INTERRUPTED: Final = 130
-"""Exit code after Ctrl-C, as shells have it: 128 and the number of SIGINT."""
+"""Exit code after Ctrl-C or SIGTERM, as shells have it: 128 and the number of SIGINT."""
 
-_interrupted = False
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_interrupted = 0
+"""The number of the last signal that came."""
 
 
 def end_at_once_on_interrupt() -> None:
-    """Let Ctrl-C end the process without a message of Python, until `interrupts_raise`.
+    """Let Ctrl-C and SIGTERM end the process without a message of Python, until `interrupts_raise`.
 
     For the time before and after the work, when there is nothing to save or to remove. If the
     parent made the process ignore Ctrl-C, as for a background job of a script, it still ignores it.
     """
-    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _raise_interrupt):
-        signal.signal(signal.SIGINT, _end_at_once)
+    usual = (signal.default_int_handler, signal.SIG_DFL, _raise_interrupt)
+    for number in _SIGNALS:
+        if signal.getsignal(number) in usual:
+            signal.signal(number, _end_at_once)
 
 
 def interrupts_raise() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt, so that the work can clean up.
+    """Let Ctrl-C and SIGTERM raise KeyboardInterrupt, so that the work can clean up.
 
     Python drops an exception in a callback, such as those of its importer, and only prints it;
-    that Ctrl-C is repeated when the callback has ended.
+    that signal is repeated when the callback has ended.
     """
-    if signal.getsignal(signal.SIGINT) is not _end_at_once:
-        return
-    signal.signal(signal.SIGINT, _raise_interrupt)
-    sys.unraisablehook = _repeat_interrupt
+    for number in _SIGNALS:
+        if signal.getsignal(number) is _end_at_once:
+            signal.signal(number, _raise_interrupt)
+            sys.unraisablehook = _repeat_interrupt
 
 
 def was_interrupted() -> bool:
-    """Whether Ctrl-C has come since `interrupts_raise`."""
-    return _interrupted
+    """Whether Ctrl-C or SIGTERM has come since `interrupts_raise`."""
+    return bool(_interrupted)
 
 
 class StopHandler(ABC):
@@ -73,15 +77,15 @@ class StopHandler(ABC):
         """Handle one signal."""
 
 
-def _raise_interrupt(_number: int, _frame: FrameType | None) -> None:
+def _raise_interrupt(number: int, _frame: FrameType | None) -> None:
     global _interrupted
-    _interrupted = True
+    _interrupted = number
     raise KeyboardInterrupt
 
 
 def _repeat_interrupt(unraisable: sys.UnraisableHookArgs) -> None:
     if isinstance(unraisable.exc_value, KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(_interrupted or signal.SIGINT)
     else:
         sys.__unraisablehook__(unraisable)
 

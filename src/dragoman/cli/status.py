@@ -16,10 +16,8 @@ def run(options: Options) -> None:
     from dragoman.recipe.run_directory import RunDirectory
     from dragoman.watch.status import print_status, read_status, status_as_json
 
-    paths = options.run or sorted(
-        options.runs.glob("[!.]*/recipe.toml"), key=lambda path: path.stat().st_mtime, reverse=True
-    )
-    runs = [RunDirectory.open(path.parent if path.is_file() else path).path for path in paths]
+    paths = options.run or RunDirectory.all_in(options.runs)
+    runs = [RunDirectory.open(path).path for path in paths]
     found = [read_status(run) for run in runs]
     if options.json:
         print(status_as_json(found))

@@ -36,6 +36,8 @@ PREPARE_EVENTS: Final = "prepare.jsonl"
 """In the folder of events: what happened while the corpus of the run was prepared."""
 _DIGEST_CHARACTERS: Final = 8
 _LONGEST_RECORD: Final = 1 << 20
+_BUNDLE: Final = "bundle.json"
+"""The file that tells an export from a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +105,20 @@ class RunDirectory:
         return directory
 
     @classmethod
+    def all_in(cls, runs: Path) -> list[Path]:
+        """The runs of this directory, the newest first; an export beside them is none."""
+        found = [
+            path for path in runs.glob("[!.]*/recipe.toml") if not path.with_name(_BUNDLE).is_file()
+        ]
+        found.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+        return [path.parent for path in found]
+
+    @classmethod
     def open(cls, path: Path) -> RunDirectory:
         """The run at this path; raises CheckpointError if there is none."""
         # Its name is its place on hosts and in the record; `.` has none.
         run = cls(path if path.name not in ("", "..") else path.resolve())
-        if (path / "bundle.json").is_file():
+        if (path / _BUNDLE).is_file():
             raise CheckpointError(
                 "is an export",
                 place=path,

@@ -53,6 +53,8 @@ _CREEPS = 0.2
 STARVES = 0.1
 """Share of a step in which a rank waits for data."""
 MOST_SPIKES = 3
+_OWN_STATE = ("diloco", "powersgd")
+"""Strategies with which each rank saves a state of its own, beside that of the first."""
 _EARLY = 5
 """A fifth of the schedule is enough to learn something."""
 
@@ -206,9 +208,19 @@ def _faulty_interfaces(facts: Facts) -> Iterator[str]:
 
 
 def _disks(facts: Facts) -> list[tuple[float, Machine]]:
-    """The last checkpoint as a share of the free space of each disk, the fullest disk first."""
+    """The last checkpoint as a share of the free space of each disk, the fullest disk first.
+
+    Only disks to which checkpoints are written: that of the first rank, and all if each rank saves
+    a state of its own, or if the strategy is not known.
+    """
     sizes = [one.size_bytes for one in facts.checkpoints if one.size_bytes]
-    free = [(one.disk_free_bytes, one) for one in facts.machines]
+    strategy = facts.chosen.strategy if facts.chosen else None
+    if facts.recipe and strategy is None:
+        strategy = facts.recipe.distributed.strategy
+    writers = {rank.host for rank in facts.ranks if rank.rank == 0}
+    if strategy in (None, *_OWN_STATE):
+        writers.update(facts.hosts)
+    free = [(one.disk_free_bytes, one) for one in facts.machines if one.host in writers]
     # A disk without a free byte is full: it counts as if it had one.
     shares = [
         (sizes[-1] / max(space, 1.0), one) for space, one in free if space is not None and sizes
@@ -360,7 +372,7 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="throttled",
         question="Is a GPU throttled?",
-        what="samples with a lowered clock",
+        what="time with a lowered clock",
         measure=lambda facts: max((gpu.throttled_share for gpu in facts.gpus), default=None),
         culprits=_throttled_gpus,
         is_whole=lambda facts: (

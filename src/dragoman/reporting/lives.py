@@ -18,6 +18,7 @@ from dragoman.reporting.measures import capacity_bytes_per_s, link_after
 from dragoman.reporting.rank_file import Home, RankFile
 from dragoman.reporting.sampling import Samples
 from dragoman.reporting.verdict import Answer, Evidence, Judgement
+from dragoman.telemetry.events import LinkChanged
 
 MOST_OF_RUN = 0.9
 """An answer that holds for this share of the steps' time is the answer for the run."""
@@ -75,7 +76,14 @@ def with_measured(found: Facts, files: Sequence[RankFile]) -> Facts:
         }
         ahead_s = {life.host: life.clock_ahead_s for life in rank.segments}
         whole.append(_Measured(ahead_s, file.samples, file.homes, names))
-    return replace(_with(found, whole), lives=_lives(found, files))
+    lives = _lives(found, files)
+    return replace(
+        _with(found, whole),
+        link_changes=tuple(change for life in lives for change in life.link_changes),
+        lives=()
+        if all(_are_alike(one, two) for one, two in pairwise(lives))
+        else tuple(life for life in lives if life.intervals),
+    )
 
 
 def judged_by_life(found: Facts, judge: Callable[[Facts], Judgement]) -> Judgement:
@@ -189,22 +197,21 @@ def _with(found: Facts, measured: Sequence[_Measured]) -> Facts:
     )
 
 
-def _lives(found: Facts, files: Sequence[RankFile]) -> tuple[Facts, ...]:
-    """Each life that has intervals; none if all were alike."""
+def _lives(found: Facts, files: Sequence[RankFile]) -> list[Facts]:
+    """Each life of the run."""
     lives: list[Facts] = []
     for number, segment in enumerate(found.segments):
         ends = min((later.first_step for later in found.segments[number + 1 :]), default=None)
         life = _life(found, files, segment, ends)
-        if lives and _places_of(life) == _places_of(lives[-1]):  # measured once, if at all
+        # Measured once, if at all: training tells again of a link that is still slow.
+        if lives and _places_of(life) == _places_of(lives[-1]):
             life = replace(
                 life,
-                links=life.links or _links_at_end(lives[-1]),
+                links=life.links or lives[-1].links,
                 devices=life.devices or lives[-1].devices,
             )
         lives.append(life)
-    if all(_are_alike(one, two) for one, two in pairwise(lives)):
-        return ()
-    return tuple(life for life in lives if life.intervals)
+    return lives
 
 
 def _life(found: Facts, files: Sequence[RankFile], segment: Segment, ends: int | None) -> Facts:
@@ -215,11 +222,13 @@ def _life(found: Facts, files: Sequence[RankFile], segment: Segment, ends: int |
         return step > first and (ends is None or step <= ends)
 
     measured, ranks = [], []
+    link_changes: list[LinkChanged] = []
     for place in _places(found.ranks, files, segment):
         rank, raw = found.ranks[place.file], files[place.file].segments[place.number].host
         own, home = place.life, place.home
         ahead_s = {own.host: own.clock_ahead_s}
         measured.append(_Measured(ahead_s, home.samples, [home], {raw: own.host}))
+        link_changes += [one for one in home.link_changes if is_kept(one.since_step)]
         ranks.append(
             replace(
                 rank,
@@ -242,7 +251,7 @@ def _life(found: Facts, files: Sequence[RankFile], segment: Segment, ends: int |
         ),
         checkpoints=tuple(one for one in found.checkpoints if is_kept(one.step)),
         pauses=tuple(one for one in found.pauses if segment.started <= one.began <= segment.ended),
-        link_changes=tuple(one for one in found.link_changes if is_kept(one.since_step)),
+        link_changes=tuple(link_changes),
     )
     return _with(life, measured)
 
@@ -266,7 +275,8 @@ def _are_alike(one: Facts, two: Facts) -> bool:
         return False
     if one.imported != two.imported:
         return False
-    rates = [[capacity_bytes_per_s(life) for life in (one, two)]]
+    ended = replace(one, links=_links_at_end(one))
+    rates = [[capacity_bytes_per_s(life) for life in (first, two)] for first in (one, ended)]
     rates += [[_flop_per_s(life, host) for life in (one, two)] for host in one.hosts]
     return all(
         before is None or after is None or max(before, after) <= _RATES_DIFFER * min(before, after)

@@ -94,6 +94,7 @@ class Home:
 
     boot: float | None = None
     links: list[facts.Link] = field(default_factory=list)
+    link_changes: list[events.LinkChanged] = field(default_factory=list)
     devices: list[facts.Device] = field(default_factory=list)
     samples: Samples = field(default_factory=Samples)
 
@@ -122,7 +123,6 @@ class RankFile:
     compared_groups: list[facts.ComparedGroup] = field(default_factory=list)
     compared_sentences: list[facts.ComparedSentence] = field(default_factory=list)
     checkpoints: list[facts.CheckpointWrite] = field(default_factory=list)
-    link_changes: list[events.LinkChanged] = field(default_factory=list)
     chosen: list[facts.Chosen] = field(default_factory=list)
     lengths: list[tuple[int, int]] = field(default_factory=list)
     """The fitted length of a run with a budget: from which step on, and the number of steps."""
@@ -403,7 +403,7 @@ _READERS: dict[str, _Reader] = {
     events.RankPaused.kind: RankFile._rank_paused,
     events.CorpusStage.kind: RankFile._corpus_stage,
     events.LinkMeasured.kind: _kept(facts.Link, lambda file: file._home.links),
-    events.LinkChanged.kind: _kept(events.LinkChanged, lambda file: file.link_changes),
+    events.LinkChanged.kind: _kept(events.LinkChanged, lambda file: file._home.link_changes),
     events.DeviceMeasured.kind: _kept(facts.Device, lambda file: file._home.devices),
     events.GpuSampled.kind: RankFile._sample,
     events.NetworkSampled.kind: RankFile._sample,

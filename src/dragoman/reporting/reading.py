@@ -138,7 +138,6 @@ def combine(
         validations=validations_without(known.validations, pauses, main_lives),
         lost_validations=validations_without(known.lost_validations, pauses, main_lives),
         alerts=tuple(sorted(alerts, key=lambda alert: alert.time)),
-        link_changes=tuple(change for file in files for change in file.link_changes),
         exit=_exit(directory, known.segments),
         checkpoint_files=_checkpoint_files(directory / "checkpoints"),
         manifest=records.manifest,

@@ -25,7 +25,7 @@ _COUNTERS: Final = (
 _READ: Final = {
     GpuSampled.kind: (
         *("utilisation_share", "sm_activity_share", "power_w", "power_limit_w", "memory_bytes"),
-        "ecc_errors",
+        *("ecc_errors", "throttled_share"),
     ),
     NetworkSampled.kind: (*_COUNTERS, "most_sent_bytes_per_s", "nominal_bits_per_s"),
     HostSampled.kind: (
@@ -160,7 +160,8 @@ class _Sums:
         for name, value in sample.values.items():
             self.of[name].add(value, sample.seconds_s)
         self.reasons.update(sample.reasons)
-        self.throttled_s += sample.seconds_s if "throttled" in sample.signs else 0.0
+        if "throttled" in sample.signs:  # an earlier version recorded no share
+            self.throttled_s += sample.seconds_s * sample.values.get("throttled_share", 1.0)
         self.name = sample.name or self.name
         self.ended = sample.ended
         for sign in sample.signs:

@@ -21,7 +21,7 @@ FULL_POWER = 0.9
 """From this share of its power limit on a GPU is full. Between both limits power decides
 nothing."""
 THROTTLED = 0.05
-"""A GPU whose clock is lowered in this share of the samples counts as throttled."""
+"""A GPU whose clock is lowered for this share of the time counts as throttled."""
 BUSY_FLOPS = 0.3
 """Useful FLOPs over those of matrix products in the same time.
 
@@ -53,7 +53,7 @@ def processors(facts: Facts) -> Verdict:
             f"busy, at most {units.SHARE.text(MOST_OTHERS)} of them with other work",
             f"no: less compute, processors or useful FLOPs, a GPU below "
             f"{units.SHARE.text(LOW_POWER)} of its power unless its useful FLOPs are that many, or "
-            f"with a lowered clock in {units.SHARE.text(THROTTLED)} of the samples",
+            f"with a lowered clock for {units.SHARE.text(THROTTLED)} of the time",
             "cannot tell: any of these was not measured for every rank, GPU and host and for nine "
             "tenths of the run, or events of a rank are missing",
         ),
@@ -174,7 +174,7 @@ def _weak_text(gpu: Gpu) -> str:
 def _slowed_text(gpu: Gpu) -> str:
     return (
         f"the clock of {gpu.label} was lowered ({', '.join(gpu.throttle_reasons)}) for "
-        f"{units.SHARE.text(gpu.throttled_share)} of the samples{_since(gpu.throttled)}"
+        f"{units.SHARE.text(gpu.throttled_share)} of the time{_since(gpu.throttled)}"
     )
 
 

@@ -89,10 +89,12 @@ def serve(options: Namespace) -> int:
         allow_connections()
         collect_rarely()
         name = f"[{options.host}]" if ":" in options.host else options.host
+        server = EndingServer(config, ending)
+        # As uvicorn does later, which also repeats them when it has drained.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, server.handle_exit)
         print(f"serving on http://{name}:{listener.getsockname()[1]}", flush=True)
-        for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn repeats them when it has drained
-            signal.signal(number, lambda *_: None)
-        EndingServer(config, ending).run(sockets=[listener])
+        server.run(sockets=[listener])
         if any(model.batcher.is_searching for model in served):
             # Nobody waits for it any more, but Python would, and a stranger's model may never end.
             sys.stdout.flush()

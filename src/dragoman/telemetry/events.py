@@ -424,8 +424,9 @@ class MixturePlanned(Payload, kind="mixture_planned"):
 class HostSampled(Payload, kind="host_sampled"):
     """Processor, memory and disk of a host, and the batches that its loader holds ready.
 
-    cpu_share: of all processors. others_cpu_share: what of that the ranks of the run did not use:
-    other programs, and other guests of the same machine. queued_batches: those that the loader
+    cpu_share: of the processors that the ranks may use, in a container with a limit of that.
+    others_cpu_share: what of that the ranks of the run did not use: other programs, and other
+    guests of the same machine. queued_batches: those that the loader
     holds ready. process_memory_bytes: of the rank that samples.
     Other memory is that of the whole host, or of the container if it has a limit. The disk is the
     one that holds the run.
@@ -451,6 +452,7 @@ class GpuSampled(Payload, kind="gpu_sampled"):
     utilisation_share: the time in which any kernel ran, also one that only waits.
     sm_activity_share: of its multiprocessors, those that were busy; only Hopper and later count it.
     throttle_reasons: comma-separated, all that were seen, "" if the clock was free.
+    throttled_share: of the seconds, those with one of them other than the power limit.
     ecc_errors: uncorrected ones since the driver was loaded.
     """
 
@@ -466,6 +468,7 @@ class GpuSampled(Payload, kind="gpu_sampled"):
     clock_hz: float | None
     throttle_reasons: str
     ecc_errors: int | None
+    throttled_share: float | None = None
 
 
 class NetworkSampled(Payload, kind="network_sampled"):
@@ -636,10 +639,12 @@ class EventWriter:
         )
 
     def close(self) -> None:
-        """Close the file and every listener."""
-        self._file.close()
-        for listener in self._listeners:
-            listener.close()
+        """Close every listener, which may still have something to tell, and the file."""
+        try:
+            for listener in self._listeners:
+                listener.close()
+        finally:
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from dragoman.base import units
 
@@ -88,6 +88,22 @@ def _container_memory() -> Iterator[tuple[int, int]]:
             known = _read(str((_CONTROL_GROUPS / limit).with_name("memory.stat")))
             copies = re.search(rf"^{cached} (\d+)$", known, re.MULTILINE)
             yield int(numbers[0]), max(int(numbers[1]) - int(copies[1] if copies else 0), 0)
+
+
+class ProcessorQuota(NamedTuple):
+    """How many processors a container may use at once, and the processor time it has used."""
+
+    limit: float
+    used_s: float
+
+
+def container_processors() -> ProcessorQuota | None:
+    """The limit of this container, of control groups version 2; None if it has none."""
+    quota, _, period = _read(str(_CONTROL_GROUPS / "cpu.max")).partition(" ")
+    used = re.search(r"^usage_usec (\d+)$", _read(str(_CONTROL_GROUPS / "cpu.stat")), re.MULTILINE)
+    if used is None or not quota.isdecimal() or not period.strip().isdecimal():
+        return None
+    return ProcessorQuota(int(quota) / int(period), int(used[1]) * 1e-6)
 
 
 def cpu_model() -> str:

@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -30,6 +30,7 @@ from dragoman.telemetry.events import (
 )
 from dragoman.telemetry.host import (
     InterfaceCounters,
+    container_processors,
     interface_number,
     memory_bytes,
     memory_used_bytes,
@@ -41,6 +42,7 @@ _FIRST_MINUTE_S: Final = 60.0
 _SAMPLE_EVERY_S: Final = 10.0
 _MOST_SAMPLES: Final = 2000
 """A sample spans at least this fraction of the run's age, so that long records grow slowly."""
+_STATISTICS: Final = Path("/proc/stat")
 _SECTOR_BYTES: Final = 512
 _IDLE, _IO_WAIT = 3, 4
 _READ, _WRITTEN = 2, 6
@@ -96,7 +98,8 @@ class MachineProbe:
         self._queued = queued
         self._pids = pids or [os.getpid()]
         self._memory_limit = memory_bytes()
-        self._cpu = _cpu_ticks()
+        self._cpus = _usable_cpus(self._pids)
+        self._cpu = _cpu_ticks(self._cpus)
         self._own = _process_ticks(self._pids)
         self._moved = _disk_bytes(disk)
         self._memory: list[int] = []
@@ -113,7 +116,7 @@ class MachineProbe:
 
     def sample(self, seconds_s: float) -> Iterator[Payload]:
         """The means since the last call."""
-        cpu, own = _cpu_ticks(), _process_ticks(self._pids)
+        cpu, own = _cpu_ticks(self._cpus), _process_ticks(self._pids)
         moved, spent_s = _disk_bytes(self._disk), time.thread_time()
         busy, ticks = cpu[0] - self._cpu[0], cpu[1] - self._cpu[1]
         others = None if own is None or self._own is None else max(busy - (own - self._own), 0)
@@ -123,7 +126,7 @@ class MachineProbe:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         yield HostSampled(
             seconds_s=seconds_s,
-            cpu_share=round(busy / ticks, 4) if ticks > 0 else 0.0,
+            cpu_share=round(min(busy / ticks, 1.0), 4) if ticks > 0 else 0.0,
             others_cpu_share=None if others is None or ticks <= 0 else round(others / ticks, 4),
             memory_used_bytes=round(sum(self._memory) / max(len(self._memory), 1)),
             memory_limit_bytes=self._memory_limit,
@@ -141,12 +144,30 @@ class MachineProbe:
 
 # psutil reads the same files, but would be one more package on every host, and it finds a disk by
 # its name, not by the device that holds a path.
-def _cpu_ticks() -> tuple[int, int]:
-    """Busy and total ticks of all processors together since boot."""
-    with Path("/proc/stat").open(encoding="ascii") as lines:
-        ticks = [int(text) for text in lines.readline().split()[1 : _BUSY_FIELDS + 1]]
-    whole = sum(ticks)
-    return whole - ticks[_IDLE] - ticks[_IO_WAIT], whole
+def _cpu_ticks(cpus: Set[int]) -> tuple[float, float]:
+    """Busy and total ticks of these processors together, or of the container if it has a limit."""
+    quota = container_processors()
+    if quota is not None and quota.limit < len(cpus):
+        per_s = os.sysconf("SC_CLK_TCK")
+        return quota.used_s * per_s, quota.limit * time.monotonic() * per_s
+    busy = whole = 0
+    for line in _STATISTICS.read_text(encoding="ascii").splitlines():
+        name, *fields = line.split() or [""]
+        if name.startswith("cpu") and name[3:].isdecimal() and int(name[3:]) in cpus:
+            ticks = [int(text) for text in fields[:_BUSY_FIELDS]]
+            whole += sum(ticks)
+            busy += sum(ticks) - ticks[_IDLE] - ticks[_IO_WAIT]
+    return busy, whole
+
+
+def _usable_cpus(pids: Sequence[int]) -> set[int]:
+    """The processors that any thread of these processes may run on; some threads may be bound."""
+    cpus: set[int] = set()
+    for pid in pids:
+        with suppress(OSError):  # it has ended
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                cpus |= os.sched_getaffinity(int(thread.name))
+    return cpus
 
 
 def _process_ticks(pids: Sequence[int]) -> int | None:
@@ -277,9 +298,11 @@ class _GpuReadings:
         self._add("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used)
         sm_clock = nvml.NVML_CLOCK_SM
         self._add("clock", lambda: nvml.nvmlDeviceGetClockInfo(handle, sm_clock) * _MEGAHERTZ)
-        self.reasons |= int(
-            self._asked(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
-        )
+        reasons = self._asked(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+        if reasons is not None:
+            self.reasons |= int(reasons)
+            lowered = any(name != POWER_CAP and int(reasons) & bits for name, bits in _REASONS)
+            self.readings.setdefault("throttled", []).append(float(lowered))
 
     def take(self, seconds_s: float) -> GpuSampled:
         nvml, handle = self.nvml, self.handle
@@ -299,6 +322,7 @@ class _GpuReadings:
             clock_hz=self._mean("clock"),
             throttle_reasons=",".join(name for name, bits in _REASONS if self.reasons & bits),
             ecc_errors=None if errors is None else int(errors),
+            throttled_share=self._mean("throttled"),
         )
         self.readings.clear()
         self.reasons = 0

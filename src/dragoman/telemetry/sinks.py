@@ -10,10 +10,12 @@ import itertools
 import os
 import re
 import socket
+import threading
 import time
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Final, get_args
 
 from tensorboard.compat.proto.event_pb2 import Event as TensorBoardEvent
@@ -84,6 +86,8 @@ _COUNTED: Final = {
     "sync_bytes": "bytes that rank 0 sent for gradients",
 }
 _EXPERIMENT = "dragoman"
+_MOST_WAITING = 200
+_LAST_S = 10.0
 _ENDED_WELL = ("max_steps", "early_stop")
 
 
@@ -192,7 +196,9 @@ def subscribe_sinks(events: EventWriter, config: SinksConfig, *, directory: Path
     if config.wandb:
         sinks["wandb"] = WandbSink(config.wandb, directory)
     for name, sink in sinks.items():
-        events.subscribe(Guarded(name, sink, events))
+        guarded = Guarded(name, sink, events)
+        # The library of MLflow waits for its server, for minutes if that does not answer.
+        events.subscribe(Apart(name, guarded, events) if name == "mlflow" else guarded)
 
 
 def _library(module: str, *, key: str, off: str = "nothing") -> Any:
@@ -238,6 +244,53 @@ class Guarded(EventListener):
         if sink is not None:
             with suppress(Exception):
                 sink.close()
+
+
+class Apart(EventListener):
+    """Calls a sink in a thread of its own, so that the run never waits for it.
+
+    While `_MOST_WAITING` events wait, further ones are dropped, with one alert.
+    """
+
+    def __init__(self, name: str, sink: EventListener, events: EventWriter) -> None:
+        self._name = name
+        self._events = events
+        self._told = False
+        self._waiting: SimpleQueue[Event | None] = SimpleQueue()
+        self._thread = threading.Thread(
+            target=self._run, args=(sink,), name=f"sinks.{name}", daemon=True
+        )
+        self._thread.start()
+
+    def __call__(self, event: Event) -> None:
+        """Leave the event for the thread."""
+        if self._waiting.qsize() < _MOST_WAITING:
+            self._waiting.put(event)
+        elif not self._told:
+            self._told = True
+            self._tell("is not as fast as the run: events for it are dropped", event.step)
+
+    def close(self) -> None:
+        """Wait a few seconds for the last events and the sink's own end."""
+        self._waiting.put(None)
+        self._thread.join(_LAST_S)
+        if self._thread.is_alive():
+            self._tell("has not taken all events at the end of the run")
+
+    def _tell(self, what: str, step: int | None = None) -> None:
+        alert = Alert(
+            severity="warning",
+            cause=f"sinks.{self._name} {what}",
+            remedy="the run's own record is whole; look at that tool",
+        )
+        self._events.write(alert, step=step)
+
+    def _run(self, sink: EventListener) -> None:
+        # The record may be full, or closed by now: there is nowhere left to tell of the sink.
+        with suppress(MachineError, ValueError):
+            while (event := self._waiting.get()) is not None:
+                sink(event)
+            sink.close()
 
 
 class PrometheusSink(EventListener):

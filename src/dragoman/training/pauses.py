@@ -206,7 +206,7 @@ class PauseWatch:
         if is_second:
             board.write(rank, Standing(self._host, self._beat, step, doing))
         if self._wait is not None and (doing != "sync" or self._wait.step != step):
-            for late, standing in self._wait.told.items():
+            for late, standing in self._wait.told.items():  # its own step holds the time
                 self._tell_back(late, standing, now - self._wait.began, "the others waited")
             self._wait = None
         if self._wait is None and doing == "sync":
@@ -229,7 +229,10 @@ class PauseWatch:
                 seen.silent_s += since_s
                 continue
             if seen is not None and seen.told:
-                self._tell_back(rank, seen.standing, seen.silent_s, "it gave no sign of life")
+                was, silent_s = seen.standing, seen.silent_s
+                began = time.time() - silent_s
+                self._write(rank, was.host, began, silent_s, was.step, was.doing, own=False)
+                self._tell_back(rank, was, silent_s, "it gave no sign of life")
                 if self._wait is not None:  # until now the wait was for this one
                     self._wait.began = now
             self._others[rank] = _Other(one)
@@ -279,9 +282,7 @@ class PauseWatch:
         return max(LATE_S, min(_LATE_UPDATES * usual_s, usual_s + _MOST_LATE_S))
 
     def _tell_back(self, rank: int, one: Standing, seconds_s: float, how: str) -> None:
-        """Alert that a rank goes on, and record its pause. how: what others saw meanwhile."""
-        began = time.time() - seconds_s
-        self._write(rank, one.host, began, seconds_s, one.step, one.doing, own=False)
+        """Alert that a rank goes on. how: what others saw meanwhile."""
         cause = f"{_name(rank, one.host)} goes on; {how} for {_long(seconds_s)}"
         alert = Alert(severity="info", cause=cause, remedy="nothing is to be done")
         self._events.write(alert, step=one.step)

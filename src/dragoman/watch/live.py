@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dragoman.base.errors import CheckpointError
+from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.health import examine
@@ -247,12 +248,12 @@ def open_run(directory: Path, *, price: HourlyPrice | None = None) -> LiveRun:
 
 def newest_run(runs: Path) -> Path:
     """The run that was started last; raises CheckpointError if there is none."""
-    found = list(runs.glob("[!.]*/recipe.toml"))
+    found = RunDirectory.all_in(runs)
     if not found:
         raise CheckpointError(
             "there is no run here yet", place=runs, remedy="start one, or name a run directory"
         )
-    return max(found, key=lambda path: path.stat().st_mtime).parent
+    return found[0]
 
 
 def _alerts(facts: Facts) -> Iterator[str]:

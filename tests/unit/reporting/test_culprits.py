@@ -268,6 +268,17 @@ def test_the_fullest_disk_is_named_with_the_moment(tmp_path: Path) -> None:
     assert "the disk of the run on host-b, 100 MB free at 14 Nov 23:0" in says
 
 
+@pytest.mark.parametrize(("strategy", "answer"), [("sync", "no"), ("powersgd", "yes")])
+def test_a_disk_without_checkpoints_is_not_full_soon(
+    strategy: str, answer: str, tmp_path: Path
+) -> None:
+    """Only the first host writes checkpoints, unless each rank has a state of its own."""
+    full = replace(HOST_SAMPLED, disk_free_bytes=100_000_000)
+    settings = ("corpus.subword.vocab_size=32768", f"distributed.strategy={strategy}")
+    run = Recorded(extra=[(0, HOST_SAMPLED), (1, full)], recipe=settings).write(tmp_path / "run")
+    assert ailment(run, "disk").answer == answer
+
+
 @pytest.mark.parametrize("key", ["throttled", "network_faults"])
 def test_a_host_that_was_not_looked_at_may_have_it(key: str, tmp_path: Path) -> None:
     run = Recorded(device="cuda", extra=[(0, gpu_sampled(240))]).write(tmp_path / "run")

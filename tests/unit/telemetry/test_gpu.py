@@ -32,7 +32,8 @@ else:
     probe.look()
     probe.look()
     list(probe.sample(2.0))
-    probe.look()
+    for _ in range(int(sys.argv[2])):
+        probe.look()
     print(json.dumps([asdict(payload) for payload in probe.sample(2.0)]))
 """
 
@@ -48,11 +49,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def _ask(library: Path | None, uuid: str = "GPU-0f", **variables: str) -> Any:
+def _ask(library: Path | None, uuid: str = "GPU-0f", *, looks: int = 1, **variables: str) -> Any:
     environment = os.environ | variables
     if library is not None:
         environment["LD_LIBRARY_PATH"] = str(library)
-    command = [sys.executable, "-c", PROGRAM, uuid]
+    command = [sys.executable, "-c", PROGRAM, uuid, str(looks)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
@@ -72,7 +73,15 @@ def test_a_gpu_that_only_waits(library: Path) -> None:
         "clock_hz": 1.38e9,
         "throttle_reasons": "power_cap,thermal",
         "ecc_errors": 2,
+        "throttled_share": 1.0,
     }
+
+
+def test_a_moment_of_heat_is_no_more_than_its_part_of_the_sample(library: Path) -> None:
+    """The fourth and the eighth of all looks; the first two are of the sample before."""
+    (told,) = _ask(library, looks=8, NVML_STUB_COOL="1")
+    assert told["throttle_reasons"] == "power_cap,thermal"
+    assert told["throttled_share"] == 0.25
 
 
 def test_what_a_gpu_does_not_support_is_not_measured(library: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from dragoman.telemetry.config import SinksConfig
 from dragoman.telemetry.events import Event, EventListener, EventWriter, read_events
 from dragoman.telemetry.sinks import Guarded, subscribe_sinks
 from example_events import RUN_STARTED, TRAIN_INTERVAL, VALIDATED
+from processes import wait_until
 
 
 class _Breaks(EventListener):
@@ -46,6 +49,60 @@ def test_a_sink_that_fails_to_close_does_not_stop_the_end(tmp_path: Path) -> Non
         events.write(RUN_STARTED)
     kinds = [event.kind for event in read_events(tmp_path / "rank-0000.jsonl")]
     assert kinds == ["run_started"]
+
+
+class _NeverAnswers(EventListener):
+    """A client of a server that takes the connection and says nothing."""
+
+    def __init__(self) -> None:
+        self.answer = threading.Event()
+        self.seen: list[str] = []
+
+    def __call__(self, event: Event) -> None:
+        self.answer.wait()
+        self.seen.append(event.kind)
+
+    def close(self) -> None:
+        self.seen.append("closed")
+
+
+def test_a_tracker_that_does_not_answer_holds_nothing_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.telemetry.sinks._MOST_WAITING", 5)
+    monkeypatch.setattr("dragoman.telemetry.sinks._LAST_S", 0.2)
+    tracker = _NeverAnswers()
+    monkeypatch.setattr("dragoman.telemetry.sinks.MlflowSink", lambda _store: tracker)
+    began = time.monotonic()
+    with EventWriter(tmp_path) as events:
+        subscribe_sinks(events, SinksConfig(mlflow="http://127.0.0.1:9"), directory=tmp_path)
+        events.write(RUN_STARTED)
+        for step in range(20):
+            events.write(TRAIN_INTERVAL, step=step)
+    assert time.monotonic() - began < 5
+    told = list(read_events(tmp_path / "rank-0000.jsonl"))
+    assert sum(event.kind == "train_interval" for event in told) == 20
+    causes = [event.payload["cause"] for event in told if event.kind == "alert"]
+    assert causes == [
+        "sinks.mlflow is not as fast as the run: events for it are dropped",
+        "sinks.mlflow has not taken all events at the end of the run",
+    ]
+    tracker.answer.set()
+    wait_until(lambda: "closed" in tracker.seen, limit_s=10)
+    assert tracker.seen[0] == "run_started"
+
+
+def test_a_tracker_that_answers_gets_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = _NeverAnswers()
+    tracker.answer.set()
+    monkeypatch.setattr("dragoman.telemetry.sinks.MlflowSink", lambda _store: tracker)
+    with EventWriter(tmp_path) as events:
+        subscribe_sinks(events, SinksConfig(mlflow="sqlite://"), directory=tmp_path)
+        for payload in (RUN_STARTED, TRAIN_INTERVAL, VALIDATED):
+            events.write(payload, step=7)
+    assert tracker.seen == ["run_started", "train_interval", "validated", "closed"]
 
 
 def test_all_are_off_by_default(tmp_path: Path) -> None:

@@ -111,6 +111,45 @@ def test_processor_memory_disk_and_queue(tmp_path: Path) -> None:
     assert (told.disk_read_bytes is None) == (told.disk_written_bytes is None)
 
 
+def _write_ticks(path: Path, busy: list[int], *, times: int) -> None:
+    """The kernel's counters of these processors, of which each had 1,000 ticks so many times."""
+    ticks = ((n, one * times, (1000 - one) * times) for n, one in enumerate(busy))
+    lines = [f"cpu{n} {used} 0 0 {idle} 0 0 0 0 0 0" for n, used, idle in ticks]
+    path.write_text("\n".join(["cpu 0 0 0 0 0 0 0 0 0 0", *lines, "ctxt 1", ""]))
+
+
+def test_only_processors_that_the_run_may_use_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with taskset or in a cpuset: four of 64, and the run keeps these busy."""
+    counters = tmp_path / "stat"
+    busy = [950] * 4 + [20] * 60
+    monkeypatch.setattr(sampler, "_STATISTICS", counters)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _thread: {0, 1, 2, 3})
+    _write_ticks(counters, busy, times=1)
+    probe = MachineProbe(disk=tmp_path)
+    _write_ticks(counters, busy, times=2)
+    (told,) = probe.sample(10.0)
+    assert isinstance(told, HostSampled)
+    assert told.cpu_share == 0.95
+
+
+def test_a_limit_of_the_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with docker run --cpus: all of 1.5 processors is all."""
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "cpu.stat").write_text("usage_usec 7000000\nuser_usec 1\n")
+    monkeypatch.setattr(host, "_CONTROL_GROUPS", tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _thread: set(range(64)))
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    probe = MachineProbe(disk=tmp_path)
+    clock[0] += 10
+    (tmp_path / "cpu.stat").write_text("usage_usec 21250000\nuser_usec 1\n")
+    (told,) = probe.sample(10.0)
+    assert isinstance(told, HostSampled)
+    assert told.cpu_share == 0.95
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_memory_is_that_of_the_container_when_it_has_the_limit(
     version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -381,6 +381,10 @@ def test_the_newest_run_is_watched_where_none_is_named(tmp_path: Path) -> None:
     os.utime(tmp_path / "one" / "recipe.toml", (1, 1))
     (tmp_path / "one" / "report").mkdir()  # a later look at an old run starts nothing
     assert newest_run(tmp_path) == tmp_path / "two"
+    (tmp_path / "opus").mkdir()  # an imported model beside the runs is none
+    for name in ("recipe.toml", "bundle.json"):
+        (tmp_path / "opus" / name).write_text("")
+    assert newest_run(tmp_path) == tmp_path / "two"
     with pytest.raises(CheckpointError, match="there is no such run directory"):
         open_run(tmp_path / "three")
 
