@@ -242,12 +242,14 @@ def write_sources(run: RunDirectory, path: Path) -> None:
     prepared = run.prepared()
     shards = TokenShards(prepared / "train")
     vocabulary = load_vocabulary(prepared / "source.model")
+    prefix, _ = vocabulary.prefix("")  # such as >>fra<<, which would be decoded as text
     tags = run.recipe().corpus.tags
     with whole_file(path) as file:
         for first in range(0, shards.num_pairs, _ROWS_AT_A_TIME):
             last = min(first + _ROWS_AT_A_TIME, shards.num_pairs)
             rows = [shards.source(pair).tolist() for pair in range(first, last)]
-            for line in vocabulary.decode([row for row in rows if UNK not in row]):
+            plain = [row[len(prefix) * (row[: len(prefix)] == prefix) :] for row in rows]
+            for line in vocabulary.decode([row for row in plain if UNK not in row]):
                 file.write(f"{without_first_word(line, tags)}\n".encode())
 
 
