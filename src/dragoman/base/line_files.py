@@ -26,6 +26,16 @@ from dragoman.base.errors import ConfigError, CorpusError, MachineError
 from dragoman.base.files import try_lock
 
 _STANDARD_INPUT: Final = "standard input"
+_PACKED: Final = {
+    b"\x1f\x8b": "gzip -dc",
+    b"BZh": "bzip2 -dc",
+    b"\xfd7zXZ\x00": "xz -dc",
+    b"\x28\xb5\x2f\xfd": "zstd -dc",
+    b"PK\x03\x04": "unzip -p",
+}
+"""The first bytes of packed files, and what unpacks them."""
+_UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
+_HEAD_BYTES: Final = 8
 TransformLines = Callable[[Iterable[str], int], Iterator[list[str]]]
 """(lines, the number of the first) -> the text for each line, group by group."""
 
@@ -103,12 +113,14 @@ class InputReader:
         self._stream = stream
         self._name = name
         self._number = 0
+        self._head = b""
         self.bytes_read = 0
 
     def raw(self) -> Iterator[bytes]:
         """Lines as bytes; raises CorpusError if they cannot be read."""
         try:
             for line in self._stream:
+                self._head = self._head or line[:_HEAD_BYTES]
                 self._number += 1
                 self.bytes_read += len(line)
                 yield line
@@ -121,11 +133,22 @@ class InputReader:
             try:
                 yield line.decode("utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
-                raise CorpusError(
-                    "is not UTF-8",
-                    place=f"{self._name}, line {self._number}",
-                    remedy="convert it, for example with: iconv -f latin1 -t utf-8",
-                ) from error
+                raise not_utf8(self._name, line=self._number, head=self._head) from error
+
+
+def not_utf8(name: object, *, line: int, head: bytes) -> CorpusError:
+    """The error of a file with bytes that are no text. head: the first bytes of the file."""
+    for magic, command in _PACKED.items():
+        if head.startswith(magic):
+            return CorpusError(
+                "is packed", place=str(name), remedy=f"unpack it, for example with: {command}"
+            )
+    encoding = "utf-16" if head.startswith(_UTF_16) else "latin1"
+    return CorpusError(
+        "is not UTF-8",
+        place=f"{name}, line {line}",
+        remedy=f"convert it, for example with: iconv -f {encoding} -t utf-8",
+    )
 
 
 @contextmanager
