@@ -55,6 +55,7 @@ def transform_file(
     transform: TransformLines,
     *,
     identity: dict[str, Any],
+    engine: str = "",
     tally: Counter[str] | None = None,
     progress: Callable[[FileProgress], None] = lambda _: None,
 ) -> int:
@@ -62,9 +63,12 @@ def transform_file(
 
     transform: gives a text for each line, which may be empty or of several lines.
     identity: everything beside the input that decides the output; another one starts again.
+    engine: decides the output as well, but the machine may have chosen it: what another one has
+        finished is not thrown away, but refused.
     tally: counts that `transform` raises before it yields a group; an earlier attempt's are added.
-    Raises CorpusError if the input is missing or not UTF-8, MachineError if the output cannot be
-    written or another process writes it; what is done stays in the draft then.
+    Raises CorpusError if the input is missing or not UTF-8, ConfigError if another engine began it,
+    MachineError if the output cannot be written or another process writes it; what is done stays in
+    the draft then.
     """
     try:
         status = source.stat()
@@ -78,7 +82,7 @@ def transform_file(
         fingerprint = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
         with _locked_draft(draft, output) as out:
             tally = Counter() if tally is None else tally
-            done, size_bytes = _sound_part(out, record, fingerprint, tally)
+            done, size_bytes = _sound_part(out, record, fingerprint, engine, tally)
             lines = sum(1 for _ in itertools.islice(reader.raw(), done))
             is_cut = False
             for group in transform(reader.text(), done + 1):
@@ -91,6 +95,7 @@ def transform_file(
                 lines += len(group)
                 known = {
                     "fingerprint": fingerprint,
+                    "engine": engine,
                     "lines": lines,
                     "size_bytes": out.tell(),
                     "tally": tally,
@@ -231,15 +236,26 @@ def _locked_draft(draft: Path, output: Path) -> Iterator[IO[bytes]]:
 
 
 def _sound_part(
-    draft: IO[bytes], record: Path, fingerprint: str, tally: Counter[str]
+    draft: IO[bytes], record: Path, fingerprint: str, engine: str, tally: Counter[str]
 ) -> tuple[int, int]:
-    """The lines of input whose output is in the draft, and the bytes of that; 0 without a draft."""
+    """The lines of input whose output is in the draft, and the bytes of that; 0 without a draft.
+
+    Raises ConfigError if another engine has made them.
+    """
     try:
         known = json.loads(record.read_bytes())
         numbers = known["lines"], known["size_bytes"]
         counts = known["tally"]
         sound = all(type(number) is int and number >= 0 for number in (*numbers, *counts.values()))
         if sound and known["fingerprint"] == fingerprint and draft.tell() >= numbers[1]:
+            if known["engine"] != engine:
+                raise ConfigError(
+                    f"{known['engine']} has made the {numbers[0]:,} finished lines, and {engine} "
+                    "would make the others",
+                    place=draft.name,
+                    remedy="go on as it was begun, with --ray or without and on such a machine, or "
+                    "remove this file to begin anew",
+                )
             tally.update(counts)
             return numbers
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
