@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import random
@@ -247,6 +248,14 @@ def test_what_cannot_be_built_is_one_line(
     assert ftp.startswith("--index: ftp://127.0.0.1/a is no address of the web")
     unknown = say("en-de", "--budget", "2min", *index, "--choose", "Local-b-1-eng-deu")
     assert unknown.startswith("--choose Local-b-1-eng-deu: is no corpus of these languages")
+    for name, content, problem in (
+        ("mono.de.gz", gzip.compress(b"Ein Satz.\n" * 99), ": is packed; unpack it, .* gzip -dc"),
+        ("mono.de", "Ein Satz.\nEin schöner Satz.\n".encode("latin1"), ", line 2: is not "),
+    ):
+        Path(name).write_bytes(content)
+        said = say("en-de", "--budget", "2min", *index, "--mono", name, "--directory", "m", code=1)
+        assert re.match(f"{name}{problem}", said), said
+        assert not Path("m/build.toml").exists()
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "mtdata.parser", None)
         assert 'pip install "dragoman[fetch]"' in say("en-de", "--budget", "6h", *index, code=1)

@@ -45,6 +45,11 @@ bleu_pairs = 0
 [search]
 beam_size = 3
 """
+SHARES = """
+stages = [{steps = 20, weights = {made = 1}}, {learning_rate_factor = 0.5}]
+[corpus]
+temperature = 5
+"""
 STUDENT = ["decoder_layers=1", "d_model=16", "d_ffn=16"]
 
 
@@ -57,7 +62,10 @@ def test_a_student_is_trained_exported_and_compared(
     write_pairs(tmp_path, "made", sentences(100, seed=2))
     (tmp_path / "teacher.toml").write_text(TEACHER)
     teacher = dragoman.train(dragoman.load_recipe("teacher.toml", ["corpus.language_token=true"]))
-    (tmp_path / "student.toml").write_text(TEACHER.replace('"teacher"', '"student"'))
+    # Shares of a text that is not used: stages and temperature know no entry of the student's.
+    own = TEACHER.replace('"teacher"', '"student"').replace("[corpus]", SHARES, 1)
+    own = own.replace('"fr", tag = "<bt>"', '"es", tag = "<bt>", name = "made"')
+    (tmp_path / "student.toml").write_text(own)
     overrides = [*(f"model.{one}" for one in STUDENT), "search.beam_size=1", "train.max_steps=60"]
 
     recipe = dragoman.load_recipe("student.toml", overrides)
@@ -96,6 +104,10 @@ def test_a_student_is_trained_exported_and_compared(
     assert (made.teacher.beam_size, made.student.beam_size) == (3, 1)
     assert made.student.size_bytes < made.teacher.size_bytes
     assert made.run.recipe().corpus.train[0].tsv == str(made.synthesized.output)
+    assert [(one.steps, one.weights) for one in made.run.recipe().stages] == [
+        (20, None),
+        (None, None),
+    ]
 
     words = [word for override in overrides for word in ("--set", override)]
     learnt_from = made.synthesized.output
@@ -120,12 +132,22 @@ def test_a_student_is_trained_exported_and_compared(
     assert again.dropped == made.synthesized.dropped
     assert again.resumed_after == again.lines
 
+    # Another student of the same text: it is not translated again, and the first one stays.
+    exported = (made.student.path / "model.bin").read_bytes()
+    smaller = dragoman.load_recipe("student.toml", [*overrides, "model.d_ffn=8"])
+    second = dragoman.distill(teacher, smaller)
+    assert second.synthesized.output == made.synthesized.output
+    assert second.synthesized.resumed_after == again.lines
+    assert second.teacher.path == made.teacher.path
+    assert second.student.path != made.student.path
+    assert (made.student.path / "model.bin").read_bytes() == exported
+
     lines = (tmp_path / "train.en").read_text().splitlines(keepends=True)
     for number, part in enumerate((lines[:150], lines[150:300])):
         (tmp_path / "other.en").write_text("".join(part))
         other = dragoman.distill(teacher, recipe, text="other.en")
         assert other.synthesized.lines == 150
-        assert len(list((tmp_path / "runs").glob("student-*"))) == 2 + number
+        assert len(list((tmp_path / "runs").glob("student-*"))) == 3 + number
 
 
 def test_a_teacher_without_a_test_set_is_refused(

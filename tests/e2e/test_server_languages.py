@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from libretranslatepy import LibreTranslateAPI
 
+from dragoman.cli import main
+from foreign_models import marian_folder
 from real_text import real_lines
 from served import Server, served_bundle, serving
 
@@ -212,3 +214,23 @@ def test_the_page_offers_what_two_models_make_and_detection(server: Server, brow
     page.click("button[type=submit]")
     page.wait_for_selector("#time:text-matches('^from fr, .*s$')")
     page.close()
+
+
+def test_the_language_of_an_imported_model_is_that_of_the_whole_text(tmp_path: Path) -> None:
+    """It is named once, by the code at the start."""
+    folder = marian_folder(tmp_path / "model", loud=True, codes=(">>fra<<", ">>deu<<"))
+    bundle = tmp_path / "bundle"
+    assert main(["import", str(folder), "--to", str(bundle)]) == 0
+    sentences = real_lines("test", "en")[:5]
+    with serving(bundle) as server:
+
+        def translated(text: str) -> str:
+            found: str = translate(server, text=text)["translations"][0]["text"]
+            return found
+
+        with_code = [translated(f">>fra<< {one}") for one in sentences]
+        assert with_code != [translated(one) for one in sentences], "the code is seen"
+        assert translated(f">>fra<< {' '.join(sentences)}") == " ".join(with_code)
+        lines = server.ask("/translate/stream", {"text": "\n".join([">>fra<<", *sentences])})
+        streamed = [json.loads(line)["text"] for line in lines.body.decode().splitlines()]
+        assert streamed == ["", *with_code]

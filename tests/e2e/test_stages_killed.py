@@ -13,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import dragoman
 from dragoman.telemetry.events import read_events
 from parallel_text import sentences, write_pairs
 from processes import processes_in, wait_until
@@ -114,3 +115,19 @@ def test_a_kill_in_every_stage_changes_no_bit(tmp_path: Path) -> None:
     assert found.keys() == expected.keys()
     for name, tensor in found.items():
         assert torch.equal(tensor, expected[name]), name
+
+
+def test_a_weight_of_an_entry_that_has_no_pair_left_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of b is in a, which keeps it because it comes first."""
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        write_pairs(tmp_path, name, sentences(300, seed=1))
+    recipe, _, _ = RECIPE.replace(', tag = "<bt>"', "").partition("[[stages]]")
+    (tmp_path / "stages.toml").write_text(recipe)
+    run = dragoman.train(dragoman.load_recipe("stages.toml", ["train.max_steps=1"]))
+    told = [event.payload for event in read_events(run.events / "rank-0000.jsonl")]
+    (cause,) = [one["cause"] for one in told if "no pair of" in one.get("cause", "")]
+    assert cause == "no pair of b is left, so its weight has no effect"
+    assert [one["share"] for one in told if "draws_per_pair" in one] == [1.0, 0.0]

@@ -100,11 +100,12 @@ def distill(
     """Train a student on the teacher's translations (Kim and Rush 2016), and compare the two.
 
     teacher: a run. Its dev and test sets and its languages become the student's.
-    recipe: of the student; its text and languages are not used.
+    recipe: of the student; its text and languages, and their shares, are not used.
     text: a file to translate, a sentence a line; None: the sources of the teacher's training text.
     quantization: of both exports, which are compared.
     overrides: of the recipe, such as "train.max_steps=8000".
-    folder: the text and the exports go into a folder there, named after student and teacher.
+    folder: the text and the exports go into a folder there, named after student and teacher. Other
+        settings of the student use its text and make another export, named after the run.
     An interrupted call resumes if it is made again; a finished translation is not made again.
     Raises ConfigError, CorpusError, CheckpointError, TrainingError and MachineError.
     """
@@ -150,14 +151,15 @@ def distill(
         )
         _keep_counts(synthesized)
     corpus = _student_text(student.corpus, run.recipe().corpus, synthesized.output, valid, test)
+    stages = tuple(stage.model_copy(update={"weights": None}) for stage in student.stages)
     trained = train(
-        student.model_copy(update={"corpus": corpus}),
+        student.model_copy(update={"corpus": corpus, "stages": stages}),
         runs=runs,
         ranks=ranks,
         on_event=on_event,
         progress=progress,
     )
-    exports = [place / f"{name}-{quantization}" for name in ("teacher", "student")]
+    exports = [place / f"{name}-{quantization}" for name in ("teacher", trained.path.name)]
     sizes = []
     for one, named, to in zip((run, trained), (checkpoint, "best"), exports, strict=True):
         written = export(
@@ -243,12 +245,14 @@ def write_sources(run: RunDirectory, path: Path) -> None:
     prepared = run.prepared()
     shards = TokenShards(prepared / "train")
     vocabulary = load_vocabulary(prepared / "source.model")
+    prefix, _ = vocabulary.prefix("")  # such as >>fra<<, which would be decoded as text
     tags = run.recipe().corpus.tags
     with whole_file(path) as file:
         for first in range(0, shards.num_pairs, _ROWS_AT_A_TIME):
             last = min(first + _ROWS_AT_A_TIME, shards.num_pairs)
             rows = [shards.source(pair).tolist() for pair in range(first, last)]
-            for line in vocabulary.decode([row for row in rows if UNK not in row]):
+            plain = [row[len(prefix) * (row[: len(prefix)] == prefix) :] for row in rows]
+            for line in vocabulary.decode([row for row in plain if UNK not in row]):
                 file.write(f"{without_first_word(line, tags)}\n".encode())
 
 
@@ -261,6 +265,7 @@ def _student_text(
         "folder": "",
         "source_language": direction.source,
         "target_language": direction.target,
+        "temperature": None,
         "lowercase": teachers.lowercase,
         "train": (TextFiles(tsv=str(synthetic), translated="target"),),
         "valid": (valid.entry(),),

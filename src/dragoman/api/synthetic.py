@@ -138,16 +138,20 @@ def synthesize(
                 n_best=n_best,
             )
             lines = on_nodes(job, files, groups_of, counts)
+        # Which engine it is depends on the machine and on Ray.
+        arithmetic = opened.identity["arithmetic"]
         resumed_after = transform_file(
             source,
             place,
             lines,
             identity={
                 **opened.identity,
+                "arithmetic": "float32" if arithmetic == "torch" else arithmetic,
                 "direction": direction,
                 "n_best": n_best,
                 "sampling": drawn,
             },
+            engine="PyTorch" if arithmetic == "torch" else "CTranslate2",
             tally=counts,
             progress=show,
         )

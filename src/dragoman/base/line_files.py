@@ -26,6 +26,16 @@ from dragoman.base.errors import ConfigError, CorpusError, MachineError
 from dragoman.base.files import try_lock
 
 _STANDARD_INPUT: Final = "standard input"
+_PACKED: Final = {
+    b"\x1f\x8b": "gzip -dc",
+    b"BZh": "bzip2 -dc",
+    b"\xfd7zXZ\x00": "xz -dc",
+    b"\x28\xb5\x2f\xfd": "zstd -dc",
+    b"PK\x03\x04": "unzip -p",
+}
+"""The first bytes of packed files, and what unpacks them."""
+_UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
+_HEAD_BYTES: Final = 8
 TransformLines = Callable[[Iterable[str], int], Iterator[list[str]]]
 """(lines, the number of the first) -> the text for each line, group by group."""
 
@@ -45,6 +55,7 @@ def transform_file(
     transform: TransformLines,
     *,
     identity: dict[str, Any],
+    engine: str = "",
     tally: Counter[str] | None = None,
     progress: Callable[[FileProgress], None] = lambda _: None,
 ) -> int:
@@ -52,9 +63,12 @@ def transform_file(
 
     transform: gives a text for each line, which may be empty or of several lines.
     identity: everything beside the input that decides the output; another one starts again.
+    engine: decides the output as well, but the machine may have chosen it: what another one has
+        finished is not thrown away, but refused.
     tally: counts that `transform` raises before it yields a group; an earlier attempt's are added.
-    Raises CorpusError if the input is missing or not UTF-8, MachineError if the output cannot be
-    written or another process writes it; what is done stays in the draft then.
+    Raises CorpusError if the input is missing or not UTF-8, ConfigError if another engine began it,
+    MachineError if the output cannot be written or another process writes it; what is done stays in
+    the draft then.
     """
     try:
         status = source.stat()
@@ -68,7 +82,7 @@ def transform_file(
         fingerprint = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
         with _locked_draft(draft, output) as out:
             tally = Counter() if tally is None else tally
-            done, size_bytes = _sound_part(out, record, fingerprint, tally)
+            done, size_bytes = _sound_part(out, record, fingerprint, engine, tally)
             lines = sum(1 for _ in itertools.islice(reader.raw(), done))
             is_cut = False
             for group in transform(reader.text(), done + 1):
@@ -81,6 +95,7 @@ def transform_file(
                 lines += len(group)
                 known = {
                     "fingerprint": fingerprint,
+                    "engine": engine,
                     "lines": lines,
                     "size_bytes": out.tell(),
                     "tally": tally,
@@ -103,12 +118,14 @@ class InputReader:
         self._stream = stream
         self._name = name
         self._number = 0
+        self._head = b""
         self.bytes_read = 0
 
     def raw(self) -> Iterator[bytes]:
         """Lines as bytes; raises CorpusError if they cannot be read."""
         try:
             for line in self._stream:
+                self._head = self._head or line[:_HEAD_BYTES]
                 self._number += 1
                 self.bytes_read += len(line)
                 yield line
@@ -121,11 +138,22 @@ class InputReader:
             try:
                 yield line.decode("utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
-                raise CorpusError(
-                    "is not UTF-8",
-                    place=f"{self._name}, line {self._number}",
-                    remedy="convert it, for example with: iconv -f latin1 -t utf-8",
-                ) from error
+                raise not_utf8(self._name, line=self._number, head=self._head) from error
+
+
+def not_utf8(name: object, *, line: int, head: bytes) -> CorpusError:
+    """The error of a file with bytes that are no text. head: the first bytes of the file."""
+    for magic, command in _PACKED.items():
+        if head.startswith(magic):
+            return CorpusError(
+                "is packed", place=str(name), remedy=f"unpack it, for example with: {command}"
+            )
+    encoding = "utf-16" if head.startswith(_UTF_16) else "latin1"
+    return CorpusError(
+        "is not UTF-8",
+        place=f"{name}, line {line}",
+        remedy=f"convert it, for example with: iconv -f {encoding} -t utf-8",
+    )
 
 
 @contextmanager
@@ -208,15 +236,26 @@ def _locked_draft(draft: Path, output: Path) -> Iterator[IO[bytes]]:
 
 
 def _sound_part(
-    draft: IO[bytes], record: Path, fingerprint: str, tally: Counter[str]
+    draft: IO[bytes], record: Path, fingerprint: str, engine: str, tally: Counter[str]
 ) -> tuple[int, int]:
-    """The lines of input whose output is in the draft, and the bytes of that; 0 without a draft."""
+    """The lines of input whose output is in the draft, and the bytes of that; 0 without a draft.
+
+    Raises ConfigError if another engine has made them.
+    """
     try:
         known = json.loads(record.read_bytes())
         numbers = known["lines"], known["size_bytes"]
         counts = known["tally"]
         sound = all(type(number) is int and number >= 0 for number in (*numbers, *counts.values()))
         if sound and known["fingerprint"] == fingerprint and draft.tell() >= numbers[1]:
+            if known["engine"] != engine:
+                raise ConfigError(
+                    f"{known['engine']} has made the {numbers[0]:,} finished lines, and {engine} "
+                    "would make the others",
+                    place=draft.name,
+                    remedy="go on as it was begun, with --ray or without and on such a machine, or "
+                    "remove this file to begin anew",
+                )
             tally.update(counts)
             return numbers
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

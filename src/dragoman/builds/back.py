@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,8 @@ from dragoman.api.distillation import write_sources
 from dragoman.api.synthetic import synthesize
 from dragoman.api.translation import Translator
 from dragoman.base.errors import CorpusError
-from dragoman.base.files import open_regular, whole_file
+from dragoman.base.files import file_sha256, open_regular, whole_file
+from dragoman.base.line_files import InputReader
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.serve.synthesize import Direction
@@ -47,7 +49,7 @@ def translate(
     """
     part = output.with_name(f"text-{direction}.txt")
     if not part.exists():
-        lines = count_lines(text)
+        lines = count_sentences(text)
         if not lines:
             raise CorpusError("is empty", place=text, remedy="give a sentence a line")
         wanted = min(lines, most_lines or lines, _that_fit(model, text, until))
@@ -84,9 +86,27 @@ def _spread(text: Path, lines: int, wanted: int) -> Iterator[bytes]:
 
 def count_lines(path: Path) -> int:
     """Lines of a file; raises CorpusError if it cannot be read."""
+    with _unreadable_named(path), open_regular(path) as file:
+        return sum(1 for _ in file)
+
+
+def count_sentences(path: Path) -> int:
+    """Lines of a text to translate; raises CorpusError if it cannot be read, is packed or is not
+    UTF-8."""
+    with _unreadable_named(path), open_regular(path) as file:
+        return sum(1 for _ in InputReader(file, name=str(path)).text())
+
+
+def digest_of_text(path: Path) -> str:
+    """SHA-256 of a text; raises CorpusError if it cannot be read."""
+    with _unreadable_named(path):
+        return file_sha256(path)
+
+
+@contextmanager
+def _unreadable_named(path: Path) -> Iterator[None]:
     try:
-        with open_regular(path) as file:
-            return sum(1 for _ in file)
+        yield
     except OSError as error:
         raise CorpusError(
             f"cannot be read: {error.strerror}", place=path, remedy="check its name"

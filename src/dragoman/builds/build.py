@@ -157,6 +157,8 @@ class _Builder:
         recipe = self._recipe(fetched)
         self._clean(recipe)
         models = [self._train("train", recipe)]
+        if not (self.directory / MODEL).is_symlink():
+            self._link(MODEL, models[0])  # it is there, whatever becomes of the stages that follow
         if "reverse" in shares and not self._were_left_out(*_MORE_TEXT):
             with self._left_out_if_late(*_MORE_TEXT):
                 models += self._with_more_text(recipe, fetched)
@@ -317,7 +319,7 @@ class _Builder:
         swapped |= {split: [_swapped(texts)] for split, texts in held_out.items()}
         reverse = self._train("reverse", self._made("reverse", swapped))
         most = back.MOST_OF_PAIRS * sum(one["lines"] for one in texts if one["use"] == "train")
-        asked = digest_of(reverse.facts["run"], mono)
+        asked = digest_of(reverse.facts["run"], mono, back.digest_of_text(Path(mono)))
         synthetic = self.directory / "back" / asked[:8] / "synthetic.tsv"
 
         def work(stage: Stage) -> dict[str, Any]:

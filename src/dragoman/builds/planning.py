@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from dragoman.base import units
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.files import disk_errors_named, write_whole
-from dragoman.builds.back import MOST_OF_PAIRS, count_lines
+from dragoman.builds.back import MOST_OF_PAIRS, count_sentences
 from dragoman.builds.corpora import Corpus, Limits, by_budget, by_hand, monolingual, sized
 from dragoman.builds.plan import (
     FILE,
@@ -277,6 +277,7 @@ def _more_text(
     budget_s: float,
 ) -> tuple[Corpus | None, str, str]:
     """Text of the target language from the index, why it is translated, and why it is not."""
+    given = None if wanted.mono is None else count_sentences(wanted.mono)
     if not pairs:
         return None, "", "the number of pairs is not known"
     times = seen / pairs
@@ -290,8 +291,8 @@ def _more_text(
         )
     if least_s < _LEAST_TRAINING_S:
         return None, "", f"the pairs are seen {often}, but there is no time for three trainings"
-    if wanted.mono is not None:
-        lines, mono = count_lines(wanted.mono), None
+    if given is not None:
+        lines, mono = given, None
     else:
         found = sized(catalogue.of_language(pair[1]), at_most_s=_asking_s(budget_s))
         mono = monolingual(found, lines=pairs, most_bytes=limits.most_bytes // 2)

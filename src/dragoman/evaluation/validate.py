@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.base.errors import CorpusError
+from dragoman.base.line_files import not_utf8
 from dragoman.corpus.directions import Direction
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.split import read_directions
@@ -301,11 +302,7 @@ def read_lines(path: Path) -> list[str]:
         ) from error
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise CorpusError(
-            "is not UTF-8",
-            place=f"{path}, line {line}",
-            remedy="convert it, for example with: iconv -f latin1 -t utf-8",
-        ) from error
+        raise not_utf8(path, line=line, head=error.object) from error
     if not text:
         raise CorpusError("holds no text", place=path, remedy="give one sentence a line")
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]

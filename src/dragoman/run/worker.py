@@ -400,7 +400,8 @@ class _Rank:
                 continue
             parts = stage.mixture.parts()
             total = sum(draws for _, draws in parts)
-            for entry, (pairs, draws) in zip(corpus.train, parts, strict=True):
+            weights = stage.mixture.weights
+            for entry, weight, (pairs, draws) in zip(corpus.train, weights, parts, strict=True):
                 direction = f", {listed([corpus.direction_of(entry)])}" if several else ""
                 planned = MixturePlanned(
                     first_step=stage.first_update + 1,
@@ -410,6 +411,14 @@ class _Rank:
                     draws_per_pair=draws / max(1, len(pairs)),
                 )
                 self.events.write(planned, step=0)
+                if weight and not len(pairs):
+                    alert = Alert(
+                        severity="warning",
+                        cause=f"no pair of {planned.entry} is left, so its weight has no effect",
+                        remedy="look at what dragoman prepare dropped; of a pair that two entries "
+                        "hold, the first keeps it: put the one with the higher weight first",
+                    )
+                    self.events.write(alert, step=0)
         if oversized := max(sampler.num_oversized for sampler in updates.samplers):
             alert = Alert(
                 severity="warning",

@@ -284,6 +284,7 @@ async def _streamed(
     """
     text, text_format = request.text, _FORMATS[request.format]
     sources = await in_thread_if_long(len(text), paragraphs, text, text_format)
+    model = await in_thread_if_long(len(text), model.after, sources, text_format)
     groups = [
         sources[start : start + _STREAMED_TOGETHER]
         for start in range(0, len(sources), _STREAMED_TOGETHER)

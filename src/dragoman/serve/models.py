@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
@@ -101,6 +101,10 @@ class ServedModel:
         what = self.description
         return LanguagePair(source=what.source, target=what.target, via=None, models=[what.name])
 
+    def after(self, texts: Iterable[str], text_format: TextFormat) -> ServedModel:
+        """The same with the language's code with which the first of these texts begins."""
+        return replace(self, translator=self.translator.after(texts, text_format))
+
     async def translate(
         self,
         texts: Sequence[str],
@@ -141,6 +145,10 @@ class Pivot:
             via=into.target,
             models=into.models + out_of.models,
         )
+
+    def after(self, texts: Iterable[str], text_format: TextFormat) -> Pivot:
+        """As `ServedModel.after`; the code is of the first one."""
+        return replace(self, first=self.first.after(texts, text_format))
 
     async def translate(
         self,

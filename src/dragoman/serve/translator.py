@@ -18,6 +18,7 @@ from dragoman.base.errors import ConfigError
 from dragoman.base.files import file_sha256
 from dragoman.corpus.directions import token_for, with_token
 from dragoman.corpus.normalize import normalize
+from dragoman.corpus.shards import UNK
 from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.evaluation.sentences import cut_into_chunks
 from dragoman.formats.bundle import Bundle, is_bundle
@@ -159,6 +160,7 @@ class TextTranslator:
 
     max_source_pieces: the longest row that is translated in one go.
     token: says into which language, before every row; "" if the model has none.
+    code: such as `>>fra<<`, of texts that do not begin with one; "" if there is none.
     """
 
     engine: Engine
@@ -166,26 +168,43 @@ class TextTranslator:
     lowercase: bool
     max_source_pieces: int
     token: str = ""
+    code: str = ""
+
+    def after(self, texts: Iterable[str], text_format: TextFormat) -> TextTranslator:
+        """The same with the language's code with which the first of these texts begins."""
+        parts = (part for text in texts for part in cut(text, text_format) if part.translated)
+        first = next(parts, TextPart("", translated=True)).source().replace("\n", " ")
+        return replace(self, code=self._code(normalize(first, lowercase=self.lowercase)))
 
     def encode(self, texts: Iterable[str], text_format: TextFormat) -> EncodedTexts:
-        """Cut texts into rows; nothing is lost."""
+        """Cut texts into rows; nothing is lost. A language's code is of all text after it."""
         rows: list[list[int]] = []
         parts_of_texts = []
         for text in texts:
             parts = []
+            code = self.code
             for part in cut(text, text_format):
                 before = len(rows)
                 if part.translated:
                     source = part.source().replace("\n", " ")
                     for window in _windows(normalize(source, lowercase=self.lowercase)):
+                        own = self._code(window)
+                        code = own or code
                         rows += cut_into_chunks(
-                            with_token(self.token, window),
+                            window if own else with_token(self.token or code, window),
                             self.subwords[0],
                             max_pieces=self.max_source_pieces,
                         )
                 parts.append((part, len(rows) - before))
             parts_of_texts.append(parts)
         return EncodedTexts(rows, parts_of_texts, self.subwords[1])
+
+    def _code(self, text: str) -> str:
+        """The language's code that a normalised text begins with, if the model knows it."""
+        if self.token:
+            return ""
+        ids, rest = self.subwords[0].prefix(text)
+        return "" if UNK in ids else text[: len(text) - len(rest)]
 
     def translate(
         self,

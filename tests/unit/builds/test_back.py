@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from dragoman.base.errors import CorpusError
+from dragoman.builds import back
 from dragoman.builds.back import count_lines, is_small
 from dragoman.recipe.recipe import load_recipe
 
@@ -24,3 +28,16 @@ def test_a_decoder_counts_all_its_matrices() -> None:
     # 244,224 weights against 154,112, or 186,880 with a third matrix: 1.58 and 1.31 times.
     assert not is_small(teacher, plain)
     assert is_small(teacher, gated)
+
+
+def test_text_that_is_none_is_named_before_a_model_is_read(tmp_path: Path) -> None:
+    text = tmp_path / "mono.de"
+    text.write_bytes(b"Ein Satz.\nEin sch\xf6ner Satz.\n")
+    with pytest.raises(CorpusError, match=r"mono\.de, line 2: is not UTF-8"):
+        back.translate(
+            tmp_path, text, tmp_path / "out.tsv", direction="back", until=0.0, most_lines=None,
+            progress=False,
+        )  # fmt: skip
+    before = back.digest_of_text(text)
+    text.write_bytes(b"Ein Satz.\nEin neuer Satz..\n")
+    assert back.digest_of_text(text) != before

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from dragoman.api.distillation import write_sources
 from dragoman.cli import main
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.shards import PAD, TokenShards
@@ -263,3 +264,20 @@ def test_frozen_parts_stay_with_every_strategy(
     for name, weight in after.items():
         kept = name.startswith("encoder.") or name == "embeddings.output_bias"
         assert torch.equal(before[name], weight) == kept, name
+
+
+def test_a_student_learns_from_text_without_the_code_of_the_language(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = marian_folder(tmp_path / "model", codes=(">>deu<<", ">>nld<<"))
+    bundle = tmp_path / "bundle"
+    assert main(["import", str(folder), "--to", str(bundle), "--target-language", "deu"]) == 0
+    teacher = trained(bundle, tmp_path, steps=1)
+    first = TokenShards(teacher.prepared() / "train").source(0).tolist()
+    assert vocabulary(teacher, "source").pieces(first)[0] == ">>deu<<"
+    write_sources(teacher, tmp_path / "sources.txt")
+    sources = (tmp_path / "sources.txt").read_text().splitlines()
+    assert len(sources) > 1000
+    assert not [line for line in sources if ">>" in line]
+    assert len(set(real_lines("train", "en")) & set(sources)) > 0.9 * len(sources)

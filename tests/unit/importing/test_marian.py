@@ -24,6 +24,8 @@ from dragoman.importing.folder import ImportedModel, read_folder, vocabulary_fil
 from dragoman.importing.tokenizer import Languages
 from dragoman.model.config import SearchConfig
 from dragoman.model.search import translate_batch
+from dragoman.serve.text import TextFormat
+from dragoman.serve.translator import open_translator
 from foreign_models import (
     MARIAN_VARIANTS,
     marian_folder,
@@ -329,6 +331,36 @@ def test_a_language_is_chosen_for_all_or_in_a_text(tmp_path: Path) -> None:
             assert [piece for piece in chosen.pieces(chunk) if piece in codes] == [code]
     with pytest.raises(ConfigError, match=r"has no >>fra<<; it has >>deu<<, >>nld<<"):
         read_folder(folder, Languages(target="fra"))
+
+
+def test_the_code_of_a_text_is_of_all_its_sentences(tmp_path: Path) -> None:
+    codes = (">>deu<<", ">>nld<<")
+    folder, bundle = marian_folder(tmp_path / "model", codes=codes), tmp_path / "bundle"
+    assert main(["import", str(folder), "--to", str(bundle)]) == 0
+    with open_translator(
+        bundle, checkpoints=["best"], overrides=(), engine="torch", threads=1
+    ) as opened:
+        translator = opened.translator
+        source = translator.subwords[0]
+
+        def found(text: str, text_format: TextFormat) -> list[str]:
+            rows = translator.encode([text], text_format).rows
+            return [source.pieces(row)[0] for row in rows]
+
+        nld, deu = ">>nld<<", ">>deu<<"
+        two = "Open the file. Close it."
+        assert found(f"{nld} {two}", "document") == [nld, nld]
+        assert found(f"{nld}\n\nOpen it.\n{deu} Close it. Open it.", "document") == [nld, deu, deu]
+        assert found("<p>&gt;&gt;nld&lt;&lt; <b>Open</b> it. Close it.</p>", "markup") == [nld] * 3
+        assert set(found(f"{nld} {two * 500}", "line")) == {nld}
+        for text in (two, f">>xyz<< {two}"):  # no code, and one that the model does not know
+            assert nld not in found(text, "document") + found(text, "line")
+        assert translator.encode([f"{nld} {two}", two], "document").rows[2:] == (
+            translator.encode([two], "document").rows
+        ), "a code is of its own text alone"
+        later = translator.after(["\n", f"{nld} Open it."], "document")
+        first, second = later.encode(["Close it.", f"{deu} Close it."], "document").rows
+        assert (source.pieces(first)[0], source.pieces(second)[0]) == (nld, deu)
 
 
 def test_padding_is_never_said_and_never_missed() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.base.errors import MachineError
+from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.line_files import transform_file
 
 
@@ -108,4 +108,23 @@ def test_what_refuses_to_begin_leaves_earlier_work_alone(tmp_path: Path) -> None
     with pytest.raises(ValueError, match="refused"):
         transform_file(source, output, refused, identity={"options": 2})
     assert transform_file(source, output, shouted, identity={"options": 1}) == 1
+    assert output.read_text() == "ONE\nTWO\nTHREE\n"
+
+
+def test_what_another_engine_has_made_is_not_thrown_away(tmp_path: Path) -> None:
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.write_text("one\ntwo\nthree\n")
+
+    def broken_off(lines: Iterable[str], first: int) -> Iterator[list[str]]:
+        yield from (group for group, _ in zip(shouted(lines, first), range(2), strict=False))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        transform_file(source, output, broken_off, identity={}, engine="CTranslate2")
+    with pytest.raises(
+        ConfigError,
+        match=r"\.out\.partial: CTranslate2 has made the 2 finished lines, and PyTorch would make",
+    ):
+        transform_file(source, output, shouted, identity={}, engine="PyTorch")
+    assert transform_file(source, output, shouted, identity={}, engine="CTranslate2") == 2
     assert output.read_text() == "ONE\nTWO\nTHREE\n"

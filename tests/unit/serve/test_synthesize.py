@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
+import zstandard
 
 import dragoman
 from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.base.line_files import input_lines
 from dragoman.cli import main
+from dragoman.evaluation.validate import read_lines
 from dragoman.serve.synthesize import Direction, fault
 from real_text import real_lines
 from small_run import small_run
@@ -124,13 +131,56 @@ def test_an_export_needs_no_pytorch(tmp_path: Path) -> None:
     assert (tmp_path / "pairs.tsv").is_file()
 
 
+def test_work_of_another_engine_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after --ray on a machine where PyTorch translates by itself."""
+    text, output = tmp_path / "text", tmp_path / "pairs.tsv"
+    text.write_bytes(b"".join(f"{one}\n".encode() for one in real_lines("train", "en")[:2100]))
+    with text.open("ab") as file:
+        file.write(b"\xff\n")  # ends the attempt after the first group
+    with pytest.raises(CorpusError, match="line 2101: is not UTF-8"):
+        dragoman.synthesize(small_run(), text, output)
+    draft = output.with_name(".pairs.tsv.partial")
+    made = draft.read_bytes()
+    assert made
+    monkeypatch.setattr("dragoman.serve.translator.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match="CTranslate2 has made the 2,048 finished lines"):
+        dragoman.synthesize(small_run(), text, output)
+    assert draft.read_bytes() == made
+
+
+def test_packed_and_wide_text_has_its_own_remedy(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    plain = b"a house\n" * 20
+
+    def complaint() -> str:
+        with pytest.raises(CorpusError) as caught, input_lines(text) as reader:
+            list(reader.text())
+        with pytest.raises(CorpusError, match=r"is packed|is not UTF-8"):
+            read_lines(text)
+        return str(caught.value)
+
+    packed = {
+        "gzip": gzip.compress(plain), "bzip2": bz2.compress(plain), "xz": lzma.compress(plain),
+        "zstd": zstandard.compress(plain),
+    }  # fmt: skip
+    for name, content in packed.items():
+        text.write_bytes(content)
+        assert complaint() == f"{text}: is packed; unpack it, for example with: {name} -dc"
+    with zipfile.ZipFile(text, "w") as archive:
+        archive.writestr("é" * 50, plain + b"\xff\n")  # its first lines are UTF-8
+    assert complaint() == f"{text}: is packed; unpack it, for example with: unzip -p"
+    text.write_text("a house\n", encoding="utf-16")
+    assert complaint().endswith("line 1: is not UTF-8; convert it, for example with: "
+                                "iconv -f utf-16 -t utf-8")  # fmt: skip
+
+
 def test_bad_input_is_named(tmp_path: Path) -> None:
     text, output = tmp_path / "text", tmp_path / "pairs.tsv"
     text.write_text("")
     with pytest.raises(CorpusError, match="is empty"):
         dragoman.synthesize(small_run(), text, output)
     text.write_bytes(b"fine\n\xff\n")
-    with pytest.raises(CorpusError, match="line 2: is not UTF-8"):
+    with pytest.raises(CorpusError, match=r"line 2: is not UTF-8; .* iconv -f latin1"):
         dragoman.synthesize(small_run(), text, output)
     text.write_text("fine\n")
     with pytest.raises(ConfigError, match="from a beam of 4"):
