@@ -44,9 +44,9 @@ def weight_files(folder: Path) -> list[Path]:
         return [folder / WEIGHTS_FILE]
     if (folder / INDEX_FILE).exists():
         parts = read_json(folder / INDEX_FILE, limit=1 << 24).get("weight_map")
-        names = set(parts.values()) if isinstance(parts, dict) else set()
+        names = [*parts.values()] if isinstance(parts, dict) else []
         if names and all(isinstance(name, str) and Path(name).name == name for name in names):
-            return [folder / name for name in sorted(names)]
+            return [folder / name for name in sorted(set(names))]
         raise CheckpointError(
             "names no files of weights", place=folder / INDEX_FILE, remedy="copy the file again"
         )
@@ -151,8 +151,9 @@ def _check_positions(folder: Path, weights: Mapping[str, Tensor], config: ModelC
     for name in _POSITIONS:
         if name in weights and config.norm == "post":
             found = weights[name]
+            rows = len(found) if found.dim() == 2 else 0
             ours = sinusoids(
-                len(found), config.d_model, kind=config.positions, first=config.first_position
+                rows, config.d_model, kind=config.positions, first=config.first_position
             )
             if found.shape != ours.shape or not torch.allclose(found, ours, atol=_SAME, rtol=0):
                 raise CheckpointError(
