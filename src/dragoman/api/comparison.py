@@ -93,7 +93,7 @@ def compare(
     target_language: of the references, if a model translates into several.
     threads: cores; None: all.
     comet: a Python that has unbabel-comet, and a COMET checkpoint (Rei et al. 2020), which that
-        Python loads in a process of its own. Nothing is downloaded. None: no COMET.
+        Python loads in a process of its own; None: no COMET. Nothing is downloaded.
     The comparison is recorded in the runs that can be written to, whose reports show it.
     Raises ConfigError if there is no test set or the runs' test sets differ, CorpusError if a text
     cannot be read or has another number of lines, CheckpointError if a model is damaged,

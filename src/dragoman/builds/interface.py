@@ -21,8 +21,9 @@ from dragoman.run.budget import Place
 class Built:
     """A finished build.
 
-    directory: of all its files. model: the best export, for `Translator`; student: that of the
-        small, fast model, if there is one. report: a page of what each stage cost and gained.
+    directory: of all its files. model: the best export, for `Translator`.
+    student: that of the small, fast model, if there is one.
+    report: a page of what each stage cost and gained.
     stages: the record of each, with the seconds it was given, its start and end, and its facts.
     """
 

@@ -47,7 +47,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """The place of a model on the Hub; commit: the address of this state of it."""
+    """The place of a model on the Hub. commit: the address of this state of it."""
 
     url: str
     commit: str

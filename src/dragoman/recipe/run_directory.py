@@ -42,6 +42,9 @@ class RunDirectory:
 
     path: Path
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))  # people write text
+
     @property
     def recipe_file(self) -> Path:
         """The file of the resolved recipe."""
@@ -134,7 +137,7 @@ class RunDirectory:
     ) -> RunDirectory:
         """A new run directory, complete or not there at all.
 
-        origin: digest of the model that it starts from; fill: what puts that into the draft.
+        origin: digest of the model that it starts from. fill: what puts that into the draft.
         """
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
         path = runs / f"{recipe.name}-{stamp}-{_label(recipe, origin)}"
