@@ -213,13 +213,14 @@ def export(
 ) -> Exported:
     """Write a checkpoint in a format that others run, and check the result.
 
+    run: a run, or the bundle that `import_model` wrote, which needs output and sentences.
     to: "bundle", "ctranslate2", "huggingface", "onnx", "argos" or "web".
     checkpoint: "best", "last", a step or a checkpoint's directory.
     output: a new folder, or an older export, which is replaced if nobody has added to it or changed
         it; None: `RUN/export/FORMAT`.
     quantization: of the weights, for CTranslate2 ("float32" if None) and Argos Translate ("int8");
         for browsers it is "int8".
-    licence: of the model, for its card.
+    licence: of the model, for its card; an imported model keeps its own.
     sentences: a file of source text to check it on; None: the run's dev set.
     target_language: of a package for Argos Translate, if the model translates into several.
     overrides: of the recipe's section search, such as "search.beam_size=2", if the format has it.
@@ -229,6 +230,7 @@ def export(
     from dragoman.distributed.world import join_world
     from dragoman.formats.export import Request
     from dragoman.formats.export import export as write
+    from dragoman.formats.load import run_or_imported
 
     request = Request(
         to=to,
@@ -241,8 +243,9 @@ def export(
         overrides=overrides,
         onnxruntime_web=None if onnxruntime_web is None else Path(onnxruntime_web),
     )
+    origin = run_or_imported(run.path if isinstance(run, RunDirectory) else Path(run))
     with join_world() as world:
-        return write(opened_run(run), request, world)
+        return write(origin, request, world)
 
 
 @checked

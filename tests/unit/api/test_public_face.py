@@ -114,6 +114,8 @@ def test_a_translator_names_the_parameter_that_is_wrong() -> None:
             translator.translate(["A man."], n_best=9)
     with pytest.raises(dragoman.CheckpointError, match="/nowhere: is not there"):
         dragoman.Translator("/nowhere")
+    with pytest.raises(dragoman.CheckpointError, match="hf download Helsinki-NLP/opus-mt-en-de"):
+        dragoman.Translator("Helsinki-NLP/opus-mt-en-de")
     with pytest.raises(dragoman.ConfigError, match=r"train\.max_steps"):
         dragoman.Translator(small_run(), overrides=["train.max_steps=3"])
 
