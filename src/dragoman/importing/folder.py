@@ -12,7 +12,7 @@ from dragoman.corpus.config import LANGUAGE, CorpusConfig, SubwordConfig
 from dragoman.corpus.imported_vocabulary import VocabularyFile
 from dragoman.importing.config import CONFIG_FILE, read_config
 from dragoman.importing.tokenizer import Languages, read_tokenizer
-from dragoman.importing.weights import PICKLES, WEIGHTS_FILE, read_model
+from dragoman.importing.weights import PICKLES, WEIGHTS_FILE, checked_files, read_model
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import NAME, Recipe
 
@@ -61,12 +61,13 @@ def read_folder(folder: Path, languages: Languages) -> ImportedModel:
             remedy="take the model in Hugging Face form, in which OPUS-MT is published as well",
         )
     config = read_config(folder)
+    files = checked_files(folder, config)
     tokenizer = read_tokenizer(folder, config, languages)
     if tokenizer.target.prefix:  # a translation begins with the token of its language
         started = (*config.model.start_ids, *tokenizer.target.prefix)
         described = config.model.model_copy(update={"start_ids": started})
         config = replace(config, model=described)
-    model = read_model(folder, config, tokenizer.orders)
+    model = read_model(folder, files, config, tokenizer.orders)
     joint = tokenizer.source.pieces == tokenizer.target.pieces
     for side, code in (
         ("source language", tokenizer.languages.source),

@@ -6,7 +6,7 @@ embeddings are in the order of our ids here and of theirs there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -67,15 +67,11 @@ def weight_files(folder: Path) -> list[Path]:
     )
 
 
-def read_model(
-    folder: Path, config: ImportedConfig, orders: tuple[list[int], list[int]]
-) -> Transformer:
-    """Our model with the weights of a folder.
+def checked_files(folder: Path, config: ImportedConfig) -> list[Path]:
+    """The files that hold a folder's weights, by their headers those of the configuration.
 
-    orders: their id of each of our ids, of the source and of the target.
-
-    Raises CheckpointError if the weights cannot be read or are not those that the configuration
-    describes; their shapes are compared before a model is built.
+    Raises CheckpointError if they are of another model: before its vocabulary, which may be as
+    large as the configuration says, and the model are built.
     """
     files = weight_files(folder)
     shapes: dict[str, tuple[int, ...]] = {}
@@ -91,6 +87,21 @@ def read_model(
     for name in shapes:
         if name not in known:
             raise _lies(folder, f"knows nothing of {name}, which the weights have")
+    return files
+
+
+def read_model(
+    folder: Path,
+    files: Sequence[Path],
+    config: ImportedConfig,
+    orders: tuple[list[int], list[int]],
+) -> Transformer:
+    """Our model with the weights of a folder.
+
+    files: that `checked_files` has found.
+    orders: their id of each of our ids, of the source and of the target.
+    Raises CheckpointError if the weights cannot be read or contradict the configuration.
+    """
     weights: dict[str, Tensor] = {}
     for file in files:
         weights |= {name: tensor.float() for name, tensor in read_weights(file).items()}

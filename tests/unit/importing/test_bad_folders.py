@@ -106,6 +106,11 @@ def only_marian(folder: Path) -> None:
     (folder / "opus.npz").write_bytes(b"PK")
 
 
+def a_huge_vocabulary_without_a_list(folder: Path) -> None:
+    settings(vocab_size=9_999_999, decoder_vocab_size=9_999_999)(folder)
+    (folder / "vocab.json").unlink()
+
+
 def an_index_of_lists(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": ["b"]}}')
@@ -179,6 +184,9 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "another width": (settings(d_model=64), "of the shape"),
     "another vocabulary size": (
         settings(vocab_size=10_000, decoder_vocab_size=10_000), "config.json: asks for"
+    ),
+    "a vocabulary of any size": (  # noticed before a list of so many pieces is made
+        a_huge_vocabulary_without_a_list, "asks for model.shared.weight of the shape (9999999"
     ),
     "quantized by key": (
         settings(quantization_config={"load_in_8bit": True}), '"quantization_config"'
