@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
@@ -9,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+import dragoman
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -56,3 +59,15 @@ def test_no_page_is_stale() -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_every_option_of_a_function_is_explained(docstrings: ModuleType) -> None:
+    things = [getattr(dragoman, name) for name in dragoman.__all__]
+    things = [one for one in things if inspect.isfunction(one)]
+    translator = dragoman.Translator
+    functions = [(one, one) for one in [*things, translator.translate, translator.stream]]
+    for told, function in [*functions, (translator, translator.__init__)]:
+        parameters = inspect.signature(function).parameters.values()
+        names = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+        found = docstrings.Docstring.of(told, names)
+        assert [name for name in names if not found.meaning(name)] == [], told

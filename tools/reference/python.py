@@ -68,6 +68,7 @@ RETURNED = {
 }
 """Types that no user makes, so that they are not in `dragoman.__all__`."""
 SHOWN = {
+    "Checkpoint": "int | str",
     "Count": "int",
     "Flag": "bool",
     "Kind": "str",
@@ -75,6 +76,7 @@ SHOWN = {
     "EngineName": "str",
     "Direction": "str",
     "TextFormat": "str",
+    "Texts": "Iterable[str]",
 }
 """Annotations as a reader needs them; docstrings list the values."""
 

@@ -1,11 +1,11 @@
 """The functions that scripts and notebooks import from `dragoman`; the commands call them too.
 
-training      prepare, train, evaluate
+training      load_recipe, prepare, train, evaluate
 translation   Translator, translate, export, import_model, push
 comparison    compare
 synthetic     synthesize, score
 distillation  distill
-records       load_recipe, plan, report, read_events
+records       plan, report, read_events
 notebook      progress and reports inside Jupyter
 arguments     checks arguments before a function begins
 

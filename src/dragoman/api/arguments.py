@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import signature
 from operator import index
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, Field, InstanceOf, ValidationError, validate_call
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    SkipValidation,
+    ValidationError,
+    validate_call,
+)
 
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import STANDARD_OUTPUT, as_machine_error, is_full
@@ -21,20 +29,24 @@ Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
 
-def _whole(value: object) -> int:
+def whole(value: object) -> int:
     """An integer of any kind, including numpy's, but not a bool; raises ValueError."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise ValueError("it is no whole number")
     return index(value)
 
 
-Count: TypeAlias = Annotated[int, Field(ge=1), BeforeValidator(_whole)]
+Count: TypeAlias = Annotated[int, Field(ge=1), BeforeValidator(whole)]
 Flag: TypeAlias = Annotated[bool, Field(strict=True)]
+Checkpoint: TypeAlias = int | str
+"""A step, a word such as "best", or a directory."""
 
 
+Texts: TypeAlias = Annotated[Iterable[str], SkipValidation]
+"""A list, a column of a table, a generator: each text is checked when it is read."""
 RecipeLike: TypeAlias = InstanceOf[Recipe] | Mapping[str, Any] | str | Path
 """A recipe, the name of a shipped one, a TOML file, or a dictionary of what such a file holds."""
-RunLike: TypeAlias = RunDirectory | str | Path
+RunLike: TypeAlias = InstanceOf[RunDirectory] | str | Path
 """A run, or the path of its directory."""
 
 
@@ -75,6 +87,7 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
             if isinstance(place, int):
                 place = parameters[place] if place < len(parameters) else "arguments"
             missing = first["type"].startswith("missing")
+            why = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
             if first["type"] == "sequence_str":
                 raise ConfigError(
                     "is one text where a list of them is expected",
@@ -82,14 +95,17 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
                     remedy=f"put it into brackets: [{first['input']!r:.40}]",
                 ) from error
             raise ConfigError(
-                "is missing"
-                if missing
-                else f"{first['input']!r:.60} cannot be used: {first['msg'].lower()}",
+                "is missing" if missing else f"{first['input']!r:.60} cannot be used: {why}",
                 place=place,
                 remedy=f"see help(dragoman.{name})",
             ) from error
 
     return call
+
+
+def checkpoints_of(given: Checkpoint | Sequence[Checkpoint]) -> list[str]:
+    """The names of one checkpoint or of several."""
+    return [str(given)] if isinstance(given, int | str) else [*map(str, given)]
 
 
 def opened_run(run: RunLike) -> RunDirectory:

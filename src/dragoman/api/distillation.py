@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 
-from dragoman.api.arguments import Count, Flag, RecipeLike, RunLike, checked
+from dragoman.api.arguments import Checkpoint, Count, Flag, RecipeLike, RunLike, checked
 from dragoman.api.comparison import Comparison, compare, record
 from dragoman.api.synthetic import Synthesized, synthesize, weights_digest
 from dragoman.api.training import OnEvent, train
@@ -87,7 +87,7 @@ def distill(
     recipe: RecipeLike = "student-small",
     *,
     text: str | Path | None = None,
-    checkpoint: str = "best",
+    checkpoint: Checkpoint = "best",
     quantization: Quantization = "int8",
     overrides: Sequence[str] = (),
     folder: str | Path = "distilled",
@@ -104,8 +104,11 @@ def distill(
     text: a file to translate, a sentence a line; None: the sources of the teacher's training text.
     quantization: of both exports, which are compared.
     overrides: of the recipe, such as "train.max_steps=8000".
+    checkpoint: of the teacher, such as "best", "last" or a step.
     folder: the text and the exports go into a folder there, named after student and teacher. Other
         settings of the student use its text and make another export, named after the run.
+    runs, ranks, on_event, progress: as for `train`.
+    threads: cores that translate; None: all.
     An interrupted call resumes if it is made again; a finished translation is not made again.
     Raises ConfigError, CorpusError, CheckpointError, TrainingError and MachineError.
     """
@@ -126,6 +129,7 @@ def distill(
             "train on them",
         )
     # Another teacher or another text makes another student, in a folder of its own.
+    checkpoint = str(checkpoint)
     learnt_from = weights_digest(run.path, checkpoint)
     if text is not None:
         learnt_from += _digest_of(Path(text))

@@ -10,7 +10,7 @@ from dragoman.base.errors import CheckpointError, ConfigError
 from dragoman.cluster.plan import Plan
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.recipe.recipe import Recipe, load_recipe
-from dragoman.recipe.run_directory import RunDirectory
+from dragoman.recipe.run_directory import PREPARE_EVENTS, RunDirectory
 from dragoman.reporting.cost import parse_price
 from dragoman.reporting.measures import gradient_noise_tokens
 from dragoman.reporting.reading import read_facts
@@ -35,7 +35,7 @@ def plan(
     """Seconds a step, hours and money of every strategy, before any machine is rented.
 
     ranks: 4 for four hosts of one rank, "2+1" for two hosts, "1x8" for one host of eight.
-    hosts: hosts.toml, in place of ranks.
+    hosts: hosts.toml or `10.0.0.1:2,10.0.0.2:1`, in place of ranks.
     link: between hosts, "100Mbit" or "1Gbit" for a port, "12MB/s" for a measurement.
     gpu: the kind of all ranks, such as "v100" or "cpu".
     gpu_link: "nvlink4", "pcie4", "200GB/s".
@@ -74,8 +74,9 @@ def report(run: RunLike, *, price: str | None = None) -> Report:
 
 @checked
 def read_events(run: RunLike, kind: str | None = None) -> list[dict[str, Any]]:
-    """The events of a run in the order of their time, a flat dictionary each.
+    """The events of a run and of the preparation of its text in the order of their time.
 
+    Each is a flat dictionary:
     `pandas.DataFrame(read_events(run, "train_interval"))` is a table of them. The kinds and their
     fields are listed in docs/reference/events.md.
 
@@ -83,7 +84,8 @@ def read_events(run: RunLike, kind: str | None = None) -> list[dict[str, Any]]:
     Raises CheckpointError if there is no run.
     """
     directory = _directory(run)
-    paths = event_files(directory / "events")
+    events = RunDirectory(directory).events
+    paths = event_files(events)
     if not paths:
         raise CheckpointError(
             "holds no events", place=directory, remedy="name a directory that dragoman train made"
@@ -94,6 +96,8 @@ def read_events(run: RunLike, kind: str | None = None) -> list[dict[str, Any]]:
             place="kind",
             remedy=f"give one of {', '.join(sorted(KINDS))}",
         )
+    if (prepared := events / PREPARE_EVENTS).is_file():
+        paths.insert(0, prepared)
     found = [
         {
             "kind": event.kind,

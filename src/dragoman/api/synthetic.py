@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.api.arguments import Count, Flag, RunLike, checked
+from dragoman.api.arguments import Checkpoint, Count, Flag, RunLike, checked, checkpoints_of
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.files import file_sha256
 from dragoman.base.line_files import (
@@ -58,7 +58,7 @@ def synthesize(
     *,
     direction: Direction = "back",
     target_language: str = "",
-    checkpoint: str | Sequence[str] = "best",
+    checkpoint: Checkpoint | Sequence[Checkpoint] = "best",
     n_best: Count = 1,
     sampling: Sampling | None = None,
     quantization: Quantization | None = None,
@@ -76,11 +76,13 @@ def synthesize(
         TAB translation, for distillation.
     target_language: to translate into, if the model has several.
     n_best: translations of each line; each translation makes a pair.
+    quantization: "int8" or "float32", of the weights, with CTranslate2.
     sampling: draws the pieces at random, which suits back-translation of much text; None: search.
     threads: cores; with Ray, of each unit of work, by default one.
     overrides: of the recipe's section search, such as "search.beam_size=1".
     ray: the address of a Ray cluster whose nodes do the work, HOST:PORT or "auto"; None: this
         machine does it.
+    progress: show how far it is.
     Raises ConfigError, CorpusError, CheckpointError and MachineError; finished lines are kept.
     """
     check_sections(overrides, ("search",))
@@ -93,7 +95,7 @@ def synthesize(
     source = _text(Path(text))
     place = _place(Path(output), source)
     path = model.path if isinstance(model, RunDirectory) else Path(model)
-    checkpoints = [checkpoint] if isinstance(checkpoint, str) else checkpoint
+    checkpoints = checkpoints_of(checkpoint)
     engine: EngineName = "auto"
     if ray is not None:  # the cores of the nodes do the work, whatever this machine has
         engine = "ctranslate2" if len(checkpoints) == 1 else "torch"
@@ -177,7 +179,7 @@ def score(
     *,
     reverse: RunLike | None = None,
     target_language: str = "",
-    checkpoint: str = "best",
+    checkpoint: Checkpoint = "best",
     ray: str | None = None,
     progress: Flag = False,
 ) -> Scored:
@@ -188,7 +190,8 @@ def score(
         target, of the source, and dual conditional cross-entropy (Junczys-Dowmunt 2018), which is
         low for good pairs.
     target_language: of the pairs, if the model translates into several.
-    ray: as for `synthesize`.
+    checkpoint: of a run, such as "best", "last" or a step.
+    ray, progress: as for `synthesize`.
     A pair with an empty side or one that is longer than the model's max_pieces has no score.
     Raises ConfigError, CorpusError, CheckpointError and MachineError; finished lines are kept.
     """
@@ -199,6 +202,7 @@ def score(
 
     source = _text(Path(pairs))
     place = _place(Path(output), source)
+    checkpoint = str(checkpoint)
     paths = [
         one.path if isinstance(one, RunDirectory) else Path(one)
         for one in (model, reverse)

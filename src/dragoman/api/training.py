@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dragoman.api.arguments import Count, Flag, RecipeLike, RunLike, checked, opened_run
+from dragoman.api.arguments import Checkpoint, Count, Flag, RecipeLike, RunLike, checked, opened_run
 from dragoman.api.notebook import NotebookProgress, in_notebook, preparing_in_notebook
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.terminal import open_console
@@ -62,7 +62,8 @@ def prepare(
 
     directory: of the shards; None: `prepared/NAME-DIGEST`.
     workers: processes; None: all cores.
-    origin: a run, a bundle or a Hugging Face export whose vocabulary is kept.
+    origin: a run, a bundle, a Hugging Face export or a folder with a MarianMT model, whose
+        vocabulary is kept.
     progress: show how far it is.
     Raises ConfigError, CorpusError and MachineError.
     """
@@ -96,9 +97,11 @@ def train(
 
     recipe: a recipe, or a run to go on with. A dictionary is read as by `load_recipe`: relative
         names of files start at the working directory. Text that is not prepared yet is prepared.
-    origin: a run, a bundle or a Hugging Face export to start from, with weights and vocabulary.
+    origin: a run, a bundle, a Hugging Face export or a folder with a MarianMT model to start from,
+        with weights and vocabulary.
     prepared: directory of the shards; None: `prepared/NAME-DIGEST`.
     runs: the folder of all runs.
+    workers: processes that prepare text; None: all cores.
     ranks: processes on this machine; None: one for each GPU, or one.
     hosts: hosts.toml or `10.0.0.1:2,10.0.0.2:1`, to train on several machines.
     budget: the time or money for all of it, such as "30min", "6h", or "50 USD" with hosts that
@@ -230,7 +233,7 @@ class Evaluation:
 def evaluate(
     run: RunLike,
     *,
-    checkpoint: str = "best",
+    checkpoint: Checkpoint = "best",
     source: str | Path | None = None,
     reference: str | Path | None = None,
     target_language: str = "",
@@ -246,6 +249,7 @@ def evaluate(
     target_language: of the reference, if the model translates into several.
     ranks: processes on this machine; None: one for each GPU, or one.
     overrides: of the recipe's sections search and evaluate, such as "search.beam_size=5".
+    on_event, progress: as for `train`.
     Raises ConfigError, CorpusError, CheckpointError and MachineError.
     """
     from dragoman.evaluation.metrics import Score  # imports sacreBLEU, which training does without
@@ -254,7 +258,7 @@ def evaluate(
     found: list[Event] = []
     steps.evaluate(
         run,
-        checkpoint=checkpoint,
+        checkpoint=str(checkpoint),
         source=_path(source),
         reference=_path(reference),
         target=target_language,

@@ -7,9 +7,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args, overload
 
-from pydantic import ValidationError
-
-from dragoman.api.arguments import Count, RunLike, checked, opened_run
+from dragoman.api.arguments import (
+    Checkpoint,
+    Count,
+    RunLike,
+    Texts,
+    checked,
+    checkpoints_of,
+    opened_run,
+    whole,
+)
 from dragoman.base.errors import ConfigError
 from dragoman.formats.bundle import Kind
 from dragoman.formats.ctranslate2 import Quantization
@@ -46,14 +53,15 @@ class Translator:
         model: RunLike,
         *,
         target_language: str = "",
-        checkpoint: str | Sequence[str] = "best",
+        checkpoint: Checkpoint | Sequence[Checkpoint] = "best",
         engine: EngineName = "auto",
         quantization: Quantization | None = None,
         threads: Count | None = None,
         overrides: Sequence[str] = (),
     ) -> None:
         check_sections(overrides, ("search",))
-        if not checkpoint:
+        checkpoints = checkpoints_of(checkpoint)
+        if not any(checkpoints):
             raise ConfigError("names none", place="checkpoint", remedy='give "best" or a step')
         path = model.path if isinstance(model, RunDirectory) else Path(model)
         self._is_closed = False
@@ -61,7 +69,7 @@ class Translator:
         opened = self._open.enter_context(
             open_translator(
                 path,
-                checkpoints=[checkpoint] if isinstance(checkpoint, str) else checkpoint,
+                checkpoints=checkpoints,
                 overrides=overrides,
                 engine=engine,
                 threads=threads,
@@ -75,7 +83,7 @@ class Translator:
     @overload
     def translate(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         *,
         beam_size: Count | None = None,
         n_best: None = None,
@@ -85,7 +93,7 @@ class Translator:
     @overload
     def translate(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         *,
         beam_size: Count | None = None,
         n_best: int,
@@ -94,42 +102,41 @@ class Translator:
 
     def translate(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         *,
         beam_size: Count | None = None,
         n_best: int | None = None,
         text_format: TextFormat = "line",
     ) -> list[str] | list[list[Translation]]:
-        """The translation of each text; with n_best, that many of each, best first, with scores.
+        """The translation of each text; with n_best a list of translations of each.
 
+        n_best: so many translations of each text with their scores, best first.
         beam_size: of the search, 1 is greedy; None: as the recipe says.
         text_format: "line": a sentence a text. "document": texts are split into sentences and put
             back together. "markup": tags of HTML or XML stay where they are as well.
         Raises ConfigError if n_best is more than the beam holds.
         """
         if isinstance(texts, str):
-            raise _one_text()
+            raise _one_text(texts)
         if text_format not in get_args(TextFormat):
             raise ConfigError(
                 f"{text_format!r} is no format",
                 place="text_format",
                 remedy=f"give one of {', '.join(get_args(TextFormat))}",
             )
-        if n_best is not None and (type(n_best) is not int or n_best < 1):
-            raise ConfigError(
-                f"{n_best!r} is no number of translations",
-                place="n_best",
-                remedy="give a whole number above 0",
-            )
-        found = self._found(texts, beam_size, n_best or 1, text_format)
+        wanted = 1 if n_best is None else _wanted(n_best)
+        found = self._found(texts, beam_size, wanted, text_format)
         if n_best is None:
             return [translations[0].text for translations in found]
         return list(found)
 
     def stream(self, texts: Iterable[str], *, beam_size: Count | None = None) -> Iterator[str]:
-        """The translations of any number of lines, in order; a few thousand are held at a time."""
+        """The translations of any number of lines, in order; a few thousand are held at a time.
+
+        beam_size: as for `translate`.
+        """
         if isinstance(texts, str):
-            raise _one_text()
+            raise _one_text(texts)
         for translations in self._found(texts, beam_size, 1, "line"):
             yield translations[0].text
 
@@ -160,9 +167,9 @@ class Translator:
         if beam_size is None:
             return self._search
         try:
-            values = self._search.model_dump() | {"beam_size": beam_size}
+            values = self._search.model_dump() | {"beam_size": whole(beam_size)}
             return SearchConfig.model_validate(values, strict=True)
-        except ValidationError as error:
+        except ValueError as error:
             raise ConfigError(
                 f"{beam_size!r} is no width of a beam",
                 place="beam_size",
@@ -173,17 +180,19 @@ class Translator:
 @checked
 def translate(
     model: RunLike,
-    texts: Sequence[str],
+    texts: Texts,
     *,
     target_language: str = "",
     beam_size: Count | None = None,
-    checkpoint: str | Sequence[str] = "best",
+    checkpoint: Checkpoint | Sequence[Checkpoint] = "best",
 ) -> list[str]:
-    """The translation of each text by a run, a bundle or a folder for CTranslate2.
+    """The translation of each text by a run, a bundle, a folder for CTranslate2 or Hugging Face.
 
-    target_language: if the model has several.
+    target_language, beam_size, checkpoint: as for `Translator` and its `translate`.
     A `Translator` loads the model once for many calls, and has more options.
     """
+    if isinstance(texts, str):  # before the model is loaded
+        raise _one_text(texts)
     with Translator(model, target_language=target_language, checkpoint=checkpoint) as translator:
         return translator.translate(texts, beam_size=beam_size)
 
@@ -193,7 +202,7 @@ def export(
     run: RunLike,
     *,
     to: Kind,
-    checkpoint: str = "best",
+    checkpoint: Checkpoint = "best",
     output: str | Path | None = None,
     quantization: Quantization | None = None,
     licence: str = "Not stated.",
@@ -204,12 +213,14 @@ def export(
 ) -> Exported:
     """Write a checkpoint in a format that others run, and check the result.
 
+    run: a run, or the bundle that `import_model` wrote, which needs output and sentences.
     to: "bundle", "ctranslate2", "huggingface", "onnx", "argos" or "web".
+    checkpoint: "best", "last", a step or a checkpoint's directory.
     output: a new folder, or an older export, which is replaced if nobody has added to it or changed
         it; None: `RUN/export/FORMAT`.
     quantization: of the weights, for CTranslate2 ("float32" if None) and Argos Translate ("int8");
         for browsers it is "int8".
-    licence: of the model, for its card.
+    licence: of the model, for its card; an imported model keeps its own.
     sentences: a file of source text to check it on; None: the run's dev set.
     target_language: of a package for Argos Translate, if the model translates into several.
     overrides: of the recipe's section search, such as "search.beam_size=2", if the format has it.
@@ -219,10 +230,11 @@ def export(
     from dragoman.distributed.world import join_world
     from dragoman.formats.export import Request
     from dragoman.formats.export import export as write
+    from dragoman.formats.load import run_or_imported
 
     request = Request(
         to=to,
-        checkpoint=checkpoint,
+        checkpoint=str(checkpoint),
         output=None if output is None else Path(output),
         quantization=quantization,
         licence=licence,
@@ -231,8 +243,9 @@ def export(
         overrides=overrides,
         onnxruntime_web=None if onnxruntime_web is None else Path(onnxruntime_web),
     )
+    origin = run_or_imported(run.path if isinstance(run, RunDirectory) else Path(run))
     with join_world() as world:
-        return write(opened_run(run), request, world)
+        return write(origin, request, world)
 
 
 @checked
@@ -240,7 +253,7 @@ def push(
     run: RunLike,
     hub_id: str,
     *,
-    checkpoint: str = "best",
+    checkpoint: Checkpoint = "best",
     licence: str = "Not stated.",
     sentences: str | Path | None = None,
     private: bool = False,
@@ -248,7 +261,7 @@ def push(
     """Export a checkpoint in Hugging Face form, and send it to the Hugging Face Hub with its card.
 
     hub_id: OWNER/NAME there. The token is that of `hf auth login` or of HF_TOKEN.
-    licence, sentences: as in `export`.
+    checkpoint, licence, sentences: as for `export`.
     private: make a new repository private.
     Raises what `export` does, ConfigError if the Hub refuses, MachineError if it cannot be reached;
     then it has none of the files, and the same call resumes.
@@ -258,7 +271,11 @@ def push(
 
     api = check_can_push(hub_id)
     done = export(
-        run, to="huggingface", checkpoint=checkpoint, licence=licence, sentences=sentences
+        opened_run(run),
+        to="huggingface",
+        checkpoint=checkpoint,
+        licence=licence,
+        sentences=sentences,
     )
     return send(api, done.path, hub_id, private=private)
 
@@ -288,11 +305,26 @@ def import_model(
     return import_bundle(Path(folder), Path(output), languages, licence=licence)
 
 
-def _one_text() -> ConfigError:
+def _wanted(n_best: Any) -> int:
+    """The number of translations that is asked for; raises ConfigError."""
+    try:
+        number = whole(n_best)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ConfigError(
+            f"{n_best!r} is no number of translations",
+            place="n_best",
+            remedy="give a whole number above 0",
+        )
+    return number
+
+
+def _one_text(text: str) -> ConfigError:
     return ConfigError(
         "is one text where a list of them is expected",
         place="texts",
-        remedy="write translate([text])",
+        remedy=f"put it into brackets: [{text!r:.40}]",
     )
 
 

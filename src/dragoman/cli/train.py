@@ -33,8 +33,9 @@ _OF_A_NEW_RUN: Final = {
         "--from",
         dest="origin",
         type=Path,
-        metavar="BUNDLE|RUN",
-        help="start from the weights and vocabulary of a bundle, a Hugging Face export or a run",
+        metavar="BUNDLE|RUN|FOLDER",
+        help="start from the weights and vocabulary of a bundle, a Hugging Face export, a run or "
+        "a folder with a MarianMT model",
     ),
     *(SET, *PLACES, RANKS, FRESH, HOSTS),
     Option("--dry-run", action="store_true", help="print every command, run none"),

@@ -70,15 +70,17 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
         _scores(info),
         "## Checked when it was exported",
         "It was imported as it is: no translations were compared."
-        if info.imported
+        if info.imported and not info.verified.sentences
         else f"{info.verified.identical} of {info.verified.sentences} translations are equal to "
         f"those of dragoman's own {_search(info.kind)} with the full weights; chrF between the "
         f"two: {info.verified.chrf:.1f}.",
         "## Origin",
-        f"The folder {_code(info.imported)}. `digests.json` has size and SHA-256 of every file."
-        if info.imported
-        else f"Run {_code(info.run)}, checkpoint {_code(info.checkpoint)}, corpus digest "
-        f"{_code(manifest.digest)}."
+        (
+            f"The folder {_code(info.imported)}."
+            if info.imported
+            else f"Run {_code(info.run)}, checkpoint {_code(info.checkpoint)}, corpus digest "
+            f"{_code(manifest.digest)}."
+        )
         + ("" if info.kind == "argos" else " `digests.json` has size and SHA-256 of every file."),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

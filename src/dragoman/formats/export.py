@@ -1,4 +1,4 @@
-"""Writes a checkpoint of a run in the formats of other programs.
+"""Writes a checkpoint of a run, or an imported model, in the formats of other programs.
 
 An export is done only when it translates like our own search.
 
@@ -45,8 +45,10 @@ from dragoman.formats.bundle import (
     CARD_FILE,
     INFO_FILE,
     NUM_SENTENCES,
+    Bundle,
     BundleDirection,
     BundleInfo,
+    BundleScore,
     Kind,
     Verified,
     check_place,
@@ -62,7 +64,7 @@ from dragoman.formats.huggingface import (
 )
 from dragoman.formats.imported_form import write_imported
 from dragoman.formats.int8_onnx import rounded
-from dragoman.formats.load import fill_from
+from dragoman.formats.load import fill_from, load_translation_model
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.formats.onnxruntime_web import runtime_files
 from dragoman.formats.public import public_manifest, public_recipe
@@ -74,6 +76,7 @@ from dragoman.recipe.recipe import Recipe, check_sections, dump_toml, load_recip
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.training.durable import publish
 
+_NOT_STATED: Final = "Not stated."
 _UNPACKED: Final = "package"
 """The folder in a draft that a package for Argos Translate is made of."""
 _OWN_SEARCH: Final = {"argos": (), "onnx": (), "web": SEARCH_KEYS}
@@ -88,6 +91,7 @@ _MOST_NATS: Final = 0.2
 class Request:
     """The options of an export.
 
+    output: None: in the run; an imported model needs one.
     quantization: of the weights; None: int8 for Argos Translate and browsers, else float32.
     licence: of the model, in words for its card.
     sentences: a file of source text to check the export on; the run's dev set if it is None.
@@ -100,7 +104,7 @@ class Request:
     checkpoint: str = "best"
     output: Path | None = None
     quantization: Quantization | None = None
-    licence: str = "Not stated."
+    licence: str = _NOT_STATED
     sentences: Path | None = None
     target: str = ""
     overrides: Sequence[str] = ()
@@ -129,11 +133,12 @@ class Exported:
 class _Job:
     """An export under way.
 
+    checkpoint: its directory, or an imported model's bundle.
     recipe, manifest: as far as they are written into it. runtime: the files of onnxruntime-web.
     tokens: of the target languages that it is for.
     """
 
-    run: RunDirectory
+    origin: RunDirectory | Bundle
     checkpoint: Path
     recipe: Recipe
     manifest: Manifest
@@ -175,9 +180,10 @@ class _Job:
         return normalize(text, lowercase=self.model.lowercase)
 
 
-def export(run: RunDirectory, request: Request, world: World) -> Exported:
+def export(origin: RunDirectory | Bundle, request: Request, world: World) -> Exported:
     """Write one checkpoint's weights in a format, and check its translations against ours.
 
+    origin: a run, or the bundle of an imported model.
     Raises ConfigError if the format cannot express the model, CheckpointError if the export
     differs from our own search, or if its place is taken. Nothing is left behind then.
     """
@@ -189,15 +195,20 @@ def export(run: RunDirectory, request: Request, world: World) -> Exported:
             place=request.onnxruntime_web,
             remedy="leave it out, or export to web",
         )
-    recipe = public_recipe(load_recipe(run.recipe_file, request.overrides))
+    recipe = public_recipe(load_recipe(origin.path / "recipe.toml", request.overrides))
     if request.to == "huggingface":
         check_expressible(recipe)
     _check_bits(request)
-    name = default_name(request.to, request.bits)
-    output = request.output or run.path / "export" / name
+    if isinstance(origin, Bundle):
+        _check_imported(origin, request)
+    output = request.output or origin.path / "export" / default_name(request.to, request.bits)
     check_place(output)
-    checkpoint = checkpoint_path(run, request.checkpoint, recipe)
-    model = TranslationModel.load(run, [str(checkpoint)], world)
+    if isinstance(origin, RunDirectory):
+        checkpoint = checkpoint_path(origin, request.checkpoint, recipe)
+        model = TranslationModel.load(origin, [str(checkpoint)], world)
+    else:
+        checkpoint = origin.path
+        model = load_translation_model(origin.path, ["best"], world)
     tokens = recipe.corpus.language_tokens
     runtime: dict[str, bytes] = {}
     if request.to == "argos":
@@ -212,21 +223,34 @@ def export(run: RunDirectory, request: Request, world: World) -> Exported:
             remedy="leave it out; a package for Argos Translate has one",
         )
     if request.to == "web":
-        for file in (run.path / name for name in VOCABULARIES):
+        for file in (origin.path / name for name in VOCABULARIES):
             check_for_web(read_vocabulary(file), place=file)
         runtime = runtime_files(request.onnxruntime_web)
-    manifest = public_manifest(Manifest.load(run.path))
-    job = _Job(run, checkpoint, recipe, manifest, model, request, runtime, tokens)
+    manifest = public_manifest(Manifest.load(origin.path))
+    job = _Job(origin, checkpoint, recipe, manifest, model, request, runtime, tokens)
     texts = _sentences(job)
     found: list[Verified] = []
     size_bytes = publish(output, lambda draft: found.append(_fill(job, texts, draft)))
     return Exported(output, size_bytes, found[0], fewer_bits=request.bits != "float32")
 
 
+def _check_imported(bundle: Bundle, request: Request) -> None:
+    """Raises ConfigError that names what a run would have, and an imported model has not."""
+    lacking = remedy = ""
+    if request.checkpoint != "best":
+        lacking, remedy = f"checkpoint {request.checkpoint}", "leave it out"
+    elif request.output is None:
+        lacking, remedy = "place for exports", "name a new folder as the output"
+    elif request.sentences is None:
+        lacking, remedy = "dev set", "name a file of source sentences to check the export on"
+    if lacking:
+        raise ConfigError(f"an imported model has no {lacking}", place=bundle.path, remedy=remedy)
+
+
 def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
     """Write every file of the export; returns what its check found."""
     for name in VOCABULARIES:
-        (draft / name).write_bytes(read_vocabulary(job.run.path / name))
+        (draft / name).write_bytes(read_vocabulary(job.origin.path / name))
     (draft / "recipe.toml").write_text(dump_toml(job.recipe), encoding="utf-8")
     (draft / "manifest.json").write_text(job.manifest.model_dump_json(indent=1), encoding="utf-8")
     theirs = _write_weights(job, texts, draft)
@@ -245,8 +269,15 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
         if their_search != search:
             fair = compare(job.ours(texts, their_search), theirs)
         check_equal(fair, place=job.checkpoint)
-    recipe, request = job.recipe, job.request
-    scores, step = scores_of(job.run, job.checkpoint, job.request.overrides)
+    recipe, request, licence = job.recipe, job.request, job.request.licence
+    scores: tuple[BundleScore, ...] = ()
+    step, run, imported = None, "", ""
+    if isinstance(job.origin, RunDirectory):
+        scores, step = scores_of(job.origin, job.checkpoint, request.overrides)
+        run = job.origin.path.resolve().name
+    else:
+        imported = job.origin.info.imported
+        licence = job.origin.info.licence if licence == _NOT_STATED else licence
     directions = recipe.corpus.directions if request.to != "argos" else ()
     if len(directions) == 1 and not job.tokens:
         directions = ()
@@ -266,13 +297,14 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
             )
             for one in directions
         ),
-        licence=request.licence,
-        run=job.run.path.resolve().name,
-        checkpoint=job.checkpoint.name,
+        licence=licence,
+        run=run,
+        checkpoint="" if imported else job.checkpoint.name,
         step=step,
         num_parameters=sum(weight.numel() for weight in job.model.models[0].parameters()),
         quantization=request.bits,
-        vocabularies=vocabulary_digests(job.run.path),
+        vocabularies=vocabulary_digests(job.origin.path),
+        imported=imported,
         scores=scores,
         verified=verified,
     )
@@ -288,7 +320,7 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
 def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
     """Write the weights in the wanted format; returns translations by the exported model."""
     model, search = job.model.models[0], job.recipe.search
-    digests = vocabulary_digests(job.run.path)
+    digests = vocabulary_digests(job.origin.path)
     if job.request.to == "bundle":
         weights = {
             name: weight.detach().float().cpu().contiguous()
@@ -324,7 +356,7 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
     for_argos = job.request.to == "argos"
     folder, plain = draft, texts
     if for_argos:
-        vocabulary = read_vocabulary(job.run.path / VOCABULARIES[0])
+        vocabulary = read_vocabulary(job.origin.path / VOCABULARIES[0])
         folder = draft / _UNPACKED / MODEL_FOLDER
         write_argos(
             model,
@@ -357,7 +389,7 @@ def _write_web(job: _Job, texts: list[str], draft: Path) -> list[str]:
     Raises CheckpointError if they are not those of our own search with the same rounded weights.
     """
     model, search = job.model.models[0], job.recipe.search
-    digests = vocabulary_digests(job.run.path)
+    digests = vocabulary_digests(job.origin.path)
     write_web(model, job.recipe, job.runtime, draft, metadata=digests)
     start_ids = job.recipe.model.start_ids
     found = job.decoded(translate_with_onnx(draft, job.ids(texts), search, start_ids))
@@ -403,8 +435,9 @@ def _sentences(job: _Job) -> list[str]:
     """Up to NUM_SENTENCES that fit the model; CorpusError if there are none."""
     file = job.request.sentences
     if file is None:
+        assert isinstance(job.origin, RunDirectory)
         try:
-            file = job.run.prepared() / "valid" / "source.txt"
+            file = job.origin.prepared() / "valid" / "source.txt"
         except DragomanError as error:
             raise CheckpointError(
                 f"no sentences to check the export on: {error.problem}",

@@ -203,6 +203,7 @@ def translate_with_huggingface(
 
     tokenizer: Any = AutoTokenizer.from_pretrained(directory)
     model: Any = AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
+    model.generation_config.max_length = None  # transformers would print which limit counts
     rows_by_length: dict[int, list[int]] = {}
     ids: list[list[int]] = tokenizer(texts)["input_ids"]
     for row, source in enumerate(ids):

@@ -19,9 +19,9 @@ from dragoman.base.errors import CheckpointError, ConfigError
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.subword import VOCABULARIES, read_vocabulary, vocabulary_digests
 from dragoman.distributed.world import World
-from dragoman.formats.bundle import Bundle, is_bundle
+from dragoman.formats.bundle import INFO_FILE, Bundle, is_bundle
 from dragoman.formats.huggingface import model_from_huggingface
-from dragoman.importing.folder import is_foreign, read_folder, vocabulary_files
+from dragoman.importing.folder import fetching, is_foreign, read_folder, vocabulary_files
 from dragoman.importing.tokenizer import Languages
 from dragoman.inference.translation import (
     TranslationModel,
@@ -57,14 +57,7 @@ def load_translation_model(
     Raises CheckpointError if it is none of these, is damaged, or holds no weights for PyTorch.
     """
     if not is_bundle(path):
-        if is_foreign(path):
-            raise CheckpointError(
-                "is a model of another tool",
-                place=path,
-                remedy=f"make a bundle of it first: dragoman import {shlex.quote(str(path))} "
-                "--to BUNDLE",
-            )
-        return TranslationModel.load(RunDirectory.open(path), checkpoints, world)
+        return TranslationModel.load(_run_at(path), checkpoints, world)
     bundle = Bundle.open(path)
     model = _model_of(bundle)
     return TranslationModel(
@@ -74,6 +67,33 @@ def load_translation_model(
         max_source_pieces=bundle.recipe.corpus.max_pieces,
         world=world,
     )
+
+
+def run_or_imported(path: Path) -> RunDirectory | Bundle:
+    """The run at a path, or the bundle of an imported model; raises CheckpointError."""
+    if (path / INFO_FILE).is_file() and (bundle := Bundle.open(path)).info.imported:
+        return bundle
+    return _run_at(path)
+
+
+def _run_at(path: Path) -> RunDirectory:
+    if not path.exists():
+        raise _absent(path)
+    if not RunDirectory(path).recipe_file.is_file() and is_foreign(path):
+        raise CheckpointError(
+            "is a model of another tool",
+            place=path,
+            remedy=f"make a bundle of it first: dragoman import {shlex.quote(str(path))} "
+            "--to BUNDLE",
+        )
+    return RunDirectory.open(path)
+
+
+def _absent(path: Path) -> CheckpointError:
+    remedy = "check the name"
+    if how := fetching(path):
+        remedy += f"; if it is one of the Hugging Face Hub, {how}"
+    return CheckpointError("is not there", place=path, remedy=remedy)
 
 
 def _model_of(bundle: Bundle) -> Transformer:
@@ -122,7 +142,7 @@ class Origin:
         """
         if not is_bundle(path):
             if not path.exists():
-                raise CheckpointError("is not there", place=path, remedy="check the name")
+                raise _absent(path)
             run = RunDirectory(path)
             if not run.recipe_file.is_file() and is_foreign(path):
                 imported = read_folder(path, Languages())

@@ -22,6 +22,7 @@ GENERATION_FILE: Final = "generation_config.json"
 _LONGEST_BYTES: Final = 1 << 22
 _REFUSED: Final = "such a model cannot be imported; take one without it"
 _CORRECT: Final = "take the config.json that belongs to the weights"
+_ARCHITECTURES: Final = ("MarianMTModel", "M2M100ForConditionalGeneration")
 _ACTIVATIONS: Final[dict[str, Literal["relu", "gelu", "silu"]]] = {
     "relu": "relu",
     "gelu": "gelu",
@@ -148,23 +149,23 @@ def read_config(folder: Path) -> ImportedConfig:
     path = folder / CONFIG_FILE
     values = read_json(path)
     family = values.get("model_type")
-    if family not in _DEFAULTS:
+    if family not in [*_DEFAULTS]:  # whatever it is: a dictionary cannot look up a list
         raise ConfigError(
             f'"model_type" is {_shown(family)}, not "marian" or "m2m_100"',
             place=path,
             remedy="MarianMT (OPUS-MT), M2M100 and NLLB models can be imported, no others",
         )
     keys = _Keys(path, _DEFAULTS[family] | values)
-    for name in keys.values.get("architectures") or ():
-        if name not in ("MarianMTModel", "M2M100ForConditionalGeneration"):
-            raise keys.refused("architectures", remedy="only whole translation models are imported")
+    names = keys.values.get("architectures") or []
+    if not isinstance(names, list) or any(name not in _ARCHITECTURES for name in names):
+        raise keys.refused("architectures", remedy="only whole translation models are imported")
     for name, only in _FIXED[family].items():
         if name in values and only is not None and values[name] not in (only, None):
             raise keys.refused(name)
     if values.get("quantization_config") is not None:
         raise keys.refused("quantization_config", remedy="take the weights in floats")
     special = SpecialIds(
-        padding=keys.number("pad_token_id"),
+        padding=keys.number("pad_token_id", most=999_999),
         end=keys.number("eos_token_id"),
         start=keys.number("decoder_start_token_id"),
     )
@@ -178,7 +179,7 @@ def read_config(folder: Path) -> ImportedConfig:
         target_vocab_size = keys.number("decoder_vocab_size", least=EOS + 1, most=10_000_000)
     elif keys.values.get("decoder_vocab_size") not in (None, vocab_size):
         raise keys.refused("decoder_vocab_size", remedy=_CORRECT)
-    max_positions = keys.number("max_position_embeddings", least=1, most=1_000_000)
+    max_positions = keys.number("max_position_embeddings", least=2, most=1_000_000)
     return ImportedConfig(
         family=family,
         model=model,
@@ -237,7 +238,7 @@ class _Keys:
 
 def _model(family: str, keys: _Keys, special: SpecialIds) -> ModelConfig:
     activation = keys.values["activation_function"]
-    if activation not in _ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         raise keys.refused(
             "activation_function", why=f"not one of {', '.join(sorted(_ACTIVATIONS))}"
         )

@@ -12,7 +12,7 @@ from dragoman.corpus.config import LANGUAGE, CorpusConfig, SubwordConfig
 from dragoman.corpus.imported_vocabulary import VocabularyFile
 from dragoman.importing.config import CONFIG_FILE, read_config
 from dragoman.importing.tokenizer import Languages, read_tokenizer
-from dragoman.importing.weights import PICKLES, WEIGHTS_FILE, read_model
+from dragoman.importing.weights import PICKLES, WEIGHTS_FILE, checked_files, read_model
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import NAME, Recipe
 
@@ -37,6 +37,13 @@ def is_foreign(path: Path) -> bool:
     return any((path / name).exists() for name in (CONFIG_FILE, WEIGHTS_FILE, *PICKLES))
 
 
+def fetching(path: Path) -> str:
+    """How to get the model that has this name on the Hugging Face Hub; "" if it is no such name."""
+    if len(path.parts) != 2 or path.parent.exists():  # it is not OWNER/NAME
+        return ""
+    return f"fetch it first: hf download {path} --local-dir {path.name}"
+
+
 def read_folder(folder: Path, languages: Languages) -> ImportedModel:
     """Read a folder with a MarianMT, M2M100 or NLLB model.
 
@@ -44,17 +51,23 @@ def read_folder(folder: Path, languages: Languages) -> ImportedModel:
     that names the file and its fault if the model cannot be imported.
     """
     if not folder.is_dir():
-        remedy = "name a folder with config.json in it"
-        if len(folder.parts) == 2 and not folder.parent.exists():  # OWNER/NAME on the Hub
-            remedy = f"fetch it first: hf download {folder} --local-dir {folder.name}"
+        remedy = fetching(folder) or "name a folder with config.json in it"
         raise CheckpointError("is no folder", place=folder, remedy=remedy)
+    original = next(folder.glob("*.npz"), None)
+    if original is not None and not (folder / CONFIG_FILE).exists():
+        raise CheckpointError(
+            "is a file of Marian itself, which is not read",
+            place=original,
+            remedy="take the model in Hugging Face form, in which OPUS-MT is published as well",
+        )
     config = read_config(folder)
+    files = checked_files(folder, config)
     tokenizer = read_tokenizer(folder, config, languages)
     if tokenizer.target.prefix:  # a translation begins with the token of its language
         started = (*config.model.start_ids, *tokenizer.target.prefix)
         described = config.model.model_copy(update={"start_ids": started})
         config = replace(config, model=described)
-    model = read_model(folder, config, tokenizer.orders)
+    model = read_model(folder, files, config, tokenizer.orders)
     joint = tokenizer.source.pieces == tokenizer.target.pieces
     for side, code in (
         ("source language", tokenizer.languages.source),

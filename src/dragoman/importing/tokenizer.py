@@ -23,6 +23,8 @@ _LONGEST_LIST: Final = 1 << 26
 _BEGIN: Final = 2
 """The one id below EOS that is no special piece of every model; see `shards`."""
 LANGUAGE_OF_NLLB: Final = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}\Z")
+_ID: Final = re.compile("[0-9]{1,9}")
+_HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 _MARIAN_FILES: Final = ("source.spm", "target.spm")
 M2M100_LANGUAGES: Final = {
     "m2m100": [
@@ -117,7 +119,7 @@ def _read_m2m100(
     if (folder / "vocab.json").exists():
         listed = _read_list(folder / "vocab.json", config.source_vocab_size)
         kind = settings.get("language_codes") or "m2m100"
-        if kind not in M2M100_LANGUAGES:
+        if not isinstance(kind, str) or kind not in M2M100_LANGUAGES:
             raise ConfigError(
                 f'"language_codes" is {kind!r}, not "m2m100" or "wmt21"',
                 place=folder / TOKENIZER_FILE,
@@ -230,7 +232,7 @@ def _added_tokens(settings: Mapping[str, Any], fast: Mapping[str, Any]) -> dict[
     for one in added if isinstance(added, list) else []:
         if isinstance(one, dict):
             told.append((one.get("id"), one))
-    return {_content(one): int(number) for number, one in told if str(number).isdecimal()}
+    return {_content(one): int(number) for number, one in told if _ID.fullmatch(str(number))}
 
 
 def _check_added(folder: Path, settings: Mapping[str, Any], known: Collection[str]) -> None:
@@ -315,6 +317,12 @@ def _read_list(path: Path, vocab_size: int) -> dict[str, int]:
     listed = read_json(path, limit=_LONGEST_LIST)
     taken: dict[int, str] = {}
     for piece, number in listed.items():
+        if _HALF_CHARACTER.search(piece):
+            raise CheckpointError(
+                f"has the piece {piece!r}, which holds half of a character",
+                place=path,
+                remedy="take the list that belongs to the model",
+            )
         if type(number) is not int or not 0 <= number < vocab_size:
             raise CheckpointError(
                 f"gives {piece!r} the id {number!r}, and the model has ids from 0 to "

@@ -6,7 +6,7 @@ embeddings are in the order of our ids here and of theirs there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -44,9 +44,9 @@ def weight_files(folder: Path) -> list[Path]:
         return [folder / WEIGHTS_FILE]
     if (folder / INDEX_FILE).exists():
         parts = read_json(folder / INDEX_FILE, limit=1 << 24).get("weight_map")
-        names = set(parts.values()) if isinstance(parts, dict) else set()
+        names = [*parts.values()] if isinstance(parts, dict) else []
         if names and all(isinstance(name, str) and Path(name).name == name for name in names):
-            return [folder / name for name in sorted(names)]
+            return [folder / name for name in sorted(set(names))]
         raise CheckpointError(
             "names no files of weights", place=folder / INDEX_FILE, remedy="copy the file again"
         )
@@ -67,15 +67,11 @@ def weight_files(folder: Path) -> list[Path]:
     )
 
 
-def read_model(
-    folder: Path, config: ImportedConfig, orders: tuple[list[int], list[int]]
-) -> Transformer:
-    """Our model with the weights of a folder.
+def checked_files(folder: Path, config: ImportedConfig) -> list[Path]:
+    """The files that hold a folder's weights, by their headers those of the configuration.
 
-    orders: their id of each of our ids, of the source and of the target.
-
-    Raises CheckpointError if the weights cannot be read or are not those that the configuration
-    describes; their shapes are compared before a model is built.
+    Raises CheckpointError if they are of another model: before its vocabulary, which may be as
+    large as the configuration says, and the model are built.
     """
     files = weight_files(folder)
     shapes: dict[str, tuple[int, ...]] = {}
@@ -91,6 +87,21 @@ def read_model(
     for name in shapes:
         if name not in known:
             raise _lies(folder, f"knows nothing of {name}, which the weights have")
+    return files
+
+
+def read_model(
+    folder: Path,
+    files: Sequence[Path],
+    config: ImportedConfig,
+    orders: tuple[list[int], list[int]],
+) -> Transformer:
+    """Our model with the weights of a folder.
+
+    files: that `checked_files` has found.
+    orders: their id of each of our ids, of the source and of the target.
+    Raises CheckpointError if the weights cannot be read or contradict the configuration.
+    """
     weights: dict[str, Tensor] = {}
     for file in files:
         weights |= {name: tensor.float() for name, tensor in read_weights(file).items()}
@@ -151,8 +162,9 @@ def _check_positions(folder: Path, weights: Mapping[str, Tensor], config: ModelC
     for name in _POSITIONS:
         if name in weights and config.norm == "post":
             found = weights[name]
+            rows = len(found) if found.dim() == 2 else 0
             ours = sinusoids(
-                len(found), config.d_model, kind=config.positions, first=config.first_position
+                rows, config.d_model, kind=config.positions, first=config.first_position
             )
             if found.shape != ours.shape or not torch.allclose(found, ours, atol=_SAME, rtol=0):
                 raise CheckpointError(

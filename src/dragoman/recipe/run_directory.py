@@ -46,6 +46,9 @@ class RunDirectory:
 
     path: Path
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", Path(self.path))  # people write text
+
     @property
     def recipe_file(self) -> Path:
         """The file of the resolved recipe."""
@@ -122,8 +125,8 @@ class RunDirectory:
             raise CheckpointError(
                 "is an export",
                 place=path,
-                remedy="name the run that it was made of; dragoman compare and translate take "
-                "exports",
+                remedy="name the run that it was made of; dragoman compare, score, serve, "
+                "synthesize and translate take exports",
             )
         if not path.exists():
             raise CheckpointError("is not there", place=path, remedy="check the name")

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dragoman
@@ -63,11 +64,16 @@ def test_a_translator_gives_texts_or_all_it_found() -> None:
         assert [type(text) for text in texts] == [str, str]
         found = translator.translate(["A man is running."], beam_size=5, n_best=3)
         assert [len(one) for one in found] == [3]
+        # Numbers out of a table are numpy's.
+        five, three = np.int64(5), np.int64(3)
+        assert translator.translate(["A man is running."], beam_size=five, n_best=three) == found  # type: ignore[call-overload]
         scores = [one.score for one in found[0]]
         assert scores == sorted(scores, reverse=True)
         assert list(translator.stream(iter(["Two dogs play."]))) == [texts[1]]
         assert translator.translate([]) == []
-    assert dragoman.translate(small_run().path, ["Two dogs play."]) == [texts[1]]
+    given: Any
+    for given in (["Two dogs play."], iter(["Two dogs play."]), np.array(["Two dogs play."])):
+        assert dragoman.translate(small_run().path, given) == [texts[1]]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +114,8 @@ def test_a_translator_names_the_parameter_that_is_wrong() -> None:
             translator.translate(["A man."], n_best=9)
     with pytest.raises(dragoman.CheckpointError, match="/nowhere: is not there"):
         dragoman.Translator("/nowhere")
+    with pytest.raises(dragoman.CheckpointError, match="hf download Helsinki-NLP/opus-mt-en-de"):
+        dragoman.Translator("Helsinki-NLP/opus-mt-en-de")
     with pytest.raises(dragoman.ConfigError, match=r"train\.max_steps"):
         dragoman.Translator(small_run(), overrides=["train.max_steps=3"])
 
@@ -130,6 +138,9 @@ def test_training_prints_nothing_and_tells_its_events(
     assert capfd.readouterr() == ("", "")
     assert [event.step for event in events if event.kind == "train_interval"] == [2, 4, 6]
     assert [row["step"] for row in table] == [2, 4, 6]
+    (prepared,) = dragoman.read_events(run, "corpus_prepared")
+    assert prepared["train_pairs"] > 0
+    assert dragoman.read_events(run)[0]["kind"].startswith("corpus_")
     assert scores["bleu"].signature.startswith("BLEU|")
     assert "<iframe srcdoc=" in report._repr_html_()
     assert "sandbox" in report._repr_html_()
@@ -137,6 +148,8 @@ def test_training_prints_nothing_and_tells_its_events(
     with pytest.raises(dragoman.ConfigError, match="fresh: a run keeps"):
         dragoman.train(run.path, fresh=True)
     assert dragoman.train(run.path, ranks=1) == run
+    assert dragoman.RunDirectory(str(run.path)) == run  # type: ignore[arg-type]
+    assert dragoman.evaluate(run, ranks=1, checkpoint=6).scores == scores
     assert capfd.readouterr() == ("", "")
 
 
@@ -202,6 +215,10 @@ WRONG: list[tuple[str, Callable[[Any, Any], object]]] = [
     ("quantization", lambda d, _: d.Translator(small_run(), quantization="x")),
     ("threads", lambda d, _: d.Translator(small_run(), threads=-1)),
     ("model", lambda d, _: d.Translator(None)),
+    (
+        "model: 5 cannot be used: input should be an instance of RunDirectory",
+        lambda d, _: d.Translator(5),
+    ),
     ("checkpoint", lambda d, _: d.Translator(small_run(), checkpoint=[])),
     ("folder", lambda d, _: d.import_model(None, "here")),
     ("nonsense", lambda d, recipe: d.train(recipe, nonsense=1)),

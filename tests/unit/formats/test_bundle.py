@@ -287,9 +287,11 @@ def test_a_wrong_vocabulary_is_noticed_though_its_digest_is_right(
 def test_the_command_says_it_in_one_line(
     bundle: Path, run: RunDirectory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    out = tmp_path / "out"
+    assert main(["export", str(bundle), "--to", "huggingface", "--output", str(out)]) == 1
+    assert "is an export; name the run" in capfd.readouterr().err
     (bundle / "target.model").unlink()
     (tmp_path / "in").write_text("A man.\n")
-    out = tmp_path / "out"
     code = main(["translate", str(bundle), "--input", str(tmp_path / "in"), "--output", str(out)])
     assert code == 1
     error = capfd.readouterr().err
@@ -298,9 +300,6 @@ def test_the_command_says_it_in_one_line(
     assert not out.exists()
     assert main(["export", str(run.path), "--to", "bundle", "--output", str(tmp_path / "in")]) == 1
     assert (tmp_path / "in").read_text() == "A man.\n", "nothing but an export is replaced"
-    capfd.readouterr()
-    assert main(["export", str(bundle), "--to", "huggingface", "--output", str(out)]) == 1
-    assert "is an export; name the run" in capfd.readouterr().err
 
 
 def test_what_cannot_be_expressed_is_refused(run: RunDirectory, tmp_path: Path) -> None:

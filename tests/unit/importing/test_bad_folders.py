@@ -97,6 +97,29 @@ def not_a_number(tensors: dict[str, torch.Tensor]) -> None:
     tensors["model.encoder.layers.1.fc1.bias"][3] = torch.nan
 
 
+def positions_without_rows(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["model.encoder.embed_positions.weight"] = torch.tensor(1.0)
+
+
+def only_marian(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    (folder / "opus.npz").write_bytes(b"PK")
+
+
+def a_huge_vocabulary_without_a_list(folder: Path) -> None:
+    settings(vocab_size=9_999_999, decoder_vocab_size=9_999_999)(folder)
+    (folder / "vocab.json").unlink()
+
+
+def an_index_of_lists(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": ["b"]}}')
+
+
+def half_a_character(ids: dict[str, Any]) -> None:
+    ids["\ud800"] = ids.pop([*ids][10])
+
+
 def quantized(tensors: dict[str, torch.Tensor]) -> None:
     name = "model.encoder.layers.1.fc1.weight"
     tensors[name] = tensors[name].to(torch.int8)
@@ -108,10 +131,19 @@ def untied(tensors: dict[str, torch.Tensor]) -> None:
 
 BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "no config": (without("config.json"), "config.json: missing"),
+    "a model of Marian itself": (only_marian, "opus.npz: is a file of Marian itself"),
     "torn config": (cut("config.json", 40), "config.json: cannot be read as JSON"),
     "a list as config": (
         written("config.json", "[]"),
         "config.json: is not a JSON object",
+    ),
+    "a kind that is a list": (settings(model_type=["marian"]), '"model_type" is ["marian"]'),
+    "architectures that are a number": (settings(architectures=5), '"architectures" is 5'),
+    "an activation that is a list": (
+        settings(activation_function=["swish"]), '"activation_function" is ["swish"], not one of'
+    ),
+    "no position": (
+        settings(max_position_embeddings=1), '"max_position_embeddings" is 1, not a whole number'
     ),
     "another architecture": (settings(model_type="t5"), '"model_type" is "t5"'),
     "a decoder alone": (
@@ -128,6 +160,9 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "learned positions in fact": (
         weights(learned_positions), "embed_positions.weight holds other positions"
+    ),
+    "positions without rows": (
+        weights(positions_without_rows), "embed_positions.weight holds other positions"
     ),
     "sides of unequal width": (settings(decoder_ffn_dim=64), '"decoder_ffn_dim" is 64'),
     "sides of unequal heads": (
@@ -150,11 +185,17 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "another vocabulary size": (
         settings(vocab_size=10_000, decoder_vocab_size=10_000), "config.json: asks for"
     ),
+    "a vocabulary of any size": (  # noticed before a list of so many pieces is made
+        a_huge_vocabulary_without_a_list, "asks for model.shared.weight of the shape (9999999"
+    ),
     "quantized by key": (
         settings(quantization_config={"load_in_8bit": True}), '"quantization_config"'
     ),
     "quantized weights": (weights(quantized), "holds I8, not floats"),
     "truncated weights": (cut("model.safetensors", 5000), "model.safetensors: cannot be read"),
+    "an index that names no files": (
+        an_index_of_lists, "model.safetensors.index.json: names no files of weights"
+    ),
     "no weights": (without("model.safetensors"), "model.safetensors: missing"),
     "a pickle": (only_a_pickle, "pytorch_model.bin: is not read"),
     "not a number": (weights(not_a_number), "infinite or not numbers"),
@@ -162,6 +203,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "no list of pieces": (without("vocab.json"), "vocab.json: missing"),
     "ids twice": (listed(lambda ids: ids.update({"twice": 5})), "the same id 5"),
     "ids outside": (listed(lambda ids: ids.update({"far": 10**6})), "the id 1000000"),
+    "half a character": (listed(half_a_character), "which holds half of a character"),
     "no unknown piece": (listed(lambda ids: ids.pop("<unk>") and None), "has no '<unk>'"),
     "another end": (another_end, "the eos token '</s>'"),
     "no SentencePiece model": (without("source.spm"), "source.spm: missing"),

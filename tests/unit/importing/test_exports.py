@@ -1,0 +1,90 @@
+"""An imported model is exported as it is, without training on from it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import dragoman
+from dragoman.cli import main
+from dragoman.formats.bundle import Bundle, Kind
+from foreign_models import marian_folder
+from real_text import real_lines
+
+transformers = pytest.importorskip("transformers")
+transformers.utils.logging.disable_progress_bar()
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A place with a model of others, its bundle and some sentences."""
+    place = tmp_path_factory.mktemp("imported")
+    folder = marian_folder(place / "opus", loud=True)
+    assert (
+        main(["import", str(folder), "--to", str(place / "bundle"), "--licence", "CC-BY 4.0"]) == 0
+    )
+    (place / "some.en").write_text("\n".join(real_lines("test", "en")[:20]) + "\n")
+    return place
+
+
+@pytest.mark.parametrize("to", ["ctranslate2", "huggingface", "argos", "onnx"])
+def test_it_is_exported_and_its_card_says_whose_it_is(
+    imported: Path, tmp_path: Path, to: Kind
+) -> None:
+    options = ["--output", str(tmp_path / to), "--sentences", str(imported / "some.en")]
+    assert main(["export", str(imported / "bundle"), "--to", to, *options]) == 0
+    info = Bundle.open(tmp_path / to).info
+    assert (info.imported, info.licence, info.run, info.checkpoint) == ("opus", "CC-BY 4.0", "", "")
+    assert info.verified.sentences == 20
+    card = (tmp_path / to / "README.md").read_text()
+    assert "made by others and imported from the folder `opus`" in card
+    assert f"{info.verified.identical} of 20 translations are equal" in card
+    assert ("digests.json" in card) == (to != "argos")
+
+
+def test_it_goes_back_as_it_came(
+    imported: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = dragoman.export(
+        imported / "bundle", to="huggingface", output=tmp_path / "back",
+        sentences=imported / "some.en", licence="Another.",
+    )  # fmt: skip
+    assert capfd.readouterr() == ("", "")
+    assert done.verified.identical == 20
+    assert Bundle.open(done.path).info.licence == "Another."
+    before, after = (load_file(one / "model.safetensors") for one in (imported / "opus", done.path))
+    for name, weight in before.items():
+        torch.testing.assert_close(after[name], weight, rtol=0, atol=0)
+    assert json.loads((done.path / "vocab.json").read_bytes()) == json.loads(
+        (imported / "opus" / "vocab.json").read_bytes()
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "has no place for exports; name a new folder as the output"),
+        ({"output": "new"}, "has no dev set; name a file of source sentences"),
+        (
+            {"output": "new", "checkpoint": "last"},
+            "an imported model has no checkpoint last; leave",
+        ),
+        ({"output": "new", "sentences": "some.en", "to": "web"}, "its vocabulary was imported"),
+    ],
+)
+def test_what_it_lacks_is_named(
+    imported: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], problem: str
+) -> None:
+    monkeypatch.chdir(imported)
+    before = sorted(imported.rglob("*"))
+    arguments = {"to": "onnx", **options}
+    with pytest.raises(dragoman.DragomanError, match=problem) as error:
+        dragoman.export("bundle", **arguments)  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)
+    with pytest.raises(dragoman.CheckpointError, match="make a bundle of it first"):
+        dragoman.export("opus", to="onnx")
+    assert sorted(imported.rglob("*")) == before
