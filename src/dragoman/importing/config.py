@@ -148,14 +148,17 @@ def read_config(folder: Path) -> ImportedConfig:
     path = folder / CONFIG_FILE
     values = read_json(path)
     family = values.get("model_type")
-    if family not in _DEFAULTS:
+    if family not in [*_DEFAULTS]:  # a list has no hash
         raise ConfigError(
             f'"model_type" is {_shown(family)}, not "marian" or "m2m_100"',
             place=path,
             remedy="MarianMT (OPUS-MT), M2M100 and NLLB models can be imported, no others",
         )
     keys = _Keys(path, _DEFAULTS[family] | values)
-    for name in keys.values.get("architectures") or ():
+    architectures = keys.values.get("architectures") or []
+    if not isinstance(architectures, list):
+        raise keys.refused("architectures", why="not a list", remedy=_CORRECT)
+    for name in architectures:
         if name not in ("MarianMTModel", "M2M100ForConditionalGeneration"):
             raise keys.refused("architectures", remedy="only whole translation models are imported")
     for name, only in _FIXED[family].items():
@@ -237,7 +240,7 @@ class _Keys:
 
 def _model(family: str, keys: _Keys, special: SpecialIds) -> ModelConfig:
     activation = keys.values["activation_function"]
-    if activation not in _ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
         raise keys.refused(
             "activation_function", why=f"not one of {', '.join(sorted(_ACTIVATIONS))}"
         )

@@ -20,6 +20,8 @@ NOT_LISTED: Final = "<not listed "
 TOKENIZER_FILE: Final = "tokenizer_config.json"
 _LONGEST_LIST: Final = 1 << 26
 """Bytes of a list of pieces: room for a million."""
+_MOST_DIGITS: Final = 20
+"""Digits of an id that are read; Python does not read thousands of them."""
 _BEGIN: Final = 2
 """The one id below EOS that is no special piece of every model; see `shards`."""
 LANGUAGE_OF_NLLB: Final = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}\Z")
@@ -117,9 +119,9 @@ def _read_m2m100(
     if (folder / "vocab.json").exists():
         listed = _read_list(folder / "vocab.json", config.source_vocab_size)
         kind = settings.get("language_codes") or "m2m100"
-        if kind not in M2M100_LANGUAGES:
+        if not isinstance(kind, str) or kind not in M2M100_LANGUAGES:
             raise ConfigError(
-                f'"language_codes" is {kind!r}, not "m2m100" or "wmt21"',
+                f'"language_codes" is {kind!r:.60}, not "m2m100" or "wmt21"',
                 place=folder / TOKENIZER_FILE,
                 remedy="such a tokenizer cannot be imported",
             )
@@ -230,7 +232,11 @@ def _added_tokens(settings: Mapping[str, Any], fast: Mapping[str, Any]) -> dict[
     for one in added if isinstance(added, list) else []:
         if isinstance(one, dict):
             told.append((one.get("id"), one))
-    return {_content(one): int(number) for number, one in told if str(number).isdecimal()}
+    return {
+        _content(one): int(str(number)[:_MOST_DIGITS])
+        for number, one in told
+        if str(number).isdecimal()
+    }
 
 
 def _check_added(folder: Path, settings: Mapping[str, Any], known: Collection[str]) -> None:

@@ -44,9 +44,9 @@ def weight_files(folder: Path) -> list[Path]:
         return [folder / WEIGHTS_FILE]
     if (folder / INDEX_FILE).exists():
         parts = read_json(folder / INDEX_FILE, limit=1 << 24).get("weight_map")
-        names = set(parts.values()) if isinstance(parts, dict) else set()
-        if names and all(isinstance(name, str) and Path(name).name == name for name in names):
-            return [folder / name for name in sorted(names)]
+        names = [*parts.values()] if isinstance(parts, dict) else []
+        if names and all(isinstance(name, str) and _is_file_name(name) for name in names):
+            return [folder / name for name in sorted(set(names))]
         raise CheckpointError(
             "names no files of weights", place=folder / INDEX_FILE, remedy="copy the file again"
         )
@@ -65,6 +65,10 @@ def weight_files(folder: Path) -> list[Path]:
         place=folder / WEIGHTS_FILE,
         remedy="copy all files of the model into this folder",
     )
+
+
+def _is_file_name(name: str) -> bool:
+    return Path(name).name == name and name.isprintable()
 
 
 def read_model(
