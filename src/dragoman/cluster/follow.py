@@ -25,13 +25,17 @@ from dragoman.telemetry.events import (
     Environment,
     Event,
     EventListener,
+    TrainInterval,
     event_file,
     is_complete,
     read_line,
 )
 
 _SAVE_S: Final = 60.0
-"""How long workers may take to save and end after a request, before they are killed."""
+"""How long workers may take to save and end when they have met after a request to stop. Then they
+are killed."""
+_MOST_MEETING_S: Final = 3600.0
+"""The longest time that they are given to meet."""
 _OTHER_FAILURES_S: Final = 5.0
 """How long to wait for failures of other hosts after the first one, to name the cause."""
 _INTERRUPTED: Final = InterruptedRunError.exit_code
@@ -48,12 +52,15 @@ class Record:
 
     A host may write only the files of its own ranks. A line is shown only if it is a complete event
     of that rank.
+
+    step_s: of a step of late, by rank 0; 0 until it is known.
     """
 
     def __init__(
         self, directory: Path, listeners: Sequence[EventListener], transfer: CheckpointTransfer
     ) -> None:
         directory.mkdir(exist_ok=True)
+        self.step_s = 0.0
         self._directory = directory
         self._listeners = listeners
         self._transfer = transfer
@@ -97,6 +104,8 @@ class Record:
             text = json.dumps(event.payload, indent=1) + "\n"
             with disk_errors_named(self._directory):
                 write_whole(self._directory.parent / "environment.json", text)
+        if event.kind == TrainInterval.kind and event.payload["steps"] > 0:
+            self.step_s = event.payload["interval_s"] / event.payload["steps"]
         if event.kind == CheckpointWritten.kind:
             self._transfer.want(Path(event.payload["path"]).name)
 
@@ -106,12 +115,15 @@ class HostFollower:
     """Follows the hosts until every one is done, and decides when the others must end.
 
     returned: names of absent hosts that answer again.
+    steps_between_votes: from one meeting of all ranks to the next. They agree to stop when they
+        meet; on GPUs at the second meeting after the request.
     """
 
     team: Team
     requests: StopRequests
     record: Record
     returned: Callable[[], Sequence[str]] = tuple
+    steps_between_votes: int = 1
     failures: list[tuple[int, int, DragomanError]] = field(default_factory=list)
     interrupted: bool = False
     _making_room: bool = False
@@ -169,13 +181,18 @@ class HostFollower:
         if self.requests.count > self._told:
             self.team.tell_all("kill" if self.requests.count > 1 else "stop")
             self._told = self.requests.count
-            self._kill_at = min(self._kill_at, time.monotonic() + _SAVE_S)
+            self._kill_at = min(self._kill_at, time.monotonic() + self._save_s)
 
     def _make_room(self) -> None:
         if not self._making_room and not self.failures and not self._told and self.returned():
             self._making_room = True
             self.team.tell_all("stop")
-            self._kill_at = time.monotonic() + _SAVE_S
+            self._kill_at = time.monotonic() + self._save_s
+
+    @property
+    def _save_s(self) -> float:
+        meeting_s = 2 * self.steps_between_votes * self.record.step_s
+        return _SAVE_S + max(0.0, min(_MOST_MEETING_S, meeting_s))  # a host may say any number
 
 
 class StopRequests(StopHandler):

@@ -313,7 +313,8 @@ class _Training:
                         record = Record(self.run.events, self.listeners, transfer)
                         Meeting.gather(team, self._shares(remote, facts)).begin()
                         with self.members.looked_for() as returned:
-                            follower = HostFollower(team, self.requests, record, returned)
+                            votes = self.run.recipe().distributed.steps_between_votes
+                            follower = HostFollower(team, self.requests, record, returned, votes)
                             return follower.until_over(self.run.path)
                 finally:
                     bring_back(transfer, self.requests, tell=self.tell)

@@ -71,3 +71,10 @@ class DistributedConfig(Section):
     def batches_per_update(self) -> int:
         """Batches of the data section's size in one update."""
         return self.accum.every if self.strategy == "accum" else 1
+
+    @property
+    def steps_between_votes(self) -> int:
+        """Steps from one meeting of all ranks to the next; 1 for `auto`, which is not known yet."""
+        if self.strategy == "diloco":
+            return self.diloco.every // self.diloco.fragments
+        return self.batches_per_update

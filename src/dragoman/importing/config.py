@@ -149,7 +149,7 @@ def read_config(folder: Path) -> ImportedConfig:
     path = folder / CONFIG_FILE
     values = read_json(path)
     family = values.get("model_type")
-    if family not in [*_DEFAULTS]:  # whatever it is: a dictionary cannot look up a list
+    if family not in [*_DEFAULTS]:  # a list has no hash
         raise ConfigError(
             f'"model_type" is {_shown(family)}, not "marian" or "m2m_100"',
             place=path,

@@ -18,6 +18,8 @@ from dragoman.recipe.recipe import NAME, Recipe
 
 _UNKNOWN_LANGUAGE: Final = "und"
 """The code for a language that is not known, of ISO 639."""
+_LONGEST_CODE: Final = 35
+"""Characters of a language's code in a recipe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,9 @@ def read_folder(folder: Path, languages: Languages) -> ImportedModel:
         ("source language", tokenizer.languages.source),
         ("target language", tokenizer.languages.target),
     ):
-        if code and not re.match(LANGUAGE, code):
+        if code and (len(code) > _LONGEST_CODE or not re.match(LANGUAGE, code)):
             raise ConfigError(
-                f"{code!r} is no code of a language", place=side, remedy="give one, such as en"
+                f"{code!r:.60} is no code of a language", place=side, remedy="give one, such as en"
             )
     recipe = Recipe(
         name=_name(folder),

@@ -20,6 +20,7 @@ NOT_LISTED: Final = "<not listed "
 TOKENIZER_FILE: Final = "tokenizer_config.json"
 _LONGEST_LIST: Final = 1 << 26
 """Bytes of a list of pieces: room for a million."""
+"""Digits of an id that are read; Python does not read thousands of them."""
 _BEGIN: Final = 2
 """The one id below EOS that is no special piece of every model; see `shards`."""
 LANGUAGE_OF_NLLB: Final = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}\Z")
@@ -121,7 +122,7 @@ def _read_m2m100(
         kind = settings.get("language_codes") or "m2m100"
         if not isinstance(kind, str) or kind not in M2M100_LANGUAGES:
             raise ConfigError(
-                f'"language_codes" is {kind!r}, not "m2m100" or "wmt21"',
+                f'"language_codes" is {kind!r:.60}, not "m2m100" or "wmt21"',
                 place=folder / TOKENIZER_FILE,
                 remedy="such a tokenizer cannot be imported",
             )

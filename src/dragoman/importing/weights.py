@@ -45,7 +45,7 @@ def weight_files(folder: Path) -> list[Path]:
     if (folder / INDEX_FILE).exists():
         parts = read_json(folder / INDEX_FILE, limit=1 << 24).get("weight_map")
         names = [*parts.values()] if isinstance(parts, dict) else []
-        if names and all(isinstance(name, str) and Path(name).name == name for name in names):
+        if names and all(isinstance(name, str) and _is_file_name(name) for name in names):
             return [folder / name for name in sorted(set(names))]
         raise CheckpointError(
             "names no files of weights", place=folder / INDEX_FILE, remedy="copy the file again"
@@ -67,8 +67,12 @@ def weight_files(folder: Path) -> list[Path]:
     )
 
 
+def _is_file_name(name: str) -> bool:
+    return Path(name).name == name and name.isprintable()
+
+
 def checked_files(folder: Path, config: ImportedConfig) -> list[Path]:
-    """The files that hold a folder's weights, by their headers those of the configuration.
+    """The files that hold the weights of a folder, by their headers those of the configuration.
 
     Raises CheckpointError if they are of another model: before its vocabulary, which may be as
     large as the configuration says, and the model are built.

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from dragoman.cluster.follow import StopRequests
+from dragoman.cluster import follow
+from dragoman.cluster.follow import HostFollower, Record, StopRequests
+from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.launch import InterruptedRunError
+from dragoman.telemetry.events import EventWriter
+from example_events import TRAIN_INTERVAL
 
 
 def test_a_signal_ends_what_is_prepared_and_is_counted_while_hosts_train() -> None:
@@ -21,3 +29,43 @@ def test_a_signal_ends_what_is_prepared_and_is_counted_while_hosts_train() -> No
         with pytest.raises(InterruptedRunError):
             os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    ("strategy", "killed"),
+    [({}, True), ({"strategy": "diloco", "diloco": {"every": 20, "fragments": 1}}, False)],
+)
+def test_ranks_that_seldom_meet_have_longer_to_save(
+    strategy: dict[str, object], killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "_SAVE_S", 0.2)
+    record = Record(tmp_path / "events", [], _transfer_of_one_host())
+    with EventWriter(tmp_path / "there") as events:
+        events.write(TRAIN_INTERVAL, step=100)
+    record.append("alpha", "rank-0000.jsonl", events.path.read_text())
+    assert record.step_s == TRAIN_INTERVAL.interval_s / TRAIN_INTERVAL.steps
+
+    def until_done(tick_s: float) -> Iterator[None]:
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            yield None
+            time.sleep(0.05)
+
+    team = mock.Mock(until_done=until_done)
+    votes = DistributedConfig.model_validate(strategy).steps_between_votes
+    follower = HostFollower(
+        team, mock.Mock(count=1), record, interrupted=True, steps_between_votes=votes
+    )
+    with pytest.raises(InterruptedRunError):
+        follower.until_over(tmp_path)
+    told = [call.args[0] for call in team.tell_all.call_args_list]
+    assert told == (["stop", "kill"] if killed else ["stop"])
+
+
+def _transfer_of_one_host() -> mock.Mock:
+    """A transfer of the checkpoints of a run whose rank 0 is on the host alpha."""
+    host = mock.Mock()
+    host.name = "alpha"
+    run = mock.Mock(ranks_of=lambda _host: [0])
+    run.hosts.host = [host]
+    return mock.Mock(run=run)

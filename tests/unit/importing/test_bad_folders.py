@@ -70,6 +70,17 @@ def written(name: str, text: str) -> Callable[[Path], None]:
     return break_
 
 
+def in_parts(**weight_map: Any) -> Callable[[Path], None]:
+    """The weights in the files that an index names."""
+
+    def break_(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        index = json.dumps({"weight_map": weight_map})
+        (folder / "model.safetensors.index.json").write_text(index)
+
+    return break_
+
+
 def another_end(folder: Path) -> None:
     settings(eos_token_id=7)(folder)
     settings("generation_config.json", eos_token_id=7, forced_eos_token_id=7)(folder)
@@ -146,6 +157,24 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
         settings(max_position_embeddings=1), '"max_position_embeddings" is 1, not a whole number'
     ),
     "another architecture": (settings(model_type="t5"), '"model_type" is "t5"'),
+    "several architectures": (settings(model_type=["marian"]), '"model_type" is ["marian"]'),
+    "a number of architectures": (settings(architectures=5), '"architectures" is 5, not a list'),
+    "a list of activations": (
+        settings(activation_function=[]), '"activation_function" is [], not one of'
+    ),
+    "a list of files for a weight": (
+        in_parts(weight=["model.safetensors"]), "index.json: names no files of weights"
+    ),
+    "a file of weights that no disk has": (
+        in_parts(weight="a\0b"), "index.json: names no files of weights"
+    ),
+    "an id of thousands of digits": (
+        settings("tokenizer_config.json", added_tokens_decoder={"9" * 5000: {"content": "<ent>"}}),
+        "has the added token '<ent>'",
+    ),
+    "a language of a page": (
+        settings("tokenizer_config.json", source_lang="en" * 99), "is no code of a language"
+    ),
     "a decoder alone": (
         settings(architectures=["MarianForCausalLM"], is_encoder_decoder=False, is_decoder=True),
         '"architectures" is ["MarianForCausalLM"]',

@@ -278,6 +278,12 @@ def test_what_cannot_be_imported_is_named(
         (False, lambda folder: (folder / "sentencepiece.bpe.model").unlink(), english, "missing"),
         (True, lambda folder: (folder / "tokenizer.json").unlink(), LATIN, "tokenizer.json: miss"),
         (
+            False,
+            lambda folder: change(folder, "tokenizer_config.json", language_codes=["x"]),
+            english,
+            """"language_codes" is ['x'], not""",
+        ),
+        (
             True,
             lambda folder: change(folder, "tokenizer_config.json", legacy_behaviour=True),
             LATIN,
