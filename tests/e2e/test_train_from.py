@@ -51,6 +51,26 @@ def dev_losses(run: Path) -> list[float]:
     return [event.payload["dev_loss"] for event in events if event.kind == Validated.kind]
 
 
+def test_a_dry_run_is_of_what_the_command_would_train(
+    run: RunDirectory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With the shape of the model, on as many ranks; nothing that the command itself refuses."""
+    monkeypatch.chdir(tmp_path)
+    assert train(run, tmp_path, "--dry-run", "--ranks", "2", "--from", str(run.path)) == 0
+    on_two = capsys.readouterr().out
+    assert "d_ffn = 128" in on_two
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert train(run, tmp_path, "--dry-run", "--from", str(run.path)) == 0
+    assert capsys.readouterr().out == on_two
+    assert not list(tmp_path.iterdir())
+    for words in (["--set", "train.max_steps=9"], ["--fresh"], ["--prepared", "elsewhere"]):
+        assert main(["train", str(run.path), "--dry-run", *words]) == 2
+        assert capsys.readouterr().err.startswith(f"dragoman: {words[0]}: a run that is named")
+
+
 @pytest.mark.parametrize("to", ["bundle", "huggingface", "run"])
 def test_it_starts_where_the_other_has_ended_with_its_vocabulary(
     run: RunDirectory, tmp_path: Path, to: Any, monkeypatch: pytest.MonkeyPatch

@@ -156,6 +156,10 @@ def test_files_of_the_recipe_lie_beside_it_and_files_of_an_override_where_we_are
         (entry,) = load_recipe(mine, [f'corpus.train=[{{{form}="c.zip"}}]']).corpus.train
         assert getattr(entry, form) == str(here / "c.zip")
     assert load_recipe(mine, ["corpus.folder=data"]).corpus.folder == str(here / "data")
+    for folder, place in (("", here), ('folder="data", ', here / "data")):
+        whole = f'corpus={{{folder}train=[{{tsv="a.tsv"}}], valid=[{{tsv="v.tsv"}}]}}'
+        recipe = load_recipe(mine, [whole])
+        assert (recipe.corpus.folder, recipe.corpus.train[0].tsv) == (str(place), "a.tsv")
     mine.write_text(MINIMAL + 'folder = "texts"\n')
     assert load_recipe(mine).corpus.folder == str(tmp_path / "texts")
 

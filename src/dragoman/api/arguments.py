@@ -7,7 +7,7 @@ from functools import wraps
 from inspect import signature
 from operator import index
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from pydantic import (
     BeforeValidator,
@@ -25,6 +25,8 @@ from dragoman.base.interrupts import was_interrupted
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
 
+OF_CALLER: Final = "a function that dragoman was given has raised it"
+"""The note on an error of the system that the caller's own code raised."""
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
@@ -77,6 +79,8 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
             # The command line ends in its own way if its output or the user has gone.
             is_of_system = error.errno is not None or is_full(error)
             if not is_of_system or error.filename == STANDARD_OUTPUT or was_interrupted():
+                raise
+            if OF_CALLER in getattr(error, "__notes__", ()):
                 raise
             raise as_machine_error(error) from error
         except ValidationError as error:

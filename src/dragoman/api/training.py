@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dragoman.api.arguments import Checkpoint, Count, Flag, RecipeLike, RunLike, checked, opened_run
+from dragoman.api.arguments import (
+    OF_CALLER,
+    Checkpoint,
+    Count,
+    Flag,
+    RecipeLike,
+    RunLike,
+    checked,
+    opened_run,
+)
 from dragoman.api.notebook import NotebookProgress, in_notebook, preparing_in_notebook
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.terminal import open_console
@@ -354,7 +363,11 @@ class _Calls(EventListener):
     function: OnEvent
 
     def __call__(self, event: Event) -> None:
-        self.function(event)
+        try:
+            self.function(event)
+        except OSError as error:
+            error.add_note(OF_CALLER)
+            raise
 
 
 def say_nothing(_: object) -> None:

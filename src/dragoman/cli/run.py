@@ -46,7 +46,9 @@ def run(options: Options) -> None:
         _run_in_budget(recipe, options)
         return
     if options.dry_run:
-        console.print_dry_run(recipe, world_size=options.ranks or 1)
+        from dragoman.run.worker import default_ranks
+
+        console.print_dry_run(recipe, world_size=options.ranks or default_ranks())
         return
     from dragoman.cli.summary import print_summary
     from dragoman.run.progress import preparing

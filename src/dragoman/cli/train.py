@@ -54,9 +54,6 @@ def run(options: Options) -> None:
             place="--ranks",
             remedy="leave it out",
         )
-    if options.dry_run:
-        _dry_run(options, hosts)
-        return
     path = Path(options.recipe)
     if path.is_dir():
         for flag, (option, kept) in _OF_A_NEW_RUN.items():
@@ -67,6 +64,9 @@ def run(options: Options) -> None:
                     remedy="leave it out, or start another run: "
                     f"dragoman train {shlex.quote(str(path / 'recipe.toml'))} {flag}",
                 )
+    if options.dry_run:
+        _dry_run(options, hosts)
+        return
     train_shown(
         path if path.is_dir() else load_recipe(options.recipe, options.overrides),
         origin=options.origin,
@@ -103,11 +103,16 @@ def _dry_run(options: Options, hosts: Hosts | None) -> None:
     from dragoman.cluster.dry_run import planned_commands
     from dragoman.recipe.recipe import load_recipe
     from dragoman.recipe.run_directory import RunDirectory
+    from dragoman.run.worker import default_ranks
 
     path = Path(options.recipe)
     directory = RunDirectory.open(path) if path.is_dir() else None
     recipe = load_recipe(directory.recipe_file if directory else options.recipe, options.overrides)
-    world_size = sum(hosts.ranks_per_host) if hosts else options.ranks or 1
+    if options.origin is not None:
+        from dragoman.formats.load import Origin
+
+        recipe = Origin.open(options.origin).adapt(recipe)
+    world_size = sum(hosts.ranks_per_host) if hosts else options.ranks or default_ranks()
     print_dry_run(recipe, world_size=world_size)
     if hosts is not None:
         run = directory.path.name if directory else f"{recipe.name}-TIME-DIGEST"

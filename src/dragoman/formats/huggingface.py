@@ -198,11 +198,11 @@ def translate_with_huggingface(
     """Translations by the export when transformers' Auto classes load it.
 
     Sentences of one length are a batch, with the length limit of our own search.
+    Raises MachineError if transformers is not installed.
     """
-    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-    tokenizer: Any = AutoTokenizer.from_pretrained(directory)
-    model: Any = AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
+    transformers = _transformers()
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(directory)
+    model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
     model.generation_config.max_length = None  # transformers would print which limit counts
     rows_by_length: dict[int, list[int]] = {}
     ids: list[list[int]] = tokenizer(texts)["input_ids"]

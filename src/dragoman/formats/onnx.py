@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dragoman.base.errors import MachineError
+from dragoman.base import units
+from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.version import VERSION
 from dragoman.corpus.shards import BOS, EOS, PAD
 from dragoman.model.attention import CrossAttention, SelfAttention
@@ -40,6 +41,8 @@ _LEAST: Final = float(np.finfo(np.float32).min)
 _CACHES: Final = ("past_keys", "past_values")
 _OPSET: Final = 17
 """The first with LayerNormalization; onnxruntime has had it since 1.12."""
+_MOST_BYTES: Final = 2**31 - 2**20
+"""Protobuf reads no message of 2 GiB; the operators take the rest of it."""
 _IR_VERSION: Final = 8
 """Version of the file format that belongs to it: the newest that older runtimes read."""
 
@@ -62,8 +65,15 @@ def write_onnx(
 
 
 def save_graph(graph: Graph, path: Path, *, metadata: dict[str, str]) -> None:
-    """Write a graph after onnx has checked it."""
+    """Write a graph after onnx has checked it; raises ConfigError if it is too large for a file."""
     onnx = _onnx_module()
+    if graph.num_bytes > _MOST_BYTES:
+        raise ConfigError(
+            f"would hold {units.SIZE.text(graph.num_bytes)} of weights, and an ONNX file holds "
+            "at most 2 GiB",
+            place=path.name,
+            remedy="export it for ctranslate2 or huggingface",
+        )
     made = graph.proto(metadata)
     onnx.checker.check_model(made)
     onnx.save(made, str(path))
@@ -143,6 +153,8 @@ class Graph:
         self._constants: list[Any] = []
         self._inputs: list[Any] = []
         self._outputs: list[Any] = []
+        self.num_bytes = 0
+        """Of all constants."""
 
     def input(self, name: str, dtype: type[np.generic], shape: Sequence[str | int]) -> str:
         """A value that is given from outside."""
@@ -179,6 +191,7 @@ class Graph:
 
     def constant(self, array: NDArray[Any]) -> str:
         """An array that is kept in the file."""
+        self.num_bytes += array.nbytes
         name = f"constant_{len(self._constants)}"
         self._constants.append(self._onnx.numpy_helper.from_array(array, name))
         return name
@@ -217,6 +230,7 @@ class ModelGraph(Graph):
         self.model = model
         self.heads = model.config.num_heads
         self.width = model.config.d_model // self.heads
+        self._weights: dict[tuple[int, tuple[int, ...], tuple[int, ...]], str] = {}
 
     def encoder(self) -> ModelGraph:
         """Source ids -> keys and values of the source for every decoder layer."""
@@ -383,4 +397,9 @@ class ModelGraph(Graph):
         return self.add("Gather", self._weight(matrix), ids)
 
     def _weight(self, tensor: Tensor) -> str:
-        return self.constant(tensor.detach().float().cpu().contiguous().numpy())
+        """Weights, in the file once though they are used twice, as tied embeddings are."""
+        key = (tensor.data_ptr(), tensor.shape, tensor.stride())
+        if key not in self._weights:
+            array = tensor.detach().float().cpu().contiguous().numpy()
+            self._weights[key] = self.constant(array)
+        return self._weights[key]

@@ -329,6 +329,9 @@ class _Override:
 
     def _anchored(self) -> Any:
         """File names are those of the current directory, not of the recipe's."""
+        if self.path == ("corpus",) and isinstance(self.value, dict):
+            folder = self.value.get("folder", "")  # where all its other names start
+            return self.value | ({"folder": _resolved(folder)} if isinstance(folder, str) else {})
         if self.path == ("corpus", "folder") and isinstance(self.value, str):
             return _resolved(self.value)
         if self.path[:1] == ("corpus",) and self.path[1:] in {(split,) for split in _SPLITS}:

@@ -108,15 +108,6 @@ class RunDirectory:
         return directory
 
     @classmethod
-    def all_in(cls, runs: Path) -> list[Path]:
-        """The runs of this directory, the newest first; an export beside them is none."""
-        found = [
-            path for path in runs.glob("[!.]*/recipe.toml") if not path.with_name(_BUNDLE).is_file()
-        ]
-        found.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-        return [path.parent for path in found]
-
-    @classmethod
     def open(cls, path: Path) -> RunDirectory:
         """The run at this path; raises CheckpointError if there is none."""
         # Its name is its place on hosts and in the record; `.` has none.
@@ -183,6 +174,15 @@ class RunDirectory:
         pattern = f"{recipe.name}-*-{_label(recipe, origin)}"
         found = sorted(path for path in runs.glob(pattern) if (path / "recipe.toml").is_file())
         return cls(found[-1]) if found else None
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The directories of all runs in a folder, the newest first; an export beside them is none."""
+    found = [
+        path for path in folder.glob("[!.]*/recipe.toml") if not path.with_name(_BUNDLE).is_file()
+    ]
+    found.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+    return [path.parent for path in found]
 
 
 def _label(recipe: Recipe, origin: str) -> str:

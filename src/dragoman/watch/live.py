@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dragoman.base.errors import CheckpointError
-from dragoman.recipe.run_directory import RunDirectory
+from dragoman.recipe.run_directory import runs_in
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.health import examine
@@ -248,7 +248,7 @@ def open_run(directory: Path, *, price: HourlyPrice | None = None) -> LiveRun:
 
 def newest_run(runs: Path) -> Path:
     """The run that was started last; raises CheckpointError if there is none."""
-    found = RunDirectory.all_in(runs)
+    found = runs_in(runs)
     if not found:
         raise CheckpointError(
             "there is no run here yet", place=runs, remedy="start one, or name a run directory"

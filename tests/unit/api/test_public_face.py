@@ -153,6 +153,15 @@ def test_training_prints_nothing_and_tells_its_events(
     assert capfd.readouterr() == ("", "")
 
 
+def test_an_error_of_the_caller_s_own_file_comes_out_as_it_is(tiny: dragoman.Recipe) -> None:
+    def post(_event: dragoman.Event) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    with pytest.raises(ConnectionRefusedError) as raised:
+        dragoman.train(tiny, ranks=1, workers=1, on_event=post)
+    assert raised.value.__notes__ == ["a function that dragoman was given has raised it"]
+
+
 def test_an_error_of_the_caller_ends_the_training_and_a_thread_goes_on_with_it(
     tiny: dragoman.Recipe, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -78,6 +78,20 @@ def sources() -> list[list[int]]:
     return [*rows, long]
 
 
+def test_tied_embeddings_are_in_an_onnx_file_once(
+    subword: Subword, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx = pytest.importorskip("onnx")
+    model = random_model(subword.vocab_size, {"tied_embeddings": "all"})
+    write_onnx(model, tmp_path, metadata={})
+    decoder = onnx.load(str(tmp_path / "decoder.onnx"))
+    shapes = [tuple(one.dims) for one in decoder.graph.initializer]
+    assert shapes.count(tuple(model.embeddings.output_matrix.shape)) == 1
+    monkeypatch.setattr("dragoman.formats.onnx._MOST_BYTES", 1000)
+    with pytest.raises(ConfigError, match=r"encoder\.onnx: would hold .* at most 2 GiB; export"):
+        write_onnx(model, tmp_path, metadata={})
+
+
 @pytest.mark.system
 @pytest.mark.parametrize("options", ARCHITECTURES, ids=str)
 def test_ctranslate2_finds_what_our_search_finds(

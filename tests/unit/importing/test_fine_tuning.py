@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,21 @@ def test_an_export_has_the_languages_of_its_text(
     curve = curve_of(run, source="a test")
     assert curve is not None
     assert curve.languages == ("fr", "it")
+
+
+def test_an_export_without_transformers_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its form needs none, but the check of it does."""
+    monkeypatch.chdir(tmp_path)
+    run = trained(marian_folder(tmp_path / "model"), tmp_path, steps=1)
+    capsys.readouterr()
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert main(["export", str(run.path), "--to", "huggingface", "--output", "back"]) == 1
+    assert capsys.readouterr().err == (
+        "dragoman: transformers is not installed; install it: pip install 'dragoman[huggingface]'\n"
+    )
+    assert not Path("back").exists()
 
 
 def check_training(place: Path, folder: Path, origin: Path, steps: int) -> None:
