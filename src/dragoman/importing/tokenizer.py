@@ -20,11 +20,11 @@ NOT_LISTED: Final = "<not listed "
 TOKENIZER_FILE: Final = "tokenizer_config.json"
 _LONGEST_LIST: Final = 1 << 26
 """Bytes of a list of pieces: room for a million."""
-"""Digits of an id that are read; Python does not read thousands of them."""
 _BEGIN: Final = 2
 """The one id below EOS that is no special piece of every model; see `shards`."""
 LANGUAGE_OF_NLLB: Final = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}\Z")
-_ID: Final = re.compile("[0-9]{1,9}")
+_MOST_DIGITS: Final = 20
+"""Of an id: no vocabulary has so many pieces, and Python refuses to read thousands."""
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 _MARIAN_FILES: Final = ("source.spm", "target.spm")
 M2M100_LANGUAGES: Final = {
@@ -233,7 +233,11 @@ def _added_tokens(settings: Mapping[str, Any], fast: Mapping[str, Any]) -> dict[
     for one in added if isinstance(added, list) else []:
         if isinstance(one, dict):
             told.append((one.get("id"), one))
-    return {_content(one): int(number) for number, one in told if _ID.fullmatch(str(number))}
+    return {
+        _content(one): int(str(number)[:_MOST_DIGITS])
+        for number, one in told
+        if str(number).isdecimal()
+    }
 
 
 def _check_added(folder: Path, settings: Mapping[str, Any], known: Collection[str]) -> None:
