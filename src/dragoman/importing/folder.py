@@ -16,6 +16,7 @@ from dragoman.importing.weights import PICKLES, WEIGHTS_FILE, checked_files, rea
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import NAME, Recipe
 
+_LONGEST_CODE: Final = 35
 _UNKNOWN_LANGUAGE: Final = "und"
 """The code for a language that is not known, of ISO 639."""
 
@@ -73,9 +74,9 @@ def read_folder(folder: Path, languages: Languages) -> ImportedModel:
         ("source language", tokenizer.languages.source),
         ("target language", tokenizer.languages.target),
     ):
-        if code and not re.match(LANGUAGE, code):
+        if code and not (re.fullmatch(LANGUAGE, code) and len(code) <= _LONGEST_CODE):
             raise ConfigError(
-                f"{code!r} is no code of a language", place=side, remedy="give one, such as en"
+                f"{code!r:.60} is no code of a language", place=side, remedy="give one, such as en"
             )
     recipe = Recipe(
         name=_name(folder),
