@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from dragoman.base.errors import MachineError
 from dragoman.distributed.launch import launch_log, launch_workers
+from dragoman.reporting.reading import read_facts
+from dragoman.reporting.render import Report
 from dragoman.telemetry.session import training_session
 from forked_command import execute
 from recorded_runs import Recorded
+from small_run import small_run
 
 
 @pytest.fixture
@@ -98,3 +103,17 @@ def test_the_lock_is_not_made_through_a_link(run: Path, tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="is a link"), training_session(run):
         pass
     assert not victim.exists()
+
+
+@pytest.mark.parametrize("splits", ["none", "no stage"])
+def test_a_manifest_of_no_text_is_a_problem_of_the_record(tmp_path: Path, splits: str) -> None:
+    run = Path(shutil.copytree(small_run().path, tmp_path / "run"))
+    file = run / "manifest.json"
+    values = json.loads(file.read_bytes())
+    values["splits"] = {} if splits == "none" else values["splits"]
+    for split in values["splits"].values():
+        split["stages"] = []
+    file.write_text(json.dumps(values))
+    report = Report.of(read_facts(run))
+    assert f"{file}: tells of no training text" in " ".join(report.facts.problems)
+    assert "There is no manifest of the training text." in repr(report)

@@ -71,7 +71,7 @@ def prepare(
 
     directory: of the shards; None: `prepared/NAME-DIGEST`.
     workers: processes; None: all cores.
-    origin: a run, a bundle, a Hugging Face export or a folder with a MarianMT model, whose
+    origin: a run, a bundle, a Hugging Face export or a model of others in that form, whose
         vocabulary is kept.
     progress: show how far it is.
     Raises ConfigError, CorpusError and MachineError.
@@ -106,7 +106,7 @@ def train(
 
     recipe: a recipe, or a run to go on with. A dictionary is read as by `load_recipe`: relative
         names of files start at the working directory. Text that is not prepared yet is prepared.
-    origin: a run, a bundle, a Hugging Face export or a folder with a MarianMT model to start from,
+    origin: a run, a bundle, a Hugging Face export or a model of others in that form to start from,
         with weights and vocabulary.
     prepared: directory of the shards; None: `prepared/NAME-DIGEST`.
     runs: the folder of all runs.
@@ -333,7 +333,7 @@ def _adapted(recipe: RecipeLike, origin: str | Path | None) -> tuple[Recipe, Ori
         return recipe, None
     from dragoman.formats.load import Origin
 
-    model = Origin.open(Path(origin))
+    model = Origin.open(Path(origin), recipe)
     return model.adapt(recipe), model
 
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,7 +22,13 @@ from dragoman.corpus.subword import VOCABULARIES, read_vocabulary, vocabulary_di
 from dragoman.distributed.world import World
 from dragoman.formats.bundle import INFO_FILE, Bundle, is_bundle
 from dragoman.formats.huggingface import model_from_huggingface
-from dragoman.importing.folder import fetching, is_foreign, read_folder, vocabulary_files
+from dragoman.importing.folder import (
+    ImportedModel,
+    fetching,
+    is_foreign,
+    read_folder,
+    vocabulary_files,
+)
 from dragoman.importing.tokenizer import Languages
 from dragoman.inference.translation import (
     TranslationModel,
@@ -96,6 +103,23 @@ def _absent(path: Path) -> CheckpointError:
     return CheckpointError("is not there", place=path, remedy=remedy)
 
 
+def _read_for(folder: Path, recipe: Recipe | None) -> ImportedModel:
+    """A model of others, with the tokens of the languages that the recipe names if it has them."""
+    if recipe is not None and len(recipe.corpus.directions) == 1 and _names_languages(recipe):
+        (direction,) = recipe.corpus.directions
+        with suppress(ConfigError):
+            return read_folder(folder, Languages(direction.source, direction.target))
+    return read_folder(folder, Languages())
+
+
+def _names_languages(recipe: Recipe) -> bool:
+    """Whether the recipe says both languages: those of a recipe that does not are a guess."""
+    sides = ("source_language", "target_language")
+    return recipe.corpus.model_fields_set.issuperset(sides) or all(
+        getattr(entry, side) for entry in recipe.corpus.train for side in sides
+    )
+
+
 def _model_of(bundle: Bundle) -> Transformer:
     """PyTorch's model of a bundle or a Hugging Face export."""
     kind, file = bundle.info.kind, bundle.weights_file
@@ -133,10 +157,11 @@ class Origin:
     vocabulary: tuple[bytes, bytes]
 
     @classmethod
-    def open(cls, path: Path) -> Origin:
+    def open(cls, path: Path, recipe: Recipe | None = None) -> Origin:
         """The model of a bundle, our own Hugging Face export, a run's best checkpoint, or a
         model of another tool in Hugging Face form.
 
+        recipe: of the training; its languages are those of a model of another tool, if that has them.
         Raises CheckpointError if it is none of these, damaged, or has no weights to train on, and
         ConfigError if it is a model of another tool that cannot be imported.
         """
@@ -145,7 +170,7 @@ class Origin:
                 raise _absent(path)
             run = RunDirectory(path)
             if not run.recipe_file.is_file() and is_foreign(path):
-                imported = read_folder(path, Languages())
+                imported = _read_for(path, recipe)
                 vocabulary = vocabulary_files(imported)
                 return cls(path, "imported", imported.recipe, imported.model, vocabulary)
             if not run.recipe_file.is_file():
@@ -154,7 +179,7 @@ class Origin:
                     "model.safetensors",
                     place=path,
                     remedy="name a run, what dragoman export --to bundle or huggingface wrote, or "
-                    "a MarianMT model",
+                    "a MarianMT, M2M100 or NLLB model",
                 )
             recipe, manifest = run.recipe(), Manifest.load(path)
             checkpoint = checkpoint_path(run, "best", recipe)

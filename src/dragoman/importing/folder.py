@@ -75,7 +75,7 @@ def read_folder(folder: Path, languages: Languages) -> ImportedModel:
         ("source language", tokenizer.languages.source),
         ("target language", tokenizer.languages.target),
     ):
-        if code and (len(code) > _LONGEST_CODE or not re.match(LANGUAGE, code)):
+        if code and not (re.fullmatch(LANGUAGE, code) and len(code) <= _LONGEST_CODE):
             raise ConfigError(
                 f"{code!r:.60} is no code of a language", place=side, remedy="give one, such as en"
             )

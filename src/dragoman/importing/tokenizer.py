@@ -311,8 +311,8 @@ def _read_marian(
             )
         )
     known = Languages(
-        languages.source or _language(settings, "source_lang"),
-        languages.target or _language(settings, "target_lang"),
+        languages.source or _as_code(_language(settings, "source_lang")),
+        languages.target or _as_code(_language(settings, "target_lang")),
     )
     return Tokenizer(sides[0], sides[1], known)
 
@@ -440,6 +440,11 @@ def _some(names: list[str]) -> str:
 def _language(settings: Mapping[str, Any], key: str) -> str:
     value = settings.get(key)
     return value if isinstance(value, str) else ""
+
+
+def _as_code(name: str) -> str:
+    """The name of several languages in one code: cat+oci+spa becomes cat_oci_spa."""
+    return name.replace("+", "_")
 
 
 def _packed(model: bytes) -> str:

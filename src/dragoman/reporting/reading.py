@@ -59,7 +59,7 @@ class Records:
         """Read the files that exist; a broken file is left out and reported as a problem."""
         problems: list[str] = []
         return cls(
-            _whole(directory / "manifest.json", lambda path: Manifest.load(path.parent), problems),
+            _whole(directory / "manifest.json", _manifest, problems),
             _whole(directory / "recipe.toml", lambda path: load_recipe(str(path), []), problems),
             prepare_s(directory / "events"),
             _hosts(directory, problems),
@@ -78,6 +78,12 @@ def read_facts(
     Raises CheckpointError if the directory is not a run.
     """
     paths = event_files(directory / "events")
+    if not paths and (directory / "bundle.json").is_file():
+        raise CheckpointError(
+            "is an export, which has no record",
+            place=directory,
+            remedy="name the run that it was made of",
+        )
     if not paths and not (directory / "recipe.toml").is_file():
         raise CheckpointError(
             "is no run: it holds neither a recipe.toml nor events",
@@ -335,6 +341,16 @@ def _whole(path: Path, load: Callable[[Path], T], problems: list[str]) -> T | No
     except (CorpusError, ConfigError) as error:
         problems.append(str(error))
         return None
+
+
+def _manifest(path: Path) -> Manifest:
+    """The manifest of a run's text; raises CorpusError if it tells of none."""
+    found = Manifest.load(path.parent)
+    if "train" not in found.splits or not found.train.stages:
+        raise CorpusError(
+            "tells of no training text", place=path, remedy="restore it from where it was copied"
+        )
+    return found
 
 
 def _hosts(directory: Path, problems: list[str]) -> Hosts | None:

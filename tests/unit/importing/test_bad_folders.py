@@ -239,6 +239,12 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "torn SentencePiece model": (
         cut("target.spm", 100), "target.spm: is not a readable SentencePiece model"
     ),
+    "a language of many letters": (
+        settings("tokenizer_config.json", source_lang="e" * 36), "' is no code of a language"
+    ),
+    "a language with an end of a line": (
+        settings("tokenizer_config.json", target_lang="de\n"), "'de\\n' is no code of a language"
+    ),
     "sampled pieces": (
         settings("tokenizer_config.json", sp_model_kwargs={"enable_sampling": True}),
         '"sp_model_kwargs" is not empty',

@@ -85,6 +85,8 @@ def test_what_it_lacks_is_named(
     with pytest.raises(dragoman.DragomanError, match=problem) as error:
         dragoman.export("bundle", **arguments)  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
+    with pytest.raises(dragoman.CheckpointError, match="is an export, which has no record"):
+        dragoman.report("bundle")
     with pytest.raises(dragoman.CheckpointError, match="make a bundle of it first"):
         dragoman.export("opus", to="onnx")
     assert sorted(imported.rglob("*")) == before

@@ -19,6 +19,7 @@ from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.importing.folder import read_folder, vocabulary_files
 from dragoman.importing.tokenizer import Languages
 from dragoman.model.search import translate_batch
+from dragoman.recipe.recipe import load_recipe
 from foreign_models import m2m100_folder
 from real_text import real_lines, write_real_text
 from trained_model import batch_of
@@ -235,6 +236,30 @@ def test_what_came_in_goes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert models[1].generation_config.forced_bos_token_id == loaded.convert_tokens_to_ids(
         languages.target if nllb else f"__{languages.target}__"
     )
+
+
+def test_training_on_takes_the_languages_of_the_recipe(tmp_path: Path) -> None:
+    folder, _ = m2m100_folder(tmp_path / "model")
+    file = folder / "tokenizer_config.json"
+    own = {"src_lang": "it", "tgt_lang": "pl"}
+    file.write_text(json.dumps(json.loads(file.read_bytes()) | own))
+    text = {"source": "a", "target": "b"}
+    named = {"source_language": "fr", "target_language": "cs"}
+    unknown = {"source_language": "fr", "target_language": "qq"}
+    for section, entry, expected in (
+        (named, {}, "__fr__ __cs__"),
+        ({}, named, "__fr__ __cs__"),
+        (unknown, {}, "__it__ __pl__"),
+        ({}, {}, "__it__ __pl__"),
+    ):
+        train = [text | entry]
+        recipe = load_recipe({"corpus": {"train": train, "valid_pairs": 9, **section}})
+        vocabularies = [
+            ImportedVocabulary.parse(content, place=folder)
+            for content in Origin.open(folder, recipe).vocabulary
+        ]
+        found = [piece for one in vocabularies for piece in one.pieces([*one.file.prefix])]
+        assert " ".join(found) == expected
 
 
 def test_languages_before_the_mask_keep_their_ids(tmp_path: Path) -> None:
