@@ -172,11 +172,11 @@ def test_money_of_any_amount_is_short(amount: float, text: str) -> None:
 @given(st.floats(min_value=1e-6, max_value=1e6))
 def test_money_is_told_to_one_percent_also_if_it_is_cents(amount: float) -> None:
     told, _ = units.parse_money(units.money(amount, currency="USD"))
-    assert told == pytest.approx(amount, rel=0.006)
+    assert told == pytest.approx(amount, rel=0.01)
 
 
 @pytest.mark.parametrize(
-    ("amount", "text"), [(0.0, "0.00"), (0.05, "0.05"), (0.0254, "0.0254"), (0.6, "0.60")]
+    ("amount", "text"), [(0.0, "0.00"), (0.05, "0.05"), (0.0254, "0.0254"), (0.948, "0.95")]
 )
 def test_money_has_cents_and_more_digits_only_if_it_needs_them(amount: float, text: str) -> None:
     assert units.money(amount, currency="USD") == f"{text} USD"

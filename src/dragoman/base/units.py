@@ -255,10 +255,10 @@ def time_of_day(moment: float) -> str:
 
 
 def money(amount: float, *, currency: str) -> str:
-    """An amount with its currency, to three digits at least: 340.00 USD, 0.50 USD, 0.0254 USD."""
+    """An amount with its currency, right to 1%: 340.00 USD, 0.95 USD, 0.50 USD, 0.0254 USD."""
     if amount and not _TINY <= abs(amount) < _HUGE:
         return f"{amount:.1e} {currency}"
-    decimals = max(2, 2 - math.floor(math.log10(abs(amount)))) if amount else 2
+    decimals = 2 - math.floor(math.log10(abs(amount))) if 0 < abs(amount) < 0.5 else 2
     whole, point, cents = f"{amount:,.{decimals}f}".partition(".")
     return f"{whole}{point}{cents[:2]}{cents[2:].rstrip('0')} {currency}"
 

@@ -183,7 +183,7 @@ def test_what_sync_waits_for_is_what_a_port_saves() -> None:
     hourly = saved / faster.chosen.run_s * 3600
     assert worth_of_links(made) == [
         f"With 10 Gbit/s ports the run would cost {saved:,.2f} EUR less and end {sooner} sooner, "
-        f"worth {hourly:,.2f} EUR an hour."
+        f"worth {units.money(hourly, currency='EUR')} an hour."
     ]
 
 

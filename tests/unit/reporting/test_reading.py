@@ -353,7 +353,7 @@ def test_what_is_left_is_told_while_it_runs(tmp_path: Path) -> None:
     duration, *_, cost = judge(facts)
     assert "At this speed 15 min 48 s are left." in duration.says
     # two machines at 3.6 USD an hour
-    assert cost.says.endswith("0.948 USD so far; 2.84 USD when it is done.")
+    assert cost.says.endswith("0.95 USD so far; 2.84 USD when it is done.")
     assert measures.left_s(read_facts(run, now=ended + 3600)) is None
 
 
