@@ -87,6 +87,11 @@ class LossTrend(BaseModel):
     noise: float = 0.0
 
     @property
+    def oldest_step(self) -> int:
+        """The oldest step of its losses; the trend must not be empty."""
+        return min(self.steps[0], self.lowest_step or self.steps[0])
+
+    @property
     def median(self) -> float:
         """The median loss of the last 40 updates, or fewer."""
         return statistics.median(self.recent[-WINDOW:])

@@ -317,7 +317,7 @@ class _Loop:
         for step, loss, was_skipped in zip(steps, losses.tolist(), skipped.tolist(), strict=True):
             if scaler is None and (was_skipped or not math.isfinite(loss)):
                 self._diverge(not_finite("a gradient is NaN or infinite", loss, step))
-            if trend.steps and self._stage(trend.steps[-1]) != self._stage(step):
+            if trend.steps and self._stage(trend.oldest_step) != self._stage(step):
                 trend = LossTrend()
             after = trend.after(loss, step=step)
             problem = trend.problem(after, untrained_loss=self.untrained_loss)
