@@ -61,7 +61,8 @@ class TextFiles(Section):
     tmx: str = ""
     moses: str = ""
     tag: str = Field(default="", pattern=r"^[^\s\x00-\x1f\x7f-\x9f]*$", max_length=100)
-    """A word that is put before each source, such as "<bt>"; it is one piece of the vocabulary."""
+    """A word that is put before each source, such as "<bt>"; it is one piece of the vocabulary,
+    wherever it stands."""
     name: str = Field(default="", pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=100)
     """The name by which the weights of a stage refer to this entry of the training text."""
     weight: float | None = Field(default=None, ge=0.0, le=1e9)
@@ -107,6 +108,11 @@ class TextFiles(Section):
             )
         if self.scores and not self.tsv:
             raise ValueError("scores are columns of a tsv: this entry has none")
+        if self.tag and not re.fullmatch("<.+>", self.tag):
+            raise ValueError(
+                f'tag = "{self.tag}" would also be cut out of words that hold it: '
+                'begin it with < and end it with >, such as "<bt>"'
+            )
         if any("\0" in name for name in (self.source, self.target, *names, self.tag)):
             raise ValueError("an entry of text holds a NUL character")
         return self
@@ -253,6 +259,11 @@ class CorpusConfig(Section):
             raise ValueError(f"corpus.valid has no entry for {listed(missing)}")
         if taken := {*self.tags} & {*self.language_tokens}:
             raise ValueError(f'tag = "{min(taken)}" is the token of a target language')
+        if self.lowercase and (capitals := [tag for tag in self.tags if tag != tag.lower()]):
+            raise ValueError(
+                f'tag = "{capitals[0]}" has capitals, and corpus.lowercase would change them '
+                f'in text to translate: write "{capitals[0].lower()}"'
+            )
         if self.temperature is not None:
             if len(trained) == 1:
                 raise ValueError("temperature is for several directions, but there is one")

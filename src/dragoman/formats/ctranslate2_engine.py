@@ -282,7 +282,8 @@ class CTranslate2Engine:
                     if scored:
                         again += begin([row])  # while other batches are still at work
                     else:  # a greedy search would have begun the same
-                        found[row] = [replace(one, ids=one.ids[:own]) for one in found[row]]
+                        room = max(0, own - len(self._prefix))
+                        found[row] = [replace(one, ids=one.ids[:room]) for one in found[row]]
             for row, limit, future in again:
                 found[row], _ = self._candidates(future, search, num_hypotheses, limit)
             return found

@@ -258,6 +258,8 @@ def make_tokenizer(
     """The tokenizer that gives our ids for our normal form of a text, and its end of sentence.
 
     pieces: with their scores, in the order of their ids. tokens: those of languages among them.
+    If it lower-cases, it does so by characters: a capital sigma at the end of a word becomes the
+    sigma of its middle.
     """
     from tokenizers import (
         AddedToken,

@@ -8,12 +8,14 @@ import pytest
 from pydantic import ValidationError
 from sentencepiece import SentencePieceProcessor
 
+from dragoman.base.errors import ConfigError
 from dragoman.corpus.clean import read_rejected
 from dragoman.corpus.config import CorpusConfig, TextFiles
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.prepare import prepare
 from dragoman.corpus.shards import UNK, TokenShards
 from dragoman.corpus.subword import Subword
+from dragoman.recipe.recipe import load_recipe
 from real_text import real_lines
 
 TAG = "<bt>"
@@ -73,3 +75,18 @@ def test_a_tag_is_a_word_and_its_absence_leaves_no_trace() -> None:
     for tag in ("two words", "a\tb", "x" * 101):
         with pytest.raises(ValidationError):
             TextFiles(tsv="a", tag=tag)
+
+
+@pytest.mark.parametrize("tag", ["bt", "<bt", "bt>", "<>", "a<bt>"])
+def test_a_tag_that_words_may_hold_is_refused(tag: str) -> None:
+    with pytest.raises(ConfigError, match="begin it with < and end it with >"):
+        load_recipe({"corpus": {"train": [{"tsv": "a", "tag": tag}], "valid_pairs": 1}})
+
+
+def test_a_tag_with_capitals_is_refused_where_all_letters_become_small() -> None:
+    corpus = {"train": [{"tsv": "a", "tag": "<BT>"}], "valid_pairs": 1}
+    assert load_recipe({"corpus": corpus}).corpus.tags == ("<BT>",)
+    with pytest.raises(
+        ConfigError, match=r'tag = "<BT>" has capitals, and corpus\.lowercase .*"<bt>"'
+    ):
+        load_recipe({"corpus": corpus | {"lowercase": True}})

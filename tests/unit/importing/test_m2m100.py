@@ -19,7 +19,11 @@ from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.importing.folder import read_folder, vocabulary_files
 from dragoman.importing.tokenizer import Languages
 from dragoman.model.search import translate_batch
+<<<<<<< HEAD
 from dragoman.recipe.recipe import load_recipe
+=======
+from dragoman.serve.translator import EngineName, open_translator
+>>>>>>> a5161cc20cf7e82c0c7a421d95593ce20aa4407f
 from foreign_models import m2m100_folder
 from real_text import real_lines, write_real_text
 from trained_model import batch_of
@@ -387,3 +391,27 @@ def test_ctranslate2_begins_with_the_language_and_leaves_it_out(tmp_path: Path) 
     alignment = engine.align(ids[0], ours[0][0].ids[:6])
     assert alignment.target == target.pieces(ours[0][0].ids[:6])
     assert len(alignment.weights) == 6
+
+
+def test_a_limit_of_its_own_counts_the_language(tmp_path: Path) -> None:
+    """A short row beside a long one is cut where it ends alone, with scores or without."""
+    pytest.importorskip("ctranslate2")
+    bundle, folder = tmp_path / "bundle", tmp_path / "model"
+    m2m100_folder(folder, nllb=True)
+    assert main(["import", str(folder), "--to", str(bundle), *LATIN]) == 0
+    search = ["search.beam_size=1", "search.max_length_ratio=1", "search.max_length_extra=0"]
+    found = {}
+    ways: list[tuple[EngineName, bool]] = [
+        ("ctranslate2", False), ("ctranslate2", True), ("torch", True),
+    ]  # fmt: skip
+    for engine, scored in ways:
+        with open_translator(
+            bundle, checkpoints=["best"], overrides=search, engine=engine, threads=1
+        ) as opened:
+            rows = opened.translator.encode(real_lines("test", "en")[:40], "line").rows
+            results = opened.translator.engine.submit(rows, opened.recipe.search, scored=scored)
+            found[engine, scored] = [best.ids for best, *_ in results()]
+    assert found["ctranslate2", False] == found["ctranslate2", True] == found["torch", True]
+    lengths = [len(ids) for ids in found["torch", True]]
+    at_limit = [length for length, row in zip(lengths, rows, strict=True) if length > len(row) - 3]
+    assert len(set(at_limit)) > 5, "rows of several lengths have met their limits"
