@@ -19,11 +19,8 @@ from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.importing.folder import read_folder, vocabulary_files
 from dragoman.importing.tokenizer import Languages
 from dragoman.model.search import translate_batch
-<<<<<<< HEAD
 from dragoman.recipe.recipe import load_recipe
-=======
 from dragoman.serve.translator import EngineName, open_translator
->>>>>>> a5161cc20cf7e82c0c7a421d95593ce20aa4407f
 from foreign_models import m2m100_folder
 from real_text import real_lines, write_real_text
 from trained_model import batch_of
