@@ -69,50 +69,6 @@ def texts_of(options: argparse.Namespace) -> dict[str, str]:
     return texts
 
 
-def texts_of(options: argparse.Namespace) -> dict[str, str]:
-    """Recipes that name a text alone, by their names."""
-    texts = {} if options.no_demo else {"demo": DEMO}
-    if options.multi30k is not None:
-        for language in options.languages:
-            texts[f"multi30k-{language}"] = MULTI30K.format(
-                folder=options.multi30k.resolve(), language=language
-            )
-    return texts
-
-
-def texts_of(options: argparse.Namespace) -> dict[str, str]:
-    """Recipes that name a text alone, by their names."""
-    texts = {} if options.no_demo else {"demo": DEMO}
-    if options.multi30k is not None:
-        for language in options.languages:
-            texts[f"multi30k-{language}"] = MULTI30K.format(
-                folder=options.multi30k.resolve(), language=language
-            )
-    return texts
-
-
-def texts_of(options: argparse.Namespace) -> dict[str, str]:
-    """Recipes that name a text alone, by their names."""
-    texts = {} if options.no_demo else {"demo": DEMO}
-    if options.multi30k is not None:
-        for language in options.languages:
-            texts[f"multi30k-{language}"] = MULTI30K.format(
-                folder=options.multi30k.resolve(), language=language
-            )
-    return texts
-
-
-def texts_of(options: argparse.Namespace) -> dict[str, str]:
-    """Recipes that name a text alone, by their names."""
-    texts = {} if options.no_demo else {"demo": DEMO}
-    if options.multi30k is not None:
-        for language in options.languages:
-            texts[f"multi30k-{language}"] = MULTI30K.format(
-                folder=options.multi30k.resolve(), language=language
-            )
-    return texts
-
-
 def run(folder: Path, name: str, text: str, budget: str, condition: str, *, ranks: int) -> None:
     """Run the budget to its end, with what the condition asks for in the middle of it; a run that
     was begun goes on."""
