@@ -116,8 +116,8 @@ class RunDirectory:
             raise CheckpointError(
                 "is an export",
                 place=path,
-                remedy="name the run that it was made of; dragoman compare, score, serve, "
-                "synthesize and translate take exports",
+                remedy="name the run that it was made of (an imported model has none); dragoman "
+                "compare, score, serve, synthesize and translate take exports",
             )
         if not path.exists():
             raise CheckpointError("is not there", place=path, remedy="check the name")
