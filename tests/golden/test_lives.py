@@ -331,7 +331,7 @@ def test_a_price_applies_to_the_hosts_it_was_recorded_for(tmp_path: Path) -> Non
     assert cost.answer == "cannot tell"
     last = facts.segments[-1]
     hours = 2 * (last.ended - last.started) / 3600
-    assert f"of machine time on cheap-a, cheap-b cost {hours:.3f} USD" in cost.says
+    assert f"of machine time on cheap-a, cheap-b cost {hours:.2f} USD" in cost.says
     given = _answers(read_facts(run, price=HourlyPrice(amount=1.0, currency="USD")))["cost"]
     assert given.answer == "measured"
 
