@@ -139,7 +139,7 @@ def _markdown(report: Report) -> Iterator[str]:
 
 
 def _ailments(ailments: Sequence[Verdict]) -> Iterator[str]:
-    yield from ("", "## Ailments", "")
+    yield from ("", "## Health", "")
     for one in ailments:
         remedy = f" {one.remedy}" if one.remedy else ""
         yield f"- {cell(one.question)} **{one.answer}**: {cell(one.says + remedy)}"
