@@ -257,7 +257,7 @@ def test_frozen_parts_stay_and_others_learn(
     capsys.readouterr()
     assert main(["compare", bundle, str(run.path), *texts, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [one["test"] for one in found] == ["valid", "train"]
+    assert [one["test"] for one in found] == ["valid.en", "train"]
     assert all(one["result"]["scores"]["bleu"].keys() >= {"first", "second"} for one in found)
 
 
