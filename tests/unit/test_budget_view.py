@@ -1,4 +1,4 @@
-"""What a budget says before it begins: figures that agree with each other."""
+"""The figures that a budget prints before it begins agree with each other."""
 
 from __future__ import annotations
 

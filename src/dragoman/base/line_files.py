@@ -146,7 +146,7 @@ def not_utf8(name: object, *, line: int, head: bytes) -> CorpusError:
     for magic, command in _PACKED.items():
         if head.startswith(magic):
             return CorpusError(
-                "is packed", place=str(name), remedy=f"unpack it, for example with: {command}"
+                "is packed", place=str(name), remedy=f"unpack it: {command} FILE > TEXT"
             )
     encoding = "utf-16" if head.startswith(_UTF_16) else "latin1"
     return CorpusError(

@@ -154,7 +154,7 @@ class Graph:
         self._inputs: list[Any] = []
         self._outputs: list[Any] = []
         self.num_bytes = 0
-        """Of all constants."""
+        """The size of all constants."""
 
     def input(self, name: str, dtype: type[np.generic], shape: Sequence[str | int]) -> str:
         """A value that is given from outside."""

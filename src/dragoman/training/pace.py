@@ -73,9 +73,9 @@ class Budget(Section):
     """The price of all machines together; None if it is not known."""
     currency: str = ""
     paid: float = Field(default=0.0, ge=0.0)
-    """What it has cost before `priced_from`, at other prices."""
+    """The cost until `priced_from`, at earlier prices."""
     priced_from: float | None = None
-    """Since when the price counts; None: from the first command on."""
+    """From this moment on the price counts, UTC seconds since 1970; None: from the first command."""
     finished: float | None = None
     """When the export was done, UTC seconds since 1970."""
 

@@ -4,14 +4,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dragoman.base.errors import CorpusError, MachineError
 from dragoman.corpus.workers import parallel_map
+from processes import wait_until
 from worker_tasks import die, refuse, square
 
 
@@ -74,10 +74,10 @@ def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     pids.mkdir()
     parent = subprocess.Popen([sys.executable, str(tmp_path / "parent.py"), str(pids)])
-    _wait_until(lambda: len(list(pids.iterdir())) == 2)
+    wait_until(lambda: len(list(pids.iterdir())) == 2)
     parent.kill()
     parent.wait()
-    _wait_until(lambda: not any(Path("/proc", pid.name).exists() for pid in pids.iterdir()))
+    wait_until(lambda: not any(Path("/proc", pid.name).exists() for pid in pids.iterdir()))
 
 
 def test_workers_that_are_still_starting_say_nothing_on_ctrl_c(tmp_path: Path) -> None:
@@ -93,15 +93,8 @@ def test_workers_that_are_still_starting_say_nothing_on_ctrl_c(tmp_path: Path) -
     pids.mkdir()
     command = [sys.executable, str(tmp_path / "parent.py"), str(pids)]
     parent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    _wait_until(lambda: len(list(pids.iterdir())) == 3)
+    wait_until(lambda: len(list(pids.iterdir())) == 3)
     os.killpg(parent.pid, signal.SIGINT)
     said = parent.communicate()[1]
     assert said.count("Traceback") == 1, said  # the parent's own
     assert said.rstrip().endswith("KeyboardInterrupt")
-
-
-def _wait_until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -166,10 +166,10 @@ def test_packed_and_wide_text_has_its_own_remedy(tmp_path: Path) -> None:
     }  # fmt: skip
     for name, content in packed.items():
         text.write_bytes(content)
-        assert complaint() == f"{text}: is packed; unpack it, for example with: {name} -dc"
+        assert complaint() == f"{text}: is packed; unpack it: {name} -dc FILE > TEXT"
     with zipfile.ZipFile(text, "w") as archive:
         archive.writestr("é" * 50, plain + b"\xff\n")  # its first lines are UTF-8
-    assert complaint() == f"{text}: is packed; unpack it, for example with: unzip -p"
+    assert complaint() == f"{text}: is packed; unpack it: unzip -p FILE > TEXT"
     text.write_text("a house\n", encoding="utf-16")
     assert complaint().endswith("line 1: is not UTF-8; convert it, for example with: "
                                 "iconv -f utf-16 -t utf-8")  # fmt: skip
