@@ -75,7 +75,7 @@ class Budget(Section):
     paid: float = Field(default=0.0, ge=0.0)
     """The cost until `priced_from`, at earlier prices."""
     priced_from: float | None = None
-    """From this moment on the price counts, UTC seconds since 1970; None: from the first command."""
+    """When the price began to count, UTC seconds since 1970; None: with the first command."""
     finished: float | None = None
     """When the export was done, UTC seconds since 1970."""
 
