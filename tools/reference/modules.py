@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +12,12 @@ import dragoman
 
 TITLE = "## Every module"
 _INTRODUCTION = """
-The packages in the order of the imports, each with the table of its modules from its `__init__.py`
-(`make docs` writes this section). A module of `cli` that is not listed is a command of its name.
+The packages in the order of the imports, each with the table of its modules from its `__init__.py`.
+Below a module stand its public functions and classes. `make docs` writes this section. A module of
+`cli` that is not listed is a command of its name.
 """
+_MOST_NAMES = 12
+_WIDTH = 100
 
 
 def section() -> str:
@@ -28,7 +33,33 @@ def _tables() -> Iterator[str]:
         for folder in (package, *sorted(path.parent for path in package.glob("*/__init__.py"))):
             first, _, table = _docstring(folder).partition("\n\n")
             name = folder.relative_to(root).as_posix()
-            yield f"**{name}**: {' '.join(first.split())}\n\n```\n{table.strip()}\n```\n"
+            rows = "\n".join(
+                part
+                for line in table.strip().splitlines()
+                for part in (line, *_names(folder, line))
+            )
+            yield f"**{name}**: {' '.join(first.split())}\n\n```\n{rows}\n```\n"
+
+
+def _names(folder: Path, row: str) -> list[str]:
+    """The public functions and classes of the modules in a row, on lines below its description."""
+    found = re.match(r"([a-z0-9_]+(?:, [a-z0-9_]+)*) {2,}(?=\S)", row)
+    if found is None:
+        return []
+    names: list[str] = []
+    for module in found[1].split(", "):
+        file = folder / f"{module}.py"
+        if file.exists():
+            names += [
+                node.name
+                for node in ast.parse(file.read_text(encoding="utf-8")).body
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+                and not node.name.startswith("_")
+            ]
+    if len(names) > _MOST_NAMES:
+        names = [*names[:_MOST_NAMES], "..."]
+    indent = " " * found.end()
+    return textwrap.wrap(", ".join(names), _WIDTH, initial_indent=indent, subsequent_indent=indent)
 
 
 def _docstring(folder: Path) -> str:

@@ -1,11 +1,11 @@
 """Gradients over the network, inside a process group.
 
 config          the distributed section of a recipe
-launch          starts the ranks of a machine with torchrun
+launch          starts the ranks of a machine with torchrun; their environment variables
 pulse           signs of life of the workers of a machine
-rendezvous      how the processes of a run find each other
+rendezvous      the address and names by which the processes of a run find each other
 store           the store in which processes of several hosts meet
-world           the rank of this process, the number of ranks, and its device
+world           the rank of this process, its device, its process group (NCCL or Gloo, timeouts)
 standing        how far each rank is, written once a second for the others to read
 devices         the GPUs that compute correctly, as a program of its own
 topology        which ranks share a host, and the bytes they send

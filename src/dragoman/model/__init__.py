@@ -2,7 +2,7 @@
 
 config            the model and search sections of a recipe; the parameter count as arithmetic
 layout            padded rows <-> the flat list of their real tokens
-attention         multi-head attention
+attention         multi-head attention; how its and other matrices are initialised
 packed_attention  attention on a CPU: many short rows
 varlen_attention  attention on a GPU, over the flat list of tokens
 short_attention   the same for rows that fit into one tile: a Triton kernel

@@ -5,7 +5,7 @@ lives         the lives of a run, from start to end: the machines of each, and i
 sampling, rank_file, reading   the events of a run directory -> facts
 imported, openseq2seq   the old tool's log -> events
 trend         slopes with confidence intervals, and a curve to look ahead with
-measures      numbers that several questions need
+measures      numbers that several questions need: tokens a second, MFU, scaling, waiting
 spells        when a condition began, and when it ended
 pauses        whether a rank stood still
 stragglers    which ranks compute for longer than the others, and since when

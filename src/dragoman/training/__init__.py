@@ -15,7 +15,7 @@ interval     what happened since the last event, summed without waiting for the 
 divergence   when the loss has left the range in which training makes sense
 stopping     signals, and how ranks agree at which update to stop
 durable      directories that appear on disk whole or not at all, with digests
-checkpoint   which checkpoints to keep, and which one to resume from
+checkpoint   which checkpoints to keep, to resume from, and to translate with ("best", "last")
 snapshot     everything that an update changes, to and from a checkpoint
 trainer      the loop and nothing else
 average      the mean of several checkpoints
