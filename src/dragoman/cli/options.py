@@ -69,11 +69,11 @@ class Command:
         self.run = run
         return self
 
-    def add_to(self, commands: argparse._SubParsersAction[Parser]) -> None:
-        """Add the parser of this command to that of `dragoman`."""
+    def add_to(self, commands: argparse._SubParsersAction[Parser], *, options: bool) -> None:
+        """Add the parser of this command to that of `dragoman`; with its options if it is used."""
         parser = commands.add_parser(self.name, help=self.summary, description=self.description)
         parser.set_defaults(run_command=self.run)
-        for option in self.options:
+        for option in self.options if options else ():
             if isinstance(option, Option):
                 parser.add_argument(*option.names, **option.settings)
                 continue

@@ -1,0 +1,37 @@
+"""The parser of the command line: every command is there, and has its options if it is called."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+import pytest
+
+from dragoman import cli
+from dragoman.cli.command_line import command_parser
+
+
+def commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    (found,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    return dict(found.choices)
+
+
+ALL = commands(command_parser())
+
+
+def test_the_help_of_dragoman_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--help"])
+    assert end.value.code == 0
+    shown = re.findall(r"^ {4}(\S+)", capsys.readouterr().out, re.MULTILINE)
+    assert shown == [*ALL]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_command_that_is_called_has_all_its_options(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main([name, "--help"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == ALL[name].format_help()
