@@ -28,7 +28,6 @@ from dragoman.base.errors import CheckpointError, MachineError
 from dragoman.base.files import read_regular, whole_directory
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe, digest, dump_toml, load_recipe
-from dragoman.telemetry.events import event_file
 
 ORIGIN_FILE: Final = "origin.json"
 """In a run's directory: the origin of its weights before the first step."""
@@ -144,6 +143,9 @@ class RunDirectory:
         origin: digest of the model that it starts from.
         fill: writes that model into the draft of the directory.
         """
+        # Here, because commands that only read a run start sooner without all kinds of events.
+        from dragoman.telemetry.events import event_file
+
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
         path = runs / f"{recipe.name}-{stamp}-{_label(recipe, origin)}"
         digest_of_corpus = Manifest.load(prepared).digest
