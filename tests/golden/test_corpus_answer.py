@@ -1,0 +1,70 @@
+"""How big was the training set? The answer for a run of another version, against its files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from dragoman.corpus.manifest import Manifest
+from dragoman.reporting.reading import read_facts
+from dragoman.reporting.verdict import Verdict
+from dragoman.reporting.verdicts import judge
+
+PLACE = Path(__file__).parent / "from_4254f71"
+LINES = (PLACE / "train.tsv").read_bytes().splitlines()
+SIDES = [[line.split(b"\t")[side] for line in LINES] for side in (0, 1)]
+
+
+def answer(manifest: Manifest | None = None) -> Verdict:
+    facts = read_facts(PLACE / "run")
+    facts = replace(facts, manifest=manifest or facts.manifest)
+    return next(one for one in judge(facts) if one.key == "corpus")
+
+
+def test_sizes_and_lines_are_those_of_the_files() -> None:
+    verdict = answer()
+    assert verdict.answer == "measured"
+    both = sum(len(text) + 1 for side in SIDES for text in side)  # with its line end
+    assert (
+        verdict.says
+        == f"400 pairs, {both / 1e3:.2f} kB (= {both / 1024:.2f} KiB) of text on both sides."
+    )
+    rows = {row.name: (row.value, row.text) for row in verdict.evidence}
+    size = (PLACE / "train.tsv").stat().st_size
+    sha256 = hashlib.sha256((PLACE / "train.tsv").read_bytes()).hexdigest()
+    told = f"400 lines, {size / 1e3:.2f} kB (= {size / 1024:.2f} KiB), sha256 {sha256[:12]}"
+    assert rows.pop("read train.tsv") == (size, told)
+    source, target = (sum(len(text) + 1 for text in side) for side in SIDES)
+    told = f"400 of 400 pairs, source {source / 1e3:.2f} kB (= {source / 1024:.2f} KiB), "
+    told += f"target {target / 1e3:.2f} kB (= {target / 1024:.2f} KiB)"
+    assert rows.pop("after clean") == rows.pop("after encode") == (400, told)
+    pieces = [len(np.load(PLACE / f"shards/train/{side}_ids.npy")) for side in ("source", "target")]
+    told = " + ".join(f"{count:,}" for count in pieces)
+    assert rows.pop("source + target pieces") == (sum(pieces), told)
+    digest = json.loads((PLACE / "run/manifest.json").read_text())["digest"][:16]
+    assert rows == {"cut short": (0.0, "0.0%"), "digest of the prepared text": (digest, digest)}
+
+
+def test_dropped_pairs_come_with_their_reason_the_most_frequent_first() -> None:
+    record = json.loads((PLACE / "run/manifest.json").read_text())
+    first, last = record["splits"]["train"]["stages"]
+    first["dropped"] = {"length_ratio": 10, "duplicate": 30}
+    first["pairs_out"] = last["pairs_in"] = 360
+    last["dropped"] = {"too_long": 20}
+    last["pairs_out"] = record["splits"]["train"]["pairs"] = 340
+    record["splits"]["train"]["truncated_share"] = 0.1
+    rows = [
+        (row.name, row.value, row.text)
+        for row in answer(Manifest.model_validate(record)).evidence
+        if row.name.startswith(("dropped", "cut"))
+    ]
+    assert rows == [
+        ("dropped: duplicate", 30, "30 pairs, 7.5%"),
+        ("dropped: too long", 20, "20 pairs, 5.0%"),
+        ("dropped: length ratio", 10, "10 pairs, 2.5%"),
+        ("cut short", 0.1, "10.0%"),
+    ]
