@@ -53,6 +53,8 @@ class Rates:
             text += f", d_model = {self.d_model}"
         if "warmup" in formula.lower():
             text += f", warmup = {units.COUNT.text(config.warmup_steps)}"
+            if not config.warmup_steps and "warmup" in formula:
+                text += ", which counts as 1"  # the formula divides by it
         if len(self.lengths) > 1:
             text += f"; its length was fitted to the budget {len(self.lengths) - 1} times"
         for factor, start in self.factors:

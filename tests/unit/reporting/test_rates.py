@@ -47,6 +47,19 @@ def test_every_schedule_has_its_formula_and_its_peak(kind: str, tmp_path: Path) 
     assert ("then falls" in verdict.says) == (kind != "constant")
 
 
+@pytest.mark.parametrize("warmup", [0, 1, 200])
+@pytest.mark.parametrize("kind", ["noam", "inverse_sqrt"])
+def test_the_printed_formula_gives_the_rates(kind: str, warmup: int, tmp_path: Path) -> None:
+    rates = rates_of(_facts(tmp_path, f"schedule.kind={kind}", f"schedule.warmup_steps={warmup}"))
+    assert rates is not None
+    formula = rates.formula.split(", d_model =")[0].split(", warmup =")[0]
+    assert ("which counts as 1" in rates.formula) == (warmup == 0)
+    code = formula.replace("^", "**")
+    for step in (0, 1, 150, 199, 200, 900):
+        names = {"step": step, "warmup": max(warmup, 1), "d_model": rates.d_model, "min": min}
+        assert rates.at(step) == pytest.approx(eval(code, names), rel=1e-5)  # noqa: S307
+
+
 def test_a_run_with_a_budget_has_the_rates_of_the_lengths_it_had(tmp_path: Path) -> None:
     facts = replace(_facts(tmp_path), max_steps=800, lengths=((0, 1000), (500, 800)))
     assert facts.recipe is not None
