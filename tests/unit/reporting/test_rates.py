@@ -57,7 +57,7 @@ def test_the_printed_formula_gives_the_rates(kind: str, warmup: int, tmp_path: P
     code = formula.replace("^", "**")
     for step in (0, 1, 150, 199, 200, 900):
         names = {"step": step, "warmup": max(warmup, 1), "d_model": rates.d_model, "min": min}
-        assert rates.at(step) == pytest.approx(eval(code, names), rel=1e-5)  # noqa: S307
+        assert rates.at(step) == pytest.approx(eval(code, names), rel=1e-5)
 
 
 def test_a_run_with_a_budget_has_the_rates_of_the_lengths_it_had(tmp_path: Path) -> None:
