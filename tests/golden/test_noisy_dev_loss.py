@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dragoman.reporting.convergence import overfitting, rises_by_chance, trained
-from dragoman.reporting.facts import Facts, Validation
+from dragoman.reporting.facts import Facts, RecordedValidation
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
 from recorded_runs import Recorded
@@ -39,7 +39,7 @@ def _judged(
     """Questions 2 and 3 after this many losses, by the share of the run that is done."""
     shares = [place / count for place in range(1, count + 1)]
     seen = tuple(
-        Validation(
+        RecordedValidation(
             step=round(STEPS * share),
             time=share,
             dev_loss=dev_loss(share),

@@ -16,7 +16,7 @@ from dragoman.recipe.budget import keys_set
 from dragoman.recipe.recipe import Recipe
 from dragoman.run import budget as budgets
 from dragoman.run.budget import BudgetPlan, Place, half_and_twice
-from dragoman.run.choose import Candidate, at_other_budget, vocabulary
+from dragoman.run.choose import SizeCandidate, at_other_budget, vocabulary
 from dragoman.run.curves import Curve
 from dragoman.run.expect import fit_law
 from dragoman.run.pilots import Pilots
@@ -112,7 +112,7 @@ def test_a_pilot_that_diverges_loses_and_ends_nothing(
     rival = next(one for one in plan.choice.candidates if one is not best and one.is_timed)
     folder = tmp_path / "pilots"
 
-    def pilot(_plan: BudgetPlan, one: Candidate, *_: object) -> Curve:
+    def pilot(_plan: BudgetPlan, one: SizeCandidate, *_: object) -> Curve:
         folder.mkdir(exist_ok=True)
         if one.name == best.name:
             raise DivergenceError("training diverged: the loss is NaN", place="step 9")

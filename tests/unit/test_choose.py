@@ -16,8 +16,8 @@ from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.run.choose import (
     SIZES,
     Choice,
-    Machine,
     TextFacts,
+    TrainingMachine,
     at_other_budget,
     choose,
     vocabulary,
@@ -203,7 +203,7 @@ def chosen(
     by_hand: frozenset[str] | None = None,
 ) -> Choice:
     """On a machine that makes 10^10 products of a weight and a token a second."""
-    machine = Machine(
+    machine = TrainingMachine(
         on_gpu=False,
         has_bf16=False,
         memory_bytes=memory_bytes,
@@ -267,7 +267,7 @@ def test_a_model_that_is_far_from_the_best_is_not_timed(tmp_path: Path) -> None:
         return 1e10 / inner_weights(sized)
 
     recipe = own(tmp_path)
-    machine = Machine(on_gpu=False, has_bf16=False, memory_bytes=10**11, speed=speed)
+    machine = TrainingMachine(on_gpu=False, has_bf16=False, memory_bytes=10**11, speed=speed)
     by_hand = keys_set(recipe)
     law = fit_law(law_curves())
     choice = choose(recipe, TEXT, law, machine, by_hand=by_hand, training_s=200.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.run.choose import Candidate, Choice, TextFacts, after_pilots
+from dragoman.run.choose import Choice, SizeCandidate, TextFacts, after_pilots
 from dragoman.run.curves import inner_weights
 from dragoman.run.expect import Law, fit_law
 from dragoman.run.pilots import SHARE, Pilots, decide, plan_pilots
@@ -63,7 +63,7 @@ def test_models_that_may_be_better_get_pilots_if_these_pay(tmp_path: Path) -> No
     assert dear is None or dear.why_not == "they would cost more than they gain"
 
 
-def expected_of(one: Candidate, law: Law, tokens: float) -> float:
+def expected_of(one: SizeCandidate, law: Law, tokens: float) -> float:
     return law.expect(
         text=TEXT.digest,
         weights=inner_weights(one.recipe),
@@ -80,7 +80,7 @@ def test_who_does_better_than_expected_is_taken(tmp_path: Path, better: int) -> 
     winner = choice.candidates[better]
     asked: list[tuple[str, float]] = []
 
-    def train(one: Candidate, seconds_s: float) -> tuple[float, float]:
+    def train(one: SizeCandidate, seconds_s: float) -> tuple[float, float]:
         asked.append((one.name, seconds_s))
         tokens = one.tokens_per_s * seconds_s
         return tokens, expected_of(one, law, tokens) * (1.4 if one is winner else 0.9)
@@ -103,7 +103,7 @@ def test_small_models_gain_nothing_by_being_fast_in_short_pilots(tmp_path: Path)
     law, choice = doubtful(), near(tmp_path, 0.97, 1.0)
     pilots = Pilots((choice.best, choice.candidates[0]), 60.0, 1.0, 0.1)
 
-    def train(one: Candidate, seconds_s: float) -> tuple[float, float]:
+    def train(one: SizeCandidate, seconds_s: float) -> tuple[float, float]:
         tokens = one.tokens_per_s * seconds_s
         return tokens, expected_of(one, law, tokens)
 

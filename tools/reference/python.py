@@ -57,7 +57,7 @@ GROUPS = {
     ),
 }
 RETURNED = {
-    "builds.stages": ("Stage",),
+    "builds.stages": ("BuildStage",),
     "evaluation.metrics": ("Score",),
     "formats.export": ("Exported", "Verified"),
     "reporting.render": ("Report",),

@@ -31,9 +31,9 @@ from dragoman.builds.plan import BuildPlan, PlannedCorpus, StageName
 from dragoman.builds.planning import index_file
 from dragoman.builds.report import write_report
 from dragoman.builds.stages import (
+    BuildStage,
     Clock,
     OverError,
-    Stage,
     Stages,
     digest_of,
     forget_clock,
@@ -86,7 +86,7 @@ def build(
     began: float,
     workers: int | None,
     views: Views,
-) -> tuple[list[Stage], Clock]:
+) -> tuple[list[BuildStage], Clock]:
     """Do all stages of a plan that are not done yet; returns their records and the clock.
 
     began: when the first command was given.
@@ -147,10 +147,10 @@ class _Builder:
         self.index = index
         self.workers = workers
         self.views = views
-        self.done: list[Stage] = []
+        self.done: list[BuildStage] = []
         self.stages = Stages(directory, plan, clock, self._ended)
 
-    def all_stages(self) -> list[Stage]:
+    def all_stages(self) -> list[BuildStage]:
         """In their order; each takes what those before it have left."""
         shares = self.plan.shares()
         fetched = self._fetch()
@@ -172,7 +172,7 @@ class _Builder:
         )
         return self._records()
 
-    def _fetch(self) -> Stage:
+    def _fetch(self) -> BuildStage:
         asked = digest_of([(one.id, one.use) for one in self.plan.corpus])
         stage = self._do("fetch", asked, self._fetch_all)
         for text in stage.facts["texts"]:
@@ -186,7 +186,7 @@ class _Builder:
                 )
         return stage
 
-    def _fetch_all(self, stage: Stage) -> dict[str, Any]:
+    def _fetch_all(self, stage: BuildStage) -> dict[str, Any]:
         texts: list[dict[str, Any]] = []
         left_out: dict[str, str] = {}
         order = ("valid", "test", "train", "mono")
@@ -231,7 +231,7 @@ class _Builder:
         num_bytes = sum(Path(path).stat().st_size for path in paths.values())
         return {"id": one.id, "use": one.use, "lines": lines, "bytes": num_bytes, **paths}
 
-    def _recipe(self, fetched: Stage) -> Recipe:
+    def _recipe(self, fetched: BuildStage) -> Recipe:
         """The recipe of the model of the pair, from the fetched texts alone."""
         texts = fetched.facts["texts"]
         corpus: dict[str, Any] = {
@@ -264,11 +264,11 @@ class _Builder:
         overrides = self.plan.overrides(stage)
         return load_recipe({"name": name, "corpus": corpus, **sections}, overrides)
 
-    def _clean(self, recipe: Recipe) -> Stage:
+    def _clean(self, recipe: Recipe) -> BuildStage:
         # The training takes the same vocabulary, and so the same shards.
         recipe = vocabulary(recipe, by_hand=keys_set(recipe))
 
-        def work(_: Stage) -> dict[str, Any]:
+        def work(_: BuildStage) -> dict[str, Any]:
             with self.views.show() as progress:
                 shards = steps.prepare(
                     recipe,
@@ -281,10 +281,10 @@ class _Builder:
 
         return self._do("clean", digest(recipe.corpus), work)
 
-    def _train(self, name: StageName, recipe: Recipe) -> Stage:
+    def _train(self, name: StageName, recipe: Recipe) -> BuildStage:
         runs = self.directory / "runs"
 
-        def work(stage: Stage) -> dict[str, Any]:
+        def work(stage: BuildStage) -> dict[str, Any]:
             run = run_in_budget(
                 recipe,
                 stage.seconds_s,
@@ -305,7 +305,7 @@ class _Builder:
 
         return self._do(name, digest(recipe), work, has_begun=has_begun)
 
-    def _with_more_text(self, recipe: Recipe, fetched: Stage) -> list[Stage]:
+    def _with_more_text(self, recipe: Recipe, fetched: BuildStage) -> list[BuildStage]:
         """Back-translation (Sennrich et al. 2016): a model of the other direction, its
         translations, and a model of both texts."""
         texts = fetched.facts["texts"]
@@ -322,7 +322,7 @@ class _Builder:
         asked = digest_of(reverse.facts["run"], mono, back.digest_of_text(Path(mono)))
         synthetic = self.directory / "back" / asked[:8] / "synthetic.tsv"
 
-        def work(stage: Stage) -> dict[str, Any]:
+        def work(stage: BuildStage) -> dict[str, Any]:
             return back.translate(
                 Path(reverse.facts["export"]),
                 Path(mono),
@@ -340,7 +340,7 @@ class _Builder:
         text |= {split: [texts] for split, texts in held_out.items()}
         return [self._train("train-more", self._made("train-more", text))]
 
-    def _student(self, teacher: Stage) -> None:
+    def _student(self, teacher: BuildStage) -> None:
         """Distillation (Kim and Rush 2016): a small model learns from the best one."""
         run = RunDirectory.open(Path(teacher.facts["run"]))
         asked = digest_of(teacher.facts["run"])
@@ -353,7 +353,7 @@ class _Builder:
             self._leave_out(*_SMALLER, why="the decoder of the model is as small as a student's")
             return
 
-        def work(stage: Stage) -> dict[str, Any]:
+        def work(stage: BuildStage) -> dict[str, Any]:
             return back.translate(
                 Path(teacher.facts["export"]),
                 back.sources_of(run, synthetic.with_name("source.txt")),
@@ -396,15 +396,15 @@ class _Builder:
         self,
         name: StageName,
         asked: str,
-        work: Callable[[Stage], dict[str, Any]],
+        work: Callable[[BuildStage], dict[str, Any]],
         *,
         has_begun: Callable[[], bool] = lambda: True,
-    ) -> Stage:
+    ) -> BuildStage:
         stage = self.stages.do(name, asked, work, has_begun=has_begun)
         self.done.append(stage)
         return stage
 
-    def _ended(self, stage: Stage) -> None:
+    def _ended(self, stage: BuildStage) -> None:
         spent = units.DURATION.text(stage.spent_s or 0.0)
         given = units.DURATION.text(stage.seconds_s)
         said = stage.skipped or f"{spent} of {given}"
@@ -414,7 +414,7 @@ class _Builder:
         records = [*self._records(), stage]
         write_report(self.directory, self.plan, records, self.stages.clock, self.place.price)
 
-    def _records(self) -> list[Stage]:
+    def _records(self) -> list[BuildStage]:
         return list({one.name: one for one in self.done}.values())
 
     def _shards(self, recipe: Recipe) -> Path:
@@ -432,7 +432,7 @@ class _Builder:
             for split in ("valid", "test")
         }
 
-    def _link(self, name: str, trained: Stage) -> None:
+    def _link(self, name: str, trained: BuildStage) -> None:
         """Let a name lead to the export of a training."""
         link, draft = self.directory / name, self.directory / f".{name}.new"
         draft.unlink(missing_ok=True)

@@ -57,7 +57,7 @@ class Corpus:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CorpusLimits:
     """The room of a budget. pairs: as many as training sees once; most_pairs: as many as can be
     cleaned; most_bytes: as many as can be fetched."""
 
@@ -102,12 +102,14 @@ def _sized(listing: Listing, stated: Mapping[str, int | None]) -> Corpus:
     return Corpus(listing, num_bytes, max(1, round(text_bytes / PAIR_BYTES)))
 
 
-def by_budget(corpora: Sequence[Corpus], limits: Limits, *, pair: tuple[str, str]) -> list[Corpus]:
+def by_budget(
+    corpora: Sequence[Corpus], limits: CorpusLimits, *, pair: tuple[str, str]
+) -> list[Corpus]:
     """All of them, with a use or a reason why not, by the rules above."""
     held_out = [one for one in corpora if _HELD_OUT.search(one.listing.name)]
     chosen = _dev_and_test(held_out, limits, pair)
     newest = _newest([one for one in corpora if one not in held_out])
-    left = Limits(
+    left = CorpusLimits(
         limits.pairs,
         limits.most_pairs,
         limits.most_bytes - sum(one.num_bytes or 0 for one in chosen.values()),
@@ -154,7 +156,7 @@ def _use_of(listing: Listing) -> Use:
     return "valid" if _DEV.search(listing.name) else "test"
 
 
-def _training_text(ranked: Iterable[Corpus], limits: Limits) -> dict[str, Corpus]:
+def _training_text(ranked: Iterable[Corpus], limits: CorpusLimits) -> dict[str, Corpus]:
     """The first ones, until there is enough."""
     found: dict[str, Corpus] = {}
     pairs = num_bytes = 0
@@ -183,7 +185,7 @@ def _training_text(ranked: Iterable[Corpus], limits: Limits) -> dict[str, Corpus
 
 
 def _dev_and_test(
-    held_out: Sequence[Corpus], limits: Limits, pair: tuple[str, str]
+    held_out: Sequence[Corpus], limits: CorpusLimits, pair: tuple[str, str]
 ) -> dict[str, Corpus]:
     """The newest test set, and a dev set that is not of the same year."""
     source, target = pair

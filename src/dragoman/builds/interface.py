@@ -13,7 +13,7 @@ from dragoman.base.terminal import open_console
 from dragoman.builds.build import MODEL, STUDENT, Views
 from dragoman.builds.build import build as do_stages
 from dragoman.builds.planning import Wanted, planned
-from dragoman.builds.stages import Stage
+from dragoman.builds.stages import BuildStage
 from dragoman.run.budget import Place
 
 
@@ -31,7 +31,7 @@ class Built:
     model: Path
     student: Path | None
     report: Path
-    stages: tuple[Stage, ...]
+    stages: tuple[BuildStage, ...]
 
 
 @checked

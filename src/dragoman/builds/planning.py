@@ -24,7 +24,7 @@ from dragoman.base import units
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.files import disk_errors_named, write_whole
 from dragoman.builds.back import MOST_OF_PAIRS, count_sentences
-from dragoman.builds.corpora import Corpus, Limits, by_budget, by_hand, monolingual, sized
+from dragoman.builds.corpora import Corpus, CorpusLimits, by_budget, by_hand, monolingual, sized
 from dragoman.builds.plan import (
     FILE,
     TRAINING,
@@ -225,7 +225,7 @@ def make_plan(
         )
     tokens_per_s = _tokens_per_s(wanted, place, budget_s)
     seen = tokens_per_s * _SHARES["train"] * budget_s / _TOKENS_PER_PAIR
-    limits = Limits(
+    limits = CorpusLimits(
         pairs=max(round(seen), _LEAST_PAIRS),
         most_pairs=round(_SHARES["clean"] * budget_s * PREPARE_PAIRS_PER_S * cpu_cores()),
         most_bytes=round(_SHARES["fetch"] * budget_s * _FETCH_BYTES_PER_S),
@@ -273,7 +273,7 @@ def _more_text(
     pair: tuple[str, str],
     seen: float,
     pairs: int,
-    limits: Limits,
+    limits: CorpusLimits,
     budget_s: float,
 ) -> tuple[Corpus | None, str, str]:
     """Text of the target language from the index, why it is translated, and why it is not."""
@@ -307,7 +307,7 @@ def _more_text(
     return mono, why, ""
 
 
-def _nothing_fits(corpora: Sequence[Corpus], wanted: Wanted, limits: Limits) -> None:
+def _nothing_fits(corpora: Sequence[Corpus], wanted: Wanted, limits: CorpusLimits) -> None:
     if wanted.choose:
         raise ConfigError(
             "none of these corpora is training text", place="--choose", remedy="add one that is"

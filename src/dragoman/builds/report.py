@@ -9,7 +9,7 @@ from typing import Final
 from dragoman.base import units
 from dragoman.base.files import disk_errors_named, write_whole
 from dragoman.builds.plan import BuildPlan, StageName
-from dragoman.builds.stages import Clock, Stage
+from dragoman.builds.stages import BuildStage, Clock
 from dragoman.reporting.elements import escape, section, values, whole_page
 from dragoman.telemetry.host import HourlyPrice
 
@@ -17,7 +17,7 @@ HEADINGS: Final = ("stage", "share", "planned", "spent", "cost", "made", "gained
 
 
 def rows(
-    plan: BuildPlan, done: Sequence[Stage], clock: Clock, price: HourlyPrice | None
+    plan: BuildPlan, done: Sequence[BuildStage], clock: Clock, price: HourlyPrice | None
 ) -> list[tuple[str, ...]]:
     """A row for each stage, and the sum."""
     records = {one.name: one for one in done}
@@ -45,7 +45,7 @@ def rows(
     return found
 
 
-def made(stage: Stage) -> str:
+def made(stage: BuildStage) -> str:
     """The result of a stage."""
     facts = stage.facts
     if stage.skipped:
@@ -69,7 +69,7 @@ def made(stage: Stage) -> str:
     return f"{units.SHORT_COUNT.text(weights or 0)} weights, {units.COUNT.text(steps)} steps"
 
 
-def gained(name: StageName, records: dict[StageName, Stage]) -> str:
+def gained(name: StageName, records: dict[StageName, BuildStage]) -> str:
     """BLEU after a stage, and its gain over the stage before."""
     facts = records[name].facts
     dev, test = facts.get("dev_bleu"), facts.get("test_bleu")
@@ -92,7 +92,7 @@ def gained(name: StageName, records: dict[StageName, Stage]) -> str:
 def write_report(
     directory: Path,
     plan: BuildPlan,
-    done: Sequence[Stage],
+    done: Sequence[BuildStage],
     clock: Clock,
     price: HourlyPrice | None,
 ) -> None:
@@ -104,7 +104,7 @@ def write_report(
 
 
 def _markdown(
-    plan: BuildPlan, table: Sequence[tuple[str, ...]], done: Sequence[Stage]
+    plan: BuildPlan, table: Sequence[tuple[str, ...]], done: Sequence[BuildStage]
 ) -> Iterator[str]:
     yield f"# Build of {plan.pair} in {plan.budget}\n\n"
     for row in (HEADINGS, ("---",) * len(HEADINGS), *table):
@@ -114,7 +114,7 @@ def _markdown(
         yield f"- {name}: {facts}\n"
 
 
-def _page(plan: BuildPlan, table: Sequence[tuple[str, ...]], done: Sequence[Stage]) -> str:
+def _page(plan: BuildPlan, table: Sequence[tuple[str, ...]], done: Sequence[BuildStage]) -> str:
     shown = [n for n in range(len(HEADINGS) - 1) if any(row[n] for row in table)]
     head = "".join(f"<th>{HEADINGS[n]}</th>" for n in shown)
     body = ""
@@ -141,7 +141,7 @@ def _page(plan: BuildPlan, table: Sequence[tuple[str, ...]], done: Sequence[Stag
     return whole_page(f"Build of {plan.pair}", f"<main>{main}</main>")
 
 
-def _corpora(plan: BuildPlan, done: Sequence[Stage]) -> Iterator[tuple[str, str]]:
+def _corpora(plan: BuildPlan, done: Sequence[BuildStage]) -> Iterator[tuple[str, str]]:
     """Each corpus of the plan, with what came of it and its licence."""
     fetched = next((one.facts for one in done if one.name == "fetch" and one.facts), None)
     lines = {} if fetched is None else {text["id"]: text["lines"] for text in fetched["texts"]}

@@ -30,7 +30,7 @@ _REPORT_S: Final = 1.0
 """Time of the budget for the work after the last stage."""
 
 
-class Stage(Section):
+class BuildStage(Section):
     """The record of a stage.
 
     asked: digest of what it is made of. started, ended: UTC seconds since 1970. seconds_s: the time
@@ -122,11 +122,11 @@ def digest_of(*parts: object) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def read_stage(directory: Path, name: StageName) -> Stage | None:
+def read_stage(directory: Path, name: StageName) -> BuildStage | None:
     """The record of a stage; None if it has not begun. Raises CheckpointError if it is damaged."""
     file = _record(directory, name)
     try:
-        return Stage.model_validate_json(read_regular(file, limit=_LONGEST))
+        return BuildStage.model_validate_json(read_regular(file, limit=_LONGEST))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
@@ -139,7 +139,7 @@ def _record(directory: Path, name: StageName) -> Path:
     return directory / _FOLDER / f"{name}.json"
 
 
-def save_stage(directory: Path, stage: Stage) -> Stage:
+def save_stage(directory: Path, stage: BuildStage) -> BuildStage:
     """Write the record of a stage; returns it."""
     with disk_errors_named(directory):
         (directory / _FOLDER).mkdir(parents=True, exist_ok=True)
@@ -154,16 +154,16 @@ class Stages:
     directory: Path
     plan: BuildPlan
     clock: Clock
-    ended: Callable[[Stage], None]
+    ended: Callable[[BuildStage], None]
 
     def do(
         self,
         name: StageName,
         asked: str,
-        work: Callable[[Stage], Mapping[str, Any]],
+        work: Callable[[BuildStage], Mapping[str, Any]],
         *,
         has_begun: Callable[[], bool] = lambda: True,
-    ) -> Stage:
+    ) -> BuildStage:
         """The record of the stage, which is done if it is not yet.
 
         asked: digest of what it is made of; with another one it is done again. has_begun: whether
@@ -181,14 +181,16 @@ class Stages:
         self.ended(save_stage(self.directory, stage))
         return stage
 
-    def skip(self, name: StageName, asked: str, why: str) -> Stage:
+    def skip(self, name: StageName, asked: str, why: str) -> BuildStage:
         """Record that a stage is not done."""
         now = time.time()
-        stage = Stage(name=name, asked=asked, started=now, seconds_s=0.0, ended=now, skipped=why)
+        stage = BuildStage(
+            name=name, asked=asked, started=now, seconds_s=0.0, ended=now, skipped=why
+        )
         self.ended(save_stage(self.directory, stage))
         return stage
 
-    def _begun(self, name: StageName, asked: str) -> Stage:
+    def _begun(self, name: StageName, asked: str) -> BuildStage:
         shares = self.plan.shares()
         names = list(shares)
         still = sum(shares[one] for one in names[names.index(name) :])
@@ -199,7 +201,7 @@ class Stages:
                 place=self.directory / FILE,
             )
         seconds_s = left_s * shares[name] / still
-        return Stage(name=name, asked=asked, started=time.time(), seconds_s=seconds_s)
+        return BuildStage(name=name, asked=asked, started=time.time(), seconds_s=seconds_s)
 
-    def _is_over(self, stage: Stage) -> bool:
+    def _is_over(self, stage: BuildStage) -> bool:
         return time.time() > stage.started + stage.seconds_s

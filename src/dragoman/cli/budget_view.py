@@ -12,7 +12,7 @@ from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.reading import read_facts
 from dragoman.run.budget import BudgetPlan
-from dragoman.run.choose import VOCABULARY, Candidate, TextFacts
+from dragoman.run.choose import VOCABULARY, SizeCandidate, TextFacts
 from dragoman.run.expect import COVERED, Expected
 from dragoman.run.pilots import SHARE
 from dragoman.training.pace import read_budget
@@ -75,7 +75,7 @@ def _cost(plan: BudgetPlan, seconds_s: float) -> str:
     return time if price is None else f"{time} ({price.text(seconds_s)})"
 
 
-def _row(one: Candidate) -> tuple[str, ...]:
+def _row(one: SizeCandidate) -> tuple[str, ...]:
     model, recipe = one.recipe.model, one.recipe
     pieces = recipe.corpus.subword.vocab_size
     weights = model.num_parameters(source_vocab_size=pieces, target_vocab_size=pieces)

@@ -10,7 +10,7 @@ from dragoman.base.terminal import open_console, plain_table
 from dragoman.builds.corpora import Corpus
 from dragoman.builds.plan import BuildPlan
 from dragoman.builds.report import HEADINGS, rows
-from dragoman.builds.stages import Clock, Stage
+from dragoman.builds.stages import BuildStage, Clock
 from dragoman.telemetry.host import HourlyPrice
 
 
@@ -57,7 +57,7 @@ def print_build_plan(plan: BuildPlan, budget_s: float, price: HourlyPrice | None
 def print_end(
     plan: BuildPlan,
     directory: Path,
-    done: Sequence[Stage],
+    done: Sequence[BuildStage],
     clock: Clock,
     price: HourlyPrice | None,
 ) -> None:

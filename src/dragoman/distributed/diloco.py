@@ -32,10 +32,10 @@ from dragoman.distributed.gradient_sync import GradientSync, Tensors
 from dragoman.distributed.host_sum import HostSum, Wait
 from dragoman.distributed.outer import (
     Fragment,
-    Interval,
     Outer,
     OuterAdam,
     OuterSgd,
+    StepRange,
     WeightRow,
     cut,
 )
@@ -218,7 +218,7 @@ class DilocoSync(GradientSync):
         self.waits.start()
         arriving.wait()
         self.waits.stop()
-        interval = Interval(arriving.steps, arriving.end, self._step, arriving.learning_rate)
+        interval = StepRange(arriving.steps, arriving.end, self._step, arriving.learning_rate)
         decays = self._outer.decays(interval)
         lower = self._outer.lower if weights else self._outer.lower_last
         totals = _split(arriving.total.to(self._global.dtype), arriving.parts)

@@ -112,7 +112,7 @@ def cut(weights: Sequence[Tensor], count: int) -> list[Fragment]:
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class StepRange:
     """The steps that contribute to a fragment: their number, and the last one, `end`.
 
     now: the step after which it has arrived.
@@ -149,10 +149,10 @@ class Outer(ABC):
         """
 
     @abstractmethod
-    def lower(self, part: Fragment, ahead: Tensor, total: Tensor, interval: Interval) -> None:
+    def lower(self, part: Fragment, ahead: Tensor, total: Tensor, interval: StepRange) -> None:
         """Move the global weights `ahead` by the sum, which may be overwritten."""
 
-    def lower_last(self, part: Fragment, ahead: Tensor, total: Tensor, interval: Interval) -> None:
+    def lower_last(self, part: Fragment, ahead: Tensor, total: Tensor, interval: StepRange) -> None:
         """Move the global weights for the last time, at the end of training."""
         self.lower(part, ahead, total, interval)
 
@@ -160,7 +160,7 @@ class Outer(ABC):
         """Keep the rounding error of this rank's share and of its part of the sum, for the next
         exchange."""
 
-    def decays(self, interval: Interval) -> list[float] | None:
+    def decays(self, interval: StepRange) -> list[float] | None:
         """Factors of weight decay for the global weights, weight by weight; None: no decay."""
         return None
 
@@ -206,7 +206,7 @@ class OuterSgd(Outer):
         """
         torch.sub(ahead, sent, out=out).div_(self._num_ranks)
 
-    def lower(self, part: Fragment, ahead: Tensor, total: Tensor, interval: Interval) -> None:
+    def lower(self, part: Fragment, ahead: Tensor, total: Tensor, interval: StepRange) -> None:
         """Make a step of SGD with Nesterov momentum; the gradient is the total."""
         if self._velocity is None:
             ahead.sub_(total, alpha=self._rate)
@@ -215,7 +215,7 @@ class OuterSgd(Outer):
         velocity.mul_(self._momentum).add_(total)
         ahead.sub_(total.add_(velocity, alpha=self._momentum), alpha=self._rate)
 
-    def lower_last(self, part: Fragment, ahead: Tensor, total: Tensor, interval: Interval) -> None:
+    def lower_last(self, part: Fragment, ahead: Tensor, total: Tensor, interval: StepRange) -> None:
         """Move to the plain mean of the replicas."""
         ahead.sub_(total)
 
@@ -308,7 +308,7 @@ class OuterAdam(Outer):
         torch.mul(first, -self._carried, out=unsent)
         self._sent[part.start] = first, second
 
-    def lower(self, part: Fragment, ahead: Tensor, total: Tensor, interval: Interval) -> None:
+    def lower(self, part: Fragment, ahead: Tensor, total: Tensor, interval: StepRange) -> None:
         """As in `Outer`; also remove the difference that this replica's moments had at the
         sending."""
         first, second = part.of(self._first), part.of(self._second)
@@ -331,7 +331,7 @@ class OuterAdam(Outer):
         """The rounding error stays in the sum."""
         part.of(self._unsent).add_(lost)
 
-    def decays(self, interval: Interval) -> list[float] | None:
+    def decays(self, interval: StepRange) -> list[float] | None:
         """The factor to which AdamW decays each weight over the steps of an interval."""
         if not isinstance(self._adam, torch.optim.AdamW):
             return None
@@ -406,7 +406,7 @@ def _take_steps(
     first: Tensor,
     second: Tensor,
     gradient_sum: Tensor,
-    interval: Interval,
+    interval: StepRange,
     *,
     betas: tuple[float, float],
     epsilon: float,

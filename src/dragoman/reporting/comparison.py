@@ -24,7 +24,7 @@ NAMES: Final = "ABCDEFGH"
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class Resource:
     """A resource that a run uses up: its name, and how an amount of it is written."""
 
     key: str
@@ -33,10 +33,10 @@ class Budget:
     unit: str = ""
 
 
-PAIRS: Final = Budget("pairs", "samples (pairs)", units.SHORT_COUNT.text, "pairs")
-TOKENS: Final = Budget("tokens", "source + target tokens", units.SHORT_COUNT.text, "tokens")
-WALL: Final = Budget("wall_s", "wall clock", units.DURATION.text)
-MACHINES: Final = Budget("machine_s", "machine time", units.DURATION.text, "of machines")
+PAIRS: Final = Resource("pairs", "samples (pairs)", units.SHORT_COUNT.text, "pairs")
+TOKENS: Final = Resource("tokens", "source + target tokens", units.SHORT_COUNT.text, "tokens")
+WALL: Final = Resource("wall_s", "wall clock", units.DURATION.text)
+MACHINES: Final = Resource("machine_s", "machine time", units.DURATION.text, "of machines")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Course:
     facts: Facts
     readings: tuple[Reading, ...]
 
-    def losses(self, budget: Budget) -> list[tuple[float, float]]:
+    def losses(self, budget: Resource) -> list[tuple[float, float]]:
         """Every validation that measured both, as (amount used, dev loss)."""
         return [
             (one.used[budget.key], one.dev_loss)
@@ -63,7 +63,7 @@ class Course:
             if one.dev_loss is not None and budget.key in one.used
         ]
 
-    def bleus(self, budget: Budget) -> list[tuple[float, Reading]]:
+    def bleus(self, budget: Resource) -> list[tuple[float, Reading]]:
         """Every validation that translated, as (amount used, reading)."""
         return [
             (one.used[budget.key], one)
@@ -76,7 +76,7 @@ class Course:
 class Level:
     """All runs at the same budget: dev loss and BLEU by letter."""
 
-    budget: Budget
+    budget: Resource
     amount: float
     losses: dict[str, float]
     bleus: dict[str, Reading]
@@ -93,17 +93,17 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     """The runs, notes for the reader, and the runs at equal amounts."""
 
     courses: tuple[Course, ...]
-    budgets: tuple[Budget, ...]
+    budgets: tuple[Resource, ...]
     notes: tuple[str, ...]
     levels: tuple[Level, ...]
     target: Target | None
 
 
-def compare(runs: Sequence[Facts]) -> Comparison:
+def compare(runs: Sequence[Facts]) -> RunComparison:
     """The comparison of two to eight runs, in the order given."""
     courses = tuple(
         Course(letter, facts, tuple(_readings(facts)))
@@ -117,10 +117,10 @@ def compare(runs: Sequence[Facts]) -> Comparison:
         if (level := _level(courses, budget, same_loss=same_loss)) is not None
     )
     target = _target(courses, budgets) if same_loss else None
-    return Comparison(courses, budgets, tuple(notes), levels, target)
+    return RunComparison(courses, budgets, tuple(notes), levels, target)
 
 
-def totals(course: Course, budgets: Sequence[Budget]) -> Iterator[tuple[str, str]]:
+def totals(course: Course, budgets: Sequence[Resource]) -> Iterator[tuple[str, str]]:
     """The amounts that one run used and the scores that it reached, as (name, value)."""
     facts, tokens = course.facts, measures.tokens(course.facts)
     yield "steps", units.COUNT.text(facts.last_step)
@@ -139,12 +139,12 @@ def totals(course: Course, budgets: Sequence[Budget]) -> Iterator[tuple[str, str
         yield f"BLEU on {label}", score.bleu_text
 
 
-def _money(runs: Sequence[Facts]) -> Iterator[Budget]:
+def _money(runs: Sequence[Facts]) -> Iterator[Resource]:
     """Money is a budget if the price of every life of every run is known, in one currency."""
     currencies = {only_currency(facts) for facts in runs}
     (currency, *others) = currencies
     if currency is not None and not others:
-        yield Budget("money", "money", partial(units.money, currency=currency))
+        yield Resource("money", "money", partial(units.money, currency=currency))
 
 
 def _readings(facts: Facts) -> Iterator[Reading]:
@@ -222,7 +222,7 @@ def _comparable(courses: Sequence[Course]) -> tuple[bool, list[str]]:
     return len(texts) <= 1 and len(models) <= 1, notes
 
 
-def _level(courses: Sequence[Course], budget: Budget, *, same_loss: bool) -> Level | None:
+def _level(courses: Sequence[Course], budget: Resource, *, same_loss: bool) -> Level | None:
     """All runs at the largest amount that each of them has used."""
     ends = [course.losses(budget)[-1][0] for course in courses if course.losses(budget)]
     if len(ends) < len(courses) or min(ends) <= 0:
@@ -281,7 +281,7 @@ def _around(points: Sequence[tuple[float, float]], amount: float) -> tuple[float
     return tuple(loss for _, loss in points[max(place - 1, 0) : place + 1])
 
 
-def _target(courses: Sequence[Course], budgets: Sequence[Budget]) -> Target | None:
+def _target(courses: Sequence[Course], budgets: Sequence[Resource]) -> Target | None:
     """The lowest loss that every run reached, and the resources each had used by then."""
     lowest = [min((loss for _, loss in c.losses(WALL)), default=None) for c in courses]
     known = [loss for loss in lowest if loss is not None]

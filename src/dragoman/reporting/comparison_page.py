@@ -13,8 +13,8 @@ from dragoman.reporting.comparison import (
     MACHINES,
     TOKENS,
     WALL,
-    Budget,
-    Comparison,
+    Resource,
+    RunComparison,
     totals,
 )
 from dragoman.reporting.cost import HOUR_S, only_currency
@@ -29,7 +29,7 @@ Table = list[list[str]]
 T = TypeVar("T")
 
 
-def write_comparison(found: Comparison, directory: Path) -> list[Path]:
+def write_comparison(found: RunComparison, directory: Path) -> list[Path]:
     """Write comparison.html, .md and .json; returns their paths.
 
     Raises MachineError if the directory cannot be written.
@@ -42,7 +42,7 @@ def write_comparison(found: Comparison, directory: Path) -> list[Path]:
     return write_files(directory, texts)
 
 
-def _sections(found: Comparison) -> Iterator[tuple[str, str, Table]]:
+def _sections(found: RunComparison) -> Iterator[tuple[str, str, Table]]:
     """Each table as (heading, text, rows with a heading row)."""
     letters = [course.letter for course in found.courses]
     columns = [dict(totals(course, found.budgets)) for course in found.courses]
@@ -65,7 +65,7 @@ def _sections(found: Comparison) -> Iterator[tuple[str, str, Table]]:
     yield from _target(found, letters)
 
 
-def _target(found: Comparison, letters: Sequence[str]) -> Iterator[tuple[str, str, Table]]:
+def _target(found: RunComparison, letters: Sequence[str]) -> Iterator[tuple[str, str, Table]]:
     if found.target is None:
         return
     used = found.target.used
@@ -78,7 +78,7 @@ def _target(found: Comparison, letters: Sequence[str]) -> Iterator[tuple[str, st
     yield f"What it took to a dev loss of {loss}", says, [["", *letters], *rows]
 
 
-def _amount(budget: Budget, amount: float) -> str:
+def _amount(budget: Resource, amount: float) -> str:
     return f"{budget.text(amount)} {budget.unit}".strip()
 
 
@@ -86,7 +86,7 @@ def _or_dash(value: T | None, text: Callable[[T], str]) -> str:
     return "-" if value is None else text(value)
 
 
-def _html(found: Comparison) -> str:
+def _html(found: RunComparison) -> str:
     names = values((course.letter, course.facts.name) for course in found.courses)
     body = [f"<header><h1>Comparison</h1>{names}</header>"]
     body.append(problems("Before you compare", found.notes))
@@ -109,7 +109,7 @@ def _table(rows: Table) -> Iterator[str]:
     yield "</table>"
 
 
-def _axes(found: Comparison) -> Iterator[tuple[Budget, Axis, float]]:
+def _axes(found: RunComparison) -> Iterator[tuple[Resource, Axis, float]]:
     """For each plot the budget, the x axis, and the amount of the budget that is 1 on that axis."""
     yield TOKENS, _TOKENS, 1.0
     for budget in (WALL, MACHINES):
@@ -122,7 +122,7 @@ def _axes(found: Comparison) -> Iterator[tuple[Budget, Axis, float]]:
             yield budget, Axis(f"money, {currency}", "{:.3g}".format), 1.0
 
 
-def _plots(found: Comparison) -> Iterator[LinePlot]:
+def _plots(found: RunComparison) -> Iterator[LinePlot]:
     for budget, axis, scale in _axes(found):
         series = []
         for course in found.courses:
@@ -137,7 +137,7 @@ def _plots(found: Comparison) -> Iterator[LinePlot]:
     yield LinePlot(series, _TOKENS, BLEU)
 
 
-def _markdown(found: Comparison) -> Iterator[str]:
+def _markdown(found: RunComparison) -> Iterator[str]:
     yield "# Comparison"
     yield ""
     yield from (f"- {course.letter}: {cell(course.facts.name)}" for course in found.courses)
@@ -154,7 +154,7 @@ def _markdown(found: Comparison) -> Iterator[str]:
                 yield "|---" * len(row) + "|"
 
 
-def as_json(found: Comparison) -> str:
+def as_json(found: RunComparison) -> str:
     """The comparison for programs: amounts in base units."""
     values = {
         "runs": [

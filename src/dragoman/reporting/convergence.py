@@ -15,12 +15,12 @@ from dragoman.recipe.recipe import Recipe
 from dragoman.reporting import measures
 from dragoman.reporting.cost import cost_text
 from dragoman.reporting.facts import (
-    Compared,
-    ComparedGroup,
-    ComparedSentence,
-    DirectionScore,
     Facts,
-    Validation,
+    RecordedComparison,
+    RecordedDirection,
+    RecordedGroup,
+    RecordedSentence,
+    RecordedValidation,
 )
 from dragoman.reporting.spells import moment
 from dragoman.reporting.trend import Trend, fit_curve, trend
@@ -106,7 +106,7 @@ _STRETCH_WORDS = "10% more steps "
 T = TypeVar("T")
 
 
-def losses(facts: Facts) -> list[tuple[Validation, float]]:
+def losses(facts: Facts) -> list[tuple[RecordedValidation, float]]:
     """Validations that have a dev loss, without the one before the first step."""
     return [
         (one, one.dev_loss)
@@ -115,7 +115,7 @@ def losses(facts: Facts) -> list[tuple[Validation, float]]:
     ]
 
 
-def best_loss(seen: Sequence[tuple[Validation, float]]) -> tuple[Validation, float]:
+def best_loss(seen: Sequence[tuple[RecordedValidation, float]]) -> tuple[RecordedValidation, float]:
     """The validation with the lowest of some dev losses; the first of equal ones."""
     return min(seen, key=lambda pair: pair[1])
 
@@ -189,7 +189,7 @@ def _stages(facts: Facts) -> tuple[Sequence[int], int]:
     return starts, max((one.step for one, _ in losses(facts)), default=0)
 
 
-def start_if_trained(facts: Facts) -> Validation | None:
+def start_if_trained(facts: Facts) -> RecordedValidation | None:
     """The validation before the first step, if the run began with a model that had learnt."""
     start = next((one for one in facts.validations if one.step == 0), None)
     uniform = uniform_loss(facts)
@@ -260,18 +260,18 @@ def translates(facts: Facts) -> bool | None:
     return max(surely) >= TRANSLATES if surely else None
 
 
-def _bleu_bounds(one: Validation, bleu: float) -> tuple[float, float]:
+def _bleu_bounds(one: RecordedValidation, bleu: float) -> tuple[float, float]:
     """The ends of its confidence interval; BLEU itself if they were not recorded."""
     low, high = one.bleu_low, one.bleu_high
     return min(bleu, bleu if low is None else low), max(bleu, bleu if high is None else high)
 
 
-def scored(facts: Facts) -> list[tuple[Validation, float]]:
+def scored(facts: Facts) -> list[tuple[RecordedValidation, float]]:
     """Validations that have BLEU, without the one before the first step."""
     return [(one, one.bleu) for one in facts.validations if one.step > 0 and one.bleu is not None]
 
 
-def best_bleu(facts: Facts) -> tuple[Validation, float] | None:
+def best_bleu(facts: Facts) -> tuple[RecordedValidation, float] | None:
     """The validation with the best BLEU; the first of equal ones."""
     return max(scored(facts), key=lambda pair: pair[1], default=None)
 
@@ -762,7 +762,7 @@ def _trend_evidence(facts: Facts, found: Trend | None) -> Iterator[Evidence]:
 
 def _direction_evidence(facts: Facts) -> Iterator[Evidence]:
     """The last BLEU of every direction on the dev set, then on each test set."""
-    last: dict[tuple[str, str, str], DirectionScore] = {}
+    last: dict[tuple[str, str, str], RecordedDirection] = {}
     for one in facts.direction_scores:
         last[one.text, one.source, one.target] = one
     for one in sorted(last.values(), key=lambda one: one.text != "valid"):
@@ -779,14 +779,14 @@ def _comparison_evidence(facts: Facts) -> Iterator[Evidence]:
 
     Groups and sentences are written after all scores of their comparison.
     """
-    last: dict[tuple[str, str], dict[str, Compared]] = {}
+    last: dict[tuple[str, str], dict[str, RecordedComparison]] = {}
     for one in facts.comparisons:
         by_metric = last.setdefault((one.other, one.name), {})
         if one.metric in by_metric:  # a later comparison has begun
             by_metric.clear()
         by_metric[one.metric] = one
-    groups: dict[tuple[str, str], list[ComparedGroup]] = {}
-    sentences: dict[tuple[str, str], list[ComparedSentence]] = {}
+    groups: dict[tuple[str, str], list[RecordedGroup]] = {}
+    sentences: dict[tuple[str, str], list[RecordedSentence]] = {}
     for group in facts.compared_groups:
         groups.setdefault((group.other, group.name), []).append(group)
     for sentence in facts.compared_sentences:

@@ -16,7 +16,14 @@ from dragoman.base.printable import first_of
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe
 from dragoman.reporting.imported import ImportedRun
-from dragoman.telemetry.events import DeviceMeasured, LinkChanged, NetworkSampled
+from dragoman.telemetry.events import (
+    Compared,
+    ComparedGroup,
+    ComparedSentence,
+    DeviceMeasured,
+    LinkChanged,
+    NetworkSampled,
+)
 from dragoman.telemetry.host import HourlyPrice
 from dragoman.telemetry.session import Session
 from dragoman.training.pace import Budget
@@ -156,7 +163,7 @@ class Bleu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Validation(Bleu):
+class RecordedValidation(Bleu):
     """One validation, as in the validated event."""
 
     step: int
@@ -194,7 +201,7 @@ class TestScore(Bleu):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DirectionScore(Bleu):
+class RecordedDirection(Bleu):
     """One direction of a validation or of a test set, of a model of several languages."""
 
     text: str
@@ -204,53 +211,22 @@ class DirectionScore(Bleu):
     step: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
-    """A model of the run beside another on a test set, by one metric, as in the compared event."""
+class RecordedComparison(Compared):
+    """A model of the run beside another on a test set, by one metric, and when."""
 
     time: float
-    name: str
-    other: str
-    metric: str
-    pairs: int | None
-    value: float
-    other_value: float
-    p_bootstrap: float
-    p_randomisation: float
-    better: str
-    ahead: int | None
-    behind: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedGroup:
-    """Scores of both models on a part of the test set, as in the compared_group event."""
+class RecordedGroup(ComparedGroup):
+    """Scores of both models on a part of the test set, and when."""
 
     time: float
-    name: str
-    other: str
-    by: str
-    group: str
-    size: int
-    value: float
-    other_value: float
-    counted_pairs: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedSentence:
-    """A sentence in which one model is ahead the most, as in the compared_sentence event."""
+class RecordedSentence(ComparedSentence):
+    """A sentence in which one model is ahead the most, and when."""
 
     time: float
-    name: str
-    other: str
-    line: int
-    source: str
-    reference: str
-    translation: str
-    other_translation: str
-    chrf: float
-    other_chrf: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,7 +314,7 @@ class Traffic(NetworkSampled):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class MachineUse:
     """Means over the samples of one host while training."""
 
     host: str
@@ -358,7 +334,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class RecordedLink:
     """A link's measured capacity in one direction."""
 
     host: str
@@ -366,14 +342,14 @@ class Link:
     interface: str = ""
 
 
-class Device(DeviceMeasured):
+class RecordedDevice(DeviceMeasured):
     """The speed of one device alone."""
 
     host: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
+class RecordedAlert:
     """A message of the run to people; severity is info, warning or error."""
 
     time: float
@@ -444,28 +420,28 @@ class Facts:
     exit: Session | None = None
     """How the training command ended; None if it still trains, or if its end is not known."""
     ranks: tuple[Rank, ...] = ()
-    validations: tuple[Validation, ...] = ()
-    lost_validations: tuple[Validation, ...] = ()
+    validations: tuple[RecordedValidation, ...] = ()
+    lost_validations: tuple[RecordedValidation, ...] = ()
     """Those after the checkpoint from which a run went on."""
     test_scores: tuple[TestScore, ...] = ()
-    direction_scores: tuple[DirectionScore, ...] = ()
-    comparisons: tuple[Compared, ...] = ()
-    compared_groups: tuple[ComparedGroup, ...] = ()
-    compared_sentences: tuple[ComparedSentence, ...] = ()
+    direction_scores: tuple[RecordedDirection, ...] = ()
+    comparisons: tuple[RecordedComparison, ...] = ()
+    compared_groups: tuple[RecordedGroup, ...] = ()
+    compared_sentences: tuple[RecordedSentence, ...] = ()
     checkpoints: tuple[CheckpointWrite, ...] = ()
     checkpoint_files: tuple[CheckpointFile, ...] = ()
     prepare_s: float | None = None
     environment: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
-    alerts: tuple[Alert, ...] = ()
+    alerts: tuple[RecordedAlert, ...] = ()
     pauses: tuple[Pause, ...] = ()
     """The times of intervals do not include them."""
     gpus: tuple[Gpu, ...] = ()
     traffic: tuple[Traffic, ...] = ()
-    machines: tuple[Machine, ...] = ()
-    links: tuple[Link, ...] = ()
+    machines: tuple[MachineUse, ...] = ()
+    links: tuple[RecordedLink, ...] = ()
     link_changes: tuple[LinkChanged, ...] = ()
     chosen: Chosen | None = None
-    devices: tuple[Device, ...] = ()
+    devices: tuple[RecordedDevice, ...] = ()
     manifest: Manifest | None = None
     recipe: Recipe | None = None
     imported: ImportedRun | None = None

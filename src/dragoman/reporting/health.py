@@ -38,7 +38,7 @@ from dragoman.reporting.convergence import (
     training_loss_since,
     uniform_loss,
 )
-from dragoman.reporting.facts import Facts, Machine, Rank, total
+from dragoman.reporting.facts import Facts, MachineUse, Rank, total
 from dragoman.reporting.pauses import pauses
 from dragoman.reporting.speed import THROTTLED
 from dragoman.reporting.spells import clock, moment, spells, when
@@ -207,7 +207,7 @@ def _faulty_interfaces(facts: Facts) -> Iterator[str]:
             yield f"{one.interface} of {one.host} ({one.errors} errors, {changes}{since})"
 
 
-def _disks(facts: Facts) -> list[tuple[float, Machine]]:
+def _disks(facts: Facts) -> list[tuple[float, MachineUse]]:
     """The last checkpoint as a share of the free space of each disk, the fullest disk first.
 
     Only disks to which checkpoints are written: that of the first rank, and all if each rank saves

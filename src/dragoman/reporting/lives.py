@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from dragoman.base import units
 from dragoman.reporting import facts
-from dragoman.reporting.facts import Facts, Link, Rank, Segment
+from dragoman.reporting.facts import Facts, Rank, RecordedLink, Segment
 from dragoman.reporting.measures import capacity_bytes_per_s, link_after
 from dragoman.reporting.rank_file import Home, RankFile
 from dragoman.reporting.sampling import Samples
@@ -260,7 +260,7 @@ def _places_of(life: Facts) -> dict[int, str]:
     return {rank.rank: rank.host for rank in life.ranks}
 
 
-def _links_at_end(life: Facts) -> tuple[Link, ...]:
+def _links_at_end(life: Facts) -> tuple[RecordedLink, ...]:
     """The rates of the links when a life ended."""
     if not life.link_changes:
         return life.links

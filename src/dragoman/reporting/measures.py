@@ -12,10 +12,10 @@ from dragoman.reporting.facts import (
     Facts,
     Gpu,
     Interval,
-    Link,
-    Machine,
+    MachineUse,
     Rank,
-    Validation,
+    RecordedLink,
+    RecordedValidation,
     summed,
     total,
 )
@@ -40,7 +40,7 @@ def steady(intervals: Sequence[T]) -> Sequence[T]:
 
 
 def points(
-    records: Sequence[Interval] | Sequence[Validation], name: str
+    records: Sequence[Interval] | Sequence[RecordedValidation], name: str
 ) -> list[tuple[int, float]]:
     """Every record that measured a field, as (step, value)."""
     found = ((one.step, getattr(one, name)) for one in records)
@@ -233,9 +233,9 @@ def capacity_bytes_per_s(facts: Facts) -> float | None:
     return min((link.bytes_per_s for link in facts.links if link.bytes_per_s > 0), default=None)
 
 
-def link_after(change: LinkChanged, host: str) -> Link:
+def link_after(change: LinkChanged, host: str) -> RecordedLink:
     """The link as measured after the change."""
-    return Link(host=host, bytes_per_s=change.now_bytes_per_s)
+    return RecordedLink(host=host, bytes_per_s=change.now_bytes_per_s)
 
 
 def periods(facts: Facts) -> list[tuple[LinkChanged | None, Facts]]:
@@ -267,7 +267,7 @@ def periods(facts: Facts) -> list[tuple[LinkChanged | None, Facts]]:
     return found
 
 
-def is_sampled_throughout(facts: Facts, sampled: Gpu | Machine) -> bool:
+def is_sampled_throughout(facts: Facts, sampled: Gpu | MachineUse) -> bool:
     """Whether samples cover nine tenths of the time in which their host took part in the run.
 
     Another rank may have sampled the same host in another life.
@@ -277,7 +277,7 @@ def is_sampled_throughout(facts: Facts, sampled: Gpu | Machine) -> bool:
         for life in facts.segments
         if sampled.host in facts.hosts_of(life)
     )
-    known: tuple[Gpu | Machine, ...] = facts.machines
+    known: tuple[Gpu | MachineUse, ...] = facts.machines
     if isinstance(sampled, Gpu):
         known = tuple(one for one in facts.gpus if one.gpu == sampled.gpu)
     sampled_s = sum(one.seconds_s for one in known if one.host == sampled.host)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from dragoman.base import units
-from dragoman.reporting.facts import Facts, Interval, Pause, Rank, Segment, Validation
+from dragoman.reporting.facts import Facts, Interval, Pause, Rank, RecordedValidation, Segment
 from dragoman.reporting.spells import clock
 from dragoman.reporting.verdict import Evidence, Verdict, evidence, named
 from dragoman.telemetry.events import OUTSIDE_STEPS, PHASE_FIELDS
@@ -60,8 +60,8 @@ def without_pauses(ranks: Sequence[Rank], pauses: Sequence[Pause]) -> tuple[Rank
 
 
 def validations_without(
-    validations: Sequence[Validation], pauses: Sequence[Pause], lives: Sequence[Segment]
-) -> tuple[Validation, ...]:
+    validations: Sequence[RecordedValidation], pauses: Sequence[Pause], lives: Sequence[Segment]
+) -> tuple[RecordedValidation, ...]:
     """Validations that do not count the pauses: all ranks share them, so each waits for all.
 
     The time is taken from the loss or the decoding, whichever is longer. lives: those of the rank
@@ -78,7 +78,7 @@ def validations_without(
     return tuple(changed)
 
 
-def _shorter(validation: Validation, seconds_s: float) -> Validation:
+def _shorter(validation: RecordedValidation, seconds_s: float) -> RecordedValidation:
     loss_s, decode_s = validation.loss_s, validation.decode_s
     if loss_s is not None and loss_s > (decode_s or 0.0):
         return replace(validation, loss_s=max(loss_s - seconds_s, 0.0))

@@ -93,9 +93,9 @@ class Home:
     """
 
     boot: float | None = None
-    links: list[facts.Link] = field(default_factory=list)
+    links: list[facts.RecordedLink] = field(default_factory=list)
     link_changes: list[events.LinkChanged] = field(default_factory=list)
-    devices: list[facts.Device] = field(default_factory=list)
+    devices: list[facts.RecordedDevice] = field(default_factory=list)
     samples: Samples = field(default_factory=Samples)
 
 
@@ -115,18 +115,18 @@ class RankFile:
     """One for each segment."""
     intervals: list[facts.Interval] = field(default_factory=list)
     repeated: list[facts.Interval] = field(default_factory=list)
-    validations: list[facts.Validation] = field(default_factory=list)
-    lost_validations: list[facts.Validation] = field(default_factory=list)
+    validations: list[facts.RecordedValidation] = field(default_factory=list)
+    lost_validations: list[facts.RecordedValidation] = field(default_factory=list)
     test_scores: list[facts.TestScore] = field(default_factory=list)
-    direction_scores: list[facts.DirectionScore] = field(default_factory=list)
-    comparisons: list[facts.Compared] = field(default_factory=list)
-    compared_groups: list[facts.ComparedGroup] = field(default_factory=list)
-    compared_sentences: list[facts.ComparedSentence] = field(default_factory=list)
+    direction_scores: list[facts.RecordedDirection] = field(default_factory=list)
+    comparisons: list[facts.RecordedComparison] = field(default_factory=list)
+    compared_groups: list[facts.RecordedGroup] = field(default_factory=list)
+    compared_sentences: list[facts.RecordedSentence] = field(default_factory=list)
     checkpoints: list[facts.CheckpointWrite] = field(default_factory=list)
     chosen: list[facts.Chosen] = field(default_factory=list)
     lengths: list[tuple[int, int]] = field(default_factory=list)
     """The fitted length of a run with a budget: from which step on, and the number of steps."""
-    alerts: list[facts.Alert] = field(default_factory=list)
+    alerts: list[facts.RecordedAlert] = field(default_factory=list)
     pauses: list[facts.Pause] = field(default_factory=list)
     samples: Samples = field(default_factory=Samples)
     """Those of all lives; each home has its own."""
@@ -351,7 +351,7 @@ class RankFile:
         """The measurements of `auto` before it chose, which is before its life begins."""
         rate = number(event.payload.get("link_bytes_per_s"))
         if rate is not None:
-            self._next.links.append(facts.Link(host=event.host, bytes_per_s=rate))
+            self._next.links.append(facts.RecordedLink(host=event.host, bytes_per_s=rate))
         self._keep(facts.Chosen, self.chosen, event, moment)
 
     def _imported_run(self, event: Event, _moment: float) -> None:
@@ -389,22 +389,22 @@ _READERS: dict[str, _Reader] = {
     events.RunFinished.kind: RankFile._run_finished,
     events.LengthFitted.kind: RankFile._length_fitted,
     events.TrainInterval.kind: RankFile._train_interval,
-    events.Validated.kind: _kept(facts.Validation, lambda file: file.validations),
+    events.Validated.kind: _kept(facts.RecordedValidation, lambda file: file.validations),
     TestScored.kind: _kept(facts.TestScore, lambda file: file.test_scores),
-    events.DirectionScored.kind: _kept(facts.DirectionScore, lambda file: file.direction_scores),
-    events.Compared.kind: _kept(facts.Compared, lambda file: file.comparisons),
-    events.ComparedGroup.kind: _kept(facts.ComparedGroup, lambda file: file.compared_groups),
+    events.DirectionScored.kind: _kept(facts.RecordedDirection, lambda file: file.direction_scores),
+    events.Compared.kind: _kept(facts.RecordedComparison, lambda file: file.comparisons),
+    events.ComparedGroup.kind: _kept(facts.RecordedGroup, lambda file: file.compared_groups),
     events.ComparedSentence.kind: _kept(
-        facts.ComparedSentence, lambda file: file.compared_sentences
+        facts.RecordedSentence, lambda file: file.compared_sentences
     ),
     events.CheckpointWritten.kind: _kept(facts.CheckpointWrite, lambda file: file.checkpoints),
     events.Environment.kind: RankFile._environment,
-    events.Alert.kind: _kept(facts.Alert, lambda file: file.alerts),
+    events.Alert.kind: _kept(facts.RecordedAlert, lambda file: file.alerts),
     events.RankPaused.kind: RankFile._rank_paused,
     events.CorpusStage.kind: RankFile._corpus_stage,
-    events.LinkMeasured.kind: _kept(facts.Link, lambda file: file._home.links),
+    events.LinkMeasured.kind: _kept(facts.RecordedLink, lambda file: file._home.links),
     events.LinkChanged.kind: _kept(events.LinkChanged, lambda file: file._home.link_changes),
-    events.DeviceMeasured.kind: _kept(facts.Device, lambda file: file._home.devices),
+    events.DeviceMeasured.kind: _kept(facts.RecordedDevice, lambda file: file._home.devices),
     events.GpuSampled.kind: RankFile._sample,
     events.NetworkSampled.kind: RankFile._sample,
     events.HostSampled.kind: RankFile._sample,

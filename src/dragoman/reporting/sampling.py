@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
-from dragoman.reporting.facts import Gpu, Machine, Spell, Traffic
+from dragoman.reporting.facts import Gpu, MachineUse, Spell, Traffic
 from dragoman.telemetry.events import (
     POWER_CAP,
     Event,
@@ -245,11 +245,13 @@ class Samples:
                 **{name: int(sums.of[name].sum) for name in _COUNTERS},
             )
 
-    def machines(self, names: Mapping[str, str], ahead_s: Mapping[str, float]) -> Iterator[Machine]:
+    def machines(
+        self, names: Mapping[str, str], ahead_s: Mapping[str, float]
+    ) -> Iterator[MachineUse]:
         """Each host's means."""
         for host, _, sums in self._of(HostSampled.kind, names):
             memory, limit = sums.of["memory_used_bytes"].mean, sums.of["memory_limit_bytes"].last
-            yield Machine(
+            yield MachineUse(
                 host=host,
                 seconds_s=sums.seconds_s,
                 cpu_share=sums.of["cpu_share"].mean,

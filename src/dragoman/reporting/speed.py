@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from dragoman.base import units
 from dragoman.reporting import measures
-from dragoman.reporting.facts import Facts, Gpu, Machine, Spell
+from dragoman.reporting.facts import Facts, Gpu, MachineUse, Spell
 from dragoman.reporting.lives import evidence_by_life, judged_by_life
 from dragoman.reporting.network import is_network
 from dragoman.reporting.sampling import FULL_HOST, LOW_POWER, MOST_OTHERS
@@ -257,7 +257,7 @@ def _scaling(facts: Facts) -> Evidence:
     return evidence(name, units.SHARE, found, _IMPOSSIBLE if found > _MOST_SCALING else worth)
 
 
-def _machine_text(machine: Machine) -> str:
+def _machine_text(machine: MachineUse) -> str:
     busy, used = (units.SHARE.told(value) for value in (machine.cpu_share, machine.memory_share))
     others = machine.others_cpu_share
     part = "" if others is None else f" ({units.SHARE.text(others)} by others)"

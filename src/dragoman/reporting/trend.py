@@ -54,7 +54,7 @@ def student_95(freedom: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class FittedCurve:
     """floor + height x step^-power, fitted to a falling loss (Hestness et al. 2017)."""
 
     floor: float
@@ -66,12 +66,12 @@ class Curve:
         return float(self.floor + self.height * step**-self.power)
 
 
-def fit_curve(steps: Sequence[float], losses: Sequence[float]) -> Curve | None:
+def fit_curve(steps: Sequence[float], losses: Sequence[float]) -> FittedCurve | None:
     """The curve of least squared error; None below four points or if nothing falls."""
     if len(steps) < 4:
         return None
     x, y = np.asarray(steps, dtype=float), np.asarray(losses, dtype=float)
-    best: tuple[float, Curve] | None = None
+    best: tuple[float, FittedCurve] | None = None
     for power in np.geomspace(0.05, 3.0, 60):
         shape = x**-power
         design = np.stack([np.ones_like(shape), shape], axis=1)
@@ -80,7 +80,7 @@ def fit_curve(steps: Sequence[float], losses: Sequence[float]) -> Curve | None:
             continue
         error = float(((design @ [floor, height] - y) ** 2).sum())
         if best is None or error < best[0]:
-            best = (error, Curve(float(floor), float(height), float(power)))
+            best = (error, FittedCurve(float(floor), float(height), float(power)))
     return best[1] if best else None
 
 

@@ -38,7 +38,7 @@ _LONGEST_ADAM_PERIOD: Final = 8
 point between 6 and 32 was not measured."""
 
 
-class Chosen(NamedTuple):
+class ChosenStrategy(NamedTuple):
     """The section of the recipe with the choice in it, and seconds of a step by the plan."""
 
     config: DistributedConfig
@@ -54,13 +54,13 @@ def choose_strategy(
     *,
     world: World,
     events: EventWriter,
-) -> Chosen:
+) -> ChosenStrategy:
     """Choose a strategy for a recipe on these ranks; every rank calls it and gets the same one.
 
     updates: the first ones of the run; the model is not changed by them.
     """
     if world.world_size == 1:
-        return Chosen(recipe.distributed.model_copy(update={"strategy": "sync"}), None)
+        return ChosenStrategy(recipe.distributed.model_copy(update={"strategy": "sync"}), None)
     topology = find_topology(world)
     compute_s, tokens = measure_compute(recipe, model, updates, world=world)
     rate = measure_link(world, topology)
@@ -89,7 +89,9 @@ def choose_strategy(
             events.write(alert, step=0)
         events.write(_told(choice, rate, max_steps=recipe.train.max_steps), step=0)
     link_bytes_per_s = rate.bytes_per_s if topology.num_hosts > 1 else None
-    return Chosen(resolved(recipe.distributed, choice), choice.prediction.step_s, link_bytes_per_s)
+    return ChosenStrategy(
+        resolved(recipe.distributed, choice), choice.prediction.step_s, link_bytes_per_s
+    )
 
 
 def measure_compute(

@@ -38,10 +38,10 @@ from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run import run as steps
 from dragoman.run.choose import (
-    Candidate,
     Choice,
-    Machine,
+    SizeCandidate,
     TextFacts,
+    TrainingMachine,
     after_pilots,
     at_other_budget,
     choose,
@@ -147,8 +147,8 @@ class BudgetPlan:
     text: TextFacts
     choice: Choice
     training_s: float
-    half: tuple[Candidate, Expected]
-    twice: tuple[Candidate, Expected]
+    half: tuple[SizeCandidate, Expected]
+    twice: tuple[SizeCandidate, Expected]
     place: Place
     by_hand: frozenset[str]
     start_s: float
@@ -367,7 +367,7 @@ def _starts(place: Place) -> int:
 
 def half_and_twice(
     choice: Choice, text: TextFacts, law: Law, *, training_s: float, seconds_s: float
-) -> tuple[tuple[Candidate, Expected], tuple[Candidate, Expected]]:
+) -> tuple[tuple[SizeCandidate, Expected], tuple[SizeCandidate, Expected]]:
     """The choices for half and for twice a budget: preparation and export take as long in each."""
     more_s = (AIM - _OUTSIDE_SHARE) * seconds_s
     return (
@@ -376,7 +376,7 @@ def half_and_twice(
     )
 
 
-def machine_of(place: Place, *, vocab_size: int, budget_s: float) -> Machine:
+def machine_of(place: Place, *, vocab_size: int, budget_s: float) -> TrainingMachine:
     """What `choose` has to know of a place; the steps of each model are timed for a small share of
     the budget."""
     from dragoman.run.speed import these_hosts, this_machine  # imports torch
@@ -404,7 +404,7 @@ def _with_pilots(
     began = time.monotonic()
     curves: list[Curve] = []
 
-    def train(one: Candidate, seconds_s: float) -> tuple[float, float]:
+    def train(one: SizeCandidate, seconds_s: float) -> tuple[float, float]:
         tell(f"pilot: {one.name}, for {units.DURATION.text(seconds_s)}")
         try:
             curve = _pilot(plan, one, seconds_s, shards, folder)
@@ -443,7 +443,9 @@ def _with_pilots(
     )
 
 
-def _pilot(plan: BudgetPlan, one: Candidate, seconds_s: float, shards: Path, folder: Path) -> Curve:
+def _pilot(
+    plan: BudgetPlan, one: SizeCandidate, seconds_s: float, shards: Path, folder: Path
+) -> Curve:
     """The curve of a candidate that was trained for so many seconds, its schedule included."""
     manifest = Manifest.load(shards)
     recipe = filled(one.recipe, validation_sizes(manifest, plan.seconds_s), by_hand=plan.by_hand)

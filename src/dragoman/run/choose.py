@@ -94,7 +94,7 @@ class TextFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class TrainingMachine:
     """The machine that trains. speed: target tokens a second with a model of this recipe."""
 
     on_gpu: bool
@@ -104,7 +104,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class SizeCandidate:
     """One size, with all that follows from it.
 
     tokens: of the target, that it sees in the time. most_tokens: those of the steps that the recipe
@@ -135,8 +135,8 @@ class Candidate:
 class Choice:
     """All candidates by size, and the chosen one."""
 
-    candidates: tuple[Candidate, ...]
-    best: Candidate
+    candidates: tuple[SizeCandidate, ...]
+    best: SizeCandidate
 
 
 def vocabulary(recipe: Recipe, *, by_hand: frozenset[str]) -> Recipe:
@@ -151,7 +151,7 @@ def choose(
     recipe: Recipe,
     text: TextFacts,
     law: Law,
-    machine: Machine,
+    machine: TrainingMachine,
     *,
     by_hand: frozenset[str],
     training_s: float,
@@ -162,7 +162,7 @@ def choose(
     the memory.
     """
     search = _Search(text, law, machine, by_hand, training_s)
-    found: list[Candidate] = []
+    found: list[SizeCandidate] = []
     for name, sized in _sizes(recipe, by_hand):
         if _is_past_best(found):
             break
@@ -210,7 +210,7 @@ def after_pilots(
     return _judged(found, next(one for one in found if one.name == best), piloted)
 
 
-def _preferred(found: Sequence[tuple[Candidate, Expected]]) -> tuple[Candidate, Expected]:
+def _preferred(found: Sequence[tuple[SizeCandidate, Expected]]) -> tuple[SizeCandidate, Expected]:
     """The smallest to which no larger one is better by enough."""
     best = found[0]
     for one in found[1:]:
@@ -219,7 +219,9 @@ def _preferred(found: Sequence[tuple[Candidate, Expected]]) -> tuple[Candidate, 
     return best
 
 
-def _judged(found: Sequence[Candidate], best: Candidate, piloted: Collection[str] = ()) -> Choice:
+def _judged(
+    found: Sequence[SizeCandidate], best: SizeCandidate, piloted: Collection[str] = ()
+) -> Choice:
     best = replace(best, why_not="")
     others = {one.name: replace(one, why_not=_why_not(one, best, piloted)) for one in found}
     return Choice(tuple((others | {best.name: best}).values()), best)
@@ -227,7 +229,7 @@ def _judged(found: Sequence[Candidate], best: Candidate, piloted: Collection[str
 
 def at_other_budget(
     choice: Choice, text: TextFacts, law: Law, *, training_s: float
-) -> tuple[Candidate, Expected]:
+) -> tuple[SizeCandidate, Expected]:
     """The best candidate if so many seconds are there for training, and its BLEU."""
     expected = [
         (one, _expected(law, text, one.recipe, min(training_s * one.tokens_per_s, one.most_tokens)))
@@ -259,11 +261,11 @@ class _Search:
 
     text: TextFacts
     law: Law
-    machine: Machine
+    machine: TrainingMachine
     by_hand: frozenset[str]
     training_s: float
 
-    def candidate(self, name: str, recipe: Recipe, tokens_per_s: float) -> Candidate:
+    def candidate(self, name: str, recipe: Recipe, tokens_per_s: float) -> SizeCandidate:
         """A model of this size that trains so fast, with all that follows from that."""
         tokens = in_time = tokens_per_s * self.training_s
         while True:
@@ -277,7 +279,7 @@ class _Search:
             if seen >= tokens:
                 break
             tokens = seen  # fewer than thought: the batch becomes smaller, and they with it
-        return Candidate(
+        return SizeCandidate(
             name=name,
             recipe=recipe,
             tokens_per_s=tokens_per_s,
@@ -326,13 +328,13 @@ def _expected(law: Law, text: TextFacts, recipe: Recipe, tokens: float) -> Expec
     return replace(middle, low=few.low, high=many.high)
 
 
-def _is_past_best(found: Sequence[Candidate]) -> bool:
+def _is_past_best(found: Sequence[SizeCandidate]) -> bool:
     """Whether the last two sizes were each worse than the one before: larger ones will be, too."""
     scores = [one.expected.bleu for one in found[-3:]]
     return len(scores) == 3 and scores[0] > scores[1] > scores[2]
 
 
-def _why_not(one: Candidate, best: Candidate, piloted: Collection[str]) -> str:
+def _why_not(one: SizeCandidate, best: SizeCandidate, piloted: Collection[str]) -> str:
     less_bleu = best.expected.bleu - one.expected.bleu
     less = units.SCORE.text(less_bleu)
     is_smaller = inner_weights(one.recipe) < inner_weights(best.recipe)

@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from dragoman.run.choose import Candidate, Choice, TextFacts
+from dragoman.run.choose import Choice, SizeCandidate, TextFacts
 from dragoman.run.curves import inner_weights
 from dragoman.run.expect import LEAST_BLEU, LEAST_ERROR, Law
 
@@ -45,7 +45,7 @@ class Pilots:
     why_not: why they are not worth it; "" if they are.
     """
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[SizeCandidate, ...]
     first_s: float
     gain: float
     price: float
@@ -100,8 +100,8 @@ def decide(
     pilots: Pilots,
     text: TextFacts,
     law: Law,
-    train: Callable[[Candidate, float], tuple[float, float]],
-) -> tuple[Candidate, list[Piloted]]:
+    train: Callable[[SizeCandidate, float], tuple[float, float]],
+) -> tuple[SizeCandidate, list[Piloted]]:
     """Train the pilots, and drop the worst after each round; returns the last, and all of them.
 
     train: a candidate for so many seconds; gives target tokens and the BLEU on the dev text.
@@ -118,7 +118,7 @@ def decide(
         first = left[0]
 
         def score(
-            one: Candidate, first: Candidate = first, of: dict[str, float] = surplus
+            one: SizeCandidate, first: SizeCandidate = first, of: dict[str, float] = surplus
         ) -> float:
             """ln BLEU at full length, with the part of the surplus that is no chance."""
             doubt = _doubt(first, one, text, law) ** 2
@@ -131,7 +131,7 @@ def decide(
     return left[0], made
 
 
-def _bleu(one: Candidate, text: TextFacts, law: Law, tokens: float) -> float:
+def _bleu(one: SizeCandidate, text: TextFacts, law: Law, tokens: float) -> float:
     return law.expect(
         text=text.digest,
         weights=inner_weights(one.recipe),
@@ -140,7 +140,7 @@ def _bleu(one: Candidate, text: TextFacts, law: Law, tokens: float) -> float:
     ).bleu
 
 
-def _doubt(one: Candidate, other: Candidate, text: TextFacts, law: Law) -> float:
+def _doubt(one: SizeCandidate, other: SizeCandidate, text: TextFacts, law: Law) -> float:
     """The error of the difference between two models, in ln BLEU, by the law."""
     powers = [
         np.array(law.powers(inner_weights(two.recipe), two.tokens, text.epoch_tokens))
@@ -150,7 +150,7 @@ def _doubt(one: Candidate, other: Candidate, text: TextFacts, law: Law) -> float
     return law.error * math.sqrt(float(row @ law.spread[:2, :2] @ row))
 
 
-def _gain(best: Candidate, rival: Candidate, text: TextFacts, law: Law) -> float:
+def _gain(best: SizeCandidate, rival: SizeCandidate, text: TextFacts, law: Law) -> float:
     """What knowing the pilots of two models gains on average, in ln BLEU."""
     doubt = _doubt(best, rival, text, law)
     if not doubt:

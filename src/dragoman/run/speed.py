@@ -19,7 +19,7 @@ from dragoman.inference.translation import new_model
 from dragoman.recipe.estimate import TYPICAL_LENGTH
 from dragoman.recipe.recipe import Recipe
 from dragoman.run.auto import measure_compute
-from dragoman.run.choose import Machine
+from dragoman.run.choose import TrainingMachine
 from dragoman.run.worker import batches
 from dragoman.telemetry.host import memory_bytes
 from dragoman.training.step_rate import time_steps
@@ -59,7 +59,7 @@ def measure_training(recipe: Recipe, prepared: Path, *, ranks: int, at_most_s: f
         return Speed(step_s / _beside(world, ranks), tokens)
 
 
-def these_hosts(hosts: Hosts, *, file: str) -> Machine:
+def these_hosts(hosts: Hosts, *, file: str) -> TrainingMachine:
     """The facts of several hosts that `choose` needs, with the speed of a model by `dragoman plan`.
 
     file: as it was given with --hosts. Raises ConfigError if their speed is neither measured by
@@ -80,7 +80,7 @@ def these_hosts(hosts: Hosts, *, file: str) -> Machine:
             ) from error
         return plan.workload.target_tokens_per_step / plan.chosen.prediction.step_s
 
-    return Machine(on_gpu, has_bf16, _UNKNOWN_BYTES, tokens_per_s)
+    return TrainingMachine(on_gpu, has_bf16, _UNKNOWN_BYTES, tokens_per_s)
 
 
 def last_copy_s(recipe: Recipe, *, file: str) -> float:
@@ -90,7 +90,7 @@ def last_copy_s(recipe: Recipe, *, file: str) -> float:
     return plan.workload.num_parameters * _CHECKPOINT_BYTES / plan.cluster.link.bytes_per_s
 
 
-def this_machine(*, ranks: int, vocab_size: int, at_most_s: float) -> Machine:
+def this_machine(*, ranks: int, vocab_size: int, at_most_s: float) -> TrainingMachine:
     """What `choose` has to know of this machine; each model is timed when it asks for it.
 
     at_most_s: for the steps of one model.
@@ -99,7 +99,9 @@ def this_machine(*, ranks: int, vocab_size: int, at_most_s: float) -> Machine:
     on_gpu = torch.cuda.is_available()
     has_bf16 = on_gpu and torch.cuda.get_device_capability() >= (8, 0)
     memory = torch.cuda.mem_get_info()[1] if on_gpu else memory_bytes()
-    return Machine(on_gpu, has_bf16, memory, _timing(ranks, vocab_size, at_most_s, has_bf16))
+    return TrainingMachine(
+        on_gpu, has_bf16, memory, _timing(ranks, vocab_size, at_most_s, has_bf16)
+    )
 
 
 def _timing(

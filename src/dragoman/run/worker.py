@@ -47,7 +47,7 @@ from dragoman.inference.translation import new_model, score_text, trained_with
 from dragoman.model.transformer import Transformer, compile_stacks, compiler_errors_named, freeze
 from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.run.auto import Chosen, choose_strategy
+from dragoman.run.auto import ChosenStrategy, choose_strategy
 from dragoman.telemetry.config import SinksConfig
 from dragoman.telemetry.environment import read_environment, write_environment
 from dragoman.telemetry.events import (
@@ -275,19 +275,19 @@ class _Rank:
 
     def strategy(
         self, model: Transformer, checkpoint: Checkpoint | None, *, has_moved: bool
-    ) -> Chosen:
+    ) -> ChosenStrategy:
         """The strategy of the recipe; for "auto" the one chosen at the start, or now."""
         recipe = self.recipe
         if recipe.distributed.strategy != "auto":
-            return Chosen(recipe.distributed, None)
+            return ChosenStrategy(recipe.distributed, None)
         if checkpoint is not None:
             # Elsewhere the choice stays, but the plan is not theirs.
             planned_step_s = None if has_moved else checkpoint.state.planned_step_s
-            return Chosen(checkpoint.state.sync, planned_step_s)
+            return ChosenStrategy(checkpoint.state.sync, planned_step_s)
         with batches(recipe, self.prepared, 0, self.world) as updates:
             return choose_strategy(recipe, model, updates, world=self.world, events=self.events)
 
-    def first_state(self, chosen: Chosen) -> TrainState:
+    def first_state(self, chosen: ChosenStrategy) -> TrainState:
         """The state before the first step."""
         return TrainState(
             seed=self.recipe.train.seed,

@@ -128,7 +128,7 @@ class DetectResponse(BaseModel):
     languages: list[DetectedLanguage]
 
 
-class Languages(BaseModel):
+class LanguageList(BaseModel):
     """The directions that can be translated. detects: whether a source may be auto if there are
     several."""
 
@@ -343,9 +343,9 @@ def _add_facts(app: FastAPI, models: Models, metrics: Metrics) -> None:
         return [model.description for model in models]
 
     @app.get("/languages", responses=_READING_ERRORS)
-    async def list_languages() -> Languages:
+    async def list_languages() -> LanguageList:
         """The pairs of languages, and whether the source may be detected."""
-        return Languages(pairs=models.all_pairs(), detects=can_detect())
+        return LanguageList(pairs=models.all_pairs(), detects=can_detect())
 
     as_text: dict[int | str, dict[str, Any]] = {
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}}

@@ -46,7 +46,7 @@ _JUDGED_TOGETHER: Final = 50
 """Updates after which their losses are fetched from the device and judged, at the latest."""
 
 
-class Validation(Protocol):
+class ValidationResult(Protocol):
     """The interface of a validation to the loop; evaluate.validate.Validation has it."""
 
     @property
@@ -78,7 +78,7 @@ def fit(
     config: TrainConfig,
     learning_rate: Callable[[int, int], float],
     untrained_loss: float,
-    validate: Callable[[int], Validation],
+    validate: Callable[[int], ValidationResult],
     store: CheckpointStore,
     events: EventWriter,
     pace: Pace | None = None,
@@ -145,7 +145,7 @@ class _Loop:
     config: TrainConfig
     learning_rate: Callable[[int, int], float]
     untrained_loss: float
-    validate: Callable[[int], Validation]
+    validate: Callable[[int], ValidationResult]
     store: CheckpointStore
     events: EventWriter
     signals: StopSignals

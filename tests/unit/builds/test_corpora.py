@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from dragoman.base.errors import ConfigError
-from dragoman.builds.corpora import Corpus, Limits, by_budget, by_hand, monolingual, sized
+from dragoman.builds.corpora import Corpus, CorpusLimits, by_budget, by_hand, monolingual, sized
 from dragoman.corpus.catalogue import Listing
 from mirror import add_three_corpora, corpus_mirror
 
-ROOMY = Limits(pairs=10_000_000, most_pairs=10_000_000, most_bytes=10**9)
+ROOMY = CorpusLimits(pairs=10_000_000, most_pairs=10_000_000, most_bytes=10**9)
 
 
 def corpus(did: str, pairs: int | None, megabytes: float | None = 1.0, ext: str = "zip") -> Corpus:
@@ -26,7 +26,7 @@ def why(found: list[Corpus], did: str) -> str:
     return next(one.why for one in found if one.listing.did == did)
 
 
-def of_budget(corpora: list[Corpus], limits: Limits = ROOMY) -> list[Corpus]:
+def of_budget(corpora: list[Corpus], limits: CorpusLimits = ROOMY) -> list[Corpus]:
     return by_budget(corpora, limits, pair=("en", "de"))
 
 
@@ -37,11 +37,11 @@ def test_what_people_translated_comes_before_what_was_mined() -> None:
         corpus("Tilde-ecb-2017-deu-eng", 400_000),
         corpus("OPUS-wikimatrix-v1-deu-eng", 700_000),
     ]
-    few = Limits(pairs=1_000_000, most_pairs=10_000_000, most_bytes=10**9)
+    few = CorpusLimits(pairs=1_000_000, most_pairs=10_000_000, most_bytes=10**9)
     found = of_budget(corpora, few)
     assert list(chosen(found)) == ["Statmt-europarl-10-deu-eng", "Tilde-ecb-2017-deu-eng"]
     assert "not needed: 1M pairs are seen once" in why(found, "OPUS-ccmatrix-v1-deu-eng")
-    many = Limits(pairs=2_000_000, most_pairs=10_000_000, most_bytes=10**9)
+    many = CorpusLimits(pairs=2_000_000, most_pairs=10_000_000, most_bytes=10**9)
     found = of_budget(corpora, many)
     assert "OPUS-ccmatrix-v1-deu-eng" in chosen(found)
     assert "OPUS-wikimatrix-v1-deu-eng" not in chosen(found)
@@ -67,7 +67,7 @@ def test_of_several_versions_the_newest_whose_size_is_known() -> None:
 
 
 def test_what_does_not_fit_is_left_out_with_its_reason() -> None:
-    limits = Limits(pairs=1_000_000, most_pairs=500_000, most_bytes=30_000_000)
+    limits = CorpusLimits(pairs=1_000_000, most_pairs=500_000, most_bytes=30_000_000)
     found = of_budget(
         [
             corpus("A-large-1-deu-eng", 400_000, 40),

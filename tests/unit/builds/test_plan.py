@@ -10,7 +10,7 @@ import pytest
 from dragoman.base.errors import ConfigError
 from dragoman.builds.plan import BuildPlan, PlannedCorpus, PlannedStage, parse_pair, read_plan
 from dragoman.builds.report import rows
-from dragoman.builds.stages import Clock, OverError, Stage, Stages, forget_clock, read_stage
+from dragoman.builds.stages import BuildStage, Clock, OverError, Stages, forget_clock, read_stage
 from dragoman.telemetry.host import HourlyPrice
 
 
@@ -68,7 +68,7 @@ def test_a_stage_is_done_once_and_gets_its_share_of_what_is_left(tmp_path: Path)
     stages = Stages(tmp_path, plan(), clock, lambda stage: ended.append(stage.name))
     calls: list[float] = []
 
-    def work(stage: Stage) -> dict[str, int]:
+    def work(stage: BuildStage) -> dict[str, int]:
         calls.append(stage.seconds_s)
         return {"found": 1}
 
@@ -88,10 +88,10 @@ def test_a_stage_that_was_killed_keeps_its_time_unless_it_has_nothing_to_show(
 ) -> None:
     stages = Stages(tmp_path, plan(), Clock(time.time(), 100.0), lambda _: None)
 
-    def killed(_: Stage) -> dict[str, int]:
+    def killed(_: BuildStage) -> dict[str, int]:
         raise KeyboardInterrupt
 
-    def seen(stage: Stage) -> dict[str, float]:
+    def seen(stage: BuildStage) -> dict[str, float]:
         return {"started": stage.started}
 
     with pytest.raises(KeyboardInterrupt):
@@ -111,10 +111,10 @@ def test_a_stage_that_was_killed_keeps_its_time_unless_it_has_nothing_to_show(
 
 
 def test_a_stage_that_was_too_short_gets_the_time_of_the_next_budget(tmp_path: Path) -> None:
-    def too_short(_: Stage) -> dict[str, int]:
+    def too_short(_: BuildStage) -> dict[str, int]:
         raise KeyboardInterrupt
 
-    def seen(stage: Stage) -> dict[str, float]:
+    def seen(stage: BuildStage) -> dict[str, float]:
         return {"seconds_s": stage.seconds_s}
 
     short = Stages(tmp_path, plan(), Clock.of(tmp_path, 100.0, began=time.time()), lambda _: None)
@@ -135,9 +135,9 @@ def test_no_stage_begins_after_the_budget(tmp_path: Path) -> None:
 
 
 def test_the_table_says_what_a_stage_cost_and_gained() -> None:
-    def done(name: str, seconds_s: float, **facts: object) -> Stage:
+    def done(name: str, seconds_s: float, **facts: object) -> BuildStage:
         values = {"name": name, "asked": "", "started": 1000.0, "seconds_s": 1.0}
-        return Stage.model_validate(values | {"ended": 1000.0 + seconds_s, "facts": facts})
+        return BuildStage.model_validate(values | {"ended": 1000.0 + seconds_s, "facts": facts})
 
     texts = [{"id": "a", "use": "train", "lines": 900, "bytes": 5000}]
     scores = {"parameters": 60_000, "steps": 500, "dev_bleu": 20.0, "test_bleu": 21.0}

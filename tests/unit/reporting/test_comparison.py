@@ -15,7 +15,7 @@ from dragoman.reporting.comparison import (
     PAIRS,
     TOKENS,
     WALL,
-    Comparison,
+    RunComparison,
     compare,
     totals,
 )
@@ -47,7 +47,7 @@ LARGE = Recorded(
 """Four times the tokens a step and as good for each token, but six times as long."""
 
 
-def _compare(directory: Path, *runs: Recorded) -> Comparison:
+def _compare(directory: Path, *runs: Recorded) -> RunComparison:
     return compare(
         [
             read_facts(run.write(directory / f"run-{number}"), price=PRICE)
