@@ -172,8 +172,8 @@ def train(
     if hosts is None:
         steps.train(run, ranks=ranks, listeners=listeners)
         return run
-    tell = open_console(outlives_reader=True).print if progress else say_nothing
-    steps.train_on(hosts, run, tell=tell, listeners=listeners)
+    print_line = open_console(outlives_reader=True).print if progress else say_nothing
+    steps.train_on(hosts, run, print_line=print_line, listeners=listeners)
     return run
 
 
@@ -214,8 +214,8 @@ def _in_budget(
         fresh=fresh,
         show=shown(progress),
         listeners=listeners_of(on_event, progress),
-        tell_plan=say_nothing,
-        tell=open_console(outlives_reader=True).print if progress else say_nothing,
+        show_plan=say_nothing,
+        print_line=open_console(outlives_reader=True).print if progress else say_nothing,
     )
 
 

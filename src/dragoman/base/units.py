@@ -65,7 +65,7 @@ class Quantity:
                 break
         return text
 
-    def told(self, value: float | None) -> str:
+    def optional_text(self, value: float | None) -> str:
         """`value` as text; "not measured" if it is None."""
         return "not measured" if value is None else self.text(value)
 

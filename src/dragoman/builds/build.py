@@ -67,13 +67,13 @@ _SUFFIXES: Final = {"train-more": "-more", "student": "-student"}
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """The views of a build for people. tell: shows a line; show: the progress of a preparation;
-    tell_plan: the plan of each training; listeners: of each training, called with its events;
+    """The views of a build for people. print_line: shows a line; show: the progress of a preparation;
+    show_plan: the plan of each training; listeners: of each training, called with its events;
     bars: whether translations of monolingual text have a progress bar."""
 
-    tell: Callable[[str], None]
+    print_line: Callable[[str], None]
     show: Callable[[], AbstractContextManager[OnProgress | None]]
-    tell_plan: Callable[[BudgetPlan], None]
+    show_plan: Callable[[BudgetPlan], None]
     listeners: Callable[[], Sequence[EventListener]]
     bars: bool
 
@@ -197,13 +197,13 @@ class _Builder:
                 left_out[one.id] = "the time of this stage was over"
                 continue
             try:
-                self.views.tell(f"fetch: {one.id}")
+                self.views.print_line(f"fetch: {one.id}")
                 texts.append(self._fetch_one(one))
             except CorpusError as error:
                 if one.needed:
                     raise
                 left_out[one.id] = error.problem
-                self.views.tell(f"fetch: {one.id} is left out: {error.problem}")
+                self.views.print_line(f"fetch: {one.id} is left out: {error.problem}")
         if not any(text["use"] == "train" for text in texts):
             raise CorpusError(
                 f"none of the chosen corpora can be fetched: {'; '.join(left_out.values())}",
@@ -295,8 +295,8 @@ class _Builder:
                 began=stage.started,
                 show=self.views.show(),
                 listeners=self.views.listeners(),
-                tell_plan=self.views.tell_plan,
-                tell=self.views.tell,
+                show_plan=self.views.show_plan,
+                print_line=self.views.print_line,
             )
             return _scores(run)
 
@@ -408,7 +408,7 @@ class _Builder:
         spent = units.DURATION.text(stage.spent_s or 0.0)
         given = units.DURATION.text(stage.seconds_s)
         said = stage.skipped or f"{spent} of {given}"
-        self.views.tell(f"stage {stage.name}: {said}")
+        self.views.print_line(f"stage {stage.name}: {said}")
         if stage.skipped:
             self.done.append(stage)
         records = [*self._records(), stage]

@@ -81,9 +81,9 @@ def run(options: Options) -> None:
         return
     console = open_console(outlives_reader=True)
     views = Views(
-        tell=lambda text: console.print(text, soft_wrap=True),
+        print_line=lambda text: console.print(text, soft_wrap=True),
         show=preparing,
-        tell_plan=print_plan,
+        show_plan=print_plan,
         listeners=lambda: [ConsoleSink()],
         bars=True,
     )

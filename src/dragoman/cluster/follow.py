@@ -143,7 +143,7 @@ class HostFollower:
             self._make_room()
             if time.monotonic() > self._kill_at:
                 self._kill_at = float("inf")
-                self.team.tell_all("kill")
+                self.team.send_to_all("kill")
         if self.requests.count and (self.interrupted or self.failures):
             saved = "the last checkpoint is kept" if self.failures else "everything is saved"
             raise InterruptedRunError(
@@ -173,20 +173,20 @@ class HostFollower:
     def _fail(self, weight: str, error: DragomanError) -> None:
         if not self.failures:
             # Those that wait for the failed one in a collective do not react to a request to stop.
-            self.team.tell_all("stop")
+            self.team.send_to_all("stop")
             self._kill_at = time.monotonic() + _OTHER_FAILURES_S
         self.failures.append((_WEIGHTS[weight], len(self.failures), error))
 
     def _obey_user(self) -> None:
         if self.requests.count > self._told:
-            self.team.tell_all("kill" if self.requests.count > 1 else "stop")
+            self.team.send_to_all("kill" if self.requests.count > 1 else "stop")
             self._told = self.requests.count
             self._kill_at = min(self._kill_at, time.monotonic() + self._save_s)
 
     def _make_room(self) -> None:
         if not self._making_room and not self.failures and not self._told and self.returned():
             self._making_room = True
-            self.team.tell_all("stop")
+            self.team.send_to_all("stop")
             self._kill_at = time.monotonic() + self._save_s
 
     @property

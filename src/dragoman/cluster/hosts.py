@@ -325,10 +325,10 @@ def _check(host: Host, *, place: str) -> None:
 
 def _check_unique(hosts: list[Host], *, places: list[str]) -> None:
     """Raises ConfigError that names two entries which are one machine, or have one name."""
-    for key, told in _UNIQUE.items():
+    for key, text_of in _UNIQUE.items():
         seen: dict[str, int] = {}
         for number, host in enumerate(hosts):
-            text = told(host)
+            text = text_of(host)
             first = seen.setdefault(text.lower(), number)  # host names ignore case
             if first != number:
                 problem = f"{key} {text} occurs twice"

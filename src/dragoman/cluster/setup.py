@@ -63,7 +63,7 @@ def commands(host: Host) -> list[list[str]]:
     ]
 
 
-def set_up(hosts: Hosts, *, tell: Callable[[str], None]) -> None:
+def set_up(hosts: Hosts, *, print_line: Callable[[str], None]) -> None:
     """Prepare all hosts at once. Raises ConfigError, and MachineError of the first to fail."""
     for host in hosts.host:
         environment_of(host)
@@ -71,7 +71,7 @@ def set_up(hosts: Hosts, *, tell: Callable[[str], None]) -> None:
     def one(host: Host) -> None:
         for command in commands(host):
             _run(host, command)
-        tell(f"{host.name}: {host.python} is ready")
+        print_line(f"{host.name}: {host.python} is ready")
 
     on_all(hosts.host, one)
 

@@ -89,7 +89,7 @@ class Agent:
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
-    def tell(self, do: AgentCommand, **values: Any) -> None:
+    def send(self, do: AgentCommand, **values: Any) -> None:
         """Send a message. If the agent is gone, its silence will show it."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
@@ -194,10 +194,10 @@ class Team:
         for closer in closers:
             closer.join()
 
-    def tell_all(self, do: AgentCommand, **values: Any) -> None:
+    def send_to_all(self, do: AgentCommand, **values: Any) -> None:
         """Send the same message to every agent."""
         for agent in self.agents.values():
-            agent.tell(do, **values)
+            agent.send(do, **values)
 
     def next(self, timeout_s: float) -> Message | None:
         """The next message of any agent; None if none comes within `timeout_s`."""
@@ -211,7 +211,7 @@ class Team:
         """Send signs of life, from a thread of its own: the reader may be held up for long, by a
         stopped terminal (Ctrl-S) or a pager."""
         while not self._over.is_set():
-            self.tell_all("stay")
+            self.send_to_all("stay")
             self._over.wait(_STAY_EVERY_S)
 
     def each(self, kind: type[AgentAnswer], *, timeout_s: float) -> dict[str, AgentAnswer]:
@@ -294,7 +294,7 @@ class Meeting:
         not on the first host.
         """
         for name, request in requests.items():
-            team.agents[name].tell("work", request=request.model_dump(mode="json"))
+            team.agents[name].send("work", request=request.model_dump(mode="json"))
         ready = team.each(Ready, timeout_s=_MEET_S)
         for name in requests:
             peers = [
@@ -302,7 +302,7 @@ class Meeting:
                 for other, one in ready.items()
                 if other != name
             ]
-            team.agents[name].tell("reach", peers=peers)
+            team.agents[name].send("reach", peers=peers)
         reached = team.each(Reached, timeout_s=_MEET_S)
         first, request = next(iter(requests.items()))
         store = ready[first].store
@@ -319,4 +319,4 @@ class Meeting:
 
     def begin(self) -> None:
         """Send the command to begin."""
-        self.team.tell_all("begin", store=self.store)
+        self.team.send_to_all("begin", store=self.store)

@@ -282,7 +282,7 @@ def clean_block(
             config.filters,
             malformed=malformed,
             filters=(*filters, *column_filters(block.entry.limits)),
-            tell=survey,
+            on_scores=survey,
         )
     )
     if not block.entry.tag:

@@ -221,12 +221,12 @@ def reject(
     *,
     malformed: Sequence[Rejection] = (),
     filters: Sequence[Filter] = FILTERS,
-    tell: OnScores | None = None,
+    on_scores: OnScores | None = None,
 ) -> list[Rejection]:
     """The rows to drop, each once, with the first filter that it fails.
 
     malformed: rows that are dropped in any case; they come first in the result.
-    tell: called with the scores that each active filter gave to the rows that earlier filters kept.
+    on_scores: called with the scores that each active filter gave to the rows that earlier filters kept.
     """
     rejections = list(malformed)
     accepted = np.ones(len(pairs), dtype=np.bool_)
@@ -239,8 +239,8 @@ def reject(
         rows = np.flatnonzero(accepted)
         scores = chosen.score(pairs.only(rows))
         failed = ~chosen.accepts(scores, threshold)
-        if tell is not None:
-            tell(chosen, threshold, rows, scores, ~failed)
+        if on_scores is not None:
+            on_scores(chosen, threshold, rows, scores, ~failed)
         accepted[rows[failed]] = False
         rejections += [
             Rejection(int(row), chosen.name, float(score))

@@ -109,9 +109,9 @@ def _filters(
     """Weights (patterns, channels, places) that are 1 if a pattern has this class at a place."""
     shape = (len(patterns), len(channels), before + 1 + after)
     filters = np.zeros(shape, dtype=np.float32)
-    for number, (classes, told) in enumerate(patterns):
+    for number, (classes, behind) in enumerate(patterns):
         for place, name in enumerate(classes):
-            filters[number, channels[name], before - told + place] = 1.0
+            filters[number, channels[name], before - behind + place] = 1.0
     return filters
 
 

@@ -228,14 +228,14 @@ def _nllb_list(
 def _added_tokens(settings: Mapping[str, Any], fast: Mapping[str, Any]) -> dict[str, int]:
     """Pieces that were added to those of SentencePiece, with their ids, from both files."""
     entries = settings.get("added_tokens_decoder")
-    told = [*entries.items()] if isinstance(entries, dict) else []
+    numbered = [*entries.items()] if isinstance(entries, dict) else []
     added = fast.get("added_tokens")
     for one in added if isinstance(added, list) else []:
         if isinstance(one, dict):
-            told.append((one.get("id"), one))
+            numbered.append((one.get("id"), one))
     return {
         _content(one): int(str(number)[:_MOST_DIGITS])
-        for number, one in told
+        for number, one in numbered
         if str(number).isdecimal()
     }
 

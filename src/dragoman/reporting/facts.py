@@ -152,7 +152,9 @@ class Bleu:
     @property
     def bleu_text(self) -> str:
         """BLEU with its interval, in words."""
-        return units.SCORE.told(self.bleu) + units.SCORE.interval(self.bleu_low, self.bleu_high)
+        return units.SCORE.optional_text(self.bleu) + units.SCORE.interval(
+            self.bleu_low, self.bleu_high
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -566,9 +568,9 @@ class Facts:
     def side_by_side(self) -> list[list[Interval]]:
         """Intervals that every rank recorded: one of each rank, by step and rank."""
         found = []
-        for step, told in self._by_step().items():
+        for step, by_rank in self._by_step().items():
             ranks = self.ranks_at(step)
-            together = [told[rank] for rank in sorted(told) if rank < ranks]
+            together = [by_rank[rank] for rank in sorted(by_rank) if rank < ranks]
             if self.imported is not None or len(together) == ranks:
                 found.append(together)
         return found
@@ -579,12 +581,12 @@ class Facts:
         counts = {rank.rank: 0 for rank in self.ranks}
         is_running = self.is_running
         newest = max((rank.intervals[-1].time for rank in self.ranks if rank.intervals), default=0)
-        for step, told in self._by_step().items():
-            age_s = newest - max(one.time for one in told.values())
+        for step, by_rank in self._by_step().items():
+            age_s = newest - max(one.time for one in by_rank.values())
             ranks = self.ranks_at(step)
             if not (is_running and age_s < _LATE_S):
                 for rank in counts:
-                    counts[rank] += rank not in told and rank < ranks
+                    counts[rank] += rank not in by_rank and rank < ranks
         return counts
 
     def _by_step(self) -> dict[int, dict[int, Interval]]:

@@ -231,7 +231,7 @@ def _disks(facts: Facts) -> list[tuple[float, Machine]]:
 def _full_disks(facts: Facts) -> Iterator[str]:
     for share, one in _disks(facts):
         if share >= _FULL_DISK:
-            free, seen = units.SIZE.told(one.disk_free_bytes), clock(one.last_seen)
+            free, seen = units.SIZE.optional_text(one.disk_free_bytes), clock(one.last_seen)
             yield f"the disk of the run on {one.host}, {free} free at {seen}"
 
 

@@ -192,19 +192,19 @@ def _clocks(file: RankFile, main: RankFile, problems: list[str]) -> list[Segment
         return own
     times, main_times = _times(file, own), _times(main, theirs)
     ahead_s: list[float | None] = []
-    told: dict[str, str] = {}
+    differing: dict[str, str] = {}
     for life, made, place in zip(own, times, _beside(own, theirs), strict=True):
         known = main_times[place]
         ahead = [moment - known[step] for step, moment in made.items() if step in known]
         by_s = statistics.median(ahead) if ahead else 0.0
         ahead_s.append(by_s if ahead else None)
         if abs(by_s) > _CLOCKS_DIFFER_S:
-            told[life.host] = (
+            differing[life.host] = (
                 f"the clock of {life.host} (rank {file.rank}) is "
                 f"{units.DURATION.text(abs(by_s))} {'ahead of' if by_s > 0 else 'behind'} that of "
                 f"{theirs[place].host}; times are corrected"
             )
-    problems += told.values()
+    problems += differing.values()
     of_host = {life.host: by_s for life, by_s in zip(own, ahead_s, strict=True) if by_s is not None}
     return [
         replace(life, clock_ahead_s=of_host.get(life.host, 0.0) if by_s is None else by_s)

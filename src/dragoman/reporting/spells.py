@@ -106,5 +106,5 @@ def moment(step: int | None, time_s: float) -> str:
 
 def clock(moment: float) -> str:
     """A moment of a run, to the second; for a damaged record, the nearest that a clock can show."""
-    told = time.gmtime(min(max(moment, 0.0), _LATEST))
-    return time.strftime("%d %b %H:%M:%S UTC", told)
+    shown = time.gmtime(min(max(moment, 0.0), _LATEST))
+    return time.strftime("%d %b %H:%M:%S UTC", shown)

@@ -49,7 +49,7 @@ class Verdict:
 
 def evidence(name: str, quantity: Quantity, value: float | None, more: str = "") -> Evidence:
     """A value in its unit, and what to say behind it; "not measured" if it is None."""
-    return Evidence(name, value, quantity.told(value) + more)
+    return Evidence(name, value, quantity.optional_text(value) + more)
 
 
 def named(culprits: Iterable[str], *, between: str = "; ") -> str:

@@ -195,14 +195,14 @@ def run_in_budget(
     fresh: bool = False,
     show: AbstractContextManager[OnProgress | None] | None = None,
     listeners: Sequence[EventListener] = (),
-    tell_plan: Callable[[BudgetPlan], None],
-    tell: Callable[[str], None],
+    show_plan: Callable[[BudgetPlan], None],
+    print_line: Callable[[str], None],
 ) -> RunDirectory:
     """Text -> shards -> checkpoints -> scores -> int8 export for CTranslate2, within `seconds_s`.
 
     The same call resumes an unfinished run, by the same clock; a finished run is left alone.
     began: when the command was given, if that was not now. show, listeners: as in `run`.
-    tell_plan: called with the choice, before the training. tell: called with pilots and with the
+    show_plan: called with the choice, before the training. print_line: called with pilots and with the
     work on hosts, in words.
     Raises ConfigError if the budget is too small, and all that `run` raises.
     """
@@ -236,8 +236,8 @@ def run_in_budget(
                 by_hand=by_hand,
                 gone_s=time.time() - started,
             )
-            plan = _with_pilots(plan, shards, folder=pilots, tell=tell)
-            tell_plan(plan)
+            plan = _with_pilots(plan, shards, folder=pilots, print_line=print_line)
+            show_plan(plan)
             chosen, budget = _fitted(plan, shards, asked, started)
             directory = RunDirectory.create(
                 chosen, prepared=shards, runs=runs, fill=lambda draft: budget.save(draft.path)
@@ -246,7 +246,7 @@ def run_in_budget(
             _start_record(recipe, asked, runs).unlink(missing_ok=True)
             raise
         _start_record(recipe, asked, runs).unlink(missing_ok=True)
-    return _finish(directory, place, listeners=listeners, tell=tell)
+    return _finish(directory, place, listeners=listeners, print_line=print_line)
 
 
 def _finish(
@@ -254,7 +254,7 @@ def _finish(
     place: Place,
     *,
     listeners: Sequence[EventListener],
-    tell: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> RunDirectory:
     """Train, score and export; finished parts are not repeated."""
     budget = read_budget(directory.path)
@@ -267,7 +267,7 @@ def _finish(
     budget = priced
     if time.time() < budget.aim or not _has_checkpoint(directory):
         if place.hosts is not None:
-            steps.train_on(place.hosts, directory, tell=tell, listeners=listeners)
+            steps.train_on(place.hosts, directory, print_line=print_line, listeners=listeners)
         else:
             with _price_told(budget):
                 steps.train(directory, ranks=place.ranks, listeners=listeners)
@@ -392,7 +392,7 @@ def machine_of(place: Place, *, vocab_size: int, budget_s: float) -> Machine:
 
 
 def _with_pilots(
-    plan: BudgetPlan, shards: Path, *, folder: Path, tell: Callable[[str], None]
+    plan: BudgetPlan, shards: Path, *, folder: Path, print_line: Callable[[str], None]
 ) -> BudgetPlan:
     """The plan after its pilots, if they are worth their time. After a kill they are left out."""
     pilots = plan.pilots
@@ -405,11 +405,11 @@ def _with_pilots(
     curves: list[Curve] = []
 
     def train(one: Candidate, seconds_s: float) -> tuple[float, float]:
-        tell(f"pilot: {one.name}, for {units.DURATION.text(seconds_s)}")
+        print_line(f"pilot: {one.name}, for {units.DURATION.text(seconds_s)}")
         try:
             curve = _pilot(plan, one, seconds_s, shards, folder)
         except DivergenceError as error:
-            tell(f"pilot: {one.name}: {error.problem}")
+            print_line(f"pilot: {one.name}: {error.problem}")
             return one.tokens_per_s * seconds_s, 0.0
         curves.append(curve)
         return curve.end.tokens, curve.end.bleu or 0.0

@@ -158,12 +158,12 @@ def train_on(
     hosts: Hosts,
     directory: RunDirectory,
     *,
-    tell: Callable[[str], None],
+    print_line: Callable[[str], None],
     listeners: Sequence[EventListener] = (),
 ) -> None:
     """The same on several hosts; their files come back into the run's directory.
 
-    tell: called with each part of the work, in words for people.
+    print_line: called with each part of the work, in words for people.
     listeners: called with each event of rank 0, and with the alerts of the other ranks.
     """
     from dragoman.cluster.training import train_on_hosts
@@ -174,7 +174,7 @@ def train_on(
         with disk_errors_named(directory.tensorboard):
             listeners = [*listeners, TensorBoardSink(directory.tensorboard)]
         try:
-            train_on_hosts(directory, hosts, listeners=listeners, tell=tell)
+            train_on_hosts(directory, hosts, listeners=listeners, print_line=print_line)
         finally:
             for listener in listeners:
                 listener.close()

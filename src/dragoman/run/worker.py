@@ -220,12 +220,12 @@ class _Rank:
                 length = state.max_steps or recipe.train.max_steps
                 whole = max(every, length // every * every)  # it ends with an update
                 state = state.model_copy(update={"max_steps": whole})
-            self.tell_start(model, state)
+            self.record_start(model, state)
             if not state.step or has_moved:
-                self.tell_device(step=state.step)
+                self.record_device(step=state.step)
             link_bytes_per_s = state.link_bytes_per_s or chosen.link_bytes_per_s
             if link_bytes_per_s is None or has_moved:
-                link_bytes_per_s = self.tell_link(step=state.step)
+                link_bytes_per_s = self.record_link(step=state.step)
             state = state.model_copy(
                 update={
                     "planned_step_s": chosen.planned_step_s,
@@ -238,7 +238,7 @@ class _Rank:
                 self.sampling(updates),
             ):
                 if world.is_main:
-                    self.tell_text(updates, step=state.step)
+                    self.record_text(updates, step=state.step)
                 result = fit(
                     step,
                     merged(updates, every, max_steps=None if budget else recipe.train.max_steps),
@@ -338,7 +338,7 @@ class _Rank:
             pids=pids,
         )
 
-    def tell_start(self, model: Transformer, state: TrainState) -> None:
+    def record_start(self, model: Transformer, state: TrainState) -> None:
         """Say what begins, and in which environment."""
         environment = read_environment()
         self.events.write(environment)
@@ -360,7 +360,7 @@ class _Rank:
         )
         self.events.write(started, step=state.step)
 
-    def tell_device(self, *, step: int) -> None:
+    def record_device(self, *, step: int) -> None:
         """All ranks at once, since those of one host share the machine that is measured."""
         precision = self.recipe.train.precision
         measured = measure_device(self.world.device, precision)
@@ -369,7 +369,7 @@ class _Rank:
         if slow and self.world.is_main:
             self.events.write(slow, step=step)
 
-    def tell_link(self, *, step: int) -> float | None:
+    def record_link(self, *, step: int) -> float | None:
         """Measure for a second or two the rates of the links between hosts: for the report, and to
         notice later that they carry less."""
         if self.world.world_size == 1:
@@ -389,7 +389,7 @@ class _Rank:
             self.events.write(link, step=step)
         return rate.bytes_per_s
 
-    def tell_text(self, updates: BatchStream, *, step: int) -> None:
+    def record_text(self, updates: BatchStream, *, step: int) -> None:
         """Before the first step, how much each stage draws from each entry of text, if that is not
         simply all of it; and pairs that are too long."""
         corpus = self.recipe.corpus

@@ -268,16 +268,16 @@ class Apart(EventListener):
             self._waiting.put(event)
         elif not self._told:
             self._told = True
-            self._tell("is not as fast as the run: events for it are dropped", event.step)
+            self._warn("is not as fast as the run: events for it are dropped", event.step)
 
     def close(self) -> None:
         """Wait a few seconds for the last events and the sink's own end."""
         self._waiting.put(None)
         self._thread.join(_LAST_S)
         if self._thread.is_alive():
-            self._tell("has not taken all events at the end of the run")
+            self._warn("has not taken all events at the end of the run")
 
-    def _tell(self, what: str, step: int | None = None) -> None:
+    def _warn(self, what: str, step: int | None = None) -> None:
         alert = Alert(
             severity="warning",
             cause=f"sinks.{self._name} {what}",

@@ -95,7 +95,7 @@ def test_what_is_missing_in_the_end_is_brought(home: Path, remote: RunOnHosts) -
     )
     with StopRequests() as requests, CheckpointTransfer(remote) as transfer:
         transfer.want(NAME)
-        bring_back(transfer, requests, tell=lambda text: None)
+        bring_back(transfer, requests, print_line=lambda text: None)
     for name in (NAME, f"rank-0000/{NAME}"):
         verify(remote.path / CHECKPOINTS / name)
     assert (remote.path / "logs" / "alpha" / "launch-0.log").read_bytes() == b"all is well\n"
@@ -108,7 +108,7 @@ def test_a_full_disk_here_is_not_called_the_host_s(home: Path, remote: RunOnHost
         with StopRequests() as requests, CheckpointTransfer(remote) as transfer:
             transfer.want(NAME)
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
-            bring_back(transfer, requests, tell=told.append)
+            bring_back(transfer, requests, print_line=told.append)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert any("not everything came back: " in text for text in told)
@@ -151,7 +151,7 @@ def test_a_signal_ends_the_bringing_and_says_where_the_rest_is(
         user = threading.Thread(target=press)
         user.start()
         with pytest.raises(InterruptedRunError) as caught:
-            bring_back(transfer, requests, tell=lambda text: None)
+            bring_back(transfer, requests, print_line=lambda text: None)
         user.join()
     what = NAME if told else "the rest"
     where = f"is still on alpha, in .dragoman/runs/demo/{CHECKPOINTS}"
