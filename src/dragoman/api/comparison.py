@@ -246,7 +246,7 @@ def _read_test(source: Path, reference: Path, name: str) -> _Test:
     sources, references = read_lines(source), read_lines(reference)
     if len(sources) != len(references):
         raise CorpusError(
-            f"{len(sources)} lines against {len(references)}",
+            f"the source has {len(sources)} lines, the reference {len(references)}",
             place=f"{source}, {reference}",
             remedy="give files in which line N of one belongs to line N of the other",
         )

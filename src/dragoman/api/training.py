@@ -71,7 +71,7 @@ def prepare(
 
     directory: of the shards; None: `prepared/NAME-DIGEST`.
     workers: processes; None: all cores.
-    origin: a run, a bundle, a Hugging Face export or a model of others in that form, whose
+    origin: a run, a bundle, a Hugging Face export or a model of another tool in that form, whose
         vocabulary is kept.
     progress: show how far it is.
     Raises ConfigError, CorpusError and MachineError.
@@ -106,7 +106,7 @@ def train(
 
     recipe: a recipe, or a run to go on with. A dictionary is read as by `load_recipe`: relative
         names of files start at the working directory. Text that is not prepared yet is prepared.
-    origin: a run, a bundle, a Hugging Face export or a model of others in that form to start from,
+    origin: a run, a bundle, a Hugging Face export or a model of another tool in that form to start from,
         with weights and vocabulary.
     prepared: directory of the shards; None: `prepared/NAME-DIGEST`.
     runs: the folder of all runs.
@@ -193,7 +193,7 @@ def _in_budget(
 ) -> RunDirectory:
     if isinstance(recipe, RunDirectory) or _named_run(recipe) or origin is not None:
         raise ConfigError(
-            "is for a recipe alone, as its size is chosen",
+            "needs a recipe, because a budget chooses the size of the model",
             place=f"budget {budget}",
             remedy="leave out the budget; a run that has one goes on with its recipe and budget",
         )

@@ -62,7 +62,9 @@ class Translator:
         check_sections(overrides, ("search",))
         checkpoints = checkpoints_of(checkpoint)
         if not any(checkpoints):
-            raise ConfigError("names none", place="checkpoint", remedy='give "best" or a step')
+            raise ConfigError(
+                "no checkpoint is named", place="checkpoint", remedy='give "best" or a step'
+            )
         path = model.path if isinstance(model, RunDirectory) else Path(model)
         self._is_closed = False
         self._open = ExitStack()
@@ -120,7 +122,7 @@ class Translator:
             raise _one_text(texts)
         if text_format not in get_args(TextFormat):
             raise ConfigError(
-                f"{text_format!r} is no format",
+                f"{text_format!r} is not a format",
                 place="text_format",
                 remedy=f"give one of {', '.join(get_args(TextFormat))}",
             )
@@ -171,7 +173,7 @@ class Translator:
             return SearchConfig.model_validate(values, strict=True)
         except ValueError as error:
             raise ConfigError(
-                f"{beam_size!r} is no width of a beam",
+                f"{beam_size!r} is not a beam width",
                 place="beam_size",
                 remedy="give a whole number from 1 to 1000",
             ) from error
@@ -313,7 +315,7 @@ def _wanted(n_best: Any) -> int:
         number = 0
     if number < 1:
         raise ConfigError(
-            f"{n_best!r} is no number of translations",
+            f"{n_best!r} is not a number of translations",
             place="n_best",
             remedy="give a whole number above 0",
         )
@@ -331,11 +333,13 @@ def _one_text(text: str) -> ConfigError:
 def _sound(texts: Iterable[Any]) -> Iterator[str]:
     """The texts; raises ConfigError that names one that is not a str."""
     if not isinstance(texts, Iterable):
-        raise ConfigError(f"{texts!r:.60} is no list of texts", place="texts", remedy="give a list")
+        raise ConfigError(
+            f"{texts!r:.60} is not a list of texts", place="texts", remedy="give a list"
+        )
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise ConfigError(
-                f"{text!r:.60} is no text", place=f"texts[{number}]", remedy="give str"
+                f"{text!r:.60} is not a text", place=f"texts[{number}]", remedy="give str"
             )
         try:
             text.encode()

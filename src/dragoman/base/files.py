@@ -80,13 +80,13 @@ def open_regular(path: Path) -> BufferedReader:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
-        raise _refusal(path, "is no regular file")
+        raise _refusal(path, "is not a regular file")
     # It may be another file by now: O_NONBLOCK keeps the opening of a pipe from waiting.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     file = os.fdopen(descriptor, "rb")
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         file.close()
-        raise _refusal(path, "is no regular file")
+        raise _refusal(path, "is not a regular file")
     return file
 
 
@@ -100,11 +100,11 @@ def open_to_append(path: Path) -> FileIO:
     if path.is_symlink():
         raise _refusal(path, "is a link")
     if path.exists() and not path.is_file():
-        raise _refusal(path, "is no regular file")
+        raise _refusal(path, "is not a regular file")
     file = FileIO(os.open(path, flags, 0o666), "ab")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise _refusal(path, "is no regular file")
+        raise _refusal(path, "is not a regular file")
     return file
 
 

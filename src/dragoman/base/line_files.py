@@ -142,7 +142,7 @@ class InputReader:
 
 
 def not_utf8(name: object, *, line: int, head: bytes) -> CorpusError:
-    """The error of a file with bytes that are no text. head: the first bytes of the file."""
+    """The error for a file with bytes that are not text. head: the first bytes of the file."""
     for magic, command in _PACKED.items():
         if head.startswith(magic):
             return CorpusError(
@@ -192,7 +192,7 @@ def output_place(output: Path, source: Path | None) -> Path:
     if not output.parent.is_dir():
         there = output.parent.exists()
         raise ConfigError(
-            "is no directory" if there else "no such directory",
+            "is not a directory" if there else "no such directory",
             place=output.parent,
             remedy="name a file elsewhere as the output"
             if there

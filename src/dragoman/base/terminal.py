@@ -51,7 +51,7 @@ class Terminal(Console):
 
 
 def open_console(*, outlives_reader: bool = False) -> Console:
-    """The console of this process's output. If that is no terminal, no line is ever broken.
+    """The console of this process's output. If that is not a terminal, no line is ever wrapped.
 
     outlives_reader: the work continues if the reader of its output is gone.
     """

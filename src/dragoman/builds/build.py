@@ -111,7 +111,7 @@ def build(
             forget_clock(directory)
             needed_s = 10 * math.ceil(error.needed_s / plan.shares()["train"] / 10)
             raise ConfigError(
-                "too little for a model that is worth anything",
+                "the budget is too small to train a useful model",
                 place=directory / PLAN_FILE,
                 remedy=f'write budget = "{units.DURATION.text(needed_s)}" there: '
                 "finished downloads are kept",
@@ -179,7 +179,7 @@ class _Builder:
             folder = self.directory / _DOWNLOADS / text["id"]
             if not is_as_fetched(folder):
                 raise CorpusError(
-                    "has changed since it was fetched",
+                    "this text has changed since it was fetched",
                     place=folder,
                     remedy=f"restore it; or remove it and {self.directory / 'stages/fetch.json'}, "
                     "and it is made again from its download",

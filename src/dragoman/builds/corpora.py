@@ -5,7 +5,7 @@ that is seen up to four times teaches about as if it were new (Muennighoff et al
 of the speed that is four times too low or too high does little harm.
 
 Which: text that people have translated before text that was mined from the web, where many pairs
-are no translations (Kreutzer et al. 2022); the larger before the smaller, as each fetch costs; of
+are not translations (Kreutzer et al. 2022); the larger before the smaller, as each fetch costs; of
 several versions the newest. A corpus is left out if it takes more than the shares of `fetch` and
 `clean`, or if its size is not known.
 """
@@ -136,7 +136,7 @@ def by_hand(corpora: Sequence[Corpus], ids: Sequence[str]) -> list[Corpus]:
     for did in ids:
         if did not in known:
             raise ConfigError(
-                "is no corpus of these languages in the index",
+                "is not a corpus of these languages in the index",
                 place=f"--choose {did}",
                 remedy="list them: dragoman build PAIR --list",
             )

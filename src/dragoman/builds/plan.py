@@ -150,11 +150,11 @@ class BuildPlan(Section):
 
 
 def parse_pair(text: str) -> Direction:
-    """The languages of "en-de"; raises ConfigError if it is no pair."""
+    """The languages of "en-de"; raises ConfigError if it is not a pair."""
     match = _PAIR.fullmatch(text)
     if match is None or match[1].lower() == match[2].lower():
         raise ConfigError(
-            f"{text!r} is no pair of languages",
+            f"{text!r} is not a pair of languages",
             place="pair",
             remedy="write source and target such as en-de, or pt_BR-en with a region",
         )
@@ -190,5 +190,5 @@ def read_plan(directory: Path) -> BuildPlan | None:
         ) from error
     except (RecursionError, ValueError) as error:
         raise ConfigError(
-            "is no plan of a build", place=file, remedy="remove it to plan again"
+            "is not the plan of a build", place=file, remedy="remove it to plan again"
         ) from error

@@ -123,7 +123,7 @@ def planned(
         return plan, []
     if not wanted.budget:
         raise ConfigError(
-            "a build needs one, and there is no build.toml yet",
+            "a build needs a budget, and there is no build.toml yet",
             place="--budget",
             remedy="give a time such as 6h",
         )
@@ -150,7 +150,7 @@ def _check_same(wanted: Wanted, plan: BuildPlan, directory: Path) -> None:
     for name, same in agrees.items():
         if not same:
             raise ConfigError(
-                f"{file} says otherwise",
+                f"{file} has another value",
                 place=name,
                 remedy="edit it there and leave the option out, or give another --directory",
             )
@@ -179,7 +179,7 @@ def index_file(index: str, directory: Path) -> Path | None:
         return Path(index) if index else None
     if not index.startswith(("http://", "https://")):
         raise ConfigError(
-            f"{index} is no address of the web",
+            f"{index} is not a web address",
             place="--index",
             remedy="write http:// or https://, or the name of a file",
         )

@@ -131,7 +131,9 @@ def read_stage(directory: Path, name: StageName) -> Stage | None:
         return None
     except (OSError, ValidationError) as error:
         raise CheckpointError(
-            "is no record of a stage", place=file, remedy="remove it: the stage is looked at again"
+            "is not the record of a stage",
+            place=file,
+            remedy="remove it: the stage is looked at again",
         ) from error
 
 

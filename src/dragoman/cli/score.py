@@ -37,7 +37,7 @@ def run(options: Options) -> None:
     model, *reverse = options.models
     if len(reverse) > 1:
         raise ConfigError(
-            "names more than two models",
+            "more than two models are named",
             place=",".join(options.models),
             remedy="give MODEL or MODEL,REVERSE",
         )

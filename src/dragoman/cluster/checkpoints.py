@@ -77,7 +77,7 @@ class RunOnHosts:
     def on_host(self, host: Host) -> list[str]:
         """Names of the checkpoints that a host has written itself; others are ignored.
 
-        Raises MachineError if the host fails or its answer is no list of names.
+        Raises MachineError if the host fails or its answer is not a list of names.
         """
         command = agent_command(host, code=self.code, verb="list", more=[self.place])
         try:
@@ -260,7 +260,7 @@ def _check_names(host: Host, place: str, draft: Path) -> None:
     for path in draft.iterdir():
         if path.name not in expected or not path.name.isprintable() or not path.is_file():
             raise MachineError(
-                f"{place} holds {path.name!r}, which is no file of ours",
+                f"{place} holds {path.name!r}, which dragoman never writes",
                 place=host.name,
                 remedy="remove it there, and see whether the host can be trusted",
             )

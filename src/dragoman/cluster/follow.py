@@ -79,7 +79,7 @@ class Record:
         rank = self._ranks.get((host, name))
         if rank is None:
             raise MachineError(
-                f"sends {name!r}, which is no event file of its ranks",
+                f"sends {name!r}, which is not an event file of its ranks",
                 place=host,
                 remedy="see whether the host can be trusted",
             )
@@ -147,9 +147,9 @@ class HostFollower:
         if self.requests.count and (self.interrupted or self.failures):
             saved = "the last checkpoint is kept" if self.failures else "everything is saved"
             raise InterruptedRunError(
-                f"stopped; {saved}",
+                f"the run was stopped; {saved}",
                 place=path,
-                remedy=f"dragoman resume {shlex.quote(str(path))} goes on",
+                remedy=f"dragoman resume {shlex.quote(str(path))} resumes it",
             )
         if self.failures:
             raise min(self.failures, key=lambda failure: failure[:2])[2]
@@ -217,6 +217,6 @@ class StopRequests(StopHandler):
         self.count += 1
         if not self._deferred:
             raise InterruptedRunError(
-                "stopped by a signal; the last checkpoint is kept",
-                remedy="the same command goes on",
+                "a signal stopped the run; its last checkpoint is kept",
+                remedy="run the same command again to resume",
             )

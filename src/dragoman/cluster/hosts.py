@@ -232,11 +232,13 @@ def _from_words(text: str) -> Hosts:
     for word in text.split(","):
         match = _INLINE.fullmatch(word.strip())
         if match is None:
-            raise ConfigError(f"{word.strip()!r} is no host", place=place, remedy=_INLINE_FORM)
+            raise ConfigError(f"{word.strip()!r} is not a host", place=place, remedy=_INLINE_FORM)
         address = match["address"]
         gpus = int(match["gpus"] or 1)
         if not 1 <= gpus <= 64:
-            raise ConfigError(f"{word.strip()!r} has {gpus} GPUs", place=place, remedy="1 to 64")
+            raise ConfigError(
+                f"{word.strip()!r} has {gpus} GPUs", place=place, remedy="give 1 to 64"
+            )
         hosts.append(Host(address=address, name=address, gpus=gpus, user=match["user"]))
     _check_unique(hosts, places=[place] * len(hosts))
     return Hosts(host=tuple(hosts))

@@ -239,7 +239,7 @@ def choose(cluster: Cluster, workload: Workload) -> StrategyChoice:
         fewer,
         why=f"{everyone.prediction.label} on all hosts would take "
         f"{units.STEP_TIME.text(_step_s(everyone))}, {who} "
-        f"{units.STEP_TIME.text(_step_s(fewer))}: more ranks are no speed-up here",
+        f"{units.STEP_TIME.text(_step_s(fewer))}: more ranks are not faster here",
     )
 
 

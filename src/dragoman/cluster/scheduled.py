@@ -59,7 +59,9 @@ class ScheduledNode:
         match = _ENDPOINT.fullmatch(at)
         if match is None or not 0 < int(match["port"]) < 1 << 16:
             raise ConfigError(
-                f"{at!r} is not ADDRESS:PORT", place="--at", remedy="such as 10.0.0.1:29400"
+                f"{at!r} is not ADDRESS:PORT",
+                place="--at",
+                remedy="write for example 10.0.0.1:29400",
             )
         node = _number("--node", node, _NODE_VARIABLES, environment)
         nodes = _number("--nodes", nodes, _NODES_VARIABLES, environment)

@@ -361,7 +361,7 @@ def transfer(
         raise failure(host, process.returncode, said)
     if not begun:
         raise MachineError(
-            "its login shell does not run the command of ssh",
+            "its login shell does not run the command that ssh sends",
             place=host.name,
             remedy="check its start-up files there (.bashrc) and command= in .ssh/authorized_keys",
         )

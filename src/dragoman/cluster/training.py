@@ -406,10 +406,10 @@ def bring_back(
             what, where = "the rest", run.hosts.host
         names = ", ".join(host.name for host in where)
         raise InterruptedRunError(
-            f"stopped before all was here; {what} is still on {names}, "
+            f"the run was stopped before all was here; {what} is still on {names}, "
             f"in {where[0].folder}/{run.place}/{CHECKPOINTS}",
             place=run.path,
-            remedy=f"dragoman resume {shlex.quote(str(run.path))} brings it and goes on",
+            remedy=f"dragoman resume {shlex.quote(str(run.path))} fetches it and resumes",
         ) from error
     except DragomanError as error:
         print_line(f"not everything came back: {error}")

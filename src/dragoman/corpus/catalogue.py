@@ -71,7 +71,7 @@ class Listing(BaseModel):
     def _of_the_web(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for url in value:
             if urlparse(url).scheme not in ("http", "https"):  # a file: would be read from here
-                raise ValueError(f"{url} is no address of the web")
+                raise ValueError(f"{url} is not a web address")
         return value
 
     @property

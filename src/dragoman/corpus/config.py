@@ -36,7 +36,7 @@ class ScoreLimit(Section):
     """Bounds on a column of scores in a TSV file: all other pairs are dropped."""
 
     column: int | str
-    """Its number, counted from 1, or its name in the file's first line, which is no pair then."""
+    """Its number, counted from 1, or its name in the file's first line, which is not a pair then."""
     at_least: float | None = None
     at_most: float | None = None
 

@@ -194,7 +194,7 @@ class CleanedText:
         return {pair for pair in turned if pair.direction in self._config.train_directions}
 
     def select(self, found: SortedPairs) -> Selected:
-        """The pairs of a range that are no duplicates, not held out, and share no side with those.
+        """The pairs of a range that are not duplicates, not held out, and share no side with those.
 
         The score of an overlap is the number of shared sides.
         """

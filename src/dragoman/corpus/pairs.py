@@ -394,7 +394,7 @@ def _misaligned(source: NamedPath, target: NamedPath) -> CorpusError:
     else:
         how = f"from about line {suspicious} on their lengths do not fit each other"
     return CorpusError(
-        f"{num_source} lines against {num_target}; {how}",
+        f"the source has {num_source} lines, the target {num_target}; {how}",
         place=", ".join(dict.fromkeys((str(source.path), str(target.path)))),
         remedy="give files in which line N of one belongs to line N of the other",
     )

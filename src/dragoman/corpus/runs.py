@@ -59,7 +59,7 @@ def near_key(text: str) -> str:
     """The letters of a text in one case, with 0 for each number; the text itself if it has none.
 
     Bifixer (Ramírez-Sánchez et al. 2020) finds near-duplicates in such a way; it also ignores
-    accents, which tell words apart in many languages.
+    accents, which distinguish words in many languages.
     """
     letters = re.sub("0+", "0", text.casefold().translate(_LETTERS))
     return letters if letters.strip("0") else text

@@ -339,7 +339,8 @@ def _failure(meeting: Path, log_path: Path, *, interrupted: bool) -> DragomanErr
         return WorkerError(record["message"], record["exit_code"], record["kind"])
     if interrupted:
         return InterruptedRunError(
-            "stopped by a signal; the last checkpoint is kept", remedy="the same command goes on"
+            "a signal stopped the run; its last checkpoint is kept",
+            remedy="run the same command again to resume",
         )
     if shutil.disk_usage(meeting).free < _LITTLE_BYTES:
         return MachineError(
@@ -351,7 +352,7 @@ def _failure(meeting: Path, log_path: Path, *, interrupted: bool) -> DragomanErr
     return TrainingError(
         "a worker process ended unexpectedly",
         place=log_path,
-        remedy="the end of this log tells why; exit code -9 means killed, often for lack of memory",
+        remedy="the end of this log says why; exit code -9 means killed, often for lack of memory",
     )
 
 

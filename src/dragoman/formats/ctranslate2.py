@@ -44,7 +44,7 @@ products overflow the 16 bits in which processors without VNNI compute them, and
 _NUM_POSITIONS: Final = 2048
 """Rows of a table of positions; CTranslate2 computes as many if it knows the formula."""
 _NEVER: Final = -30_000.0
-"""A bias that excludes padding. In MarianMT padding starts a translation and is no part of one; its
+"""A bias that excludes padding. In MarianMT padding starts a translation and is never part of one; its
 probability, which transformers counts and does not use, is then 0."""
 _VERSION: Final = 6
 _TYPES: Final = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
@@ -221,7 +221,7 @@ def check_ctranslate2_file(file: Path, recipe: Recipe, manifest: Manifest) -> No
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or str(error)
         raise CheckpointError(
-            f"is no model of CTranslate2 for this recipe: {problem}",
+            f"is not a CTranslate2 model of this recipe: {problem}",
             place=file,
             remedy="export it again from its run",
         ) from error

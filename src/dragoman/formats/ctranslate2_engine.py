@@ -107,13 +107,13 @@ class Sampling:
         """Raises ConfigError."""
         if type(self.top_k) is not int or not 0 <= self.top_k <= 10_000_000:
             raise ConfigError(
-                f"{self.top_k!r} is no number of pieces",
+                f"{self.top_k!r} is not a number of pieces",
                 place="top_k",
                 remedy="give a whole number, or 0 for all",
             )
         if not 0 < self.temperature <= 100:
             raise ConfigError(
-                f"{self.temperature!r} is no temperature",
+                f"{self.temperature!r} is not a temperature",
                 place="temperature",
                 remedy="give a number above 0, up to 100",
             )

@@ -104,7 +104,7 @@ def check_can_push(hub_id: str) -> HfApi:
     """The Hub's interface.
 
     Raises MachineError if huggingface_hub is not installed, ConfigError if there is no token or
-    this is no name of a model there.
+    this is not the name of a model there.
     """
     try:
         import huggingface_hub
@@ -124,7 +124,7 @@ def check_can_push(hub_id: str) -> HfApi:
         validate_repo_id(hub_id)
     except HFValidationError as error:
         raise ConfigError(
-            f"{hub_id!r} is no name of a model on the Hub",
+            f"{hub_id!r} is not the name of a model on the Hub",
             remedy="give OWNER/NAME, such as my-name/demo-en-de",
         ) from error
     if huggingface_hub.get_token() is None:
@@ -232,7 +232,7 @@ def _failure(error: Exception, endpoint: str, hub_id: str) -> DragomanError:
         )
     if isinstance(error, ValueError) and isinstance(error.__cause__, BadRequestError):
         return ConfigError(
-            f"the Hub does not take the card: {_said(str(error))}",
+            f"the Hub rejects the card: {_said(str(error))}",
             place=hub_id,
             remedy="report this",
         )

@@ -100,11 +100,11 @@ def _absent(path: Path) -> CheckpointError:
     remedy = "check the name"
     if how := fetching(path):
         remedy += f"; if it is one of the Hugging Face Hub, {how}"
-    return CheckpointError("is not there", place=path, remedy=remedy)
+    return CheckpointError("does not exist", place=path, remedy=remedy)
 
 
 def _read_for(folder: Path, recipe: Recipe | None) -> ImportedModel:
-    """A model of others, with the tokens of the languages that the recipe names if it has them."""
+    """A model of another tool, with the tokens of the languages that the recipe names if it has them."""
     if recipe is not None and len(recipe.corpus.directions) == 1 and _names_languages(recipe):
         (direction,) = recipe.corpus.directions
         with suppress(ConfigError):

@@ -56,12 +56,12 @@ def weight_files(folder: Path) -> list[Path]:
                 f"is not read: only {WEIGHTS_FILE} is, since other formats can run code or need "
                 "other libraries",
                 place=folder / name,
-                remedy='if you trust it, write that beside it: python -c "from transformers import '
+                remedy='if you trust it, make that file from it: python -c "from transformers import '
                 "AutoModelForSeq2SeqLM as M; "
                 "M.from_pretrained('FOLDER').save_pretrained('FOLDER')\"",
             )
     raise CheckpointError(
-        "missing",
+        "is missing",
         place=folder / WEIGHTS_FILE,
         remedy="copy all files of the model into this folder",
     )

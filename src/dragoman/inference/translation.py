@@ -222,7 +222,7 @@ def score_text(
     sources, references = read_lines(source), read_lines(reference)
     if len(sources) != len(references):  # before hours of search, not after them
         raise CorpusError(
-            f"{len(sources)} lines against {len(references)}",
+            f"the source has {len(sources)} lines, the reference {len(references)}",
             place=f"{source}, {reference}",
             remedy="give files in which line N of one belongs to line N of the other",
         )

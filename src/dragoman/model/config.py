@@ -182,7 +182,7 @@ def check_beam_holds(num_hypotheses: int, config: SearchConfig) -> None:
     """Raises ConfigError if more translations of a sentence are asked for than the beam has."""
     if num_hypotheses > config.beam_size:
         raise ConfigError(
-            f"{num_hypotheses} translations of a sentence from a beam of {config.beam_size}",
+            f"a beam of {config.beam_size} cannot give {num_hypotheses} translations of a sentence",
             place="search.beam_size",
             remedy=f"set it to {num_hypotheses} or more",
         )

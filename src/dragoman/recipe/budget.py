@@ -57,7 +57,7 @@ def _duration_s(text: str, place: str) -> float:
         return units.DURATION.parse(_SHORT_MINUTES.sub("min", text))
     except ConfigError as error:
         raise ConfigError(
-            f"{text!r} is no budget", place=place, remedy=f"write {_FORMS}"
+            f"{text!r} is not a budget", place=place, remedy=f"write {_FORMS}"
         ) from error
 
 

@@ -120,10 +120,10 @@ class RunDirectory:
                 "compare, score, serve, synthesize and translate take exports",
             )
         if not path.exists():
-            raise CheckpointError("is not there", place=path, remedy="check the name")
+            raise CheckpointError("does not exist", place=path, remedy="check the name")
         if not run.recipe_file.is_file():
             raise CheckpointError(
-                "not a run directory: it holds no recipe.toml",
+                "is not a run directory: it holds no recipe.toml",
                 place=path,
                 remedy="name a directory that dragoman run or dragoman train made",
             )

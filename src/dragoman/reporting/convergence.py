@@ -90,7 +90,7 @@ Multi30k, news; 500 to 2,000 sentences), and up to 12 if there are only 16 of th
 MOST_BLEU_LOST = 0.2
 """If the last BLEU is this share below the best, the model is worse, whatever the dev loss."""
 SMOOTHED = 9
-"""The median of this many training losses is compared, so that one easy batch is no lowest loss."""
+"""The median of this many training losses is compared, so that one easy batch does not set the lowest loss."""
 _SPIKE = 1.2
 _BY_CHANCE = 5
 _OF_NEIGHBOURS = 1.048

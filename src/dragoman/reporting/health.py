@@ -117,7 +117,7 @@ def _divergences(facts: Facts) -> float | None:
 def _flat_share_left(facts: Facts) -> float | None:
     """The share of the schedule that is left, if the dev loss is surely flat and no decay is ahead.
 
-    0 if the loss surely moves, or if nothing was learnt: that is no plateau. None if unclear.
+    0 if the loss surely moves, or if nothing was learnt: that is not a plateau. None if unclear.
     """
     found = loss_trend(facts)
     if found is None or not facts.max_steps:

@@ -36,7 +36,7 @@ def name_machines(
 
     Two ranks of one life are on two machines if the machines booted at different times, or if both
     ranks sample their host, which only one rank of each host does. Clones that no rank samples
-    cannot be told apart.
+    cannot be distinguished.
     """
     named = [list(rank.segments) for rank in ranks]
     for life in facts.fullest(ranks).segments if ranks else ():

@@ -33,7 +33,7 @@ def known_pauses(pauses: Iterable[Pause]) -> list[Pause]:
 def without_pauses(ranks: Sequence[Rank], pauses: Sequence[Pause]) -> tuple[Rank, ...]:
     """Ranks whose intervals do not count the pauses.
 
-    A pause is no part of the time of a step: the paused rank loses it from the phase that it was
+    A pause is not part of the time of a step: the paused rank loses it from the phase that it was
     in, the others from their wait in sums.
     """
     changed = {rank.rank: [*rank.repeated, *rank.intervals] for rank in ranks}

@@ -86,7 +86,7 @@ def read_facts(
         )
     if not paths and not (directory / "recipe.toml").is_file():
         raise CheckpointError(
-            "is no run: it holds neither a recipe.toml nor events",
+            "is not a run: it holds neither a recipe.toml nor events",
             place=directory,
             remedy="name a directory that dragoman run or dragoman train made",
         )
@@ -344,11 +344,11 @@ def _whole(path: Path, load: Callable[[Path], T], problems: list[str]) -> T | No
 
 
 def _manifest(path: Path) -> Manifest:
-    """The manifest of a run's text; raises CorpusError if it tells of none."""
+    """The manifest of a run's text; raises CorpusError if it names none."""
     found = Manifest.load(path.parent)
     if "train" not in found.splits or not found.train.stages:
         raise CorpusError(
-            "tells of no training text", place=path, remedy="restore it from where it was copied"
+            "names no training text", place=path, remedy="restore it from where it was copied"
         )
     return found
 

@@ -350,7 +350,7 @@ def _plan(
         place,
         by_hand,
         start_s,
-        # On hosts each would have to start again, and a length that was set is no budget's.
+        # On hosts each would have to start again, and a length that was set does not follow a budget.
         None
         if place.hosts is not None or "train.max_steps" in by_hand
         else plan_pilots(choice, text, law, training_s=training_s),
@@ -486,8 +486,7 @@ def _check_possible(recipe: Recipe) -> None:
         )
     if not recipe.evaluate.bleu_pairs:
         raise ConfigError(
-            "needs translations, which it times and compares models by, and evaluate.bleu_pairs is "
-            "0",
+            "a budget times translations and compares models by them, and evaluate.bleu_pairs is 0",
             place="--budget",
             remedy="leave out evaluate.bleu_pairs or the budget",
         )

@@ -120,7 +120,7 @@ def decide(
         def score(
             one: Candidate, first: Candidate = first, of: dict[str, float] = surplus
         ) -> float:
-            """ln BLEU at full length, with the part of the surplus that is no chance."""
+            """ln BLEU at full length, with the part of the surplus that is not chance."""
             doubt = _doubt(first, one, text, law) ** 2
             known = doubt / (doubt + 2 * LEAST_ERROR**2)
             return math.log(one.expected.bleu) + known * (of[one.name] - of[first.name])

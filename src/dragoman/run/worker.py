@@ -90,7 +90,7 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
         reason, step = _Rank(run, recipe, prepared, manifest, world, events).train(budget)
     if reason == "signal":
         raise InterruptedRunError(
-            f"stopped by a signal at step {step}; everything is saved",
+            f"a signal stopped the run at step {step}; everything is saved",
             place=run.path,
             remedy="go on with the same command; the clock of its budget runs on"
             if budget is not None
@@ -269,7 +269,7 @@ class _Rank:
         return model
 
     def warn(self, error: CheckpointError) -> None:
-        """Tell that a checkpoint is damaged."""
+        """Report that a checkpoint is damaged."""
         alert = Alert(severity="warning", cause=str(error), remedy="the one before is used")
         self.events.write(alert)
 

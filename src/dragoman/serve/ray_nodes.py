@@ -215,7 +215,7 @@ def join_ray(address: str) -> Iterator[None]:
     match = _ADDRESS.fullmatch(address)
     if address != "auto" and match is None:
         raise ConfigError(
-            "is no address of a Ray cluster",
+            "is not the address of a Ray cluster",
             place=f"--ray {address}",
             remedy="give HOST:PORT of its head, such as 10.0.0.1:6379, or auto",
         )
@@ -237,7 +237,7 @@ def join_ray(address: str) -> Iterator[None]:
     if in_main_thread:  # Ray has put its own there
         signal.signal(signal.SIGTERM, before)
     try:
-        with redirect_stdout(sys.stderr):  # Ray's words about lost nodes are no result
+        with redirect_stdout(sys.stderr):  # Ray's words about lost nodes are not a result
             yield
     finally:
         ray.shutdown()

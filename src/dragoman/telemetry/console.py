@@ -216,7 +216,7 @@ def _run_finished(seen: Values, progress: Progress) -> Text:
         ("dev loss", "best_dev_loss", units.LOSS),
         ("BLEU", "best_bleu", units.SCORE),
     ):
-        if seen[key]:  # a BLEU of 0 is no best
+        if seen[key]:  # a BLEU of 0 is never the best
             at = units.COUNT.text(seen[f"{key}_step"])
             line.append(f"; best {name} {quantity.text(seen[key])} at step {at}")
     return line

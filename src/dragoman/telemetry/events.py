@@ -639,7 +639,7 @@ class EventWriter:
         )
 
     def close(self) -> None:
-        """Close every listener, which may still have something to tell, and the file."""
+        """Close every listener, which may still write events, and then the file."""
         try:
             for listener in self._listeners:
                 listener.close()
@@ -689,7 +689,7 @@ def read_events(
                     on_damaged(number)
     except OSError as error:
         why = f"cannot be read: {error.strerror}"
-        raise MachineError(why, place=path, remedy="look at who may read it") from error
+        raise MachineError(why, place=path, remedy="check the permissions of the file") from error
 
 
 def _bounded_lines(file: BinaryIO) -> Iterator[bytes | None]:

@@ -1,4 +1,4 @@
-"""Events for TensorBoard and tools of others: Prometheus, MLflow, Weights & Biases.
+"""Events for TensorBoard and other tools: Prometheus, MLflow, Weights & Biases.
 
 Each tool uses its own client library and is off unless the recipe's `sinks` section names it.
 One that fails never stops a run.
@@ -286,7 +286,7 @@ class Apart(EventListener):
         self._events.write(alert, step=step)
 
     def _run(self, sink: EventListener) -> None:
-        # The record may be full, or closed by now: there is nowhere left to tell of the sink.
+        # The record may be full, or closed by now: there is nowhere left to report the sink.
         with suppress(MachineError, ValueError):
             while (event := self._waiting.get()) is not None:
                 sink(event)

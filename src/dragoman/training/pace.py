@@ -228,7 +228,7 @@ class Pace:
     def step_s(self) -> float | None:
         """Seconds of a step lately; None before enough were made.
 
-        The slowest update is left out: a pause is no speed, and a run that was made shorter because
+        The slowest update is left out: a pause says nothing about speed, and a run that was made shorter because
         of one would end before it can be made longer again.
         """
         moments = [moment for moment, _ in self._window]
@@ -283,7 +283,7 @@ class Pace:
         return length if abs(length - self.length) * step_s > unsure_s else 0
 
     def fitted(self, length: int) -> LengthFitted:
-        """Take a length that all ranks have agreed on; returns what to tell of it."""
+        """Adopt a length that all ranks have agreed on; returns the event that records it."""
         before, self.length = self.length, length
         return LengthFitted(
             max_steps=length,

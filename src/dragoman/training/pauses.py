@@ -144,7 +144,7 @@ class PauseWatch:
 
     @contextmanager
     def outside(self, what: str) -> Iterator[None]:
-        """Something that is no part of a step: "validating" or "saving"."""
+        """An activity that is not part of a step: "validating" or "saving"."""
         self._outside = what
         try:
             yield
@@ -156,7 +156,7 @@ class PauseWatch:
         return self._outside or self._timer.running or "sync"
 
     def _run(self) -> None:
-        with contextlib.suppress(MachineError):  # of the writer: there is nowhere left to tell it
+        with contextlib.suppress(MachineError):  # of the writer: there is nowhere left to report it
             self._look()  # before the first wait, as others miss only a rank that they have seen
             while not self._stop.is_set():
                 slept, turns = time.monotonic(), _turns()

@@ -155,7 +155,7 @@ def test_a_signal_ends_the_bringing_and_says_where_the_rest_is(
         user.join()
     what = NAME if told else "the rest"
     where = f"is still on alpha, in .dragoman/runs/demo/{CHECKPOINTS}"
-    assert f"{what} {where}; dragoman resume {remote.path} brings it" in str(caught.value)
+    assert f"{what} {where}; dragoman resume {remote.path} fetches it" in str(caught.value)
     assert list((remote.path / CHECKPOINTS).iterdir()) == []
     verify(saved(home))
     wait_until(lambda: processes_in(home) + processes_in(home / ".dragoman") == [], limit_s=20)
@@ -337,7 +337,9 @@ def test_a_checkpoint_that_is_none_of_ours_is_not_taken(
 def test_logs_are_files_of_one_folder(home: Path, remote: RunOnHosts) -> None:
     host = remote.hosts.host[0]
     lie(remote, listed=[], sent=archive({"launch-0.log": b"well", "alpha/launch.log": b"x"}))
-    with pytest.raises(MachineError, match="alpha: logs holds 'alpha', which is no file of ours"):
+    with pytest.raises(
+        MachineError, match="alpha: logs holds 'alpha', which dragoman never writes"
+    ):
         remote.fetch_logs(host)
     assert not (remote.path / "logs" / "alpha").exists()
 

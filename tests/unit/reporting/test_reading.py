@@ -52,7 +52,7 @@ def test_the_facts_of_a_healthy_run(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_no_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"is no run.*name a directory"):
+    with pytest.raises(CheckpointError, match=r"is not a run.*name a directory"):
         read_facts(tmp_path)
 
 
