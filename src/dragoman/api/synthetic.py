@@ -82,7 +82,7 @@ def synthesize(
     overrides: of the recipe's section search, such as "search.beam_size=1".
     ray: the address of a Ray cluster whose nodes do the work, HOST:PORT or "auto"; None: this
         machine does it.
-    progress: show how far it is.
+    progress: show the progress of the work.
     Raises ConfigError, CorpusError, CheckpointError and MachineError; finished lines are kept.
     """
     check_sections(overrides, ("search",))

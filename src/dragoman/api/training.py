@@ -73,7 +73,7 @@ def prepare(
     workers: processes; None: all cores.
     origin: a run, a bundle, a Hugging Face export or a model of another tool in that form, whose
         vocabulary is kept.
-    progress: show how far it is.
+    progress: show the progress of the work.
     Raises ConfigError, CorpusError and MachineError.
     """
     recipe, model = _adapted(recipe, origin)
@@ -106,8 +106,8 @@ def train(
 
     recipe: a recipe, or a run to go on with. A dictionary is read as by `load_recipe`: relative
         names of files start at the working directory. Text that is not prepared yet is prepared.
-    origin: a run, a bundle, a Hugging Face export or a model of another tool in that form to start from,
-        with weights and vocabulary.
+    origin: a run, a bundle, a Hugging Face export or a model of another tool in that form to start
+        from, with weights and vocabulary.
     prepared: directory of the shards; None: `prepared/NAME-DIGEST`.
     runs: the folder of all runs.
     workers: processes that prepare text; None: all cores.
@@ -221,7 +221,7 @@ def _in_budget(
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A test set as it was translated and scored.
+    """The translations and scores of a test set.
 
     name: of the text. scores: by metric, such as "bleu" and "chrf".
     translations: the file that holds them, a line each; of a test set of several directions, the
@@ -342,7 +342,7 @@ def _path(path: str | Path | None) -> Path | None:
 
 
 def shown(progress: bool) -> AbstractContextManager[OnProgress | None]:
-    """A function that shows how far a preparation is, if somebody wants to see it."""
+    """A function that shows the progress of a preparation; None if nobody wants to see it."""
     if not progress:
         return nullcontext()
     return preparing_in_notebook() if in_notebook() else preparing()
@@ -371,4 +371,4 @@ class _Calls(EventListener):
 
 
 def say_nothing(_: object) -> None:
-    """Show no line."""
+    """Do nothing, in place of a function that prints a line."""

@@ -44,7 +44,7 @@ class Translator:
     threads: cores; None: all.
     overrides: of the recipe's section search, such as "search.length_penalty=0.8".
     Raises CheckpointError if there is no model or it is damaged, ConfigError if the engine cannot
-    run it or it has no such target.
+    run the model, or if the model has no such target.
     """
 
     @checked
@@ -112,7 +112,7 @@ class Translator:
     ) -> list[str] | list[list[Translation]]:
         """The translation of each text; with n_best a list of translations of each.
 
-        n_best: so many translations of each text with their scores, best first.
+        n_best: the number of translations of each text, which come with their scores, best first.
         beam_size: of the search, 1 is greedy; None: as the recipe says.
         text_format: "line": a sentence a text. "document": texts are split into sentences and put
             back together. "markup": tags of HTML or XML stay where they are as well.
@@ -133,7 +133,7 @@ class Translator:
         return list(found)
 
     def stream(self, texts: Iterable[str], *, beam_size: Count | None = None) -> Iterator[str]:
-        """The translations of any number of lines, in order; a few thousand are held at a time.
+        """The translations of any number of lines, in order, with a few thousand in memory.
 
         beam_size: as for `translate`.
         """
@@ -265,8 +265,8 @@ def push(
     hub_id: OWNER/NAME there. The token is that of `hf auth login` or of HF_TOKEN.
     checkpoint, licence, sentences: as for `export`.
     private: make a new repository private.
-    Raises what `export` does, ConfigError if the Hub refuses, MachineError if it cannot be reached;
-    then it has none of the files, and the same call resumes.
+    Raises what `export` does, ConfigError if the Hub refuses, MachineError if it cannot be reached.
+    After an error the Hub has none of the files, and the same call resumes.
     """
     from dragoman.formats.hub import check_can_push
     from dragoman.formats.hub import push as send

@@ -67,9 +67,12 @@ _SUFFIXES: Final = {"train-more": "-more", "student": "-student"}
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """The views of a build for people. print_line: shows a line; show: the progress of a preparation;
-    show_plan: the plan of each training; listeners: of each training, called with its events;
-    bars: whether translations of monolingual text have a progress bar."""
+    """The functions that show a build to people.
+
+    print_line: prints a line. show: shows the progress of a preparation. show_plan: shows the plan
+    of a training. listeners: called with the events of a training. bars: whether translations of
+    monolingual text have a progress bar.
+    """
 
     print_line: Callable[[str], None]
     show: Callable[[], AbstractContextManager[OnProgress | None]]
@@ -151,7 +154,7 @@ class _Builder:
         self.stages = Stages(directory, plan, clock, self._ended)
 
     def all_stages(self) -> list[Stage]:
-        """In their order; each takes what those before it have left."""
+        """Do all stages in their order; each uses the results of those before it."""
         shares = self.plan.shares()
         fetched = self._fetch()
         recipe = self._recipe(fetched)
@@ -179,7 +182,7 @@ class _Builder:
             folder = self.directory / _DOWNLOADS / text["id"]
             if not is_as_fetched(folder):
                 raise CorpusError(
-                    "this text has changed since it was fetched",
+                    "has changed since it was fetched",
                     place=folder,
                     remedy=f"restore it; or remove it and {self.directory / 'stages/fetch.json'}, "
                     "and it is made again from its download",

@@ -44,7 +44,8 @@ _AT_ONCE: Final = 16
 class Corpus:
     """A corpus of the catalogue.
 
-    num_bytes: the size of its download. pairs: at most; a guess from the bytes if is_guess.
+    num_bytes: the size of its download. pairs: the most that it can have, a guess from the bytes
+        if is_guess.
     use: its purpose in the build; None if it is left out. why: the reason for either.
     """
 
@@ -58,8 +59,8 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The room of a budget. pairs: as many as training sees once; most_pairs: as many as can be
-    cleaned; most_bytes: as many as can be fetched."""
+    """The text that a budget has time for. pairs: those that training sees once; most_pairs: those
+    that can be cleaned; most_bytes: those that can be fetched."""
 
     pairs: int
     most_pairs: int
@@ -67,9 +68,9 @@ class Limits:
 
 
 def sized(listings: Sequence[Listing], *, at_most_s: float) -> list[Corpus]:
-    """The corpora with their sizes: as the index states them, or else their servers.
+    """The corpora with the sizes that the index states, or else their servers.
 
-    at_most_s: servers that have not answered by then are not waited for.
+    at_most_s: how long to wait for the servers.
     """
     unknown = dict.fromkeys(
         url
@@ -103,7 +104,7 @@ def _sized(listing: Listing, stated: Mapping[str, int | None]) -> Corpus:
 
 
 def by_budget(corpora: Sequence[Corpus], limits: Limits, *, pair: tuple[str, str]) -> list[Corpus]:
-    """All of them, with a use or a reason why not, by the rules above."""
+    """All corpora, each with a use or the reason why it has none, by the rules of this module."""
     held_out = [one for one in corpora if _HELD_OUT.search(one.listing.name)]
     chosen = _dev_and_test(held_out, limits, pair)
     newest = _newest([one for one in corpora if one not in held_out])
@@ -130,7 +131,7 @@ def by_hand(corpora: Sequence[Corpus], ids: Sequence[str]) -> list[Corpus]:
     """All corpora, with a use for those chosen by id: the name of a corpus says if it is a dev or
     test set.
 
-    Raises ConfigError for an id that is none of them.
+    Raises ConfigError for an id that no corpus has.
     """
     known = {one.listing.did for one in corpora}
     for did in ids:

@@ -53,8 +53,8 @@ _HEAD: Final = """\
 
 
 class PlannedCorpus(Section):
-    """A corpus that is fetched. needed: an error of it ends the build; otherwise it is left out
-    then. The rest is for people."""
+    """A corpus to fetch. needed: if it cannot be fetched, the build ends; otherwise the corpus is
+    left out. People read the fields after `needed`; dragoman does not."""
 
     id: str = Field(pattern=r"^[^\s/\\\x00-\x1f]+$", max_length=300)
     use: Use

@@ -3,8 +3,8 @@
 Back-translation: if the training would see the pairs 15 times and more, and there is text of the
 target language. A pass over text that was seen 15.4 times teaches a third of what new text would
 (Muennighoff et al. 2023: R*), and models learn from translated text as well (Sennrich et al. 2016).
-Its shares make sure that a model of the pairs alone is there first: it is what the gain is
-measured against.
+Its shares make sure that a model of the pairs alone is there first: the gain is
+measured against it.
 
 A student: only if somebody wants one. It is faster than its teacher, and rarely better.
 """
@@ -101,7 +101,7 @@ class Wanted:
 
     @property
     def index_place(self) -> str:
-        """The index, which a command in another folder finds, too."""
+        """The index as an address or an absolute path, which is valid in every folder."""
         if not self.index or "://" in self.index:
             return self.index
         return str(Path(self.index).resolve())
@@ -110,11 +110,11 @@ class Wanted:
 def planned(
     wanted: Wanted, directory: Path, place: Place, *, began: float, dry_run: bool = False
 ) -> tuple[BuildPlan, list[Corpus]]:
-    """The plan in the directory of a build; or a new one, written there, with the use of each
-    corpus.
+    """The plan in the directory of a build, or a new plan that is written there, with the use of
+    each corpus.
 
     began: when the command was given: the clock of a new build starts then, unless dry_run.
-    Raises ConfigError if the plan says other than the wishes, and what `make_plan` raises.
+    Raises ConfigError if the plan contradicts the wishes, and what `make_plan` raises.
     """
     pair = parse_pair(wanted.pair)
     plan = read_plan(directory)

@@ -53,7 +53,7 @@ class Command:
     """A command; as a decorator it takes the function that does the work.
 
     summary: for the list of all commands. description: for the command's own help.
-    options: in a tuple are those of which only one can be given.
+    options: of the options in a tuple, only one can be given.
     """
 
     def __init__(

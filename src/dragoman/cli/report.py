@@ -1,4 +1,5 @@
-"""`dragoman report`: the report of one run, of several beside each other, or of a log of OpenSeq2Seq."""
+"""`dragoman report`: the report of one run, of several beside each other, or of a log of
+OpenSeq2Seq."""
 
 from __future__ import annotations
 

@@ -338,7 +338,7 @@ def test_places_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ([str(tmp_path / "nothing"), "--to", str(tmp_path / "bundle")], "nothing: is not a folder"),
         (
             ["Helsinki-NLP/opus-mt-en-de", "--to", str(tmp_path / "bundle")],
-            "is not a folder; fetch it first: hf download Helsinki-NLP/opus-mt-en-de --local-dir opus",
+            "not a folder; fetch it first: hf download Helsinki-NLP/opus-mt-en-de --local-dir opus",
         ),
         ([str(good()), "--to", str(taken)], "taken: exists already and is not an export"),
         (
