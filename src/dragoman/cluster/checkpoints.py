@@ -132,8 +132,8 @@ class RunOnHosts:
         Before that, another host may have been the first, and this one may lack the best
         checkpoint.
 
-        If a host fails, the others are still copied from; then its error is raised, the first one's
-        if several fail.
+        If a host fails, the checkpoints of the others are still copied; then the error of the first
+        host that failed is raised.
         """
         remove_drafts(self.path / CHECKPOINTS)
         failures = []
@@ -162,7 +162,8 @@ class RunOnHosts:
     def spread(self, host: Host) -> None:
         """Give a host the newest checkpoint that is here, and its ranks' own parts of it.
 
-        The first host gets all of them, as it decides which to keep, including the best ones.
+        The first host gets all checkpoints, including the best ones, because it decides which to
+        keep.
         """
         newest = newest_checkpoint(self.path)
         if not newest:
@@ -201,7 +202,7 @@ class CheckpointTransfer:
     _work: Future[None] = field(default_factory=Future)
 
     def want(self, name: str) -> None:
-        """A checkpoint of this name is complete on the first host; other names are ignored."""
+        """Ask for a checkpoint that is complete on the first host; ignores names of other files."""
         if step_number(name) < 0 or not _NAME.fullmatch(name):
             return
         with self._changed:

@@ -291,7 +291,7 @@ def cards(facts: ClusterFacts, _needs: RunNeeds) -> Iterator[Finding]:
 
 
 def bandwidth(facts: ClusterFacts, _needs: RunNeeds) -> Iterator[Finding]:
-    """No pair of hosts is slower than the others or its cards claim, one way or both at once."""
+    """No pair of hosts is slower than the other pairs, or than its cards claim."""
     for name, said in facts.unmeasured.items():
         remedy = "training would break off likewise: see whether TCP passes between the hosts"
         yield _fail("bandwidth", name, f"sums over the network broke off: {said}", remedy)

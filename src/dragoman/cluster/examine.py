@@ -134,9 +134,9 @@ def ask(
 ) -> list[HostFacts]:
     """Facts of each host of a team, and how far its clock is ahead of most others.
 
-    hosts: all with which they will train.
+    hosts: all hosts that will train together.
     run: the run whose files are compared, "" if there is none yet.
-    mark: of `marked`, for that run's directory here.
+    mark: the name of the file that `marked` has put into that run's directory here.
     measure: measure its steps, too.
     Raises MachineError if a host does not answer.
     """

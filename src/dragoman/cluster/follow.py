@@ -53,7 +53,7 @@ class Record:
     A host may write only the files of its own ranks. A line is shown only if it is a complete event
     of that rank.
 
-    step_s: of a step of late, by rank 0; 0 until it is known.
+    step_s: the recent time of a step on rank 0; 0 until it is known.
     """
 
     def __init__(

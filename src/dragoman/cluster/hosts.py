@@ -160,7 +160,7 @@ def is_this_machine(hosts: Hosts) -> bool:
 
 
 def load_hosts(text: str) -> Hosts:
-    """The hosts of a file (it exists, or its name ends like a file's) or of the inline form.
+    """The hosts of a file or of the inline form: an existing file, or a name that ends like one.
 
     Defaults are filled in, so every host has all of its settings. ConfigError names the file and
     line, or the word of the inline form, the problem and the remedy.
@@ -207,7 +207,7 @@ def recorded_hosts(run: Path) -> Hosts | None:
 
 
 def hosts_to_resume_on(run: Path) -> Hosts | None:
-    """The same; None if it was trained here since."""
+    """The hosts that a run was last trained on; None if it was trained here since then."""
     record = _record(run)
     return None if record is None or record.left else recorded_hosts(run)
 

@@ -48,7 +48,7 @@ _RANGE_STEP_S: Final = (1e-6, 1e6)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """The options of `dragoman plan` as they were typed; None if they were not.
+    """The options of `dragoman plan` as they were typed; None if one was not given.
 
     hosts: a file or the inline form, instead of ranks; doctor's last measurement of them counts if
         link and gpu are not given.

@@ -50,10 +50,10 @@ _RANGE_BYTES_PER_S: Final = (1.0, 1e15)
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device with one rank on it: useful arithmetic a second, over a step without network.
+    """The useful arithmetic per second of one device with one rank, in a step without network.
 
-    Useful are the matrix products that the model needs. layer_s: see `LAYER_S`; 0 if no kernels
-    have to be started. layer_source: the source of layer_s.
+    Useful arithmetic is the matrix products that the model needs. layer_s: see `LAYER_S`; 0 if no
+    kernels have to be started. layer_source: the source of layer_s.
     """
 
     name: str

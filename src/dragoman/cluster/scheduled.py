@@ -52,7 +52,7 @@ class ScheduledNode:
     def read(
         cls, at: str, *, node: int | None, nodes: int | None, environment: Mapping[str, str]
     ) -> Self:
-        """Read an ADDRESS:PORT, and from the scheduler's environment all that is None.
+        """Read ADDRESS:PORT, and take what is None from the scheduler's environment.
 
         Raises ConfigError if that is not enough.
         """

@@ -98,7 +98,8 @@ class ScheduledJob:
         ]
 
     def shell_command(self, *, at: str) -> str:
-        """The same for bash. It takes every word literally, but fills in the variables of `at`."""
+        """`command` as a line for bash, which takes it literally but fills in the variables of
+        `at`."""
         before, after = self.command(at=at)[:3], self.command(at=at)[4:]
         return f'{shlex.join(before)} "{at}" {shlex.join(after)}'
 

@@ -97,8 +97,7 @@ class Agent:
             self._process.stdin.flush()
 
     def failure(self) -> MachineError:
-        """Why the connection ended, as far as ssh reported it; ends the connection if it has
-        not."""
+        """Why the connection ended, as far as ssh reported it; closes it if it is open."""
         try:
             exit_code = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -239,7 +238,7 @@ class Team:
     def until_done(self, *, tick_s: float = _STAY_EVERY_S) -> Iterator[Message | None]:
         """All messages until every agent is done or gone; None if a tick passed without one.
 
-        Not included: that an agent is gone after it was done.
+        The end of a connection whose agent is done is not among them.
         """
         ended: set[str] = set()
         while len(ended) < len(self.agents):

@@ -239,7 +239,7 @@ class _Training:
     is_first: bool = True
 
     def to_the_end(self) -> None:
-        """Attempt after attempt until one finishes. Raises the error that ends the training."""
+        """Make attempts until one finishes. Raises the error that ends the training."""
         in_vain, reached = 0, -1
         while True:
             match self._attempt():

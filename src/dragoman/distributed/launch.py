@@ -66,7 +66,7 @@ _HUNG_AFTER_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """This host's part of a run over several: one of `num_hosts`, whose ranks count in their order.
+    """This host's part of a run over `num_hosts` hosts; ranks are numbered in the order of hosts.
 
     interface: the only network interface that the collectives use.
     price_per_hour: of all hosts, such as `6.12 USD`; "" if it is not known.
