@@ -81,7 +81,7 @@ class Listing(BaseModel):
 
     @property
     def name(self) -> str:
-        """The corpus without who offers it, version and languages."""
+        """The name of the corpus without its group, version and languages."""
         return self.did.split("-")[1]
 
     @property
@@ -135,7 +135,7 @@ class Downloads:
         return folder
 
     def remove_unpacked(self) -> None:
-        """Only the downloads are kept."""
+        """Remove the unpacked texts; the downloads stay."""
         for path in self.files.values():
             for other in path.parent.iterdir():
                 if other.is_dir():
@@ -395,7 +395,7 @@ def _make_index(file: Path) -> None:
 
 @contextmanager
 def quiet_logging() -> Iterator[None]:
-    """mtdata adds a handler to the root logger when it is imported, and logs much."""
+    """Silence mtdata, which logs much and adds a handler to the root logger when it is imported."""
     root = logging.getLogger()
     handlers, level, disabled = root.handlers[:], root.level, root.manager.disable
     logging.disable(logging.CRITICAL)

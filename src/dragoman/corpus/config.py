@@ -36,7 +36,7 @@ class ScoreLimit(Section):
     """Bounds on a column of scores in a TSV file: all other pairs are dropped."""
 
     column: int | str
-    """Its number, counted from 1, or its name in the file's first line, which is not a pair then."""
+    """Its number, counted from 1, or its name in the first line, which is then not a pair."""
     at_least: float | None = None
     at_most: float | None = None
 
@@ -287,13 +287,14 @@ class CorpusConfig(Section):
 
     @property
     def train_directions(self) -> tuple[Direction, ...]:
-        """Those of the training text, in its order; without training text that of the section."""
+        """The directions of the training text, in its order; without one, that of the section."""
         found = dict.fromkeys(map(self.direction_of, self.train))
         return tuple(found) or (Direction(self.source_language, self.target_language),)
 
     @property
     def directions(self) -> tuple[Direction, ...]:
-        """Those of the training text, then those that are measured without any (zero-shot)."""
+        """The directions of the training text, then those that are measured without any
+        (zero-shot)."""
         measured = map(self.direction_of, (*self.valid, *self.test))
         return tuple(dict.fromkeys((*self.train_directions, *measured)))
 

@@ -70,7 +70,7 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class SideCounts:
-    """One side of what stays: bytes of its text, its pieces and how many of them are unknown."""
+    """One side of the kept pairs: bytes of text, pieces, and how many of these are unknown."""
 
     num_bytes: int
     pieces: int
@@ -100,7 +100,7 @@ class PartReport:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """The report that asdict made values of."""
+        """The report from the values that `asdict` made."""
         return cls(**(values | {side: SideCounts(**values[side]) for side in SIDES}))
 
 
@@ -129,7 +129,7 @@ class CleanedText:
 
     @cached_property
     def runs(self) -> SortedRuns:
-        """All pairs that were not dropped by themselves."""
+        """All pairs that no filter has dropped."""
         count = len(self._blocks["files"])
         return SortedRuns([run_path(self._place.runs, index) for index in range(count)])
 
@@ -141,7 +141,7 @@ class CleanedText:
 
     @cached_property
     def encoders(self) -> tuple[RowEncoder, RowEncoder]:
-        """Those of both sides; one and the same if their files are equal."""
+        """The encoders of both sides; the same one twice if their files are equal."""
         files = [self._place.result / f"{side}.model" for side in SIDES]
         source = RowEncoder(load_vocabulary(files[0]), self._config.subword)
         if read_vocabulary(files[0]) == read_vocabulary(files[1]):

@@ -79,7 +79,8 @@ Scores = NDArray[np.float64]
 class Columns:
     """Normalised pairs of one block, side by side.
 
-    given_scores: of further columns of their file, by the column's index; nan: no number.
+    given_scores: scores from further columns of the file, by the column's index; nan if one is
+        not a number.
     """
 
     sources: list[str]
@@ -154,7 +155,7 @@ def length_ratio(pairs: Columns) -> Scores:
 
 
 def identical_sides(pairs: Columns) -> Scores:
-    """1 where source and target are the same text."""
+    """1 if source and target are the same text."""
     sides = zip(pairs.sources, pairs.targets, strict=True)
     return _array(source == target for source, target in sides)
 
@@ -165,7 +166,7 @@ def differing_numbers(pairs: Columns) -> Scores:
 
 
 def differing_endings(pairs: Columns) -> Scores:
-    """1 where the sides end in different kinds of punctuation."""
+    """1 if the sides end in different kinds of punctuation."""
     return _array(map(endings_differ, pairs.sources, pairs.targets))
 
 
@@ -226,7 +227,7 @@ def reject(
     """The rows to drop, each once, with the first filter that it fails.
 
     malformed: rows that are dropped in any case; they come first in the result.
-    on_scores: called with the scores that each active filter gave to the rows that earlier filters kept.
+    on_scores: called for each active filter with its scores of the rows that earlier filters kept.
     """
     rejections = list(malformed)
     accepted = np.ones(len(pairs), dtype=np.bool_)

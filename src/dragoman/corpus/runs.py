@@ -79,7 +79,7 @@ def distinct_keys(keys: Keys, *, first_ordinal: int) -> Keys:
 
 
 def repeated(keys: Keys) -> NDArray[np.bool_]:
-    """True if an earlier key is equal."""
+    """For each key, whether an earlier key is equal to it."""
     order = np.argsort(keys, kind="stable")
     is_repeated = np.zeros(len(keys), dtype=np.bool_)
     is_repeated[order[1:]] = keys[order[1:]] == keys[order[:-1]]
@@ -155,7 +155,7 @@ class SortedRuns:
     def ranges(
         self, *, max_pairs: int | None = None, range_bytes: int = RANGE_BYTES
     ) -> list[KeyRange]:
-        """Ranges of about as many bytes that cover all keys, or the first of at most max_pairs.
+        """Ranges of about equal bytes that cover all keys, or those of the first max_pairs pairs.
 
         They depend on the corpus alone.
         """

@@ -89,7 +89,7 @@ class Subword:
         return ids
 
     def decode(self, ids: list[list[int]]) -> list[str]:
-        """Text of each row of ids; special ids are passed over."""
+        """Text of each row of ids; special ids are skipped."""
         kept = [[piece for piece in row if piece > EOS] for row in ids]
         if len(kept) <= _ONE_BY_ONE:
             return [self._processor.decode(row) for row in kept]
@@ -177,7 +177,7 @@ def train_on_words(
     tokens: of target languages; one id each, which no text is cut into.
 
     For BPE it is the model that SentencePiece learns from the sentences, in a fraction of the
-    memory. Same counts, same bytes.
+    memory. The same counts give the same bytes.
     Raises: CorpusError if vocab_size does not suit the text.
     """
     if config.kind == "imported":

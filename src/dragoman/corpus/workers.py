@@ -1,4 +1,4 @@
-"""One task over many items on several processes, in order, with bounded memory."""
+"""Applies one task to many items on several processes, in order, with bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits text into sentences, and long texts into parts. Nothing of a text is lost."""
+"""Splits text into sentences, and long texts into parts. No text is lost."""
 
 from __future__ import annotations
 

@@ -149,17 +149,17 @@ class _Job:
 
     @property
     def direction(self) -> Direction:
-        """The first of those that it is for."""
+        """The first direction that the export is for."""
         directions = self.recipe.corpus.directions
         fitting = (one for one in directions if self.request.target in ("", one.target))
         return next(fitting)
 
     def ids(self, texts: list[str]) -> list[list[int]]:
-        """Their pieces."""
+        """The ids of the texts, normalised."""
         return self.model.subwords[0].encode([self.normalized(text) for text in texts])
 
     def hypotheses(self, texts: list[str], search: SearchConfig) -> list[Hypothesis]:
-        """The best of our own search."""
+        """The best hypothesis of our own search for each text."""
         return [best for best, *_ in translate_batch(self.model.models, self.ids(texts), search)]
 
     def ours(self, texts: list[str], search: SearchConfig) -> list[str]:

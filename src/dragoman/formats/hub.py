@@ -101,7 +101,7 @@ def _languages_of(info: BundleInfo, text: str) -> str:
 
 
 def check_can_push(hub_id: str) -> HfApi:
-    """The Hub's interface.
+    """The Hub's interface, after the checks that a push needs.
 
     Raises MachineError if huggingface_hub is not installed, ConfigError if there is no token or
     this is not the name of a model there.
@@ -141,7 +141,7 @@ def push(api: HfApi, folder: Path, hub_id: str, *, private: bool) -> Pushed:
     """Send every file of an export; makes the model's place if it is not there.
 
     Raises MachineError if the Hub cannot be reached or its answer is not understood, ConfigError if
-    it refuses. It has all files or none then.
+    it refuses. Then the Hub has all files or none.
     """
     from huggingface_hub import CommitOperationAdd
 

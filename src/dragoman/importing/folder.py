@@ -40,7 +40,7 @@ def is_foreign(path: Path) -> bool:
 
 
 def fetching(path: Path) -> str:
-    """How to get the model that has this name on the Hugging Face Hub; "" if it is not such a name."""
+    """How to get the model of this name from the Hugging Face Hub; "" if it is not such a name."""
     if len(path.parts) != 2 or path.parent.exists():  # it is not OWNER/NAME
         return ""
     return f"fetch it first: hf download {path} --local-dir {path.name}"

@@ -91,7 +91,7 @@ class Recipe(Section):
 
     @property
     def scoring(self) -> EvaluateConfig:
-        """The evaluate section, without regard to case also if the model writes no capitals."""
+        """The evaluate section, also without regard to case if the model writes lower case only."""
         lowercase = self.evaluate.lowercase or self.corpus.lowercase
         return self.evaluate.model_copy(update={"lowercase": lowercase})
 
@@ -190,7 +190,7 @@ class Recipe(Section):
         return rate * self.stages[number].learning_rate_factor
 
     def weights(self) -> tuple[tuple[float, ...] | None, ...]:
-        """For each stage, the weight of every entry of the training text; None: as many as are."""
+        """For each stage, the weights of the entries of the training text; None: all alike."""
         own = [entry.weight for entry in self.corpus.train]
         usual = None if None in own else tuple(weight for weight in own if weight is not None)
         return tuple(

@@ -177,7 +177,7 @@ class RunDirectory:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The directories of all runs in a folder, the newest first; an export beside them is none."""
+    """The directories of all runs in a folder, the newest first, without exports beside them."""
     found = [
         path for path in folder.glob("[!.]*/recipe.toml") if not path.with_name(_BUNDLE).is_file()
     ]
