@@ -43,9 +43,7 @@ def write_cleaning_page(prepared: Path) -> Path | None:
         ArithmeticError,
     ) as error:
         raise CorpusError(
-            "this file is damaged",
-            place=folder / FILE_NAME,
-            remedy="remove it, or prepare another directory",
+            "is damaged", place=folder / FILE_NAME, remedy="remove it, or prepare another directory"
         ) from error
     (path,) = write_files(folder, {PAGE: page})
     return path

@@ -132,7 +132,7 @@ class Rank:
         return begun[-1] if begun else None
 
     def life_beside(self, other: Segment) -> Segment | None:
-        """Its life at the same time as one of the run's `segments`."""
+        """The first life of this rank that overlaps with one of the run's `segments`."""
         meanwhile = (
             life
             for life in self.segments
@@ -651,8 +651,8 @@ class Facts:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it crashed or was killed: it recorded no end, and has ended or been silent for
-        long."""
+        """Whether it crashed or was killed: it recorded no end, but its process has ended, or it
+        was silent for long."""
         if not self.segments or self.segments[-1].reason is not None:
             return False
         if self.exit is not None:
@@ -674,7 +674,7 @@ class Facts:
 
     @property
     def train_s(self) -> float | None:
-        """Seconds inside updates, with those that were lost, without pauses."""
+        """Seconds inside updates, also those that were lost, without pauses."""
         seconds_s = summed(interval.interval_s for interval in self.intervals)
         return None if seconds_s is None else seconds_s + self.repeated_s
 

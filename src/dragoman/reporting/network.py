@@ -143,14 +143,15 @@ def _of_step(mean: float, low: float, high: float) -> str:
 def network_share(facts: Facts) -> float:
     """The part of a step that surely waited for the network; 0 if that is not known.
 
-    It is the wait that bytes over the measured capacity explain and late ranks do not, or the wait
-    that ranks cannot have caused, but at most the whole wait. Sums also pack, add and unpack: if a
-    measured link explains less than half of the latter, those may have been slow.
+    It is the larger of two waits, but at most the whole wait: the one that bytes over the measured
+    capacity explain and late ranks do not, and the one that ranks cannot have caused. The second
+    counts as 0 if a link that did not change explains less than half of it: sums also pack, add and
+    unpack, which may have been slow.
     """
     waited = measures.exposed_share(facts)
     if waited is None or facts.lacks_ranks or facts.is_one_host:
         return 0.0
-    if len(measures.exposed(facts)) == 1:  # one interval tells nothing of the others
+    if len(measures.exposed(facts)) == 1:  # one interval says nothing about the others
         return 0.0
     explained, least = _explained_share(facts), measures.least_network_share(facts)
     if explained is not None and explained < least / 2 and not facts.link_changes:

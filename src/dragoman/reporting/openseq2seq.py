@@ -8,8 +8,8 @@ two lines: its steps are assumed to take as long as the others, and the rest is 
 A log may hold several starts. Each names its hosts and its pairs per rank again; for every other
 setting the first value counts.
 
-Its "Eval BLEU" does not measure translations: each piece is predicted after the reference's own pieces
-(teacher forcing), and the score is over subword pieces.
+Its "Eval BLEU" does not measure translations: each piece is predicted after the reference's own
+pieces (teacher forcing), and the score is over subword pieces.
 """
 
 from __future__ import annotations

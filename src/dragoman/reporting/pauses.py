@@ -62,7 +62,7 @@ def without_pauses(ranks: Sequence[Rank], pauses: Sequence[Pause]) -> tuple[Rank
 def validations_without(
     validations: Sequence[Validation], pauses: Sequence[Pause], lives: Sequence[Segment]
 ) -> tuple[Validation, ...]:
-    """Validations that do not count the pauses: all ranks share them, so each waits for all.
+    """Validations without the pauses of all ranks: each rank waits for all others in a validation.
 
     The time is taken from the loss or the decoding, whichever is longer. lives: those of the rank
     that wrote the validations.

@@ -103,7 +103,7 @@ def combine(
     price: HourlyPrice | None,
     now: float,
 ) -> Facts:
-    """The facts of a run whose files were read, by rank, up to the moment `now`."""
+    """The facts of a run up to the moment `now`, from its files, which were read by rank."""
     problems = [problem for file in files for problem in file.problems()]
     problems += records.problems
     recipe = records.recipe

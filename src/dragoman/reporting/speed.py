@@ -138,7 +138,8 @@ def _are_its_own(facts: Facts, say: str) -> Judgement:
     idle = [one for one in idle if (one.cpu_share or 0.0) < FULL_HOST]
     if idle:
         shares = (
-            f"{units.SHARE.optional_text(one.cpu_share)} of the processors of {one.host}{_since(one.idle)}"
+            f"{units.SHARE.optional_text(one.cpu_share)} of the processors of {one.host}"
+            f"{_since(one.idle)}"
             for one in idle
         )
         say += f", but only {named(shares)} were busy."
@@ -164,7 +165,8 @@ def _since(spell: Spell | None) -> str:
 
 
 def _weak_text(gpu: Gpu) -> str:
-    say = f"{gpu.label} drew {units.SHARE.optional_text(gpu.power_share)} of its power{_since(gpu.weak)}"
+    drew = units.SHARE.optional_text(gpu.power_share)
+    say = f"{gpu.label} drew {drew} of its power{_since(gpu.weak)}"
     counter = gpu.utilisation_share or 0.0
     if counter > BUSY_COMPUTE:
         say += f", while its utilisation counter read {units.SHARE.text(counter)}: it waited"

@@ -103,8 +103,8 @@ class Place:
     """Where a budget is spent.
 
     ranks: on this machine; None: one for each GPU, or one. hosts: other machines in place of this
-    one. file: how these, or this machine's price, were given. price: of all machines together; None
-    if it is not known.
+    one. file: the argument that named them, or this machine's price. price: of all machines
+    together; None if it is not known.
     """
 
     ranks: int | None = None
@@ -136,10 +136,10 @@ class Place:
 class BudgetPlan:
     """The training that was chosen for a budget.
 
-    recipe: with all that was chosen but the lengths. training_s: for steps and validations. half,
-    twice: the choice for half and for twice the budget. start_s: seconds until a process
-    has begun, which is to import PyTorch. pilots: that may decide, None if there is nothing to
-    decide; piloted: those that were made.
+    recipe: it has all chosen settings but the lengths. training_s: the time for steps and
+    validations. half, twice: the choices for half and for twice the budget. start_s: seconds until
+    a process has started, mostly to import PyTorch. pilots: those that may decide; None if there is
+    nothing to decide. piloted: those that were made.
     """
 
     seconds_s: float
@@ -202,8 +202,8 @@ def run_in_budget(
 
     The same call resumes an unfinished run, by the same clock; a finished run is left alone.
     began: when the command was given, if that was not now. show, listeners: as in `run`.
-    show_plan: called with the choice, before the training. print_line: called with pilots and with the
-    work on hosts, in words.
+    show_plan: called with the choice, before the training. print_line: prints a line about pilots
+    or about the work on hosts.
     Raises ConfigError if the budget is too small, and all that `run` raises.
     """
     now = time.time() if began is None else began
@@ -350,7 +350,7 @@ def _plan(
         place,
         by_hand,
         start_s,
-        # On hosts each would have to start again, and a length that was set does not follow a budget.
+        # On hosts each would have to start again, and a length that was set needs no choice.
         None
         if place.hosts is not None or "train.max_steps" in by_hand
         else plan_pilots(choice, text, law, training_s=training_s),
@@ -377,8 +377,8 @@ def half_and_twice(
 
 
 def machine_of(place: Place, *, vocab_size: int, budget_s: float) -> Machine:
-    """What `choose` has to know of a place; the steps of each model are timed for a small share of
-    the budget."""
+    """The facts of a place that `choose` needs; the steps of each model are timed for a small share
+    of the budget."""
     from dragoman.run.speed import these_hosts, this_machine  # imports torch
     from dragoman.run.worker import default_ranks
 

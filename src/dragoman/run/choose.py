@@ -107,10 +107,10 @@ class Machine:
 class Candidate:
     """One size, with all that follows from it.
 
-    tokens: of the target, that it sees in the time. most_tokens: those of the steps that the recipe
-    sets. is_timed: whether its steps were; else its speed is that of the size before, by the
-    arithmetic of both. fits: into the memory. why_not: why another one is better; "" for the chosen
-    one.
+    tokens: target tokens that it sees in the time. most_tokens: target tokens in the steps that the
+    recipe sets. is_timed: whether its steps were timed; else its speed follows from that of the
+    size before it and the arithmetic of both. fits: whether it fits into the memory. why_not: why
+    another one is better; "" for the chosen one.
     """
 
     name: str
@@ -140,7 +140,7 @@ class Choice:
 
 
 def vocabulary(recipe: Recipe, *, by_hand: frozenset[str]) -> Recipe:
-    """The recipe with a vocabulary that suits the size of its text, as its files tell it."""
+    """The recipe with a vocabulary that suits the size of its text, estimated from its files."""
     pairs = TextFacts.guessed(recipe).pairs
     least, most = VOCABULARY
     pieces = min(max(round(25 * math.sqrt(pairs) / 100) * 100, least), most)
@@ -194,7 +194,7 @@ def after_pilots(
     piloted: Collection[str],
     time_share: float,
 ) -> Choice:
-    """The choice of pilots, of these names, for the share of the time that they have left."""
+    """The choice after these pilots, for the share of the time that they have left over."""
     found = []
     for one in choice.candidates:
         tokens = time_share * one.tokens
@@ -264,7 +264,7 @@ class _Search:
     training_s: float
 
     def candidate(self, name: str, recipe: Recipe, tokens_per_s: float) -> Candidate:
-        """A model of this size that trains so fast, with all that follows from that."""
+        """The candidate of this size that trains at this speed, with all that follows from both."""
         tokens = in_time = tokens_per_s * self.training_s
         while True:
             recipe = filled(recipe, self.rules(recipe, tokens), by_hand=self.by_hand)

@@ -155,7 +155,7 @@ def keep(run: RunDirectory) -> None:
 
 
 def known_curves() -> list[Curve]:
-    """The shipped curves and those of the local table; a file that is none is passed over."""
+    """The shipped curves and those of the local table; a file that is not a curve is skipped."""
     shipped = files("dragoman.run").joinpath(_SHIPPED).read_bytes()
     found = TypeAdapter(list[Curve]).validate_json(shipped)
     folder = table()

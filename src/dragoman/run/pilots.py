@@ -6,10 +6,10 @@ difference between two models, and a pilot measures it, with the error of a run.
 BLEU that the rest of the budget loses, by the same law.
 
 Successive halving (Jamieson and Talwalkar 2016): of three, the worst is dropped, and the others are
-trained for twice the time. Judged is not the BLEU of a pilot, which favours small models, but how
-far it is from what the law expects of so short a training: models that do better than expected will
-do so at full length, too, as far as that is no chance. That is a page of our own: the pruners of
-Optuna and others compare scores of the same length, as they know no law.
+trained for twice the time. A pilot is not judged by its BLEU, which favours small models, but by
+how far that is from what the law expects of so short a training: a model that does better than
+expected will do so at full length, too, as far as that is not chance. This module is our own,
+because the pruners of Optuna and others compare scores of the same length, without such a law.
 """
 
 from __future__ import annotations

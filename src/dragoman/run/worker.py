@@ -132,7 +132,7 @@ def main() -> int:
     """The work of a worker process; a failure is one line, for a person and for the launcher.
 
     An unexpected error is a traceback in the launch log, which the launcher's line names:
-    it may be no more than what another rank's death looks like from here.
+    it may be no more than an effect of another rank's death.
     """
     try:
         introduce_worker()
@@ -257,7 +257,7 @@ class _Rank:
         return result.reason, result.state.step
 
     def model(self, store: CheckpointStore) -> Transformer:
-        """Untrained, or with the weights of the model that the run starts from."""
+        """The model: untrained, or with the weights of the model that the run starts from."""
         model = new_model(self.recipe, self.manifest)
         first = store.intact(0)
         if first is not None:
@@ -339,7 +339,7 @@ class _Rank:
         )
 
     def record_start(self, model: Transformer, state: TrainState) -> None:
-        """Say what begins, and in which environment."""
+        """Record the start of the training and its environment."""
         environment = read_environment()
         self.events.write(environment)
         if self.world.is_main:
@@ -361,7 +361,7 @@ class _Rank:
         self.events.write(started, step=state.step)
 
     def record_device(self, *, step: int) -> None:
-        """All ranks at once, since those of one host share the machine that is measured."""
+        """Record the speed of the device; all ranks measure at once, as some may share it."""
         precision = self.recipe.train.precision
         measured = measure_device(self.world.device, precision)
         self.events.write(measured, step=step)
@@ -370,8 +370,8 @@ class _Rank:
             self.events.write(slow, step=step)
 
     def record_link(self, *, step: int) -> float | None:
-        """Measure for a second or two the rates of the links between hosts: for the report, and to
-        notice later that they carry less."""
+        """Measure for a second or two the rates of the links between hosts, and record them: for
+        the report, and to notice later that the links carry less."""
         if self.world.world_size == 1:
             return None
         topology = find_topology(self.world)
@@ -390,8 +390,8 @@ class _Rank:
         return rate.bytes_per_s
 
     def record_text(self, updates: BatchStream, *, step: int) -> None:
-        """Before the first step, how much each stage draws from each entry of text, if that is not
-        simply all of it; and pairs that are too long."""
+        """Record before the first step how much each stage draws from each entry of text, if that
+        is not simply all of it; and warn of pairs that are too long."""
         corpus = self.recipe.corpus
         several = len(corpus.train_directions) > 1
         stages = _stages(self.recipe, TokenShards(self.prepared / "train")) if not step else ()

@@ -1,7 +1,7 @@
 """Lines on the nodes of a Ray cluster, in units of work; the results come in order.
 
-Ray places the units, repeats those of nodes that were lost, and uses nodes that join. Here is what
-it cannot know: which lines make a unit, how many units to send ahead, and in which order their
+Ray places the units, repeats those of nodes that were lost, and uses nodes that join. This module
+decides the rest: which lines make a unit, how many units to send ahead, and in which order their
 results are written. A unit is what is searched or scored together without Ray, so that the result
 and the places where an interrupted file resumes are the same.
 """
@@ -74,7 +74,7 @@ def on_nodes(job: Job, files: Mapping[str, Path], cut: Cut, counts: Counter[str]
     """A function for `transform_file` that lets the nodes of the joined cluster do the work.
 
     files: of the models, by the names that they have on the nodes.
-    counts: are raised by those of each unit.
+    counts: the counts of each unit are added to them.
     Raises MachineError if no node has enough cores.
     """
     import ray

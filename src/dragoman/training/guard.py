@@ -466,7 +466,7 @@ class Examination:
         found = next((one for one in self._world.gather_json(own) if one is not None), None)
         if found is None:
             # The votes of the exchange before are counted: if two ranks have asked one after the
-            # other, all has been told already.
+            # other, the first alert already answers both.
             return []
         guard.found = None
         slowness = Slowness(**found)

@@ -185,7 +185,7 @@ def _head(now: Now, width: int) -> Iterator[Text]:
 
 
 def times(now: Now) -> Iterator[str]:
-    """Time and money: the rest, or the use."""
+    """Time and money: how much is left, or was used."""
     facts, left_s = now.facts, now.progress.left_s
     if facts.state == "running":
         yield time_left(now.progress)
