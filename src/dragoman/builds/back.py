@@ -27,7 +27,7 @@ MOST_OF_PAIRS: Final = 5
 """Lines that are back-translated, for each pair: 4.8 gained 6 BLEU, more was not measured."""
 _TIMED_LINES: Final = 64
 _WORTH: Final = 1.5
-"""A student is worth its time if the decoder of its teacher has so many times its weights."""
+"""A student is worth its time if the decoder of its teacher has this many times its weights."""
 _SURE: Final = 0.8
 """Share of the time that is planned with: the timed lines may be easier than the rest."""
 _LEAST_LINES: Final = 100
@@ -78,7 +78,7 @@ def _that_fit(model: Path, text: Path, until: float) -> int:
 
 
 def _spread(text: Path, lines: int, wanted: int) -> Iterator[bytes]:
-    """So many lines from all of a text: neighbours are often alike."""
+    """This many lines, spread over the whole text: neighbours are often alike."""
     with open_regular(text) as file:
         for number, line in enumerate(file):
             if number * wanted // lines != (number + 1) * wanted // lines:

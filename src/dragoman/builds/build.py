@@ -56,8 +56,8 @@ STUDENT: Final = "model-student"
 _DOWNLOADS: Final = "downloads"
 _HELD_OUT_SHARE: Final = 0.05
 _HELD_OUT: Final = (50, 1000)
-"""Pairs of the training text that become a dev or test set if there is none: a share of them, but
-at least and at most so many."""
+"""Pairs of the training text that become a dev or test set if there is none: a share of them, and
+the least and the most pairs."""
 _TAG: Final = "<bt>"
 _MORE_TEXT: Final[tuple[StageName, ...]] = ("reverse", "back-translate", "train-more")
 _SMALLER: Final[tuple[StageName, ...]] = ("translate", "student")
@@ -374,7 +374,8 @@ class _Builder:
 
     @contextmanager
     def _left_out_if_late(self, *names: StageName) -> Iterator[None]:
-        """There is a model already: what no longer fits into the budget is left out."""
+        """Inside the block a stage that no longer fits into the budget is left out: a model exists
+        already."""
         try:
             yield
         except (TooSmallError, OverError) as error:

@@ -37,7 +37,7 @@ _HELD_OUT: Final = re.compile(
 """Names of dev and test sets, which are never trained on."""
 _DEV: Final = re.compile(r"(^|_)(dev|newsdev|valid)(_|$)")
 _AT_ONCE: Final = 16
-"""Servers are asked for sizes by so many threads."""
+"""This many threads ask servers for sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def _use_of(listing: Listing) -> Use:
 
 
 def _training_text(ranked: Iterable[Corpus], limits: Limits) -> dict[str, Corpus]:
-    """The first ones, until there is enough."""
+    """The first corpora that together have enough text."""
     found: dict[str, Corpus] = {}
     pairs = num_bytes = 0
     for one in ranked:
@@ -232,7 +232,7 @@ def monolingual(corpora: Sequence[Corpus], *, lines: int, most_bytes: int) -> Co
 
 
 def _worth(one: Corpus) -> tuple[bool, int, str]:
-    """For sorting, the best first."""
+    """The sort key of a corpus: the best comes first."""
     return bool(_MINED.search(one.listing.name)), -(one.pairs or 0), one.listing.did
 
 

@@ -33,14 +33,14 @@ StageName = Literal[
     "student",
 ]
 STAGES: Final[tuple[StageName, ...]] = get_args(StageName)
-"""In the order in which they are done."""
+"""The stages in the order in which they are done."""
 TRAINING: Final = frozenset({"train", "reverse", "train-more", "student"})
 _TOGETHER: Final[tuple[tuple[StageName, ...], ...]] = (
     ("fetch", "clean", "train"),
     ("reverse", "back-translate", "train-more"),
     ("translate", "student"),
 )
-"""Stages of which one is of no use without the others."""
+"""Stages that are useless without each other."""
 _PAIR: Final = re.compile(r"([A-Za-z0-9_]{2,35})-([A-Za-z0-9_]{2,35})")
 _LONGEST: Final = 1 << 20
 _HEAD: Final = """\

@@ -71,16 +71,16 @@ _TOKENS_PER_PAIR: Final = 18.0
 _FETCH_BYTES_PER_S: Final = 2e6
 """The rate of a usual line and a usual server: a guess, since neither is measured before."""
 _LEAST_PAIRS: Final = 10_000
-"""Fewer make no model, however short the time."""
+"""Fewer pairs do not make a useful model, however short the time."""
 _LEAST_TRAINING_S: Final = 60.0
-"""No training is planned that is shorter, beside the first."""
+"""The first training may be shorter; further ones are planned only if they last this long."""
 _ASK_SHARE: Final = 0.02
 _ASK_S: Final = (5.0, 60.0)
-"""Servers are asked for sizes for so much of the budget, at least and at most."""
+"""The share of the budget for asking servers for sizes, and its least and most seconds."""
 _TIMED_PIECES: Final = 8000
 """Vocabulary of the model that is timed."""
 _SPEED_SIZES: Final = ((600.0, "mini"), (math.inf, "small"))
-"""The size of the model that is timed, for budgets up to so many seconds."""
+"""The size of the model that is timed, for budgets up to each number of seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self, TypeAlias
 Options: TypeAlias = argparse.Namespace
 """The values of a command's options."""
 Run: TypeAlias = Callable[[Options], int | None]
-"""It returns the exit code; None: 0."""
+"""The function of a command; it returns the exit code, or None for 0."""
 
 
 class Parser(argparse.ArgumentParser):

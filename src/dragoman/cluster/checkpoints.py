@@ -254,7 +254,7 @@ class CheckpointTransfer:
 
 def _check_names(host: Host, place: str, draft: Path) -> None:
     """Raises MachineError if the host sent anything that dragoman does not write there: folders,
-    names that would steer a terminal, or files that the digests do not name.
+    names that would control a terminal, or files that the digests do not name.
     """
     names = {path.name for path in draft.iterdir()}
     expected = names if place == _LOGS else {*read_digests(draft), DIGESTS_FILE}

@@ -484,7 +484,7 @@ def _unknown(check: str, host: str = "") -> Finding:
 
 
 def _nothing_wrong(check: str, well: str, facts: ClusterFacts) -> Finding:
-    """Nothing is wrong as far as is known: hosts that do not answer gave no data."""
+    """A finding that nothing is wrong, as far as is known: some hosts may have given no data."""
     if not facts.unreachable:
         return Finding(check, "ok", "", well)
     return Finding(check, "ok", OTHERS, well) if facts.hosts else _unknown(check)

@@ -351,7 +351,7 @@ def _login(host: Host) -> str:
 
 
 def _address(host: Host) -> str:
-    """One name for all addresses of this machine that only it can have."""
+    """The address; all addresses that only this machine can have get one name."""
     own = host.address.lower() in ("localhost", socket.gethostname().lower())
     return "localhost" if own or host.address.startswith("127.") else host.address
 

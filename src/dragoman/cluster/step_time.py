@@ -70,7 +70,7 @@ SAVE_SOURCE: Final = "assumed: 200 MB/s"
 
 
 def largest_of_draws(count: int) -> float:
-    """The expected largest of so many draws from a normal distribution (Blom 1958)."""
+    """The expected largest of a number of draws from a normal distribution (Blom 1958)."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 

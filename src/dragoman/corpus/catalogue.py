@@ -35,7 +35,7 @@ from dragoman.corpus.download import download, unpack_file, unpack_members
 
 _LONGEST_LINE: Final = 1 << 20
 _LANGUAGES: Final = re.compile(rb'"did": "[^"]{1,300}?-([A-Za-z_]+)(?:-([A-Za-z_]+))?"')
-"""In the line of a corpus: of a name such as `Statmt-europarl-7-deu-eng`."""
+"""The languages of a name such as `Statmt-europarl-7-deu-eng` in the line of a corpus."""
 _NOT_READ: Final = {
     "hfds": "lies on Hugging Face, in a form that its own library alone reads",
     "opus_xces": "is an alignment of OPUS in XML, which is not read here",
@@ -285,7 +285,7 @@ class Catalogue:
         return texts
 
     def _lines(self, wanted: Any) -> Iterator[Listing]:
-        """The lines of the index that are wanted; raises CorpusError if one is none."""
+        """The lines of the index that are wanted; raises CorpusError if one is not an entry."""
         try:
             with open_regular(self.index) as file:
                 number = 0

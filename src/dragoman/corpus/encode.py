@@ -122,7 +122,7 @@ class CleanedText:
         self._place = place
         self._config = config
         self.words = [words for words in (config.language_tokens, config.tags) if words]
-        """What sources may begin with, one of each list: language tokens, tags."""
+        """Lists of language tokens and of tags; a source may begin with one word of each."""
 
     def __reduce__(self) -> tuple[type[Self], tuple[Workplace, CorpusConfig]]:
         return type(self), (self._place, self._config)
@@ -185,7 +185,8 @@ class CleanedText:
 
     @cached_property
     def _backwards(self) -> set[HeldOut]:
-        """The same pairs the other way round, plain: another entry may hold them so."""
+        """The held-out pairs in the opposite direction, as plain text: another entry may hold them
+        so."""
         moved = [split for split in HELD_OUT_SPLITS if not getattr(self._config, split)]
         turned = (
             HeldOut(target, self.plain(source), Direction(direction.target, direction.source))

@@ -47,11 +47,11 @@ class FilterConfig(Section):
     """Keep only the first of pairs that differ in nothing but case, numbers, punctuation and
     spaces."""
     drop_overlap: bool = True
-    """Drop training pairs of which either side occurs in the dev or test set."""
+    """Drop training pairs if either side occurs in the dev or test set."""
     max_number_differences: int | None = Field(default=None, ge=0)
     """Numbers that occur on one side only, whatever their separators."""
     drop_other_ending: bool = False
-    """Drop pairs of which one side ends as a statement, a question or with a colon, and the other
+    """Drop pairs if one side ends as a statement, a question or with a colon, and the other
     does not."""
     max_language_log_odds: float | None = Field(default=None, ge=0.0)
     """ln(p of the likeliest other language / p of the side's own) of the worse side; 1.5 drops few

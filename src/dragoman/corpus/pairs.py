@@ -41,7 +41,7 @@ MENDED = {"byte order mark": b"\xef\xbb\xbf", "CRLF line end": b"\r\n"}
 BLOCK_LINES = 32_768
 _TARGET_RUN_BYTES = 8 * RUN_BYTES
 _MOST_COMPARED = 20_000_000
-"""Lines of which the lengths are held at once, to find where two files stop being parallel."""
+"""The most lines whose lengths are held at once, to find where two files stop being parallel."""
 
 
 class DamagedError(Exception):

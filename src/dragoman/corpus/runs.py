@@ -43,7 +43,7 @@ def pair_keys(sources: Sequence[str], targets: Sequence[str], *, seed: int) -> K
 
 
 class _Letters(dict[int, str | None]):
-    """What `str.translate` makes of a character, found when it is first met."""
+    """The replacement of each character for `str.translate`, found when it first occurs."""
 
     def __missing__(self, code: int) -> str | None:
         category = unicodedata.category(chr(code))

@@ -208,7 +208,7 @@ class BatchStream:
     def _planned_stage(
         self, sampler: Sampler, start_update: int, end_update: float
     ) -> Iterator[tuple[int, list[NDArray[np.integer]]]]:
-        """The same for one stage, whose updates and epochs count from 0."""
+        """As `_planned`, for one stage, whose updates and epochs count from 0."""
         epoch, first = sampler.position(start_update)
         plan = sampler.epoch(epoch)
         left = end_update - start_update

@@ -339,7 +339,7 @@ def _length_keys(
 ) -> NDArray[np.uint32]:
     """Numbers in whose order neighbours pad each other least: target, then source up or down.
 
-    step: so many target lengths, from a multiple of it on, count as one.
+    step: this many target lengths, from a multiple of it on, count as one.
     """
     source = np.minimum(source_lengths, _LONGEST_SORTED).astype(np.uint32)
     target = padded_width(target_lengths, step) // step

@@ -103,7 +103,7 @@ class Fragment:
 
 
 def cut(weights: Sequence[Tensor], count: int) -> list[Fragment]:
-    """All weights in order, in so many equal parts."""
+    """All weights in order, in this many equal parts."""
     sizes = [weight.numel() for weight in weights]
     total = sum(sizes)
     whole = Fragment(0, total, tuple((index, 0, size) for index, size in enumerate(sizes)))

@@ -235,7 +235,7 @@ def export(origin: RunDirectory | Bundle, request: Request, world: World) -> Exp
 
 
 def _check_imported(bundle: Bundle, request: Request) -> None:
-    """Raises ConfigError that names what a run would have, and an imported model has not."""
+    """Raises ConfigError that names what an imported model lacks and a run would have."""
     lacking = remedy = ""
     if request.checkpoint != "best":
         lacking, remedy = f"checkpoint {request.checkpoint}", "leave it out"
@@ -419,7 +419,7 @@ def _check_search(request: Request) -> None:
 
 
 def _check_bits(request: Request) -> None:
-    """Raises ConfigError for a format that has not such weights."""
+    """Raises ConfigError for a format that does not have such weights."""
     problem = ""
     if request.bits != "float32" and request.to not in ("ctranslate2", "argos", "web"):
         problem = f"only CTranslate2, Argos and web exports are written in {request.bits}"

@@ -91,7 +91,7 @@ def _ends() -> Iterator[Pattern]:
 
 
 def _no_ends() -> Iterator[Pattern]:
-    """Patterns that do not, though one of the others fits."""
+    """Patterns that do not end a sentence, though one of the others fits."""
     yield ("wide end", "wide end"), 0
     for closing in range(3):
         yield (".", *["closing"] * closing, "space", "small"), closing

@@ -24,7 +24,7 @@ _BEGIN: Final = 2
 """The one id below EOS that is not a special piece of every model; see `shards`."""
 LANGUAGE_OF_NLLB: Final = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}\Z")
 _MOST_DIGITS: Final = 20
-"""Of an id: no vocabulary has so many pieces, and Python refuses to read thousands."""
+"""The digits of an id: no vocabulary is that large, and Python refuses to read thousands."""
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 _MARIAN_FILES: Final = ("source.spm", "target.spm")
 M2M100_LANGUAGES: Final = {

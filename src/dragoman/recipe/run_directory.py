@@ -37,7 +37,7 @@ PREPARE_EVENTS: Final = "prepare.jsonl"
 _DIGEST_CHARACTERS: Final = 8
 _LONGEST_RECORD: Final = 1 << 20
 _BUNDLE: Final = "bundle.json"
-"""The file that tells an export from a run."""
+"""The file that distinguishes an export from a run."""
 
 
 @dataclass(frozen=True, slots=True)

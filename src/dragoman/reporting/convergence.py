@@ -79,7 +79,7 @@ CLOSE = 0.8
 """From this share of the dev loss on, the loss on training text is close to it.
 
 Between the two limits the difference may come from overfitting, or from a dev set of another,
-harder kind of text; a record cannot tell these apart.
+harder kind of text; a record cannot distinguish the two.
 """
 TRANSLATES = 5.0
 """BLEU from which a model surely translates; the lower end of its confidence interval counts.
@@ -630,7 +630,7 @@ def _is_trained_if_flat(facts: Facts, say: str) -> Judgement:
 
 
 def _step(updates: int) -> str:
-    """The first step after so many updates, in words."""
+    """The first step after this many updates, in words."""
     return f"step {units.COUNT.text(updates + 1)}"
 
 

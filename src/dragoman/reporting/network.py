@@ -25,7 +25,7 @@ _MOST_CAPACITY = 1.25
 The measurement is within a few percent, and a limited port lets bursts through.
 """
 _LARGE_RESIDUAL = 0.1
-"""If the wait differs from the computed one by more than this share of a step, it has another
+"""If the wait differs from the computed one by more than this share of a step, it has a different
 cause."""
 _LITTLE = 0.02
 """A smaller share of a step needs no explanation."""

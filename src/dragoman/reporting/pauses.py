@@ -105,7 +105,7 @@ def _interval_of(pause: Pause, rank: Rank, intervals: Sequence[Interval]) -> int
 
 
 def _less(interval: Interval, phase: str, seconds_s: float) -> Interval:
-    """The interval with so many seconds less of one phase, or of its longest if that is too
+    """The interval with this many seconds less of one phase, or of its longest if that is too
     short."""
     had = {name: getattr(interval, name) for name in PHASE_FIELDS}
     known = {name: had_s for name, had_s in had.items() if had_s is not None}

@@ -65,7 +65,7 @@ from dragoman.training.checkpoint import CheckpointStore
 from dragoman.training.pace import BUDGET_FILE, Budget, read_budget
 
 _LEAST_STEPS: Final = 100
-"""Fewer updates make no model that is worth its time."""
+"""Fewer updates do not make a model that is worth its time."""
 _TIMING_SHARE: Final = 0.005
 _LONGEST_TIMING_S: Final = 3.0
 """Share of the budget for timing the steps of one model, and the most seconds for it."""
@@ -78,7 +78,8 @@ PREPARE_PAIRS_PER_S: Final = 15_000
 _STARTS: Final = 2
 """Ranks have a launcher, and each of the two imports PyTorch."""
 _LEAST_START_S: Final = 4.0
-"""A process needs at least so long before its first step, even if its imports are timed as less."""
+"""A process needs at least this long before its first step, even if its imports are timed as
+less."""
 _FETCH_S: Final = 15.0
 """Time to end the work on hosts and to copy the last checkpoint of a small model here."""
 _SHORTEST_S: Final = 10.0
@@ -280,7 +281,7 @@ def _finish(
 
 
 def _at_price(budget: Budget, place: Place) -> Budget:
-    """The budget of a run that goes on at the price of this place; what it has cost stays."""
+    """The budget of a run that resumes at the price of this place; its earlier cost stays."""
     price = place.price
     if price is None or (price.amount, price.currency) == (budget.price_per_hour, budget.currency):
         return budget
@@ -444,7 +445,7 @@ def _with_pilots(
 
 
 def _pilot(plan: BudgetPlan, one: Candidate, seconds_s: float, shards: Path, folder: Path) -> Curve:
-    """The curve of a candidate that was trained for so many seconds, its schedule included."""
+    """The curve of a candidate that was trained for this many seconds, with its whole schedule."""
     manifest = Manifest.load(shards)
     recipe = filled(one.recipe, validation_sizes(manifest, plan.seconds_s), by_hand=plan.by_hand)
     search_s = expected_search_s(recipe, manifest, tokens_per_s=one.tokens_per_s)

@@ -38,17 +38,17 @@ PAIR_BYTES: Final = 150
 _PIECE_BYTES: Final = 4.5
 """Length of a typical piece of text."""
 VOCABULARY: Final = (200, 32_000)
-"""Pieces at least and at most."""
+"""The least and the most pieces."""
 _UNKNOWN_PAIRS: Final = 1_000_000
-"""If the text is not here yet."""
+"""The number of pairs to assume if the text is not here yet."""
 _ALIKE: Final = 0.03
 """A larger model has to be better by this share of the BLEU: it is slower to translate with, and
 speeds that were timed in seconds are not sure."""
 _CPU_BATCH: Final = (2048, 8192)
 _GPU_BATCH: Final = (4096, 65_536)
-"""Cells at least and at most: with 1,280 a million tokens taught less than with 2,048."""
+"""The least and the most cells: with 1,280 a million tokens taught less than with 2,048."""
 _SPEED_ERROR: Final = 1.25
-"""A speed that was timed in seconds may be so many times too high or too low for hours."""
+"""The factor by which a speed that was timed for seconds may be too high or too low for hours."""
 _WORTH_TIMING: Final = 0.8
 """A model that is expected to have less than this share of the best BLEU, by the arithmetic that it
 needs, is not timed."""
@@ -156,7 +156,7 @@ def choose(
     by_hand: frozenset[str],
     training_s: float,
 ) -> Choice:
-    """The size that is expected to be best after so many seconds of training.
+    """The size that is expected to be best after this many seconds of training.
 
     A larger one is measured as long as it may be better. Raises ConfigError if no size fits into
     the memory.
@@ -211,7 +211,7 @@ def after_pilots(
 
 
 def _preferred(found: Sequence[tuple[Candidate, Expected]]) -> tuple[Candidate, Expected]:
-    """The smallest to which no larger one is better by enough."""
+    """The smallest candidate, unless a larger one is better by enough."""
     best = found[0]
     for one in found[1:]:
         if one[1].bleu > (1 + _ALIKE) * best[1].bleu:
@@ -228,7 +228,7 @@ def _judged(found: Sequence[Candidate], best: Candidate, piloted: Collection[str
 def at_other_budget(
     choice: Choice, text: TextFacts, law: Law, *, training_s: float
 ) -> tuple[Candidate, Expected]:
-    """The best candidate if so many seconds are there for training, and its BLEU."""
+    """The best candidate for this many seconds of training, and its BLEU."""
     expected = [
         (one, _expected(law, text, one.recipe, min(training_s * one.tokens_per_s, one.most_tokens)))
         for one in choice.candidates

@@ -104,7 +104,8 @@ def decide(
 ) -> tuple[Candidate, list[Piloted]]:
     """Train the pilots, and drop the worst after each round; returns the last, and all of them.
 
-    train: a candidate for so many seconds; gives target tokens and the BLEU on the dev text.
+    train: trains a candidate for this many seconds; gives target tokens and the BLEU on the dev
+        text.
     """
     left, seconds_s = list(pilots.candidates), pilots.first_s
     made: list[Piloted] = []

@@ -57,7 +57,7 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 def check_size(texts: Sequence[str]) -> None:
-    """Raises the answer 413 if one request may not bring so much."""
+    """Raises the answer 413 if the size is more than one request may bring."""
     if sum(map(len, texts)) > MOST_CHARACTERS:
         raise HTTPException(413, f"more than {MOST_CHARACTERS} characters; send it in parts")
 

@@ -45,13 +45,13 @@ AHEAD: Final = 2
 HELD: Final = 16
 """Units for each that can be worked on, from the first that is not done: their results are held."""
 ATTEMPTS: Final = 6
-"""A unit that has ended so many processes or nodes is given up."""
+"""A unit that has ended this many processes or nodes is given up."""
 ANSWER_S: Final = 10.0
 """An address must answer in this time."""
 _JOIN_S: Final = 30.0
 _LOOK_S: Final = 1.0
 _EMPTY_S: Final = 600.0
-"""So long the work waits for a node if none is left."""
+"""How long the work waits for a node if none is left."""
 _KEEPALIVE: Final = {
     "RAY_grpc_client_keepalive_time_ms": "65000",
     "RAY_grpc_client_keepalive_timeout_ms": "20000",

@@ -36,7 +36,7 @@ POWER_CAP: Final = "power_cap"
 _LARGEST: Final = 1e11
 """Larger than any clock's seconds and any run's steps."""
 LONGEST_LINE_BYTES: Final = 4 << 20
-"""A longer line is not ours."""
+"""dragoman writes no longer line."""
 _LARGEST_READ: Final = 1e21
 """Larger than any count of bytes, tokens or FLOP/s; a larger value counts as not measured."""
 KINDS: dict[str, type[Payload]] = {}

@@ -189,7 +189,7 @@ def _is_name(name: str) -> bool:
 
 
 def _is_size(size: object) -> bool:
-    """Whether a file can have so many bytes."""
+    """Whether a file can have this many bytes."""
     return type(size) is int and 0 <= size < 2**63
 
 

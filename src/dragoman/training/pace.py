@@ -31,7 +31,7 @@ _LEAST_UPDATES: Final = 5
 _LOOK_EVERY_S: Final = 0.5
 _WINDOW_SHARE: Final = 0.04
 _WINDOW_S: Final = (1.0, 60.0)
-"""Steps are timed over this share of the budget, at least and at most so many seconds."""
+"""Steps are timed over this share of the budget, within the least and the most seconds."""
 _SURE_OF_THE_BUDGET: Final = 0.005
 _SURE_OF_THE_REST: Final = 0.08
 """The length stays if it would change by less than this share of the budget, or of the time left:
@@ -104,11 +104,11 @@ class Budget(Section):
         return self.model_copy(update=changes)
 
     def with_starts(self, start_s: float) -> Budget:
-        """This budget if a process takes so long to start; mostly it imports PyTorch."""
+        """This budget if a process takes this long to start, mostly to import PyTorch."""
         return self.model_copy(update={"after_s": self.after_s + self.starts * start_s})
 
     def by_clock(self, ahead_s: float) -> Budget:
-        """This budget for a machine whose clock is so many seconds ahead of this one's."""
+        """This budget for a machine whose clock is this many seconds ahead of this one's."""
         return self.model_copy(update={"started": self.started + ahead_s})
 
     def save(self, run: Path) -> None:

@@ -37,9 +37,9 @@ LATE_S: Final = 5.0
 """A rank that gives no sign of life for this long is reported."""
 _LATE_UPDATES: Final = 5.0
 _MOST_LATE_S: Final = 300.0
-"""A rank that lives is reported if the others wait for more than `LATE_S` and for so many usual
-updates, at most for this much longer than one. Before updates are usual, they may compile, which
-takes less than this."""
+"""A rank that lives is reported if the others wait for more than `LATE_S` and for a
+number of usual updates, but at most for this much longer than one. Before updates are usual, they
+may compile, which takes less than this."""
 _KEPT_UPDATES: Final = 50
 _FEWEST_UPDATES: Final = 5
 _READ_AFTER_S: Final = 2.0
@@ -191,7 +191,7 @@ class PauseWatch:
                 self._look_at(self._board, time.monotonic())
 
     def _await_missing(self) -> None:
-        """Training may end just after a rank that was reported goes on: see it do so."""
+        """Training may end just after a reported rank goes on: wait to see and record that."""
         deadline = time.monotonic() + _END_S / 2
         while any(seen.reported for seen in self._others.values()) and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY_S / 5)

@@ -63,7 +63,7 @@ def time_steps(
     precision: Precision,
     at_most_s: float = _AT_MOST_S,
 ) -> tuple[float, int, int]:
-    """Seconds of a step of a model on so many pairs, their target tokens, its weights in matrices.
+    """Seconds of a step on this many pairs, their target tokens, and the weights in matrices.
 
     at_most_s: no step begins after that time, but at least three are timed.
     """

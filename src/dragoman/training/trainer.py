@@ -224,7 +224,7 @@ class _Loop:
         return stopping
 
     def _fit_length(self, length: int) -> None:
-        """Make the run so long, and at least one update longer than it is by now."""
+        """Set the length of the run; it gets at least one more update."""
         length = max(length, self.state.step + self.update_steps)
         self.state = self.state.model_copy(update={"max_steps": length})
         self.guard.max_steps = length
