@@ -503,7 +503,7 @@ def warning_of(verified: Verified, *, fewer_bits: bool) -> str:
     return (
         f"warning: {others} of {verified.sentences} translations differ from our own search's; "
         "one in a hundred may if rounding decides, more if a model has hardly learned or its "
-        "card tells of another length penalty; score the export on a test set before it is used"
+        "card names another length penalty; score the export on a test set before it is used"
     )
 
 

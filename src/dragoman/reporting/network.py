@@ -30,7 +30,7 @@ cause."""
 _LITTLE = 0.02
 """A smaller share of a step needs no explanation."""
 _BRING = "Bring the events of all ranks."
-_BURSTS = "The link carried more than was measured of it: it lets bursts through, or was busy."
+_BURSTS = "The link carried more than its measured rate: it lets bursts through, or was busy."
 
 
 def network(facts: Facts) -> Verdict:
@@ -107,12 +107,10 @@ def _is_network_bound(facts: Facts) -> Judgement:
         return "yes", say, "Send less: bf16 gradients, accumulation, or a faster link."
     explained = _explained_share(facts)
     if _is_faster_than_measured(facts):
-        say += " The link carried more than was measured of it."
+        say += " The link carried more than its measured rate."
         return "cannot tell", say, "Measure the link again: dragoman doctor --hosts."
     if explained is None:
-        say += (
-            " The capacity of the link, what a step sends, or what of it is hidden, is not known."
-        )
+        say += " The capacity of the link, the bytes of a step, or their hidden part is not known."
         return "cannot tell", say, "Measure the link before the run: dragoman doctor --hosts."
     say += f" Bytes over the measured capacity explain {units.SHARE.text(explained)} of a step."
     return "cannot tell", say, "Measure the link again; look for ranks that are slow at times."
@@ -337,7 +335,7 @@ def _fit(facts: Facts) -> Judgement:
         f"{units.DURATION.text(network_s)}"
     )
     if network_s > _MOST_CAPACITY * seconds_s:
-        says += f", more than a whole step, {step}: the link carried more than was measured of it."
+        says += f", more than a whole step, {step}: the link carried more than its measured rate."
         return "cannot tell", says, f"{_BURSTS} Measure the link again: dragoman doctor --hosts."
     says += f", a step {step}: "
     was = units.DURATION.text(exposed_s)

@@ -133,7 +133,11 @@ def _are_its_own(facts: Facts, say: str) -> Judgement:
             for one in crowded
         )
         say += f", but other programs, or other guests of the machine, used {named(shares)}."
-        return "no", say, "See with top what else runs there; steal, in top, is other guests."
+        return (
+            "no",
+            say,
+            "Look with top for other programs there; steal, in top, is the time of other guests.",
+        )
     idle = [one for one in facts.machines if one.cpu_share is not None]
     idle = [one for one in idle if (one.cpu_share or 0.0) < FULL_HOST]
     if idle:

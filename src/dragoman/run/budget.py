@@ -93,7 +93,7 @@ class TooSmallError(ConfigError):
     def __init__(self, seconds_s: float, *, needed_s: float) -> None:
         self.needed_s = math.ceil(needed_s / 10) * 10
         super().__init__(
-            "too little for a model that is worth anything",
+            "the budget is too small to train a useful model",
             place=f"--budget {units.DURATION.text(seconds_s)}",
             remedy=f"give at least {units.DURATION.text(self.needed_s)}",
         )

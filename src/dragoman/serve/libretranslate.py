@@ -18,7 +18,7 @@ Wanted = TypeVar("Wanted", bound=BaseModel)
 
 
 class LibreDetectRequest(BaseModel):
-    """The fields of LibreTranslate's /detect; others are passed over, as it does itself."""
+    """The fields of LibreTranslate's /detect; others are ignored, as it does itself."""
 
     model_config = ConfigDict(extra="ignore")
 

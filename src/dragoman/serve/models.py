@@ -186,7 +186,9 @@ class Models:
                 problem = f"two models translate {pair[0]} to {pair[1]}"
                 raise _refusal(model, problem, "serve one of them")
             if "auto" in pair:
-                raise _refusal(model, 'a language is called "auto", as those to be detected')
+                raise _refusal(
+                    model, 'a language is called "auto", which stands for one to be detected'
+                )
             self.by_pair[pair] = model
             out_of.setdefault(pair[0], []).append(model)
         if sum(len(model.description.card) for model in models) > _LONGEST_CARDS:

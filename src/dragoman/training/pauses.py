@@ -284,7 +284,7 @@ class PauseWatch:
     def _report_return(self, rank: int, one: Standing, seconds_s: float, how: str) -> None:
         """Alert that a rank goes on. how: what others saw meanwhile."""
         cause = f"{_name(rank, one.host)} goes on; {how} for {_long(seconds_s)}"
-        alert = Alert(severity="info", cause=cause, remedy="nothing is to be done")
+        alert = Alert(severity="info", cause=cause, remedy="nothing needs to be done")
         self._events.write(alert, step=one.step)
 
     def _write(

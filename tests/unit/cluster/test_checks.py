@@ -301,8 +301,8 @@ def test_a_host_that_is_slow_in_one_direction_is_named_with_it(
         assert "sends 2 MB/s over eth0 to" in finding.found
         assert "sends 117 MB/s" in finding.found
         sender, receiver = ("beta", "alpha") if sends else ("alpha", "beta")
-        assert f"what {sender} sends over eth0" in finding.remedy
-        assert f"what {receiver} receives over eth0" in finding.remedy
+        assert f"the traffic that {sender} sends over eth0" in finding.remedy
+        assert f"the traffic that {receiver} receives over eth0" in finding.remedy
     link = measured_link(facts)
     assert link is not None
     assert link.bytes_per_s == 2e6  # less than the all-reduce, in which a bucket was still full

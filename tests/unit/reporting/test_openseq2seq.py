@@ -1,4 +1,4 @@
-"""The old tool's log: a short one written here, and the real one where it is at hand."""
+"""The log of OpenSeq2Seq: a short one written here, and the real one if it is available."""
 
 from __future__ import annotations
 

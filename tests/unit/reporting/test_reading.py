@@ -71,7 +71,7 @@ def test_a_power_cut_in_the_middle_of_a_line(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-30])
     facts = read_facts(run)
     assert len(facts.intervals) == 10
-    assert any("1 damaged lines passed over" in problem for problem in facts.problems)
+    assert any("1 damaged lines were skipped" in problem for problem in facts.problems)
     assert not facts.is_finished
     assert facts.is_silent
 
