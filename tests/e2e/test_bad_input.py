@@ -65,8 +65,8 @@ CONFIG_CASES = [
         ["prepare", "small.toml", "--set", "schedule.warmup_stesp=4"],
     ),
     Case(
-        "a server of what is not a bundle",
-        ["no bundle", "dragoman export . --to ctranslate2", "serve export/ctranslate2-float32"],
+        "a server of a folder that is not a bundle",
+        ["not a bundle", "dragoman export . --to ctranslate2", "serve export/ctranslate2-float32"],
         ["serve", "."],
     ),
 ]

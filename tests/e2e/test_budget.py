@@ -157,7 +157,7 @@ def test_a_recipe_that_sets_few_steps_is_forecast_to_cost_what_they_do(folder: P
             ("--budget", "5 EUR", "--hosts", "one.toml"),
             "dragoman: --budget 5 EUR: the prices of the hosts are in USD",
         ),
-        (("--budget", "8s", "--dry-run"), "dragoman: --budget 8 s: too little for a model"),
+        (("--budget", "8s", "--dry-run"), "dragoman: --budget 8 s: the budget is too small"),
         (
             ("--budget", "1h", "--dry-run", "--set", "evaluate.bleu_pairs=0"),
             "dragoman: --budget: a budget times translations and compares models by them",

@@ -445,7 +445,7 @@ def test_a_host_writes_the_events_of_its_own_ranks(
     beta = Host(address="10.0.0.2", name="beta", slots=1)
     both = replace(remote, hosts=Hosts(host=(*remote.hosts.host, beta)))
     record = Record(both.path / "events", [], CheckpointTransfer(both))
-    with pytest.raises(MachineError, match=f"^{host}: sends .* no event file of its ranks"):
+    with pytest.raises(MachineError, match=f"^{host}: sends .* not an event file of its ranks"):
         record.append(host, file, "{}\n")
     assert list((both.path / "events").iterdir()) == []
 
