@@ -106,7 +106,7 @@ def distill(
     overrides: of the recipe, such as "train.max_steps=8000".
     checkpoint: of the teacher, such as "best", "last" or a step.
     folder: the text and the exports go into a folder there, named after student and teacher. A
-    student with other settings uses the same text and gets an export named after its run.
+        student with other settings uses the same text and gets an export named after its run.
     runs, ranks, on_event, progress: as for `train`.
     threads: cores that translate; None: all.
     An interrupted call resumes if it is made again; a finished translation is not made again.
