@@ -355,7 +355,7 @@ def diloco(
     """Local steps on each host; after every `every` steps the hosts sum their movements, once.
 
     num_fragments: parts that are summed one after the other, each while `delay` steps go on; 0: all
-    hosts wait for one sum of everything.
+        hosts wait for one sum of everything.
     """
     size = workload.num_parameters * step_time.FP4_BYTES
     parts = max(1, num_fragments)

@@ -294,7 +294,7 @@ def test_a_host_that_is_slow_in_one_direction_is_named_with_it(
         assert finding.host == "beta"
         ways = ("sends", "receives") if sends else ("receives", "sends")
         assert finding.found == f"{ways[0]} 2 MB/s over eth0 and {ways[1]} 117 MB/s"
-        assert f"limit on what beta {ways[0]} over eth0" in finding.remedy
+        assert f"limit on the traffic that beta {ways[0]} over eth0" in finding.remedy
         assert "alpha" not in finding.remedy
     else:  # either end may be it: both are named
         assert finding.host == ("beta" if sends else "alpha")
