@@ -9,7 +9,7 @@
 
 The packages in the order the data meets them; imports go up this list, never down:
 
-base           errors, units, settings, files: the words every other part uses
+base           errors, units, settings and files, which every other part uses
 telemetry      what happened, as facts
 corpus         text files -> shards
 data           shards -> batches
@@ -20,7 +20,7 @@ evaluation     checkpoint -> scores
 recipe         the sections composed, estimates of a run, the directory of a run
 cluster        hosts and plans
 reporting      events -> answers
-watch          the same while a run runs
+watch          the same facts while a run goes on
 inference      a run's checkpoint translates
 importing      models of other tools become ours
 formats        models in formats of other programs
@@ -28,7 +28,7 @@ serve          translations to people and programs
 run            the whole run on one page, and one rank of it
 api            what scripts and notebooks import from here
 builds         two languages and a budget -> corpora, stages, a model to serve
-cli            one module a command
+cli            one module for each command
 """
 
 from importlib import import_module

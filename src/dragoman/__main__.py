@@ -1,4 +1,4 @@
-"""The command `dragoman`, and `python -m dragoman`: Ctrl-C first, all else after it."""
+"""The command `dragoman`, and `python -m dragoman`: handles Ctrl-C, then imports the rest."""
 
 import sys
 

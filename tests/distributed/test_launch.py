@@ -125,7 +125,7 @@ def test_a_signal_before_the_work_begins_ends_all(
     _, complaint = launcher.communicate(timeout=60)
     assert launcher.returncode == 130
     assert complaint.count("\n") == 1
-    assert "stopped by a signal" in complaint
+    assert "a signal stopped the run" in complaint
     _nobody_left(tmp_path)
 
 

@@ -65,8 +65,8 @@ CONFIG_CASES = [
         ["prepare", "small.toml", "--set", "schedule.warmup_stesp=4"],
     ),
     Case(
-        "a server of what is no bundle",
-        ["no bundle", "dragoman export . --to ctranslate2", "serve export/ctranslate2-float32"],
+        "a server of a folder that is not a bundle",
+        ["not a bundle", "dragoman export . --to ctranslate2", "serve export/ctranslate2-float32"],
         ["serve", "."],
     ),
 ]
@@ -253,7 +253,7 @@ def test_more_ranks_than_anybody_has_are_named_with_the_limit(
 ) -> None:
     for ranks in ("1x999999999", "999999999", "2+99999"):
         assert main(["plan", "demo", "--link", "1Gbit", "--ranks", ranks]) != 0
-        assert "is no number of ranks; write 4" in (said := complaint(capsys))
+        assert "is not a number of ranks; write 4" in (said := complaint(capsys))
         assert said.endswith("each number is at most 9999")
 
 

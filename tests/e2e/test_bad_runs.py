@@ -122,7 +122,7 @@ RUN_CASES: list[tuple[str, Callable[[Path], object], Callable[[Path], list[str]]
         "a reference of another text",
         lambda run: Path("short").write_text("Eins.\n"),
         lambda run: ["evaluate", str(run), "--source", "train.en", "--reference", "short"],
-        ["train.en", "60 lines against 1"],
+        ["train.en", "60 lines, the"],
     ),
     (
         "an override that would change nothing",

@@ -96,7 +96,7 @@ def test_a_minute_is_kept_with_a_kill_and_ends_with_scores_and_an_export(
     )
     # What is done is not done again.
     monkeypatch.chdir(folder)
-    with pytest.raises(dragoman.ConfigError, match="is for a recipe alone"):
+    with pytest.raises(dragoman.ConfigError, match="needs a recipe, because"):
         dragoman.train(path, budget="1h")
     again = dragoman.train("minute.toml", budget=budget[1], hosts="one.toml", workers=1)
     assert again.path.resolve() == path
@@ -143,7 +143,10 @@ def test_a_recipe_that_sets_few_steps_is_forecast_to_cost_what_they_do(folder: P
     ("options", "problem"),
     [
         (("--budget", "0min"), "dragoman: --budget 0min: a budget that leaves no time at all"),
-        (("--budget", "6 ells"), "dragoman: --budget 6 ells: '6 ells' is no budget; write a time"),
+        (
+            ("--budget", "6 ells"),
+            "dragoman: --budget 6 ells: '6 ells' is not a budget; write a time",
+        ),
         (("--budget", "5 USD"), "dragoman: --budget 5 USD: no price turns this money into time"),
         (
             ("--budget", "5 USD", "--hosts", "two.toml"),
@@ -154,10 +157,10 @@ def test_a_recipe_that_sets_few_steps_is_forecast_to_cost_what_they_do(folder: P
             ("--budget", "5 EUR", "--hosts", "one.toml"),
             "dragoman: --budget 5 EUR: the prices of the hosts are in USD",
         ),
-        (("--budget", "8s", "--dry-run"), "dragoman: --budget 8 s: too little for a model"),
+        (("--budget", "8s", "--dry-run"), "dragoman: --budget 8 s: the budget is too small"),
         (
             ("--budget", "1h", "--dry-run", "--set", "evaluate.bleu_pairs=0"),
-            "dragoman: --budget: needs translations, which it times and compares models by",
+            "dragoman: --budget: a budget times translations and compares models by them",
         ),
     ],
 )

@@ -110,7 +110,7 @@ def test_killed_three_times_it_ends_with_a_served_model(
     assert built.student is None
     assert built.report.is_file()
     assert [stage.name for stage in built.stages] == ["fetch", "clean", "train"]
-    with pytest.raises(dragoman.ConfigError, match=r"--budget: .*build\.toml says otherwise"):
+    with pytest.raises(dragoman.ConfigError, match=r"--budget: .*build\.toml has another value"):
         dragoman.build("en-de", "6h")
     assert mirror.sent == sent
     assert len(list(read_events(run / "events" / "rank-0000.jsonl"))) == steps
@@ -220,11 +220,11 @@ def test_what_cannot_be_built_is_one_line(
     def say(*more: str, code: int = 2) -> str:
         return refused(["build", *more], capsys, code=code)
 
-    assert say("en-de").startswith("--budget: a build needs one")
-    assert say("english", "--budget", "6h").startswith("pair: 'english' is no pair of languages")
-    assert say("en-en", "--budget", "6h").startswith("pair: 'en-en' is no pair")
+    assert say("en-de").startswith("--budget: a build needs a budget")
+    assert say("english", "--budget", "6h").startswith("pair: 'english' is not a pair of languages")
+    assert say("en-en", "--budget", "6h").startswith("pair: 'en-en' is not a pair")
     assert "leaves no time at all" in say("en-de", "--budget", "0min")
-    assert "'6 ells' is no budget" in say("en-de", "--budget", "6 ells")
+    assert "'6 ells' is not a budget" in say("en-de", "--budget", "6 ells")
     assert "no price turns this money" in say("en-de", "--budget", "5 USD")
     assert not any(tmp_path.iterdir())
     nobody = say("en-is", "--budget", "6h", *index, "--directory", "is")
@@ -245,9 +245,9 @@ def test_what_cannot_be_built_is_one_line(
     away = say("en-de", "--budget", "2min", "--index", "away.jsonl", code=1)
     assert "no server of the 1 corpora says how large they are; check the network" in away
     ftp = say("en-de", "--budget", "2min", "--index", "ftp://127.0.0.1/a")
-    assert ftp.startswith("--index: ftp://127.0.0.1/a is no address of the web")
+    assert ftp.startswith("--index: ftp://127.0.0.1/a is not a web address")
     unknown = say("en-de", "--budget", "2min", *index, "--choose", "Local-b-1-eng-deu")
-    assert unknown.startswith("--choose Local-b-1-eng-deu: is no corpus of these languages")
+    assert unknown.startswith("--choose Local-b-1-eng-deu: is not a corpus of these languages")
     for name, content, problem in (
         ("mono.de.gz", gzip.compress(b"Ein Satz.\n" * 99), ": is packed; unpack it: gzip -dc FILE"),
         ("mono.de", "Ein Satz.\nEin schöner Satz.\n".encode("latin1"), ", line 2: is not "),
@@ -262,7 +262,7 @@ def test_what_cannot_be_built_is_one_line(
     process = start(tmp_path, words(mirror, "--budget", "10s", "--directory", "small"))
     said = process.communicate(timeout=200)[0].rstrip().splitlines()[-1]
     assert process.returncode == 2
-    problem = "too little for a model that is worth anything|was over before"
+    problem = "is too small to train a useful model|was over before"
     remedy = 'write budget = "[0-9 mins]+" there|run it again'
     assert re.fullmatch(rf"dragoman: .*small/build.toml: .*({problem}).*; ({remedy}).*", said)
     assert not Path("small/clock.json").exists()
@@ -297,7 +297,7 @@ def test_a_plan_that_was_edited_wrongly_is_one_line(
     assert "the stage train has no share" in say("share = 0.85", "share = 0")
     assert "no corpus has use" in say('use = "train"', 'use = "valid"')
     assert "not TOML" in say("share = 0.85", "share = ")
-    assert "is no budget" in say('budget = "5min"', 'budget = "5 mins"')
+    assert "is not a budget" in say('budget = "5min"', 'budget = "5 mins"')
     file.write_text(written)
     said = refused(["build", "en-de", "--budget", "6h"], capsys)
-    assert said.startswith(f"--budget: {file} says otherwise; edit it there")
+    assert said.startswith(f"--budget: {file} has another value; edit it there")

@@ -49,7 +49,7 @@ def test_two_models_are_tried_and_what_they_took_is_not_there_twice(
         """The plan of a budget of two hours."""
         found: list[BudgetPlan] = []
 
-        def tell_plan(plan: BudgetPlan) -> None:
+        def show_plan(plan: BudgetPlan) -> None:
             found.append(plan)
             raise PlannedError
 
@@ -60,8 +60,8 @@ def test_two_models_are_tried_and_what_they_took_is_not_there_twice(
                 Place(ranks=1),
                 runs=tmp_path / "runs",
                 workers=1,
-                tell_plan=tell_plan,
-                tell=said.append,
+                show_plan=show_plan,
+                print_line=said.append,
             )
         return found[0]
 

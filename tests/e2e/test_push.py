@@ -100,8 +100,8 @@ def test_each_refusal_is_one_line(hub: FakeHub, tmp_path: Path) -> None:
     for arguments, token, said in (
         ((NAME,), "", "there is no token for the Hub"),
         ((NAME,), "hf_wrong", "the Hub refuses the token"),
-        (("no-owner",), TOKEN, "'no-owner' is no name of a model"),
-        (("some/../body",), TOKEN, "is no name of a model"),
+        (("no-owner",), TOKEN, "'no-owner' is not the name of a model"),
+        (("some/../body",), TOKEN, "is not the name of a model"),
     ):
         code, out, error = pushed(hub, tmp_path, *arguments, token=token)
         assert (code, out) == (2, "")

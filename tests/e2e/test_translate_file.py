@@ -158,7 +158,7 @@ def test_options_that_are_refused_leave_what_is_done(
     places = ["--input", str(source), "--output", str(output)]
     assert main(["translate", str(bundle), *GREEDY, "--n-best", "2", *places]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("dragoman: search.beam_size: 2 translations of a sentence from a beam")
+    assert said.startswith("dragoman: search.beam_size: a beam of")
     assert said.count("\n") == 1, said
     assert draft.read_text() == "the work of hours\n"
     assert not output.exists()

@@ -124,7 +124,7 @@ def test_a_directory_is_refused_before_the_work(
     ("name", "problem", "remedy"),
     [
         ("missing/deep/out", "missing/deep: no such directory", "mkdir -p"),
-        ("in/out", "in: is no directory", "name a file elsewhere"),
+        ("in/out", "in: is not a directory", "name a file elsewhere"),
         ("dangling", "missing: no such directory", "mkdir -p"),
     ],
 )

@@ -250,7 +250,7 @@ def test_two_currencies_give_two_sums(tmp_path: Path) -> None:
     cost = _cost(facts)
     assert cost.answer == "measured"
     assert f", {8 * first:.2f} EUR and {30 * then:.2f} USD." in cost.says
-    assert len(compare([facts, facts]).budgets) == 4  # money of two currencies is no budget
+    assert len(compare([facts, facts]).budgets) == 4  # money of two currencies is not a budget
 
 
 def test_the_cost_in_a_comparison_is_summed_over_lives(tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ def go_on(recipe: Recipe, place: Place | None = None) -> RunDirectory:
         place or Place(ranks=1),
         runs=Path("runs"),
         workers=1,
-        tell_plan=lambda _: None,
-        tell=lambda _: None,
+        show_plan=lambda _: None,
+        print_line=lambda _: None,
     )
 
 

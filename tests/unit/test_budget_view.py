@@ -121,7 +121,7 @@ def test_a_pilot_that_diverges_loses_and_ends_nothing(
     monkeypatch.setattr(budgets, "_pilot", pilot)
     pilots = Pilots((best, rival), 60.0, 1.0, 0.1)
     found = budgets._with_pilots(
-        replace(plan, pilots=pilots), tmp_path, folder=folder, tell=said.append
+        replace(plan, pilots=pilots), tmp_path, folder=folder, print_line=said.append
     )
     assert found.choice.best.name == rival.name
     assert [one.found for one in found.piloted] == [0.0, 20.0]

@@ -71,7 +71,7 @@ def test_a_dry_run_shows_the_recipe_and_what_it_takes(capsys: pytest.CaptureFixt
     assert facts["parameters"].strip() == "60,880,896"
     assert facts["steps"].strip() == "300,000"
     assert "weights" in facts["memory a rank"]
-    assert "the text is not here yet" in facts["disk"]
+    assert "not known before the text is here" in facts["disk"]
 
 
 def test_what_prepare_dropped_and_why(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Runs of others: what is no regular file is neither waited for nor read without end."""
+"""Runs of others: a file that is not regular is neither waited for nor read without end."""
 
 from __future__ import annotations
 
@@ -115,5 +115,5 @@ def test_a_manifest_of_no_text_is_a_problem_of_the_record(tmp_path: Path, splits
         split["stages"] = []
     file.write_text(json.dumps(values))
     report = Report.of(read_facts(run))
-    assert f"{file}: tells of no training text" in " ".join(report.facts.problems)
+    assert f"{file}: names no training text" in " ".join(report.facts.problems)
     assert "There is no manifest of the training text." in repr(report)

@@ -194,7 +194,7 @@ def test_files_of_the_recipe_lie_beside_it_and_files_of_an_override_where_we_are
         ("test = [{source = 'a'}]\n", ["mine.toml:5:", "source and target, or one of tsv, tmx"]),
         ("[train]\nmax_steps = \n", ["mine.toml:6:", "not TOML", "key = value"]),
         ("[train]\nprecision = bf16\n", ["mine.toml:6:", "not TOML", "quotes"]),
-        ("[train]\nx = [1,\n", ["mine.toml: not TOML"]),
+        ("[train]\nx = [1,\n", ["mine.toml: is not TOML"]),
     ],
 )
 def test_a_wrong_file_is_refused_with_line_key_and_remedy(

@@ -34,7 +34,7 @@ Returned = TypeVar("Returned")
 def whole(value: object) -> int:
     """An integer of any kind, including numpy's, but not a bool; raises ValueError."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ValueError("it is no whole number")
+        raise ValueError("it is not a whole number")
     return index(value)
 
 

@@ -54,7 +54,7 @@ class Comparison:
 
     @property
     def better(self) -> str | None:
-        """The system that is better by every metric and test, None if none is."""
+        """The system that is better by every metric and test; None if neither is."""
         winner = self.result.winner
         return None if winner is None else {"first": self.first, "second": self.second}[winner]
 
@@ -89,10 +89,11 @@ def compare(
     """Translate test sets with two models and test whether the difference can be chance.
 
     first, second: each a run, a checkpoint's directory in a run, an export, or a file of
-        translations that are there already, a line each (then there is one test set).
-    tests: source text and reference of each test set; none: the test set of the runs.
-    target_language: of the references, if a model translates into several, or if both are files of
-        translations into Chinese, Japanese, Korean or Thai, whose words BLEU cuts otherwise.
+        finished translations, one a line (then there is only one test set).
+    tests: source text and reference of each test set; if empty, the test set of the runs.
+    target_language: the language of the references. It is needed if a model translates into
+        several languages, or if both are files of translations into Chinese, Japanese, Korean or
+        Thai, which BLEU cuts into words in other ways.
     threads: cores; None: all.
     comet: a Python that has unbabel-comet, and a COMET checkpoint (Rei et al. 2020), which that
         Python loads in a process of its own, without downloads; by default there is no COMET.
@@ -156,7 +157,7 @@ def compare(
 
 
 def record(comparison: Comparison, run: RunDirectory, side: Winner) -> None:
-    """Write the comparison into the events of the run that is one side, if it can be written to."""
+    """Write the comparison into the events of a compared run, if these can be written to."""
     other: Winner = "second" if side == "first" else "first"
     result = comparison.result
     better = "neither" if result.winner is None else "run" if result.winner == side else "other"
@@ -246,7 +247,7 @@ def _read_test(source: Path, reference: Path, name: str) -> _Test:
     sources, references = read_lines(source), read_lines(reference)
     if len(sources) != len(references):
         raise CorpusError(
-            f"{len(sources)} lines against {len(references)}",
+            f"the source has {len(sources)} lines, the reference {len(references)}",
             place=f"{source}, {reference}",
             remedy="give files in which line N of one belongs to line N of the other",
         )

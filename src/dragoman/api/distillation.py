@@ -68,7 +68,7 @@ class _HeldOut(NamedTuple):
     target: Path
 
     def entry(self) -> TextFiles:
-        """The same as an entry of a recipe."""
+        """Both files as an entry of a recipe."""
         return TextFiles(source=str(self.source), target=str(self.target))
 
 
@@ -105,8 +105,8 @@ def distill(
     quantization: of both exports, which are compared.
     overrides: of the recipe, such as "train.max_steps=8000".
     checkpoint: of the teacher, such as "best", "last" or a step.
-    folder: the text and the exports go into a folder there, named after student and teacher. Other
-        settings of the student use its text and make another export, named after the run.
+    folder: the text and the exports go into a folder there, named after student and teacher. A
+        student with other settings uses the same text and gets an export named after its run.
     runs, ranks, on_event, progress: as for `train`.
     threads: cores that translate; None: all.
     An interrupted call resumes if it is made again; a finished translation is not made again.
@@ -227,7 +227,8 @@ def _held_out(run: RunDirectory, split: str, place: Path) -> _HeldOut:
 def plain_sources(split: Path, corpus: CorpusConfig, copy: Path) -> Path:
     """A file of the sources of a prepared dev or test set, without language tokens and tags.
 
-    copy: is written if a source begins with such a word; if none does, it is the set's own file.
+    copy: the file to write if a source begins with such a word. If none does, nothing is written,
+    and the result is the set's own file.
     """
     source = split / "source.txt"
     words = [words for words in (corpus.language_tokens, corpus.tags) if words]

@@ -41,7 +41,7 @@ class _Place:
 
     @property
     def is_used(self) -> bool:
-        """Whether anything is shown there."""
+        """Whether this place shows anything."""
         return self._shown is not None
 
     def show(self, body: RenderableType) -> None:
@@ -57,7 +57,7 @@ class _Place:
 
 @contextmanager
 def preparing_in_notebook() -> Iterator[OnProgress]:
-    """A function that shows how far a preparation is; nothing is shown if all is there already."""
+    """A function that shows how a preparation progresses, and nothing if there is nothing to do."""
     place, said_at = _Place(), -_SAY_EVERY_S
 
     def show(stage: str, pairs: int, total: int | None) -> None:

@@ -92,7 +92,7 @@ def read_events(run: RunLike, kind: str | None = None) -> list[dict[str, Any]]:
         )
     if kind is not None and kind not in KINDS:
         raise ConfigError(
-            f"{kind!r} is no kind of event",
+            f"{kind!r} is not a kind of event",
             place="kind",
             remedy=f"give one of {', '.join(sorted(KINDS))}",
         )

@@ -82,7 +82,7 @@ def synthesize(
     overrides: of the recipe's section search, such as "search.beam_size=1".
     ray: the address of a Ray cluster whose nodes do the work, HOST:PORT or "auto"; None: this
         machine does it.
-    progress: show how far it is.
+    progress: show the progress of the work.
     Raises ConfigError, CorpusError, CheckpointError and MachineError; finished lines are kept.
     """
     check_sections(overrides, ("search",))
@@ -210,7 +210,7 @@ def score(
     ]
     if len(paths) > 1 and not is_choice(checkpoint) and Path(checkpoint).is_dir():
         raise ConfigError(
-            "belongs to one model, and there are two",
+            "a directory belongs to one model, and there are two",
             place=f"checkpoint {checkpoint}",
             remedy="choose best, last or a step, which is looked for in both",
         )
@@ -327,7 +327,7 @@ def _direction(recipes: Sequence[Recipe], target: str, *, place: Path) -> Langua
         )
     if len(both) > 1:
         raise ConfigError(
-            f"has the opposite of several directions: {listed(both)}",
+            f"translates the pairs backwards in several directions: {listed(both)}",
             place=place,
             remedy="name one that translates into the source language of these pairs alone",
         )

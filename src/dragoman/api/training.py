@@ -71,9 +71,9 @@ def prepare(
 
     directory: of the shards; None: `prepared/NAME-DIGEST`.
     workers: processes; None: all cores.
-    origin: a run, a bundle, a Hugging Face export or a model of others in that form, whose
+    origin: a run, a bundle, a Hugging Face export or a model of another tool in that form, whose
         vocabulary is kept.
-    progress: show how far it is.
+    progress: show the progress of the work.
     Raises ConfigError, CorpusError and MachineError.
     """
     recipe, model = _adapted(recipe, origin)
@@ -106,8 +106,8 @@ def train(
 
     recipe: a recipe, or a run to go on with. A dictionary is read as by `load_recipe`: relative
         names of files start at the working directory. Text that is not prepared yet is prepared.
-    origin: a run, a bundle, a Hugging Face export or a model of others in that form to start from,
-        with weights and vocabulary.
+    origin: a run, a bundle, a Hugging Face export or a model of another tool in that form to start
+        from, with weights and vocabulary.
     prepared: directory of the shards; None: `prepared/NAME-DIGEST`.
     runs: the folder of all runs.
     workers: processes that prepare text; None: all cores.
@@ -172,8 +172,8 @@ def train(
     if hosts is None:
         steps.train(run, ranks=ranks, listeners=listeners)
         return run
-    tell = open_console(outlives_reader=True).print if progress else say_nothing
-    steps.train_on(hosts, run, tell=tell, listeners=listeners)
+    print_line = open_console(outlives_reader=True).print if progress else say_nothing
+    steps.train_on(hosts, run, print_line=print_line, listeners=listeners)
     return run
 
 
@@ -193,7 +193,7 @@ def _in_budget(
 ) -> RunDirectory:
     if isinstance(recipe, RunDirectory) or _named_run(recipe) or origin is not None:
         raise ConfigError(
-            "is for a recipe alone, as its size is chosen",
+            "needs a recipe, because a budget chooses the size of the model",
             place=f"budget {budget}",
             remedy="leave out the budget; a run that has one goes on with its recipe and budget",
         )
@@ -214,14 +214,14 @@ def _in_budget(
         fresh=fresh,
         show=shown(progress),
         listeners=listeners_of(on_event, progress),
-        tell_plan=say_nothing,
-        tell=open_console(outlives_reader=True).print if progress else say_nothing,
+        show_plan=say_nothing,
+        print_line=open_console(outlives_reader=True).print if progress else say_nothing,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A test set as it was translated and scored.
+    """The translations and scores of a test set.
 
     name: of the text. scores: by metric, such as "bleu" and "chrf".
     translations: the file that holds them, a line each; of a test set of several directions, the
@@ -342,7 +342,7 @@ def _path(path: str | Path | None) -> Path | None:
 
 
 def shown(progress: bool) -> AbstractContextManager[OnProgress | None]:
-    """A function that shows how far a preparation is, if somebody wants to see it."""
+    """A function that shows the progress of a preparation; None if nobody wants to see it."""
     if not progress:
         return nullcontext()
     return preparing_in_notebook() if in_notebook() else preparing()
@@ -371,4 +371,4 @@ class _Calls(EventListener):
 
 
 def say_nothing(_: object) -> None:
-    """Show no line."""
+    """Do nothing, in place of a function that prints a line."""

@@ -44,7 +44,7 @@ class Translator:
     threads: cores; None: all.
     overrides: of the recipe's section search, such as "search.length_penalty=0.8".
     Raises CheckpointError if there is no model or it is damaged, ConfigError if the engine cannot
-    run it or it has no such target.
+    run the model, or if the model has no such target.
     """
 
     @checked
@@ -62,7 +62,9 @@ class Translator:
         check_sections(overrides, ("search",))
         checkpoints = checkpoints_of(checkpoint)
         if not any(checkpoints):
-            raise ConfigError("names none", place="checkpoint", remedy='give "best" or a step')
+            raise ConfigError(
+                "no checkpoint is named", place="checkpoint", remedy='give "best" or a step'
+            )
         path = model.path if isinstance(model, RunDirectory) else Path(model)
         self._is_closed = False
         self._open = ExitStack()
@@ -110,7 +112,7 @@ class Translator:
     ) -> list[str] | list[list[Translation]]:
         """The translation of each text; with n_best a list of translations of each.
 
-        n_best: so many translations of each text with their scores, best first.
+        n_best: the number of translations of each text, which come with their scores, best first.
         beam_size: of the search, 1 is greedy; None: as the recipe says.
         text_format: "line": a sentence a text. "document": texts are split into sentences and put
             back together. "markup": tags of HTML or XML stay where they are as well.
@@ -120,7 +122,7 @@ class Translator:
             raise _one_text(texts)
         if text_format not in get_args(TextFormat):
             raise ConfigError(
-                f"{text_format!r} is no format",
+                f"{text_format!r} is not a format",
                 place="text_format",
                 remedy=f"give one of {', '.join(get_args(TextFormat))}",
             )
@@ -131,7 +133,7 @@ class Translator:
         return list(found)
 
     def stream(self, texts: Iterable[str], *, beam_size: Count | None = None) -> Iterator[str]:
-        """The translations of any number of lines, in order; a few thousand are held at a time.
+        """The translations of any number of lines, in order, with a few thousand in memory.
 
         beam_size: as for `translate`.
         """
@@ -171,7 +173,7 @@ class Translator:
             return SearchConfig.model_validate(values, strict=True)
         except ValueError as error:
             raise ConfigError(
-                f"{beam_size!r} is no width of a beam",
+                f"{beam_size!r} is not a beam width",
                 place="beam_size",
                 remedy="give a whole number from 1 to 1000",
             ) from error
@@ -263,8 +265,8 @@ def push(
     hub_id: OWNER/NAME there. The token is that of `hf auth login` or of HF_TOKEN.
     checkpoint, licence, sentences: as for `export`.
     private: make a new repository private.
-    Raises what `export` does, ConfigError if the Hub refuses, MachineError if it cannot be reached;
-    then it has none of the files, and the same call resumes.
+    Raises what `export` does, ConfigError if the Hub refuses, MachineError if it cannot be reached.
+    After an error the Hub has none of the files, and the same call resumes.
     """
     from dragoman.formats.hub import check_can_push
     from dragoman.formats.hub import push as send
@@ -313,7 +315,7 @@ def _wanted(n_best: Any) -> int:
         number = 0
     if number < 1:
         raise ConfigError(
-            f"{n_best!r} is no number of translations",
+            f"{n_best!r} is not a number of translations",
             place="n_best",
             remedy="give a whole number above 0",
         )
@@ -331,11 +333,13 @@ def _one_text(text: str) -> ConfigError:
 def _sound(texts: Iterable[Any]) -> Iterator[str]:
     """The texts; raises ConfigError that names one that is not a str."""
     if not isinstance(texts, Iterable):
-        raise ConfigError(f"{texts!r:.60} is no list of texts", place="texts", remedy="give a list")
+        raise ConfigError(
+            f"{texts!r:.60} is not a list of texts", place="texts", remedy="give a list"
+        )
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise ConfigError(
-                f"{text!r:.60} is no text", place=f"texts[{number}]", remedy="give str"
+                f"{text!r:.60} is not a text", place=f"texts[{number}]", remedy="give str"
             )
         try:
             text.encode()

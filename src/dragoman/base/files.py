@@ -80,13 +80,13 @@ def open_regular(path: Path) -> BufferedReader:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
-        raise _refusal(path, "is no regular file")
+        raise _refusal(path, "is not a regular file")
     # It may be another file by now: O_NONBLOCK keeps the opening of a pipe from waiting.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     file = os.fdopen(descriptor, "rb")
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         file.close()
-        raise _refusal(path, "is no regular file")
+        raise _refusal(path, "is not a regular file")
     return file
 
 
@@ -100,11 +100,11 @@ def open_to_append(path: Path) -> FileIO:
     if path.is_symlink():
         raise _refusal(path, "is a link")
     if path.exists() and not path.is_file():
-        raise _refusal(path, "is no regular file")
+        raise _refusal(path, "is not a regular file")
     file = FileIO(os.open(path, flags, 0o666), "ab")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise _refusal(path, "is no regular file")
+        raise _refusal(path, "is not a regular file")
     return file
 
 
@@ -145,13 +145,13 @@ def file_sha256(path: Path) -> str:
 
 
 def remove_tree(directory: Path) -> None:
-    """Remove a directory and all in it; one that is not there is fine."""
+    """Remove a directory and all in it, if it exists."""
     if directory.exists():
         shutil.rmtree(directory)
 
 
 def is_full(error: OSError) -> bool:
-    """Whether a write failed for lack of space. numpy says so without the system's number."""
+    """Whether a write failed for lack of space, which numpy reports without the system's number."""
     return error.errno in _FULL or (
         error.errno is None and re.fullmatch(_NUMPY_WROTE_LESS, str(error)) is not None
     )
@@ -160,7 +160,7 @@ def is_full(error: OSError) -> bool:
 def as_machine_error(error: OSError, place: str | Path = "") -> MachineError:
     """An error of the system about a file or stream, as a MachineError with a remedy.
 
-    place: named if the system names no file.
+    place: stands in the message if the system names no file.
     """
     if error.filename:
         name = error.filename
@@ -199,7 +199,7 @@ def as_machine_error(error: OSError, place: str | Path = "") -> MachineError:
 def disk_errors_named(directory: Path) -> Iterator[None]:
     """Turn an error of the system about a disk into a MachineError with a remedy.
 
-    directory: named if the system names no file.
+    directory: stands in the message if the system names no file.
     """
     try:
         yield
@@ -208,7 +208,7 @@ def disk_errors_named(directory: Path) -> Iterator[None]:
 
 
 def unwritable_name(error: UnicodeEncodeError) -> tuple[str, str]:
-    """Problem and remedy of a file name that the locale or UTF-8 has no bytes for."""
+    """Problem and remedy of a file name that the locale or UTF-8 cannot encode."""
     character = error.object[error.start]
     if sys.getfilesystemencoding() != "utf-8":
         return (

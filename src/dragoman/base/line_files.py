@@ -62,13 +62,15 @@ def transform_file(
     """Transform every line of a file; returns the number of lines that an earlier attempt did.
 
     transform: gives a text for each line, which may be empty or of several lines.
-    identity: everything beside the input that decides the output; another one starts again.
-    engine: decides the output as well, but the machine may have chosen it: what another one has
-        finished is not thrown away, but refused.
-    tally: counts that `transform` raises before it yields a group; an earlier attempt's are added.
+    identity: everything beside the input that decides the output; if it has changed, the work
+        starts again.
+    engine: decides the output as well, but the machine may have chosen it. If another engine began
+        the output, the call is refused, so that its finished lines are not lost.
+    tally: counts that `transform` increases before it yields a group; those of an earlier attempt
+        are added.
     Raises CorpusError if the input is missing or not UTF-8, ConfigError if another engine began it,
-    MachineError if the output cannot be written or another process writes it; what is done stays in
-    the draft then.
+    MachineError if the output cannot be written or another process writes it. After
+    an error the draft keeps the finished lines.
     """
     try:
         status = source.stat()
@@ -142,7 +144,7 @@ class InputReader:
 
 
 def not_utf8(name: object, *, line: int, head: bytes) -> CorpusError:
-    """The error of a file with bytes that are no text. head: the first bytes of the file."""
+    """The error for a file with bytes that are not text. head: the first bytes of the file."""
     for magic, command in _PACKED.items():
         if head.startswith(magic):
             return CorpusError(
@@ -180,9 +182,9 @@ def _unreadable(name: str, error: OSError) -> CorpusError:
 def output_place(output: Path, source: Path | None) -> Path:
     """The path to write to: the target of a link, so that the link stays.
 
-    source: None: the standard input.
-    Raises ConfigError if that is a directory or in one that is not there, or is the input, whose
-    text would be lost.
+    source: the input; None: the standard input.
+    Raises ConfigError if the output is a directory, if its directory does not exist, or if it is
+    the input, whose text would be lost.
     """
     if is_device(output):
         return output
@@ -192,7 +194,7 @@ def output_place(output: Path, source: Path | None) -> Path:
     if not output.parent.is_dir():
         there = output.parent.exists()
         raise ConfigError(
-            "is no directory" if there else "no such directory",
+            "is not a directory" if there else "no such directory",
             place=output.parent,
             remedy="name a file elsewhere as the output"
             if there

@@ -1,4 +1,4 @@
-"""Memory: kept for the next step instead of returned, and one line when it runs out."""
+"""Keeps freed memory for the next step, and says in one line that memory has run out."""
 
 from __future__ import annotations
 

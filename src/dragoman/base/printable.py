@@ -25,7 +25,7 @@ def printable_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with U+FFFD for such characters; line breaks and tabs stay."""
+    """As `printable_line`, but line breaks and tabs stay."""
     return re.sub(_IN_TEXT, INSTEAD, text)
 
 

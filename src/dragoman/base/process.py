@@ -71,7 +71,7 @@ def _writable(error: UnicodeError) -> tuple[str | bytes, int]:
 def drop_output(instead: str) -> None:
     """Send standard output to /dev/null from now on, and report on standard error that it is gone.
 
-    For work that is worth more than its output. instead: what happens now, in words.
+    Used for work that is worth more than its output. instead: says in words what happens now.
     """
     say_error(f"{STANDARD_OUTPUT} is closed; {instead}")
     discard_output()
@@ -105,8 +105,8 @@ def report(error: BaseException) -> int:
 def explain(error: BaseException) -> tuple[str, int]:
     """The reason why the process ends, in a line that may be empty, and its exit code.
 
-    For an error of standard output, what is still to be written there is discarded: Python would
-    try it again at its end, and complain. For a bug, the traceback is written to a file, or to
+    After an error of standard output, the unwritten output is discarded: otherwise Python would try
+    to write it at its end, and complain. For a bug, the traceback is written to a file, or to
     standard error if DRAGOMAN_DEBUG is set.
     """
     if isinstance(error, DragomanError):

@@ -17,7 +17,7 @@ _UNBROKEN: Final = 10_000
 
 
 class Terminal(Console):
-    """A rich console on which styles come from us alone, also inside Jupyter.
+    """A rich console that takes styles from our code alone, not from a text, also inside Jupyter.
 
     A character in a text that would steer the terminal is shown as U+FFFD, whoever wrote it.
 
@@ -42,7 +42,7 @@ class Terminal(Console):
         """Called by rich while it handles BrokenPipeError; rich itself would exit with code 1,
         silently.
 
-        `dragoman.cli.main` knows what to do with the error.
+        `dragoman.cli.command_line.main` handles the error.
         """
         if not self._outlives_reader:
             raise  # noqa: PLE0704  # rich handles the error right now
@@ -51,7 +51,7 @@ class Terminal(Console):
 
 
 def open_console(*, outlives_reader: bool = False) -> Console:
-    """The console of this process's output. If that is no terminal, no line is ever broken.
+    """The console of this process's output. If that is not a terminal, no line is ever wrapped.
 
     outlives_reader: the work continues if the reader of its output is gone.
     """
@@ -62,7 +62,7 @@ def open_console(*, outlives_reader: bool = False) -> Console:
 
 
 def plain_table(*left: str, right: Sequence[str] = (), no_wrap: bool = False) -> Table:
-    """A table without lines. left, right: headings of columns by how they are aligned."""
+    """A table without lines. left, right: the headings of the columns that are aligned so."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for heading in left:
         table.add_column(heading, no_wrap=no_wrap)

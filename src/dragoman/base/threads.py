@@ -18,7 +18,8 @@ def thread_environment() -> dict[str, str]:
     10,000 rounds it takes 2.4 times as long, and on an idle machine as long as before
     (benchmarks/neighbour.py).
 
-    They count only if they are set before PyTorch is imported. Empty if one of them is set by hand.
+    They take effect only if they are set before PyTorch is imported. The result is empty if the
+    user has set one of them.
     Source: GOMP_SPINCOUNT in the manual of libgomp.
     """
     if any(name in os.environ for name in _SET_BY_HAND):

@@ -65,7 +65,7 @@ class Quantity:
                 break
         return text
 
-    def told(self, value: float | None) -> str:
+    def optional_text(self, value: float | None) -> str:
         """`value` as text; "not measured" if it is None."""
         return "not measured" if value is None else self.text(value)
 
@@ -76,7 +76,7 @@ class Quantity:
         return f" ({self.text(low)} to {self.text(high)})"
 
     def parse(self, text: str) -> float:
-        """The value of `text` in base units; ConfigError if it does not say one."""
+        """The value of `text` in base units; raises ConfigError if it is not such a quantity."""
         number, symbol = self._split(text)
         return _to_float(number) * self._scale(symbol, text)
 
@@ -125,7 +125,7 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Duration(Quantity):
-    """Seconds, and above a minute minutes and seconds, above an hour hours and minutes."""
+    """A time in seconds, from a minute on in minutes and seconds, later in hours and minutes."""
 
     def text(self, value: float) -> str:
         """`value` seconds, to the second below an hour and to the minute above."""
@@ -250,12 +250,12 @@ LEARNING_RATE = Scientific("learning rate", (("", 1.0),))
 
 
 def time_of_day(moment: float) -> str:
-    """A moment, in seconds since 1970, to the second."""
+    """The time of day of a moment (seconds since 1970) as text, to the second."""
     return time.strftime("%H:%M:%S UTC", time.gmtime(moment))
 
 
 def money(amount: float, *, currency: str) -> str:
-    """An amount with its currency, right to 1%: 340.00 USD, 0.95 USD, 0.50 USD, 0.0254 USD."""
+    """An amount as text, exact to 1%, with its currency: 340.00 USD, 0.50 USD, 0.0254 USD."""
     if amount and not _TINY <= abs(amount) < _HUGE:
         return f"{amount:.1e} {currency}"
     decimals = 2 - math.floor(math.log10(abs(amount))) if 0 < abs(amount) < 0.5 else 2

@@ -1,6 +1,7 @@
 """Text that a model of the build translates: for back-translation, and for a student.
 
-How many lines is measured: some are translated, and as many are taken as fit into the time.
+The number of lines is measured: some lines are translated first, and then as many as fit into the
+time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MOST_OF_PAIRS: Final = 5
 """Lines that are back-translated, for each pair: 4.8 gained 6 BLEU, more was not measured."""
 _TIMED_LINES: Final = 64
 _WORTH: Final = 1.5
-"""A student is worth its time if the decoder of its teacher has so many times its weights."""
+"""A student is worth its time if the decoder of its teacher has this many times its weights."""
 _SURE: Final = 0.8
 """Share of the time that is planned with: the timed lines may be easier than the rest."""
 _LEAST_LINES: Final = 100
@@ -44,7 +45,7 @@ def translate(
 ) -> dict[str, Any]:
     """Translate as many lines of a text as fit until a moment; resumes an unfinished attempt.
 
-    until: UTC seconds since 1970. most_lines: at most so many; None: all, if they fit.
+    until: UTC seconds since 1970. most_lines: the most lines to translate; None: all, if they fit.
     Raises CorpusError if the text cannot be read or is empty, and what `synthesize` raises.
     """
     part = output.with_name(f"text-{direction}.txt")
@@ -77,7 +78,7 @@ def _that_fit(model: Path, text: Path, until: float) -> int:
 
 
 def _spread(text: Path, lines: int, wanted: int) -> Iterator[bytes]:
-    """So many lines from all of a text: neighbours are often alike."""
+    """This many lines, spread over the whole text: neighbours are often alike."""
     with open_regular(text) as file:
         for number, line in enumerate(file):
             if number * wanted // lines != (number + 1) * wanted // lines:
@@ -122,7 +123,7 @@ def sources_of(run: RunDirectory, path: Path) -> Path:
 
 
 def student_sections() -> dict[str, dict[str, Any]]:
-    """Sections of a recipe that make a model a student: those of `student-tiny`."""
+    """The sections of the recipe `student-tiny` that make a model a student."""
     recipe = load_recipe("student-tiny")
     keys = ("d_model", "num_heads", "d_ffn", "encoder_layers", "decoder_layers", "norm")
     model = recipe.model.model_dump(mode="json")

@@ -56,8 +56,8 @@ STUDENT: Final = "model-student"
 _DOWNLOADS: Final = "downloads"
 _HELD_OUT_SHARE: Final = 0.05
 _HELD_OUT: Final = (50, 1000)
-"""Pairs of the training text that become a dev or test set if there is none: a share of them, but
-at least and at most so many."""
+"""Pairs of the training text that become a dev or test set if there is none: a share of them, and
+the least and the most pairs."""
 _TAG: Final = "<bt>"
 _MORE_TEXT: Final[tuple[StageName, ...]] = ("reverse", "back-translate", "train-more")
 _SMALLER: Final[tuple[StageName, ...]] = ("translate", "student")
@@ -67,13 +67,16 @@ _SUFFIXES: Final = {"train-more": "-more", "student": "-student"}
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """The views of a build for people. tell: shows a line; show: the progress of a preparation;
-    tell_plan: the plan of each training; listeners: of each training, called with its events;
-    bars: whether translations of monolingual text have a progress bar."""
+    """The functions that show a build to people.
 
-    tell: Callable[[str], None]
+    print_line: prints a line. show: shows the progress of a preparation. show_plan: shows the plan
+    of a training. listeners: called with the events of a training. bars: whether translations of
+    monolingual text have a progress bar.
+    """
+
+    print_line: Callable[[str], None]
     show: Callable[[], AbstractContextManager[OnProgress | None]]
-    tell_plan: Callable[[BudgetPlan], None]
+    show_plan: Callable[[BudgetPlan], None]
     listeners: Callable[[], Sequence[EventListener]]
     bars: bool
 
@@ -111,7 +114,7 @@ def build(
             forget_clock(directory)
             needed_s = 10 * math.ceil(error.needed_s / plan.shares()["train"] / 10)
             raise ConfigError(
-                "too little for a model that is worth anything",
+                "the budget is too small to train a useful model",
                 place=directory / PLAN_FILE,
                 remedy=f'write budget = "{units.DURATION.text(needed_s)}" there: '
                 "finished downloads are kept",
@@ -151,7 +154,7 @@ class _Builder:
         self.stages = Stages(directory, plan, clock, self._ended)
 
     def all_stages(self) -> list[BuildStage]:
-        """In their order; each takes what those before it have left."""
+        """Do all stages in their order; each uses the results of those before it."""
         shares = self.plan.shares()
         fetched = self._fetch()
         recipe = self._recipe(fetched)
@@ -197,13 +200,13 @@ class _Builder:
                 left_out[one.id] = "the time of this stage was over"
                 continue
             try:
-                self.views.tell(f"fetch: {one.id}")
+                self.views.print_line(f"fetch: {one.id}")
                 texts.append(self._fetch_one(one))
             except CorpusError as error:
                 if one.needed:
                     raise
                 left_out[one.id] = error.problem
-                self.views.tell(f"fetch: {one.id} is left out: {error.problem}")
+                self.views.print_line(f"fetch: {one.id} is left out: {error.problem}")
         if not any(text["use"] == "train" for text in texts):
             raise CorpusError(
                 f"none of the chosen corpora can be fetched: {'; '.join(left_out.values())}",
@@ -295,8 +298,8 @@ class _Builder:
                 began=stage.started,
                 show=self.views.show(),
                 listeners=self.views.listeners(),
-                tell_plan=self.views.tell_plan,
-                tell=self.views.tell,
+                show_plan=self.views.show_plan,
+                print_line=self.views.print_line,
             )
             return _scores(run)
 
@@ -371,7 +374,8 @@ class _Builder:
 
     @contextmanager
     def _left_out_if_late(self, *names: StageName) -> Iterator[None]:
-        """There is a model already: what no longer fits into the budget is left out."""
+        """Inside the block a stage that no longer fits into the budget is left out: a model exists
+        already."""
         try:
             yield
         except (TooSmallError, OverError) as error:
@@ -408,7 +412,7 @@ class _Builder:
         spent = units.DURATION.text(stage.spent_s or 0.0)
         given = units.DURATION.text(stage.seconds_s)
         said = stage.skipped or f"{spent} of {given}"
-        self.views.tell(f"stage {stage.name}: {said}")
+        self.views.print_line(f"stage {stage.name}: {said}")
         if stage.skipped:
             self.done.append(stage)
         records = [*self._records(), stage]

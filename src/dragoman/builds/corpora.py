@@ -5,7 +5,7 @@ that is seen up to four times teaches about as if it were new (Muennighoff et al
 of the speed that is four times too low or too high does little harm.
 
 Which: text that people have translated before text that was mined from the web, where many pairs
-are no translations (Kreutzer et al. 2022); the larger before the smaller, as each fetch costs; of
+are not translations (Kreutzer et al. 2022); the larger before the smaller, as each fetch costs; of
 several versions the newest. A corpus is left out if it takes more than the shares of `fetch` and
 `clean`, or if its size is not known.
 """
@@ -37,14 +37,15 @@ _HELD_OUT: Final = re.compile(
 """Names of dev and test sets, which are never trained on."""
 _DEV: Final = re.compile(r"(^|_)(dev|newsdev|valid)(_|$)")
 _AT_ONCE: Final = 16
-"""Servers are asked for sizes by so many threads."""
+"""This many threads ask servers for sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """A corpus of the catalogue.
 
-    num_bytes: the size of its download. pairs: at most; a guess from the bytes if is_guess.
+    num_bytes: the size of its download. pairs: the most that it can have, a guess from the bytes
+        if is_guess.
     use: its purpose in the build; None if it is left out. why: the reason for either.
     """
 
@@ -58,8 +59,8 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class CorpusLimits:
-    """The room of a budget. pairs: as many as training sees once; most_pairs: as many as can be
-    cleaned; most_bytes: as many as can be fetched."""
+    """The text that a budget has time for. pairs: those that training sees once; most_pairs: those
+    that can be cleaned; most_bytes: those that can be fetched."""
 
     pairs: int
     most_pairs: int
@@ -67,9 +68,9 @@ class CorpusLimits:
 
 
 def sized(listings: Sequence[Listing], *, at_most_s: float) -> list[Corpus]:
-    """The corpora with their sizes: as the index states them, or else their servers.
+    """The corpora with the sizes that the index states, or else their servers.
 
-    at_most_s: servers that have not answered by then are not waited for.
+    at_most_s: how long to wait for the servers.
     """
     unknown = dict.fromkeys(
         url
@@ -105,7 +106,7 @@ def _sized(listing: Listing, stated: Mapping[str, int | None]) -> Corpus:
 def by_budget(
     corpora: Sequence[Corpus], limits: CorpusLimits, *, pair: tuple[str, str]
 ) -> list[Corpus]:
-    """All of them, with a use or a reason why not, by the rules above."""
+    """All corpora, each with a use or the reason why it has none, by the rules of this module."""
     held_out = [one for one in corpora if _HELD_OUT.search(one.listing.name)]
     chosen = _dev_and_test(held_out, limits, pair)
     newest = _newest([one for one in corpora if one not in held_out])
@@ -132,13 +133,13 @@ def by_hand(corpora: Sequence[Corpus], ids: Sequence[str]) -> list[Corpus]:
     """All corpora, with a use for those chosen by id: the name of a corpus says if it is a dev or
     test set.
 
-    Raises ConfigError for an id that is none of them.
+    Raises ConfigError for an id that no corpus has.
     """
     known = {one.listing.did for one in corpora}
     for did in ids:
         if did not in known:
             raise ConfigError(
-                "is no corpus of these languages in the index",
+                "is not a corpus of these languages in the index",
                 place=f"--choose {did}",
                 remedy="list them: dragoman build PAIR --list",
             )
@@ -157,7 +158,7 @@ def _use_of(listing: Listing) -> Use:
 
 
 def _training_text(ranked: Iterable[Corpus], limits: CorpusLimits) -> dict[str, Corpus]:
-    """The first ones, until there is enough."""
+    """The first corpora that together have enough text."""
     found: dict[str, Corpus] = {}
     pairs = num_bytes = 0
     for one in ranked:
@@ -233,7 +234,7 @@ def monolingual(corpora: Sequence[Corpus], *, lines: int, most_bytes: int) -> Co
 
 
 def _worth(one: Corpus) -> tuple[bool, int, str]:
-    """For sorting, the best first."""
+    """The sort key of a corpus: the best comes first."""
     return bool(_MINED.search(one.listing.name)), -(one.pairs or 0), one.listing.did
 
 

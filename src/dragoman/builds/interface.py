@@ -85,9 +85,9 @@ def build(
     began = time.time()
     plan, _ = planned(wanted, folder, place, began=began)
     views = Views(
-        tell=open_console().print if progress else say_nothing,
+        print_line=open_console().print if progress else say_nothing,
         show=lambda: shown(progress),
-        tell_plan=say_nothing,
+        show_plan=say_nothing,
         listeners=lambda: listeners_of(on_event, progress),
         bars=progress,
     )

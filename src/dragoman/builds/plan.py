@@ -33,14 +33,14 @@ StageName = Literal[
     "student",
 ]
 STAGES: Final[tuple[StageName, ...]] = get_args(StageName)
-"""In the order in which they are done."""
+"""The stages in the order in which they are done."""
 TRAINING: Final = frozenset({"train", "reverse", "train-more", "student"})
 _TOGETHER: Final[tuple[tuple[StageName, ...], ...]] = (
     ("fetch", "clean", "train"),
     ("reverse", "back-translate", "train-more"),
     ("translate", "student"),
 )
-"""Stages of which one is of no use without the others."""
+"""Stages that are useless without each other."""
 _PAIR: Final = re.compile(r"([A-Za-z0-9_]{2,35})-([A-Za-z0-9_]{2,35})")
 _LONGEST: Final = 1 << 20
 _HEAD: Final = """\
@@ -53,8 +53,8 @@ _HEAD: Final = """\
 
 
 class PlannedCorpus(Section):
-    """A corpus that is fetched. needed: an error of it ends the build; otherwise it is left out
-    then. The rest is for people."""
+    """A corpus to fetch. needed: if it cannot be fetched, the build ends; otherwise the corpus is
+    left out. People read the fields after `needed`; dragoman does not."""
 
     id: str = Field(pattern=r"^[^\s/\\\x00-\x1f]+$", max_length=300)
     use: Use
@@ -150,11 +150,11 @@ class BuildPlan(Section):
 
 
 def parse_pair(text: str) -> Direction:
-    """The languages of "en-de"; raises ConfigError if it is no pair."""
+    """The languages of "en-de"; raises ConfigError if it is not a pair."""
     match = _PAIR.fullmatch(text)
     if match is None or match[1].lower() == match[2].lower():
         raise ConfigError(
-            f"{text!r} is no pair of languages",
+            f"{text!r} is not a pair of languages",
             place="pair",
             remedy="write source and target such as en-de, or pt_BR-en with a region",
         )
@@ -190,5 +190,5 @@ def read_plan(directory: Path) -> BuildPlan | None:
         ) from error
     except (RecursionError, ValueError) as error:
         raise ConfigError(
-            "is no plan of a build", place=file, remedy="remove it to plan again"
+            "is not the plan of a build", place=file, remedy="remove it to plan again"
         ) from error

@@ -3,8 +3,8 @@
 Back-translation: if the training would see the pairs 15 times and more, and there is text of the
 target language. A pass over text that was seen 15.4 times teaches a third of what new text would
 (Muennighoff et al. 2023: R*), and models learn from translated text as well (Sennrich et al. 2016).
-Its shares make sure that a model of the pairs alone is there first: it is what the gain is
-measured against.
+Its shares make sure that a model of the pairs alone is there first: the gain is
+measured against it.
 
 A student: only if somebody wants one. It is faster than its teacher, and rarely better.
 """
@@ -71,16 +71,16 @@ _TOKENS_PER_PAIR: Final = 18.0
 _FETCH_BYTES_PER_S: Final = 2e6
 """The rate of a usual line and a usual server: a guess, since neither is measured before."""
 _LEAST_PAIRS: Final = 10_000
-"""Fewer make no model, however short the time."""
+"""Fewer pairs do not make a useful model, however short the time."""
 _LEAST_TRAINING_S: Final = 60.0
-"""No training is planned that is shorter, beside the first."""
+"""The first training may be shorter; further ones are planned only if they last this long."""
 _ASK_SHARE: Final = 0.02
 _ASK_S: Final = (5.0, 60.0)
-"""Servers are asked for sizes for so much of the budget, at least and at most."""
+"""The share of the budget for asking servers for sizes, and its least and most seconds."""
 _TIMED_PIECES: Final = 8000
 """Vocabulary of the model that is timed."""
 _SPEED_SIZES: Final = ((600.0, "mini"), (math.inf, "small"))
-"""The size of the model that is timed, for budgets up to so many seconds."""
+"""The size of the model that is timed, for budgets up to each number of seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Wanted:
 
     @property
     def index_place(self) -> str:
-        """The index, which a command in another folder finds, too."""
+        """The index as an address or an absolute path, which is valid in every folder."""
         if not self.index or "://" in self.index:
             return self.index
         return str(Path(self.index).resolve())
@@ -110,11 +110,11 @@ class Wanted:
 def planned(
     wanted: Wanted, directory: Path, place: Place, *, began: float, dry_run: bool = False
 ) -> tuple[BuildPlan, list[Corpus]]:
-    """The plan in the directory of a build; or a new one, written there, with the use of each
-    corpus.
+    """The plan in the directory of a build, or a new plan that is written there, with the use of
+    each corpus.
 
     began: when the command was given: the clock of a new build starts then, unless dry_run.
-    Raises ConfigError if the plan says other than the wishes, and what `make_plan` raises.
+    Raises ConfigError if the plan contradicts the wishes, and what `make_plan` raises.
     """
     pair = parse_pair(wanted.pair)
     plan = read_plan(directory)
@@ -123,7 +123,7 @@ def planned(
         return plan, []
     if not wanted.budget:
         raise ConfigError(
-            "a build needs one, and there is no build.toml yet",
+            "a build needs a budget, and there is no build.toml yet",
             place="--budget",
             remedy="give a time such as 6h",
         )
@@ -150,7 +150,7 @@ def _check_same(wanted: Wanted, plan: BuildPlan, directory: Path) -> None:
     for name, same in agrees.items():
         if not same:
             raise ConfigError(
-                f"{file} says otherwise",
+                f"{file} has another value",
                 place=name,
                 remedy="edit it there and leave the option out, or give another --directory",
             )
@@ -179,7 +179,7 @@ def index_file(index: str, directory: Path) -> Path | None:
         return Path(index) if index else None
     if not index.startswith(("http://", "https://")):
         raise ConfigError(
-            f"{index} is no address of the web",
+            f"{index} is not a web address",
             place="--index",
             remedy="write http:// or https://, or the name of a file",
         )

@@ -33,7 +33,7 @@ _REPORT_S: Final = 1.0
 class BuildStage(Section):
     """The record of a stage.
 
-    asked: digest of what it is made of. started, ended: UTC seconds since 1970. seconds_s: the time
+    asked: a digest of its inputs. started, ended: UTC seconds since 1970. seconds_s: the time
     that it was given. facts: what it has made and found. skipped: why it was not done.
     """
 
@@ -74,7 +74,8 @@ class Clock:
 
     @classmethod
     def of(cls, directory: Path, budget_s: float, *, began: float) -> Clock:
-        """The clock of this directory, started if it is not yet. A changed budget moves its end."""
+        """The clock of this directory, which starts if it has not started yet. A changed budget
+        moves its end."""
         file = directory / _CLOCK
         try:
             return cls(float(json.loads(read_regular(file, limit=_LONGEST))), budget_s)
@@ -90,8 +91,8 @@ class Clock:
 
 
 def forget_clock(directory: Path) -> None:
-    """Let the clock begin with the next command: nothing has been trained. A stage that has begun
-    and not ended begins anew, too: its time was a share of that budget."""
+    """Let the clock start again with the next command, before anything is trained. A stage that
+    has begun and not ended starts again, too: its time was a share of the old budget."""
     (directory / _CLOCK).unlink(missing_ok=True)
     for name in STAGES:
         stage = read_stage(directory, name)
@@ -131,7 +132,9 @@ def read_stage(directory: Path, name: StageName) -> BuildStage | None:
         return None
     except (OSError, ValidationError) as error:
         raise CheckpointError(
-            "is no record of a stage", place=file, remedy="remove it: the stage is looked at again"
+            "is not the record of a stage",
+            place=file,
+            remedy="remove it: the stage is looked at again",
         ) from error
 
 
@@ -164,11 +167,12 @@ class Stages:
         *,
         has_begun: Callable[[], bool] = lambda: True,
     ) -> BuildStage:
-        """The record of the stage, which is done if it is not yet.
+        """Do the stage if it is not done yet; returns its record.
 
-        asked: digest of what it is made of; with another one it is done again. has_begun: whether
-        there is something to go on with, once its time is over. work: gives the facts; what it
-        raises ends the build, and the next command goes on with it.
+        asked: a digest of its inputs; if it has changed, the stage is done again. has_begun:
+        whether the stage has left something to resume from when its time is over. work: does the
+        stage and returns its facts; an error that it raises ends the build, and the next command
+        resumes the stage.
         Raises OverError if the time of the build is over.
         """
         stage = read_stage(self.directory, name)

@@ -17,7 +17,9 @@ _DEFAULT_COUNT: Final = 5
         Option("--last", type=positive, metavar="K", help="the last K (default: 5)"),
         Option("--best", type=positive, metavar="K", help="the best K by dev loss"),
     ),
-    Option("--output", type=Path, help="where it goes (default: RUN/checkpoints/average)"),
+    Option(
+        "--output", type=Path, help="the folder of the result (default: RUN/checkpoints/average)"
+    ),
 )
 def run(options: Options) -> None:
     """Average checkpoints into one model; CheckpointError if there are fewer than were named."""

@@ -69,7 +69,7 @@ def print_outcome(run: RunDirectory) -> None:
 
 
 def _cost(plan: BudgetPlan, seconds_s: float) -> str:
-    """So much time, with its price if that is known."""
+    """An amount of time, with its price if that is known."""
     price = plan.place.price
     time = units.DURATION.text(seconds_s)
     return time if price is None else f"{time} ({price.text(seconds_s)})"
@@ -161,7 +161,7 @@ def _pilots(plan: BudgetPlan) -> Iterator[str]:
 
 
 def _doubts(plan: BudgetPlan) -> str:
-    """How far the expectation may be believed."""
+    """How reliable the expectation is."""
     expected = plan.choice.best.expected
     share = units.SHARE.text(COVERED)
     texts = "this text" if expected.own else "other texts alone, so the interval is wide"

@@ -11,8 +11,8 @@ from dragoman.cli.options import RANKS, SET, WORKERS, Command, Option, Options
     "build",
     "find corpora of two languages, clean, train: within a budget",
     "Find corpora of two languages, clean them and train the best model of a budget; with more "
-    "text of the target language if that is worth its time. build.toml says all stages, and may be "
-    "edited before the same command goes on with them.",
+    "text of the target language if that is worth its time. build.toml lists all stages; you "
+    "may edit it, and then run the same command again.",
     Option("pair", metavar="PAIR", help="source and target language, such as en-de"),
     Option(
         "--budget",
@@ -81,9 +81,9 @@ def run(options: Options) -> None:
         return
     console = open_console(outlives_reader=True)
     views = Views(
-        tell=lambda text: console.print(text, soft_wrap=True),
+        print_line=lambda text: console.print(text, soft_wrap=True),
         show=preparing,
-        tell_plan=print_plan,
+        show_plan=print_plan,
         listeners=lambda: [ConsoleSink()],
         bars=True,
     )

@@ -15,7 +15,7 @@ from dragoman.telemetry.host import HourlyPrice
 
 
 def print_corpora(corpora: Sequence[Corpus], *, most: int | None = None) -> None:
-    """A row for each corpus, the chosen ones first; most: of the others."""
+    """A row for each corpus, the chosen ones first; most: the number of rows for the others."""
     console = open_console()
     table = plain_table("corpus", "use", right=("size", "pairs"))
     table.add_column("licence")

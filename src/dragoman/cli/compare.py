@@ -24,7 +24,7 @@ _MODEL = {
 @Command(
     "compare",
     "test whether one of two models is better",
-    "Say whether one of two models is better: BLEU, chrF and, if it is at hand, COMET with paired "
+    "Say whether one of two models is better: BLEU, chrF and, if available, COMET with paired "
     "tests, by length and by rare words, and the sentences that differ most.",
     *(Option("first", **_MODEL), Option("second", **_MODEL)),
     Option(

@@ -181,7 +181,7 @@ def _memory(memory: Memory) -> str:
 def _disk(taken: Estimate) -> str:
     text = f"at most {_most_disk(taken.disk)}"
     if taken.shards_bytes is None:
-        return f"{text}; the text is not here yet to tell the size of its shards"
+        return f"{text}; the size of the shards is not known before the text is here"
     return f"{text}; about {units.SIZE.text(taken.shards_bytes)} of shards"
 
 

@@ -9,7 +9,7 @@ from dragoman.cli.options import LICENCE, Command, Option, Options, keywords
     "import",
     "a MarianMT, M2M100 or NLLB model in Hugging Face form -> a bundle",
     "Write a MarianMT (OPUS-MT), M2M100 or NLLB model in Hugging Face form as a bundle. A part "
-    "without a counterpart is refused by name.",
+    "without a counterpart is refused, and named.",
     Option("folder", type=Path, metavar="FOLDER", help="with config.json and model.safetensors"),
     Option("--to", type=Path, required=True, dest="output", metavar="BUNDLE", help="a new folder"),
     Option("--source-language", default="", metavar="CODE", help="if the folder does not say it"),

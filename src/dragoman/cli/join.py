@@ -37,7 +37,7 @@ _LOOK_EVERY_S: Final = 1.0
     *(RECIPE, SET),
     Option("--at", required=True, help="ADDRESS:PORT of the first machine"),
     Option("--node", type=int, help="which machine (default: as the scheduler says)"),
-    Option("--nodes", type=positive, help="of how many (the same)"),
+    Option("--nodes", type=positive, help="the number of machines (the same)"),
     *PLACES,
     RANKS.but(default=1, help="of this machine (default: 1)"),
     FRESH,

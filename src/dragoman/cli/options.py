@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Self, TypeAlias
 Options: TypeAlias = argparse.Namespace
 """The values of a command's options."""
 Run: TypeAlias = Callable[[Options], int | None]
-"""It returns the exit code; None: 0."""
+"""The function of a command; it returns the exit code, or None for 0."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -53,7 +53,7 @@ class Command:
     """A command; as a decorator it takes the function that does the work.
 
     summary: for the list of all commands. description: for the command's own help.
-    options: in a tuple are those of which only one can be given.
+    options: of the options in a tuple, only one can be given.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ from dragoman.cli.options import Command, Options
 @Command(
     "recipes",
     "list the shipped recipes",
-    "List the recipes that are shipped, and what each is for.",
+    "List the recipes that come with dragoman, with the purpose of each.",
 )
 def run(_options: Options) -> None:
     """List the shipped recipes."""

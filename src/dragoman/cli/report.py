@@ -1,4 +1,5 @@
-"""`dragoman report`: of one run, of several beside each other, or of the old tool's log."""
+"""`dragoman report`: the report of one run, of several beside each other, or of a log of
+OpenSeq2Seq."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     Option(
         "runs", nargs="*", type=Path, metavar="RUN", help="a run directory; several are compared"
     ),
-    Option("--openseq2seq", type=Path, metavar="LOG", help="the old tool's log"),
+    Option("--openseq2seq", type=Path, metavar="LOG", help="a log of OpenSeq2Seq"),
     Option("--output", type=Path, help="where to write it (default: RUN/report, or ./comparison)"),
     PRICE.but(
         action="append",
@@ -34,14 +35,14 @@ if TYPE_CHECKING:
     JSON.but(help="print JSON; files are written with --output alone"),
 )
 def run(options: Options) -> None:
-    """Answer the twelve questions about a run or an old log, or compare runs."""
+    """Answer the twelve questions about a run or a log of OpenSeq2Seq, or compare runs."""
     from dragoman.base.errors import ConfigError
     from dragoman.base.printable import printable
 
     runs: list[Path] = options.runs
     if bool(runs) == bool(options.openseq2seq):
         raise ConfigError(
-            "no run is named" if not runs else "runs and an old log are not compared",
+            "no run is named" if not runs else "runs cannot be compared with a log of OpenSeq2Seq",
             place="report",
             remedy="name one run, several to compare them, or give --openseq2seq",
         )

@@ -98,8 +98,8 @@ def _run_in_budget(recipe: Recipe, options: Options) -> None:
             fresh=options.fresh,
             show=preparing(),
             listeners=[ConsoleSink()],
-            tell_plan=print_plan,
-            tell=console.print,
+            show_plan=print_plan,
+            print_line=console.print,
         )
     except NotFitError as error:
         print_findings(error.findings, error.facts, console)

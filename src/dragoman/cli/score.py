@@ -21,7 +21,7 @@ from dragoman.cli.options import CHECKPOINT, RAY, TARGET, Command, Option, Optio
         "--output",
         type=Path,
         required=True,
-        help="the same lines with columns of scores; the same command goes on after a break",
+        help="the lines with columns of scores; the same command resumes after an interruption",
     ),
     TARGET,
     CHECKPOINT.but(help="best, last, a step or a directory"),
@@ -37,7 +37,7 @@ def run(options: Options) -> None:
     model, *reverse = options.models
     if len(reverse) > 1:
         raise ConfigError(
-            "names more than two models",
+            "more than two models are named",
             place=",".join(options.models),
             remedy="give MODEL or MODEL,REVERSE",
         )

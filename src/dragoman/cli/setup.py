@@ -15,4 +15,4 @@ def run(options: Options) -> None:
     from dragoman.cluster.hosts import load_hosts
     from dragoman.cluster.setup import set_up
 
-    set_up(load_hosts(options.hosts), tell=open_console(outlives_reader=True).print)
+    set_up(load_hosts(options.hosts), print_line=open_console(outlives_reader=True).print)

@@ -51,7 +51,7 @@ def _temperature(text: str) -> float:
         "--output",
         type=Path,
         required=True,
-        help="where the pairs go, source TAB target; the same command goes on after a break",
+        help="the file of pairs, source TAB target; the same command resumes after an interruption",
     ),
     Option(
         "--direction",

@@ -35,7 +35,7 @@ _OF_A_NEW_RUN: Final = {
         type=Path,
         metavar="BUNDLE|RUN|FOLDER",
         help="start from the weights and vocabulary of a bundle, a Hugging Face export, a run or "
-        "a model of others in that form",
+        "a model of another tool in that form",
     ),
     *(SET, *PLACES, RANKS, FRESH, HOSTS),
     Option("--dry-run", action="store_true", help="print every command, run none"),

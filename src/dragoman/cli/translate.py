@@ -26,8 +26,8 @@ from dragoman.cli.options import (
     Option(
         "--output",
         type=Path,
-        help="where to write it (default: stdout); with --input, the same command goes on after "
-        "a break",
+        help="where to write it (default: stdout); with --input, the same command resumes after "
+        "an interruption",
     ),
     Option("--n-best", type=positive, default=1, metavar="N", help="N translations a line, scored"),
     Option("--scores", action="store_true", help="score TAB translation"),

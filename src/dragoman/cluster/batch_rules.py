@@ -75,7 +75,7 @@ class BatchRule:
     """The settings of a recipe with a batch that is `factor` times as large, by one rule.
 
     settings: in the form of `--set`.
-    beyond: what else the rule says, which cannot be set; "" if nothing.
+    beyond: further advice of the rule, for which there is no setting; "" if none.
     """
 
     name: str

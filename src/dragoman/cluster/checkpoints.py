@@ -77,7 +77,7 @@ class RunOnHosts:
     def on_host(self, host: Host) -> list[str]:
         """Names of the checkpoints that a host has written itself; others are ignored.
 
-        Raises MachineError if the host fails or its answer is no list of names.
+        Raises MachineError if the host fails or its answer is not a list of names.
         """
         command = agent_command(host, code=self.code, verb="list", more=[self.place])
         try:
@@ -132,8 +132,8 @@ class RunOnHosts:
         Before that, another host may have been the first, and this one may lack the best
         checkpoint.
 
-        If a host fails, the others are still copied from; then its error is raised, the first one's
-        if several fail.
+        If a host fails, the checkpoints of the others are still copied; then the error of the first
+        host that failed is raised.
         """
         remove_drafts(self.path / CHECKPOINTS)
         failures = []
@@ -162,7 +162,8 @@ class RunOnHosts:
     def spread(self, host: Host) -> None:
         """Give a host the newest checkpoint that is here, and its ranks' own parts of it.
 
-        The first host gets all of them, as it decides which to keep, including the best ones.
+        The first host gets all checkpoints, including the best ones, because it decides which to
+        keep.
         """
         newest = newest_checkpoint(self.path)
         if not newest:
@@ -201,7 +202,7 @@ class CheckpointTransfer:
     _work: Future[None] = field(default_factory=Future)
 
     def want(self, name: str) -> None:
-        """A checkpoint of this name is complete on the first host; other names are ignored."""
+        """Ask for a checkpoint that is complete on the first host; ignores names of other files."""
         if step_number(name) < 0 or not _NAME.fullmatch(name):
             return
         with self._changed:
@@ -253,14 +254,14 @@ class CheckpointTransfer:
 
 def _check_names(host: Host, place: str, draft: Path) -> None:
     """Raises MachineError if the host sent anything that dragoman does not write there: folders,
-    names that would steer a terminal, or files that the digests do not name.
+    names that would control a terminal, or files that the digests do not name.
     """
     names = {path.name for path in draft.iterdir()}
     expected = names if place == _LOGS else {*read_digests(draft), DIGESTS_FILE}
     for path in draft.iterdir():
         if path.name not in expected or not path.name.isprintable() or not path.is_file():
             raise MachineError(
-                f"{place} holds {path.name!r}, which is no file of ours",
+                f"{place} holds {path.name!r}, which dragoman never writes",
                 place=host.name,
                 remedy="remove it there, and see whether the host can be trusted",
             )

@@ -189,7 +189,12 @@ def versions(facts: ClusterFacts, needs: RunNeeds) -> Iterator[Finding]:
                 continue
             found = f"{name} {own or 'is missing'}{f', elsewhere {usual}' if usual else ''}"
             if name in _MAY_DIFFER:
-                yield _warn("versions", host.host, found, "make them equal if training stops oddly")
+                yield _warn(
+                    "versions",
+                    host.host,
+                    found,
+                    "make them equal if training stops without a clear reason",
+                )
             else:
                 remedy = f"install {name} {usual} there" if usual else SET_UP
                 yield _fail("versions", host.host, found, remedy)
@@ -221,7 +226,7 @@ def digests(facts: ClusterFacts, needs: RunNeeds) -> Iterator[Finding]:
                 continue
             folder = needs.host(host.host).folder
             place = {"code": "code", "recipe": "runs/RUN"}.get(name, "data")
-            remedy = f"delete {folder}/{place} there: train --hosts brings it again"
+            remedy = f"delete {folder}/{place} there: train --hosts copies it again"
             yield _fail("same files", host.host, found, remedy)
 
 
@@ -291,9 +296,9 @@ def cards(facts: ClusterFacts, _needs: RunNeeds) -> Iterator[Finding]:
 
 
 def bandwidth(facts: ClusterFacts, _needs: RunNeeds) -> Iterator[Finding]:
-    """No pair of hosts is slower than the others or its cards claim, one way or both at once."""
+    """No pair of hosts is slower than the other pairs, or than its cards claim."""
     for name, said in facts.unmeasured.items():
-        remedy = "training would break off likewise: see whether TCP passes between the hosts"
+        remedy = "training would break off, too: see whether TCP passes between the hosts"
         yield _fail("bandwidth", name, f"sums over the network broke off: {said}", remedy)
     if not facts.pairs:
         if len(facts.hosts) + len(facts.unreachable) > 1 and not facts.unmeasured:
@@ -377,11 +382,13 @@ def _limits(facts: ClusterFacts, slow: list[Way]) -> Iterator[Finding]:
             ),
         )
         out = (
-            f"what {sender} sends over {cards[sender]} (`tc qdisc show dev {cards[sender]}` there, "
+            f"the traffic that {sender} sends over {cards[sender]} "
+            f"(`tc qdisc show dev {cards[sender]}` there, "
             "its port on the switch, the provider's limit on outgoing traffic)"
         )
         into = (
-            f"what {receiver} receives over {cards[receiver]} (its port on the switch, a firewall, "
+            f"the traffic that {receiver} receives over {cards[receiver]} "
+            f"(its port on the switch, a firewall, "
             "the provider's limit on incoming traffic)"
         )
         if host == sender and receiver not in slow_receivers:
@@ -484,7 +491,7 @@ def _unknown(check: str, host: str = "") -> Finding:
 
 
 def _nothing_wrong(check: str, well: str, facts: ClusterFacts) -> Finding:
-    """Nothing is wrong as far as is known: hosts that do not answer gave no data."""
+    """A finding that nothing is wrong, as far as is known: some hosts may have given no data."""
     if not facts.unreachable:
         return Finding(check, "ok", "", well)
     return Finding(check, "ok", OTHERS, well) if facts.hosts else _unknown(check)

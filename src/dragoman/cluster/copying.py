@@ -22,7 +22,8 @@ _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _NOT_CODE: Final = ("__pycache__", "shipped")
 """Shipped recipes do not run on a host, so they are not sent: a run carries its own recipe."""
 READ_PROGRAM: Final = "import sys; exec(sys.stdin.buffer.read(int(sys.argv.pop(1))))"
-"""Runs a program of so many bytes from standard input, which is not installed on the host."""
+"""Runs a program of a given number of bytes from standard input, which is not installed on the
+host."""
 _WANT: Final = f"{unpack.WANT}\n".encode()
 _PROGRAM: Final = Path(unpack.__file__).read_bytes()
 
@@ -67,7 +68,8 @@ class Parcel:
 
 
 def receive_command(host: Host, place: str, num_files: str) -> list[str]:
-    """The command that receives a directory of so many files at this place below a host's folder.
+    """The command that receives a directory of `num_files` files at this place below a host's
+    folder.
 
     Its standard input is the receiving program, then a tar archive.
     """

@@ -16,7 +16,7 @@ from dragoman.distributed.rendezvous import StoreAddress
 
 
 def planned_commands(hosts: Hosts, *, run: str) -> Iterator[str]:
-    """Lines that a shell could read: comments, commands here, and what these start on the host.
+    """Lines that a shell could read: comments, commands here, and commands that these start.
 
     The word after `<` names the data that is sent. Words in capitals are known only when the
     command runs.

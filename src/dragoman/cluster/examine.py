@@ -134,9 +134,9 @@ def ask(
 ) -> list[HostFacts]:
     """Facts of each host of a team, and how far its clock is ahead of most others.
 
-    hosts: all with which they will train.
+    hosts: all hosts that will train together.
     run: the run whose files are compared, "" if there is none yet.
-    mark: of `marked`, for that run's directory here.
+    mark: the name of the file that `marked` has put into that run's directory here.
     measure: measure its steps, too.
     Raises MachineError if a host does not answer.
     """
@@ -152,7 +152,7 @@ def ask(
             ranks=host.ranks,
             measure=measure,
         )
-        team.agents[host.name].tell("facts", request=request.model_dump(mode="json"))
+        team.agents[host.name].send("facts", request=request.model_dump(mode="json"))
     said = team.each(FactsFound, timeout_s=_FACTS_S)
     # A host goes by the name that the user gave it, not by its own.
     found = [said[host.name].facts.model_copy(update={"host": host.name}) for host in team.hosts]
@@ -167,7 +167,7 @@ def clock_ahead_s(team: Team, host: Host) -> float:
     answers = []
     for _ in range(_CLOCK_QUESTIONS):
         asked = time.time()
-        team.agents[host.name].tell("time")
+        team.agents[host.name].send("time")
         message = team.next(_FACTS_S)
         answered = time.time()
         if message is None:
@@ -225,7 +225,7 @@ def _measure(team: Team, facts: ClusterFacts, hosts: Hosts) -> ClusterFacts:
                 case Done(exit_code=code, problem=problem) if code:
                     unmeasured[message.host] = problem
                     break
-    told = [
+    measured = [
         one.model_copy(
             update={
                 "closed_ports": meeting.closed[one.host],
@@ -234,7 +234,7 @@ def _measure(team: Team, facts: ClusterFacts, hosts: Hosts) -> ClusterFacts:
         )
         for one in facts.hosts
     ]
-    update = {"hosts": tuple(told), "unmeasured": unmeasured} | _network(found, hosts)
+    update = {"hosts": tuple(measured), "unmeasured": unmeasured} | _network(found, hosts)
     return facts.model_copy(update=update)
 
 

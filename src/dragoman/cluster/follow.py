@@ -53,7 +53,7 @@ class Record:
     A host may write only the files of its own ranks. A line is shown only if it is a complete event
     of that rank.
 
-    step_s: of a step of late, by rank 0; 0 until it is known.
+    step_s: the recent time of a step on rank 0; 0 until it is known.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Record:
         rank = self._ranks.get((host, name))
         if rank is None:
             raise MachineError(
-                f"sends {name!r}, which is no event file of its ranks",
+                f"sends {name!r}, which is not an event file of its ranks",
                 place=host,
                 remedy="see whether the host can be trusted",
             )
@@ -143,13 +143,13 @@ class HostFollower:
             self._make_room()
             if time.monotonic() > self._kill_at:
                 self._kill_at = float("inf")
-                self.team.tell_all("kill")
+                self.team.send_to_all("kill")
         if self.requests.count and (self.interrupted or self.failures):
             saved = "the last checkpoint is kept" if self.failures else "everything is saved"
             raise InterruptedRunError(
-                f"stopped; {saved}",
+                f"the run was stopped; {saved}",
                 place=path,
-                remedy=f"dragoman resume {shlex.quote(str(path))} goes on",
+                remedy=f"dragoman resume {shlex.quote(str(path))} resumes it",
             )
         if self.failures:
             raise min(self.failures, key=lambda failure: failure[:2])[2]
@@ -173,20 +173,20 @@ class HostFollower:
     def _fail(self, weight: str, error: DragomanError) -> None:
         if not self.failures:
             # Those that wait for the failed one in a collective do not react to a request to stop.
-            self.team.tell_all("stop")
+            self.team.send_to_all("stop")
             self._kill_at = time.monotonic() + _OTHER_FAILURES_S
         self.failures.append((_WEIGHTS[weight], len(self.failures), error))
 
     def _obey_user(self) -> None:
         if self.requests.count > self._told:
-            self.team.tell_all("kill" if self.requests.count > 1 else "stop")
+            self.team.send_to_all("kill" if self.requests.count > 1 else "stop")
             self._told = self.requests.count
             self._kill_at = min(self._kill_at, time.monotonic() + self._save_s)
 
     def _make_room(self) -> None:
         if not self._making_room and not self.failures and not self._told and self.returned():
             self._making_room = True
-            self.team.tell_all("stop")
+            self.team.send_to_all("stop")
             self._kill_at = time.monotonic() + self._save_s
 
     @property
@@ -217,6 +217,6 @@ class StopRequests(StopHandler):
         self.count += 1
         if not self._deferred:
             raise InterruptedRunError(
-                "stopped by a signal; the last checkpoint is kept",
-                remedy="the same command goes on",
+                "a signal stopped the run; its last checkpoint is kept",
+                remedy="run the same command again to resume",
             )

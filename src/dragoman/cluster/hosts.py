@@ -160,7 +160,7 @@ def is_this_machine(hosts: Hosts) -> bool:
 
 
 def load_hosts(text: str) -> Hosts:
-    """The hosts of a file (it exists, or its name ends like a file's) or of the inline form.
+    """The hosts of a file or of the inline form: an existing file, or a name that ends like one.
 
     Defaults are filled in, so every host has all of its settings. ConfigError names the file and
     line, or the word of the inline form, the problem and the remedy.
@@ -207,7 +207,7 @@ def recorded_hosts(run: Path) -> Hosts | None:
 
 
 def hosts_to_resume_on(run: Path) -> Hosts | None:
-    """The same; None if it was trained here since."""
+    """The hosts that a run was last trained on; None if it was trained here since then."""
     record = _record(run)
     return None if record is None or record.left else recorded_hosts(run)
 
@@ -232,11 +232,13 @@ def _from_words(text: str) -> Hosts:
     for word in text.split(","):
         match = _INLINE.fullmatch(word.strip())
         if match is None:
-            raise ConfigError(f"{word.strip()!r} is no host", place=place, remedy=_INLINE_FORM)
+            raise ConfigError(f"{word.strip()!r} is not a host", place=place, remedy=_INLINE_FORM)
         address = match["address"]
         gpus = int(match["gpus"] or 1)
         if not 1 <= gpus <= 64:
-            raise ConfigError(f"{word.strip()!r} has {gpus} GPUs", place=place, remedy="1 to 64")
+            raise ConfigError(
+                f"{word.strip()!r} has {gpus} GPUs", place=place, remedy="give 1 to 64"
+            )
         hosts.append(Host(address=address, name=address, gpus=gpus, user=match["user"]))
     _check_unique(hosts, places=[place] * len(hosts))
     return Hosts(host=tuple(hosts))
@@ -325,10 +327,10 @@ def _check(host: Host, *, place: str) -> None:
 
 def _check_unique(hosts: list[Host], *, places: list[str]) -> None:
     """Raises ConfigError that names two entries which are one machine, or have one name."""
-    for key, told in _UNIQUE.items():
+    for key, text_of in _UNIQUE.items():
         seen: dict[str, int] = {}
         for number, host in enumerate(hosts):
-            text = told(host)
+            text = text_of(host)
             first = seen.setdefault(text.lower(), number)  # host names ignore case
             if first != number:
                 problem = f"{key} {text} occurs twice"
@@ -349,7 +351,7 @@ def _login(host: Host) -> str:
 
 
 def _address(host: Host) -> str:
-    """One name for all addresses of this machine that only it can have."""
+    """The address; all addresses that only this machine can have get one name."""
     own = host.address.lower() in ("localhost", socket.gethostname().lower())
     return "localhost" if own or host.address.startswith("127.") else host.address
 

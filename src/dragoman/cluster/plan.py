@@ -221,10 +221,10 @@ def predict_all(cluster: Cluster, workload: Workload) -> list[Prediction]:
 def choose(cluster: Cluster, workload: Workload) -> StrategyChoice:
     """`auto`: the usual strategy if the network allows it, otherwise one that needs it less.
 
-    `sync` if its step is within 1.15 of the compute. Otherwise the smallest accumulation within
-    that and within the range of tokens per update known to train as well. Otherwise streaming
-    DiLoCo with the smallest H that hides the link, up to 500, if that is faster than `sync`. One
-    host alone, the faster hosts or one GPU, if all hosts together are not faster.
+    `sync` if its step takes at most 1.15 times the compute. Otherwise the smallest accumulation
+    within that and within the range of tokens per update known to train as well. Otherwise
+    streaming DiLoCo with the smallest H that hides the link, up to 500, if that is faster than
+    `sync`. One host alone, the faster hosts or one GPU, if all hosts together are not faster.
     """
     single = _rank_alone(cluster)
     if cluster.num_ranks == 1:
@@ -239,12 +239,12 @@ def choose(cluster: Cluster, workload: Workload) -> StrategyChoice:
         fewer,
         why=f"{everyone.prediction.label} on all hosts would take "
         f"{units.STEP_TIME.text(_step_s(everyone))}, {who} "
-        f"{units.STEP_TIME.text(_step_s(fewer))}: more ranks are no speed-up here",
+        f"{units.STEP_TIME.text(_step_s(fewer))}: more ranks are not faster here",
     )
 
 
 def choose_for_all_ranks(cluster: Cluster, workload: Workload) -> StrategyChoice:
-    """The same if every rank must take part, even if fewer would be faster."""
+    """As `choose`, but every rank must take part, even if fewer would be faster."""
     hosts = tuple(range(cluster.num_hosts))
     synced = sync(cluster, workload)
     slower = f"{synced.step_s / synced.compute_s:.2f} x the compute alone"

@@ -48,7 +48,7 @@ _RANGE_STEP_S: Final = (1e-6, 1e6)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """The options of `dragoman plan` as they were typed; None if they were not.
+    """The options of `dragoman plan` as they were typed; None if one was not given.
 
     hosts: a file or the inline form, instead of ranks; doctor's last measurement of them counts if
         link and gpu are not given.
@@ -280,7 +280,9 @@ def _compute_s(text: str) -> float:
     least_s, most_s = _RANGE_STEP_S
     if not least_s <= step_s <= most_s:
         raise ConfigError(
-            f"{text!r} is no time of a step", place="--compute", remedy="write for example 0.25s"
+            f"{text!r} is not the time of a step",
+            place="--compute",
+            remedy="write for example 0.25s",
         )
     return step_s
 
@@ -290,7 +292,7 @@ def _price(text: str) -> tuple[float, str]:
     amount, currency = _typed("--price", text, units.parse_money)
     if not 0 <= amount <= MOST_PRICE:
         raise ConfigError(
-            f"{text!r} is no price of a host",
+            f"{text!r} is not the price of a host",
             place="--price",
             remedy='write for example "3 USD"',
         )

@@ -19,7 +19,7 @@ from dragoman.cluster.plan_assumptions import assumptions
 from dragoman.cluster.strategies import MOST_TARGET_TOKENS, Machine, Prediction
 
 _NOTES = {
-    "plain": "plain fp32: what DistributedDataParallel does by default, one ring of all ranks",
+    "plain": "plain fp32: the default of DistributedDataParallel, one ring of all ranks",
     "sync": "sync: gradients each step, bf16 between hosts, reduced inside each host first",
     "accum": "accum K: the same after every K-th batch; fewer, larger updates",
     "diloco": "diloco H: H local steps, then the hosts exchange their changes "

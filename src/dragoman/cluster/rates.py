@@ -50,10 +50,10 @@ _RANGE_BYTES_PER_S: Final = (1.0, 1e15)
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device with one rank on it: useful arithmetic a second, over a step without network.
+    """The useful arithmetic per second of one device with one rank, in a step without network.
 
-    Useful are the matrix products that the model needs. layer_s: see `LAYER_S`; 0 if no kernels
-    have to be started. layer_source: the source of layer_s.
+    Useful arithmetic is the matrix products that the model needs. layer_s: see `LAYER_S`; 0 if no
+    kernels have to be started. layer_source: the source of layer_s.
     """
 
     name: str
@@ -148,7 +148,7 @@ class Inside:
             bytes_per_s = _rate(text)
         except ConfigError as error:
             raise ConfigError(
-                f"{text!r} is no link inside a host",
+                f"{text!r} is not a link inside a host",
                 place="gpu_link",
                 remedy=f"write one of {', '.join(INSIDES)}, or a measured rate such as 200GB/s",
             ) from error
@@ -293,7 +293,7 @@ def parse_ranks(text: str) -> tuple[int, ...]:
         return (int(match[2]),) * int(match[1])
     if not re.fullmatch(r"[1-9]\d{0,3}(\+[1-9]\d{0,3})*", text):
         raise ConfigError(
-            f"{text!r} is no number of ranks",
+            f"{text!r} is not a number of ranks",
             place="--ranks",
             remedy="write 4 for four hosts of one rank each, 2+1 for hosts of two and of one, "
             "1x8 for one host of eight; each number is at most 9999",
@@ -307,7 +307,7 @@ def _rate(text: str) -> float:
     least, most = _RANGE_BYTES_PER_S
     if not least <= bytes_per_s <= most:
         raise ConfigError(
-            f"{text!r} is no rate of a network",
+            f"{text!r} is not a network rate",
             place="--link",
             remedy="write for example 100Mbit",
         )

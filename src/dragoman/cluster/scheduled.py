@@ -52,14 +52,16 @@ class ScheduledNode:
     def read(
         cls, at: str, *, node: int | None, nodes: int | None, environment: Mapping[str, str]
     ) -> Self:
-        """Read an ADDRESS:PORT, and from the scheduler's environment all that is None.
+        """Read ADDRESS:PORT, and take what is None from the scheduler's environment.
 
         Raises ConfigError if that is not enough.
         """
         match = _ENDPOINT.fullmatch(at)
         if match is None or not 0 < int(match["port"]) < 1 << 16:
             raise ConfigError(
-                f"{at!r} is not ADDRESS:PORT", place="--at", remedy="such as 10.0.0.1:29400"
+                f"{at!r} is not ADDRESS:PORT",
+                place="--at",
+                remedy="write for example 10.0.0.1:29400",
             )
         node = _number("--node", node, _NODE_VARIABLES, environment)
         nodes = _number("--nodes", nodes, _NODES_VARIABLES, environment)

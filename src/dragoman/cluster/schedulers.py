@@ -63,7 +63,7 @@ class ScheduledJob:
             raise ConfigError(
                 f"{self.name!r} cannot be a job's name",
                 place="--name",
-                remedy="use up to 63 small letters, digits and hyphens, a letter first",
+                remedy="use up to 63 lower-case letters, digits and hyphens, a letter first",
             )
         if not self.folder.is_absolute():
             raise ConfigError(
@@ -80,9 +80,13 @@ class ScheduledJob:
                     remedy="write it without line breaks",
                 )
         if not 0 <= self.gpus <= _GPUS:
-            raise ConfigError(f"{self.gpus} GPUs", place="--gpus", remedy=f"0 to {_GPUS}")
+            raise ConfigError(
+                f"{self.gpus} GPUs cannot be used", place="--gpus", remedy=f"give 0 to {_GPUS}"
+            )
         if self.hours > _HOURS:
-            raise ConfigError(f"{self.hours} hours", place="--hours", remedy="at most a year")
+            raise ConfigError(
+                f"{self.hours} hours cannot be used", place="--hours", remedy="give at most a year"
+            )
 
     def command(self, *, at: str) -> list[str]:
         """`dragoman join` as an argument list; at: ADDRESS:PORT in the scheduler's own words."""
@@ -94,7 +98,8 @@ class ScheduledJob:
         ]
 
     def shell_command(self, *, at: str) -> str:
-        """The same for bash. It takes every word literally, but fills in the variables of `at`."""
+        """`command` as a line for bash, which takes it literally but fills in the variables of
+        `at`."""
         before, after = self.command(at=at)[:3], self.command(at=at)[4:]
         return f'{shlex.join(before)} "{at}" {shlex.join(after)}'
 
@@ -210,7 +215,9 @@ def skypilot(job: ScheduledJob) -> str:
     """The task. Raises ConfigError if the kind of GPU cannot be the name of one."""
     if not _GPU.fullmatch(job.gpu):
         raise ConfigError(
-            f"{job.gpu!r} is no kind of GPU", place="--gpu", remedy="such as V100 or A100-80GB"
+            f"{job.gpu!r} is not a kind of GPU",
+            place="--gpu",
+            remedy="write for example V100 or A100-80GB",
         )
     command = job.shell_command(at=f"$first:{_PORT}")
     gpus = _quoted(f"{job.gpu}:{job.gpus}")

@@ -42,7 +42,7 @@ def requirements(*, gpus: bool) -> Iterator[str]:
 
 
 def environment_of(host: Host) -> str:
-    """The directory of the virtual environment of `python`; ConfigError if it is in none."""
+    """The directory of the virtual environment of `python`; raises ConfigError if it has none."""
     python = PurePosixPath(host.python)
     if python.parent.name != "bin" or len(python.parts) < 3:
         raise ConfigError(
@@ -63,15 +63,15 @@ def commands(host: Host) -> list[list[str]]:
     ]
 
 
-def set_up(hosts: Hosts, *, tell: Callable[[str], None]) -> None:
-    """Prepare all hosts at once. Raises ConfigError, and MachineError of the first to fail."""
+def set_up(hosts: Hosts, *, print_line: Callable[[str], None]) -> None:
+    """Prepare all hosts at once. Raises ConfigError, and the first MachineError of a host."""
     for host in hosts.host:
         environment_of(host)
 
     def one(host: Host) -> None:
         for command in commands(host):
             _run(host, command)
-        tell(f"{host.name}: {host.python} is ready")
+        print_line(f"{host.name}: {host.python} is ready")
 
     on_all(hosts.host, one)
 

@@ -171,8 +171,8 @@ def _sockets() -> Path | None:
 def remove_old_sockets(where: Path) -> None:
     """Remove the folders of sockets whose process has ended without removing them.
 
-    Only a folder of this user that no other user can enter, and only files in it; no link is
-    followed: other users write to the parent folder.
+    Other users can write to the parent folder. So it removes only files in folders of this user
+    that no other user can enter, and follows no link.
     """
     for path in where.glob(f"{_SOCKETS_PREFIX}*"):
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
@@ -266,7 +266,7 @@ class _Output(io.RawIOBase):
         self._patience = patience
 
     def readable(self) -> bool:
-        """Yes."""
+        """Always True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -332,10 +332,10 @@ class Transfer:
 def transfer(
     host: Host, arguments: Sequence[str], *, first: bytes = b"", timeout_s: float | None = None
 ) -> Iterator[Transfer]:
-    """Run a program on the host with large input or output; it has succeeded after the block.
+    """Run a program on the host with large input or output; after the block it has succeeded.
 
     first: the beginning of its input.
-    timeout_s: for all of it; None: no byte may pass for `silence_s` of the host.
+    timeout_s: the limit of the whole; None: it fails if no byte passes for the host's `silence_s`.
     Raises MachineError if it does not begin, fails or takes longer.
     """
     with (
@@ -361,7 +361,7 @@ def transfer(
         raise failure(host, process.returncode, said)
     if not begun:
         raise MachineError(
-            "its login shell does not run the command of ssh",
+            "its login shell does not run the command that ssh sends",
             place=host.name,
             remedy="check its start-up files there (.bashrc) and command= in .ssh/authorized_keys",
         )
@@ -386,7 +386,7 @@ def read_errors(file: IO[bytes]) -> bytes:
 
 
 def odd_answer(host: Host, problem: str = "it sends more than dragoman ever does") -> MachineError:
-    """The error for a host that sends what no agent would: lines without end, or other words."""
+    """The error for a host whose answer no agent sends, such as a line without end."""
     return MachineError(
         problem,
         place=host.name,

@@ -70,7 +70,7 @@ SAVE_SOURCE: Final = "assumed: 200 MB/s"
 
 
 def largest_of_draws(count: int) -> float:
-    """The expected largest of so many draws from a normal distribution (Blom 1958)."""
+    """The expected largest of a number of draws from a normal distribution (Blom 1958)."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
@@ -109,7 +109,8 @@ def ring_s(
 def sync_exposed_s(compute_s: float, network_s: float, *, last_share: float) -> float:
     """Seconds of one synchronisation that backward does not hide.
 
-    last_share: of the gradients, in the last bucket, which is complete only when backward ends.
+    last_share: the share of the gradients in the last bucket, which is complete only when backward
+        ends.
     """
     overlap_s = OVERLAP_SHARE * BACKWARD_SHARE * compute_s
     return max(last_share * network_s, network_s - overlap_s)

@@ -51,8 +51,8 @@ class Machine:
 
     alone_s: seconds of a step, with the whole global batch, on one of its ranks while the others
         rest.
-    rate, source: from which alone_s was computed, and their source, for people.
-    least_s: no share takes less, however small: a GPU's host needs it to start the kernels.
+    rate, source: the rate from which alone_s was computed, and its source, for people.
+    least_s: the least time of a share, however small: a GPU's host needs it to start the kernels.
     is_given: a user gave it as --compute.
     most_shares: ranks among which a batch can be divided; a sentence stays whole.
     shares_processor: its ranks share one processor, so that all together are as fast as one alone.
@@ -80,11 +80,11 @@ class Machine:
 
     @property
     def single_s(self) -> float:
-        """A step on one rank that has the host to itself."""
+        """Seconds of a step on one rank that has the host to itself."""
         return max(self.alone_s, self.least_s)
 
     def share_s(self, num_ranks: int) -> float:
-        """Arithmetic of a step on each of its ranks, with one of so many shares of the batch."""
+        """Seconds of arithmetic of a step on each of its ranks, if `num_ranks` share the batch."""
         busy_s = self.alone_s * (self.ranks if self.shares_processor else 1)
         return busy_s / min(num_ranks, self.most_shares)
 
@@ -140,13 +140,13 @@ class Cluster:
 
     @property
     def waits(self) -> float:
-        """The slowest rank's step over the mean step, if like ranks take unlike times."""
+        """The slowest rank's step over the mean step, if the times of equal ranks vary."""
         spread = max(machine.spread for machine in self.machines)
         return 1 + spread * step_time.largest_of_draws(self.num_ranks)
 
     @property
     def compute_s(self) -> float:
-        """A step without network, with equal shares of the batch: all wait for the slowest."""
+        """Seconds of a step without network and with equal shares: all wait for the slowest."""
         return max(self._arithmetic_s, self.least_s)
 
     @property
@@ -210,7 +210,7 @@ class Cluster:
 
     @property
     def without_limits(self) -> Cluster:
-        """The same hosts if each carried in both directions what it carries in the faster one."""
+        """The same hosts, if each had the rate of its faster direction in both directions."""
         faster = min(machine.directions.faster_bytes_per_s for machine in self.machines)
         machines = tuple(
             replace(
@@ -231,7 +231,7 @@ class Cluster:
         return replace(self.link, bytes_per_s=self.link.bytes_per_s * bytes_per_s / slowest)
 
     def flat_s(self, size_bytes: float, *, num_collectives: int) -> float:
-        """All-reduce over one ring through all ranks, in which the ranks of a host are neighbours.
+        """Seconds of an all-reduce over one ring through all ranks, with those of a host in a row.
 
         Each part of the sum goes around twice; its messages take time only between hosts.
         """
@@ -246,7 +246,7 @@ class Cluster:
         )
 
     def between_hosts_s(self, size_bytes: float, *, num_collectives: int) -> float:
-        """All-reduce with one rank of each host."""
+        """Seconds of an all-reduce with one rank of each host."""
         return step_time.ring_s(
             size_bytes,
             num_ranks=self.num_hosts,
@@ -256,7 +256,7 @@ class Cluster:
         )
 
     def inside_s(self, size_bytes: float) -> float:
-        """Reduce and distribute among the ranks of each host: the time of the slowest host."""
+        """Seconds to reduce and distribute among the ranks of each host, on the slowest host."""
         return max(
             step_time.ring_s(
                 size_bytes, num_ranks=machine.ranks, bytes_per_s=machine.inside.bytes_per_s
@@ -265,13 +265,13 @@ class Cluster:
         )
 
     def flat_bytes(self, size_bytes: float) -> float:
-        """Through each host's interface, each direction, in `flat_s`."""
+        """Bytes of `flat_s` through each host's interface, in each direction."""
         if self.num_hosts == 1:
             return 0.0
         return step_time.ring_bytes(size_bytes, num_ranks=self.num_ranks)
 
     def between_hosts_bytes(self, size_bytes: float) -> float:
-        """Through each host's interface, each direction, in `between_hosts_s`."""
+        """Bytes of `between_hosts_s` through each host's interface, in each direction."""
         return step_time.ring_bytes(size_bytes, num_ranks=self.num_hosts)
 
     def diloco_s(self, workload: Workload) -> float:
@@ -293,10 +293,10 @@ class Cluster:
 class Prediction:
     """One strategy on one cluster.
 
-    strategy: none, plain, sync, accum, diloco or powersgd; `label` has its numbers, too.
+    strategy: none, plain, sync, accum, diloco or powersgd; `label` adds its numbers.
     step_s: seconds of a step.
-    compute_s: seconds of it without network.
-    wire_bytes: through each host's interface, each direction, averaged over steps.
+    compute_s: seconds of a step without network.
+    wire_bytes: bytes of a step through each host's interface, each direction, averaged over steps.
     every: micro-batches or local steps between synchronisations.
     num_fragments: 0 if nothing is streamed.
     delay: local steps that go on while a fragment is on its way.
@@ -355,7 +355,7 @@ def diloco(
     """Local steps on each host; after every `every` steps the hosts sum their movements, once.
 
     num_fragments: parts that are summed one after the other, each while `delay` steps go on; 0: all
-    wait for the whole.
+        hosts wait for one sum of everything.
     """
     size = workload.num_parameters * step_time.FP4_BYTES
     parts = max(1, num_fragments)

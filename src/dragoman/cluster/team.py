@@ -89,7 +89,7 @@ class Agent:
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
-    def tell(self, do: AgentCommand, **values: Any) -> None:
+    def send(self, do: AgentCommand, **values: Any) -> None:
         """Send a message. If the agent is gone, its silence will show it."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
@@ -97,8 +97,7 @@ class Agent:
             self._process.stdin.flush()
 
     def failure(self) -> MachineError:
-        """Why the connection ended, as far as ssh reported it; ends the connection if it has
-        not."""
+        """Why the connection ended, as far as ssh reported it; closes it if it is open."""
         try:
             exit_code = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -194,10 +193,10 @@ class Team:
         for closer in closers:
             closer.join()
 
-    def tell_all(self, do: AgentCommand, **values: Any) -> None:
+    def send_to_all(self, do: AgentCommand, **values: Any) -> None:
         """Send the same message to every agent."""
         for agent in self.agents.values():
-            agent.tell(do, **values)
+            agent.send(do, **values)
 
     def next(self, timeout_s: float) -> Message | None:
         """The next message of any agent; None if none comes within `timeout_s`."""
@@ -211,7 +210,7 @@ class Team:
         """Send signs of life, from a thread of its own: the reader may be held up for long, by a
         stopped terminal (Ctrl-S) or a pager."""
         while not self._over.is_set():
-            self.tell_all("stay")
+            self.send_to_all("stay")
             self._over.wait(_STAY_EVERY_S)
 
     def each(self, kind: type[AgentAnswer], *, timeout_s: float) -> dict[str, AgentAnswer]:
@@ -239,7 +238,7 @@ class Team:
     def until_done(self, *, tick_s: float = _STAY_EVERY_S) -> Iterator[Message | None]:
         """All messages until every agent is done or gone; None if a tick passed without one.
 
-        Not included: that an agent is gone after it was done.
+        The end of a connection whose agent is done is not among them.
         """
         ended: set[str] = set()
         while len(ended) < len(self.agents):
@@ -294,7 +293,7 @@ class Meeting:
         not on the first host.
         """
         for name, request in requests.items():
-            team.agents[name].tell("work", request=request.model_dump(mode="json"))
+            team.agents[name].send("work", request=request.model_dump(mode="json"))
         ready = team.each(Ready, timeout_s=_MEET_S)
         for name in requests:
             peers = [
@@ -302,7 +301,7 @@ class Meeting:
                 for other, one in ready.items()
                 if other != name
             ]
-            team.agents[name].tell("reach", peers=peers)
+            team.agents[name].send("reach", peers=peers)
         reached = team.each(Reached, timeout_s=_MEET_S)
         first, request = next(iter(requests.items()))
         store = ready[first].store
@@ -319,4 +318,4 @@ class Meeting:
 
     def begin(self) -> None:
         """Send the command to begin."""
-        self.team.tell_all("begin", store=self.store)
+        self.team.send_to_all("begin", store=self.store)

@@ -75,7 +75,7 @@ _NOBODY_S: Final = 300.0
 _AGAIN_S: Final = 5.0
 _ANSWER_S: Final = 20.0
 
-Tell = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 class NotFitError(MachineError):
@@ -94,7 +94,7 @@ class NotFitError(MachineError):
 
 
 def train_on_hosts(
-    run: RunDirectory, hosts: Hosts, *, listeners: Sequence[EventListener], tell: Tell
+    run: RunDirectory, hosts: Hosts, *, listeners: Sequence[EventListener], print_line: PrintLine
 ) -> None:
     """Train until the recipe ends the run, from the newest checkpoint on any of the hosts.
 
@@ -103,7 +103,7 @@ def train_on_hosts(
     save, and all resume together.
 
     listeners: they receive the events of rank 0.
-    tell: prints messages for people.
+    print_line: prints messages for people.
     Raises NotFitError, BrokenOffError if training breaks off again and again without a new
     checkpoint, InterruptedRunError if the user stopped it, and the errors of the workers.
     """
@@ -114,9 +114,9 @@ def train_on_hosts(
         examined = examine_hosts(hosts)
         remember(hosts, examined.facts)
         _require_fit(examined.facts, RunNeeds(hosts, disk.size_bytes))
-        tell(_network_line(examined.facts))
+        print_line(_network_line(examined.facts))
         record_hosts(run.path, hosts)  # replaces the old record, as these hosts are fit
-        _Training(run, Members(hosts), examined.code, requests, listeners, tell).to_the_end()
+        _Training(run, Members(hosts), examined.code, requests, listeners, print_line).to_the_end()
 
 
 def _require_fit(facts: ClusterFacts, needs: RunNeeds) -> None:
@@ -148,7 +148,7 @@ class Members:
         self._unfit |= names
         return any(host.name not in self._unfit for host in self._all.host)
 
-    def find_present(self, *, tell: Tell) -> None:
+    def find_present(self, *, print_line: PrintLine) -> None:
         """Hosts that accept a login become present. Raises MachineError if none does for long."""
         deadline = time.monotonic() + _NOBODY_S
         while True:
@@ -158,10 +158,10 @@ class Members:
                 break
             if time.monotonic() > deadline:
                 raise next(iter(troubles.values()))
-            tell(f"no host answers: {next(iter(troubles.values())).problem}")
+            print_line(f"no host answers: {next(iter(troubles.values())).problem}")
             time.sleep(_AGAIN_S)
         for name, error in troubles.items():
-            tell(f"{name} is left out until it answers: {error.problem}")
+            print_line(f"{name} is left out until it answers: {error.problem}")
         left = tuple(host for host in asked if host.name not in troubles)
         self.present = self._all.model_copy(update={"host": left})
 
@@ -235,11 +235,11 @@ class _Training:
     code: str
     requests: StopRequests
     listeners: Sequence[EventListener]
-    tell: Tell
+    print_line: PrintLine
     is_first: bool = True
 
     def to_the_end(self) -> None:
-        """Attempt after attempt until one finishes. Raises the error that ends the training."""
+        """Make attempts until one finishes. Raises the error that ends the training."""
         in_vain, reached = 0, -1
         while True:
             match self._attempt():
@@ -261,7 +261,7 @@ class _Training:
                     time.sleep(_BREATH_S)
             self.is_first = False
             reached = max(step_number(newest_checkpoint(self.run.path)), reached)
-            self.members.find_present(tell=self.tell)
+            self.members.find_present(print_line=self.print_line)
 
     def _attempt(self) -> TrainingOver | HostsReturned | BrokenOff | Unfit:
         """Train on the present members, and say how it ended."""
@@ -301,7 +301,7 @@ class _Training:
                     for host in hosts.host
                 }
             )
-            team.agents[hosts.host[0].name].tell("prepare_store")  # while data is being copied
+            team.agents[hosts.host[0].name].send("prepare_store")  # while data is being copied
             self._bring(remote, budgets)
             with marked(self.run.path) as mark:
                 facts = ClusterFacts(hosts=tuple(ask(team, hosts, run=remote.place, mark=mark)))
@@ -317,7 +317,7 @@ class _Training:
                             follower = HostFollower(team, self.requests, record, returned, votes)
                             return follower.until_over(self.run.path)
                 finally:
-                    bring_back(transfer, self.requests, tell=self.tell)
+                    bring_back(transfer, self.requests, print_line=self.print_line)
 
     def _bring(self, remote: RunOnHosts, budgets: Mapping[str, Budget]) -> None:
         """Copy data, run and checkpoint to every host that lacks them.
@@ -331,7 +331,7 @@ class _Training:
                 if parcel.send(host):
                     took = units.DURATION.text(time.monotonic() - started)
                     size = units.SIZE.text(parcel.size_bytes)
-                    self.tell(f"{host.name}: {parcel.place}, {size} in {took}")
+                    self.print_line(f"{host.name}: {parcel.place}, {size} in {took}")
 
         on_all(remote.hosts.host, bring)
         remote.collect()  # what an earlier session left on the hosts
@@ -386,7 +386,9 @@ def _had(directory: Path, ranks: range) -> dict[str, tuple[int, str]]:
     return had
 
 
-def bring_back(transfer: CheckpointTransfer, requests: StopRequests, *, tell: Tell) -> None:
+def bring_back(
+    transfer: CheckpointTransfer, requests: StopRequests, *, print_line: PrintLine
+) -> None:
     """Copy checkpoints and logs from every host that still answers.
 
     If a signal interrupts it, it raises InterruptedRunError, which names the hosts that hold the
@@ -394,7 +396,7 @@ def bring_back(transfer: CheckpointTransfer, requests: StopRequests, *, tell: Te
     """
     run = transfer.run
     try:
-        tell("bringing checkpoints and logs here; Ctrl-C leaves them on the hosts")
+        print_line("bringing checkpoints and logs here; Ctrl-C leaves them on the hosts")
         transfer.finish()
     except InterruptedRunError as error:
         with requests.deferred():
@@ -404,13 +406,13 @@ def bring_back(transfer: CheckpointTransfer, requests: StopRequests, *, tell: Te
             what, where = "the rest", run.hosts.host
         names = ", ".join(host.name for host in where)
         raise InterruptedRunError(
-            f"stopped before all was here; {what} is still on {names}, "
+            f"the run was stopped before all was here; {what} is still on {names}, "
             f"in {where[0].folder}/{run.place}/{CHECKPOINTS}",
             place=run.path,
-            remedy=f"dragoman resume {shlex.quote(str(run.path))} brings it and goes on",
+            remedy=f"dragoman resume {shlex.quote(str(run.path))} fetches it and resumes",
         ) from error
     except DragomanError as error:
-        tell(f"not everything came back: {error}")
+        print_line(f"not everything came back: {error}")
 
 
 def _network_line(facts: ClusterFacts) -> str:

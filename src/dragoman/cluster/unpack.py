@@ -2,7 +2,7 @@
 
     python -c 'exec(...)' DIRECTORY NUM_FILES < archive
 
-It prints `have` if the directory exists, otherwise `want`, and reads a tar archive of so many
+It prints `have` if the directory exists, otherwise `want`, and reads a tar archive of NUM_FILES
 files. The controller reads archives from hosts with the same function. Only the standard library is
 used.
 """

@@ -35,7 +35,7 @@ from dragoman.corpus.download import download, unpack_file, unpack_members
 
 _LONGEST_LINE: Final = 1 << 20
 _LANGUAGES: Final = re.compile(rb'"did": "[^"]{1,300}?-([A-Za-z_]+)(?:-([A-Za-z_]+))?"')
-"""In the line of a corpus: of a name such as `Statmt-europarl-7-deu-eng`."""
+"""The languages of a name such as `Statmt-europarl-7-deu-eng` in the line of a corpus."""
 _NOT_READ: Final = {
     "hfds": "lies on Hugging Face, in a form that its own library alone reads",
     "opus_xces": "is an alignment of OPUS in XML, which is not read here",
@@ -71,7 +71,7 @@ class Listing(BaseModel):
     def _of_the_web(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for url in value:
             if urlparse(url).scheme not in ("http", "https"):  # a file: would be read from here
-                raise ValueError(f"{url} is no address of the web")
+                raise ValueError(f"{url} is not a web address")
         return value
 
     @property
@@ -81,7 +81,7 @@ class Listing(BaseModel):
 
     @property
     def name(self) -> str:
-        """The corpus without who offers it, version and languages."""
+        """The name of the corpus without its group, version and languages."""
         return self.did.split("-")[1]
 
     @property
@@ -135,7 +135,7 @@ class Downloads:
         return folder
 
     def remove_unpacked(self) -> None:
-        """Only the downloads are kept."""
+        """Remove the unpacked texts; the downloads stay."""
         for path in self.files.values():
             for other in path.parent.iterdir():
                 if other.is_dir():
@@ -285,7 +285,7 @@ class Catalogue:
         return texts
 
     def _lines(self, wanted: Any) -> Iterator[Listing]:
-        """The lines of the index that are wanted; raises CorpusError if one is none."""
+        """The lines of the index that are wanted; raises CorpusError if one is not an entry."""
         try:
             with open_regular(self.index) as file:
                 number = 0
@@ -395,7 +395,7 @@ def _make_index(file: Path) -> None:
 
 @contextmanager
 def quiet_logging() -> Iterator[None]:
-    """mtdata adds a handler to the root logger when it is imported, and logs much."""
+    """Silence mtdata, which logs much and adds a handler to the root logger when it is imported."""
     root = logging.getLogger()
     handlers, level, disabled = root.handlers[:], root.level, root.manager.disable
     logging.disable(logging.CRITICAL)

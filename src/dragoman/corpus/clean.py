@@ -93,7 +93,7 @@ def read_rejected(directory: Path, split: str) -> Iterator[RejectedPair]:
 
 
 def _unpacked_lines(path: Path) -> Iterator[str]:
-    """Lines of any length and number: prepare wrote them, so they are no attack."""
+    """Lines of any length and number: prepare wrote them, so they are not an attack."""
     begun: list[bytes] = []
     try:
         with path.open("rb") as file:
@@ -282,7 +282,7 @@ def clean_block(
             config.filters,
             malformed=malformed,
             filters=(*filters, *column_filters(block.entry.limits)),
-            tell=survey,
+            on_scores=survey,
         )
     )
     if not block.entry.tag:

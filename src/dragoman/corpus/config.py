@@ -36,7 +36,7 @@ class ScoreLimit(Section):
     """Bounds on a column of scores in a TSV file: all other pairs are dropped."""
 
     column: int | str
-    """Its number, counted from 1, or its name in the file's first line, which is no pair then."""
+    """Its number, counted from 1, or its name in the first line, which is then not a pair."""
     at_least: float | None = None
     at_most: float | None = None
 
@@ -73,9 +73,9 @@ class TextFiles(Section):
     scores: tuple[ScoreLimit, ...] = ()
     """Bounds on further columns of a TSV file, such as `{column = 5, at_most = 4.0}`."""
     source_language: str = Field(default="", pattern=f"{LANGUAGE}|^$", max_length=35)
-    """If it is another than the section's."""
+    """Set it if it differs from the section's."""
     target_language: str = Field(default="", pattern=f"{LANGUAGE}|^$", max_length=35)
-    """If it is another than the section's."""
+    """Set it if it differs from the section's."""
 
     @property
     def title(self) -> str:
@@ -146,8 +146,8 @@ class CorpusConfig(Section):
     """Entries of text: `{source = "a.en", target = "a.de"}`, `{tsv = "a.tsv"}`, `{tmx = "a.tmx"}`,
     `{moses = "de-en.txt.zip"}` or `{mtdata = "ID"}`; files may be packed with gzip, bzip2, zstd or
     xz. `tag = "<bt>"` puts a word before each source. `weight = 3` beside each entry sets the
-    shares in which pairs are drawn from them; `name = "news"` is what the weights of a stage call
-    it. `translated = "target"` says that a model translated that side. `scores = [{column = 5,
+    shares in which pairs are drawn from them; `name = "news"` is its name in the weights of a
+    stage. `translated = "target"` says that a model translated that side. `scores = [{column = 5,
     at_most = 4.0}]`
     beside a TSV file drops pairs whose further columns are out of bounds: by number, or by name in
     the file's first line; `at_least` or `at_most`."""
@@ -156,21 +156,21 @@ class CorpusConfig(Section):
     test: tuple[TextFiles, ...] = ()
     """The test set, in such entries."""
     valid_pairs: int = Field(default=0, ge=0)
-    """Where `valid` is empty: this many training pairs of each direction are held out for
+    """If `valid` is empty: this many training pairs of each direction are held out for
     validation."""
     test_pairs: int = Field(default=0, ge=0)
-    """Where `test` is empty: this many of each direction are held out for testing."""
+    """If `test` is empty: this many of each direction are held out for testing."""
     lowercase: bool = False
     """Train on lower-cased text; text to translate later is lower-cased, too."""
     filters: FilterConfig = FilterConfig()
     subword: SubwordConfig = SubwordConfig()
     temperature: float | None = Field(default=None, ge=1.0, le=1000.0)
-    """With several directions: pairs are drawn from each with a share proportional to p^(1/T), p
-    its share of the training text; 1 is as the text is, 5 is usual, more is nearer to equal. The
-    vocabulary is learnt in the same shares."""
+    """If there are several directions, each gets a share of the drawn pairs proportional to
+    p^(1/T), where p is its share of the training text: 1 keeps the shares of the text, 5 is usual,
+    and higher values make the shares more equal. The vocabulary is learnt in the same shares."""
     language_token: bool = False
-    """Put a token such as `<2de>` before each source also if there is one target language; `--from`
-    a model of several languages sets it."""
+    """Put a token such as `<2de>` before each source even if there is only one target language;
+    `--from` a model of several languages sets it."""
     max_pieces: int = Field(default=256, ge=1)
     """Longest side in subword pieces, end of sentence not counted."""
     too_long: Literal["drop", "truncate"] = "drop"
@@ -287,13 +287,14 @@ class CorpusConfig(Section):
 
     @property
     def train_directions(self) -> tuple[Direction, ...]:
-        """Those of the training text, in its order; without training text that of the section."""
+        """The directions of the training text, in its order; without one, that of the section."""
         found = dict.fromkeys(map(self.direction_of, self.train))
         return tuple(found) or (Direction(self.source_language, self.target_language),)
 
     @property
     def directions(self) -> tuple[Direction, ...]:
-        """Those of the training text, then those that are measured without any (zero-shot)."""
+        """The directions of the training text, then those that are measured without any
+        (zero-shot)."""
         measured = map(self.direction_of, (*self.valid, *self.test))
         return tuple(dict.fromkeys((*self.train_directions, *measured)))
 

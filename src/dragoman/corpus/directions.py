@@ -26,7 +26,7 @@ class Direction(NamedTuple):
 def language_token(target: str) -> str:
     """The word that stands before a source to be translated into this language.
 
-    In small letters: a model that reads small letters alone must know it, too.
+    In lower case, because models of lower-cased text must know it, too.
     """
     return f"<2{target.lower()}>"
 

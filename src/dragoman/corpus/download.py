@@ -199,7 +199,7 @@ def unpack_members(
     """Files in `folder` with the text of those members whose names match a pattern each.
 
     Raises: what `unpack_file` does; ValueError if a pattern matches no member or several, or a
-    member that is no file; what zipfile and tarfile raise for damaged archives.
+    member that is not a file; what zipfile and tarfile raise for damaged archives.
     """
     limits = _Bounds(archive, kind)
     if zipfile.is_zipfile(archive):

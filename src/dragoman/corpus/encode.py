@@ -70,7 +70,7 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class SideCounts:
-    """One side of what stays: bytes of its text, its pieces and how many of them are unknown."""
+    """One side of the kept pairs: bytes of text, pieces, and how many of these are unknown."""
 
     num_bytes: int
     pieces: int
@@ -100,7 +100,7 @@ class PartReport:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """The report that asdict made values of."""
+        """The report from the values that `asdict` made."""
         return cls(**(values | {side: SideCounts(**values[side]) for side in SIDES}))
 
 
@@ -122,14 +122,14 @@ class CleanedText:
         self._place = place
         self._config = config
         self.words = [words for words in (config.language_tokens, config.tags) if words]
-        """What sources may begin with, one of each list: language tokens, tags."""
+        """Lists of language tokens and of tags; a source may begin with one word of each."""
 
     def __reduce__(self) -> tuple[type[Self], tuple[Workplace, CorpusConfig]]:
         return type(self), (self._place, self._config)
 
     @cached_property
     def runs(self) -> SortedRuns:
-        """All pairs that were not dropped by themselves."""
+        """All pairs that no filter has dropped."""
         count = len(self._blocks["files"])
         return SortedRuns([run_path(self._place.runs, index) for index in range(count)])
 
@@ -141,7 +141,7 @@ class CleanedText:
 
     @cached_property
     def encoders(self) -> tuple[RowEncoder, RowEncoder]:
-        """Those of both sides; one and the same if their files are equal."""
+        """The encoders of both sides; the same one twice if their files are equal."""
         files = [self._place.result / f"{side}.model" for side in SIDES]
         source = RowEncoder(load_vocabulary(files[0]), self._config.subword)
         if read_vocabulary(files[0]) == read_vocabulary(files[1]):
@@ -185,7 +185,8 @@ class CleanedText:
 
     @cached_property
     def _backwards(self) -> set[HeldOut]:
-        """The same pairs the other way round, plain: another entry may hold them so."""
+        """The held-out pairs in the opposite direction, as plain text: another entry may hold them
+        so."""
         moved = [split for split in HELD_OUT_SPLITS if not getattr(self._config, split)]
         turned = (
             HeldOut(target, self.plain(source), Direction(direction.target, direction.source))
@@ -194,7 +195,7 @@ class CleanedText:
         return {pair for pair in turned if pair.direction in self._config.train_directions}
 
     def select(self, found: SortedPairs) -> Selected:
-        """The pairs of a range that are no duplicates, not held out, and share no side with those.
+        """The pairs of a range that are not duplicates, not held out, and share no side with those.
 
         The score of an overlap is the number of shared sides.
         """

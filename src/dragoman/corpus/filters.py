@@ -47,11 +47,11 @@ class FilterConfig(Section):
     """Keep only the first of pairs that differ in nothing but case, numbers, punctuation and
     spaces."""
     drop_overlap: bool = True
-    """Drop training pairs of which either side occurs in the dev or test set."""
+    """Drop training pairs if either side occurs in the dev or test set."""
     max_number_differences: int | None = Field(default=None, ge=0)
     """Numbers that occur on one side only, whatever their separators."""
     drop_other_ending: bool = False
-    """Drop pairs of which one side ends as a statement, a question or with a colon, and the other
+    """Drop pairs if one side ends as a statement, a question or with a colon, and the other
     does not."""
     max_language_log_odds: float | None = Field(default=None, ge=0.0)
     """ln(p of the likeliest other language / p of the side's own) of the worse side; 1.5 drops few
@@ -79,7 +79,8 @@ Scores = NDArray[np.float64]
 class Columns:
     """Normalised pairs of one block, side by side.
 
-    given_scores: of further columns of their file, by the column's index; nan: no number.
+    given_scores: scores from further columns of the file, by the column's index; nan if one is
+        not a number.
     """
 
     sources: list[str]
@@ -154,7 +155,7 @@ def length_ratio(pairs: Columns) -> Scores:
 
 
 def identical_sides(pairs: Columns) -> Scores:
-    """1 where source and target are the same text."""
+    """1 if source and target are the same text."""
     sides = zip(pairs.sources, pairs.targets, strict=True)
     return _array(source == target for source, target in sides)
 
@@ -165,7 +166,7 @@ def differing_numbers(pairs: Columns) -> Scores:
 
 
 def differing_endings(pairs: Columns) -> Scores:
-    """1 where the sides end in different kinds of punctuation."""
+    """1 if the sides end in different kinds of punctuation."""
     return _array(map(endings_differ, pairs.sources, pairs.targets))
 
 
@@ -221,12 +222,12 @@ def reject(
     *,
     malformed: Sequence[Rejection] = (),
     filters: Sequence[Filter] = FILTERS,
-    tell: OnScores | None = None,
+    on_scores: OnScores | None = None,
 ) -> list[Rejection]:
     """The rows to drop, each once, with the first filter that it fails.
 
     malformed: rows that are dropped in any case; they come first in the result.
-    tell: called with the scores that each active filter gave to the rows that earlier filters kept.
+    on_scores: called for each active filter with its scores of the rows that earlier filters kept.
     """
     rejections = list(malformed)
     accepted = np.ones(len(pairs), dtype=np.bool_)
@@ -239,8 +240,8 @@ def reject(
         rows = np.flatnonzero(accepted)
         scores = chosen.score(pairs.only(rows))
         failed = ~chosen.accepts(scores, threshold)
-        if tell is not None:
-            tell(chosen, threshold, rows, scores, ~failed)
+        if on_scores is not None:
+            on_scores(chosen, threshold, rows, scores, ~failed)
         accepted[rows[failed]] = False
         rejections += [
             Rejection(int(row), chosen.name, float(score))

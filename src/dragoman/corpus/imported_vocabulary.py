@@ -39,10 +39,10 @@ Id = Annotated[int, Field(ge=0, lt=10_000_000)]
 class VocabularyFile(Section):
     """The content of the file.
 
-    pieces: of each id, here; their_ids: the original id of each.
-    prefix: ids before every text, here.
+    pieces: the piece of each of our ids; their_ids: the original id of each.
+    prefix: our ids before every text.
     codes: whether a text may begin with a language's code such as `>>fra<<`, which is one piece.
-    special: ids that no text consists of.
+    special: ids that never stand for text.
     encoding, decoding: SentencePiece models in base64, to cut text and to join pieces; the same
         one if decoding is empty.
     cleaned: whether spaces before marks are removed after decoding.

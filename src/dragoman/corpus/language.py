@@ -1,4 +1,4 @@
-"""The language of a text: which it is, and how much likelier another one than the one it should be.
+"""Identifies the language of a text, and how much likelier another one is than the expected one.
 
 py3langid: naive Bayes over n-grams of bytes, made for short text of any domain (Lui and Baldwin
 2012, langid.py). Its probabilities are calibrated by the square root of the text's bytes.
@@ -50,8 +50,8 @@ def other_language_log_odds(texts: Iterable[str], language: str) -> list[float]:
 
 
 def likely_languages(text: str, codes: Iterable[str]) -> list[tuple[str, float]]:
-    """Those of the codes that py3langid knows, likeliest first, with their probabilities
-    among all languages that py3langid knows.
+    """Those of the given languages that py3langid knows, likeliest first, with their
+    probabilities among all languages that py3langid knows.
 
     Raises MachineError without py3langid.
     """

@@ -146,9 +146,9 @@ class LexicalTable:
         ):
             places, known = self._find(side.keys(len(self.target)))
             weights = np.where(known, probabilities[places], 0.0)
-            told = np.add.reduceat(weights, side.starts) / side.sizes
+            likelihoods = np.add.reduceat(weights, side.starts) / side.sizes
             alone = np.maximum(frequencies[side.pieces], 1e-12)
-            gain = np.log((told + _FLOOR * alone) / (alone * (1 + _FLOOR)))
+            gain = np.log((likelihoods + _FLOOR * alone) / (alone * (1 + _FLOOR)))
             sums = np.bincount(
                 side.rows, np.clip(gain, _LOWEST, _HIGHEST), minlength=len(sources.lengths)
             )

@@ -43,7 +43,7 @@ class _MemberReader(LineReader):
         except (ValueError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError) as error:
             said = (str(error) or type(error).__name__).splitlines()[0]
             raise CorpusError(
-                f"is no archive with one text in {self._language!r}: {said}",
+                f"is not an archive with one text in {self._language!r}: {said}",
                 place=self.path,
                 remedy="give a zip archive in Moses format, with names that end in the languages "
                 "of the recipe, or the unpacked files",

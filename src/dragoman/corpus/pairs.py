@@ -41,7 +41,7 @@ MENDED = {"byte order mark": b"\xef\xbb\xbf", "CRLF line end": b"\r\n"}
 BLOCK_LINES = 32_768
 _TARGET_RUN_BYTES = 8 * RUN_BYTES
 _MOST_COMPARED = 20_000_000
-"""Lines of which the lengths are held at once, to find where two files stop being parallel."""
+"""The most lines whose lengths are held at once, to find where two files stop being parallel."""
 
 
 class DamagedError(Exception):
@@ -196,7 +196,7 @@ class LineReader:
         return text, num_lines
 
     def facts(self) -> FileFacts:
-        """The facts of the file, once all of it was taken."""
+        """The facts of the file, once it has been read to its end."""
         mended = {name: count for name, count in self._mended.items() if count}
         return FileFacts(self.path, self._sha256.hexdigest(), self._lines, self._text_bytes, mended)
 
@@ -246,7 +246,7 @@ def unreadable(path: Path, error: OSError) -> CorpusError:
 def first_suspicious_line(
     source_lengths: NDArray[np.int64], target_lengths: NDArray[np.int64]
 ) -> int:
-    """The line, counted from 1, at which the longer file most likely has lines of its own.
+    """The line, counted from 1, at which the longer file most likely has extra lines.
 
     source_lengths, target_lengths: characters or bytes of each line; one side has more lines. The
     lengths of translations are nearly proportional (Gale and Church 1993), so the best place for
@@ -394,7 +394,7 @@ def _misaligned(source: NamedPath, target: NamedPath) -> CorpusError:
     else:
         how = f"from about line {suspicious} on their lengths do not fit each other"
     return CorpusError(
-        f"{num_source} lines against {num_target}; {how}",
+        f"the source has {num_source} lines, the target {num_target}; {how}",
         place=", ".join(dict.fromkeys((str(source.path), str(target.path)))),
         remedy="give files in which line N of one belongs to line N of the other",
     )

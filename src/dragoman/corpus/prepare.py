@@ -395,7 +395,7 @@ def _learn_one(place: Workplace, config: CorpusConfig, workers: int, side: str) 
             by_direction[direction] = known._replace(pairs=known.pairs + counted.pairs)
     word_counts = _in_shares(list(by_direction.values()), config.temperature)
     tokens = config.language_tokens if "source" in sides else ()
-    for token in tokens:  # which is no text
+    for token in tokens:  # which is not text
         del word_counts[token]
     model = train_on_words(word_counts, config.subword, tags=config.tags, tokens=tokens)
     write_whole(place.result / f"{side}.model", model)

@@ -43,7 +43,7 @@ def pair_keys(sources: Sequence[str], targets: Sequence[str], *, seed: int) -> K
 
 
 class _Letters(dict[int, str | None]):
-    """What `str.translate` makes of a character, found when it is first met."""
+    """The replacement of each character for `str.translate`, found when it first occurs."""
 
     def __missing__(self, code: int) -> str | None:
         category = unicodedata.category(chr(code))
@@ -59,7 +59,7 @@ def near_key(text: str) -> str:
     """The letters of a text in one case, with 0 for each number; the text itself if it has none.
 
     Bifixer (Ramírez-Sánchez et al. 2020) finds near-duplicates in such a way; it also ignores
-    accents, which tell words apart in many languages.
+    accents, which distinguish words in many languages.
     """
     letters = re.sub("0+", "0", text.casefold().translate(_LETTERS))
     return letters if letters.strip("0") else text
@@ -79,7 +79,7 @@ def distinct_keys(keys: Keys, *, first_ordinal: int) -> Keys:
 
 
 def repeated(keys: Keys) -> NDArray[np.bool_]:
-    """True if an earlier key is equal."""
+    """For each key, whether an earlier key is equal to it."""
     order = np.argsort(keys, kind="stable")
     is_repeated = np.zeros(len(keys), dtype=np.bool_)
     is_repeated[order[1:]] = keys[order[1:]] == keys[order[:-1]]
@@ -155,7 +155,7 @@ class SortedRuns:
     def ranges(
         self, *, max_pairs: int | None = None, range_bytes: int = RANGE_BYTES
     ) -> list[KeyRange]:
-        """Ranges of about as many bytes that cover all keys, or the first of at most max_pairs.
+        """Ranges of about equal bytes that cover all keys, or those of the first max_pairs pairs.
 
         They depend on the corpus alone.
         """

@@ -100,7 +100,8 @@ class TokenShards:
         return self._target_ids[self._target_offsets[index] : self._target_offsets[index + 1]]
 
     def gather(self, indices: NDArray[np.int64]) -> tuple[Ids, Lengths, Ids, Lengths]:
-        """Source pieces and lengths, target pieces and lengths of some pairs, as make_batch takes.
+        """Source pieces and lengths, target pieces and lengths of some pairs, as make_batch takes
+        them.
 
         indices: shape (B,), any order. Pieces are end to end, lengths of shape (B,).
         """
@@ -147,7 +148,7 @@ def write_entries(directory: Path, parts: Iterable[NDArray[np.int32]], *, num_pa
 
 
 def save_array(file: BinaryIO, array: NDArray[Any]) -> None:
-    """Write an array as numpy.save does, which does not say so when the disk is full."""
+    """Write an array as numpy.save does, but raise OSError if the disk is full, as it does not."""
     array = np.ascontiguousarray(array)
     np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
     file.write(array.data)

@@ -49,7 +49,7 @@ def fetch(
     directory: holds `<entry_id>/` with `text.<language>` twice and `fetched.json` (addresses,
     sha256 of the downloads and of the texts), and `archives/`, the downloads. Texts that agree with
     `fetched.json` are not made again, and archives that exist are not downloaded again.
-    index: as of `Catalogue`.
+    index: as for `Catalogue`.
     Raises ConfigError for an unknown id or one of other languages, CorpusError if the server or
     the archive is at fault, MachineError if mtdata, the disk or the network is missing.
     """
@@ -211,7 +211,7 @@ class Sources:
     def plan(self, vocabulary: Sequence[bytes] | None) -> str:
         """A digest of the section, of the state of all files and of a vocabulary that is kept.
 
-        Work with another digest is void.
+        Unfinished work with another digest is not continued.
         """
         files = [(file.split, file.name, file.size_bytes, file.mtime_ns) for file in self.files]
         section = _in_place(self._config).model_dump(mode="json")

@@ -71,10 +71,10 @@ def hold_out(
 ) -> tuple[dict[str, list[HeldOut]], Keys]:
     """Take dev and test pairs from the front of the shuffled training text.
 
-    wanted: pairs for each split, of each direction. given: dev or test pairs that are there
-    already, without words before them. directions: of each run. words: that sources may begin with,
-    one of each list: language tokens, tags. No side of a taken pair is taken twice, so the splits
-    share none.
+    wanted: pairs for each split, of each direction. given: the dev or test pairs that
+    exist already, without language tokens and tags. directions: of each run. words: lists of
+    language tokens and of tags; a source may begin with one word of each list. No two pairs that
+    are taken have a side in common, so the splits share none.
     Returns: the pairs of each split, and the keys of all of them.
     Raises: CorpusError if the text has too few different pairs.
     """
@@ -135,7 +135,8 @@ def write_text(
 
 
 def read_directions(directory: Path) -> list[Direction]:
-    """The direction of each pair of a split as write_text left them; none if there is but one.
+    """The direction of each pair of a split as write_text left them; empty if there is only one
+    direction.
 
     Raises CorpusError if they cannot be read.
     """

@@ -89,7 +89,7 @@ class Subword:
         return ids
 
     def decode(self, ids: list[list[int]]) -> list[str]:
-        """Text of each row of ids; special ids are passed over."""
+        """Text of each row of ids; special ids are skipped."""
         kept = [[piece for piece in row if piece > EOS] for row in ids]
         if len(kept) <= _ONE_BY_ONE:
             return [self._processor.decode(row) for row in kept]
@@ -111,7 +111,7 @@ class Subword:
 
 
 def processor_of(content: bytes) -> sentencepiece.SentencePieceProcessor:
-    """The SentencePiece model of a file; raises RuntimeError if there is none, or a piece is no
+    """The SentencePiece model of a file; raises RuntimeError if there is none, or a piece is not
     text."""
     if not content:
         raise RuntimeError("empty")  # which SentencePiece takes for no model at all
@@ -124,7 +124,7 @@ def processor_of(content: bytes) -> sentencepiece.SentencePieceProcessor:
 
 
 def read_vocabulary(path: Path) -> bytes:
-    """The file of a SentencePiece model; CorpusError if it is no regular file of such a size."""
+    """The file of a SentencePiece model; CorpusError if it is not a regular file or too large."""
     try:
         return read_regular(path, limit=_LARGEST_BYTES)
     except OSError as error:
@@ -177,12 +177,12 @@ def train_on_words(
     tokens: of target languages; one id each, which no text is cut into.
 
     For BPE it is the model that SentencePiece learns from the sentences, in a fraction of the
-    memory. Same counts, same bytes.
+    memory. The same counts give the same bytes.
     Raises: CorpusError if vocab_size does not suit the text.
     """
     if config.kind == "imported":
         raise CorpusError(
-            '"imported" is of models that others made, and cannot be learnt',
+            '"imported" is the kind of imported models, and cannot be learnt',
             place="corpus.subword.kind",
             remedy="name the model with --from, or learn bpe or unigram pieces",
         )

@@ -25,13 +25,13 @@ _LONGEST: Final = 300
 _LARGEST_FILE: Final = 1 << 26
 _LARGEST_SCORE: Final = float(np.finfo(np.float64).max)
 _SMALLEST_UNIT: Final = -300
-"""The power of ten below which scores are not told apart; that of 1e-322 is 0 as a number."""
+"""The power of ten below which scores count as equal; that of 1e-322 is 0 as a number."""
 _ODD: Final = 0x9E3779B97F4A7C15
 """Multiplying by it spreads line numbers evenly over 64 bits (Knuth, volume 3, section 6.4)."""
 
 
 class Example(NamedTuple):
-    """A pair near a threshold. order: decides between equal distances, as good as at random."""
+    """A pair near a threshold. order: decides between equal distances, nearly at random."""
 
     distance: float
     order: int
@@ -128,7 +128,7 @@ class FilterSurvey:
 def write_surveys(path: Path, surveys: Iterable[FilterSurvey]) -> None:
     """Write surveys as JSON: scores in ascending order, examples without their order.
 
-    Of those for which `read_surveys` has no room, only the numbers of pairs are written.
+    If surveys are too large for `read_surveys`, only their numbers of pairs are written.
     """
     texts = []
     left = _LARGEST_FILE // 2  # the other half is for short ones

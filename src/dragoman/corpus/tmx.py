@@ -149,7 +149,7 @@ class _Units:
             self._text.append(text)
 
     def skipped(self, _name: str, _is_parameter: bool) -> None:
-        """An entity that another file declares."""
+        """Replace an entity that another file declares by a space."""
         self.characters(" ")
 
     @property

@@ -1,4 +1,4 @@
-"""One task over many items on several processes, in order, with bounded memory."""
+"""Applies one task to many items on several processes, in order, with bounded memory."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _start_worker(task: Callable[[Any], Any]) -> None:
 
 
 def _die_with_parent() -> None:
-    """Without this, workers of a parent that was killed would wait for work for ever."""
+    """End this worker with its parent: otherwise workers of a killed parent would wait for ever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

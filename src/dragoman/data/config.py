@@ -49,12 +49,12 @@ class StageConfig(Section):
     """A stretch of the training with its own mixture of text and learning rate."""
 
     steps: int | None = Field(default=None, ge=1)
-    """Its length in updates; the last stage has none, it ends with the run."""
+    """Its length in updates; the last stage has none, because it ends with the run."""
     weights: dict[str, Annotated[float, Field(ge=0.0, le=1e9)]] | None = Field(
         default=None, min_length=1
     )
     """Share of the pairs from each entry of `corpus.train`, by its `name`, in any unit; entries
-    that are not named here are left out. Without weights, those of the entries hold."""
+    that are not named here are left out. Without weights, those of the entries apply."""
     learning_rate_factor: float = Field(default=1.0, gt=0.0, le=1000.0)
     """Multiplies the rate of the schedule, which goes on through all stages."""
 

@@ -103,7 +103,7 @@ class Stage(NamedTuple):
 class BatchStream:
     """The updates of a run from `start_update` on, without end; close it, or use it in a `with`.
 
-    seed, stages, start_update: the same give the same global batches on any number of ranks.
+    seed, stages, start_update: equal values give equal global batches on any number of ranks.
     stages: in their order, the first from update 0 on; the last one has no end.
     device: where micro-batches are put; a GPU is handed them without waiting, from page-locked
         memory.
@@ -208,7 +208,7 @@ class BatchStream:
     def _planned_stage(
         self, sampler: Sampler, start_update: int, end_update: float
     ) -> Iterator[tuple[int, list[NDArray[np.integer]]]]:
-        """The same for one stage, whose updates and epochs count from 0."""
+        """As `_planned`, for one stage, whose updates and epochs count from 0."""
         epoch, first = sampler.position(start_update)
         plan = sampler.epoch(epoch)
         left = end_update - start_update

@@ -169,8 +169,8 @@ class Mixture:
     def parts(self) -> list[tuple[NDArray[np.int64], int]]:
         """The pairs of each entry, and how many of them an epoch draws.
 
-        An epoch has as many pairs as the entries that are drawn from. What rounding down leaves
-        goes to the largest fractions of a pair (Hamilton's method).
+        An epoch draws as many pairs as the entries with a weight above 0 have together. The shares
+        are rounded down, and the remaining draws go to the largest fractions (Hamilton's method).
         Raises: CorpusError if these entries have no pair.
         """
         pairs = [np.flatnonzero(self.entries == entry) for entry in range(len(self.weights))]
@@ -214,7 +214,7 @@ class _Part:
         self._stream = stream
 
     def widths(self, widest: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The most cells of any pair that each place takes, shape (draws,).
+        """For each place, the most cells of any pair that can fill it, shape (draws,).
 
         widest: the cells of all pairs of the text.
         """
@@ -339,7 +339,7 @@ def _length_keys(
 ) -> NDArray[np.uint32]:
     """Numbers in whose order neighbours pad each other least: target, then source up or down.
 
-    step: so many target lengths, from a multiple of it on, count as one.
+    step: this many target lengths, from a multiple of it on, count as one.
     """
     source = np.minimum(source_lengths, _LONGEST_SORTED).astype(np.uint32)
     target = padded_width(target_lengths, step) // step

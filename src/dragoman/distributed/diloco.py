@@ -157,7 +157,7 @@ class DilocoSync(GradientSync):
         return weights | self._outer.own_state() | numbers
 
     def wrote(self, own: Tensors) -> bool:
-        """Whether this replica wrote them: ranks of one replica have the same state."""
+        """Whether this replica wrote the given state; ranks of one replica have the same state."""
         mine = self.own_state()
         return own.keys() == mine.keys() and (
             torch.equal(own[_RANKS], mine[_RANKS]) and own[_SENT_AT].shape == mine[_SENT_AT].shape

@@ -88,7 +88,7 @@ class GradientSync(ABC):
         return {}
 
     def wrote(self, own: Tensors) -> bool:
-        """Whether a rank in the same place wrote this own state."""
+        """Whether a rank in the place of this one wrote the given own state."""
         return own.keys() == self.own_state().keys()
 
     def load_state(  # noqa: B027
@@ -104,12 +104,12 @@ class GradientSync(ABC):
 
 
 class NoSync(GradientSync):
-    """One rank alone: its gradient is the whole one."""
+    """The strategy of a single rank, whose gradient is the whole one."""
 
     has_whole_gradient = True
 
     def micro_step(self, *, last: bool) -> AbstractContextManager[None]:
-        """Nothing to do before or after."""
+        """A context that does nothing."""
         return nullcontext()
 
 
@@ -147,7 +147,7 @@ class Stopwatch:
         self._laps_s[-1] += seconds_s
 
     def end_lap(self) -> None:
-        """From now on another lap counts."""
+        """End this lap and begin the next."""
         self._laps_s.append(0.0)
 
     def total_s(self) -> float:

@@ -66,7 +66,7 @@ _HUNG_AFTER_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """This host's part of a run over several: one of `num_hosts`, whose ranks count in their order.
+    """This host's part of a run over `num_hosts` hosts; ranks are numbered in the order of hosts.
 
     interface: the only network interface that the collectives use.
     price_per_hour: of all hosts, such as `6.12 USD`; "" if it is not known.
@@ -339,7 +339,8 @@ def _failure(meeting: Path, log_path: Path, *, interrupted: bool) -> DragomanErr
         return WorkerError(record["message"], record["exit_code"], record["kind"])
     if interrupted:
         return InterruptedRunError(
-            "stopped by a signal; the last checkpoint is kept", remedy="the same command goes on"
+            "a signal stopped the run; its last checkpoint is kept",
+            remedy="run the same command again to resume",
         )
     if shutil.disk_usage(meeting).free < _LITTLE_BYTES:
         return MachineError(
@@ -351,7 +352,7 @@ def _failure(meeting: Path, log_path: Path, *, interrupted: bool) -> DragomanErr
     return TrainingError(
         "a worker process ended unexpectedly",
         place=log_path,
-        remedy="the end of this log tells why; exit code -9 means killed, often for lack of memory",
+        remedy="the end of this log says why; exit code -9 means killed, often for lack of memory",
     )
 
 

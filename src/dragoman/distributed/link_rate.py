@@ -46,7 +46,8 @@ class LinkRate(NamedTuple):
 def sustained_rate(seconds: Callable[[int], float], num_bytes: int) -> tuple[float, int]:
     """Bytes a second of a transfer, the median of some that take long enough; and their size.
 
-    seconds: of a transfer of so many bytes; all ranks that take part must get the same answer.
+    seconds: times a transfer of the given number of bytes; all ranks that take part must get the
+        same answer.
     num_bytes: of the first transfer. Two that agree need no third.
     """
     rates: list[float] = []

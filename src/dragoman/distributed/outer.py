@@ -46,7 +46,7 @@ class WeightRow:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Numbers start to end of all weights laid end to end.
+    """The numbers from `start` to `end` of all weights laid end to end.
 
     pieces: the weights that these numbers belong to: the index of each, and the start and end of
     the piece in it.
@@ -103,7 +103,7 @@ class Fragment:
 
 
 def cut(weights: Sequence[Tensor], count: int) -> list[Fragment]:
-    """All weights in order, in so many equal parts."""
+    """All weights in order, in this many equal parts."""
     sizes = [weight.numel() for weight in weights]
     total = sum(sizes)
     whole = Fragment(0, total, tuple((index, 0, size) for index, size in enumerate(sizes)))
@@ -231,13 +231,13 @@ class OuterSgd(Outer):
 
 
 class OuterAdam(Outer):
-    """Adam of the whole batch, seen by one replica.
+    """Adam over the gradient of the whole batch, as each replica computes it.
 
     Adam divides by the root of v, the second moment of the gradient. That of a replica is
     mostly the noise of its small batch: with R replicas it is up to R times that of the whole
     batch for the same mean gradient, R^2 times if a token is in the batch of one replica
     alone. So the mean of R replicas' own steps of Adam is that much too short, even if they
-    meet after every step, and no longer training makes up for it.
+    meet after every step, and longer training does not make up for it.
 
     Here replicas send the sum of their gradients instead of how far their weights have moved. Both
     have the same size. All replicas run the same Adam over the gradient of the whole batch. g is
@@ -255,7 +255,7 @@ class OuterAdam(Outer):
 
         c1 = sum of beta1^k for k = 1 ... n                     c2 = n - c1
 
-    With n = 1 that is Adam on the whole batch. Between sendings each replica continues from m and v
+    With n = 1 this is Adam on the whole batch. Between sendings each replica continues from m and v
     with an Adam of its own, which decides at which weights the next gradients are taken. It sees
     only its own part of the batch's gradient, a part 1 / R, so it steps at R times the rate with 1
     / R of m; its v is the shared one plus the effect of its own part.

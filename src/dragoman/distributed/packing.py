@@ -27,7 +27,7 @@ _LEAST_SCALE: Final = torch.finfo(torch.float32).tiny
 
 
 class Packing(ABC):
-    """fp32 to bytes and back. codes_bytes: of the codes of a block."""
+    """fp32 to bytes and back. codes_bytes: the bytes of the codes of a block."""
 
     codes_bytes: int
 

@@ -21,7 +21,7 @@ from dragoman.distributed.topology import ring_all_reduce_bytes
 from dragoman.distributed.world import World, join_world
 
 _TRIES: Final = 3
-"""How often both directions at once are measured, if the first time is no full duplex."""
+"""How often both directions at once are measured, if the first time shows no full duplex."""
 _LATENCY_ROUNDS: Final = 20
 _FULL_DUPLEX: Final = 0.9
 """With both directions busy, each carries about as much as one alone; less is measured again."""

@@ -41,7 +41,7 @@ class Pulses:
     def look(self) -> dict[int, float]:
         """Seconds of silence, by rank.
 
-        Looks are counted, not the clock: a machine that slept put its workers to sleep, too.
+        It counts looks instead of time, because workers sleep while their machine does.
         """
         for path in self._directory.glob(f"{_NAME}*"):
             rank, beat_ns = int(path.name.removeprefix(_NAME)), path.stat().st_mtime_ns

@@ -35,12 +35,12 @@ class Standing:
     doing: str
 
     def as_text(self) -> str:
-        """For a board."""
+        """The text that a board keeps."""
         return json.dumps(asdict(self))
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """None if the text is not a standing of this version."""
+        """The standing in a text; None if the text is not one of this version."""
         try:
             values = json.loads(text)
             return cls(

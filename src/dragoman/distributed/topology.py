@@ -34,12 +34,12 @@ class Topology:
 
     @property
     def num_hosts(self) -> int:
-        """Hosts."""
+        """The number of hosts."""
         return len(self.hosts)
 
     @property
     def leads(self) -> bool:
-        """Whether this rank communicates with other hosts for its own."""
+        """Whether this rank communicates with other hosts on behalf of its own host."""
         return self.rank == self.neighbours[0]
 
     def this_host(self) -> Self:

@@ -50,7 +50,7 @@ class DirectionScore:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """What `as_json` made values of."""
+        """The score from the values that `as_json` made."""
         scores = {name: Score(**fields) for name, fields in values["scores"].items()}
         return cls(**(values | {"direction": Direction(*values["direction"]), "scores": scores}))
 

@@ -122,7 +122,7 @@ class PairedComparison:
     def winner(self) -> Winner | None:
         """The better system if every metric and test says so, else None.
 
-        None also if there are few sentences, or few of which the systems have another chrF.
+        None also if there are too few sentences, or too few with different chrF.
         """
         if self.pairs < FEWEST or self.pairs - self.ties < FEWEST_DIFFERENT:
             return None

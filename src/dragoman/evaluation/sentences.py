@@ -1,4 +1,4 @@
-"""Splits text into sentences, and long texts into parts. Nothing of a text is lost."""
+"""Splits text into sentences, and long texts into parts. No text is lost."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def split_sentences(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
-    """At the end of a line; else not after an abbreviation, and not before a small letter."""
+    """At the end of a line; else not after an abbreviation, and not before a lower-case letter."""
     if not match[0].startswith(".") or "\n" in match[0]:
         return True
     if text[match.end() : match.end() + 1].islower():

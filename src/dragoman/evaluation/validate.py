@@ -68,7 +68,7 @@ class ValidationData:
     def open(
         cls, directory: Path, *, max_source_pieces: int, trained: Collection[Direction] = ()
     ) -> Self:
-        """From the directory that `prepare` has written."""
+        """Read the parts from the directory that `prepare` has written."""
         return cls(
             dev=TokenShards(directory / "valid"),
             train=TokenShards(directory / "train"),

@@ -72,7 +72,7 @@ def write_argos(
 
     source_vocabulary: the content of the run's source.model.
     direction: of the package. token: stands before every text of it; "" if the model has one
-    target language. lowercase: whether it reads small letters alone.
+    target language. lowercase: whether it reads lower-cased text.
     Raises MachineError if a library is missing. The model must have passed `check_for_argos`.
     """
     source, _ = subwords
@@ -95,7 +95,7 @@ def write_argos(
 
 
 def pack(folder: Path, package: Path) -> None:
-    """Make the package of a folder with all its files, which is removed."""
+    """Pack a folder with all its files into a package, and remove the folder."""
     with zipfile.ZipFile(package, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(folder.rglob("*")):
             name = f"translate-{package.stem}/{path.relative_to(folder).as_posix()}"

@@ -283,7 +283,7 @@ class Bundle:
 def _check_listed(path: Path, *names: str) -> None:
     for name in names:
         if name not in read_digests(path):
-            raise CheckpointError("missing", place=path / name)
+            raise CheckpointError("is missing", place=path / name)
 
 
 def _check_kinds_of_files(path: Path) -> None:
@@ -297,7 +297,7 @@ def _check_kinds_of_files(path: Path) -> None:
         except OSError as error:
             raise CheckpointError(f"cannot be read: {error.strerror}", place=entry.path) from error
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise CheckpointError("is no regular file", place=entry.path)
+            raise CheckpointError("is not a regular file", place=entry.path)
 
 
 def _check_digests(path: Path) -> None:
@@ -330,7 +330,7 @@ def _difference_from_export(place: Path) -> str:
         return ""
     # Checkpoints and averages have digests too, but no card.
     if not all((place / name).is_file() for name in (DIGESTS_FILE, CARD_FILE)):
-        return "is there already and is no export"
+        return "exists already and is not an export"
     try:
         others = {path.name for path in place.iterdir()} - {*read_digests(place), DIGESTS_FILE}
         if others:

@@ -202,7 +202,7 @@ def _maker(info: BundleInfo) -> str:
 
 def _data(manifest: Manifest) -> str:
     if not manifest.sources and not manifest.train.pairs:
-        return "Others trained it. The page that came with it says on what."
+        return "Others trained it. The page that came with it names the text."
     rows = [
         f"| {_text(source.split)} | {_text(source.name)} | {source.lines:,} "
         f"| {_code(source.sha256[:16])} |"

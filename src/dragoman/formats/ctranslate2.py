@@ -1,7 +1,7 @@
 """Our model in CTranslate2's format: written, and checked before CTranslate2 reads it.
 
 Every architecture that a recipe can describe has its counterpart there. A length penalty of the
-kind "gnmt" does not; `ctranslate2_engine` applies it to what CTranslate2 finds. Free of torch.
+kind "gnmt" does not; `ctranslate2_engine` applies it to the results of CTranslate2. Free of torch.
 
 A file may come from a stranger, and CTranslate2 trusts it: it allocates whatever a size says and
 multiplies whatever it finds. So sizes are compared with the file's size, shapes with the recipe's,
@@ -44,8 +44,8 @@ products overflow the 16 bits in which processors without VNNI compute them, and
 _NUM_POSITIONS: Final = 2048
 """Rows of a table of positions; CTranslate2 computes as many if it knows the formula."""
 _NEVER: Final = -30_000.0
-"""A bias that excludes padding. In MarianMT padding starts a translation and is no part of one; its
-probability, which transformers counts and does not use, is then 0."""
+"""A bias that excludes padding. In MarianMT padding starts a translation and is never part of one;
+its probability, which transformers counts and does not use, is then 0."""
 _VERSION: Final = 6
 _TYPES: Final = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
 _MOST_DIMENSIONS: Final = 8
@@ -221,7 +221,7 @@ def check_ctranslate2_file(file: Path, recipe: Recipe, manifest: Manifest) -> No
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or str(error)
         raise CheckpointError(
-            f"is no model of CTranslate2 for this recipe: {problem}",
+            f"is not a CTranslate2 model of this recipe: {problem}",
             place=file,
             remedy="export it again from its run",
         ) from error

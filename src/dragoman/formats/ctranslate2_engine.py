@@ -96,7 +96,7 @@ class Alignment:
 class Sampling:
     """Pieces are drawn at random instead of searched for (Edunov et al. 2018).
 
-    top_k: out of so many of the likeliest; 0: out of all.
+    top_k: draw from this many of the likeliest pieces; 0: from all.
     temperature: above 1 flattens the probabilities, below 1 sharpens them.
     """
 
@@ -107,23 +107,23 @@ class Sampling:
         """Raises ConfigError."""
         if type(self.top_k) is not int or not 0 <= self.top_k <= 10_000_000:
             raise ConfigError(
-                f"{self.top_k!r} is no number of pieces",
+                f"{self.top_k!r} is not a number of pieces",
                 place="top_k",
                 remedy="give a whole number, or 0 for all",
             )
         if not 0 < self.temperature <= 100:
             raise ConfigError(
-                f"{self.temperature!r} is no temperature",
+                f"{self.temperature!r} is not a temperature",
                 place="temperature",
                 remedy="give a number above 0, up to 100",
             )
 
 
 def fitting_cells(model: ModelConfig) -> int:
-    """Rows x longest source x beam that one batch of this model should have at most.
+    """The most cells (rows x longest source x beam) that one batch of this model should have.
 
-    Keys and values take memory with them: a small model may have more than a large one, and is
-    the faster for it.
+    The memory for keys and values grows with the cells. A small model may have more cells than a
+    large one, and is faster with more.
     """
     return max(1, _BATCH_BYTES // (_KEY_AND_VALUE_BYTES * model.d_model * model.decoder_layers))
 
@@ -176,7 +176,7 @@ class CTranslate2Engine:
         self._target_ids = {piece: number for number, piece in enumerate(self._target_pieces)}
 
     def batch_rows(self, longest: int, beam_size: int) -> int:
-        """Rows that are searched together at most, of which the longest has so many pieces."""
+        """The most rows to search together, if the longest one has this many pieces."""
         by_cells = self.batch_cells // ((longest + 1) * beam_size)
         return max(1, min(by_cells, BATCH_SCORES // (len(self._target_pieces) * beam_size)))
 
@@ -351,7 +351,7 @@ class CTranslate2Engine:
 
 
 def share_of_rows(num_rows: int, num_workers: int) -> int:
-    """Most rows of a batch, if so many rows are to be translated on so many cores."""
+    """The most rows of a batch, if this many rows are translated by this many workers."""
     if num_workers == 1:
         return num_rows
     for_each_core = min(_ENOUGH_ROWS, math.ceil(num_rows / num_workers))

@@ -149,17 +149,17 @@ class _Job:
 
     @property
     def direction(self) -> Direction:
-        """The first of those that it is for."""
+        """The first direction that the export is for."""
         directions = self.recipe.corpus.directions
         fitting = (one for one in directions if self.request.target in ("", one.target))
         return next(fitting)
 
     def ids(self, texts: list[str]) -> list[list[int]]:
-        """Their pieces."""
+        """The ids of the texts, normalised."""
         return self.model.subwords[0].encode([self.normalized(text) for text in texts])
 
     def hypotheses(self, texts: list[str], search: SearchConfig) -> list[Hypothesis]:
-        """The best of our own search."""
+        """The best hypothesis of our own search for each text."""
         return [best for best, *_ in translate_batch(self.model.models, self.ids(texts), search)]
 
     def ours(self, texts: list[str], search: SearchConfig) -> list[str]:
@@ -235,7 +235,7 @@ def export(origin: RunDirectory | Bundle, request: Request, world: World) -> Exp
 
 
 def _check_imported(bundle: Bundle, request: Request) -> None:
-    """Raises ConfigError that names what a run would have, and an imported model has not."""
+    """Raises ConfigError that names what an imported model lacks and a run would have."""
     lacking = remedy = ""
     if request.checkpoint != "best":
         lacking, remedy = f"checkpoint {request.checkpoint}", "leave it out"
@@ -419,7 +419,7 @@ def _check_search(request: Request) -> None:
 
 
 def _check_bits(request: Request) -> None:
-    """Raises ConfigError for a format that has not such weights."""
+    """Raises ConfigError for a format that does not have such weights."""
     problem = ""
     if request.bits != "float32" and request.to not in ("ctranslate2", "argos", "web"):
         problem = f"only CTranslate2, Argos and web exports are written in {request.bits}"
@@ -503,7 +503,7 @@ def warning_of(verified: Verified, *, fewer_bits: bool) -> str:
     return (
         f"warning: {others} of {verified.sentences} translations differ from our own search's; "
         "one in a hundred may if rounding decides, more if a model has hardly learned or its "
-        "card tells of another length penalty; score the export on a test set before it is used"
+        "card names another length penalty; score the export on a test set before it is used"
     )
 
 

@@ -101,10 +101,10 @@ def _languages_of(info: BundleInfo, text: str) -> str:
 
 
 def check_can_push(hub_id: str) -> HfApi:
-    """The Hub's interface.
+    """The Hub's interface, after the checks that a push needs.
 
     Raises MachineError if huggingface_hub is not installed, ConfigError if there is no token or
-    this is no name of a model there.
+    this is not the name of a model there.
     """
     try:
         import huggingface_hub
@@ -124,7 +124,7 @@ def check_can_push(hub_id: str) -> HfApi:
         validate_repo_id(hub_id)
     except HFValidationError as error:
         raise ConfigError(
-            f"{hub_id!r} is no name of a model on the Hub",
+            f"{hub_id!r} is not the name of a model on the Hub",
             remedy="give OWNER/NAME, such as my-name/demo-en-de",
         ) from error
     if huggingface_hub.get_token() is None:
@@ -141,7 +141,7 @@ def push(api: HfApi, folder: Path, hub_id: str, *, private: bool) -> Pushed:
     """Send every file of an export; makes the model's place if it is not there.
 
     Raises MachineError if the Hub cannot be reached or its answer is not understood, ConfigError if
-    it refuses. It has all files or none then.
+    it refuses. Then the Hub has all files or none.
     """
     from huggingface_hub import CommitOperationAdd
 
@@ -232,7 +232,7 @@ def _failure(error: Exception, endpoint: str, hub_id: str) -> DragomanError:
         )
     if isinstance(error, ValueError) and isinstance(error.__cause__, BadRequestError):
         return ConfigError(
-            f"the Hub does not take the card: {_said(str(error))}",
+            f"the Hub rejects the card: {_said(str(error))}",
             place=hub_id,
             remedy="report this",
         )

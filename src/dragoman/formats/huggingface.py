@@ -277,10 +277,10 @@ def make_tokenizer(
     special, others = pieces[:num_special], pieces[num_special:]
     unknown: set[str] = set()
     if kind == "unigram":
-        # The names of special pieces in a text are no such pieces but characters: even the most
+        # The names of special pieces in a text are not such pieces but characters: even the most
         # unlikely ones together must be likelier than the name. An unknown piece becomes less
         # likely as well, but every way to cut a text has as many of them. Characters of the names
-        # that are no pieces would be less likely than the name: they become another character.
+        # that are not pieces would be less likely than the name: they become another character.
         longest = max(len(name) for name, _ in special)
         unlikely = longest * min((score for _, score in others), default=0.0) - 1.0
         scored = [*((name, unlikely) for name, _ in special), *others]

@@ -100,11 +100,11 @@ def _absent(path: Path) -> CheckpointError:
     remedy = "check the name"
     if how := fetching(path):
         remedy += f"; if it is one of the Hugging Face Hub, {how}"
-    return CheckpointError("is not there", place=path, remedy=remedy)
+    return CheckpointError("does not exist", place=path, remedy=remedy)
 
 
 def _read_for(folder: Path, recipe: Recipe | None) -> ImportedModel:
-    """A model of others, with the tokens of the languages that the recipe names if it has them."""
+    """A model of another tool, with its tokens of the languages that the recipe names, if any."""
     if recipe is not None and len(recipe.corpus.directions) == 1 and _names_languages(recipe):
         (direction,) = recipe.corpus.directions
         with suppress(ConfigError):
@@ -139,7 +139,7 @@ def _model_of(bundle: Bundle) -> Transformer:
 
 
 def fill_from(file: Path, model: nn.Module) -> None:
-    """Put the weights of a file into a model; raises CheckpointError if they are of another."""
+    """Put the weights of a file into a model; raises CheckpointError if they do not fit."""
     copy_named(read_weights(file), dict(model.named_parameters()), place=file)
 
 
@@ -147,7 +147,7 @@ def fill_from(file: Path, model: nn.Module) -> None:
 class Origin:
     """A trained model with the vocabulary it knows.
 
-    vocabulary: the files of source and target, which `vocabularies` has by name as SHA-256.
+    vocabulary: the files of source and target; `vocabularies` has their SHA-256 by name.
     """
 
     path: Path
@@ -210,7 +210,7 @@ class Origin:
         return whole.hexdigest()
 
     def adapt(self, recipe: Recipe) -> Recipe:
-        """A recipe with this model's shape and vocabulary; all else is as it says."""
+        """A copy of a recipe with this model's shape and vocabulary; everything else stays."""
         model = {name: getattr(self.recipe.model, name) for name in _SHAPE}
         subword = {name: getattr(self.recipe.corpus.subword, name) for name in _SUBWORD}
         self._check_targets(recipe)

@@ -56,7 +56,7 @@ def write_onnx(
 ) -> None:
     """Write both graphs into an existing directory.
 
-    metadata: written into both files. kind: of the graphs; None: with all bits of the weights.
+    metadata: written into both files. kind: the class of the graphs; None: `ModelGraph`.
     Raises MachineError if onnx is not installed.
     """
     made = kind or ModelGraph
@@ -85,9 +85,10 @@ def translate_with_onnx(
     search: SearchConfig,
     start_ids: Sequence[int] = (BOS,),
 ) -> list[list[int]]:
-    """Greedy translations by onnxruntime, all sources as one padded batch; ids without end.
+    """Greedy translations by onnxruntime, with all sources in one padded batch.
 
-    search: of which the length limit and `never_padding` count. start_ids: of the model.
+    Returns ids without the end of sentence. search: only its length limit and `never_padding` are
+    used. start_ids: those of the model.
     Raises MachineError if onnxruntime is not installed.
     """
     try:

@@ -91,7 +91,7 @@ def _ends() -> Iterator[Pattern]:
 
 
 def _no_ends() -> Iterator[Pattern]:
-    """Patterns that do not, though one of the others fits."""
+    """Patterns that do not end a sentence, though one of the others fits."""
     yield ("wide end", "wide end"), 0
     for closing in range(3):
         yield (".", *["closing"] * closing, "space", "small"), closing
@@ -109,9 +109,9 @@ def _filters(
     """Weights (patterns, channels, places) that are 1 if a pattern has this class at a place."""
     shape = (len(patterns), len(channels), before + 1 + after)
     filters = np.zeros(shape, dtype=np.float32)
-    for number, (classes, told) in enumerate(patterns):
+    for number, (classes, behind) in enumerate(patterns):
         for place, name in enumerate(classes):
-            filters[number, channels[name], before - told + place] = 1.0
+            filters[number, channels[name], before - behind + place] = 1.0
     return filters
 
 

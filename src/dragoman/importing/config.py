@@ -127,7 +127,7 @@ def read_json(path: Path, *, limit: int = _LONGEST_BYTES) -> dict[str, Any]:
         values = json.loads(read_regular(path, limit=limit))
     except FileNotFoundError as error:
         raise CheckpointError(
-            "missing", place=path, remedy="copy all files of the model into this folder"
+            "is missing", place=path, remedy="copy all files of the model into this folder"
         ) from error
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(

@@ -40,7 +40,7 @@ def is_foreign(path: Path) -> bool:
 
 
 def fetching(path: Path) -> str:
-    """How to get the model that has this name on the Hugging Face Hub; "" if it is no such name."""
+    """How to get the model of this name from the Hugging Face Hub; "" if it is not such a name."""
     if len(path.parts) != 2 or path.parent.exists():  # it is not OWNER/NAME
         return ""
     return f"fetch it first: hf download {path} --local-dir {path.name}"
@@ -54,7 +54,7 @@ def read_folder(folder: Path, languages: Languages) -> ImportedModel:
     """
     if not folder.is_dir():
         remedy = fetching(folder) or "name a folder with config.json in it"
-        raise CheckpointError("is no folder", place=folder, remedy=remedy)
+        raise CheckpointError("is not a folder", place=folder, remedy=remedy)
     original = next(folder.glob("*.npz"), None)
     if original is not None and not (folder / CONFIG_FILE).exists():
         raise CheckpointError(
@@ -77,7 +77,7 @@ def read_folder(folder: Path, languages: Languages) -> ImportedModel:
     ):
         if code and not (re.fullmatch(LANGUAGE, code) and len(code) <= _LONGEST_CODE):
             raise ConfigError(
-                f"{code!r:.60} is no code of a language", place=side, remedy="give one, such as en"
+                f"{code!r:.60} is not a language code", place=side, remedy="give one, such as en"
             )
     recipe = Recipe(
         name=_name(folder),

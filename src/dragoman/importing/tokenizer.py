@@ -21,10 +21,10 @@ TOKENIZER_FILE: Final = "tokenizer_config.json"
 _LONGEST_LIST: Final = 1 << 26
 """Bytes of a list of pieces: room for a million."""
 _BEGIN: Final = 2
-"""The one id below EOS that is no special piece of every model; see `shards`."""
+"""The one id below EOS that is not a special piece of every model; see `shards`."""
 LANGUAGE_OF_NLLB: Final = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}\Z")
 _MOST_DIGITS: Final = 20
-"""Of an id: no vocabulary has so many pieces, and Python refuses to read thousands."""
+"""The digits of an id: no vocabulary is that large, and Python refuses to read thousands."""
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 _MARIAN_FILES: Final = ("source.spm", "target.spm")
 M2M100_LANGUAGES: Final = {
@@ -105,7 +105,7 @@ def _read_m2m100(
     model = folder / M2M100_MODEL
     if not model.exists():
         raise CheckpointError(
-            "missing",
+            "is missing",
             place=model,
             remedy=f"{_COPY}, or take it from the model that this one was trained on from",
         )
@@ -209,7 +209,7 @@ def _nllb_list(
         )
     if any(name not in numbers for name in languages):
         raise CheckpointError(
-            "missing, and no other file says which ids the languages have",
+            "is missing, and no other file says which ids the languages have",
             place=folder / "tokenizer.json",
             remedy=_COPY,
         )
@@ -228,14 +228,14 @@ def _nllb_list(
 def _added_tokens(settings: Mapping[str, Any], fast: Mapping[str, Any]) -> dict[str, int]:
     """Pieces that were added to those of SentencePiece, with their ids, from both files."""
     entries = settings.get("added_tokens_decoder")
-    told = [*entries.items()] if isinstance(entries, dict) else []
+    numbered = [*entries.items()] if isinstance(entries, dict) else []
     added = fast.get("added_tokens")
     for one in added if isinstance(added, list) else []:
         if isinstance(one, dict):
-            told.append((one.get("id"), one))
+            numbered.append((one.get("id"), one))
     return {
         _content(one): int(str(number)[:_MOST_DIGITS])
-        for number, one in told
+        for number, one in numbered
         if str(number).isdecimal()
     }
 
@@ -266,20 +266,20 @@ def _read_marian(
         lists.append(_read_list(folder / "target_vocab.json", config.target_vocab_size))
     elif config.source_vocab_size != config.target_vocab_size:
         raise CheckpointError(
-            f"missing, and the target's vocabulary has {config.target_vocab_size:,} ids, the "
+            f"is missing, and the target's vocabulary has {config.target_vocab_size:,} ids, the "
             f"source's {config.source_vocab_size:,}",
             place=folder / "target_vocab.json",
             remedy=_COPY,
         )
     if separate and config.model.tied_embeddings == "all":
         raise CheckpointError(
-            "two vocabularies, and embeddings that both sides share",
+            "there are two vocabularies, but both sides share the embeddings",
             place=folder / "target_vocab.json",
             remedy="take the files that belong together",
         )
     for name in _MARIAN_FILES:
         if not (folder / name).exists():
-            raise CheckpointError("missing", place=folder / name, remedy=_COPY)
+            raise CheckpointError("is missing", place=folder / name, remedy=_COPY)
     models = [read_vocabulary(folder / name) for name in _MARIAN_FILES]
     for name, model in zip(_MARIAN_FILES, models, strict=True):
         sentencepiece_model(model, place=folder / name)
@@ -375,7 +375,7 @@ def _order(
     first = {PAD: config.special.padding, UNK: unknown, EOS: config.special.end}
     if len(set(first.values())) < len(first):
         raise CheckpointError(
-            "padding, unknown and end of sentence share an id",
+            "padding, unknown and end of sentence do not have an id each",
             place=place,
             remedy="take the files that belong together",
         )

@@ -1,7 +1,7 @@
 """Weights of MarianMT and M2M100 <-> our weights.
 
-Their names are ours up to spelling, but that projections of one input are one matrix here. Rows of
-embeddings are in the order of our ids here and of theirs there.
+Their names differ from ours only in spelling; but here the projections of one input are one
+matrix. Rows of embeddings are in the order of our ids here and of theirs there.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def weight_files(folder: Path) -> list[Path]:
                 f"is not read: only {WEIGHTS_FILE} is, since other formats can run code or need "
                 "other libraries",
                 place=folder / name,
-                remedy='if you trust it, write that beside it: python -c "from transformers import '
+                remedy='if you trust it, convert it: python -c "from transformers import '
                 "AutoModelForSeq2SeqLM as M; "
                 "M.from_pretrained('FOLDER').save_pretrained('FOLDER')\"",
             )
     raise CheckpointError(
-        "missing",
+        "is missing",
         place=folder / WEIGHTS_FILE,
         remedy="copy all files of the model into this folder",
     )
@@ -72,10 +72,10 @@ def _is_file_name(name: str) -> bool:
 
 
 def checked_files(folder: Path, config: ImportedConfig) -> list[Path]:
-    """The files that hold the weights of a folder, by their headers those of the configuration.
+    """The files with the weights of a folder, whose headers are checked against its configuration.
 
-    Raises CheckpointError if they are of another model: before its vocabulary, which may be as
-    large as the configuration says, and the model are built.
+    Raises CheckpointError if they are of another model. The check comes first, because the
+    vocabulary and the model may be as large as the configuration says.
     """
     files = weight_files(folder)
     shapes: dict[str, tuple[int, ...]] = {}

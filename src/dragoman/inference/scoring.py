@@ -27,10 +27,10 @@ _BATCH_CELLS: Final = 8_192
 def cross_entropies(
     model: TranslationModel, sources: Sequence[str], targets: Sequence[str], *, token: str = ""
 ) -> NDArray[np.float64]:
-    """Nats per target token of each pair, its end of sentence included, dropout off.
+    """The cross-entropy of each pair: nats per target token, with the end of sentence, no dropout.
 
-    The texts are normalised as the model's training text was, and the token put before the sources.
-    NaN for a pair with an empty side or one of more pieces than the model's max_pieces.
+    The texts are normalised as the model's training text was, and the token is put before the
+    sources. NaN for a pair with an empty side or one of more pieces than the model's max_pieces.
     """
     (network,) = model.models
     normalised = [
@@ -89,8 +89,8 @@ class PairScorer:
     """Adds columns of scores to lines of `source TAB target`.
 
     forward: translates source to target. reverse: translates target to source; None: one column.
-    place: the name of the lines in errors. counts: of "pairs", and of "unscored" ones.
-    tokens: before what each of the two translates; "" for a model of one target language.
+    place: the name of the lines in errors. counts: the numbers of "pairs" and of "unscored" ones.
+    tokens: the token before the texts of each of the two; "" for a model of one target language.
     """
 
     def __init__(

@@ -97,7 +97,7 @@ class TranslationModel:
 
 
 def checkpoint_path(run: RunDirectory, which: str, recipe: Recipe) -> Path:
-    """The directory of a choice such as "best", "last" or a path; of another run its best one.
+    """The directory of a choice such as "best", "last" or a path; for another run, its best one.
 
     A directory with the name of a choice must be written as a path, such as "./best": whatever the
     current directory holds, "best" is the run's own.
@@ -135,7 +135,7 @@ def _check_languages(other: RunDirectory, recipe: Recipe) -> None:
 
 
 def trained_with(recipe: Recipe, vocabularies: Mapping[str, str]) -> dict[str, str]:
-    """Settings that weights depend on and whose change no shape would show; see train.checkpoint.
+    """The settings on which weights depend although no shape shows it; see training.checkpoint.
 
     vocabularies: SHA-256 by file name.
     """
@@ -202,8 +202,8 @@ def score_text(
     """Translate a text and score it against its reference; without one, the run's test set.
 
     target: the language of the reference, if the model translates into several.
-    The translations are kept in `samples/`, the scores as events; of a test set of several
-    directions, each by itself and their mean. Every rank of the world calls it.
+    The translations are kept in `samples/`, the scores as events; for a test set of several
+    directions, the scores of each and their mean. Every rank of the world calls it.
     Raises CorpusError if the texts cannot be read or differ in length, CheckpointError if the
     checkpoint is missing, damaged or of another model, ConfigError if it has no such target.
     """
@@ -222,7 +222,7 @@ def score_text(
     sources, references = read_lines(source), read_lines(reference)
     if len(sources) != len(references):  # before hours of search, not after them
         raise CorpusError(
-            f"{len(sources)} lines against {len(references)}",
+            f"the source has {len(sources)} lines, the reference {len(references)}",
             place=f"{source}, {reference}",
             remedy="give files in which line N of one belongs to line N of the other",
         )

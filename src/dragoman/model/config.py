@@ -146,15 +146,16 @@ class SearchConfig(Section):
     never_padding: bool = False
     """Padding is never chosen, whatever its probability, as transformers has it for MarianMT."""
     renormalize: bool = False
-    """Without padding the probabilities add up to 1 again: `renormalize_logits` of transformers."""
+    """The probabilities without padding are scaled to add up to 1: `renormalize_logits` of
+    transformers."""
     early_stopping: bool = True
     """The search ends with the first `beam_size` finished translations. false: it goes on while the
     best open one has a higher score, at its present length, than any of the best `beam_size`."""
     end_at_limit: bool = False
     """The last token that the length limit allows is the end of sentence, at no cost."""
     no_repeat_ngram_size: int = Field(default=0, ge=0, le=100)
-    """So many pieces in a row occur once at most in a translation, which ends loops of a model that
-    repeats itself; 0: as often as the model says."""
+    """No sequence of this many pieces occurs twice in a translation, which ends loops of a model
+    that repeats itself; 0: no limit."""
 
     @model_serializer(mode="wrap")
     def _without_newer_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -182,14 +183,14 @@ def check_beam_holds(num_hypotheses: int, config: SearchConfig) -> None:
     """Raises ConfigError if more translations of a sentence are asked for than the beam has."""
     if num_hypotheses > config.beam_size:
         raise ConfigError(
-            f"{num_hypotheses} translations of a sentence from a beam of {config.beam_size}",
+            f"a beam of {config.beam_size} cannot give {num_hypotheses} translations of a sentence",
             place="search.beam_size",
             remedy=f"set it to {num_hypotheses} or more",
         )
 
 
 def length_limit(num_pieces: int, config: SearchConfig) -> int:
-    """The most tokens of a translation, its end included, for a source of so many pieces."""
+    """The most tokens of a translation, its end included, for a source of this many pieces."""
     return max(1, int(num_pieces * config.max_length_ratio + config.max_length_extra))
 
 

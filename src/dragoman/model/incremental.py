@@ -96,7 +96,7 @@ class DecoderState:
 
 @contextmanager
 def inference(models: Sequence[nn.Module]) -> Iterator[None]:
-    """Dropout off and no gradients inside; each model's mode is as before afterwards."""
+    """No dropout and no gradients inside the block; each model's mode is restored after it."""
     modes = [model.training for model in models]
     try:
         for model in models:
@@ -112,7 +112,7 @@ def start_decoding(model: Transformer, source_BS: Tensor, source_lengths_B: Tens
     """Encode the sources: the state in which each sentence has one hypothesis of no tokens.
 
     source_BS: ids with end of sentence, then PAD; source_lengths_B counts the end of sentence.
-    To be called inside `inference`.
+    Call it inside `inference`.
     """
     num_rows, row_cells = source_BS.shape
     layout = make_layout(
@@ -149,7 +149,7 @@ def start_decoding(model: Transformer, source_BS: Tensor, source_lengths_B: Tens
 def decode_step(model: Transformer, ids_BW: Tensor, state: DecoderState) -> Tensor:
     """Give each hypothesis its next token; returns the fp32 logits (B, W, V) of what follows.
 
-    The logits are good until the next step, which may write where they lie.
+    The logits are valid until the next step, which may overwrite them.
     ids_BW: first the model's start token, later what was chosen for the hypotheses given to
         `state.select`.
     """

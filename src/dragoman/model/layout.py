@@ -21,14 +21,14 @@ from torch import Tensor
 class Layout:
     """The places of the tokens of a flat list in padded rows.
 
-    num_tokens: real ones, in all rows.
+    num_tokens: the real tokens of all rows.
     positions_N: the cell of each token inside its row, from 0.
     cells_N: the cell of each token in the whole B x L rectangle; None if the list holds every
         cell, so that both forms are views of the same memory.
     real_BL: which cells hold a token; None if all do.
-    ends_R: 0, then where each row ends in a list of tokens only, (B + 1) in int32; on a GPU only,
-        whose attention over such a list asks for it.
-    short: whether no row of the batch, on neither side, is too long for short_attention.
+    ends_R: 0, then the end of each row in the list of real tokens, (B + 1) in int32; only on a
+        GPU, where attention over such a list needs it.
+    short: whether all rows of the batch, on both sides, are short enough for short_attention.
     """
 
     num_rows: int
@@ -114,8 +114,9 @@ def make_layout(
 ) -> Layout:
     """The layout of rows that hold `lengths_B` tokens each, `num_tokens` in all.
 
-    packed: the list holds real tokens only. None: it does on a CPU, where padding would be
-        multiplied for nothing; elsewhere it holds every cell, which all kinds of attention know.
+    packed: whether the list holds real tokens only. None: it does on a CPU, where padding would be
+        multiplied for nothing; elsewhere it holds every cell, which every kind of attention can
+        read.
     """
     num_rows, device = lengths_B.shape[0], lengths_B.device
     packed = device.type == "cpu" if packed is None else packed

@@ -1,4 +1,4 @@
-"""Attention on a CPU: many short rows, so what counts is to move little memory.
+"""Attention on a CPU, over many short rows: the aim is to move little memory.
 
 Tokens are gathered from the flat list straight into rows of one head each, and back, so nothing is
 transposed or filled with zeros on the way. The weights of short rows fit into the cache; they are

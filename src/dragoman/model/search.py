@@ -40,7 +40,7 @@ MAX_GROUP = 64
 CHUNK_CELLS = 1 << 18
 """Logits that are exponentiated at a time on a CPU."""
 _NEVER = -1e30
-"""Log-probability of forbidden pieces: infinite ones would make sums that are no numbers."""
+"""Log-probability of forbidden pieces: infinite ones would make sums that are not numbers."""
 FULL_ENOUGH = 0.75
 """Sentences leave the batch once fewer than this share of its rows are still searched."""
 

@@ -197,7 +197,7 @@ class Embeddings(nn.Module):
     The module has one parameter for each matrix that exists: `shared`; or `source` and `target`;
     or `source`, `target` and `output`. Drawn from N(0, 1/D).
 
-    scale: what vectors are multiplied with before positions are added.
+    scale: the factor of the vectors before positions are added.
     output_bias: added to the logits; it is not trained. None if the model has none.
     padding_id: the id whose vector gets no gradient as an input, as in Hugging Face's models; None
         if there is none. It matters only if decoding starts with padding.
@@ -388,8 +388,8 @@ _NO_COMPILER: Final = "Failed to find C compiler"
 def compile_stacks(model: Transformer) -> None:
     """Let encoder, decoder and loss be compiled when they are first called.
 
-    They are compiled for shapes of any size at once: batches have so many that to compile for the
-    first of them would be time lost.
+    They are compiled for shapes of any size at once: batches have so many shapes that
+    compiling for the first ones would be time lost.
     """
     model.encoder.compile(dynamic=True)
     model.decoder.compile(dynamic=True)

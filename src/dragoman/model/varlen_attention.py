@@ -45,7 +45,7 @@ def has_varlen_attention(device: torch.device, config: ModelConfig) -> bool:
 
 
 def are_short(longest_row: int, config: ModelConfig) -> bool:
-    """Whether rows of so many tokens at most suit the kernel for short ones."""
+    """Whether rows of at most this many tokens suit the kernel for short ones."""
     head_width = config.d_model // config.num_heads
     return longest_row <= _LONGEST_ROW and longest_row * head_width <= _MOST_NUMBERS
 

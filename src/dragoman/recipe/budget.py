@@ -24,7 +24,8 @@ def parse_budget(text: str, price: HourlyPrice | None = None) -> float:
     """The seconds of a budget: the time itself, or the time that an amount of money pays for.
 
     price: of all machines together; None if it is not known.
-    Raises ConfigError if it is neither, nothing at all, or cannot be turned into time.
+    Raises ConfigError if the text is neither, if the time is zero or more than a year, or if no
+    price turns the money into time.
     """
     place = f"--budget {text}"
     if not _MONEY.search(text):
@@ -57,7 +58,7 @@ def _duration_s(text: str, place: str) -> float:
         return units.DURATION.parse(_SHORT_MINUTES.sub("min", text))
     except ConfigError as error:
         raise ConfigError(
-            f"{text!r} is no budget", place=place, remedy=f"write {_FORMS}"
+            f"{text!r} is not a budget", place=place, remedy=f"write {_FORMS}"
         ) from error
 
 
@@ -81,7 +82,7 @@ def keys_set(section: Section, path: str = "") -> frozenset[str]:
 def filled(recipe: Recipe, values: Mapping[str, Any], *, by_hand: frozenset[str]) -> Recipe:
     """The recipe with these values, but for the keys that were set by hand.
 
-    Raises ConfigError if the sections do not agree then.
+    Raises ConfigError if the sections then contradict each other.
     """
     document = recipe.model_dump(mode="json")
     for key, value in values.items():

@@ -46,7 +46,7 @@ class Memory:
 
     @property
     def total_bytes(self) -> int:
-        """All of the above; Python and PyTorch themselves take about 0.5 GB more."""
+        """The sum of all parts; Python and PyTorch themselves take about 0.5 GB more."""
         return sum(getattr(self, part.name) for part in fields(self))
 
 

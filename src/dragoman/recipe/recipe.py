@@ -91,7 +91,7 @@ class Recipe(Section):
 
     @property
     def scoring(self) -> EvaluateConfig:
-        """The evaluate section, without regard to case also if the model writes no capitals."""
+        """The evaluate section, also without regard to case if the model writes lower case only."""
         lowercase = self.evaluate.lowercase or self.corpus.lowercase
         return self.evaluate.model_copy(update={"lowercase": lowercase})
 
@@ -190,7 +190,7 @@ class Recipe(Section):
         return rate * self.stages[number].learning_rate_factor
 
     def weights(self) -> tuple[tuple[float, ...] | None, ...]:
-        """For each stage, the weight of every entry of the training text; None: as many as are."""
+        """For each stage, the weights of the entries of the training text; None: all alike."""
         own = [entry.weight for entry in self.corpus.train]
         usual = None if None in own else tuple(weight for weight in own if weight is not None)
         return tuple(
@@ -246,7 +246,7 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
         corpus["folder"] = _resolved(folder, file.parent)
     _check_depth(values, place=str(file))
     try:
-        # JSON in strict mode: arrays become tuples, yet "4000" and true are no integers.
+        # JSON in strict mode: arrays become tuples, yet "4000" and true are not integers.
         content = json.dumps(values, default=str, ensure_ascii=False).encode()
         return Recipe.model_validate_json(content, strict=True)
     except UnicodeEncodeError as error:
@@ -306,7 +306,7 @@ class _Override:
         path = tuple(part.strip() for part in key.split("."))
         if not equals or not all(path):
             raise ConfigError(
-                "not of the form section.key=value",
+                "is not of the form section.key=value",
                 place=f"--set {override}",
                 remedy="write for example --set schedule.warmup_steps=400",
             )
@@ -357,7 +357,9 @@ def _parse(text: str, *, place: str, in_file: bool = True) -> dict[str, Any]:
     if key := _LONG_KEY.search(text):
         line = f":{text.count(chr(10), 0, key.start()) + 1}" if in_file else ""
         raise ConfigError(
-            "a key with a hundred parts", place=f"{place}{line}", remedy="write section.key = value"
+            "a key has more than a hundred parts",
+            place=f"{place}{line}",
+            remedy="write section.key = value",
         )
     try:
         return tomllib.loads(text)
@@ -367,7 +369,7 @@ def _parse(text: str, *, place: str, in_file: bool = True) -> dict[str, Any]:
         raise _too_deep(place) from error
     except ValueError as error:  # a number of thousands of digits, a date that there is not
         raise ConfigError(
-            f"not TOML: {error}", place=place, remedy="give it a value of the usual size"
+            f"is not TOML: {error}", place=place, remedy="give it a value of the usual size"
         ) from error
 
 
@@ -468,7 +470,7 @@ def from_toml(error: tomllib.TOMLDecodeError, *, place: str, in_file: bool = Tru
     line = f":{found[1]}" if found and found[1] and in_file else ""
     problem = _TOML_LINE.sub("", str(error))
     return ConfigError(
-        f"not TOML: {problem[:1].lower()}{problem[1:]}",
+        f"is not TOML: {problem[:1].lower()}{problem[1:]}",
         place=f"{place}{line}",
         remedy='a line is key = value, text in quotes: kind = "cosine"',
     )

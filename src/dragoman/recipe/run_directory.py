@@ -36,7 +36,7 @@ PREPARE_EVENTS: Final = "prepare.jsonl"
 _DIGEST_CHARACTERS: Final = 8
 _LONGEST_RECORD: Final = 1 << 20
 _BUNDLE: Final = "bundle.json"
-"""The file that tells an export from a run."""
+"""The file that distinguishes an export from a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +119,10 @@ class RunDirectory:
                 "compare, score, serve, synthesize and translate take exports",
             )
         if not path.exists():
-            raise CheckpointError("is not there", place=path, remedy="check the name")
+            raise CheckpointError("does not exist", place=path, remedy="check the name")
         if not run.recipe_file.is_file():
             raise CheckpointError(
-                "not a run directory: it holds no recipe.toml",
+                "is not a run directory: it holds no recipe.toml",
                 place=path,
                 remedy="name a directory that dragoman run or dragoman train made",
             )
@@ -179,7 +179,7 @@ class RunDirectory:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The directories of all runs in a folder, the newest first; an export beside them is none."""
+    """The directories of all runs in a folder, the newest first, without exports beside them."""
     found = [
         path for path in folder.glob("[!.]*/recipe.toml") if not path.with_name(_BUNDLE).is_file()
     ]

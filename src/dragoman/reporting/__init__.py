@@ -3,7 +3,7 @@
 facts         the measurements of a run, typed
 lives         the lives of a run, from start to end: the machines of each, and its measurements
 sampling, rank_file, reading   the events of a run directory -> facts
-imported, openseq2seq   the old tool's log -> events
+imported, openseq2seq   a log of OpenSeq2Seq -> events
 trend         slopes with confidence intervals, and a curve to look ahead with
 measures      numbers that several questions need: tokens a second, MFU, scaling, waiting
 spells        when a condition began, and when it ended

@@ -129,11 +129,11 @@ def totals(course: Course, budgets: Sequence[Resource]) -> Iterator[tuple[str, s
     for budget in budgets:
         amount = _used_in_all(facts).get(budget.key)
         yield budget.name, "not measured" if amount is None else budget.text(amount)
-    yield "speed", units.TOKEN_RATE.told(measures.tokens_per_s(facts))
+    yield "speed", units.TOKEN_RATE.optional_text(measures.tokens_per_s(facts))
     losses = [loss for _, loss in course.losses(WALL)]
-    yield "lowest dev loss", units.LOSS.told(min(losses, default=None))
+    yield "lowest dev loss", units.LOSS.optional_text(min(losses, default=None))
     scores = [one.bleu for one in course.readings if one.bleu is not None]
-    yield "best dev BLEU", units.SCORE.told(max(scores, default=None))
+    yield "best dev BLEU", units.SCORE.optional_text(max(scores, default=None))
     # A score with another search, or of another checkpoint, has a row of its own.
     for label, score in {one.label: one for one in facts.test_scores}.items():
         yield f"BLEU on {label}", score.bleu_text

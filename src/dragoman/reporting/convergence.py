@@ -79,7 +79,7 @@ CLOSE = 0.8
 """From this share of the dev loss on, the loss on training text is close to it.
 
 Between the two limits the difference may come from overfitting, or from a dev set of another,
-harder kind of text; a record cannot tell these apart.
+harder kind of text; a record cannot distinguish the two.
 """
 TRANSLATES = 5.0
 """BLEU from which a model surely translates; the lower end of its confidence interval counts.
@@ -90,7 +90,8 @@ Multi30k, news; 500 to 2,000 sentences), and up to 12 if there are only 16 of th
 MOST_BLEU_LOST = 0.2
 """If the last BLEU is this share below the best, the model is worse, whatever the dev loss."""
 SMOOTHED = 9
-"""The median of this many training losses is compared, so that one easy batch is no lowest loss."""
+"""The median of this many training losses is compared, so that one easy batch does not set the
+lowest loss."""
 _SPIKE = 1.2
 _BY_CHANCE = 5
 _OF_NEIGHBOURS = 1.048
@@ -348,7 +349,7 @@ def by_chance(losses: Sequence[float]) -> float:
 
 
 def far_above(lowest: float, chance: float) -> float:
-    """Above this a training loss is far above `lowest`: 1.2 times as high, and not by chance."""
+    """The loss above which one is far above `lowest`: 1.2 times as high, and not by chance."""
     return max(_SPIKE * lowest, lowest + chance)
 
 
@@ -629,7 +630,7 @@ def _is_trained_if_flat(facts: Facts, say: str) -> Judgement:
 
 
 def _step(updates: int) -> str:
-    """The first step after so many updates, in words."""
+    """The first step after this many updates, in words."""
     return f"step {units.COUNT.text(updates + 1)}"
 
 

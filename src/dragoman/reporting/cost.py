@@ -13,7 +13,7 @@ HOUR_S = 3600.0
 
 
 def lived_s(segment: Segment, until: float | None = None) -> float:
-    """Seconds that a life lasted, or had lasted at a moment."""
+    """Seconds from the start of a life to its end, or to `until` if that is earlier."""
     ended = segment.ended if until is None else min(segment.ended, until)
     return max(ended - segment.started, 0.0)
 
@@ -102,6 +102,6 @@ def cost_text(facts: Facts, seconds_s: float) -> str:
 
 def parse_price(text: str) -> HourlyPrice:
     """The price of a machine for an hour, such as "3 USD". Raises ConfigError if the text is
-    none."""
+    not a price."""
     amount, currency = units.parse_money(text)
     return HourlyPrice(amount=amount, currency=currency)

@@ -139,7 +139,7 @@ class Rank:
         return begun[-1] if begun else None
 
     def life_beside(self, other: Segment) -> Segment | None:
-        """Its life at the same time as one of the run's `segments`."""
+        """The first life of this rank that overlaps with one of the run's `segments`."""
         meanwhile = (
             life
             for life in self.segments
@@ -159,7 +159,9 @@ class Bleu:
     @property
     def bleu_text(self) -> str:
         """BLEU with its interval, in words."""
-        return units.SCORE.told(self.bleu) + units.SCORE.interval(self.bleu_low, self.bleu_high)
+        return units.SCORE.optional_text(self.bleu) + units.SCORE.interval(
+            self.bleu_low, self.bleu_high
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -542,9 +544,9 @@ class Facts:
     def side_by_side(self) -> list[list[Interval]]:
         """Intervals that every rank recorded: one of each rank, by step and rank."""
         found = []
-        for step, told in self._by_step().items():
+        for step, by_rank in self._by_step().items():
             ranks = self.ranks_at(step)
-            together = [told[rank] for rank in sorted(told) if rank < ranks]
+            together = [by_rank[rank] for rank in sorted(by_rank) if rank < ranks]
             if self.imported is not None or len(together) == ranks:
                 found.append(together)
         return found
@@ -555,12 +557,12 @@ class Facts:
         counts = {rank.rank: 0 for rank in self.ranks}
         is_running = self.is_running
         newest = max((rank.intervals[-1].time for rank in self.ranks if rank.intervals), default=0)
-        for step, told in self._by_step().items():
-            age_s = newest - max(one.time for one in told.values())
+        for step, by_rank in self._by_step().items():
+            age_s = newest - max(one.time for one in by_rank.values())
             ranks = self.ranks_at(step)
             if not (is_running and age_s < _LATE_S):
                 for rank in counts:
-                    counts[rank] += rank not in told and rank < ranks
+                    counts[rank] += rank not in by_rank and rank < ranks
         return counts
 
     def _by_step(self) -> dict[int, dict[int, Interval]]:
@@ -625,8 +627,8 @@ class Facts:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it crashed or was killed: it recorded no end, and has ended or been silent for
-        long."""
+        """Whether it crashed or was killed: it recorded no end, but its process has ended, or it
+        was silent for long."""
         if not self.segments or self.segments[-1].reason is not None:
             return False
         if self.exit is not None:
@@ -648,7 +650,7 @@ class Facts:
 
     @property
     def train_s(self) -> float | None:
-        """Seconds inside updates, with those that were lost, without pauses."""
+        """Seconds inside updates, also those that were lost, without pauses."""
         seconds_s = summed(interval.interval_s for interval in self.intervals)
         return None if seconds_s is None else seconds_s + self.repeated_s
 

@@ -117,7 +117,7 @@ def _divergences(facts: Facts) -> float | None:
 def _flat_share_left(facts: Facts) -> float | None:
     """The share of the schedule that is left, if the dev loss is surely flat and no decay is ahead.
 
-    0 if the loss surely moves, or if nothing was learnt: that is no plateau. None if unclear.
+    0 if the loss surely moves, or if nothing was learnt: that is not a plateau. None if unclear.
     """
     found = loss_trend(facts)
     if found is None or not facts.max_steps:
@@ -231,7 +231,7 @@ def _disks(facts: Facts) -> list[tuple[float, MachineUse]]:
 def _full_disks(facts: Facts) -> Iterator[str]:
     for share, one in _disks(facts):
         if share >= _FULL_DISK:
-            free, seen = units.SIZE.told(one.disk_free_bytes), clock(one.last_seen)
+            free, seen = units.SIZE.optional_text(one.disk_free_bytes), clock(one.last_seen)
             yield f"the disk of the run on {one.host}, {free} free at {seen}"
 
 

@@ -36,7 +36,7 @@ def name_machines(
 
     Two ranks of one life are on two machines if the machines booted at different times, or if both
     ranks sample their host, which only one rank of each host does. Clones that no rank samples
-    cannot be told apart.
+    cannot be distinguished.
     """
     named = [list(rank.segments) for rank in ranks]
     for life in facts.fullest(ranks).segments if ranks else ():
@@ -101,7 +101,7 @@ def judged_by_life(found: Facts, judge: Callable[[Facts], Judgement]) -> Judgeme
         longest.setdefault(judgement[0], (life, judgement))
     answer, most_s = max(lasted_s.items(), key=lambda one: one[1])
     in_order = sorted(longest.values(), key=lambda one: one[0].segments[0].started)
-    says = " ".join(f"{where(life)}: {told[1]}" for life, told in in_order)
+    says = " ".join(f"{where(life)}: {judgement[1]}" for life, judgement in in_order)
     if most_s >= MOST_OF_RUN * sum(lasted_s.values()):
         return answer, says, longest[answer][1][2]
     return "cannot tell", f"The run moved, and the answer is not the same everywhere. {says}", ""

@@ -25,12 +25,12 @@ _MOST_CAPACITY = 1.25
 The measurement is within a few percent, and a limited port lets bursts through.
 """
 _LARGE_RESIDUAL = 0.1
-"""If the wait differs from the computed one by more than this share of a step, it has another
+"""If the wait differs from the computed one by more than this share of a step, it has a different
 cause."""
 _LITTLE = 0.02
 """A smaller share of a step needs no explanation."""
 _BRING = "Bring the events of all ranks."
-_BURSTS = "The link carried more than was measured of it: it lets bursts through, or was busy."
+_BURSTS = "The link carried more than its measured rate: it lets bursts through, or was busy."
 
 
 def network(facts: Facts) -> Verdict:
@@ -107,12 +107,10 @@ def _is_network_bound(facts: Facts) -> Judgement:
         return "yes", say, "Send less: bf16 gradients, accumulation, or a faster link."
     explained = _explained_share(facts)
     if _is_faster_than_measured(facts):
-        say += " The link carried more than was measured of it."
+        say += " The link carried more than its measured rate."
         return "cannot tell", say, "Measure the link again: dragoman doctor --hosts."
     if explained is None:
-        say += (
-            " The capacity of the link, what a step sends, or what of it is hidden, is not known."
-        )
+        say += " The capacity of the link, the bytes of a step, or their hidden part is not known."
         return "cannot tell", say, "Measure the link before the run: dragoman doctor --hosts."
     say += f" Bytes over the measured capacity explain {units.SHARE.text(explained)} of a step."
     return "cannot tell", say, "Measure the link again; look for ranks that are slow at times."
@@ -143,14 +141,15 @@ def _of_step(mean: float, low: float, high: float) -> str:
 def network_share(facts: Facts) -> float:
     """The part of a step that surely waited for the network; 0 if that is not known.
 
-    It is the wait that bytes over the measured capacity explain and late ranks do not, or the wait
-    that ranks cannot have caused, but at most the whole wait. Sums also pack, add and unpack: if a
-    measured link explains less than half of the latter, those may have been slow.
+    It is the larger of two waits, but at most the whole wait: the one that bytes over the measured
+    capacity explain and late ranks do not, and the one that ranks cannot have caused. The second
+    counts as 0 if a link that did not change explains less than half of it: sums also pack, add and
+    unpack, which may have been slow.
     """
     waited = measures.exposed_share(facts)
     if waited is None or facts.lacks_ranks or facts.is_one_host:
         return 0.0
-    if len(measures.exposed(facts)) == 1:  # one interval tells nothing of the others
+    if len(measures.exposed(facts)) == 1:  # one interval says nothing about the others
         return 0.0
     explained, least = _explained_share(facts), measures.least_network_share(facts)
     if explained is not None and explained < least / 2 and not facts.link_changes:
@@ -336,7 +335,7 @@ def _fit(facts: Facts) -> Judgement:
         f"{units.DURATION.text(network_s)}"
     )
     if network_s > _MOST_CAPACITY * seconds_s:
-        says += f", more than a whole step, {step}: the link carried more than was measured of it."
+        says += f", more than a whole step, {step}: the link carried more than its measured rate."
         return "cannot tell", says, f"{_BURSTS} Measure the link again: dragoman doctor --hosts."
     says += f", a step {step}: "
     was = units.DURATION.text(exposed_s)

@@ -8,8 +8,8 @@ two lines: its steps are assumed to take as long as the others, and the rest is 
 A log may hold several starts. Each names its hosts and its pairs per rank again; for every other
 setting the first value counts.
 
-Its "Eval BLEU" is no translation quality: each piece is predicted after the reference's own pieces
-(teacher forcing), and the score is over subword pieces.
+Its "Eval BLEU" does not measure translations: each piece is predicted after the reference's own
+pieces (teacher forcing), and the score is over subword pieces.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _WORDS = {
 def import_log(log: Path, directory: Path) -> Path:
     """Write the events of a log (plain or .gz) into a run directory; returns that directory.
 
-    Raises ConfigError if the file cannot be read or is no such log.
+    Raises ConfigError if the file cannot be read or is not such a log.
     """
     events = read_log(log)
     (directory / "events").mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def read_log(log: Path) -> list[Event]:
         raise ConfigError(problem, place=log, remedy=remedy) from error
     if not seen.steps:
         raise ConfigError(
-            "is no log of OpenSeq2Seq: it has no line 'Global step'",
+            "is not a log of OpenSeq2Seq: it has no line 'Global step'",
             place=log,
             remedy="name the nohup.out or console output of its run.py",
         )

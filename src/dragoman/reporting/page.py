@@ -79,7 +79,7 @@ def _ailments(ailments: Sequence[Verdict]) -> Iterator[str]:
 
 
 def doubts(facts: Facts) -> Iterator[str]:
-    """How it ended if not by itself, the faults of the evidence, and the alerts of the run."""
+    """How the run ended if not by itself, the faults of the evidence, and the alerts of the run."""
     if facts.exit is not None and facts.exit.problem:
         yield facts.exit.problem
     yield from facts.problems

@@ -33,7 +33,7 @@ def known_pauses(pauses: Iterable[Pause]) -> list[Pause]:
 def without_pauses(ranks: Sequence[Rank], pauses: Sequence[Pause]) -> tuple[Rank, ...]:
     """Ranks whose intervals do not count the pauses.
 
-    A pause is no part of the time of a step: the paused rank loses it from the phase that it was
+    A pause is not part of the time of a step: the paused rank loses it from the phase that it was
     in, the others from their wait in sums.
     """
     changed = {rank.rank: [*rank.repeated, *rank.intervals] for rank in ranks}
@@ -62,7 +62,7 @@ def without_pauses(ranks: Sequence[Rank], pauses: Sequence[Pause]) -> tuple[Rank
 def validations_without(
     validations: Sequence[RecordedValidation], pauses: Sequence[Pause], lives: Sequence[Segment]
 ) -> tuple[RecordedValidation, ...]:
-    """Validations that do not count the pauses: all ranks share them, so each waits for all.
+    """Validations without the pauses of all ranks: each rank waits for all others in a validation.
 
     The time is taken from the loss or the decoding, whichever is longer. lives: those of the rank
     that wrote the validations.
@@ -105,7 +105,7 @@ def _interval_of(pause: Pause, rank: Rank, intervals: Sequence[Interval]) -> int
 
 
 def _less(interval: Interval, phase: str, seconds_s: float) -> Interval:
-    """The interval with so many seconds less of one phase, or of its longest if that is too
+    """The interval with this many seconds less of one phase, or of its longest if that is too
     short."""
     had = {name: getattr(interval, name) for name in PHASE_FIELDS}
     known = {name: had_s for name, had_s in had.items() if had_s is not None}

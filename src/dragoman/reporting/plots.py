@@ -63,7 +63,7 @@ def losses(facts: Facts) -> list[Plot]:
 
 
 def trained(facts: Facts) -> list[Plot]:
-    """Losses, then BLEU with its interval."""
+    """A plot of the losses, then one of BLEU with its interval."""
     scored = [one for one in facts.validations if one.bleu is not None]
     band = [
         (one.bleu_low, one.bleu_high)

@@ -190,7 +190,7 @@ class RankFile:
         found = [self.unreadable] if self.unreadable else []
         if self.damaged:
             lines = ", ".join(map(str, self.damaged[:5]))
-            found.append(f"{name}: {len(self.damaged)} damaged lines passed over (line {lines})")
+            found.append(f"{name}: {len(self.damaged)} damaged lines were skipped (line {lines})")
         if self.incomplete:
             found.append(f"{name}: {self.incomplete} events lack values that their kind needs")
         if self.overfull:

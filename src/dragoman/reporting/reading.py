@@ -86,7 +86,7 @@ def read_facts(
         )
     if not paths and not (directory / "recipe.toml").is_file():
         raise CheckpointError(
-            "is no run: it holds neither a recipe.toml nor events",
+            "is not a run: it holds neither a recipe.toml nor events",
             place=directory,
             remedy="name a directory that dragoman run or dragoman train made",
         )
@@ -103,7 +103,7 @@ def combine(
     price: HourlyPrice | None,
     now: float,
 ) -> Facts:
-    """The facts of a run whose files were read, by rank, up to the moment `now`."""
+    """The facts of a run up to the moment `now`, from its files, which were read by rank."""
     problems = [problem for file in files for problem in file.problems()]
     problems += records.problems
     recipe = records.recipe
@@ -192,19 +192,19 @@ def _clocks(file: RankFile, main: RankFile, problems: list[str]) -> list[Segment
         return own
     times, main_times = _times(file, own), _times(main, theirs)
     ahead_s: list[float | None] = []
-    told: dict[str, str] = {}
+    differing: dict[str, str] = {}
     for life, made, place in zip(own, times, _beside(own, theirs), strict=True):
         known = main_times[place]
         ahead = [moment - known[step] for step, moment in made.items() if step in known]
         by_s = statistics.median(ahead) if ahead else 0.0
         ahead_s.append(by_s if ahead else None)
         if abs(by_s) > _CLOCKS_DIFFER_S:
-            told[life.host] = (
+            differing[life.host] = (
                 f"the clock of {life.host} (rank {file.rank}) is "
                 f"{units.DURATION.text(abs(by_s))} {'ahead of' if by_s > 0 else 'behind'} that of "
                 f"{theirs[place].host}; times are corrected"
             )
-    problems += told.values()
+    problems += differing.values()
     of_host = {life.host: by_s for life, by_s in zip(own, ahead_s, strict=True) if by_s is not None}
     return [
         replace(life, clock_ahead_s=of_host.get(life.host, 0.0) if by_s is None else by_s)
@@ -344,11 +344,11 @@ def _whole(path: Path, load: Callable[[Path], T], problems: list[str]) -> T | No
 
 
 def _manifest(path: Path) -> Manifest:
-    """The manifest of a run's text; raises CorpusError if it tells of none."""
+    """The manifest of a run's text; raises CorpusError if it names none."""
     found = Manifest.load(path.parent)
     if "train" not in found.splits or not found.train.stages:
         raise CorpusError(
-            "tells of no training text", place=path, remedy="restore it from where it was copied"
+            "names no training text", place=path, remedy="restore it from where it was copied"
         )
     return found
 

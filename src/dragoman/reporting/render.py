@@ -129,9 +129,9 @@ def _markdown(report: Report) -> Iterator[str]:
     for number, one in enumerate(report.answers, 1):
         yield f"| {number} | {cell(one.question)} | **{one.answer}** | {cell(one.says)} |"
     yield from _ailments(report.ailments)
-    if told := list(doubts(facts)):
+    if found := list(doubts(facts)):
         yield from ("", "## About the evidence", "")
-        yield from (f"- {cell(text)}" for text in told)
+        yield from (f"- {cell(text)}" for text in found)
     for number, one in enumerate(report.answers, 1):
         yield from ("", f"## {number}. {cell(one.question)}", "")
         yield f"**{one.answer}**: {cell(one.says)}"

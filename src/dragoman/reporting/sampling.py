@@ -83,7 +83,7 @@ class Sample(NamedTuple):
 
     @classmethod
     def of(cls, event: Event, ended: float) -> Self | None:
-        """None if the event does not say how long it sampled."""
+        """The sample of an event; None if the event does not say how long it sampled."""
         kind, seen = event.kind, event.payload
         seconds_s = number(seen.get("seconds_s")) or 0.0
         if seconds_s <= 0:

@@ -128,17 +128,22 @@ def _are_its_own(facts: Facts, say: str) -> Judgement:
     crowded = [one for one in facts.machines if (one.others_cpu_share or 0.0) > MOST_OTHERS]
     if crowded:
         shares = (
-            f"{units.SHARE.told(one.others_cpu_share)} of the processors of {one.host}"
+            f"{units.SHARE.optional_text(one.others_cpu_share)} of the processors of {one.host}"
             f"{_since(one.crowded)}"
             for one in crowded
         )
         say += f", but other programs, or other guests of the machine, used {named(shares)}."
-        return "no", say, "See with top what else runs there; steal, in top, is other guests."
+        return (
+            "no",
+            say,
+            "Look with top for other programs there; steal, in top, is the time of other guests.",
+        )
     idle = [one for one in facts.machines if one.cpu_share is not None]
     idle = [one for one in idle if (one.cpu_share or 0.0) < FULL_HOST]
     if idle:
         shares = (
-            f"{units.SHARE.told(one.cpu_share)} of the processors of {one.host}{_since(one.idle)}"
+            f"{units.SHARE.optional_text(one.cpu_share)} of the processors of {one.host}"
+            f"{_since(one.idle)}"
             for one in idle
         )
         say += f", but only {named(shares)} were busy."
@@ -164,7 +169,8 @@ def _since(spell: Spell | None) -> str:
 
 
 def _weak_text(gpu: Gpu) -> str:
-    say = f"{gpu.label} drew {units.SHARE.told(gpu.power_share)} of its power{_since(gpu.weak)}"
+    drew = units.SHARE.optional_text(gpu.power_share)
+    say = f"{gpu.label} drew {drew} of its power{_since(gpu.weak)}"
     counter = gpu.utilisation_share or 0.0
     if counter > BUSY_COMPUTE:
         say += f", while its utilisation counter read {units.SHARE.text(counter)}: it waited"
@@ -258,7 +264,9 @@ def _scaling(facts: Facts) -> Evidence:
 
 
 def _machine_text(machine: MachineUse) -> str:
-    busy, used = (units.SHARE.told(value) for value in (machine.cpu_share, machine.memory_share))
+    busy, used = (
+        units.SHARE.optional_text(value) for value in (machine.cpu_share, machine.memory_share)
+    )
     others = machine.others_cpu_share
     part = "" if others is None else f" ({units.SHARE.text(others)} by others)"
     parts = [f"processors {busy} busy{part}, memory {used} used"]

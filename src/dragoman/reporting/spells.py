@@ -1,4 +1,4 @@
-"""Spells: when something began to be so, and when it ended."""
+"""Spells: when a condition began, and when it ended."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def lasted_unseen(bad: Sequence[bool], seconds_s: Sequence[float]) -> bool:
 
 
 def spells(intervals: Sequence[Interval], bad: Sequence[bool]) -> list[Spell]:
-    """When intervals were bad: each stretch that lasted, or all from the first to the last."""
+    """The spells of bad intervals: each stretch that lasted; if none, first to last."""
     places = [at for at, is_bad in enumerate(bad) if is_bad]
     if not places:
         return []
@@ -90,7 +90,7 @@ def interval_took_s(interval: Interval) -> float:
 
 
 def when(spell: Spell) -> str:
-    """Since when, and until when if it ended."""
+    """A spell in words: since when, and until when if it has ended."""
     at_times = "at times " if spell.share < 1 - 1 / _WITHIN else ""
     since = "from the start"
     if not spell.from_start:
@@ -106,5 +106,5 @@ def moment(step: int | None, time_s: float) -> str:
 
 def clock(moment: float) -> str:
     """A moment of a run, to the second; for a damaged record, the nearest that a clock can show."""
-    told = time.gmtime(min(max(moment, 0.0), _LATEST))
-    return time.strftime("%d %b %H:%M:%S UTC", told)
+    shown = time.gmtime(min(max(moment, 0.0), _LATEST))
+    return time.strftime("%d %b %H:%M:%S UTC", shown)

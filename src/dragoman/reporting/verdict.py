@@ -48,17 +48,17 @@ class Verdict:
 
 
 def evidence(name: str, quantity: Quantity, value: float | None, more: str = "") -> Evidence:
-    """A value in its unit, and what to say behind it; "not measured" if it is None."""
-    return Evidence(name, value, quantity.told(value) + more)
+    """A value in its unit, and the text `more` after it; "not measured" if it is None."""
+    return Evidence(name, value, quantity.optional_text(value) + more)
 
 
 def named(culprits: Iterable[str], *, between: str = "; ") -> str:
-    """All that an answer blames, in their order; of very many, how many more there are."""
+    """All that an answer blames, in order; a long list ends with how many more there are."""
     return first_of(culprits, _MOST_NAMED, between)
 
 
 def at_step(step: int) -> str:
-    """The step of a value, to say behind it."""
+    """The step of a value, as text after it."""
     return f" at step {units.COUNT.text(step)}"
 
 

@@ -105,7 +105,7 @@ def measure_compute(
     """Seconds of a step on the slowest rank without any network, and target tokens of a step.
 
     These are real steps with a learning rate of zero, so that the weights stay as they are.
-    at_most_s: no step is begun after that time, but for one that is timed.
+    at_most_s: no step begins after that time, but at least one is timed.
     """
     timer = PhaseTimer(world.device)
     step = TrainStep(
@@ -150,7 +150,7 @@ def inside(rate: LinkRate, topology: Topology, world: World) -> Inside:
 def resolved(config: DistributedConfig, choice: StrategyChoice) -> DistributedConfig:
     """The section of the recipe with the choice in place of "auto".
 
-    All travels in the numbers that the choice was planned with, whatever the recipe says.
+    Data is sent in the number formats that the plan assumed, whatever the recipe says.
     """
     chosen = choice.prediction
     update: dict[str, object] = {"strategy": chosen.strategy, "wire": "bf16"}

@@ -65,7 +65,7 @@ from dragoman.training.checkpoint import CheckpointStore
 from dragoman.training.pace import BUDGET_FILE, Budget, read_budget
 
 _LEAST_STEPS: Final = 100
-"""Fewer updates make no model that is worth its time."""
+"""Fewer updates do not make a model that is worth its time."""
 _TIMING_SHARE: Final = 0.005
 _LONGEST_TIMING_S: Final = 3.0
 """Share of the budget for timing the steps of one model, and the most seconds for it."""
@@ -78,7 +78,8 @@ PREPARE_PAIRS_PER_S: Final = 15_000
 _STARTS: Final = 2
 """Ranks have a launcher, and each of the two imports PyTorch."""
 _LEAST_START_S: Final = 4.0
-"""A process needs at least so long before its first step, even if its imports are timed as less."""
+"""A process needs at least this long before its first step, even if its imports are timed as
+less."""
 _FETCH_S: Final = 15.0
 """Time to end the work on hosts and to copy the last checkpoint of a small model here."""
 _SHORTEST_S: Final = 10.0
@@ -92,7 +93,7 @@ class TooSmallError(ConfigError):
     def __init__(self, seconds_s: float, *, needed_s: float) -> None:
         self.needed_s = math.ceil(needed_s / 10) * 10
         super().__init__(
-            "too little for a model that is worth anything",
+            "the budget is too small to train a useful model",
             place=f"--budget {units.DURATION.text(seconds_s)}",
             remedy=f"give at least {units.DURATION.text(self.needed_s)}",
         )
@@ -103,8 +104,8 @@ class Place:
     """Where a budget is spent.
 
     ranks: on this machine; None: one for each GPU, or one. hosts: other machines in place of this
-    one. file: how these, or this machine's price, were given. price: of all machines together; None
-    if it is not known.
+    one. file: the argument that named them, or this machine's price. price: of all machines
+    together; None if it is not known.
     """
 
     ranks: int | None = None
@@ -136,10 +137,10 @@ class Place:
 class BudgetPlan:
     """The training that was chosen for a budget.
 
-    recipe: with all that was chosen but the lengths. training_s: for steps and validations. half,
-    twice: the choice for half and for twice the budget. start_s: seconds until a process
-    has begun, which is to import PyTorch. pilots: that may decide, None if there is nothing to
-    decide; piloted: those that were made.
+    recipe: it has all chosen settings but the lengths. training_s: the time for steps and
+    validations. half, twice: the choices for half and for twice the budget. start_s: seconds until
+    a process has started, mostly to import PyTorch. pilots: those that may decide; None if there is
+    nothing to decide. piloted: those that were made.
     """
 
     seconds_s: float
@@ -195,15 +196,15 @@ def run_in_budget(
     fresh: bool = False,
     show: AbstractContextManager[OnProgress | None] | None = None,
     listeners: Sequence[EventListener] = (),
-    tell_plan: Callable[[BudgetPlan], None],
-    tell: Callable[[str], None],
+    show_plan: Callable[[BudgetPlan], None],
+    print_line: Callable[[str], None],
 ) -> RunDirectory:
     """Text -> shards -> checkpoints -> scores -> int8 export for CTranslate2, within `seconds_s`.
 
     The same call resumes an unfinished run, by the same clock; a finished run is left alone.
     began: when the command was given, if that was not now. show, listeners: as in `run`.
-    tell_plan: called with the choice, before the training. tell: called with pilots and with the
-    work on hosts, in words.
+    show_plan: called with the choice, before the training. print_line: prints a line about pilots
+    or about the work on hosts.
     Raises ConfigError if the budget is too small, and all that `run` raises.
     """
     now = time.time() if began is None else began
@@ -236,8 +237,8 @@ def run_in_budget(
                 by_hand=by_hand,
                 gone_s=time.time() - started,
             )
-            plan = _with_pilots(plan, shards, folder=pilots, tell=tell)
-            tell_plan(plan)
+            plan = _with_pilots(plan, shards, folder=pilots, print_line=print_line)
+            show_plan(plan)
             chosen, budget = _fitted(plan, shards, asked, started)
             directory = RunDirectory.create(
                 chosen, prepared=shards, runs=runs, fill=lambda draft: budget.save(draft.path)
@@ -246,7 +247,7 @@ def run_in_budget(
             _start_record(recipe, asked, runs).unlink(missing_ok=True)
             raise
         _start_record(recipe, asked, runs).unlink(missing_ok=True)
-    return _finish(directory, place, listeners=listeners, tell=tell)
+    return _finish(directory, place, listeners=listeners, print_line=print_line)
 
 
 def _finish(
@@ -254,7 +255,7 @@ def _finish(
     place: Place,
     *,
     listeners: Sequence[EventListener],
-    tell: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> RunDirectory:
     """Train, score and export; finished parts are not repeated."""
     budget = read_budget(directory.path)
@@ -267,7 +268,7 @@ def _finish(
     budget = priced
     if time.time() < budget.aim or not _has_checkpoint(directory):
         if place.hosts is not None:
-            steps.train_on(place.hosts, directory, tell=tell, listeners=listeners)
+            steps.train_on(place.hosts, directory, print_line=print_line, listeners=listeners)
         else:
             with _price_told(budget):
                 steps.train(directory, ranks=place.ranks, listeners=listeners)
@@ -280,7 +281,7 @@ def _finish(
 
 
 def _at_price(budget: Budget, place: Place) -> Budget:
-    """The budget of a run that goes on at the price of this place; what it has cost stays."""
+    """The budget of a run that resumes at the price of this place; its earlier cost stays."""
     price = place.price
     if price is None or (price.amount, price.currency) == (budget.price_per_hour, budget.currency):
         return budget
@@ -350,7 +351,7 @@ def _plan(
         place,
         by_hand,
         start_s,
-        # On hosts each would have to start again, and a length that was set is no budget's.
+        # On hosts each would have to start again, and a length that was set needs no choice.
         None
         if place.hosts is not None or "train.max_steps" in by_hand
         else plan_pilots(choice, text, law, training_s=training_s),
@@ -377,8 +378,8 @@ def half_and_twice(
 
 
 def machine_of(place: Place, *, vocab_size: int, budget_s: float) -> TrainingMachine:
-    """What `choose` has to know of a place; the steps of each model are timed for a small share of
-    the budget."""
+    """The facts of a place that `choose` needs; the steps of each model are timed for a small share
+    of the budget."""
     from dragoman.run.speed import these_hosts, this_machine  # imports torch
     from dragoman.run.worker import default_ranks
 
@@ -392,7 +393,7 @@ def machine_of(place: Place, *, vocab_size: int, budget_s: float) -> TrainingMac
 
 
 def _with_pilots(
-    plan: BudgetPlan, shards: Path, *, folder: Path, tell: Callable[[str], None]
+    plan: BudgetPlan, shards: Path, *, folder: Path, print_line: Callable[[str], None]
 ) -> BudgetPlan:
     """The plan after its pilots, if they are worth their time. After a kill they are left out."""
     pilots = plan.pilots
@@ -405,11 +406,11 @@ def _with_pilots(
     curves: list[Curve] = []
 
     def train(one: SizeCandidate, seconds_s: float) -> tuple[float, float]:
-        tell(f"pilot: {one.name}, for {units.DURATION.text(seconds_s)}")
+        print_line(f"pilot: {one.name}, for {units.DURATION.text(seconds_s)}")
         try:
             curve = _pilot(plan, one, seconds_s, shards, folder)
         except DivergenceError as error:
-            tell(f"pilot: {one.name}: {error.problem}")
+            print_line(f"pilot: {one.name}: {error.problem}")
             return one.tokens_per_s * seconds_s, 0.0
         curves.append(curve)
         return curve.end.tokens, curve.end.bleu or 0.0
@@ -446,7 +447,7 @@ def _with_pilots(
 def _pilot(
     plan: BudgetPlan, one: SizeCandidate, seconds_s: float, shards: Path, folder: Path
 ) -> Curve:
-    """The curve of a candidate that was trained for so many seconds, its schedule included."""
+    """The curve of a candidate that was trained for this many seconds, with its whole schedule."""
     manifest = Manifest.load(shards)
     recipe = filled(one.recipe, validation_sizes(manifest, plan.seconds_s), by_hand=plan.by_hand)
     search_s = expected_search_s(recipe, manifest, tokens_per_s=one.tokens_per_s)
@@ -488,8 +489,7 @@ def _check_possible(recipe: Recipe) -> None:
         )
     if not recipe.evaluate.bleu_pairs:
         raise ConfigError(
-            "needs translations, which it times and compares models by, and evaluate.bleu_pairs is "
-            "0",
+            "a budget times translations and compares models by them, and evaluate.bleu_pairs is 0",
             place="--budget",
             remedy="leave out evaluate.bleu_pairs or the budget",
         )

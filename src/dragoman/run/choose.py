@@ -38,17 +38,17 @@ PAIR_BYTES: Final = 150
 _PIECE_BYTES: Final = 4.5
 """Length of a typical piece of text."""
 VOCABULARY: Final = (200, 32_000)
-"""Pieces at least and at most."""
+"""The least and the most pieces."""
 _UNKNOWN_PAIRS: Final = 1_000_000
-"""If the text is not here yet."""
+"""The number of pairs to assume if the text is not here yet."""
 _ALIKE: Final = 0.03
 """A larger model has to be better by this share of the BLEU: it is slower to translate with, and
 speeds that were timed in seconds are not sure."""
 _CPU_BATCH: Final = (2048, 8192)
 _GPU_BATCH: Final = (4096, 65_536)
-"""Cells at least and at most: with 1,280 a million tokens taught less than with 2,048."""
+"""The least and the most cells: with 1,280 a million tokens taught less than with 2,048."""
 _SPEED_ERROR: Final = 1.25
-"""A speed that was timed in seconds may be so many times too high or too low for hours."""
+"""The factor by which a speed that was timed for seconds may be too high or too low for hours."""
 _WORTH_TIMING: Final = 0.8
 """A model that is expected to have less than this share of the best BLEU, by the arithmetic that it
 needs, is not timed."""
@@ -107,10 +107,10 @@ class TrainingMachine:
 class SizeCandidate:
     """One size, with all that follows from it.
 
-    tokens: of the target, that it sees in the time. most_tokens: those of the steps that the recipe
-    sets. is_timed: whether its steps were; else its speed is that of the size before, by the
-    arithmetic of both. fits: into the memory. why_not: why another one is better; "" for the chosen
-    one.
+    tokens: target tokens that it sees in the time. most_tokens: target tokens in the steps that the
+    recipe sets. is_timed: whether its steps were timed; else its speed follows from that of the
+    size before it and the arithmetic of both. fits: whether it fits into the memory. why_not: why
+    another one is better; "" for the chosen one.
     """
 
     name: str
@@ -140,7 +140,7 @@ class Choice:
 
 
 def vocabulary(recipe: Recipe, *, by_hand: frozenset[str]) -> Recipe:
-    """The recipe with a vocabulary that suits the size of its text, as its files tell it."""
+    """The recipe with a vocabulary that suits the size of its text, estimated from its files."""
     pairs = TextFacts.guessed(recipe).pairs
     least, most = VOCABULARY
     pieces = min(max(round(25 * math.sqrt(pairs) / 100) * 100, least), most)
@@ -156,7 +156,7 @@ def choose(
     by_hand: frozenset[str],
     training_s: float,
 ) -> Choice:
-    """The size that is expected to be best after so many seconds of training.
+    """The size that is expected to be best after this many seconds of training.
 
     A larger one is measured as long as it may be better. Raises ConfigError if no size fits into
     the memory.
@@ -194,7 +194,7 @@ def after_pilots(
     piloted: Collection[str],
     time_share: float,
 ) -> Choice:
-    """The choice of pilots, of these names, for the share of the time that they have left."""
+    """The choice after these pilots, for the share of the time that they have left over."""
     found = []
     for one in choice.candidates:
         tokens = time_share * one.tokens
@@ -211,7 +211,7 @@ def after_pilots(
 
 
 def _preferred(found: Sequence[tuple[SizeCandidate, Expected]]) -> tuple[SizeCandidate, Expected]:
-    """The smallest to which no larger one is better by enough."""
+    """The smallest candidate, unless a larger one is better by enough."""
     best = found[0]
     for one in found[1:]:
         if one[1].bleu > (1 + _ALIKE) * best[1].bleu:
@@ -230,7 +230,7 @@ def _judged(
 def at_other_budget(
     choice: Choice, text: TextFacts, law: Law, *, training_s: float
 ) -> tuple[SizeCandidate, Expected]:
-    """The best candidate if so many seconds are there for training, and its BLEU."""
+    """The best candidate for this many seconds of training, and its BLEU."""
     expected = [
         (one, _expected(law, text, one.recipe, min(training_s * one.tokens_per_s, one.most_tokens)))
         for one in choice.candidates
@@ -266,7 +266,7 @@ class _Search:
     training_s: float
 
     def candidate(self, name: str, recipe: Recipe, tokens_per_s: float) -> SizeCandidate:
-        """A model of this size that trains so fast, with all that follows from that."""
+        """The candidate of this size that trains at this speed, with all that follows from both."""
         tokens = in_time = tokens_per_s * self.training_s
         while True:
             recipe = filled(recipe, self.rules(recipe, tokens), by_hand=self.by_hand)

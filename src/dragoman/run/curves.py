@@ -142,7 +142,7 @@ def keep(run: RunDirectory) -> None:
     """Add a finished run to the local table.
 
     A run that began with the weights of another model is not added. A table that cannot be written
-    to, or a run whose records cannot be read, is no error.
+    to, or a run whose records cannot be read, is not an error.
     """
     folder = table()
     if folder is None or (run.path / ORIGIN_FILE).exists():
@@ -155,7 +155,7 @@ def keep(run: RunDirectory) -> None:
 
 
 def known_curves() -> list[Curve]:
-    """The shipped curves and those of the local table; a file that is none is passed over."""
+    """The shipped curves and those of the local table; a file that is not a curve is skipped."""
     shipped = files("dragoman.run").joinpath(_SHIPPED).read_bytes()
     found = TypeAdapter(list[Curve]).validate_json(shipped)
     folder = table()

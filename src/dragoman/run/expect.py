@@ -50,7 +50,7 @@ _BEYOND: Final = 2.0
 _LEAST_LOG: Final = -600.0
 """exp of less is 0, and models are compared by the logarithm of their BLEU."""
 LEAST_ERROR: Final = 0.06
-"""Error of ln BLEU: runs with other seeds, batches or dev pairs differ by so much."""
+"""Error of ln BLEU: runs with other seeds, batches or dev pairs differ by this much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Law:
         return math.pow(weights / _MILLION, -self.alpha), math.pow(seen, -self.beta)
 
     def expect(self, *, text: str, weights: int, tokens: float, epoch_tokens: float) -> Expected:
-        """The BLEU of a model of so many inner weights after so many target tokens of a text."""
+        """The BLEU of a model with these inner weights after these target tokens of a text."""
         own = text in self.levels
         powers = self.powers(weights, tokens, epoch_tokens)
         levels = np.array([*self.levels.values()])

@@ -41,8 +41,8 @@ EXPORT_S: Final = 3.0
 class After:
     """The work after the training.
 
-    seconds_s: of the export, whatever the model.
-    searches: of all translations, in multiples of one validation's.
+    seconds_s: the time of the export, whatever the model.
+    searches: the time of all translations, in multiples of those of one validation.
     """
 
     seconds_s: float
@@ -90,7 +90,7 @@ def lengths(
 ) -> dict[str, Any]:
     """Values for the keys of a recipe that say when things happen, by their names.
 
-    left_s: for training with all its validations. most_steps: if the recipe sets them.
+    left_s: for training with all its validations. most_steps: the recipe's limit; None: none.
     """
     needed_s = left_s
     if most_steps is not None:

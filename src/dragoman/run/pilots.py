@@ -6,10 +6,10 @@ difference between two models, and a pilot measures it, with the error of a run.
 BLEU that the rest of the budget loses, by the same law.
 
 Successive halving (Jamieson and Talwalkar 2016): of three, the worst is dropped, and the others are
-trained for twice the time. Judged is not the BLEU of a pilot, which favours small models, but how
-far it is from what the law expects of so short a training: models that do better than expected will
-do so at full length, too, as far as that is no chance. That is a page of our own: the pruners of
-Optuna and others compare scores of the same length, as they know no law.
+trained for twice the time. A pilot is not judged by its BLEU, which favours small models, but by
+how far that is from what the law expects of so short a training: a model that does better than
+expected will do so at full length, too, as far as that is not chance. This module is our own,
+because the pruners of Optuna and others compare scores of the same length, without such a law.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ def decide(
 ) -> tuple[SizeCandidate, list[Piloted]]:
     """Train the pilots, and drop the worst after each round; returns the last, and all of them.
 
-    train: a candidate for so many seconds; gives target tokens and the BLEU on the dev text.
+    train: trains a candidate for this many seconds; gives target tokens and the BLEU on the dev
+        text.
     """
     left, seconds_s = list(pilots.candidates), pilots.first_s
     made: list[Piloted] = []
@@ -120,7 +121,7 @@ def decide(
         def score(
             one: SizeCandidate, first: SizeCandidate = first, of: dict[str, float] = surplus
         ) -> float:
-            """ln BLEU at full length, with the part of the surplus that is no chance."""
+            """ln BLEU at full length, with the part of the surplus that is not chance."""
             doubt = _doubt(first, one, text, law) ** 2
             known = doubt / (doubt + 2 * LEAST_ERROR**2)
             return math.log(one.expected.bleu) + known * (of[one.name] - of[first.name])

@@ -58,6 +58,6 @@ def preparing(
 
 
 def pairs_done(pairs: int, total: int | None) -> str:
-    """In words; "" if there are none yet."""
+    """The number of finished pairs in words; "" if there are none yet."""
     of_all = "" if total is None else f" of {units.COUNT.text(total)}"
     return f"{units.COUNT.text(pairs)}{of_all} pairs" if pairs else ""

@@ -99,7 +99,7 @@ def prepare(
 def default_place(recipe: Recipe) -> Path:
     """The default directory of shards: `prepared/<name>-<digest of the corpus>`.
 
-    Other weights and names of the entries of text have the same.
+    It does not depend on the weights and names of the entries of text.
     """
     return Path("prepared") / f"{recipe.name}-{digest(recipe.corpus.of_text)[:8]}"
 
@@ -145,7 +145,7 @@ def train(
 def train_share(
     directory: RunDirectory, share: Share, *, ranks: int, listeners: Sequence[EventListener] = ()
 ) -> None:
-    """This machine's share of it, if a scheduler started the others too; they share the run."""
+    """Train this machine's share of a run whose other machines a scheduler has started."""
     work = ["dragoman.run.worker", "train", str(directory.path)]
     with (
         nullcontext() if share.number else training_session(directory.path),
@@ -158,12 +158,12 @@ def train_on(
     hosts: Hosts,
     directory: RunDirectory,
     *,
-    tell: Callable[[str], None],
+    print_line: Callable[[str], None],
     listeners: Sequence[EventListener] = (),
 ) -> None:
-    """The same on several hosts; their files come back into the run's directory.
+    """Train on several hosts; their files come back into the run's directory.
 
-    tell: called with each part of the work, in words for people.
+    print_line: called with each part of the work, in words for people.
     listeners: called with each event of rank 0, and with the alerts of the other ranks.
     """
     from dragoman.cluster.training import train_on_hosts
@@ -174,7 +174,7 @@ def train_on(
         with disk_errors_named(directory.tensorboard):
             listeners = [*listeners, TensorBoardSink(directory.tensorboard)]
         try:
-            train_on_hosts(directory, hosts, listeners=listeners, tell=tell)
+            train_on_hosts(directory, hosts, listeners=listeners, print_line=print_line)
         finally:
             for listener in listeners:
                 listener.close()

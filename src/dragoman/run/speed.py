@@ -49,7 +49,7 @@ class Speed:
 def measure_training(recipe: Recipe, prepared: Path, *, ranks: int, at_most_s: float) -> Speed:
     """Train an untrained model of this recipe on its text, for some steps that change nothing.
 
-    ranks: that will train. at_most_s: after this time no further step is begun.
+    ranks: that will train. at_most_s: no step begins after that time.
     """
     keep_freed_memory()  # as a training does
     manifest = Manifest.load(prepared)
@@ -91,7 +91,7 @@ def last_copy_s(recipe: Recipe, *, file: str) -> float:
 
 
 def this_machine(*, ranks: int, vocab_size: int, at_most_s: float) -> TrainingMachine:
-    """What `choose` has to know of this machine; each model is timed when it asks for it.
+    """The facts of this machine that `choose` needs, which times a model only when `choose` asks.
 
     at_most_s: for the steps of one model.
     """

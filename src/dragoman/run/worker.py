@@ -90,7 +90,7 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
         reason, step = _Rank(run, recipe, prepared, manifest, world, events).train(budget)
     if reason == "signal":
         raise InterruptedRunError(
-            f"stopped by a signal at step {step}; everything is saved",
+            f"a signal stopped the run at step {step}; everything is saved",
             place=run.path,
             remedy="go on with the same command; the clock of its budget runs on"
             if budget is not None
@@ -132,7 +132,7 @@ def main() -> int:
     """The work of a worker process; a failure is one line, for a person and for the launcher.
 
     An unexpected error is a traceback in the launch log, which the launcher's line names:
-    it may be no more than what another rank's death looks like from here.
+    it may be no more than an effect of another rank's death.
     """
     try:
         introduce_worker()
@@ -220,12 +220,12 @@ class _Rank:
                 length = state.max_steps or recipe.train.max_steps
                 whole = max(every, length // every * every)  # it ends with an update
                 state = state.model_copy(update={"max_steps": whole})
-            self.tell_start(model, state)
+            self.record_start(model, state)
             if not state.step or has_moved:
-                self.tell_device(step=state.step)
+                self.record_device(step=state.step)
             link_bytes_per_s = state.link_bytes_per_s or chosen.link_bytes_per_s
             if link_bytes_per_s is None or has_moved:
-                link_bytes_per_s = self.tell_link(step=state.step)
+                link_bytes_per_s = self.record_link(step=state.step)
             state = state.model_copy(
                 update={
                     "planned_step_s": chosen.planned_step_s,
@@ -238,7 +238,7 @@ class _Rank:
                 self.sampling(updates),
             ):
                 if world.is_main:
-                    self.tell_text(updates, step=state.step)
+                    self.record_text(updates, step=state.step)
                 result = fit(
                     step,
                     merged(updates, every, max_steps=None if budget else recipe.train.max_steps),
@@ -257,7 +257,7 @@ class _Rank:
         return result.reason, result.state.step
 
     def model(self, store: CheckpointStore) -> Transformer:
-        """Untrained, or with the weights of the model that the run starts from."""
+        """The model: untrained, or with the weights of the model that the run starts from."""
         model = new_model(self.recipe, self.manifest)
         first = store.intact(0)
         if first is not None:
@@ -269,7 +269,7 @@ class _Rank:
         return model
 
     def warn(self, error: CheckpointError) -> None:
-        """Tell that a checkpoint is damaged."""
+        """Report that a checkpoint is damaged."""
         alert = Alert(severity="warning", cause=str(error), remedy="the one before is used")
         self.events.write(alert)
 
@@ -338,8 +338,8 @@ class _Rank:
             pids=pids,
         )
 
-    def tell_start(self, model: Transformer, state: TrainState) -> None:
-        """Say what begins, and in which environment."""
+    def record_start(self, model: Transformer, state: TrainState) -> None:
+        """Record the start of the training and its environment."""
         environment = read_environment()
         self.events.write(environment)
         if self.world.is_main:
@@ -360,8 +360,8 @@ class _Rank:
         )
         self.events.write(started, step=state.step)
 
-    def tell_device(self, *, step: int) -> None:
-        """All ranks at once, since those of one host share the machine that is measured."""
+    def record_device(self, *, step: int) -> None:
+        """Record the speed of the device; all ranks measure at once, as some may share it."""
         precision = self.recipe.train.precision
         measured = measure_device(self.world.device, precision)
         self.events.write(measured, step=step)
@@ -369,9 +369,9 @@ class _Rank:
         if slow and self.world.is_main:
             self.events.write(slow, step=step)
 
-    def tell_link(self, *, step: int) -> float | None:
-        """Measure for a second or two the rates of the links between hosts: for the report, and to
-        notice later that they carry less."""
+    def record_link(self, *, step: int) -> float | None:
+        """Measure for a second or two the rates of the links between hosts, and record them: for
+        the report, and to notice later that the links carry less."""
         if self.world.world_size == 1:
             return None
         topology = find_topology(self.world)
@@ -389,9 +389,9 @@ class _Rank:
             self.events.write(link, step=step)
         return rate.bytes_per_s
 
-    def tell_text(self, updates: BatchStream, *, step: int) -> None:
-        """Before the first step, how much each stage draws from each entry of text, if that is not
-        simply all of it; and pairs that are too long."""
+    def record_text(self, updates: BatchStream, *, step: int) -> None:
+        """Record before the first step how much each stage draws from each entry of text, if that
+        is not simply all of it; and warn of pairs that are too long."""
         corpus = self.recipe.corpus
         several = len(corpus.train_directions) > 1
         stages = _stages(self.recipe, TokenShards(self.prepared / "train")) if not step else ()

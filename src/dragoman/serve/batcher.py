@@ -122,7 +122,7 @@ class Batcher:
         return self._running > 0
 
     def admit(self, pieces: int = 1) -> None:
-        """Raises OverloadedError if so many more pieces would wait too long.
+        """Raises OverloadedError if this many more pieces would wait too long.
 
         Called with 1 before a text is cut into pieces, so that a refusal costs next to nothing.
         """
@@ -241,7 +241,7 @@ def _window(
     """The start and end of a batch in these ascending lengths: around the oldest row, the nearest
     first.
 
-    fits: whether so many rows, of which the longest has this length, make a batch.
+    fits: whether this many rows, the longest of this length, make a batch.
     """
     start, end = oldest, oldest + 1
     while True:

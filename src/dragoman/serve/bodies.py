@@ -57,7 +57,7 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 def check_size(texts: Sequence[str]) -> None:
-    """Raises the answer 413 if one request may not bring so much."""
+    """Raises the answer 413 if the size is more than one request may bring."""
     if sum(map(len, texts)) > MOST_CHARACTERS:
         raise HTTPException(413, f"more than {MOST_CHARACTERS} characters; send it in parts")
 
@@ -127,7 +127,7 @@ async def fields_of(body: bytes, content_type: str) -> dict[str, Any]:
     if _is_json(content_type):
         fields = await in_thread_if_long(len(body), from_json, body)
         if not isinstance(fields, dict) or len(fields) > MOST_FIELDS:
-            raise ValueError(f"not an object of at most {MOST_FIELDS} fields")
+            raise ValueError(f"is not an object of at most {MOST_FIELDS} fields")
         return fields
     if kind == "multipart/form-data":
         return await in_thread_if_long(len(body), _multipart_fields, body, content_type)
@@ -145,7 +145,7 @@ def by_name(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Raises RepeatedFieldError if two have one name: another program may take the other one."""
     found = dict(fields)
     if len(found) < len(fields):
-        raise RepeatedFieldError("a field is there more than once; send each field once")
+        raise RepeatedFieldError("a field is given more than once; send each field once")
     return found
 
 

@@ -18,7 +18,7 @@ Wanted = TypeVar("Wanted", bound=BaseModel)
 
 
 class LibreDetectRequest(BaseModel):
-    """The fields of LibreTranslate's /detect; others are passed over, as it does itself."""
+    """The fields of LibreTranslate's /detect; others are ignored, as it does itself."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -63,8 +63,8 @@ def add_libretranslate(app: FastAPI, models: Models, limits: Limits) -> None:
         if wanted.alternatives:
             answer["alternatives"] = others[0] if single else others
         if language is not None:
-            told = language.model_dump()
-            answer["detectedLanguage"] = told if single else [told] * len(texts)
+            identified = language.model_dump()
+            answer["detectedLanguage"] = identified if single else [identified] * len(texts)
         return answer
 
     @app.get("/libretranslate/languages", include_in_schema=False)

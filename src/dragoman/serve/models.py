@@ -102,7 +102,7 @@ class ServedModel:
         return LanguagePair(source=what.source, target=what.target, via=None, models=[what.name])
 
     def after(self, texts: Iterable[str], text_format: TextFormat) -> ServedModel:
-        """The same with the language's code with which the first of these texts begins."""
+        """This model with the language's code at the start of the first of these texts."""
         return replace(self, translator=self.translator.after(texts, text_format))
 
     async def translate(
@@ -147,7 +147,7 @@ class Pivot:
         )
 
     def after(self, texts: Iterable[str], text_format: TextFormat) -> Pivot:
-        """As `ServedModel.after`; the code is of the first one."""
+        """As `ServedModel.after`; the code is for the first model."""
         return replace(self, first=self.first.after(texts, text_format))
 
     async def translate(
@@ -186,7 +186,9 @@ class Models:
                 problem = f"two models translate {pair[0]} to {pair[1]}"
                 raise _refusal(model, problem, "serve one of them")
             if "auto" in pair:
-                raise _refusal(model, 'a language is called "auto", as those to be detected')
+                raise _refusal(
+                    model, 'a language is called "auto", which stands for one to be detected'
+                )
             self.by_pair[pair] = model
             out_of.setdefault(pair[0], []).append(model)
         if sum(len(model.description.card) for model in models) > _LONGEST_CARDS:
@@ -203,7 +205,7 @@ class Models:
     def fitting(self, source: str | None, target: str | None) -> list[ServedModel | Pivot]:
         """All that translate a pair of languages, of which either may be None for any.
 
-        Models go before two in a row, which are not among them if there is a model.
+        If single models do, they are all; two models in a row count only if no single one does.
         """
         kinds: tuple[Mapping[tuple[str, str], ServedModel | Pivot], ...] = (
             self.by_pair,

@@ -1,7 +1,7 @@
 """Lines on the nodes of a Ray cluster, in units of work; the results come in order.
 
-Ray places the units, repeats those of nodes that were lost, and uses nodes that join. Here is what
-it cannot know: which lines make a unit, how many units to send ahead, and in which order their
+Ray places the units, repeats those of nodes that were lost, and uses nodes that join. This module
+decides the rest: which lines make a unit, how many units to send ahead, and in which order their
 results are written. A unit is what is searched or scored together without Ray, so that the result
 and the places where an interrupted file resumes are the same.
 """
@@ -45,13 +45,13 @@ AHEAD: Final = 2
 HELD: Final = 16
 """Units for each that can be worked on, from the first that is not done: their results are held."""
 ATTEMPTS: Final = 6
-"""A unit that has ended so many processes or nodes is given up."""
+"""A unit that has ended this many processes or nodes is given up."""
 ANSWER_S: Final = 10.0
 """An address must answer in this time."""
 _JOIN_S: Final = 30.0
 _LOOK_S: Final = 1.0
 _EMPTY_S: Final = 600.0
-"""So long the work waits for a node if none is left."""
+"""How long the work waits for a node if none is left."""
 _KEEPALIVE: Final = {
     "RAY_grpc_client_keepalive_time_ms": "65000",
     "RAY_grpc_client_keepalive_timeout_ms": "20000",
@@ -74,7 +74,7 @@ def on_nodes(job: Job, files: Mapping[str, Path], cut: Cut, counts: Counter[str]
     """A function for `transform_file` that lets the nodes of the joined cluster do the work.
 
     files: of the models, by the names that they have on the nodes.
-    counts: are raised by those of each unit.
+    counts: the counts of each unit are added to them.
     Raises MachineError if no node has enough cores.
     """
     import ray
@@ -215,7 +215,7 @@ def join_ray(address: str) -> Iterator[None]:
     match = _ADDRESS.fullmatch(address)
     if address != "auto" and match is None:
         raise ConfigError(
-            "is no address of a Ray cluster",
+            "is not the address of a Ray cluster",
             place=f"--ray {address}",
             remedy="give HOST:PORT of its head, such as 10.0.0.1:6379, or auto",
         )
@@ -237,7 +237,7 @@ def join_ray(address: str) -> Iterator[None]:
     if in_main_thread:  # Ray has put its own there
         signal.signal(signal.SIGTERM, before)
     try:
-        with redirect_stdout(sys.stderr):  # Ray's words about lost nodes are no result
+        with redirect_stdout(sys.stderr):  # Ray's words about lost nodes are not a result
             yield
     finally:
         ray.shutdown()

@@ -95,7 +95,7 @@ class ScoringJob(Job):
     """`score`.
 
     models: the folder of each model, and that of its checkpoint in it; "" for an export.
-    place: what the pairs are called in errors. tokens: before what each model translates.
+    place: the name of the pairs in errors. tokens: the token before the texts of each model.
     """
 
     command: Literal["score"] = "score"
@@ -210,7 +210,7 @@ def _open(key: str, job: Job, files: Mapping[str, Any]) -> None:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Those of dragoman and of packages on this machine, by name."""
+    """The versions of dragoman and of packages on this machine, by name."""
     return {package: _installed(package) for package in ("dragoman", *packages)}
 
 

@@ -56,7 +56,7 @@ def _problem(name: str, found: list[ErrorDetails], known: str) -> str:
     one = max(found, key=lambda one: (_position(one) is not None, one["type"] not in _TYPE_ERRORS))
     place = name if _position(one) is None else f"{name}[{_position(one)}]"
     if one["type"] == "extra_forbidden":
-        return f"{place} is no field of this request; leave it out: the fields are {known}"
+        return f"{place} is not a field of this request; leave it out: the fields are {known}"
     if len(found) > 1 and place == name and one["type"] in _TYPE_ERRORS:
         return f"{place} must be text or a list of texts; put each text in quotes"
     if one["type"].startswith("int_"):

@@ -106,7 +106,7 @@ def _open(stack: ExitStack, path: Path, options: Namespace) -> tuple[Bundle, Tex
     if not is_bundle(path):
         export = path / "export" / default_name("ctranslate2", "float32")
         raise CheckpointError(
-            "is no bundle",
+            "is not a bundle",
             place=path,
             remedy=f"make one of a run with dragoman export {shlex.quote(str(path))} "
             "--to ctranslate2, "

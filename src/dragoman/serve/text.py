@@ -42,7 +42,7 @@ class TextPart:
         """The text to translate."""
         if not self.escaped:
             return self.text
-        # Python refuses numbers of thousands of digits; with eight it is no character already.
+        # Python refuses numbers of thousands of digits; with eight it is no longer a character.
         return html.unescape(_NUMBER.sub(r"&#\1", self.text))
 
     def written(self, translation: str) -> str:

@@ -90,7 +90,8 @@ def _pipe(opened: Opened, options: Namespace) -> None:
 
 
 def _shown(text: str) -> str:
-    """The text as it is; on a terminal nothing in it, or in a stranger's vocabulary, can steer."""
+    """The text as it is; on a terminal nothing in it, or in a stranger's vocabulary, can control
+    the terminal."""
     return printable(text) if sys.stdout.isatty() else text
 
 

@@ -171,13 +171,13 @@ class TextTranslator:
     code: str = ""
 
     def after(self, texts: Iterable[str], text_format: TextFormat) -> TextTranslator:
-        """The same with the language's code with which the first of these texts begins."""
+        """This translator with the language's code at the start of the first of these texts."""
         parts = (part for text in texts for part in cut(text, text_format) if part.translated)
         first = next(parts, TextPart("", translated=True)).source().replace("\n", " ")
         return replace(self, code=self._code(normalize(first, lowercase=self.lowercase)))
 
     def encode(self, texts: Iterable[str], text_format: TextFormat) -> EncodedTexts:
-        """Cut texts into rows; nothing is lost. A language's code is of all text after it."""
+        """Cut texts into rows; nothing is lost. A language's code applies to all text after it."""
         rows: list[list[int]] = []
         parts_of_texts = []
         for text in texts:
@@ -228,7 +228,7 @@ class TextTranslator:
         num_hypotheses: int = 1,
         scored: bool = True,
     ) -> Iterator[list[list[Translation]]]:
-        """The same for any number of texts, of which a bounded number is held at a time.
+        """As `translate` for any number of texts, of which a bounded number is in memory at a time.
 
         Yields the translations of as many texts as were searched together. The groups depend on the
         texts and the cores; in another group a score may differ in its last digits. scored: False

@@ -50,18 +50,18 @@ def time_left(progress: Progress) -> str:
 def learning(interval: Values) -> list[tuple[str, str]]:
     """How well an interval went, as (name, value)."""
     return [
-        ("loss", units.LOSS.told(interval.get("train_loss"))),
-        ("learning rate", units.LEARNING_RATE.told(interval.get("learning_rate"))),
-        ("gradient norm", units.NORM.told(interval.get("gradient_norm"))),
+        ("loss", units.LOSS.optional_text(interval.get("train_loss"))),
+        ("learning rate", units.LEARNING_RATE.optional_text(interval.get("learning_rate"))),
+        ("gradient norm", units.NORM.optional_text(interval.get("gradient_norm"))),
     ]
 
 
 def speed(progress: Progress) -> list[tuple[str, str]]:
     """The speed of an interval, as (name, value)."""
     return [
-        ("source + target", units.TOKEN_RATE.told(progress.tokens_per_s)),
-        ("padding", units.SHARE.told(progress.interval.get("padding_share"))),
-        ("data wait", units.SHARE.told(progress.data_wait_share)),
+        ("source + target", units.TOKEN_RATE.optional_text(progress.tokens_per_s)),
+        ("padding", units.SHARE.optional_text(progress.interval.get("padding_share"))),
+        ("data wait", units.SHARE.optional_text(progress.data_wait_share)),
     ]
 
 
@@ -138,9 +138,9 @@ def _validated(event: Event, progress: Progress, width: int) -> Text:
     seen, step = event.payload, event.step or 0
     last = units.COUNT.text(progress.max_steps or step)
     line = Text(f"step {units.COUNT.text(step):>{len(last)}}   ")
-    _measured(line, "dev loss", units.LOSS.told(seen["dev_loss"]))
+    _measured(line, "dev loss", units.LOSS.optional_text(seen["dev_loss"]))
     if width >= 100:
-        _measured(line, "perplexity", units.SCORE.told(seen["dev_perplexity"]))
+        _measured(line, "perplexity", units.SCORE.optional_text(seen["dev_perplexity"]))
     _scored(line, seen, "bleu")
     if seen["chrf"] is not None:
         _measured(line, "chrF", units.SCORE.text(seen["chrf"]))
@@ -216,7 +216,7 @@ def _run_finished(seen: Values, progress: Progress) -> Text:
         ("dev loss", "best_dev_loss", units.LOSS),
         ("BLEU", "best_bleu", units.SCORE),
     ):
-        if seen[key]:  # a BLEU of 0 is no best
+        if seen[key]:  # a BLEU of 0 is never the best
             at = units.COUNT.text(seen[f"{key}_step"])
             line.append(f"; best {name} {quantity.text(seen[key])} at step {at}")
     return line

@@ -36,7 +36,7 @@ POWER_CAP: Final = "power_cap"
 _LARGEST: Final = 1e11
 """Larger than any clock's seconds and any run's steps."""
 LONGEST_LINE_BYTES: Final = 4 << 20
-"""A longer line is not ours."""
+"""dragoman writes no longer line."""
 _LARGEST_READ: Final = 1e21
 """Larger than any count of bytes, tokens or FLOP/s; a larger value counts as not measured."""
 KINDS: dict[str, type[Payload]] = {}
@@ -379,7 +379,7 @@ class StrategyChosen(Payload, kind="strategy_chosen"):
     label: the strategy with its numbers. compute_s: of a step without network, on the slowest
     rank. link_bytes_per_s, link_latency_s: of the sums that training makes, through each host's
     interface, each way.
-    planned_wire_bytes: of a step, the same.
+    planned_wire_bytes: bytes of a step through each host's interface, each way, by the plan.
     """
 
     strategy: str
@@ -394,7 +394,7 @@ class StrategyChosen(Payload, kind="strategy_chosen"):
 
 
 class LengthFitted(Payload, kind="length_fitted"):
-    """A run with a budget has another length from here on, as steps took other time than thought.
+    """A run with a budget has another length from here on, as steps took another time than planned.
 
     step_s, validation_s: their time now. left_s: for training, before the last scores and the
     export.
@@ -424,10 +424,10 @@ class MixturePlanned(Payload, kind="mixture_planned"):
 class HostSampled(Payload, kind="host_sampled"):
     """Processor, memory and disk of a host, and the batches that its loader holds ready.
 
-    cpu_share: of the processors that the ranks may use, in a container with a limit of that.
-    others_cpu_share: what of that the ranks of the run did not use: other programs, and other
-    guests of the same machine. queued_batches: those that the loader
-    holds ready. process_memory_bytes: of the rank that samples.
+    cpu_share: the busy part of the processors that the ranks may use, or of a container's limit.
+    others_cpu_share: the part that other programs and other guests of the machine kept busy.
+    queued_batches: those that the loader holds ready.
+    process_memory_bytes: of the rank that samples.
     Other memory is that of the whole host, or of the container if it has a limit. The disk is the
     one that holds the run.
     sampling_s: processor time that all sampling took.
@@ -503,7 +503,7 @@ class LinkMeasured(Payload, kind="link_measured"):
 class LinkChanged(Payload, kind="link_changed"):
     """The network between hosts changed its rate; measured because steps became slower or faster.
 
-    interface: of the collectives.
+    interface: the one that the collectives use.
     where: the slow directions, in words.
     since_step, since: the first step that was slower or faster, and when it began, UTC seconds
         since 1970.
@@ -639,7 +639,7 @@ class EventWriter:
         )
 
     def close(self) -> None:
-        """Close every listener, which may still have something to tell, and the file."""
+        """Close every listener, which may still write events, and then the file."""
         try:
             for listener in self._listeners:
                 listener.close()
@@ -689,7 +689,7 @@ def read_events(
                     on_damaged(number)
     except OSError as error:
         why = f"cannot be read: {error.strerror}"
-        raise MachineError(why, place=path, remedy="look at who may read it") from error
+        raise MachineError(why, place=path, remedy="check the permissions of the file") from error
 
 
 def _bounded_lines(file: BinaryIO) -> Iterator[bytes | None]:

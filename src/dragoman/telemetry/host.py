@@ -151,7 +151,7 @@ class HourlyPrice:
     currency: str
 
     def text(self, seconds_s: float) -> str:
-        """The price of so many seconds, in words."""
+        """The price of this many seconds, in words."""
         return units.money(self.amount * seconds_s / 3600, currency=self.currency)
 
 

@@ -111,7 +111,7 @@ def stop_session(run: Path, *, wait_s: float) -> Session:
         )
     if session.machine != socket.gethostname():
         raise MachineError(
-            f"it is trained by process {session.pid} on {session.machine}",
+            f"process {session.pid} on {session.machine} trains it",
             place=run,
             remedy="stop it there",
         )

@@ -1,4 +1,4 @@
-"""Events for TensorBoard and tools of others: Prometheus, MLflow, Weights & Biases.
+"""Events for TensorBoard and other tools: Prometheus, MLflow, Weights & Biases.
 
 Each tool uses its own client library and is off unless the recipe's `sinks` section names it.
 One that fails never stops a run.
@@ -268,16 +268,16 @@ class Apart(EventListener):
             self._waiting.put(event)
         elif not self._told:
             self._told = True
-            self._tell("is not as fast as the run: events for it are dropped", event.step)
+            self._warn("is not as fast as the run: events for it are dropped", event.step)
 
     def close(self) -> None:
         """Wait a few seconds for the last events and the sink's own end."""
         self._waiting.put(None)
         self._thread.join(_LAST_S)
         if self._thread.is_alive():
-            self._tell("has not taken all events at the end of the run")
+            self._warn("has not taken all events at the end of the run")
 
-    def _tell(self, what: str, step: int | None = None) -> None:
+    def _warn(self, what: str, step: int | None = None) -> None:
         alert = Alert(
             severity="warning",
             cause=f"sinks.{self._name} {what}",
@@ -286,7 +286,7 @@ class Apart(EventListener):
         self._events.write(alert, step=step)
 
     def _run(self, sink: EventListener) -> None:
-        # The record may be full, or closed by now: there is nowhere left to tell of the sink.
+        # The record may be full, or closed by now: there is nowhere left to report the sink.
         with suppress(MachineError, ValueError):
             while (event := self._waiting.get()) is not None:
                 sink(event)

@@ -14,13 +14,13 @@ A run may diverge before it has a first median. Then its first loss replaces it,
 single batch; and the dev loss, which has no such noise, must confirm it: both half as far above
 their earlier values. If only the dev loss rises, that is overfitting or another kind of text.
 
-Raising a learning rate again lifts the loss of a trained model for a while: the demo's own peak
-rate, 30 times a usual one of fine-tuning, by a twentieth of the way back, and targets of other
-sources by a sixth (benchmarks/divergence.py). Marian (`--throw-on-divergence 1000 10 5`,
-marian-dev, src/training/scheduler.h) compares a fast moving average of 10 updates with a slow one
-of 1000 by five standard deviations of the losses, and only after 1000 updates. A fine-tuning may be
-shorter than that, and in a mean one wild batch counts for ten, so we use medians. The lowest median
-replaces the slow average, which follows a loss that rises slowly.
+Raising a learning rate again lifts the loss of a trained model for a while. The demo's own peak
+rate, 30 times a usual one of fine-tuning, lifts it by a twentieth of the way back, and targets of
+other sources lift it by a sixth (benchmarks/divergence.py). Marian (`--throw-on-divergence 1000 10
+5`, marian-dev, src/training/scheduler.h) compares a fast moving average of 10 updates with a slow
+one of 1000 by five standard deviations of the losses, and only after 1000 updates. A fine-tuning
+may be shorter than that, and in a mean one wild batch counts for ten, so we use medians. The
+lowest median replaces the slow average, which follows a loss that rises slowly.
 
 A stage of training may have other text, whose loss is another one from its first update on. So each
 stage has a trend of its own.

@@ -166,7 +166,7 @@ def verify(directory: Path, names: Iterable[str] | None = None) -> None:
 
 def _damaged(path: Path, problem: str) -> CheckpointError:
     return CheckpointError(
-        problem, place=path, remedy="use another checkpoint, this one is damaged"
+        problem, place=path, remedy="use another checkpoint; this one is damaged"
     )
 
 
@@ -179,7 +179,7 @@ def read_digests(directory: Path) -> dict[str, dict[str, Any]]:
             return digests
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         pass
-    raise _damaged(path, "missing or torn")
+    raise _damaged(path, "is missing or torn")
 
 
 def _is_name(name: str) -> bool:
@@ -189,7 +189,7 @@ def _is_name(name: str) -> bool:
 
 
 def _is_size(size: object) -> bool:
-    """Whether a file can have so many bytes."""
+    """Whether a file can have this many bytes."""
     return type(size) is int and 0 <= size < 2**63
 
 

@@ -403,7 +403,9 @@ def explained(found: Slowness, cause: str, remedy: str) -> Alert:
 def recovered(found: Slowness) -> Alert:
     """The alert that steps are as fast again."""
     since = f"since step {units.COUNT.text(found.since_step)}, {units.time_of_day(found.since)}"
-    return Alert(severity="info", cause=f"{found.steps}, {since}", remedy="nothing is to be done")
+    return Alert(
+        severity="info", cause=f"{found.steps}, {since}", remedy="nothing needs to be done"
+    )
 
 
 def why(windows: Sequence[Window], *, from_start: bool = False) -> tuple[str, str]:
@@ -466,7 +468,7 @@ class Examination:
         found = next((one for one in self._world.gather_json(own) if one is not None), None)
         if found is None:
             # The votes of the exchange before are counted: if two ranks have asked one after the
-            # other, all has been told already.
+            # other, the first alert already answers both.
             return []
         guard.found = None
         slowness = Slowness(**found)

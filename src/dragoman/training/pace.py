@@ -31,7 +31,7 @@ _LEAST_UPDATES: Final = 5
 _LOOK_EVERY_S: Final = 0.5
 _WINDOW_SHARE: Final = 0.04
 _WINDOW_S: Final = (1.0, 60.0)
-"""Steps are timed over this share of the budget, at least and at most so many seconds."""
+"""Steps are timed over this share of the budget, within the least and the most seconds."""
 _SURE_OF_THE_BUDGET: Final = 0.005
 _SURE_OF_THE_REST: Final = 0.08
 """The length stays if it would change by less than this share of the budget, or of the time left:
@@ -97,18 +97,18 @@ class Budget(Section):
         return self.paid + self.price_per_hour * (until - since) / 3600
 
     def at_price(self, per_hour: float, currency: str, *, now: float) -> Budget:
-        """The same for a run that goes on at a price; what it has cost by now stays."""
+        """This budget for a run that goes on at a price; the cost so far stays."""
         changes: dict[str, Any] = {"price_per_hour": per_hour, "currency": currency}
         if self.price_per_hour is not None:
             changes |= {"paid": self.cost(until=now), "priced_from": now}
         return self.model_copy(update=changes)
 
     def with_starts(self, start_s: float) -> Budget:
-        """The same if a process takes so long to begin: mostly it imports PyTorch."""
+        """This budget if a process takes this long to start, mostly to import PyTorch."""
         return self.model_copy(update={"after_s": self.after_s + self.starts * start_s})
 
     def by_clock(self, ahead_s: float) -> Budget:
-        """The same for a machine whose clock is so many seconds ahead of this one's."""
+        """This budget for a machine whose clock is this many seconds ahead of this one's."""
         return self.model_copy(update={"started": self.started + ahead_s})
 
     def save(self, run: Path) -> None:
@@ -202,7 +202,7 @@ class Pace:
     _looked: float = field(default=0.0, init=False)
 
     def updated(self, step: int) -> None:
-        """An update has ended at this step."""
+        """Called when an update has ended at this step."""
         self._updates += 1
         if self._updates <= _WARM_UPDATES:
             return
@@ -228,8 +228,8 @@ class Pace:
     def step_s(self) -> float | None:
         """Seconds of a step lately; None before enough were made.
 
-        The slowest update is left out: a pause is no speed, and a run that was made shorter because
-        of one would end before it can be made longer again.
+        The slowest update is left out: a pause says nothing about speed, and a run that was made
+        shorter because of one would end before it can be made longer again.
         """
         moments = [moment for moment, _ in self._window]
         spanned_s = moments[-1] - moments[0] if moments else 0.0
@@ -264,7 +264,7 @@ class Pace:
         return self.budget.aim - self.now() - after_s
 
     def wanted(self, step: int) -> int:
-        """Another length for the run, which is at this step; 0 if the one it has will do."""
+        """A better length for the run, which is at this step; 0 if its present length will do."""
         moment, step_s = self.now(), self.step_s
         if step_s is None or moment - self._looked < _LOOK_EVERY_S:
             return 0
@@ -283,7 +283,7 @@ class Pace:
         return length if abs(length - self.length) * step_s > unsure_s else 0
 
     def fitted(self, length: int) -> LengthFitted:
-        """Take a length that all ranks have agreed on; returns what to tell of it."""
+        """Adopt a length that all ranks have agreed on; returns the event that records it."""
         before, self.length = self.length, length
         return LengthFitted(
             max_steps=length,

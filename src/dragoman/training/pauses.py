@@ -37,9 +37,9 @@ LATE_S: Final = 5.0
 """A rank that gives no sign of life for this long is reported."""
 _LATE_UPDATES: Final = 5.0
 _MOST_LATE_S: Final = 300.0
-"""A rank that lives is reported if the others wait for more than `LATE_S` and for so many usual
-updates, at most for this much longer than one. Before updates are usual, they may compile, which
-takes less than this."""
+"""A rank that lives is reported if the others wait for more than `LATE_S` and for a
+number of usual updates, but at most for this much longer than one. Before updates are usual, they
+may compile, which takes less than this."""
 _KEPT_UPDATES: Final = 50
 _FEWEST_UPDATES: Final = 5
 _READ_AFTER_S: Final = 2.0
@@ -68,7 +68,7 @@ class _Other:
 
     standing: Standing
     silent_s: float = 0.0
-    told: bool = False
+    reported: bool = False
 
     @property
     def is_silent(self) -> bool:
@@ -79,12 +79,12 @@ class _Other:
 class _Wait:
     """This rank waits in the sum after `step` updates, since `began` by the monotonic clock.
 
-    told: the ranks that were reported to be late, as they stood then.
+    reported: the ranks that were reported to be late, as they stood then.
     """
 
     step: int
     began: float
-    told: dict[int, Standing] = field(default_factory=dict)
+    reported: dict[int, Standing] = field(default_factory=dict)
 
 
 class PauseWatch:
@@ -144,7 +144,7 @@ class PauseWatch:
 
     @contextmanager
     def outside(self, what: str) -> Iterator[None]:
-        """Something that is no part of a step: "validating" or "saving"."""
+        """An activity that is not part of a step: "validating" or "saving"."""
         self._outside = what
         try:
             yield
@@ -156,7 +156,7 @@ class PauseWatch:
         return self._outside or self._timer.running or "sync"
 
     def _run(self) -> None:
-        with contextlib.suppress(MachineError):  # of the writer: there is nowhere left to tell it
+        with contextlib.suppress(MachineError):  # of the writer: there is nowhere left to report it
             self._look()  # before the first wait, as others miss only a rank that they have seen
             while not self._stop.is_set():
                 slept, turns = time.monotonic(), _turns()
@@ -164,7 +164,7 @@ class PauseWatch:
                 step, doing = self._step, self._doing  # the loop has only just gone on, too
                 gap_s = time.monotonic() - slept
                 if gap_s >= PAUSE_S and _turns() - turns < _TURNS_PER_S * gap_s:
-                    self._tell_own(gap_s, step, doing)
+                    self._report_own(gap_s, step, doing)
                     self._wait = None
                     self._others.clear()  # they may have stood still as well
                 self._look()
@@ -174,7 +174,7 @@ class PauseWatch:
                 ended = Standing(self._host, self._beat + 1, self._step, _ENDED)
                 self._board.write(self._world.rank, ended)
 
-    def _tell_own(self, seconds_s: float, step: int, doing: str) -> None:
+    def _report_own(self, seconds_s: float, step: int, doing: str) -> None:
         began = time.time() - seconds_s
         self._write(self._world.rank, self._host, began, seconds_s, step, doing, own=True)
         cause = (
@@ -191,9 +191,9 @@ class PauseWatch:
                 self._look_at(self._board, time.monotonic())
 
     def _await_missing(self) -> None:
-        """Training may end just after a rank that was reported goes on: see it do so."""
+        """Training may end just after a reported rank goes on: wait to see and record that."""
         deadline = time.monotonic() + _END_S / 2
-        while any(seen.told for seen in self._others.values()) and time.monotonic() < deadline:
+        while any(seen.reported for seen in self._others.values()) and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY_S / 5)
             if self._board is not None:
                 with contextlib.suppress(OSError, RuntimeError):
@@ -206,17 +206,17 @@ class PauseWatch:
         if is_second:
             board.write(rank, Standing(self._host, self._beat, step, doing))
         if self._wait is not None and (doing != "sync" or self._wait.step != step):
-            for late, standing in self._wait.told.items():  # its own step holds the time
-                self._tell_back(late, standing, now - self._wait.began, "the others waited")
+            for late, standing in self._wait.reported.items():  # its own step holds the time
+                self._report_return(late, standing, now - self._wait.began, "the others waited")
             self._wait = None
         if self._wait is None and doing == "sync":
             self._wait = _Wait(step, now)
         waits = self._wait is not None and now - self._wait.began >= _READ_AFTER_S
         if waits or (is_second and rank in (0, self._world.world_size - 1)):
             self._read(board.read(), now)
-            self._tell_silent()
+            self._report_silent()
         if self._wait is not None and waits:
-            self._tell_late(self._wait, now)
+            self._report_late(self._wait, now)
 
     def _read(self, standings: Mapping[int, Standing], now: float) -> None:
         """Take in the standings of all ranks."""
@@ -228,23 +228,23 @@ class PauseWatch:
             if seen is not None and one.beat == seen.standing.beat:
                 seen.silent_s += since_s
                 continue
-            if seen is not None and seen.told:
+            if seen is not None and seen.reported:
                 was, silent_s = seen.standing, seen.silent_s
                 began = time.time() - silent_s
                 self._write(rank, was.host, began, silent_s, was.step, was.doing, own=False)
-                self._tell_back(rank, was, silent_s, "it gave no sign of life")
+                self._report_return(rank, was, silent_s, "it gave no sign of life")
                 if self._wait is not None:  # until now the wait was for this one
                     self._wait.began = now
             self._others[rank] = _Other(one)
 
-    def _tell_silent(self) -> None:
+    def _report_silent(self) -> None:
         """Alert if ranks do not live; the first rank that lives and always looks speaks for all."""
         silent = {rank: seen for rank, seen in self._others.items() if seen.is_silent}
         ranks = range(self._world.world_size)
         speaker = next(rank for rank in (ranks[0], ranks[-1], *ranks) if rank not in silent)
         for rank, seen in silent.items():
-            if speaker == self._world.rank and not seen.told:
-                seen.told = True
+            if speaker == self._world.rank and not seen.reported:
+                seen.reported = True
                 one, since = seen.standing, units.time_of_day(time.time() - seen.silent_s)
                 cause = (
                     f"{_name(rank, one.host)} has given no sign of life for "
@@ -253,7 +253,7 @@ class PauseWatch:
                 alert = Alert(severity="warning", cause=cause, remedy=_LOOK_AT_IT)
                 self._events.write(alert, step=self._step)
 
-    def _tell_late(self, wait: _Wait, now: float) -> None:
+    def _report_late(self, wait: _Wait, now: float) -> None:
         """Alert if ranks that live have not come for long; the first that waits speaks for all."""
         waited_s = now - wait.began
         is_here = {
@@ -264,8 +264,8 @@ class PauseWatch:
         waiting = [self._world.rank, *(rank for rank, here in is_here.items() if here)]
         if waited_s < self._late_s or min(waiting) != self._world.rank:
             return
-        for rank in is_here.keys() - set(waiting) - wait.told.keys():
-            one = wait.told[rank] = self._others[rank].standing
+        for rank in is_here.keys() - set(waiting) - wait.reported.keys():
+            one = wait.reported[rank] = self._others[rank].standing
             cause = (
                 f"{_name(rank, one.host)} has not come to the sum of step "
                 f"{units.COUNT.text(wait.step + 1)} for {_long(waited_s)}, and the others wait: "
@@ -281,10 +281,10 @@ class PauseWatch:
         usual_s = statistics.median(self._updates_s)
         return max(LATE_S, min(_LATE_UPDATES * usual_s, usual_s + _MOST_LATE_S))
 
-    def _tell_back(self, rank: int, one: Standing, seconds_s: float, how: str) -> None:
+    def _report_return(self, rank: int, one: Standing, seconds_s: float, how: str) -> None:
         """Alert that a rank goes on. how: what others saw meanwhile."""
         cause = f"{_name(rank, one.host)} goes on; {how} for {_long(seconds_s)}"
-        alert = Alert(severity="info", cause=cause, remedy="nothing is to be done")
+        alert = Alert(severity="info", cause=cause, remedy="nothing needs to be done")
         self._events.write(alert, step=one.step)
 
     def _write(

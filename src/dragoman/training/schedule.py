@@ -1,4 +1,4 @@
-"""Learning rates: pure functions of the step, no optimizer in sight.
+"""Learning rates as pure functions of the step; the optimizer is elsewhere.
 
 A new schedule is one function here, its name in `kind`, its line in SCHEDULES, and its test.
 `step` counts updates from 0; the value at step n is used for update n + 1.

@@ -54,8 +54,8 @@ def agreed_checkpoint(
 ) -> Checkpoint | None:
     """The newest checkpoint that every rank has intact, with the same content.
 
-    Every rank calls it, and all get the same: machines may have other checkpoints. First each
-    restores or removes what it was about to replace or write when it was killed. warn: called
+    Every rank calls it, and all get the same one, though machines may have different checkpoints.
+    First each restores or removes what a kill left half replaced or half written. warn: called
     with the damage of those that this rank skips. Returns None if there is no checkpoint, or only
     that of step 0: the weights of another model, with which the run began. Raises CheckpointError
     if ranks have none in common.

@@ -63,9 +63,9 @@ def time_steps(
     precision: Precision,
     at_most_s: float = _AT_MOST_S,
 ) -> tuple[float, int, int]:
-    """Seconds of a step of a model on so many pairs, their target tokens, its weights in matrices.
+    """Seconds of a step on this many pairs, their target tokens, and the weights in matrices.
 
-    at_most_s: no step is begun after that time, but for the three that are timed at least.
+    at_most_s: no step begins after that time, but at least three are timed.
     """
     model = Transformer(config, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
     model = model.to(world.device)

@@ -174,7 +174,7 @@ class _Loop:
         self.update_steps = 1
         self.pauses.begin(self.state.step)
         self.saved_at_s = time.monotonic()
-        self.told_step = self.saved_step = self.state.step
+        self.recorded_step = self.saved_step = self.state.step
         measured = self.state.dev_loss is not None  # an older checkpoint records no more than that
         self.validated_step = self.state.step if measured else self.state.validated_step or 0
 
@@ -191,7 +191,7 @@ class _Loop:
             agreed = self._update()
             if agreed is None:
                 if self._log_is_due():
-                    self._tell_interval()
+                    self._record_interval()
             elif self._take_stock(agreed):
                 return "signal"
         return "max_steps" if self.state.step >= self.max_steps else "early_stop"
@@ -212,7 +212,7 @@ class _Loop:
         validating = self._validation_is_due() and not agreed.stop
         save_reason = self._save_reason(agreed)
         if validating or save_reason or self._log_is_due():
-            self._tell_interval()
+            self._record_interval()
         stopping = agreed.stop
         if validating:
             stopping = not self._validate()
@@ -224,7 +224,7 @@ class _Loop:
         return stopping
 
     def _fit_length(self, length: int) -> None:
-        """Make the run so long, and at least one update longer than it is by now."""
+        """Set the length of the run; it gets at least one more update."""
         length = max(length, self.state.step + self.update_steps)
         self.state = self.state.model_copy(update={"max_steps": length})
         self.guard.max_steps = length
@@ -332,11 +332,11 @@ class _Loop:
         self.state = self.state.model_copy(update={"loss_trend": trend})
 
     def _log_is_due(self) -> bool:
-        return _passed(self.config.log_every_steps, self.told_step, self.state.step)
+        return _passed(self.config.log_every_steps, self.recorded_step, self.state.step)
 
-    def _tell_interval(self) -> None:
+    def _record_interval(self) -> None:
         """Write the interval's event; raises DivergenceError if the losses say so."""
-        self.told_step = self.state.step
+        self.recorded_step = self.state.step
         scaler = self.step.scaler
         event = self.interval.take(
             learning_rate=self.learning_rate(self.state.step - 1, self.max_steps),

@@ -103,8 +103,8 @@ class Now:
 
         The wait in sums of the rank that waits least is called "network" if question 5 of the
         report says so (`is_network`), otherwise "sums": the network, or ranks that are late by
-        turns. The other ranks also wait for ranks. These cannot be told apart on one host, or if a
-        rank is missing.
+        turns. The other ranks also wait for ranks. The two causes cannot be distinguished on one
+        host, or if a rank is missing.
         """
         found = {}
         for phase, fields in _PHASES.items():

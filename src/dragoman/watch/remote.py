@@ -98,7 +98,8 @@ class Mirror:
                 line.failure = error
             except OSError as error:
                 line.failure = MachineError(
-                    f"nothing can be kept here: {error.strerror}", remedy="free disk space"
+                    f"the records cannot be written here: {error.strerror}",
+                    remedy="free disk space",
                 )
             line.heard.set()
             self._over.wait(_AGAIN_S)

@@ -185,7 +185,7 @@ def _head(now: Now, width: int) -> Iterator[Text]:
 
 
 def times(now: Now) -> Iterator[str]:
-    """Time and money: the rest, or the use."""
+    """Time and money: how much is left, or was used."""
     facts, left_s = now.facts, now.progress.left_s
     if facts.state == "running":
         yield time_left(now.progress)
@@ -205,14 +205,14 @@ def how_well(now: Now) -> Iterator[tuple[str, str]]:
     """The quality so far, as (name, value)."""
     facts = now.facts
     for interval in facts.intervals[-1:]:
-        yield "loss", units.LOSS.told(interval.train_loss)
+        yield "loss", units.LOSS.optional_text(interval.train_loss)
     for one in facts.validations[-1:]:
-        yield "dev loss", units.LOSS.told(one.dev_loss)
+        yield "dev loss", units.LOSS.optional_text(one.dev_loss)
         if one.bleu is not None:
             yield "BLEU", units.SCORE.text(one.bleu)
     for interval in facts.intervals[-1:]:
-        yield "learning rate", units.LEARNING_RATE.told(interval.learning_rate)
-        yield "norm", units.NORM.told(interval.gradient_norm)
+        yield "learning rate", units.LEARNING_RATE.optional_text(interval.learning_rate)
+        yield "norm", units.NORM.optional_text(interval.gradient_norm)
 
 
 def how_fast(now: Now) -> Iterator[tuple[str, str]]:
@@ -224,8 +224,8 @@ def how_fast(now: Now) -> Iterator[tuple[str, str]]:
     seconds_s = measures.per_step(recent, "interval_s")
     if seconds_s:
         yield "a step", f"{units.STEP_TIME.text(seconds_s)} = {units.STEP_RATE.text(1 / seconds_s)}"
-    yield "source + target", units.TOKEN_RATE.told(now.progress.tokens_per_s)
-    yield "padding", units.SHARE.told(recent[0].padding_share)
+    yield "source + target", units.TOKEN_RATE.optional_text(now.progress.tokens_per_s)
+    yield "padding", units.SHARE.optional_text(recent[0].padding_share)
 
 
 def _charts(facts: Facts, width: int, height: int) -> list[Text]:
@@ -297,8 +297,8 @@ def host_cells(now: Now, host: HostNow) -> dict[str, str]:
     """Column -> text, the most important columns first; "-" if it is not measured."""
 
     def gpus(name: str, together: Callable[[list[float]], float]) -> float | None:
-        told = (number(one.get(name)) for one in host.gpus.values())
-        known = [value for value in told if value is not None]
+        values = (number(one.get(name)) for one in host.gpus.values())
+        known = [value for value in values if value is not None]
         return together(known) if known else None
 
     last = host.rates[-1] if host.rates else None

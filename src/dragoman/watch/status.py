@@ -66,7 +66,7 @@ def read_status(run: Path) -> Status:
 
 
 def status_as_json(found: list[Status]) -> str:
-    """The same as JSON."""
+    """The states of runs as JSON."""
     return json.dumps([asdict(status) for status in found], indent=2)
 
 

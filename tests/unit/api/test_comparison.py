@@ -182,7 +182,7 @@ def test_bad_input_is_named(texts: tuple[Path, Path], tmp_path: Path) -> None:
     short.write_text("one line\n")
     with pytest.raises(dragoman.CorpusError, match="1 translations for 40 references"):
         dragoman.compare(run, short, tests=[texts])
-    with pytest.raises(dragoman.CorpusError, match="40 lines against 1"):
+    with pytest.raises(dragoman.CorpusError, match="40 lines, the reference 1"):
         dragoman.compare(run, run, tests=[(texts[0], short)])
     with pytest.raises(dragoman.ConfigError, match="neither model has a test set"):
         dragoman.compare(run, run)

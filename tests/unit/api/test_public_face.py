@@ -108,11 +108,11 @@ def test_a_translator_names_the_parameter_that_is_wrong() -> None:
     with dragoman.Translator(small_run(), engine="torch") as translator:
         with pytest.raises(dragoman.ConfigError, match="texts: is one text"):
             translator.translate("A man is running.")
-        with pytest.raises(dragoman.ConfigError, match="beam_size: 0 is no width"):
+        with pytest.raises(dragoman.ConfigError, match="beam_size: 0 is not a beam width"):
             translator.translate(["A man."], beam_size=0)
         with pytest.raises(dragoman.ConfigError, match="9 translations"):
             translator.translate(["A man."], n_best=9)
-    with pytest.raises(dragoman.CheckpointError, match="/nowhere: is not there"):
+    with pytest.raises(dragoman.CheckpointError, match="/nowhere: does not exist"):
         dragoman.Translator("/nowhere")
     with pytest.raises(dragoman.CheckpointError, match="hf download Helsinki-NLP/opus-mt-en-de"):
         dragoman.Translator("Helsinki-NLP/opus-mt-en-de")
@@ -197,7 +197,7 @@ def test_a_plan_is_made_of_what_was_given(tiny: dragoman.Recipe) -> None:
 def test_what_is_no_run_has_no_events(tmp_path: Path) -> None:
     with pytest.raises(dragoman.CheckpointError, match="holds no events"):
         dragoman.read_events(tmp_path)
-    with pytest.raises(dragoman.CheckpointError, match="is no run"):
+    with pytest.raises(dragoman.CheckpointError, match="is not a run"):
         dragoman.report(tmp_path)
 
 
@@ -252,12 +252,12 @@ def test_a_wrong_argument_is_named_before_anything_happens(
 @pytest.mark.parametrize(
     ("words", "texts", "options"),
     [
-        ("texts: None is no list", None, {}),
-        (r"texts\[1\]: 5 is no text", ["a", 5], {}),
+        ("texts: None is not a list", None, {}),
+        (r"texts\[1\]: 5 is not a text", ["a", 5], {}),
         (r"texts\[0\]: holds half of a character", ["\ud800"], {}),
-        ("n_best: 0 is no number", ["a"], {"n_best": 0}),
-        ("n_best: '3' is no number", ["a"], {"n_best": "3"}),
-        ("text_format: 'x' is no format", ["a"], {"text_format": "x"}),
+        ("n_best: 0 is not a number", ["a"], {"n_best": 0}),
+        ("n_best: '3' is not a number", ["a"], {"n_best": "3"}),
+        ("text_format: 'x' is not a format", ["a"], {"text_format": "x"}),
     ],
 )
 def test_what_is_no_text_is_named(words: str, texts: Any, options: Any) -> None:

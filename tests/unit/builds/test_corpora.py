@@ -123,7 +123,7 @@ def test_by_hand_names_say_what_is_a_test_set() -> None:
     ]
     found = by_hand(corpora, [one.listing.did for one in corpora])
     assert list(chosen(found).values()) == ["train", "valid", "test"]
-    with pytest.raises(ConfigError, match=r"--choose X-y-1-deu-eng: is no corpus of these"):
+    with pytest.raises(ConfigError, match=r"--choose X-y-1-deu-eng: is not a corpus of these"):
         by_hand(corpora, ["X-y-1-deu-eng"])
 
 

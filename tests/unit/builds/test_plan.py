@@ -42,7 +42,7 @@ def test_shares_are_relative_and_a_share_of_nothing_is_no_stage() -> None:
 
 @pytest.mark.parametrize("text", ["en", "en-en", "en-EN", "en_de", "en-de-fr", "../x-de", "e-de"])
 def test_what_is_no_pair(text: str) -> None:
-    with pytest.raises(ConfigError, match="is no pair of languages; write source and target"):
+    with pytest.raises(ConfigError, match="is not a pair of languages; write source and target"):
         parse_pair(text)
 
 

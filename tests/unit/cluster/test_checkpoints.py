@@ -95,7 +95,7 @@ def test_what_is_missing_in_the_end_is_brought(home: Path, remote: RunOnHosts) -
     )
     with StopRequests() as requests, CheckpointTransfer(remote) as transfer:
         transfer.want(NAME)
-        bring_back(transfer, requests, tell=lambda text: None)
+        bring_back(transfer, requests, print_line=lambda text: None)
     for name in (NAME, f"rank-0000/{NAME}"):
         verify(remote.path / CHECKPOINTS / name)
     assert (remote.path / "logs" / "alpha" / "launch-0.log").read_bytes() == b"all is well\n"
@@ -108,7 +108,7 @@ def test_a_full_disk_here_is_not_called_the_host_s(home: Path, remote: RunOnHost
         with StopRequests() as requests, CheckpointTransfer(remote) as transfer:
             transfer.want(NAME)
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
-            bring_back(transfer, requests, tell=told.append)
+            bring_back(transfer, requests, print_line=told.append)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert any("not everything came back: " in text for text in told)
@@ -151,11 +151,11 @@ def test_a_signal_ends_the_bringing_and_says_where_the_rest_is(
         user = threading.Thread(target=press)
         user.start()
         with pytest.raises(InterruptedRunError) as caught:
-            bring_back(transfer, requests, tell=lambda text: None)
+            bring_back(transfer, requests, print_line=lambda text: None)
         user.join()
     what = NAME if told else "the rest"
     where = f"is still on alpha, in .dragoman/runs/demo/{CHECKPOINTS}"
-    assert f"{what} {where}; dragoman resume {remote.path} brings it" in str(caught.value)
+    assert f"{what} {where}; dragoman resume {remote.path} fetches it" in str(caught.value)
     assert list((remote.path / CHECKPOINTS).iterdir()) == []
     verify(saved(home))
     wait_until(lambda: processes_in(home) + processes_in(home / ".dragoman") == [], limit_s=20)
@@ -337,7 +337,9 @@ def test_a_checkpoint_that_is_none_of_ours_is_not_taken(
 def test_logs_are_files_of_one_folder(home: Path, remote: RunOnHosts) -> None:
     host = remote.hosts.host[0]
     lie(remote, listed=[], sent=archive({"launch-0.log": b"well", "alpha/launch.log": b"x"}))
-    with pytest.raises(MachineError, match="alpha: logs holds 'alpha', which is no file of ours"):
+    with pytest.raises(
+        MachineError, match="alpha: logs holds 'alpha', which dragoman never writes"
+    ):
         remote.fetch_logs(host)
     assert not (remote.path / "logs" / "alpha").exists()
 
@@ -443,7 +445,7 @@ def test_a_host_writes_the_events_of_its_own_ranks(
     beta = Host(address="10.0.0.2", name="beta", slots=1)
     both = replace(remote, hosts=Hosts(host=(*remote.hosts.host, beta)))
     record = Record(both.path / "events", [], CheckpointTransfer(both))
-    with pytest.raises(MachineError, match=f"^{host}: sends .* no event file of its ranks"):
+    with pytest.raises(MachineError, match=f"^{host}: sends .* not an event file of its ranks"):
         record.append(host, file, "{}\n")
     assert list((both.path / "events").iterdir()) == []
 

@@ -294,15 +294,15 @@ def test_a_host_that_is_slow_in_one_direction_is_named_with_it(
         assert finding.host == "beta"
         ways = ("sends", "receives") if sends else ("receives", "sends")
         assert finding.found == f"{ways[0]} 2 MB/s over eth0 and {ways[1]} 117 MB/s"
-        assert f"limit on what beta {ways[0]} over eth0" in finding.remedy
+        assert f"limit on the traffic that beta {ways[0]} over eth0" in finding.remedy
         assert "alpha" not in finding.remedy
     else:  # either end may be it: both are named
         assert finding.host == ("beta" if sends else "alpha")
         assert "sends 2 MB/s over eth0 to" in finding.found
         assert "sends 117 MB/s" in finding.found
         sender, receiver = ("beta", "alpha") if sends else ("alpha", "beta")
-        assert f"what {sender} sends over eth0" in finding.remedy
-        assert f"what {receiver} receives over eth0" in finding.remedy
+        assert f"the traffic that {sender} sends over eth0" in finding.remedy
+        assert f"the traffic that {receiver} receives over eth0" in finding.remedy
     link = measured_link(facts)
     assert link is not None
     assert link.bytes_per_s == 2e6  # less than the all-reduce, in which a bucket was still full

@@ -85,7 +85,7 @@ def test_hosts_of_an_empty_variable_do_not_mean_this_machine(
         main(["train", "demo", *words, "--dry-run"])
     assert ended.value.code == 2
     assert "is empty; if a variable of the shell stands there" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="'' is no host"):
+    with pytest.raises(ConfigError, match="'' is not a host"):
         load_hosts("")
 
 

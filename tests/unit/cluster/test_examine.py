@@ -94,7 +94,7 @@ def test_hosts_that_are_refused_do_not_take_the_place_of_those_a_run_was_on(tmp_
     (tmp_path / "recipe.toml").write_text(f'name = "demo"{TINY}')
     for hosts in (first, other):
         with pytest.raises(NotFitError, match="there is no /nowhere/python"):
-            train_on_hosts(RunDirectory(tmp_path), hosts, listeners=[], tell=lambda _: None)
+            train_on_hosts(RunDirectory(tmp_path), hosts, listeners=[], print_line=lambda _: None)
     assert recorded_hosts(tmp_path) == first
 
 

@@ -58,7 +58,7 @@ def test_ranks_that_seldom_meet_have_longer_to_save(
     )
     with pytest.raises(InterruptedRunError):
         follower.until_over(tmp_path)
-    told = [call.args[0] for call in team.tell_all.call_args_list]
+    told = [call.args[0] for call in team.send_to_all.call_args_list]
     assert told == (["stop", "kill"] if killed else ["stop"])
 
 

@@ -109,18 +109,18 @@ def test_the_inline_form(text: str, expected: list[tuple[str, int, str | None]])
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "'' is no host"),
-        ("10.0.0.1:2,", "'' is no host"),
-        ("10.0.0.1:two", "'10.0.0.1:two' is no host"),
+        ("", "'' is not a host"),
+        ("10.0.0.1:2,", "'' is not a host"),
+        ("10.0.0.1:two", "'10.0.0.1:two' is not a host"),
         ("10.0.0.1:0", "has 0 GPUs"),
         ("10.0.0.1:2,10.0.0.1:1", "address 10.0.0.1 occurs twice, in entries 1 and 2; give"),
-        ("-oProxyCommand=date:1", "is no host"),
-        ("a@-oProxyCommand=date", "is no host"),
-        ("a b", "is no host"),
-        ("a;date", "is no host"),
-        ("uü@a", "'uü@a' is no host"),
-        ("[fe80::1]:2", "is no host"),
-        ("a" * 300, "is no host"),
+        ("-oProxyCommand=date:1", "is not a host"),
+        ("a@-oProxyCommand=date", "is not a host"),
+        ("a b", "is not a host"),
+        ("a;date", "is not a host"),
+        ("uü@a", "'uü@a' is not a host"),
+        ("[fe80::1]:2", "is not a host"),
+        ("a" * 300, "is not a host"),
         ("alpha,Alpha", "address Alpha occurs twice"),
         ("ann@alpha:2,b:1,bob@alpha:1", "address alpha occurs twice, in entries 1 and 3; give"),
     ],
@@ -148,7 +148,7 @@ def test_a_long_name_is_its_host_s_own(tmp_path: Path) -> None:
 def test_a_line_break_on_the_command_line_stays_in_one_line() -> None:
     with pytest.raises(ConfigError) as error:
         load_hosts("a\nb")
-    assert str(error.value).startswith("--hosts 'a\\nb': 'a\\nb' is no host; write ")
+    assert str(error.value).startswith("--hosts 'a\\nb': 'a\\nb' is not a host; write ")
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_line_break_on_the_command_line_stays_in_one_line() -> None:
             "hosts.toml:4: host[0].price_per_hour = 1e+308",
         ),
         ('currency = "dollars"\n[[host]]\naddress = "a"\ngpus = 1\n', "hosts.toml:1: currency"),
-        ("[[host]\n", "hosts.toml:1: not TOML"),
+        ("[[host]\n", "hosts.toml:1: is not TOML"),
     ],
 )
 def test_files_that_are_refused(tmp_path: Path, text: str, words: str) -> None:

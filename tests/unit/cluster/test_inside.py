@@ -177,7 +177,7 @@ def test_hosts_toml_and_the_command_line_say_it_otherwise(tmp_path: Path) -> Non
     insides = [machine.inside for machine in plan_recipe(recipe, given).cluster.machines]
     assert insides == [Inside("given", 180e9, "given")] * 2
     file.write_text(file.read_text().replace("pcie4", "pcie9"))
-    with pytest.raises(ConfigError, match=r"gpu_link of a: 'pcie9' is no link.*nvlink3"):
+    with pytest.raises(ConfigError, match=r"gpu_link of a: 'pcie9' is not a link.*nvlink3"):
         plan_recipe(recipe, PlanRequest(hosts=str(file), link="10Gbit"))
 
 

@@ -67,7 +67,7 @@ def test_corpora_of_a_pair_are_those_of_either_order_and_region(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (entry("A-b-1-eng-deu", url="file:///etc/passwd"), "no address of the web"),
+        (entry("A-b-1-eng-deu", url="file:///etc/passwd"), "not a web address"),
         (entry("../../x-b-1-eng-deu"), "String should match"),
         (entry("A-B*-1-eng-deu"), "lower cased"),
         ({"did": "A-b-1-eng-deu"}, "Field required"),

@@ -55,7 +55,7 @@ def test_it_makes_the_corpus_that_its_texts_make(tmp_path: Path) -> None:
 def test_an_archive_without_one_text_in_each_language_is_named(tmp_path: Path) -> None:
     path = archive(tmp_path, german="Books.de-en.deu")
     with pytest.raises(
-        CorpusError, match=r"de-en.txt.zip: is no archive with one text in 'de': 0 f"
+        CorpusError, match=r"de-en.txt.zip: is not an archive with one text in 'de': 0 f"
     ):
         prepared(tmp_path, moses=path.name)
 
@@ -65,7 +65,7 @@ def test_what_is_no_zip_and_what_is_damaged_is_named(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for damaged in (b"text", whole[:-60], whole[:9000] + b"\xff" * 50 + whole[9050:]):
         path.write_bytes(damaged)
-        with pytest.raises(CorpusError, match=r"is no archive with one text in 'en'"):
+        with pytest.raises(CorpusError, match=r"is not an archive with one text in 'en'"):
             prepared(tmp_path, moses=path.name)
 
 
@@ -81,7 +81,9 @@ def test_numbers_that_lead_out_of_an_archive_are_not_blamed_on_the_disk(
     member = whole[at : at + 28] + lengths + whole[at + 32 : at + 42] + b"\xff" * 4 + name + extra
     end = b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, 1, 1, len(member), at, 0)
     path.write_bytes(whole[:at] + member + end)
-    problem = r"de-en\.txt\.zip: is no archive with one text in 'en': a number in it leads out of"
+    problem = (
+        r"de-en\.txt\.zip: is not an archive with one text in 'en': a number in it leads out of"
+    )
     with pytest.raises(CorpusError, match=problem):
         prepared(tmp_path, moses=path.name)
 

@@ -46,7 +46,7 @@ def test_misaligned_files_name_both_with_counts_and_the_line(
     message = str(error.value)
     assert "a.en" in message
     assert "a.de" in message
-    assert "200 lines against 199" in message
+    assert "200 lines, the target 199" in message
     assert "from about line 50 on" in message
     assert "\n" not in message
 
@@ -54,12 +54,12 @@ def test_misaligned_files_name_both_with_counts_and_the_line(
 def test_a_target_that_is_cut_off_is_told_as_such(tmp_path: Path) -> None:
     lines = [b"x" * (7 * i % 83) + b"\n" for i in range(200)]
     pair = entry(tmp_path, b"".join(lines), b"".join(lines[:150]))
-    with pytest.raises(CorpusError, match=r"200 lines against 150; the shorter one .* cut off"):
+    with pytest.raises(CorpusError, match=r"200 lines, the target 150; the shorter one .* cut off"):
         list(BlockReader([pair], block_lines=50))
 
 
 def test_surplus_target_lines_are_seen_at_the_end(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="2 lines against 3"):
+    with pytest.raises(CorpusError, match="2 lines, the target 3"):
         list(BlockReader([entry(tmp_path, b"a\nb\n", b"1\n2\n3\n")], block_lines=2))
 
 

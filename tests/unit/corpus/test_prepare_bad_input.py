@@ -62,7 +62,7 @@ BAD: dict[str, tuple[Callable[[Path], dict[str, object]], str]] = {
     "a directory": (directory, r"a\.tsv: is a directory; check the name"),
     "misaligned": (
         plain(LINES + b"one more\n"),
-        r"a\.en, .*a\.de: 301 lines against 300; the shorter one.*line N",
+        r"a\.en, .*a\.de: the source has 301 lines, the target 300; the shorter one.*line N",
     ),
     "empty file": (plain(b"", b""), r"a\.en: holds no text; give a file"),
     "latin-1": (
@@ -88,7 +88,7 @@ BAD: dict[str, tuple[Callable[[Path], dict[str, object]], str]] = {
     ),
     "lines of very different lengths": (
         plain(b"short\n" * 9, (b"long" * (1 << 20) + b"\n" * 1) * 33),
-        r"a\.en, .*a\.de: 9 lines against 33",
+        r"a\.en, .*a\.de: the source has 9 lines, the target 33",
     ),
     "lines far longer than the other side's": (
         plain(b"short\n" * 40, (b"long" * (1 << 20) + b"\n") * 40),

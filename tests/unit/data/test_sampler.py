@@ -136,7 +136,7 @@ def test_a_pair_above_the_budget_is_a_batch_of_its_own_and_is_counted() -> None:
     assert planned.num_oversized == 2
     fits = DataConfig(batch_tokens=701)  # cells of the longer pair, whose end takes one
     assert sampler(pairs, fits).num_oversized == 1
-    assert sampler(pairs, CONFIGS["sentences"]).num_oversized == 0, "there is no budget"
+    assert sampler(pairs, CONFIGS["sentences"]).num_oversized == 0, "there is not a budget"
     batches = micro_batches(planned.epoch(0))
     assert [300] in [b.tolist() for b in batches]
     assert [301] in [b.tolist() for b in batches]

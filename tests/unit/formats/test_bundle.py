@@ -419,7 +419,7 @@ def test_what_somebody_put_into_an_export_is_kept(
 
 def test_a_checkpoint_is_not_taken_for_an_older_export(run: RunDirectory) -> None:
     (checkpoint,) = run.checkpoints.glob("step-*")
-    with pytest.raises(CheckpointError, match="is no export"):
+    with pytest.raises(CheckpointError, match="is not an export"):
         exported(run, "bundle", checkpoint)
     verify(checkpoint)
 

@@ -251,17 +251,17 @@ CASES: dict[str, tuple[Spoil, str]] = {
         "source.model: is not a vocabulary that this version can read",
     ),
     **{
-        f"a pipe for {name}": (place(name, os.mkfifo), "no regular file")
+        f"a pipe for {name}": (place(name, os.mkfifo), "not a regular file")
         for name in ("recipe.toml", "model.safetensors", "source.model", "manifest.json")
     },
     **{
         f"a device for {name}": (
             place(name, lambda file: file.symlink_to("/dev/zero")),
-            "no regular file",
+            "not a regular file",
         )
         for name in ("recipe.toml", "model.safetensors", "README.md")
     },
-    "a pipe that no list names": (lambda path: os.mkfifo(path / "vmap.txt"), "no regular file"),
+    "a pipe that no list names": (lambda path: os.mkfifo(path / "vmap.txt"), "not a regular file"),
     "a link in a circle": (
         place("recipe.toml", lambda file: file.symlink_to(file.name)),
         "recipe.toml",

@@ -104,7 +104,7 @@ def test_only_what_the_hub_says_of_the_card_is_blamed_on_the_card(
 ) -> None:
     error = refusal(hub, tmp_path / "export", card="---\nmodel-index: 5\n---\n")
     assert isinstance(error, ConfigError)
-    assert error.problem.startswith("the Hub does not take the card: Invalid metadata")
+    assert error.problem.startswith("the Hub rejects the card: Invalid metadata")
 
 
 def test_a_refused_upload_is_a_refusal(hub: FakeHub, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from served import served_bundle
 )
 def test_a_list_of_digests_that_is_none_is_one_line(tmp_path: Path, content: str) -> None:
     (tmp_path / "digests.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"digests\.json: missing or torn"):
+    with pytest.raises(CheckpointError, match=r"digests\.json: is missing or torn"):
         Bundle.open(tmp_path)
 
 

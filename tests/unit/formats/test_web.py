@@ -213,7 +213,7 @@ def test_a_pipe_is_not_opened(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     writer = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
     os.write(writer, b"no archive")
     line = refused(capfd, tmp_path / "web", "--onnxruntime-web", str(pipe), code=2)
-    assert "is no regular file" in line
+    assert "is not a regular file" in line
     assert os.read(writer, 100) == b"no archive"
     os.close(writer)
 

@@ -141,7 +141,7 @@ def untied(tensors: dict[str, torch.Tensor]) -> None:
 
 
 BAD: dict[str, tuple[Callable[[Path], None], str]] = {
-    "no config": (without("config.json"), "config.json: missing"),
+    "no config": (without("config.json"), "config.json: is missing"),
     "a model of Marian itself": (only_marian, "opus.npz: is a file of Marian itself"),
     "torn config": (cut("config.json", 40), "config.json: cannot be read as JSON"),
     "a list as config": (
@@ -173,7 +173,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
         "has the added token '<ent>'",
     ),
     "a language of a page": (
-        settings("tokenizer_config.json", source_lang="en" * 99), "is no code of a language"
+        settings("tokenizer_config.json", source_lang="en" * 99), "is not a language code"
     ),
     "a decoder alone": (
         settings(architectures=["MarianForCausalLM"], is_encoder_decoder=False, is_decoder=True),
@@ -225,25 +225,25 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "an index that names no files": (
         an_index_of_lists, "model.safetensors.index.json: names no files of weights"
     ),
-    "no weights": (without("model.safetensors"), "model.safetensors: missing"),
+    "no weights": (without("model.safetensors"), "model.safetensors: is missing"),
     "a pickle": (only_a_pickle, "pytorch_model.bin: is not read"),
     "not a number": (weights(not_a_number), "infinite or not numbers"),
     "ties that are none": (weights(untied), "ties embeddings that are not equal"),
-    "no list of pieces": (without("vocab.json"), "vocab.json: missing"),
+    "no list of pieces": (without("vocab.json"), "vocab.json: is missing"),
     "ids twice": (listed(lambda ids: ids.update({"twice": 5})), "the same id 5"),
     "ids outside": (listed(lambda ids: ids.update({"far": 10**6})), "the id 1000000"),
     "half a character": (listed(half_a_character), "which holds half of a character"),
     "no unknown piece": (listed(lambda ids: ids.pop("<unk>") and None), "has no '<unk>'"),
     "another end": (another_end, "the eos token '</s>'"),
-    "no SentencePiece model": (without("source.spm"), "source.spm: missing"),
+    "no SentencePiece model": (without("source.spm"), "source.spm: is missing"),
     "torn SentencePiece model": (
         cut("target.spm", 100), "target.spm: is not a readable SentencePiece model"
     ),
     "a language of many letters": (
-        settings("tokenizer_config.json", source_lang="e" * 36), "' is no code of a language"
+        settings("tokenizer_config.json", source_lang="e" * 36), "' is not a language code"
     ),
     "a language with an end of a line": (
-        settings("tokenizer_config.json", target_lang="de\n"), "'de\\n' is no code of a language"
+        settings("tokenizer_config.json", target_lang="de\n"), "'de\\n' is not a language code"
     ),
     "sampled pieces": (
         settings("tokenizer_config.json", sp_model_kwargs={"enable_sampling": True}),
@@ -335,15 +335,15 @@ def test_places_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str
     taken.mkdir()
     (taken / "letter.txt").write_text("dear")
     for arguments, expected in (
-        ([str(tmp_path / "nothing"), "--to", str(tmp_path / "bundle")], "nothing: is no folder"),
+        ([str(tmp_path / "nothing"), "--to", str(tmp_path / "bundle")], "nothing: is not a folder"),
         (
             ["Helsinki-NLP/opus-mt-en-de", "--to", str(tmp_path / "bundle")],
-            "is no folder; fetch it first: hf download Helsinki-NLP/opus-mt-en-de --local-dir opus",
+            "not a folder; fetch it first: hf download Helsinki-NLP/opus-mt-en-de --local-dir opus",
         ),
-        ([str(good()), "--to", str(taken)], "taken: is there already and is no export"),
+        ([str(good()), "--to", str(taken)], "taken: exists already and is not an export"),
         (
             [str(good()), "--to", str(tmp_path / "bundle"), "--source-language", "../x"],
-            "'../x' is no code of a language",
+            "'../x' is not a language code",
         ),
     ):
         assert main(["import", *arguments]) in (1, 2)

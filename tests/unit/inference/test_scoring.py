@@ -127,7 +127,7 @@ def test_a_reverse_model_says_which_source_language_the_pairs_have(
     both = [line.split("\t")[3] for line in Path("both.tsv").read_text().splitlines()]
     back = [line.split("\t")[2] for line in Path("back.tsv").read_text().splitlines()]
     assert both == back
-    with pytest.raises(ConfigError, match="opposite of several directions: en to de, fr to de"):
+    with pytest.raises(ConfigError, match="backwards in several directions: en to de, fr to de"):
         dragoman.score(model, "pairs.tsv", "no.tsv", reverse=tiny("several", "de-fr", "de-en"))
 
 
@@ -147,7 +147,7 @@ def test_models_of_other_languages_are_not_one_ensemble(
     for other in (reverse.path, next(reverse.checkpoints.iterdir())):
         with pytest.raises(CheckpointError, match=r"translates de to en, not en to de; name"):
             dragoman.synthesize(model, "text", "out", checkpoint=["best", str(other)])
-    with pytest.raises(ConfigError, match="belongs to one model, and there are two"):
+    with pytest.raises(ConfigError, match="a directory belongs to one model, and there are two"):
         dragoman.score(model, "pairs.tsv", "out", reverse=reverse, checkpoint=str(checkpoint))
     assert not Path("out").exists()
 

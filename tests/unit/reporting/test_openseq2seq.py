@@ -1,4 +1,4 @@
-"""The old tool's log: a short one written here, and the real one where it is at hand."""
+"""The log of OpenSeq2Seq: a short one written here, and the real one if it is available."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_a_log_with_damaged_bytes_is_read_or_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"nothing of it\n", "no log of OpenSeq2Seq"), (b"\x1f\x8b\x08 torn", "cannot be read")],
+    [(b"nothing of it\n", "not a log of OpenSeq2Seq"), (b"\x1f\x8b\x08 torn", "cannot be read")],
 )
 def test_what_is_no_log_is_an_error(content: bytes, words: str, tmp_path: Path) -> None:
     path = tmp_path / ("log.gz" if content[:1] == b"\x1f" else "log")

@@ -52,7 +52,7 @@ def test_the_facts_of_a_healthy_run(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_no_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"is no run.*name a directory"):
+    with pytest.raises(CheckpointError, match=r"is not a run.*name a directory"):
         read_facts(tmp_path)
 
 
@@ -71,7 +71,7 @@ def test_a_power_cut_in_the_middle_of_a_line(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-30])
     facts = read_facts(run)
     assert len(facts.intervals) == 10
-    assert any("1 damaged lines passed over" in problem for problem in facts.problems)
+    assert any("1 damaged lines were skipped" in problem for problem in facts.problems)
     assert not facts.is_finished
     assert facts.is_silent
 

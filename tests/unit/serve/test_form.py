@@ -54,7 +54,7 @@ def test_a_body_is_what_its_type_says() -> None:
 def test_a_field_that_is_there_twice_is_refused() -> None:
     part = b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\na\r\n'
     for body, kind in ((b"q=a&target=de&q=a", FORM), (part * 2 + b"--x--\r\n", PARTS)):
-        with pytest.raises(ValueError, match="there more than once"):
+        with pytest.raises(ValueError, match="given more than once"):
             read(body, kind)
 
 

@@ -373,7 +373,7 @@ def test_a_key_that_is_there_twice_is_refused(keys: str) -> None:
         client = Client(path=LIBRE, query=query, parts=[body], headers=[kind])
         behind = Behind()
         assert asked(client, Limits(token=TOKEN), behind).status == 400
-        assert client.problem == "a field is there more than once; send each field once"
+        assert client.problem == "a field is given more than once; send each field once"
         assert not behind.bodies
 
 

@@ -31,7 +31,7 @@ FIELDS = "text, source, target, alternatives, beam_size, format"
         (TranslateRequest, {"text": ["a", "\ud800"]},
          "text[1] has half of a surrogate pair; send whole characters"),
         (TranslateRequest, {"text": "a", "beam": 3},
-         f"beam is no field of this request; leave it out: the fields are {FIELDS}"),
+         f"beam is not a field of this request; leave it out: the fields are {FIELDS}"),
         (TranslateRequest, {"text": "a", "format": "pdf", "beam_size": 11},
          "beam_size must be at most 10; give such a number; "
          "format must be 'text' or 'html'; choose one of them"),

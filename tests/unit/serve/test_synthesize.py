@@ -184,7 +184,7 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"line 2: is not UTF-8; .* iconv -f latin1"):
         dragoman.synthesize(small_run(), text, output)
     text.write_text("fine\n")
-    with pytest.raises(ConfigError, match="from a beam of 4"):
+    with pytest.raises(ConfigError, match="a beam of 4 cannot give 9"):
         dragoman.synthesize(small_run(), text, output, n_best=9)
     with pytest.raises(ConfigError, match="501 is more than the 500 pieces"):
         dragoman.synthesize(small_run(), text, output, sampling=dragoman.Sampling(501))

@@ -55,7 +55,7 @@ class Measuring:
         It prints its results to its standard output.
         """
         own = {name: value for name, value in environment.items() if os.environ.get(name) != value}
-        self._tell("network", environment=own)
+        self._send("network", environment=own)
 
     def close(self) -> None:
         """End it, whatever it is doing."""
@@ -66,7 +66,7 @@ class Measuring:
             with contextlib.suppress(OSError):
                 stream.close()
 
-    def _tell(self, do: str, **values: Any) -> None:
+    def _send(self, do: str, **values: Any) -> None:
         assert self.process.stdin is not None
         with contextlib.suppress(OSError):  # it has ended: there will be no answer
             self.process.stdin.write(json.dumps({"do": do, **values}).encode() + b"\n")
@@ -75,7 +75,7 @@ class Measuring:
     def _answer(self, do: str, *, timeout_s: float, **values: Any) -> str:
         """The line that it answers; "" if none comes in time, after which none will come."""
         assert self.process.stdout is not None
-        self._tell(do, **values)
+        self._send(do, **values)
         if not select.select([self.process.stdout], [], [], timeout_s)[0]:
             self.process.kill()
         return self.process.stdout.readline().decode()

@@ -51,7 +51,7 @@ _SIGNALLED: Final = re.compile(r"Signal \d+ \((SIG(?!TERM)\w+)\) received by PID
 
 
 def work(channel: Channel, values: dict[str, Any], prepared: Prepared) -> None:
-    """Do the share and report how it ended."""
+    """Do this host's share of the job, and report how it ended."""
     request = WorkRequest.model_validate(values)
     try:
         with _store(request, prepared) as endpoint:
@@ -119,7 +119,7 @@ def _probe(channel: Channel, request: WorkRequest, share: Share, prepared: Prepa
 
 
 def probe_environment(request: WorkRequest, share: Share) -> dict[str, str]:
-    """Environment of a host's process that measures, with as many threads as a rank in training."""
+    """The environment of the measuring process, with as many threads as a rank has in training."""
     return (
         rank_environment(request.ranks)
         | share.environment()
