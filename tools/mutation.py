@@ -58,7 +58,7 @@ _DILOCO: Final = (
 _WORLD: Final = ("distributed/test_world.py", "distributed/test_gradient_sync.py")
 _REPORT: Final = (
     "golden/test_verdicts.py",
-    "golden/test_corpus_answer.py",
+    "golden/test_account.py",
     "golden/test_figures.py",
     "golden/test_thresholds.py",
     "golden/test_recorded_runs.py",
@@ -70,6 +70,7 @@ _REPORT: Final = (
     "golden/test_who_and_since_when.py",
     "unit/reporting/test_culprits.py",
     "unit/reporting/test_openseq2seq.py",
+    "unit/reporting/test_pauses.py",
     "unit/reporting/test_reading.py",
 )
 

@@ -44,6 +44,10 @@ def test_every_schedule_has_its_formula_and_its_peak(kind: str, tmp_path: Path) 
     assert verdict.remedy == ""
     assert "warmup = 200" in verdict.says
     assert rates.peak()[1] == max(map(rates.at, range(1000)))
+    rows = {row.name: row.value for row in verdict.evidence}
+    assert rows["at the first step"] == rates.at(0)
+    assert rows["peak"] == rates.peak()[1]
+    assert rows["last"] == rates.at(999)
     assert ("then falls" in verdict.says) == (kind != "constant")
 
 
@@ -98,3 +102,31 @@ def test_a_log_that_is_not_the_formula_is_told(tmp_path: Path) -> None:
     assert "not this formula" in verdict.remedy
     rows = {row.name: row.value for row in verdict.evidence}
     assert rows["largest deviation of the log"] == pytest.approx(0.01)
+
+
+def test_the_logged_rates_are_told_if_the_schedule_is_not_known(tmp_path: Path) -> None:
+    facts = replace(_logged(_facts(tmp_path), 1.0), recipe=None)
+    logged = [(one.learning_rate, one.step) for one in facts.intervals]
+    verdict = rate(facts)
+    assert (verdict.key, verdict.answer) == ("learning_rate", "measured")
+    rows = {row.name: row.value for row in verdict.evidence}
+    assert rows["highest logged"] == max(value for value, _ in logged if value is not None)
+    assert rows["last logged"] == logged[-1][0]
+    main = facts.ranks[0]
+    silent = tuple(replace(one, learning_rate=None) for one in main.intervals)
+    verdict = rate(replace(facts, ranks=(replace(main, intervals=silent),)))
+    assert (verdict.key, verdict.answer) == ("learning_rate", "cannot tell")
+    assert verdict.says == "The schedule of this run is not known."
+
+
+def test_the_gradient_noise_scale_stands_beside_the_batch(tmp_path: Path) -> None:
+    facts = _facts(tmp_path)
+    main = facts.ranks[0]
+    measured = tuple(
+        replace(one, gradient_signal=0.5, gradient_noise=6000.0, target_tokens=4000 * one.steps)
+        for one in main.intervals
+    )
+    verdict = rate(replace(facts, ranks=(replace(main, intervals=measured),)))
+    (row,) = (row for row in verdict.evidence if row.name == "gradient noise scale")
+    assert row.value == pytest.approx(6000 / 0.5)  # McCandlish et al. 2018: tr(noise) / signal
+    assert row.text == "12k target tokens; a batch has 4k"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import shutil
 import subprocess
 import sys
@@ -22,6 +24,7 @@ from dragoman.training.checkpoint import (
     check_trained_with,
     copy_named,
     load_weights,
+    read_state,
     read_trained_with,
     read_weights,
     weights_metadata,
@@ -397,3 +400,32 @@ def test_a_checkpoint_is_chosen_by_what_it_is_best_at(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no checkpoint '7'.*there are: 1, 2, 3") as refused:
         store.choose("7")
     assert refused.value.place == str(store.directory)
+
+
+def test_a_model_of_another_vocabulary_loads_no_weights(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1, bias=False)
+    store = CheckpointStore(tmp_path, CheckpointConfig(), {"vocabulary": "0123456789abcdef"})
+    path = store.save(START, {"model": {"weight": torch.ones(1, 2)}}).path
+    before = model.weight.tolist()
+    with pytest.raises(CheckpointError, match="was trained with another vocabulary: 0123456789ab"):
+        load_weights(path, model, {"vocabulary": "another"})
+    assert model.weight.tolist() == before
+    load_weights(path, model, {"vocabulary": "0123456789abcdef"})
+    assert model.weight.tolist() == [[1.0, 1.0]]
+
+
+def test_a_state_of_another_version_is_named_with_a_remedy(tmp_path: Path) -> None:
+    path = save_step(make_store(tmp_path), 1)
+    content = b'{"step": "one"}'
+    (path / "state.json").write_bytes(content)
+    digests = json.loads((path / "digests.json").read_bytes())
+    digests["state.json"] = {
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "bytes": len(content),
+    }
+    (path / "digests.json").write_text(json.dumps(digests))
+    with pytest.raises(CheckpointError) as refused:
+        read_state(path)
+    assert refused.value.problem == "the state cannot be read"
+    assert refused.value.place == str(path / "state.json")
+    assert refused.value.remedy.startswith("use another checkpoint, or the version of dragoman")

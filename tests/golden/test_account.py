@@ -1,26 +1,40 @@
-"""How big was the training set? The answer for a run of another version, against its files."""
+"""How long did it take, how big was the text? Answers for a run of another version."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from dragoman.corpus.manifest import Manifest
+from dragoman.reporting.facts import Facts
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
 from dragoman.reporting.verdicts import judge
+from dragoman.telemetry.session import Session
 
 PLACE = Path(__file__).parent / "from_4254f71"
 LINES = (PLACE / "train.tsv").read_bytes().splitlines()
 SIDES = [[line.split(b"\t")[side] for line in LINES] for side in (0, 1)]
 
 
+@cache
+def run() -> Facts:
+    return read_facts(PLACE / "run")
+
+
+def duration(**changes: Any) -> Verdict:
+    return next(one for one in judge(replace(run(), **changes)) if one.key == "duration")
+
+
 def answer(manifest: Manifest | None = None) -> Verdict:
-    facts = read_facts(PLACE / "run")
+    facts = run()
     facts = replace(facts, manifest=manifest or facts.manifest)
     return next(one for one in judge(facts) if one.key == "corpus")
 
@@ -68,3 +82,38 @@ def test_dropped_pairs_come_with_their_reason_the_most_frequent_first() -> None:
         ("dropped: length ratio", 10, "10 pairs, 2.5%"),
         ("cut short", 0.1, "10.0%"),
     ]
+
+
+def test_the_duration_is_that_of_the_events() -> None:
+    lines = (PLACE / "run/events/rank-0000.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    times = [one["time"] for one in events if one["kind"] in ("run_started", "run_finished")]
+    train_s = sum(one["interval_s"] for one in events if one["kind"] == "train_interval")
+    verdict = duration()
+    assert verdict.says == f"It took 5.00 s for 200 steps, {train_s:.2f} s of it in training."
+    rows = {row.name: row.value for row in verdict.evidence}
+    assert rows["train"] == pytest.approx(train_s)
+    assert rows["wall clock"] == pytest.approx(times[1] - times[0])
+    assert "how it ended" not in rows
+
+
+def test_from_an_hour_on_hours_stand_beside_the_duration() -> None:
+    (life,) = run().segments
+    assert "h)" not in duration().says
+    verdict = duration(segments=(replace(life, ended=life.started + 5400),))
+    assert verdict.says.startswith("It took 1 h 30 min (1.50 h) for 200 steps")
+
+
+def test_the_reason_for_the_end_is_named() -> None:
+    ended = Session(
+        pid=1, machine="m", started=0.0, state="failed", problem="the GPU fell off the bus"
+    )
+    rows = {row.name: row.value for row in duration(exit=ended).evidence}
+    assert rows["how it ended"] == "the GPU fell off the bus"
+
+
+def test_time_since_the_last_interval_is_told() -> None:
+    (life,) = run().segments
+    open_ended = replace(life, reason=None, accounted=life.ended - 2.5)
+    rows = {row.name: row.value for row in duration(segments=(open_ended,)).evidence}
+    assert rows["since the last interval, not recorded yet"] == pytest.approx(2.5)
