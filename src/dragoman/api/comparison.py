@@ -232,7 +232,11 @@ def _run_of(path: Path) -> RunDirectory | None:
     folder = path.absolute().parent
     if folder.name == "checkpoints" and (run := RunDirectory(folder.parent)).recipe_file.is_file():
         return run
-    return None if is_bundle(path) else RunDirectory.open(path)
+    if is_bundle(path):
+        return None
+    from dragoman.formats.load import run_at
+
+    return run_at(path)
 
 
 def _names(tests: Sequence[tuple[Path, Path]]) -> list[str]:

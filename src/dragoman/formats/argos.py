@@ -18,6 +18,7 @@ import base64
 import json
 import shutil
 import zipfile
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -75,6 +76,7 @@ def write_argos(
     target language. lowercase: whether it reads lower-cased text.
     Raises MachineError if a library is missing. The model must have passed `check_for_argos`.
     """
+    _check_libraries()
     source, _ = subwords
     (folder / MODEL_FOLDER).mkdir(parents=True)
     write_ctranslate2(model, subwords, folder / MODEL_FOLDER, quantization=quantization)
@@ -132,15 +134,22 @@ def _add_prefix(config: Path, code: str) -> None:
     write_json(config, values | {"bos_token": code, "add_source_bos": True})
 
 
+def _check_libraries() -> None:
+    """Raises MachineError that names the one extra which has all libraries of such a package."""
+    for module in ("ctranslate2", "langcodes", "onnx"):
+        try:
+            import_module(module)
+        except ImportError as error:
+            raise MachineError(
+                f"{module} is not installed", remedy="install it: pip install 'dragoman[argos]'"
+            ) from error
+
+
 def _name(code: str) -> str:
     """The language in English, such as German for de."""
-    try:
-        import langcodes
+    import langcodes
 
+    try:
         return langcodes.Language.get(code).display_name()
-    except ImportError as error:
-        raise MachineError(
-            "langcodes is not installed", remedy="install it: pip install 'dragoman[argos]'"
-        ) from error
     except ValueError:  # no code of a language
         return code

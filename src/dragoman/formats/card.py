@@ -44,8 +44,13 @@ _USES = {
 }
 
 
-def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
-    """The card as Markdown, with the header that model hubs read."""
+def model_card(
+    info: BundleInfo, recipe: Recipe, manifest: Manifest, *, first_piece: str = ""
+) -> str:
+    """The card as Markdown, with the header that model hubs read.
+
+    first_piece: of every source of an imported model, which says a language; "" if there is none.
+    """
     model = recipe.model
     if info.kind == "huggingface":
         header = card_header(info, base_form=_architecture(recipe))
@@ -61,6 +66,7 @@ def model_card(info: BundleInfo, recipe: Recipe, manifest: Manifest) -> str:
         f"{_maker(info)} with dragoman {info.dragoman_version}; weights in {info.quantization}.",
         f"```\n{_USES[info.kind]}\n```",
         _directions(info),
+        _first_piece(first_piece, recipe, info.kind),
         _notes(recipe, manifest, info),
         "## Data",
         _data(manifest),
@@ -105,6 +111,20 @@ def _directions(info: BundleInfo) -> str:
     if zero_shot:
         said.append(f"There was no training text (zero-shot) for {listed(zero_shot)}.")
     return " ".join(said)
+
+
+def _first_piece(piece: str, recipe: Recipe, kind: Kind) -> str:
+    """How a source of an imported model gets its language where dragoman does not add it."""
+    if not piece:
+        return ""
+    how = {
+        "onnx": "its number is the first of a source.",
+        "ctranslate2": "dragoman puts it there; without dragoman it is the first piece: "
+        f'`["{piece}", *pieces]`.',
+    }
+    if recipe.model.norm == "post":  # the tokenizer of M2M100 knows its languages itself
+        how["huggingface"] = f'it stands before the text: `tokenizer("{piece} A text.")`.'
+    return f"Every source begins with {_code(piece)}: {how[kind]}" if kind in how else ""
 
 
 def _search(kind: Kind) -> str:

@@ -31,6 +31,7 @@ from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.subword import VOCABULARIES, Subword, read_vocabulary, vocabulary_digests
+from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.distributed.world import World
 from dragoman.evaluation.metrics import chrf
 from dragoman.evaluation.validate import read_lines
@@ -309,7 +310,8 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
         verified=verified,
     )
     (draft / INFO_FILE).write_text(info.model_dump_json(indent=1), encoding="utf-8")
-    card = model_card(info, recipe, job.manifest)
+    first_piece = _code_of(job.model.subwords[0])
+    card = model_card(info, recipe, job.manifest, first_piece=first_piece)
     (draft / CARD_FILE).write_text(card, encoding="utf-8")
     if request.to == "argos":
         (draft / _UNPACKED / CARD_FILE).write_text(card, encoding="utf-8")
@@ -338,7 +340,7 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
             if job.recipe.model.norm == "pre":
                 return translate_with_huggingface(draft, texts, search)
             # The language that was chosen at import is a word of each text of MarianMT.
-            code = "".join(subword.pieces([*subword.file.prefix]))
+            code = _code_of(subword)
             return translate_with_huggingface(draft, [f"{code} {text}" for text in texts], search)
         assert isinstance(subword, Subword)
         pieces = subword.scored_pieces()
@@ -381,6 +383,13 @@ def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
     if for_argos:
         return translate_as_argos(draft / _UNPACKED, plain)
     return job.decoded([best.ids for best, *_ in engine.search(ids, search)])
+
+
+def _code_of(subword: Vocabulary) -> str:
+    """The piece of a language that an imported vocabulary puts before each text, or ""."""
+    if isinstance(subword, ImportedVocabulary):
+        return "".join(subword.pieces([*subword.file.prefix]))
+    return ""
 
 
 def _write_web(job: _Job, texts: list[str], draft: Path) -> list[str]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -201,8 +203,9 @@ def translate_with_huggingface(
     Raises MachineError if transformers is not installed.
     """
     transformers = _transformers()
-    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(directory)
-    model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
+    with _silent(transformers):
+        tokenizer: Any = transformers.AutoTokenizer.from_pretrained(directory)
+        model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
     model.generation_config.max_length = None  # transformers would print which limit counts
     rows_by_length: dict[int, list[int]] = {}
     ids: list[list[int]] = tokenizer(texts)["input_ids"]
@@ -220,6 +223,21 @@ def translate_with_huggingface(
         for row, text in zip(rows, decoded, strict=True):
             translations[row] = text
     return translations
+
+
+@contextmanager
+def _silent(transformers: Any) -> Iterator[None]:
+    """Without progress bars and advice, such as to install a package that is not needed."""
+    settings = transformers.utils.logging
+    was_shown = settings.is_progress_bar_enabled()
+    settings.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if was_shown:
+            settings.enable_progress_bar()
 
 
 def _transformers() -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from dragoman.base.version import VERSION
+from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.manifest import (
     FORMAT_VERSION,
     Manifest,
@@ -45,6 +46,8 @@ def import_bundle(folder: Path, output: Path, languages: Languages, *, licence: 
     check_place(output)
     imported = read_folder(folder, languages)
     source, target = vocabulary_files(imported)
+    for content in (source, target):  # what could not be read again is never written
+        ImportedVocabulary.parse(content, place=folder)
     manifest = _manifest(imported, dict(zip(VOCABULARIES, (source, target), strict=True)))
     info = BundleInfo(
         kind="bundle",

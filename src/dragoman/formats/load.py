@@ -64,7 +64,7 @@ def load_translation_model(
     Raises CheckpointError if it is none of these, is damaged, or holds no weights for PyTorch.
     """
     if not is_bundle(path):
-        return TranslationModel.load(_run_at(path), checkpoints, world)
+        return TranslationModel.load(run_at(path), checkpoints, world)
     bundle = Bundle.open(path)
     model = _model_of(bundle)
     return TranslationModel(
@@ -80,10 +80,11 @@ def run_or_imported(path: Path) -> RunDirectory | Bundle:
     """The run at a path, or the bundle of an imported model; raises CheckpointError."""
     if (path / INFO_FILE).is_file() and (bundle := Bundle.open(path)).info.imported:
         return bundle
-    return _run_at(path)
+    return run_at(path)
 
 
-def _run_at(path: Path) -> RunDirectory:
+def run_at(path: Path) -> RunDirectory:
+    """The run at a path; raises CheckpointError that says what else is there, if anything is."""
     if not path.exists():
         raise _absent(path)
     if not RunDirectory(path).recipe_file.is_file() and is_foreign(path):

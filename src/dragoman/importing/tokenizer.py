@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from dragoman.base.errors import CheckpointError, ConfigError
+from dragoman.base.errors import CheckpointError, ConfigError, CorpusError
 from dragoman.corpus.imported_vocabulary import VocabularyFile, sentencepiece_model
 from dragoman.corpus.shards import EOS, PAD, UNK
 from dragoman.corpus.subword import read_vocabulary
@@ -109,7 +109,7 @@ def _read_m2m100(
             place=model,
             remedy=f"{_COPY}, or take it from the model that this one was trained on from",
         )
-    content = read_vocabulary(model)
+    content = _read_model(model)
     processor = sentencepiece_model(content, place=model)
     if settings.get("legacy_behaviour") is True:
         raise ConfigError(
@@ -201,6 +201,8 @@ def _nllb_list(
         for one in found
     ]
     languages = [one for one in dict.fromkeys([*listed, *numbers]) if LANGUAGE_OF_NLLB.match(one)]
+    if not languages and "M2M100" in str(settings.get("tokenizer_class")):
+        raise CheckpointError("missing", place=folder / "vocab.json", remedy=_COPY)
     if not languages:
         raise CheckpointError(
             "names no languages in additional_special_tokens",
@@ -213,6 +215,7 @@ def _nllb_list(
             place=folder / "tokenizer.json",
             remedy=_COPY,
         )
+    _check_list_of(fast, known | numbers, place=folder / "tokenizer.json")
     known = numbers | known
     if len(set(known.values())) < len(known) or any(
         known[name] != number for name, number in numbers.items()
@@ -223,6 +226,23 @@ def _nllb_list(
             remedy="take the files that belong together",
         )
     return known, {name: name for name in languages}
+
+
+def _check_list_of(fast: Mapping[str, Any], known: Mapping[str, int], *, place: Path) -> None:
+    """Raises CheckpointError if tokenizer.json lists pieces that are not those of SentencePiece.
+
+    transformers reads that list alone, so that the other file may be of another model.
+    """
+    model = fast.get("model")
+    listed = model.get("vocab") if isinstance(model, dict) else None
+    for piece, number in listed.items() if isinstance(listed, dict) else ():
+        if known.get(piece, number) != number:
+            raise CheckpointError(
+                f"gives {piece!r:.60} the id {number!r:.20}, and {M2M100_MODEL} the id "
+                f"{known[piece]}",
+                place=place,
+                remedy="take the files that belong together",
+            )
 
 
 def _added_tokens(settings: Mapping[str, Any], fast: Mapping[str, Any]) -> dict[str, int]:
@@ -253,6 +273,14 @@ def _check_added(folder: Path, settings: Mapping[str, Any], known: Collection[st
             )
 
 
+def _read_model(path: Path) -> bytes:
+    """The bytes of a SentencePiece model; raises CorpusError."""
+    try:
+        return read_vocabulary(path)
+    except CorpusError as error:
+        raise CorpusError(error.problem, place=path, remedy="copy the file again") from error
+
+
 def _read_if_there(path: Path) -> dict[str, Any]:
     return read_json(path, limit=_LONGEST_LIST) if path.exists() else {}
 
@@ -280,7 +308,7 @@ def _read_marian(
     for name in _MARIAN_FILES:
         if not (folder / name).exists():
             raise CheckpointError("is missing", place=folder / name, remedy=_COPY)
-    models = [read_vocabulary(folder / name) for name in _MARIAN_FILES]
+    models = [_read_model(folder / name) for name in _MARIAN_FILES]
     for name, model in zip(_MARIAN_FILES, models, strict=True):
         sentencepiece_model(model, place=folder / name)
     prefix: list[str] = []
@@ -355,6 +383,13 @@ def _order(
 ) -> tuple[list[int], list[str]]:
     """Their id of each of our ids, and its piece; ids that are not listed get made-up names."""
     pieces = {number: piece for piece, number in listed.items()}
+    for piece in listed:
+        if piece.startswith(NOT_LISTED):
+            raise CheckpointError(
+                f"has the piece {piece!r}, a name that dragoman gives to rows without a piece",
+                place=place,
+                remedy="take the list that belongs to the model",
+            )
     wanted = {"pad": config.special.padding, "eos": config.special.end}
     for kind, number in wanted.items():
         found = listed.get(names[kind])

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import file_sha256
 from dragoman.corpus.directions import token_for, with_token
+from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.shards import UNK
 from dragoman.corpus.vocabulary import Vocabulary
@@ -325,7 +326,7 @@ def open_translator(
                 place=f"quantization {quantization}",
                 remedy="leave it out, or name the run",
             )
-        token = _token(bundle.recipe, target)
+        token = _token(bundle.recipe, target, bundle.subwords()[0])
         translator = translator_of(
             bundle, threads=threads, batch_cells=batch_cells, sampling=sampling
         )
@@ -341,7 +342,7 @@ def open_translator(
 
     with join_world() as world:
         model = load_translation_model(path, checkpoints, world)
-        token = _token(load_recipe(path / "recipe.toml"), target)
+        token = _token(load_recipe(path / "recipe.toml"), target, model.subwords[0])
         arithmetic = _arithmetic(model, engine, quantization)
         if sampling is not None and arithmetic == "torch":
             raise ConfigError(
@@ -382,9 +383,24 @@ def open_translator(
         )
 
 
-def _token(recipe: Recipe, target: str) -> str:
-    """The token of the target language; raises ConfigError."""
+def _token(recipe: Recipe, target: str, source: Vocabulary) -> str:
+    """The token of the target language; raises ConfigError.
+
+    source: an imported one may know languages that the model was not imported for.
+    """
     corpus = recipe.corpus
+    targets = {one.target for one in corpus.directions}
+    if isinstance(source, ImportedVocabulary) and target and target not in targets:
+        pieces = {f">>{target}<<", f"__{target}__"} | ({target} if "_" in target else set())
+        if pieces & {*source.all_pieces()}:
+            again = "import the model again for that language"
+            raise ConfigError(
+                f"the model was not imported for {target!r}",
+                place="target language",
+                remedy=f"write >>{target}<< at the start of each text, or {again}"
+                if source.file.codes
+                else again,
+            )
     return token_for(target, corpus.directions, corpus.language_tokens)
 
 

@@ -528,7 +528,16 @@ class DeviceMeasured(Payload, kind="device_measured"):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event as it was read: the envelope and the payload."""
+    """An event as it was read: the envelope and the payload.
+
+    v: version of the schema.
+    kind: what happened, such as "train_interval".
+    time: UTC, seconds since 1970.
+    mono_s: the writer's monotonic clock.
+    host, rank: who wrote it.
+    step: after how many updates; None outside the training.
+    payload: the fields of its kind alone, without those above.
+    """
 
     v: int
     kind: str

@@ -204,13 +204,18 @@ def test_the_language_chosen_at_import_is_added_there(tmp_path: Path) -> None:
     assert found["deu"] != found["fra"]
 
 
-def test_without_its_library_it_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("library", ["ctranslate2", "langcodes", "onnx"])
+def test_without_a_library_it_names_the_extra_that_has_all(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    library: str,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "langcodes", None)
+    small_run()
+    monkeypatch.setitem(sys.modules, library, None)
     output = tmp_path / "argos"
     assert main(["export", str(small_run().path), "--to", "argos", "--output", str(output)]) != 0
     assert capfd.readouterr().err == (
-        "dragoman: langcodes is not installed; install it: pip install 'dragoman[argos]'\n"
+        f"dragoman: {library} is not installed; install it: pip install 'dragoman[argos]'\n"
     )
     assert not output.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -131,6 +132,19 @@ def half_a_character(ids: dict[str, Any]) -> None:
     ids["\ud800"] = ids.pop([*ids][10])
 
 
+def a_made_up_name(ids: dict[str, Any]) -> None:
+    names = [*ids]
+    ids[f"<not listed {ids.pop(names[10])}>"] = ids.pop(names[20])
+
+
+def a_pipe(name: str) -> Callable[[Path], None]:
+    def break_(folder: Path) -> None:
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return break_
+
+
 def quantized(tensors: dict[str, torch.Tensor]) -> None:
     name = "model.encoder.layers.1.fc1.weight"
     tensors[name] = tensors[name].to(torch.int8)
@@ -233,6 +247,12 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "ids twice": (listed(lambda ids: ids.update({"twice": 5})), "the same id 5"),
     "ids outside": (listed(lambda ids: ids.update({"far": 10**6})), "the id 1000000"),
     "half a character": (listed(half_a_character), "which holds half of a character"),
+    "a name that we give to rows without a piece": (
+        listed(a_made_up_name), "has the piece '<not listed 10>', a name that dragoman gives"
+    ),
+    "a pipe as SentencePiece model": (
+        a_pipe("source.spm"), "is not a readable SentencePiece model; copy the file again"
+    ),
     "no unknown piece": (listed(lambda ids: ids.pop("<unk>") and None), "has no '<unk>'"),
     "another end": (another_end, "the eos token '</s>'"),
     "no SentencePiece model": (without("source.spm"), "source.spm: is missing"),

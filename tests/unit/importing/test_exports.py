@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,13 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (place / "some.en").write_text("\n".join(real_lines("test", "en")[:20]) + "\n")
     return place
+
+
+@pytest.fixture(scope="module")
+def for_dutch(imported: Path) -> Path:
+    """The bundle of a model of several languages that was imported for one."""
+    folder = marian_folder(imported / "multi", codes=(">>deu<<", ">>nld<<"), loud=True)
+    return dragoman.import_model(folder, imported / "dutch", target_language="nld").path
 
 
 @pytest.mark.parametrize("to", ["ctranslate2", "huggingface", "argos", "onnx"])
@@ -90,3 +99,62 @@ def test_what_it_lacks_is_named(
     with pytest.raises(dragoman.CheckpointError, match="make a bundle of it first"):
         dragoman.export("opus", to="onnx")
     assert sorted(imported.rglob("*")) == before
+
+
+def test_nothing_is_printed_unless_asked(
+    imported: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not by transformers either: it shows progress, and advises packages that nobody needs."""
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    transformers.utils.logging.enable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            dragoman.export(
+                imported / "bundle", to="huggingface", output=tmp_path / "back",
+                sentences=imported / "some.en",
+            )  # fmt: skip
+        assert transformers.utils.logging.is_progress_bar_enabled(), "as the caller had it"
+    finally:
+        transformers.utils.logging.disable_progress_bar()
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("to", ["huggingface", "onnx", "ctranslate2", "bundle"])
+def test_a_card_says_how_a_text_gets_the_language_of_the_import(
+    for_dutch: Path, tmp_path: Path, to: Kind
+) -> None:
+    """Without its code such a model writes another language, and a card is all that others have."""
+    told = {
+        "huggingface": '`tokenizer(">>nld<< A text.")`',
+        "onnx": "Every source begins with `>>nld<<`: its number is the first",
+        "ctranslate2": '`[">>nld<<", *pieces]`',
+    }
+    sentences = for_dutch.with_name("some.en")
+    done = dragoman.export(for_dutch, to=to, output=tmp_path / to, sentences=sentences)
+    card = (done.path / "README.md").read_text("utf-8")
+    assert told.get(to, "pipeline_tag") in card
+    assert (">>nld<<" in card) == (to in told)
+
+
+def test_a_language_of_the_model_but_not_of_the_import_is_told_apart(for_dutch: Path) -> None:
+    for language, problem in (
+        (
+            "deu",
+            "the model was not imported for 'deu'; write >>deu<< at the start of each text, or",
+        ),
+        ("fra", "the model does not translate into 'fra'; name one of its target languages: nld"),
+    ):
+        with pytest.raises(dragoman.ConfigError, match="target language: ") as error:
+            dragoman.translate(for_dutch, ["Hello."], target_language=language)
+        assert problem in str(error.value)
+    assert len(dragoman.translate(for_dutch, ["Hello."], target_language="nld")) == 1
+
+
+def test_a_folder_is_compared_only_as_a_bundle(imported: Path) -> None:
+    tests = [(imported / "some.en", imported / "some.en")]
+    with pytest.raises(dragoman.CheckpointError, match="make a bundle of it first"):
+        dragoman.compare(imported / "bundle", imported / "opus", tests=tests)

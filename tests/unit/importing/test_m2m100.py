@@ -21,7 +21,7 @@ from dragoman.importing.tokenizer import Languages
 from dragoman.model.search import translate_batch
 from dragoman.recipe.recipe import load_recipe
 from dragoman.serve.translator import EngineName, open_translator
-from foreign_models import m2m100_folder
+from foreign_models import NUM_SENTENCES, m2m100_folder, trained_spm
 from real_text import real_lines, write_real_text
 from trained_model import batch_of
 
@@ -297,12 +297,18 @@ def test_what_cannot_be_imported_is_named(
         content = json.loads((folder / name).read_bytes()) | values
         (folder / name).write_text(json.dumps(content))
 
+    def other_pieces(folder: Path) -> None:
+        lines = tuple(real_lines("train", "de")[:NUM_SENTENCES])
+        (folder / "sentencepiece.bpe.model").write_bytes(trained_spm(lines, 500))
+
     english = ["--source-language", "en", "--target-language", "de"]
     cases: list[tuple[bool, Any, list[str], str]] = [
         (False, lambda folder: None, [*english[:3], "xx"], "has no language 'xx'"),
         (True, lambda folder: None, [*LATIN[:3], "de"], "has no language 'de'"),
         (False, lambda folder: (folder / "sentencepiece.bpe.model").unlink(), english, "missing"),
         (True, lambda folder: (folder / "tokenizer.json").unlink(), LATIN, "tokenizer.json: miss"),
+        (False, lambda folder: (folder / "vocab.json").unlink(), english, "vocab.json: missing"),
+        (True, other_pieces, LATIN, "tokenizer.json: gives "),
         (
             False,
             lambda folder: change(folder, "tokenizer_config.json", language_codes=["x"]),
