@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dragoman.telemetry.events import (
+    OUTSIDE_STEPS,
     Event,
     LengthFitted,
+    RankPaused,
     RunStarted,
     TrainInterval,
     Validated,
@@ -23,6 +25,7 @@ _NUMBERS = {
     TrainInterval.kind: (
         *("steps", "interval_s", "source_tokens", "target_tokens", "data_wait_s"),
     ),
+    RankPaused.kind: ("seconds_s",),
 }
 """The keys that are read. An event of another version, or of a damaged file, may lack them."""
 _NUMBERS_OR_NONE = {
@@ -44,7 +47,8 @@ class Progress:
     """The state of one run; `see` each of its events in order. Nothing here trusts a file.
 
     The time left is the remaining steps at the speed of the last 20 intervals, each with its
-    share of what this process spent outside steps so far (validation, checkpoints).
+    share of what this process spent outside steps so far (validation, checkpoints). Pauses, in
+    which a rank stood still, are left out of both.
     """
 
     run: Mapping[str, Any] = field(default_factory=dict)
@@ -59,6 +63,9 @@ class Progress:
     _now: float = 0.0
     _steps: int = 0
     _in_steps_s: float = 0.0
+    _paused_s: float = 0.0
+    """In steps, since the last interval."""
+    _paused_outside_s: float = 0.0
 
     def see(self, event: Event) -> None:
         """Read one event; an event that lacks a value that is read here is ignored."""
@@ -70,17 +77,24 @@ class Progress:
             self.step = event.payload["resumed_from_step"] or 0
             self._recent.clear()
             self._began, self._steps, self._in_steps_s = None, 0, 0.0
+            self._paused_s = self._paused_outside_s = 0.0
         elif event.kind == LengthFitted.kind:
             self.run = {**self.run, "max_steps": event.payload["max_steps"]}
         elif event.kind == TrainInterval.kind:
             steps, seconds = event.payload["steps"], event.payload["interval_s"]
             self.interval = event.payload
             self.step = event.step or 0
-            self._recent.append((steps, seconds))
+            self._recent.append((steps, max(seconds - self._paused_s, 0.0) or seconds))
+            self._paused_s = 0.0
             if self._began is None:
                 self._began = event.time - seconds
             self._steps += steps
             self._in_steps_s += seconds
+        elif event.kind == RankPaused.kind:
+            if event.payload.get("during") in OUTSIDE_STEPS:
+                self._paused_outside_s += event.payload["seconds_s"]
+            else:
+                self._paused_s += event.payload["seconds_s"]
         elif event.kind == Validated.kind:
             step, loss, bleu = event.step or 0, event.payload["dev_loss"], event.payload["bleu"]
             if loss is not None and (self.dev_loss is None or loss < self.dev_loss.value):
@@ -115,8 +129,9 @@ class Progress:
             return None
         steps = sum(steps for steps, _ in self._recent)
         step_s = sum(seconds for _, seconds in self._recent) / max(steps, 1)
-        outside_s = max(self._now - self._began - self._in_steps_s, 0.0) / max(self._steps, 1)
-        return max(self.max_steps - self.step, 0) * (step_s + outside_s)
+        outside_s = self._now - self._began - self._in_steps_s - self._paused_outside_s
+        step_s += max(outside_s, 0.0) / max(self._steps, 1)
+        return max(self.max_steps - self.step, 0) * step_s
 
     @property
     def finish_time(self) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.telemetry.console import event_lines
-from dragoman.telemetry.events import LengthFitted
+from dragoman.telemetry.events import LengthFitted, RankPaused
 from dragoman.telemetry.progress import Best, Progress
 from example_events import RUN_STARTED, TRAIN_INTERVAL, VALIDATED, event
 
@@ -73,6 +73,22 @@ def test_the_time_left_is_the_remaining_steps_at_the_speed_so_far() -> None:
 def test_the_time_left_counts_validations_on_the_way() -> None:
     progress = _after(intervals=10, pause_s=20.0)
     assert progress.left_s == pytest.approx(7000 * (0.4 + 9 * 20 / 1000))
+
+
+@pytest.mark.parametrize("during", ["sync", "forward", "validating"])
+def test_the_time_left_does_not_count_a_pause(during: str) -> None:
+    progress, outside_s = Progress(), 300.0 * (during == "validating")
+    progress.see(event(RUN_STARTED, time=1000.0))
+    progress.see(event(TRAIN_INTERVAL, step=100, time=1040.0, interval_s=40.0))
+    before_s = progress.left_s
+    pause = RankPaused(
+        paused_rank=1, paused_host="b", began=1050.0, seconds_s=300.0, during=during, own=True
+    )
+    progress.see(event(pause, step=120, time=1350.0))
+    last = event(TRAIN_INTERVAL, step=200, time=1380.0, interval_s=340.0 - outside_s)
+    progress.see(last)
+    assert before_s is not None
+    assert progress.left_s == pytest.approx(before_s - 40.0)
 
 
 def test_a_long_preparation_before_the_first_step_does_not_count() -> None:
