@@ -202,7 +202,7 @@ def _nllb_list(
     ]
     languages = [one for one in dict.fromkeys([*listed, *numbers]) if LANGUAGE_OF_NLLB.match(one)]
     if not languages and "M2M100" in str(settings.get("tokenizer_class")):
-        raise CheckpointError("missing", place=folder / "vocab.json", remedy=_COPY)
+        raise CheckpointError("is missing", place=folder / "vocab.json", remedy=_COPY)
     if not languages:
         raise CheckpointError(
             "names no languages in additional_special_tokens",
