@@ -1,13 +1,13 @@
 """Modules that every other package uses.
 
-errors        errors with place and remedy, and exit codes
+errors        errors with place and remedy, and their exit codes
 printable     text of strangers without escape sequences
 units         numbers with units: read and written
 settings      sections of a recipe: strict pydantic models
 files         whole files or none; disk errors by name
 line_files    a file made line by line from another, which can be resumed
 interrupts    Ctrl-C at any moment
-process       standard streams, and the one line in which a command ends
+process       standard streams, the one line in which a command ends, other exit codes
 terminal      a console whose reader may close it
 threads       how long threads spin while they wait for each other
 malloc        memory that glibc and oneDNN keep

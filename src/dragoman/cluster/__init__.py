@@ -17,7 +17,7 @@ plan_assumptions  what the figures of a plan assume, with sources
 plan_view         a plan as tables and as JSON
 
 Connections to the hosts:
-ssh               OpenSSH as a list of arguments
+ssh               OpenSSH as a list of arguments; after how long a host counts as lost
 setup             installs a Python environment on every host
 copying, unpack   copies directories to a host, by their digests; receives them there
 agent             what runs on each host

@@ -1,8 +1,9 @@
 """Gradients over the network, inside a process group.
 
 config          the distributed section of a recipe
-launch          starts the ranks of a machine with torchrun; their environment variables
-pulse           signs of life of the workers of a machine
+launch          starts the ranks of a machine with torchrun, and ends those that hang; their
+                environment variables
+pulse           signs of life of the workers of a machine, which launch judges
 rendezvous      the address and names by which the processes of a run find each other
 store           the store in which processes of several hosts meet
 world           the rank of this process, its device, its process group (NCCL or Gloo, timeouts)
