@@ -1,8 +1,7 @@
 """Gradients over the network, inside a process group.
 
 config          the distributed section of a recipe
-launch          starts the ranks of a machine with torchrun, and ends those that hang; their
-                environment variables
+launch          starts the ranks of a machine with torchrun, sets their environment, ends hung ones
 pulse           signs of life of the workers of a machine, which launch judges
 rendezvous      the address and names by which the processes of a run find each other
 store           the store in which processes of several hosts meet
