@@ -31,6 +31,7 @@ def plan(
     compute: str | None = None,
     price: str | None = None,
     like: RunLike | None = None,
+    origin: str | Path | None = None,
 ) -> Plan:
     """Seconds a step, hours and money of every strategy, before any machine is rented.
 
@@ -42,8 +43,15 @@ def plan(
     compute: measured seconds of one rank's share of a step, such as "0.25s".
     price: of one host for an hour, such as "3 USD".
     like: a run of this model and text; its gradient noise predicts the gain of a larger batch.
-    Raises ConfigError that names the missing or wrong part.
+    origin: the model that the training starts from, as in `train`.
+    Raises ConfigError that names the missing or wrong part, and CheckpointError if the model to
+    start from cannot be read.
     """
+    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    if origin is not None:
+        from dragoman.formats.load import Origin
+
+        recipe = Origin.open(Path(origin), recipe).adapt(recipe)
     request = PlanRequest(
         link=link,
         hosts=None if hosts is None else str(hosts),
@@ -54,7 +62,7 @@ def plan(
         price=price,
     )
     return plan_recipe(
-        recipe if isinstance(recipe, Recipe) else load_recipe(recipe),
+        recipe,
         request,
         noise_tokens=None if like is None else _noise_tokens(_directory(like)),
     )

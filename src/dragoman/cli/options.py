@@ -116,6 +116,14 @@ SET = Option(
     metavar="SECTION.KEY=VALUE",
     help="override a value of the recipe; may be given again",
 )
+FROM = Option(
+    "--from",
+    dest="origin",
+    type=Path,
+    metavar="BUNDLE|RUN|FOLDER",
+    help="start from the weights and vocabulary of a bundle, a Hugging Face export, a run or a "
+    "model of another tool in that form",
+)
 RUN = Option("run", type=Path, metavar="RUN", help="a run directory")
 RUN_OR_BUNDLE = RUN.but(
     metavar="RUN|BUNDLE", help="a run directory, or what dragoman export has written"

@@ -1,6 +1,17 @@
 """`dragoman plan`: what a run will take on given hosts and links, before any machine is rented."""
 
-from dragoman.cli.options import HOSTS, JSON, PRICE, RECIPE, SET, Command, Option, Options, keywords
+from dragoman.cli.options import (
+    FROM,
+    HOSTS,
+    JSON,
+    PRICE,
+    RECIPE,
+    SET,
+    Command,
+    Option,
+    Options,
+    keywords,
+)
 
 
 @Command(
@@ -8,7 +19,9 @@ from dragoman.cli.options import HOSTS, JSON, PRICE, RECIPE, SET, Command, Optio
     "seconds a step, hours and money for every strategy, before any machine",
     "Say how many seconds a step, hours and how much money a run takes on given hosts and links, "
     "for every strategy, before any machine is rented.",
-    *(RECIPE, SET, HOSTS),
+    *(RECIPE, SET),
+    FROM.but(help="plan a training that starts from this model, which has the same shape"),
+    HOSTS,
     Option(
         "--ranks",
         help="in place of hosts: 4 hosts of one, 2+1 for two hosts, 1x8 for one host of eight",

@@ -6,7 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.base.errors import ConfigError
-from dragoman.cli.options import FRESH, HOSTS, PLACES, RANKS, RECIPE, SET, Command, Option, Options
+from dragoman.cli.options import (
+    FRESH,
+    FROM,
+    HOSTS,
+    PLACES,
+    RANKS,
+    RECIPE,
+    SET,
+    Command,
+    Option,
+    Options,
+)
 
 if TYPE_CHECKING:
     from dragoman.cluster.hosts import Hosts
@@ -29,14 +40,7 @@ _OF_A_NEW_RUN: Final = {
     "Train checkpoints from token shards, on this machine or with --hosts on several. It resumes "
     "by default, exactly, on any number of ranks; text that is not prepared yet is prepared first.",
     RECIPE.but(metavar="RECIPE|RUN", help=f"{RECIPE.settings['help']}, or a run directory"),
-    Option(
-        "--from",
-        dest="origin",
-        type=Path,
-        metavar="BUNDLE|RUN|FOLDER",
-        help="start from the weights and vocabulary of a bundle, a Hugging Face export, a run or "
-        "a model of another tool in that form",
-    ),
+    FROM,
     *(SET, *PLACES, RANKS, FRESH, HOSTS),
     Option("--dry-run", action="store_true", help="print every command, run none"),
 )

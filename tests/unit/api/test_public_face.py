@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 import dragoman
 from dragoman.formats.bundle import Kind
@@ -185,6 +186,17 @@ def test_an_error_of_the_caller_ends_the_training_and_a_thread_goes_on_with_it(
     assert len(list(run.path.parent.iterdir())) == 1
     assert dragoman.read_events(run, "run_finished")[-1]["reason"] == "max_steps"
     assert "step 6 of 6, loss " in capfd.readouterr().out, "progress, as it was asked for"
+
+
+def test_a_plan_has_the_shape_of_the_model_to_start_from() -> None:
+    """That of the demo's recipe has 3.5 million weights, the small run's has 68,000."""
+    model = small_run()
+    planned = dragoman.plan("demo", ranks=2, link="1Gbit", gpu="cpu", origin=model.path)
+    (weights,) = model.path.glob("checkpoints/*/model.safetensors")
+    trained = sum(tensor.numel() for tensor in load_file(weights).values())
+    assert planned.workload.num_parameters == trained
+    with pytest.raises(dragoman.CheckpointError, match="does not exist"):
+        dragoman.plan("demo", ranks=2, link="1Gbit", gpu="cpu", origin="nowhere")
 
 
 def test_a_plan_is_made_of_what_was_given(tiny: dragoman.Recipe) -> None:

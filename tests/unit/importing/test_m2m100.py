@@ -306,7 +306,12 @@ def test_what_cannot_be_imported_is_named(
         (False, lambda folder: None, [*english[:3], "xx"], "has no language 'xx'"),
         (True, lambda folder: None, [*LATIN[:3], "de"], "has no language 'de'"),
         (False, lambda folder: (folder / "sentencepiece.bpe.model").unlink(), english, "missing"),
-        (True, lambda folder: (folder / "tokenizer.json").unlink(), LATIN, "tokenizer.json: is miss"),
+        (
+            True,
+            lambda folder: (folder / "tokenizer.json").unlink(),
+            LATIN,
+            "tokenizer.json: is miss",
+        ),
         (False, lambda folder: (folder / "vocab.json").unlink(), english, "vocab.json: is missing"),
         (True, other_pieces, LATIN, "tokenizer.json: gives "),
         (
