@@ -99,7 +99,11 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
         "distributed/test_link_rates.py",
         "distributed/test_auto_on_one_host.py",
     ),
-    "distributed/launch": ("distributed/test_launch.py", "unit/test_session.py"),
+    "distributed/launch": (
+        "distributed/test_launch.py",
+        "unit/distributed/test_launch_command.py",
+        "unit/test_session.py",
+    ),
     "distributed/outer": _DILOCO,
     "distributed/packing": ("distributed/test_packed_sum.py", "distributed/test_diloco.py"),
     "distributed/powersgd": ("distributed/test_powersgd.py", "distributed/test_strategies.py"),
