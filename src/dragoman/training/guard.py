@@ -183,6 +183,8 @@ class StepGuard:
     _steps: int = field(default=-_WARM_STEPS, init=False)
     """Steps of the window."""
     _told_s: float | None = field(default=None, init=False)
+    _turned_at: int = field(default=0, init=False)
+    """The first step of the last change that was found: the next one comes after it."""
     _card: Card | None = field(default=None, init=False)
     _first: _Steps | None = field(default=None, init=False)
     """The first update of this process."""
@@ -311,12 +313,14 @@ class StepGuard:
                 self.expected_s = statistics.median(self._usual_s)
             if told_s is not None:
                 turn = self._turned(told_s, step_s)
+                self._turned_at = turn.first
                 says = f"steps take {units.STEP_TIME.text(turn.step_s)} again"
                 return self._say(Slowness(False, says, "", turn.first, turn.began))
             return self._slow_from_the_start(step_s, left) if first and not self._planned else None
         if self._told_s is not None and step_s <= TOLERATED * self._told_s:
             return None
         turn = self._turned(expected_s, step_s)
+        self._turned_at = turn.first
         self._told_s = turn.step_s
         by = "planned" if self._planned else "usual"
         took = f"the last {turn.steps} steps took {units.STEP_TIME.text(turn.step_s)}, "
@@ -350,7 +354,7 @@ class StepGuard:
         if self._wait_s > step_s / 2:
             slow = [one for one in self._waits if one.step_s >= self._wait_s / 2]
             return _Steps(slow[0].first, slow[0].began, sum(one.steps for one in slow), step_s)
-        recent = list(self._recent)
+        recent = [one for one in self._recent if one.first > self._turned_at]
         between_s = math.sqrt(before_s * step_s)
         turned = [(one.step_s > between_s) is (step_s > before_s) for one in recent]
         for number, one in enumerate(turned):

@@ -60,6 +60,17 @@ def test_it_speaks_once_when_steps_are_slower_than_planned() -> None:
     assert again.severity == "info"
 
 
+def test_steps_are_fast_again_only_after_they_were_slow() -> None:
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000)
+    alerts = []
+    for step in range(1, 66):
+        seconds_s = 2.0 if 38 <= step <= 44 else 1.0
+        alerts.append(guard.see(step=step, steps=1, seconds_s=seconds_s, data_wait_s=0.0))
+    slow, again = (alert for alert in alerts if alert is not None)
+    assert "since step 38, " in slow.cause
+    assert again.cause.startswith("steps take 1 s/step again, since step 45, ")
+
+
 def test_without_a_plan_the_first_steps_tell_what_is_usual() -> None:
     guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000)
     warm(guard)
