@@ -13,10 +13,10 @@ import dragoman
 TITLE = "## Every module"
 _INTRODUCTION = """
 The packages in the order of the imports, each with the table of its modules from its `__init__.py`.
-Below a module stand its public functions and classes. `make docs` writes this section. A module of
-`cli` that is not listed is a command of its name.
+Below a module stand its public functions, classes and constants. `make docs` writes this section. A
+module of `cli` that is not listed is a command of its name.
 """
-_MOST_NAMES = 12
+_MOST_NAMES = 18
 _WIDTH = 100
 
 
@@ -42,20 +42,20 @@ def _tables() -> Iterator[str]:
 
 
 def _names(folder: Path, row: str) -> list[str]:
-    """The public functions and classes of the modules in a row, on lines below its description."""
+    """The public functions, classes and constants of a row's modules, on lines below it."""
     found = re.match(r"([a-z0-9_]+(?:, [a-z0-9_]+)*) {2,}(?=\S)", row)
     if found is None:
         return []
-    names: list[str] = []
+    names, constants = [], []
     for module in found[1].split(", "):
         file = folder / f"{module}.py"
         if file.exists():
-            names += [
-                node.name
-                for node in ast.parse(file.read_text(encoding="utf-8")).body
-                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-                and not node.name.startswith("_")
-            ]
+            for node in ast.parse(file.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                    names.append(node.name)
+                elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                    constants.append(node.target.id)
+    names = [name for name in (*names, *constants) if not name.startswith("_")]
     if len(names) > _MOST_NAMES:
         names = [*names[:_MOST_NAMES], "..."]
     indent = " " * found.end()

@@ -4,7 +4,7 @@ corpora      which corpora of the catalogue are worth their time
 plan         `build.toml`: corpora and stages with their shares of the budget
 stages       when each stage began and ended, on one clock
 planning     what the budget is spent on, by rules that say their reasons
-back         text that models of the build translate
+back         how much text the models of the build translate, and its translation
 build        the whole build on one page
 interface    the same from Python
 report       what each stage cost and gained

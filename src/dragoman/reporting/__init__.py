@@ -12,7 +12,7 @@ stragglers    which ranks compute for longer than the others, and since when
 verdict       an answer with its evidence
 account, convergence, speed, network, rates, cost   the twelve questions, by subject
 verdicts      all twelve, in their order
-health        ailments, each with its limit and remedy
+health        ailments, such as waiting for data, each with its limit and remedy
 comparison, comparison_page   runs beside each other
 cleaning      the page of dropped pairs
 svg, plots    plots, and their pictures that need nothing but themselves

@@ -10,5 +10,5 @@ pilots    short trainings that decide between two or three sizes
 expect    the BLEU to expect after some tokens, from learning curves
 curves    learning curves of finished runs: those shipped, and a table of the user's own
 lengths   how a budget is divided: steps, validations, saves, scores, export
-speed     how fast this machine trains a model, from a few steps
+speed     how fast this machine trains a model, from a few steps; for how long: in budget
 """

@@ -9,8 +9,8 @@ ray_unit      one such unit
 batcher       requests of many clients -> batches
 models        the models of a server, and how a text goes through one or two of them
 protocol      the limits of a connection: bytes, time, places; and how the server ends
-limits        the limits of a request: size, time, token, who may send it
-bodies        bodies of requests: JSON and forms
+limits        who may send a request; the limits of a client: bytes, time, waiting; the token
+bodies        bodies of requests, JSON and forms: how many texts, characters and fields
 refusals      answers to requests that are not valid
 detection     which of the languages a text is in
 libretranslate  the interface of LibreTranslate

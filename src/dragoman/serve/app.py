@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 
 from dragoman.base.version import VERSION
 from dragoman.serve.batcher import OverloadedError
-from dragoman.serve.bodies import JsonRoute, Text, check_size, in_thread_if_long
+from dragoman.serve.bodies import MOST_TEXTS, JsonRoute, Text, check_size, in_thread_if_long
 from dragoman.serve.detection import DetectedLanguage, can_detect, choose, detected
 from dragoman.serve.libretranslate import add_libretranslate
 from dragoman.serve.limits import Guard, Limits
@@ -61,7 +61,7 @@ class TranslateRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    text: Text | Annotated[list[Text], Field(min_length=1, max_length=256)]
+    text: Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
     source: Language | None = None
     """auto: the language is detected; left out: there must be one for the target."""
     target: Language | None = None

@@ -26,6 +26,7 @@ from dragoman.serve.refusals import fields_refusal, refusal
 LONG: Final = 2000
 """From this many characters or bytes on, a thread costs less than the wait of other clients."""
 MOST_FIELDS: Final = 64
+MOST_TEXTS: Final = 256
 MOST_CHARACTERS: Final = 100_000
 """That one request may bring to be translated."""
 _THREADS: Final = ThreadPoolExecutor(2, "long-text")

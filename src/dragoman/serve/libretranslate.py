@@ -8,7 +8,14 @@ from typing import Annotated, Any, Literal, TypeVar
 from fastapi import FastAPI, HTTPException, Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from dragoman.serve.bodies import RepeatedFieldError, Text, by_name, check_size, fields_of
+from dragoman.serve.bodies import (
+    MOST_TEXTS,
+    RepeatedFieldError,
+    Text,
+    by_name,
+    check_size,
+    fields_of,
+)
 from dragoman.serve.detection import choose, detected
 from dragoman.serve.limits import Limits
 from dragoman.serve.models import Models
@@ -30,7 +37,7 @@ class LibreRequest(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    q: Text | Annotated[list[Text], Field(max_length=256)]
+    q: Text | Annotated[list[Text], Field(max_length=MOST_TEXTS)]
     source: str = "auto"
     target: str
     format: Annotated[Literal["text", "html"], BeforeValidator(lambda given: given or "text")] = (
