@@ -27,6 +27,7 @@ def _spins(code: str, environment: dict[str, str]) -> set[str]:
     return set(re.findall(r"GOMP_SPINCOUNT = '(\w+)'", shown.stderr))
 
 
+@pytest.mark.system  # four processes that import PyTorch
 @pytest.mark.skipif(sys.platform != "linux", reason="PyTorch brings libgomp on Linux alone")
 def test_threads_of_a_command_and_of_a_rank_soon_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in BY_HAND:

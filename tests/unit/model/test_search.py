@@ -190,7 +190,9 @@ def test_batches_are_of_like_length_and_within_the_budget() -> None:
 
 
 def test_more_hypotheses_than_the_beam_holds_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"search\.beam_size: a beam of 4 cannot give 5 translations"):
+    with pytest.raises(
+        ConfigError, match=r"search\.beam_size: a beam of 4 cannot give 5 translations"
+    ):
         translate_batch([make_model()], [[4]], SearchConfig(beam_size=4), num_hypotheses=5)
 
 
