@@ -410,7 +410,7 @@ def _order(
     first = {PAD: config.special.padding, UNK: unknown, EOS: config.special.end}
     if len(set(first.values())) < len(first):
         raise CheckpointError(
-            "padding, unknown and end of sentence do not have an id each",
+            "padding, unknown and end of sentence need three different ids",
             place=place,
             remedy="take the files that belong together",
         )
