@@ -18,6 +18,7 @@ from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
 from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.session import Session
+from recorded_runs import Recorded
 
 PLACE = Path(__file__).parent / "from_4254f71"
 LINES = (PLACE / "train.tsv").read_bytes().splitlines()
@@ -110,6 +111,15 @@ def test_the_reason_for_the_end_is_named() -> None:
     )
     rows = {row.name: row.value for row in duration(exit=ended).evidence}
     assert rows["how it ended"] == "the GPU fell off the bus"
+
+
+def test_steps_that_were_made_again_are_counted(tmp_path: Path) -> None:
+    facts = read_facts(Recorded(resume_at=(4000, 3000)).write(tmp_path / "run"))
+    (verdict,) = (one for one in judge(facts) if one.key == "duration")
+    rows = {row.name: (row.value, row.text) for row in verdict.evidence}
+    value, text = rows["steps made again after a resume"]
+    assert value == 1000
+    assert text.startswith("1,000 in ")
 
 
 def test_time_since_the_last_interval_is_told() -> None:

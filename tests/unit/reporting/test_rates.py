@@ -112,6 +112,9 @@ def test_the_logged_rates_are_told_if_the_schedule_is_not_known(tmp_path: Path) 
     rows = {row.name: row.value for row in verdict.evidence}
     assert rows["highest logged"] == max(value for value, _ in logged if value is not None)
     assert rows["last logged"] == logged[-1][0]
+    highest, last = (row.text for row in verdict.evidence[:2])
+    assert highest != last
+    assert verdict.says.endswith(f"is {highest}, the last {last}.")
     main = facts.ranks[0]
     silent = tuple(replace(one, learning_rate=None) for one in main.intervals)
     verdict = rate(replace(facts, ranks=(replace(main, intervals=silent),)))
