@@ -88,8 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command_parser(words: Sequence[str] | None = None) -> Parser:
     """The parser of `dragoman`, with that of each command.
 
-    words: only the commands among these get their options, which saves a fifth of the time of
-    `dragoman --help`. None: all get them.
+    words: only the commands among these get their options, because adding all of them takes longer
+    than the rest of the parser. None: all get them.
     """
     parser = Parser(
         prog="dragoman",

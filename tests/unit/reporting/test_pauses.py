@@ -56,6 +56,9 @@ def test_a_pause_that_its_phase_cannot_hold_is_taken_from_the_longest() -> None:
     (paused,) = without_pauses([rank(0, unknown)], [short])
     assert paused.intervals[1].forward_s is None
     assert paused.intervals[1].backward_s == 19.0
+    untimed = replace(INTERVAL, interval_s=None)
+    (paused,) = without_pauses([rank(0, untimed)], [PAUSE])
+    assert paused.intervals[1] == untimed
 
 
 def test_the_other_ranks_lose_it_from_their_wait() -> None:
@@ -79,3 +82,7 @@ def test_the_longest_is_told_first(tmp_path: Path) -> None:
     untimed = pauses(replace(facts, segments=()))
     assert untimed.says.startswith(f"Ranks stood still for 1 min 09 s: {first}")
     assert untimed.answer == "no"
+    assert verdict.remedy.startswith("Look for what stopped it then")
+    short = pauses(replace(facts, pauses=(replace(PAUSE, seconds_s=3.44),)))
+    assert (short.answer, short.remedy) == ("no", "")
+    assert "stood still for 3.40 s from" in short.says
