@@ -23,6 +23,7 @@ from dragoman.training.checkpoint import (
     TrainState,
     check_trained_with,
     copy_named,
+    is_choice,
     load_weights,
     read_state,
     read_trained_with,
@@ -144,7 +145,9 @@ def test_no_checkpoint_is_no_error_but_only_damaged_ones_are(tmp_path: Path) -> 
     store = make_store(tmp_path)
     assert store.latest_valid(fail) is None
     (save_step(store, 1) / "digests.json").unlink()
-    with pytest.raises(CheckpointError, match=r"none of the 1 checkpoints is intact.*--fresh"):
+    with pytest.raises(
+        CheckpointError, match=r"checkpoints: none of the 1 checkpoints is intact; .*--fresh"
+    ):
         store.latest_valid(lambda _: None)
 
 
@@ -429,3 +432,13 @@ def test_a_state_of_another_version_is_named_with_a_remedy(tmp_path: Path) -> No
     assert refused.value.problem == "the state cannot be read"
     assert refused.value.place == str(path / "state.json")
     assert refused.value.remedy.startswith("use another checkpoint, or the version of dragoman")
+
+
+@pytest.mark.parametrize("word", ["last", "best", "best-loss", "best-bleu", "0", "1200"])
+def test_words_and_steps_choose_a_checkpoint(word: str) -> None:
+    assert is_choice(word)
+
+
+@pytest.mark.parametrize("path", ["./best", "runs/demo", "step-0000100", "-1", "BEST", ""])
+def test_other_words_are_paths(path: str) -> None:
+    assert not is_choice(path)
