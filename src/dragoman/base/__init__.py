@@ -7,8 +7,8 @@ settings      sections of a recipe: strict pydantic models
 files         whole files or none; disk errors by name
 line_files    a file made line by line from another, which can be resumed
 interrupts    Ctrl-C at any moment
-process       standard streams, the one line in which a command ends, other exit codes
-terminal      a console whose reader may close it
+process       standard streams, a reader that has gone, the one line in which a command ends
+terminal      a console with harmless texts; whether work goes on when its reader has gone
 threads       how long threads spin while they wait for each other
 malloc        memory that glibc and oneDNN keep
 version       the version of dragoman

@@ -1,6 +1,6 @@
 """Events -> answers (never imports torch).
 
-facts         the measurements of a run, typed
+facts         the measurements of a run, typed; its wall clock, without the time between lives
 lives         the lives of a run, from start to end: the machines of each, and its measurements
 sampling, rank_file, reading   the events of a run directory -> facts
 imported, openseq2seq   a log of OpenSeq2Seq -> events
