@@ -68,6 +68,7 @@ def test_steps_are_fast_again_only_after_they_were_slow() -> None:
         alerts.append(guard.see(step=step, steps=1, seconds_s=seconds_s, data_wait_s=0.0))
     slow, again = (alert for alert in alerts if alert is not None)
     assert "since step 38, " in slow.cause
+    assert f"it is the compute itself, of rank 0 on {socket.gethostname()}" in slow.cause
     assert again.cause.startswith("steps take 1 s/step again, since step 45, ")
 
 
