@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from dragoman.reporting.facts import Interval, Pause, Rank, Segment
 from dragoman.reporting.pauses import known_pauses, longest, pauses, without_pauses
 from dragoman.reporting.reading import read_facts
@@ -86,3 +88,8 @@ def test_the_longest_is_told_first(tmp_path: Path) -> None:
     short = pauses(replace(facts, pauses=(replace(PAUSE, seconds_s=3.44),)))
     assert (short.answer, short.remedy) == ("no", "")
     assert "stood still for 3.40 s from" in short.says
+    rows = {row.name: row.value for row in verdict.evidence}
+    assert rows.pop("standing still, of the run") == pytest.approx(69 / facts.wall_s)
+    assert rows == {"rank 0 on a": 9.0, "rank 1 on b": 60.0}
+    between = pauses(replace(facts, pauses=(replace(PAUSE, during="saving"),)))
+    assert "while saving after step 150" in between.says

@@ -48,6 +48,8 @@ def test_every_schedule_has_its_formula_and_its_peak(kind: str, tmp_path: Path) 
     assert rows["at the first step"] == rates.at(0)
     assert rows["peak"] == rates.peak()[1]
     assert rows["last"] == rates.at(999)
+    assert next(row.text for row in verdict.evidence if row.name == "last").endswith("step 1,000")
+    assert ("d_model = 192" in verdict.says) == (kind == "noam")
     assert ("then falls" in verdict.says) == (kind != "constant")
 
 
@@ -73,7 +75,10 @@ def test_a_run_with_a_budget_has_the_rates_of_the_lengths_it_had(tmp_path: Path)
     assert rates.at(500) == facts.recipe.learning_rate(500, max_steps=800)
     verdict = rate(_logged(facts, 1.0))
     assert verdict.remedy == ""
-    assert "its length was fitted to the budget 1 times" in verdict.says
+    whole = rates_of(replace(facts, lengths=()))
+    assert whole is not None
+    fitted = f"{whole.formula}; its length was fitted to the budget 1 times"
+    assert verdict.says.startswith(fitted)
 
 
 def test_lengths_that_a_kill_has_lost_do_not_count() -> None:
