@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.reporting.facts import Interval, Pause, Rank, Segment
-from dragoman.reporting.pauses import known_pauses, longest, pauses, without_pauses
+from dragoman.reporting.facts import Interval, Pause, Rank, RecordedValidation, Segment
+from dragoman.reporting.pauses import (
+    known_pauses,
+    longest,
+    pauses,
+    validations_without,
+    without_pauses,
+)
 from dragoman.reporting.reading import read_facts
 from recorded_runs import Recorded
 
@@ -68,6 +74,28 @@ def test_the_other_ranks_lose_it_from_their_wait() -> None:
     other = without_pauses([rank(0, INTERVAL), rank(1, waits)], [PAUSE])[1]
     assert other.intervals[1].sync_s == 3.0
     assert other.intervals[1].forward_s == 11.0
+
+
+@pytest.mark.parametrize(
+    ("loss_s", "decode_s", "expected"),
+    [(20.0, 5.0, (11.0, 5.0)), (5.0, 20.0, (5.0, 11.0)), (12.0, None, (3.0, None))],
+)
+def test_a_validation_is_shorter_by_its_pause(
+    loss_s: float, decode_s: float | None, expected: tuple[float, float | None]
+) -> None:
+    validation = RecordedValidation(step=150, time=1020.0, loss_s=loss_s, decode_s=decode_s)
+    pause = replace(PAUSE, during="validating")
+    (shorter,) = validations_without([validation], [pause], [])
+    assert (shorter.loss_s, shorter.decode_s) == expected
+    other = replace(validation, step=151)
+    assert validations_without([other], [pause], []) == (other,)
+
+
+def test_a_rank_that_recorded_nothing_then_does_not_hide_the_others() -> None:
+    before = rank(0, INTERVAL)
+    silent = replace(before, rank=0, intervals=before.intervals[:1])
+    waits = rank(1, replace(INTERVAL, sync_s=12.0, forward_s=11.0))
+    assert without_pauses([silent, waits], [PAUSE])[1].intervals[1].sync_s == 3.0
 
 
 def test_the_longest_is_told_first(tmp_path: Path) -> None:
