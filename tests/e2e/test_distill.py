@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,14 @@ def test_a_student_is_trained_exported_and_compared(
         other = dragoman.distill(teacher, recipe, text="other.en")
         assert other.synthesized.lines == 150
         assert len(list((tmp_path / "runs").glob("student-*"))) == 3 + number
+
+    # More translations than the teacher's beam has are searched with a wider one.
+    other = dragoman.distill(teacher, recipe, text="other.en", n_best=4)
+    pairs = [line.split("\t") for line in other.synthesized.output.read_text().splitlines()]
+    assert other.synthesized.lines == 150
+    assert max(Counter(pair[0] for pair in pairs).values()) == 4
+    assert len(set(map(tuple, pairs))) == len(pairs)
+    assert len(list((tmp_path / "runs").glob("student-*"))) == 5
 
 
 def test_a_teacher_without_a_test_set_is_refused(

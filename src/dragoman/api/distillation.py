@@ -87,6 +87,7 @@ def distill(
     recipe: RecipeLike = "student-small",
     *,
     text: str | Path | None = None,
+    n_best: Count = 1,
     checkpoint: Checkpoint = "best",
     quantization: Quantization = "int8",
     overrides: Sequence[str] = (),
@@ -102,6 +103,7 @@ def distill(
     teacher: a run. Its dev and test sets and its languages become the student's.
     recipe: of the student; its text and languages, and their shares, are not used.
     text: a file to translate, a sentence a line; None: the sources of the teacher's training text.
+    n_best: translations of each sentence that the student learns from; the teacher's beam is as wide.
     quantization: of both exports, which are compared.
     overrides: of the recipe, such as "train.max_steps=8000".
     checkpoint: of the teacher, such as "best", "last" or a step.
@@ -128,11 +130,13 @@ def distill(
             remedy="make pairs with dragoman synthesize --direction forward --target LANGUAGE, and "
             "train on them",
         )
-    # Another teacher or another text makes another student, in a folder of its own.
+    # Another teacher or other translations make another student, in a folder of its own.
     checkpoint = str(checkpoint)
     learnt_from = weights_digest(run.path, checkpoint)
     if text is not None:
         learnt_from += _digest_of(Path(text))
+    if n_best > 1:
+        learnt_from += f"{n_best} translations"
     digest = hashlib.sha256(learnt_from.encode()).hexdigest()[:8]
     place = (Path(folder) / f"{student.name}-of-{digest}").absolute()
     valid, test = (_held_out(run, split, place) for split in ("valid", "test"))
@@ -150,6 +154,8 @@ def distill(
             output,
             direction="forward",
             checkpoint=checkpoint,
+            n_best=n_best,
+            overrides=[f"search.beam_size={max(n_best, run.recipe().search.beam_size)}"],
             threads=threads,
             progress=progress,
         )

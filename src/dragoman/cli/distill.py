@@ -12,6 +12,7 @@ from dragoman.cli.options import (
     Option,
     Options,
     keywords,
+    positive,
 )
 
 
@@ -35,6 +36,13 @@ from dragoman.cli.options import (
         dest="text",
         metavar="INPUT",
         help="text to learn from (default: the teacher's training text)",
+    ),
+    Option(
+        "--n-best",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="learn N translations of each sentence (default: 1)",
     ),
     CHECKPOINT.but(help="of the teacher: best, last, a step or a directory"),
     Option(
