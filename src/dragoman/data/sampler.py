@@ -1,4 +1,4 @@
-"""Which pairs form which batch: a pure function of (seed, epoch, position).
+"""Which pairs form which batch: a pure function of (seed, stage, epoch, position).
 
 The lengths in the batches are planned once for a run; in every epoch, other pairs of the same
 lengths fill them. So every epoch has the same number of updates, an update's number alone gives its
