@@ -103,7 +103,7 @@ def distill(
     teacher: a run. Its dev and test sets and its languages become the student's.
     recipe: of the student; its text and languages, and their shares, are not used.
     text: a file to translate, a sentence a line; None: the sources of the teacher's training text.
-    n_best: translations of each sentence that the student learns from; the teacher's beam is as wide.
+    n_best: translations of each sentence to learn from; the teacher's beam is at least as wide.
     quantization: of both exports, which are compared.
     overrides: of the recipe, such as "train.max_steps=8000".
     checkpoint: of the teacher, such as "best", "last" or a step.
