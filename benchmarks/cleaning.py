@@ -27,8 +27,9 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import zstandard
+
 import dragoman
-from dragoman.corpus.clean import read_rejected
 
 KINDS = ("misaligned", "wrong language", "copied", "truncated", "gibberish")
 LEAST_WORDS = 6
@@ -176,7 +177,10 @@ def prepare(scratch: Path, name: str, filters: dict[str, str]) -> set[int]:
     lines = "\n".join(f"{key} = {value}" for key, value in filters.items())
     recipe.write_text(RECIPE.format(name=name.replace("_", "-"), filters=lines), "utf-8")
     prepared = dragoman.prepare(recipe, directory=scratch / f"prepared-{name}")
-    return {pair.line - 1 for pair in read_rejected(prepared, "train")}
+    rejected = prepared / "rejected/train.tsv.zst"
+    with zstandard.open(rejected, "rt", encoding="utf-8", newline="\n") as file:
+        next(file)  # the names of the columns
+        return {int(line.split("\t")[3]) - 1 for line in file}
 
 
 def print_row(name: str, kinds: list[str], dropped: set[int], taken_s: float) -> None:

@@ -14,7 +14,7 @@ from sentencepiece import SentencePieceProcessor
 from dragoman.corpus.config import SubwordConfig
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.shards import TokenRows
-from dragoman.corpus.subword import Subword, train_subword
+from dragoman.corpus.subword import Subword, count_words, train_on_words
 from dragoman.data.batch import Batch, make_batch
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
@@ -69,7 +69,8 @@ def train_on_real_text() -> TrainedModel:
 
 def _train(folder: Path, texts: list[list[str]]) -> None:
     """Write subwords and weights."""
-    subword_file = train_subword(texts, SubwordConfig(vocab_size=VOCAB_SIZE))
+    words = count_words([line for side in texts for line in side])
+    subword_file = train_on_words(words, SubwordConfig(vocab_size=VOCAB_SIZE))
     (folder / "subword.model").write_bytes(subword_file)
     subword = Subword(SentencePieceProcessor(model_proto=subword_file))
     sources, targets = (subword.encode(text) for text in texts)

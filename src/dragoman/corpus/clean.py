@@ -11,7 +11,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +31,7 @@ from dragoman.corpus.filters import (
     reject,
 )
 from dragoman.corpus.normalize import normalize
-from dragoman.corpus.pairs import BLOCK_LINES, PIECE_BYTES, Block, DamagedError, unpacked
+from dragoman.corpus.pairs import BLOCK_LINES, Block
 from dragoman.corpus.runs import distinct_keys, near_key, pair_keys, repeated, write_run
 from dragoman.corpus.survey import FilterSurvey, write_surveys
 
@@ -74,41 +73,6 @@ def join_rejected(path: Path, parts: Iterable[Path]) -> None:
         file.write(header)
         for part in parts:
             file.write(part.read_bytes())
-
-
-def read_rejected(directory: Path, split: str) -> Iterator[RejectedPair]:
-    """The pairs that `prepare` rejected from a split, in the order of the stages.
-
-    directory: a prepared corpus.
-    Raises: CorpusError if it holds no such split, or a damaged one.
-    """
-    path = directory / REJECTED / f"{split}.tsv.zst"
-    if not path.exists():
-        raise CorpusError("does not exist", place=path, remedy="run dragoman prepare first")
-    lines = _unpacked_lines(path)
-    next(lines, "")
-    for line in lines:
-        name, score, file, number, source, target = line.split("\t")
-        yield RejectedPair(name, float(score), file, int(number), source, target)
-
-
-def _unpacked_lines(path: Path) -> Iterator[str]:
-    """Lines of any length and number: prepare wrote them, so they are not an attack."""
-    begun: list[bytes] = []
-    try:
-        with path.open("rb") as file:
-            for piece in unpacked(iter(partial(file.read, PIECE_BYTES), b"")):
-                first, *others = piece.split(b"\n")
-                begun.append(first)
-                for other in others:
-                    yield b"".join(begun).decode()
-                    begun = [other]
-    except DamagedError as error:
-        raise CorpusError(
-            f"is damaged: {error}",
-            place=path,
-            remedy="prepare the corpus again in another directory",
-        ) from error
 
 
 def _cell(text: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -154,14 +154,6 @@ def count_words(texts: list[str]) -> Counter[str]:
     counts = Counter(" ".join(texts).split(" "))
     del counts[""]
     return counts
-
-
-def train_subword(texts: Iterable[list[str]], config: SubwordConfig) -> bytes:
-    """A SentencePiece model trained on lists of normalised texts; see train_on_words."""
-    word_counts = Counter[str]()
-    for batch in texts:
-        word_counts.update(count_words(batch))
-    return train_on_words(word_counts, config)
 
 
 def train_on_words(

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from sentencepiece import SentencePieceProcessor
 
 from dragoman.base.errors import ConfigError, CorpusError
-from dragoman.corpus.clean import read_rejected
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.directions import Direction, language_token, tempered, token_for
 from dragoman.corpus.prepare import prepare
@@ -22,6 +21,7 @@ from dragoman.corpus.subword import Subword
 from dragoman.evaluation.sentences import cut_into_chunks
 from dragoman.recipe.recipe import digest, load_recipe
 from parallel_text import sentences, write_lines
+from rejected_pairs import read_rejected
 
 ENGLISH = [" ".join(line) for line in zip(*[iter(sentences(1200)[0])] * 2, strict=True)]
 IN = {
@@ -190,7 +190,7 @@ def test_a_given_pair_is_not_trained_on_backwards(dev_of: tuple[str, str], tmp_p
     train = [*BOTH_WAYS, entry("valid", *reversed(dev_of))]
     dev = [entry("valid", *dev_of), entry("few", *reversed(dev_of))]
     prepare(corpus(tmp_path, train=train, valid=dev), tmp_path / "prepared", workers=1)
-    dropped = list(read_rejected(tmp_path / "prepared", "train"))
+    dropped = read_rejected(tmp_path / "prepared", "train")
     assert Counter((one.filter, one.score) for one in dropped) == {("overlap", 2.0): 20}
     assert len(sources(tmp_path / "prepared")) == 1000
 
@@ -206,7 +206,7 @@ def test_a_pair_that_was_held_out_is_not_trained_on_backwards(
     taken = [pair for split in ("valid", "test") for pair in read_text(prepared / split)]
     sides = {side.removeprefix("<2de> ").removeprefix("<2en> ") for pair in taken for side in pair}
     assert len(sides) == 2 * len(taken) == 40
-    dropped = list(read_rejected(prepared, "train"))
+    dropped = read_rejected(prepared, "train")
     assert Counter(one.filter for one in dropped) == {"held_out": 40}
     assert len(sources(prepared)) == 1000 - 40
 
@@ -283,7 +283,7 @@ def test_the_filter_of_languages_asks_for_those_of_the_entry(tmp_path: Path) -> 
         }
     )  # fmt: skip
     prepare(config, tmp_path / "prepared", workers=1)
-    rejected = list(read_rejected(tmp_path / "prepared", "train"))
+    rejected = read_rejected(tmp_path / "prepared", "train")
     assert {(one.filter, one.file) for one in rejected if one.filter == "language"} == {
         ("language", "b.en")
     }

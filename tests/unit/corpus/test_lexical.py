@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from dragoman.base.errors import CorpusError
-from dragoman.corpus.clean import read_rejected
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.lexical import Counts, LexicalTable, met_keys, often_met
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import prepare
 from dragoman.corpus.shards import BOS, TokenRows
 from real_text import real_lines
+from rejected_pairs import read_rejected
 
 SIZE = 9
 SOURCES = [[4, 5, 6], [4, 5], [6, 7, 7], [4, 7]]

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import zstandard
 
-from dragoman.corpus.clean import read_rejected
 from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
 from dragoman.corpus.filters import FilterConfig
 from dragoman.corpus.manifest import Manifest
@@ -21,6 +20,7 @@ from dragoman.corpus.subword import Subword
 from dragoman.telemetry.events import EventWriter, read_events
 from parallel_text import sentences, small_corpus, write_lines, write_pairs
 from real_text import write_real_text
+from rejected_pairs import read_rejected
 
 
 def tree(directory: Path) -> dict[str, bytes]:
@@ -49,7 +49,7 @@ def test_every_pair_is_in_one_split_or_rejected(tmp_path: Path) -> None:
     config = small_corpus(tmp_path, train=(write_pairs(tmp_path, "train", pairs),))
     manifest = prepare(config, tmp_path / "out", workers=1)
     counted = {split: texts_of(tmp_path / "out", split) for split in ("train", "valid", "test")}
-    rejected = list(read_rejected(tmp_path / "out", "train"))
+    rejected = read_rejected(tmp_path / "out", "train")
     kept = [pair for split in counted.values() for pair in split]
     dropped = [(pair.source, pair.target) for pair in rejected if pair.filter != "held_out"]
     assert sorted(kept + dropped) == sorted(zip(*pairs, strict=True))
@@ -344,7 +344,7 @@ def test_near_duplicates_are_kept_once_within_a_file_and_across_files(tmp_path: 
     manifest = prepare(config, tmp_path / "prepared", workers=1)
     assert manifest.train.dropped == {"near_duplicate": 300 + 39}
     assert manifest.train.pairs == 300 + 1 + 5
-    rejected = list(read_rejected(tmp_path / "prepared", "train"))
+    rejected = read_rejected(tmp_path / "prepared", "train")
     assert {pair.source for pair in rejected if pair.file == "second.en"} == set(shouted)
 
 
@@ -356,7 +356,7 @@ def test_a_pair_that_two_files_have_is_kept_once(tmp_path: Path) -> None:
     manifest = prepare(config, tmp_path / "once", workers=1)
     assert manifest.train.pairs == 300
     assert manifest.train.dropped == {"duplicate": 300}
-    rejected = list(read_rejected(tmp_path / "once", "train"))
+    rejected = read_rejected(tmp_path / "once", "train")
     whys = {(pair.filter, pair.score, pair.file) for pair in rejected}
     assert whys == {("duplicate", 1.0, "second.en")}
     assert sorted(pair.line for pair in rejected) == list(range(1, 301))

@@ -10,11 +10,11 @@ import pytest
 from pydantic import ValidationError
 
 from dragoman.base.errors import CorpusError
-from dragoman.corpus.clean import read_rejected
 from dragoman.corpus.config import CorpusConfig, TextFiles
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import prepare
 from real_text import real_lines
+from rejected_pairs import read_rejected
 
 PAIRS = 400
 
@@ -44,7 +44,7 @@ def test_pairs_out_of_bounds_are_dropped_with_their_score(tmp_path: Path) -> Non
     limits = {"column": 3, "at_least": 100.0, "at_most": 299.0}, {"column": 4, "at_most": -150.0}
     manifest = prepared(tmp_path, *limits)
     assert manifest.train.dropped == {"column_3": 200, "column_4": 50}
-    rejected = list(read_rejected(tmp_path / "prepared", "train"))
+    rejected = read_rejected(tmp_path / "prepared", "train")
     assert all(pair.source.endswith(f" {abs(pair.score):.0f}") for pair in rejected)
     kept = {line + 1 for line in range(PAIRS)} - {pair.line for pair in rejected}
     assert kept == {*range(151, 301)}
@@ -55,7 +55,7 @@ def test_a_column_is_found_by_its_name_whose_line_is_no_pair(tmp_path: Path) -> 
     manifest = prepared(tmp_path, {"column": "laser", "at_least": -99.0})
     assert (manifest.train.pairs_in, manifest.train.pairs) == (PAIRS, 100)
     assert manifest.train.dropped == {"column_laser": 300}
-    assert next(read_rejected(tmp_path / "prepared", "train")).line == 102
+    assert read_rejected(tmp_path / "prepared", "train")[0].line == 102
 
 
 def test_a_pair_without_a_number_is_dropped(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_pair_without_a_number_is_dropped(tmp_path: Path) -> None:
     manifest = prepared(tmp_path, {"column": 3, "at_most": 5.0})
     assert manifest.train.dropped["column_3"] == PAIRS + 1
     assert manifest.train.pairs > 400
-    assert math.isnan(next(read_rejected(tmp_path / "prepared", "train")).score)
+    assert math.isnan(read_rejected(tmp_path / "prepared", "train")[0].score)
 
 
 @pytest.mark.parametrize(

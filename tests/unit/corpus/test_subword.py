@@ -12,7 +12,7 @@ from dragoman.base.errors import CorpusError
 from dragoman.corpus.config import SubwordConfig
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.shards import BOS, EOS, PAD, UNK, TokenRows
-from dragoman.corpus.subword import Subword, train_subword
+from dragoman.corpus.subword import Subword, count_words, train_on_words
 from dragoman.corpus.vocabulary import RowEncoder
 from real_text import real_lines
 
@@ -25,7 +25,7 @@ def captions() -> list[str]:
 
 
 def train(texts: list[str], **settings: object) -> bytes:
-    return train_subword([texts], SubwordConfig.model_validate(settings))
+    return train_on_words(count_words(texts), SubwordConfig.model_validate(settings))
 
 
 def load(folder: Path, model: bytes) -> Subword:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dragoman.base.errors import CorpusError
-from dragoman.corpus.clean import REJECTED, read_rejected
+from dragoman.corpus.clean import REJECTED
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.prepare import prepare
 from dragoman.corpus.survey import (
@@ -25,6 +25,7 @@ from dragoman.corpus.survey import (
 )
 from dragoman.reporting.cleaning import PAGE, cleaning_page, write_cleaning_page
 from real_text import write_real_text
+from rejected_pairs import read_rejected
 
 LARGEST = sys.float_info.max
 

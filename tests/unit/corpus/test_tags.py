@@ -9,7 +9,6 @@ from pydantic import ValidationError
 from sentencepiece import SentencePieceProcessor
 
 from dragoman.base.errors import ConfigError
-from dragoman.corpus.clean import read_rejected
 from dragoman.corpus.config import CorpusConfig, TextFiles
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.prepare import prepare
@@ -17,6 +16,7 @@ from dragoman.corpus.shards import UNK, TokenShards
 from dragoman.corpus.subword import Subword
 from dragoman.recipe.recipe import load_recipe
 from real_text import real_lines
+from rejected_pairs import read_rejected
 
 TAG = "<bt>"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from dragoman.base.errors import CorpusError
-from dragoman.corpus.clean import read_rejected
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.prepare import prepare
 from dragoman.corpus.tmx import TmxReader
 from real_text import real_lines
+from rejected_pairs import read_rejected
 
 LANGUAGES = ("en", "de")
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n<tmx version="1.4"><header srclang="en"/><body>\n'
@@ -162,5 +162,5 @@ def test_a_corpus_is_prepared_of_one(path: Path) -> None:
     manifest = prepare(config, path.parent / "prepared", workers=1)
     assert manifest.train.pairs_in == 501
     assert manifest.train.pairs > 480
-    first = next(read_rejected(path.parent / "prepared", "train"))
+    first = read_rejected(path.parent / "prepared", "train")[0]
     assert first == ("empty", 1.0, "a.tmx", 8, "alone", "")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sentencepiece import SentencePieceProcessor
 
 from dragoman.corpus.config import SubwordConfig
-from dragoman.corpus.subword import Subword, train_subword
+from dragoman.corpus.subword import Subword, count_words, train_on_words
 from dragoman.evaluation.sentences import cut_into_chunks
 from real_text import real_lines
 
@@ -20,7 +20,9 @@ TEXT = (
 
 @pytest.fixture(scope="module")
 def subword() -> Subword:
-    file = train_subword([TEXT.split(". "), ["a b c d e f g h"]], SubwordConfig(vocab_size=90))
+    file = train_on_words(
+        count_words([*TEXT.split(". "), "a b c d e f g h"]), SubwordConfig(vocab_size=90)
+    )
     return Subword(SentencePieceProcessor(model_proto=file))
 
 

@@ -13,7 +13,7 @@ from dragoman.base.errors import ConfigError
 from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.shards import EOS
-from dragoman.corpus.subword import Subword, count_words, train_on_words, train_subword
+from dragoman.corpus.subword import Subword, count_words, train_on_words
 from dragoman.formats.ctranslate2 import write_ctranslate2
 from dragoman.formats.ctranslate2_engine import CTranslate2Engine
 from dragoman.formats.huggingface import (
@@ -289,7 +289,7 @@ def test_the_tokenizer_gives_our_ids(kind: Any, lowercase: bool, signs: str) -> 
     text = normalize("\n".join(real_lines("valid", "de")), lowercase=lowercase)
     lines = [*text.split("\n"), *[signs] * 20]  # of the names of special pieces
     config = SubwordConfig(vocab_size=600, kind=kind)
-    own = Subword(SentencePieceProcessor(model_proto=train_subword([lines], config)))
+    own = Subword(SentencePieceProcessor(model_proto=train_on_words(count_words(lines), config)))
     tokenizer = make_tokenizer(own.scored_pieces(), kind=kind, lowercase=lowercase)
     for line in [*lines[:400], *HOSTILE]:
         (expected,) = own.encode([normalize(line, lowercase=lowercase)])

@@ -388,10 +388,10 @@ def redo_digests(directory: Path) -> None:
 def other_vocabulary() -> bytes:
     """Another SentencePiece model of the same size."""
     from dragoman.corpus.config import SubwordConfig
-    from dragoman.corpus.subword import train_subword
+    from dragoman.corpus.subword import count_words, train_on_words
 
     lines = real_lines("train", "de")[:3000]
-    return train_subword([lines], SubwordConfig(vocab_size=500))
+    return train_on_words(count_words(lines), SubwordConfig(vocab_size=500))
 
 
 def test_an_older_export_is_replaced(bundle: Path, run: RunDirectory) -> None:
