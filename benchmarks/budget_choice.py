@@ -7,7 +7,8 @@ For each text and budget, seven runs to the same clock: one whose recipe names t
 six of three sizes with two schedules, whose other settings are those of published recipes for text
 of this size: a batch of 4,096 cells, 8,000 pieces, dropout 0.3, and Adam with a peak of 1e-3. Only
 their length is fitted to the clock, so that each ends its schedule in time. Prints the best dev
-BLEU and the test BLEU of each, and whether the choice is within 1 BLEU of the best of the six.
+BLEU and the test BLEU of each, and whether the choice is within 1 BLEU of the best of the six. A
+recipe whose model is too large for the budget is refused, and does not count.
 Runs that are done are read again, and one that was stopped begins anew, as the clock of its budget
 ran on. It needs an idle machine: the order of the seven is that of the table.
 """
@@ -63,10 +64,17 @@ def main() -> None:
             found = {}
             for name, more in recipes.items():
                 folder = options.scratch / f"choice-{text}-{budget}" / name
-                if finished(folder) is None:
+                if finished(folder) is None and not _refused(folder):
                     shutil.rmtree(folder, ignore_errors=True)
-                    run(folder, text, corpus + more, budget, "alone", ranks=options.ranks)
-                found[name], line = _row(folder)
+                    try:
+                        run(folder, text, corpus + more, budget, "alone", ranks=options.ranks)
+                    except SystemExit:
+                        if not _refused(folder):
+                            raise
+                if _refused(folder):
+                    line = "refused, the budget is too small | | |"
+                else:
+                    found[name], line = _row(folder)
                 print(f"| {text} | {budget} | {name} | {line} |", flush=True)
             hand = {name: bleu for name, bleu in found.items() if name != CHOSEN}
             best = max(hand, key=lambda name: hand[name])
@@ -80,6 +88,12 @@ def _by_hand(size: str, schedule: str) -> str:
     names = ("width", "heads", "inner", "encoder", "decoder")
     numbers = dict(zip(names, SIZES[size], strict=True))
     return HAND.format(**numbers, schedule=schedule, warmup=SCHEDULES[schedule])
+
+
+def _refused(folder: Path) -> bool:
+    """Whether the budget is too small for the recipe, which is said before any training."""
+    log = folder / "log"
+    return log.exists() and "the budget is too small" in log.read_text(encoding="utf-8")
 
 
 def _row(folder: Path) -> tuple[float, str]:

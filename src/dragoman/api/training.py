@@ -23,6 +23,7 @@ from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.terminal import open_console
 from dragoman.cluster.hosts import Hosts, load_hosts
 from dragoman.corpus.prepare import OnProgress
+from dragoman.formats.bundle import is_bundle
 from dragoman.recipe.budget import parse_budget
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.recipe import load_recipe as read_recipe
@@ -225,7 +226,7 @@ class Evaluation:
 
     name: of the text. scores: by metric, such as "bleu" and "chrf".
     translations: the file that holds them, a line each; of a test set of several directions, the
-        folder in which each has its file.
+        folder in which each has its file; None for an export, which stays as it is.
     directions: scores of each direction, such as "en-de", if there are several; `scores` are their
         means then, over those with training text.
     """
@@ -233,7 +234,7 @@ class Evaluation:
     name: str
     pairs: int
     scores: Mapping[str, Score]
-    translations: Path
+    translations: Path | None
     decode_s: float
     directions: Mapping[str, Mapping[str, Score]] = field(default_factory=dict)
 
@@ -253,33 +254,46 @@ def evaluate(
 ) -> Evaluation:
     """Translate a test set by real search and score it with sacreBLEU's metrics.
 
-    checkpoint: "best", "last", a step or a checkpoint's directory.
+    run: a run, or what `export` or `import_model` wrote, which needs a source and a reference.
+    checkpoint: of a run: "best", "last", a step or a checkpoint's directory.
     source, reference: a text and its translation; None: the run's own test set.
     target_language: of the reference, if the model translates into several.
-    ranks: processes on this machine; None: one for each GPU, or one.
+    ranks: processes on this machine; None: one for each GPU, or one. An export takes one.
     overrides: of the recipe's sections search and evaluate, such as "search.beam_size=5".
     on_event, progress: as for `train`.
     Raises ConfigError, CorpusError, CheckpointError and MachineError.
     """
     from dragoman.evaluation.metrics import Score  # imports sacreBLEU, which training does without
 
-    run = opened_run(run)
     found: list[Event] = []
-    steps.evaluate(
-        run,
-        checkpoint=str(checkpoint),
-        source=_path(source),
-        reference=_path(reference),
-        target=target_language,
-        ranks=ranks,
-        overrides=overrides,
-        listeners=[_Calls(found.append), *listeners_of(on_event, progress)],
-    )
+    listeners = [_Calls(found.append), *listeners_of(on_event, progress)]
+    if isinstance(run, RunDirectory) or not is_bundle(Path(run)):
+        run = opened_run(run)
+        steps.evaluate(
+            run,
+            checkpoint=str(checkpoint),
+            source=_path(source),
+            reference=_path(reference),
+            target=target_language,
+            ranks=ranks,
+            overrides=overrides,
+            listeners=listeners,
+        )
+    else:
+        from dragoman.serve.score_export import score_export  # imports torch
+
+        score_export(
+            Path(run),
+            checkpoint=str(checkpoint),
+            source=_path(source),
+            reference=_path(reference),
+            target=target_language,
+            overrides=overrides,
+            listeners=listeners,
+        )
     scored = next((event.payload for event in found if event.kind == TestScored.kind), None)
     if scored is None:
-        raise MachineError(
-            "the scores were written and cannot be read", place=run.events, remedy="look there"
-        )
+        raise MachineError("the scores were written and cannot be read", place=str(run))
     scores = _scores(scored)
 
     for further in (event.payload for event in found if event.kind == MetricScored.kind):
@@ -290,8 +304,10 @@ def evaluate(
         f"{one['source']}-{one['target']}": _scores(one)
         for one in (event.payload for event in found if event.kind == DirectionScored.kind)
     }
-    language = target_language or run.recipe().corpus.directions[0].target
-    translations = run.samples if directions else run.samples / f"{scored['name']}.{language}"
+    translations = None
+    if isinstance(run, RunDirectory):
+        language = target_language or run.recipe().corpus.directions[0].target
+        translations = run.samples if directions else run.samples / f"{scored['name']}.{language}"
     return Evaluation(
         name=scored["name"],
         pairs=scored["pairs"],

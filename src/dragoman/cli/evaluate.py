@@ -5,7 +5,7 @@ from pathlib import Path
 from dragoman.cli.options import (
     CHECKPOINT,
     RANKS,
-    RUN,
+    RUN_OR_BUNDLE,
     SET,
     TARGET,
     Command,
@@ -19,11 +19,13 @@ from dragoman.cli.options import (
     "evaluate",
     "translate a test set and score it",
     "Translate a test set and score it: BLEU and chrF with signature and interval.",
-    *(RUN, CHECKPOINT, SET),
-    Option("--source", type=Path, help="source text (default: the run's test set)"),
+    *(RUN_OR_BUNDLE, CHECKPOINT, SET),
+    Option(
+        "--source", type=Path, help="source text (default: the run's test set; an export has none)"
+    ),
     Option("--reference", type=Path, help="its reference translation"),
     TARGET,
-    RANKS.but(default=1, help="processes (default: 1)"),
+    RANKS.but(default=1, help="processes that score a run (default: 1)"),
 )
 def run(options: Options) -> None:
     """Translate a test set and score it."""

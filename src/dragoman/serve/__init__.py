@@ -3,6 +3,7 @@
 text          a line, a document or markup -> parts to translate and parts to keep
 translator    texts -> rows of pieces -> texts, streamed in bounded memory; the engine for a model
 translate     `dragoman translate`: a stream, a file that goes on if broken off, a terminal
+score_export  the scores of an export on a text
 synthesize    monolingual text -> pairs to train on; which translations are dropped, and why
 ray_nodes     lines on the nodes of a Ray cluster, in units of work
 ray_unit      one such unit

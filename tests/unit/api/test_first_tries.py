@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+import sacrebleu
 
 import dragoman
+from dragoman.cli import main
 from real_text import real_lines
 from small_run import small_run
 
@@ -157,7 +159,51 @@ def test_an_evaluation_has_its_scores_by_name(tmp_path: Path) -> None:
     assert found.scores.keys() == {"bleu", "chrf"}
     assert found.scores["chrf"].value > 0
     assert found.scores["bleu"].signature.startswith("BLEU|")
+    assert found.translations is not None
     assert len(found.translations.read_text(encoding="utf-8").splitlines()) == 5
+
+
+@pytest.mark.parametrize("kind", ["bundle", "ctranslate2"])
+def test_an_export_is_scored_and_stays_as_it_is(
+    kind: Literal["bundle", "ctranslate2"], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, reference = tmp_path / "t.en", tmp_path / "t.de"
+    for path in (source, reference):
+        lines = real_lines("test", path.suffix[1:])[:5]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    exported = dragoman.export(small_run(), to=kind, output=tmp_path / "export").path
+    before = {path: path.read_bytes() for path in exported.rglob("*") if path.is_file()}
+    events: list[dragoman.Event] = []
+    found = dragoman.evaluate(
+        exported,
+        source=source,
+        reference=reference,
+        overrides=["search.beam_size=2"],
+        on_event=events.append,
+    )
+    with dragoman.Translator(exported) as translator:
+        texts = list(translator.translate(source.read_text("utf-8").splitlines(), beam_size=2))
+    references = reference.read_text("utf-8").splitlines()
+    assert found.scores["bleu"].value == sacrebleu.corpus_bleu(texts, [references]).score
+    assert found.scores["chrf"].value == sacrebleu.corpus_chrf(texts, [references]).score
+    assert (found.name, found.pairs, found.translations) == ("t", 5, None)
+    assert [event.kind for event in events] == ["test_scored"]
+    assert capsys.readouterr().out == ""
+    words = ["evaluate", str(exported), "--source", str(source), "--reference", str(reference)]
+    assert main([*words, "--set", "search.beam_size=2"]) == 0
+    assert found.scores["bleu"].signature in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in exported.rglob("*") if path.is_file()} == before
+
+    short = tmp_path / "short.de"
+    short.write_text("Eins.\n", encoding="utf-8")
+    for given, problem in (
+        ({}, "an export has no test set of its own; name a text"),
+        ({"source": source, "reference": short}, "5 lines, the reference 1"),
+        ({"source": source, "reference": reference, "checkpoint": 6}, "one checkpoint only"),
+        ({"source": source, "reference": reference, "target_language": "xx"}, "xx"),
+    ):
+        with pytest.raises(dragoman.DragomanError, match=problem):
+            dragoman.evaluate(exported, **given)
 
 
 def test_remedies_are_words_of_this_interface() -> None:
