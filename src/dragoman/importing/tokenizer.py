@@ -47,6 +47,8 @@ _CLASSES: Final = {
     "m2m_100": ("M2M100Tokenizer", "NllbTokenizer"),
 }
 M2M100_MODEL: Final = "sentencepiece.bpe.model"
+_LEAST_LISTED: Final = 0.5
+"""The share of the pieces of a SentencePiece model that the list of pieces has at least."""
 _COPY: Final = "copy all files of the model into this folder"
 
 
@@ -119,6 +121,7 @@ def _read_m2m100(
         )
     if (folder / "vocab.json").exists():
         listed = _read_list(folder / "vocab.json", config.source_vocab_size)
+        _check_pieces(processor, listed, place=model)
         kind = settings.get("language_codes") or "m2m100"
         if not isinstance(kind, str) or kind not in M2M100_LANGUAGES:
             raise ConfigError(
@@ -309,8 +312,9 @@ def _read_marian(
         if not (folder / name).exists():
             raise CheckpointError("is missing", place=folder / name, remedy=_COPY)
     models = [_read_model(folder / name) for name in _MARIAN_FILES]
-    for name, model in zip(_MARIAN_FILES, models, strict=True):
-        sentencepiece_model(model, place=folder / name)
+    for name, model, listed in zip(_MARIAN_FILES, models, [lists[0], lists[-1]], strict=True):
+        processor = sentencepiece_model(model, place=folder / name)
+        _check_pieces(processor, listed, place=folder / name)
     prefix: list[str] = []
     codes = not separate and any(_is_code(piece) for piece in lists[0])
     if codes and languages.target:
@@ -343,6 +347,21 @@ def _read_marian(
         languages.target or _as_code(_language(settings, "target_lang")),
     )
     return Tokenizer(sides[0], sides[1], known)
+
+
+def _check_pieces(processor: Any, listed: Mapping[str, int], *, place: Path) -> None:
+    """Raises CheckpointError if a SentencePiece model is of another vocabulary than the list.
+
+    Published lists leave a few pieces out; of another model's, those of few letters are listed.
+    """
+    numbers = range(processor.get_piece_size())
+    known = [processor.id_to_piece(number) in listed for number in numbers]
+    if sum(known) < _LEAST_LISTED * len(known):
+        raise CheckpointError(
+            f"the list of pieces has only {sum(known):,} of its {len(known):,} pieces",
+            place=place,
+            remedy="take the files that belong together",
+        )
 
 
 def _read_list(path: Path, vocab_size: int) -> dict[str, int]:

@@ -18,7 +18,8 @@ from safetensors.torch import load_file, save_file
 
 from dragoman.cli import main
 from dragoman.importing.config import read_config
-from foreign_models import marian_folder
+from foreign_models import marian_folder, trained_spm
+from real_text import real_lines
 
 pytest.importorskip("transformers")
 
@@ -154,9 +155,17 @@ def untied(tensors: dict[str, torch.Tensor]) -> None:
     tensors["lm_head.weight"] = tensors["model.shared.weight"] + 1
 
 
+def of_another_model(folder: Path) -> None:
+    backwards = tuple(line[::-1] for line in real_lines("train", "en")[:3000])
+    (folder / "source.spm").write_bytes(trained_spm(backwards, 500))
+
+
 BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "no config": (without("config.json"), "config.json: is missing"),
     "a model of Marian itself": (only_marian, "opus.npz: is a file of Marian itself"),
+    "pieces of another model": (
+        of_another_model, "of its 500 pieces; take the files that belong together"
+    ),
     "torn config": (cut("config.json", 40), "config.json: cannot be read as JSON"),
     "a list as config": (
         written("config.json", "[]"),
