@@ -4,13 +4,14 @@
         [--budgets 5min 15min 45min]
 
 For each text and budget, seven runs to the same clock: one whose recipe names the text alone, and
-six of three sizes with two schedules, whose other settings are those of published recipes for text
-of this size: a batch of 4,096 cells, 8,000 pieces, dropout 0.3, and Adam with a peak of 1e-3. Only
-their length is fitted to the clock, so that each ends its schedule in time. Prints the best dev
-BLEU and the test BLEU of each, and whether the choice is within 1 BLEU of the best of the six. A
-recipe whose model is too large for the budget is refused, and does not count.
-Runs that are done are read again, and one that was stopped begins anew, as the clock of its budget
-ran on. It needs an idle machine: the order of the seven is that of the table.
+six of three sizes with two schedules. The six get the batch, the vocabulary, the dropout and the
+peak rate that a budget gives to such a model, or with --published those of published recipes for
+text of this size: a batch of 4,096 cells, 8,000 pieces, dropout 0.3, and a peak of 1e-3. Their
+length is fitted to the clock, so that each ends its schedule in time. Prints the best dev BLEU and
+the test BLEU of each, and whether the choice is within 1 BLEU of the best of the six. A recipe
+whose model is too large for the budget is refused, and does not count. Runs that are done are read
+again, and one that was stopped begins anew, as the clock of its budget ran on. It needs an idle
+machine: the order of the seven is that of the table.
 """
 
 from __future__ import annotations
@@ -26,6 +27,16 @@ from dragoman.run.choose import SIZES
 
 CHOSEN: Final = "chosen"
 HAND: Final = """
+[model]
+d_model = {width}
+num_heads = {heads}
+d_ffn = {inner}
+encoder_layers = {encoder}
+decoder_layers = {decoder}
+[schedule]
+kind = "{schedule}"
+"""
+PUBLISHED: Final = """
 subword.vocab_size = 8000
 [data]
 batch_tokens = 4096
@@ -45,14 +56,14 @@ clip_norm = 1.0
 """
 SCHEDULES: Final = {"linear": "", "inverse_sqrt": "warmup_steps = 400"}
 """A straight line to zero with the warm-up that fits, and the usual one of translation."""
-HAND_SIZES: Final = ("mini", "small", "medium")
+HAND_SIZES: Final = ("mini", "tiny", "small")
 WITHIN: Final = 1.0
 
 
 def main() -> None:
     options = _options()
     recipes = {CHOSEN: ""} | {
-        f"{size}-{schedule}": _by_hand(size, schedule)
+        f"{size}-{schedule}": _by_hand(size, schedule, options.published)
         for size in HAND_SIZES
         for schedule in SCHEDULES
     }
@@ -64,6 +75,8 @@ def main() -> None:
             found = {}
             for name, more in recipes.items():
                 folder = options.scratch / f"choice-{text}-{budget}" / name
+                if options.published and name != CHOSEN:
+                    folder = folder.with_name(f"published-{name}")
                 if finished(folder) is None and not _refused(folder):
                     shutil.rmtree(folder, ignore_errors=True)
                     try:
@@ -84,10 +97,11 @@ def main() -> None:
     print(f"within {WITHIN:g} BLEU of the best of six: {sum(verdicts)} of {len(verdicts)}")
 
 
-def _by_hand(size: str, schedule: str) -> str:
+def _by_hand(size: str, schedule: str, published: bool) -> str:
     names = ("width", "heads", "inner", "encoder", "decoder")
     numbers = dict(zip(names, SIZES[size], strict=True))
-    return HAND.format(**numbers, schedule=schedule, warmup=SCHEDULES[schedule])
+    text = PUBLISHED if published else HAND
+    return text.format(**numbers, schedule=schedule, warmup=SCHEDULES[schedule])
 
 
 def _refused(folder: Path) -> bool:
@@ -116,6 +130,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--languages", nargs="+", default=["fr", "cs"], choices=["de", "fr", "cs"])
     parser.add_argument("--demo", action="store_false", dest="no_demo", help="the demo's text, too")
     parser.add_argument("--budgets", nargs="+", default=["5min", "15min", "45min"])
+    parser.add_argument("--published", action="store_true", help="the settings of papers")
     parser.add_argument("--ranks", type=int, default=1)
     return parser.parse_args()
 
