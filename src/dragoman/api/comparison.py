@@ -13,7 +13,7 @@ import numpy as np
 
 from dragoman.api.arguments import Count, RunLike, checked
 from dragoman.base.errors import ConfigError, CorpusError, DragomanError, MachineError
-from dragoman.corpus.directions import without_first_word
+from dragoman.corpus.directions import Direction, listed, without_first_word
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.vocabulary import load_vocabulary
 from dragoman.evaluation.comet import Comet, open_comet
@@ -98,7 +98,8 @@ def compare(
     comet: a Python that has unbabel-comet, and a COMET checkpoint (Rei et al. 2020), which that
         Python loads in a process of its own, without downloads; by default there is no COMET.
     The comparison is recorded in the runs that can be written to, whose reports show it.
-    Raises ConfigError if there is no test set or the runs' test sets differ, CorpusError if a text
+    Raises ConfigError if there is no test set, the runs' test sets differ or one model translates
+    in the opposite direction of the other, CorpusError if a text
     cannot be read or has another number of lines, CheckpointError if a model is damaged,
     MachineError if COMET fails.
     """
@@ -120,6 +121,8 @@ def compare(
             remedy="name one test set, or models in place of the file",
         )
     recipes = [one for one in map(_recipe_of, paths, runs) if one is not None]
+    if len(recipes) == 2:
+        _refuse_opposite(*recipes, place=paths[1])
     lowercase = any(one.scoring.lowercase for one in recipes)
     targets = [one.corpus.directions[0].target for one in recipes]
     language = target_language or next(iter(targets), "")
@@ -223,6 +226,21 @@ def _recipe_of(path: Path, run: RunDirectory | None) -> Recipe | None:
     if run is None and not is_bundle(path):
         return None
     return Bundle.open(path).recipe if run is None else run.recipe()
+
+
+def _refuse_opposite(first: Recipe, second: Recipe, *, place: Path) -> None:
+    """Raises ConfigError if the second model only translates back what the first one translates.
+
+    Other directions are not refused: imported models name languages in other ways.
+    """
+    ours, theirs = first.corpus.directions, second.corpus.directions
+    swapped = {Direction(one.target, one.source) for one in ours}
+    if swapped.intersection(theirs) and not {*ours}.intersection(theirs):
+        raise ConfigError(
+            f"translates {listed(theirs)}, and the other model {listed(ours)}",
+            place=place,
+            remedy="name two models of the same languages",
+        )
 
 
 def _run_of(path: Path) -> RunDirectory | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -186,6 +187,22 @@ def test_bad_input_is_named(texts: tuple[Path, Path], tmp_path: Path) -> None:
         dragoman.compare(run, run, tests=[(texts[0], short)])
     with pytest.raises(dragoman.ConfigError, match="neither model has a test set"):
         dragoman.compare(run, run)
+
+
+def test_a_model_of_the_opposite_direction_is_refused(
+    texts: tuple[Path, Path], tmp_path: Path
+) -> None:
+    back = tmp_path / "back"
+    shutil.copytree(small_run().path, back)
+    recipe = (back / "recipe.toml").read_text("utf-8")
+    for side, language in (("source", "de"), ("target", "en")):
+        recipe = re.sub(
+            rf"^{side}_language = .*$", f'{side}_language = "{language}"', recipe, flags=re.M
+        )
+    (back / "recipe.toml").write_text(recipe, "utf-8")
+    said = "back: translates de to en, and the other model en to de; name two models of the same"
+    with pytest.raises(dragoman.ConfigError, match=said):
+        dragoman.compare(small_run(), back, tests=[texts])
 
 
 def test_an_export_that_writes_no_capitals_is_scored_in_lower_case(
