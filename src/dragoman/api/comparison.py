@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.api.arguments import Count, RunLike, checked
 from dragoman.base.errors import ConfigError, CorpusError, DragomanError, MachineError
@@ -311,16 +312,24 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
 def _training_words(
     run: RunDirectory, language: str, *, lowercase: bool
 ) -> tuple[Counter[str] | None, int]:
-    """Words of the target side of the training text, and the number of pairs; None if it is
-    gone."""
+    """Words of the target side of the training text in this language, and the number of pairs;
+    None if it is gone."""
+    corpus = run.recipe().corpus
+    entries = None
     try:
         prepared = run.prepared()
         shards = TokenShards(prepared / "train")
         vocabulary = load_vocabulary(prepared / "target.model")
+        if len({direction.target for direction in corpus.train_directions}) > 1:
+            entries = shards.entries()
     except DragomanError:
         return None, 0
-    step = max(1, -(-shards.num_pairs // _COUNTED_PAIRS))
-    rows = [shards.target(int(pair)).tolist() for pair in np.arange(0, shards.num_pairs, step)]
+    pairs: range | NDArray[np.int64] = range(shards.num_pairs)
+    if entries is not None:
+        of_language = [corpus.direction_of(entry).target == language for entry in corpus.train]
+        pairs = np.flatnonzero(np.array(of_language)[entries])
+    step = max(1, -(-len(pairs) // _COUNTED_PAIRS))
+    rows = [shards.target(int(pair)).tolist() for pair in pairs[::step]]
     texts = vocabulary.decode(rows)
     lines = (text.lower() if lowercase else text for text in texts)
     return word_counts(lines, language), len(rows)
