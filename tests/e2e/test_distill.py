@@ -12,6 +12,7 @@ import dragoman
 from dragoman.cli import main
 from dragoman.corpus.shards import TokenShards
 from parallel_text import sentences, write_pairs
+from tiny_recipe import TINY
 
 TEACHER = """
 name = "teacher"
@@ -170,3 +171,18 @@ def test_a_teacher_without_a_test_set_is_refused(
     with pytest.raises(dragoman.ConfigError, match=r"no test set, by which its student"):
         dragoman.distill(small_run(), "student-tiny")
     assert not list(tmp_path.iterdir())
+
+
+def test_translations_that_are_all_dropped_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path, "train", sentences(60))
+    Path("tiny.toml").write_text(TINY)
+    settings = ["train.max_steps=1", "evaluate.bleu_pairs=0", "data.batch_tokens=256"]
+    teacher = dragoman.train(dragoman.load_recipe("tiny.toml", settings))
+    Path("blank.en").write_text("\n\n")
+    for _ in range(2):  # also with the finished translations of the first call
+        said = r"blank.en: none of its 2 lines has a translation to learn from \(empty 2\)"
+        with pytest.raises(dragoman.CorpusError, match=said):
+            dragoman.distill(teacher, "student-tiny", text="blank.en")

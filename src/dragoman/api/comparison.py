@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.api.arguments import Count, RunLike, checked
 from dragoman.base.errors import ConfigError, CorpusError, DragomanError, MachineError
-from dragoman.corpus.directions import without_first_word
+from dragoman.corpus.directions import Direction, listed, without_first_word
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.vocabulary import load_vocabulary
 from dragoman.evaluation.comet import Comet, open_comet
@@ -98,7 +99,8 @@ def compare(
     comet: a Python that has unbabel-comet, and a COMET checkpoint (Rei et al. 2020), which that
         Python loads in a process of its own, without downloads; by default there is no COMET.
     The comparison is recorded in the runs that can be written to, whose reports show it.
-    Raises ConfigError if there is no test set or the runs' test sets differ, CorpusError if a text
+    Raises ConfigError if there is no test set, the runs' test sets differ or one model translates
+    in the opposite direction of the other, CorpusError if a text
     cannot be read or has another number of lines, CheckpointError if a model is damaged,
     MachineError if COMET fails.
     """
@@ -120,6 +122,8 @@ def compare(
             remedy="name one test set, or models in place of the file",
         )
     recipes = [one for one in map(_recipe_of, paths, runs) if one is not None]
+    if len(recipes) == 2:
+        _refuse_opposite(*recipes, place=paths[1])
     lowercase = any(one.scoring.lowercase for one in recipes)
     targets = [one.corpus.directions[0].target for one in recipes]
     language = target_language or next(iter(targets), "")
@@ -225,6 +229,21 @@ def _recipe_of(path: Path, run: RunDirectory | None) -> Recipe | None:
     return Bundle.open(path).recipe if run is None else run.recipe()
 
 
+def _refuse_opposite(first: Recipe, second: Recipe, *, place: Path) -> None:
+    """Raises ConfigError if the second model only translates back what the first one translates.
+
+    Other directions are not refused: imported models name languages in other ways.
+    """
+    ours, theirs = first.corpus.directions, second.corpus.directions
+    swapped = {Direction(one.target, one.source) for one in ours}
+    if swapped.intersection(theirs) and not {*ours}.intersection(theirs):
+        raise ConfigError(
+            f"translates {listed(theirs)}, and the other model {listed(ours)}",
+            place=place,
+            remedy="name two models of the same languages",
+        )
+
+
 def _run_of(path: Path) -> RunDirectory | None:
     """The run at a path, or the run that contains a checkpoint."""
     if not path.is_dir():
@@ -293,16 +312,24 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
 def _training_words(
     run: RunDirectory, language: str, *, lowercase: bool
 ) -> tuple[Counter[str] | None, int]:
-    """Words of the target side of the training text, and the number of pairs; None if it is
-    gone."""
+    """Words of the target side of the training text in this language, and the number of pairs;
+    None if it is gone."""
+    corpus = run.recipe().corpus
+    entries = None
     try:
         prepared = run.prepared()
         shards = TokenShards(prepared / "train")
         vocabulary = load_vocabulary(prepared / "target.model")
+        if len({direction.target for direction in corpus.train_directions}) > 1:
+            entries = shards.entries()
     except DragomanError:
         return None, 0
-    step = max(1, -(-shards.num_pairs // _COUNTED_PAIRS))
-    rows = [shards.target(int(pair)).tolist() for pair in np.arange(0, shards.num_pairs, step)]
+    pairs: range | NDArray[np.int64] = range(shards.num_pairs)
+    if entries is not None:
+        of_language = [corpus.direction_of(entry).target == language for entry in corpus.train]
+        pairs = np.flatnonzero(np.array(of_language)[entries])
+    step = max(1, -(-len(pairs) // _COUNTED_PAIRS))
+    rows = [shards.target(int(pair)).tolist() for pair in pairs[::step]]
     texts = vocabulary.decode(rows)
     lines = (text.lower() if lowercase else text for text in texts)
     return word_counts(lines, language), len(rows)

@@ -160,6 +160,13 @@ def distill(
             progress=progress,
         )
         _keep_counts(synthesized)
+    if not synthesized.pairs:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in synthesized.dropped.items())
+        raise CorpusError(
+            f"none of its {synthesized.lines} lines has a translation to learn from ({reasons})",
+            place=text,
+            remedy="train the teacher for longer, or give other text",
+        )
     corpus = _student_text(student.corpus, run.recipe().corpus, synthesized.output, valid, test)
     stages = tuple(stage.model_copy(update={"weights": None}) for stage in student.stages)
     trained = train(

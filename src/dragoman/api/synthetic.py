@@ -71,7 +71,7 @@ def synthesize(
 
     model: a run or what `export` wrote. text: a file, a sentence a line.
     checkpoint: of the run; several make an ensemble. The directory of another run with the same
-        vocabulary stands for its best checkpoint.
+        vocabulary and shape stands for its best checkpoint.
     direction: "back": translation TAB text, for a model of the opposite direction. "forward": text
         TAB translation, for distillation.
     target_language: to translate into, if the model has several.

@@ -59,9 +59,9 @@ def _translated(run: RunDirectory, corpus: CorpusConfig) -> list[tuple[str, ...]
 
 
 def _shortest_third(sentences: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Three sentences, evenly from the shorter third of the set: they fit on a line."""
+    """At most three sentences, evenly from the shorter third of the set: they fit on a line."""
     short = sorted(sentences, key=lambda sentence: len(sentence[0]))[: max(1, len(sentences) // 3)]
-    return short[:: -(-len(short) // _NUM_SENTENCES)]
+    return short[:: max(1, -(-len(short) // _NUM_SENTENCES))]
 
 
 def _sentence(sentence: tuple[str, ...]) -> Table:

@@ -289,7 +289,9 @@ def _decode(block: Block) -> tuple[str, str, dict[int, Scores], list[Rejection]]
     source, malformed = _decode_lines(block.source, block.entry.source.name)
     if block.target is None or block.entry.target is None:
         columns = [limit.index for limit in block.entry.limits]
-        source, target, given_scores, bad_rows = _split_columns(source, columns)
+        source, target, given_scores, bad_rows = _split_columns(
+            source, columns, block.entry.num_columns
+        )
     else:
         target, bad_rows = _decode_lines(block.target, block.entry.target.name)
     first_of_row = {rejection.row: rejection for rejection in reversed(malformed + bad_rows)}
@@ -315,12 +317,14 @@ def _decode_lines(text: bytes, file: str) -> tuple[str, list[Rejection]]:
 
 
 def _split_columns(
-    text: str, score_columns: Sequence[int]
+    text: str, score_columns: Sequence[int], num_columns: int
 ) -> tuple[str, str, dict[int, Scores], list[Rejection]]:
     """Source, target, scores by column, and the rows without two columns by their number of
     columns.
 
-    If there are columns of scores, there may be further columns, too.
+    If there are columns of scores, there may be further columns, too. A row with more columns than
+    the first line has no scores: a tab in its text has shifted them, and cut the text.
+    num_columns: of the first line.
     """
     sources, targets, rejections = [], [], []
     scores: dict[int, list[float]] = {column: [] for column in score_columns}
@@ -331,7 +335,8 @@ def _split_columns(
         sources.append(source)
         targets.append(others[0] if scores and others else "\t".join(others))
         for column, values in scores.items():
-            values.append(_number(others[column - 1]) if column <= len(others) else np.nan)
+            is_there = column <= len(others) < num_columns
+            values.append(_number(others[column - 1]) if is_there else np.nan)
     given_scores = {column: np.array(values) for column, values in scores.items()}
     return "\n".join(sources), "\n".join(targets), given_scores, rejections
 

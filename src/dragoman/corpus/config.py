@@ -17,6 +17,8 @@ FORMATS: Final = ("tmx", "moses")
 """Keys of an entry that name a file of another format; `sources.READERS` has their readers."""
 FILE_KEYS: Final = ("source", "target", "tsv", *FORMATS)
 """Keys of an entry that name a file."""
+_PIECES: Final = ("<pad>", "<unk>", "<s>", "</s>")
+"""Control pieces of SentencePiece, which have places of their own in a vocabulary."""
 _COLUMN_NAME: Final = r"[^\x00-\x1f\x7f-\x9f]{1,100}"
 
 
@@ -112,6 +114,10 @@ class TextFiles(Section):
             raise ValueError(
                 f'tag = "{self.tag}" would also be cut out of words that hold it: '
                 'begin it with < and end it with >, such as "<bt>"'
+            )
+        if self.tag in _PIECES:
+            raise ValueError(
+                f'tag = "{self.tag}" is a piece of every vocabulary: choose another, such as "<bt>"'
             )
         if any("\0" in name for name in (self.source, self.target, *names, self.tag)):
             raise ValueError("an entry of text holds a NUL character")

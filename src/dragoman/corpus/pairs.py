@@ -298,6 +298,7 @@ class TextEntry:
     tag: words that are put before each source; "": none.
     limits: on further columns of a TSV file.
     has_header: its first line names the columns.
+    num_columns: of the first line of a TSV file with limits, else 0.
     """
 
     source: NamedPath
@@ -307,6 +308,7 @@ class TextEntry:
     number: int = field(default=0, kw_only=True)
     limits: tuple[ColumnLimit, ...] = field(default=(), kw_only=True)
     has_header: bool = field(default=False, kw_only=True)
+    num_columns: int = field(default=0, kw_only=True)
 
     @property
     def files(self) -> tuple[NamedPath, ...]:

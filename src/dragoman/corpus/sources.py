@@ -285,7 +285,7 @@ class Sources:
                 )
             state = path.stat()
             self.files.append(SourceState(split, file.name, path, state.st_size, state.st_mtime_ns))
-        limits, has_header = _column_limits(found[0].path, files.scores)
+        limits, has_header, num_columns = _column_limits(found[0].path, files.scores)
         token = language_token(languages.target) if self._config.language_tokens else ""
         return TextEntry(
             *found,
@@ -294,6 +294,7 @@ class Sources:
             number=number,
             limits=limits,
             has_header=has_header,
+            num_columns=num_columns,
         )
 
     def _check_languages(
@@ -317,10 +318,11 @@ class Sources:
 
 def _column_limits(
     path: Path, scores: Sequence[ScoreLimit]
-) -> tuple[tuple[ColumnLimit, ...], bool]:
-    """The limits with their columns found, and whether the first line names columns."""
+) -> tuple[tuple[ColumnLimit, ...], bool, int]:
+    """The limits with their columns found, whether the first line names columns, and how many it
+    has."""
     if not scores:
-        return (), False
+        return (), False, 0
     first_line = LineReader(path).take(1)[0].decode(errors="replace").removeprefix("\ufeff")
     names = first_line.rstrip("\r\n").split("\t")
     limits = []
@@ -336,7 +338,8 @@ def _column_limits(
             )
         index = names.index(str(score.column), 2) if by_name else int(score.column) - 1
         limits.append(ColumnLimit(index, str(score.column), score.at_least, score.at_most))
-    return tuple(limits), any(isinstance(score.column, str) for score in scores)
+    has_header = any(isinstance(score.column, str) for score in scores)
+    return tuple(limits), has_header, len(names)
 
 
 def _in_place(config: CorpusConfig) -> CorpusConfig:

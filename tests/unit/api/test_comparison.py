@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -186,6 +187,48 @@ def test_bad_input_is_named(texts: tuple[Path, Path], tmp_path: Path) -> None:
         dragoman.compare(run, run, tests=[(texts[0], short)])
     with pytest.raises(dragoman.ConfigError, match="neither model has a test set"):
         dragoman.compare(run, run)
+
+
+def test_words_are_counted_in_the_text_of_the_compared_language(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is rare in German may be a common word of the model's other languages."""
+    monkeypatch.chdir(tmp_path)
+    english, german = sentences(60)
+    write_lines(tmp_path / "train.en", english)
+    write_lines(tmp_path / "train.de", german)
+    write_lines(tmp_path / "train.fr", [f"und {line}" for line in german])
+    more = '{source = "train.en", target = "train.fr", target_language = "fr"}'
+    named = 'target = "train.de", target_language = "de"}'
+    Path("tiny.toml").write_text(TINY.replace('target = "train.de"}', f"{named}, {more}"))
+    settings = ["train.max_steps=1", "evaluate.bleu_pairs=0", "data.batch_tokens=256"]
+    settings += ["corpus.target_language=de", "corpus.source_language=en"]
+    run = dragoman.train(dragoman.load_recipe("tiny.toml", settings))
+    write_lines(tmp_path / "source", english[:2])
+    write_lines(tmp_path / "target", ["und"] * 2)
+    found = {}
+    for language in ("de", "fr"):
+        (one,) = dragoman.compare(run, run, tests=[("source", "target")], target_language=language)
+        found[language] = ([group.name for group in one.result.by_frequency], one.counted_pairs)
+    assert found["de"][0] == ["0"]
+    assert found["fr"][0] == ["10 to 99"]
+    assert max(counted for _, counted in found.values()) <= 60
+
+
+def test_a_model_of_the_opposite_direction_is_refused(
+    texts: tuple[Path, Path], tmp_path: Path
+) -> None:
+    back = tmp_path / "back"
+    shutil.copytree(small_run().path, back)
+    recipe = (back / "recipe.toml").read_text("utf-8")
+    for side, language in (("source", "de"), ("target", "en")):
+        recipe = re.sub(
+            rf"^{side}_language = .*$", f'{side}_language = "{language}"', recipe, flags=re.M
+        )
+    (back / "recipe.toml").write_text(recipe, "utf-8")
+    said = "back: translates de to en, and the other model en to de; name two models of the same"
+    with pytest.raises(dragoman.ConfigError, match=said):
+        dragoman.compare(small_run(), back, tests=[texts])
 
 
 def test_an_export_that_writes_no_capitals_is_scored_in_lower_case(

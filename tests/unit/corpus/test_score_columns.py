@@ -70,6 +70,17 @@ def test_a_pair_without_a_number_is_dropped(tmp_path: Path) -> None:
     assert math.isnan(read_rejected(tmp_path / "prepared", "train")[0].score)
 
 
+def test_a_tab_in_a_text_does_not_shift_the_scores(tmp_path: Path) -> None:
+    """A line of Multi30k has one: its target would be cut, and be judged by another score."""
+    scored(tmp_path)
+    text = (tmp_path / "scored.tsv").read_text("utf-8")
+    line = "Two play in a fountain.\tZwei spielen in einer \tWasserfontäne.\t5\t-500\n"
+    (tmp_path / "scored.tsv").write_text(text + line, "utf-8")
+    manifest = prepared(tmp_path, {"column": 4, "at_least": -1000.0, "at_most": 1000.0})
+    assert manifest.train.dropped == {"column_4": 1}
+    assert next(read_rejected(tmp_path / "prepared", "train")).line == PAIRS + 1
+
+
 @pytest.mark.parametrize(
     ("header", "column", "problem"),
     [

@@ -83,6 +83,12 @@ def test_a_tag_that_words_may_hold_is_refused(tag: str) -> None:
         load_recipe({"corpus": {"train": [{"tsv": "a", "tag": tag}], "valid_pairs": 1}})
 
 
+@pytest.mark.parametrize("tag", ["<pad>", "<unk>", "<s>", "</s>"])
+def test_a_tag_that_every_vocabulary_has_is_refused(tag: str) -> None:
+    with pytest.raises(ConfigError, match=f'tag = "{tag}" is a piece of every vocabulary'):
+        load_recipe({"corpus": {"train": [{"tsv": "a", "tag": tag}], "valid_pairs": 1}})
+
+
 def test_a_tag_with_capitals_is_refused_where_all_letters_become_small() -> None:
     corpus = {"train": [{"tsv": "a", "tag": "<BT>"}], "valid_pairs": 1}
     assert load_recipe({"corpus": corpus}).corpus.tags == ("<BT>",)
