@@ -155,6 +155,7 @@ def distill(
             direction="forward",
             checkpoint=checkpoint,
             n_best=n_best,
+            any_language=True,
             overrides=[f"search.beam_size={max(n_best, run.recipe().search.beam_size)}"],
             threads=threads,
             progress=progress,

@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 from dragoman.api.arguments import Checkpoint, Count, Flag, RunLike, checked, checkpoints_of
 from dragoman.base.errors import ConfigError, CorpusError
@@ -21,6 +23,7 @@ from dragoman.base.line_files import (
 from dragoman.base.malloc import keep_freed_memory, memory_errors_named
 from dragoman.corpus.directions import Direction as Languages
 from dragoman.corpus.directions import language_token, listed, token_for
+from dragoman.corpus.language import likely_languages
 from dragoman.formats.bundle import Bundle, is_bundle
 from dragoman.formats.ctranslate2 import Quantization
 from dragoman.formats.ctranslate2_engine import Sampling
@@ -32,6 +35,11 @@ from dragoman.serve.ray_unit import ScoringJob, SynthesisJob, versions
 from dragoman.serve.synthesize import REASONS, Direction, Synthesis
 from dragoman.serve.translator import EngineName, groups_of, open_translator
 from dragoman.training.durable import DIGESTS_FILE
+
+_IDENTIFIED_BYTES: Final = 4000
+_LEAST_IDENTIFIED: Final = 200
+"""Characters from which on the language of a text is certain."""
+_CERTAIN: Final = 0.999
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,7 @@ def synthesize(
     quantization: Quantization | None = None,
     threads: Count | None = None,
     overrides: Sequence[str] = (),
+    any_language: Flag = False,
     ray: str | None = None,
     progress: Flag = False,
 ) -> Synthesized:
@@ -80,6 +89,8 @@ def synthesize(
     sampling: draws the pieces at random, which suits back-translation of much text; None: search.
     threads: cores; with Ray, of each unit of work, by default one.
     overrides: of the recipe's section search, such as "search.beam_size=1".
+    any_language: take the text even if py3langid, where it is installed, says that it is in the
+        language that the model translates into.
     ray: the address of a Ray cluster whose nodes do the work, HOST:PORT or "auto"; None: this
         machine does it.
     progress: show the progress of the work.
@@ -116,6 +127,8 @@ def synthesize(
         progress_bar() if progress else nullcontext(lambda _: None) as show,
     ):
         check_beam_holds(n_best, opened.recipe.search)
+        if not any_language:
+            _check_language(source, opened.recipe)
         pieces = opened.translator.subwords[1].vocab_size
         if sampling is not None and sampling.top_k > pieces:
             raise ConfigError(
@@ -272,6 +285,35 @@ def score(
             progress=show,
         )
     return Scored(place, counts["pairs"], counts["unscored"], resumed_after)
+
+
+def _check_language(text: Path, recipe: Recipe) -> None:
+    """Raises ConfigError if a text is in a language that the model only translates into.
+
+    Without py3langid, or for a language that it does not know, nothing is checked.
+    """
+    directions = recipe.corpus.directions
+    sources = {one.source for one in directions}
+    targets = {one.target for one in directions} - sources
+    if find_spec("py3langid") is None or not text.is_file():
+        return
+    try:
+        with text.open("rb") as file:
+            head = file.read(_IDENTIFIED_BYTES).rpartition(b"\n")[0].decode()
+    except (OSError, UnicodeDecodeError):  # which is an error of its own, later
+        return
+    if len(head) < _LEAST_IDENTIFIED or "\0" in head:
+        return
+    found = likely_languages(head, [*sources, *targets])
+    if len(found) < len(sources) + len(targets):
+        return
+    language, probability = found[0]
+    if language in targets and probability > _CERTAIN:
+        raise ConfigError(
+            f"is in {language}, and the model translates {listed(directions)}",
+            place=text,
+            remedy="name the other text or the other model, or take it with any_language",
+        )
 
 
 def _text(path: Path) -> Path:

@@ -59,7 +59,7 @@ def translate(
             for line in _spread(text, lines, wanted):
                 file.write(line)
     if not output.exists():
-        synthesize(model, part, output, direction=direction, progress=progress)
+        synthesize(model, part, output, direction=direction, any_language=True, progress=progress)
     return {"lines": count_lines(part), "pairs": count_lines(output)}
 
 

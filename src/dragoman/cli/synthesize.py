@@ -68,6 +68,11 @@ def _temperature(text: str) -> float:
         help="draw each piece from the K likeliest, or from all, instead of searching",
     ),
     Option("--temperature", type=_temperature, metavar="T", help="of --sample (default: 1)"),
+    Option(
+        "--any-language",
+        action="store_true",
+        help="take text that seems to be in the language that the model translates into",
+    ),
     QUANTIZATION,
     THREADS.but(help="cores (default: all; with --ray: of each unit of work, 1)"),
     RAY,

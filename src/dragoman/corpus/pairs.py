@@ -239,7 +239,8 @@ def unreadable(path: Path, error: OSError) -> CorpusError:
     return CorpusError(
         f"cannot be read ({error.strerror})",
         place=path,
-        remedy="check the name; relative names start at the recipe's folder",
+        remedy="check the name; relative names start at the recipe's folder, those in --set at "
+        "this one",
     )
 
 

@@ -281,7 +281,7 @@ class Sources:
                     "is a directory" if path.is_dir() else "does not exist",
                     place=path,
                     remedy=f"check the name in corpus.{split}; "
-                    "relative names start at the recipe's folder",
+                    "relative names start at the recipe's folder, those in --set at this one",
                 )
             state = path.stat()
             self.files.append(SourceState(split, file.name, path, state.st_size, state.st_mtime_ns))

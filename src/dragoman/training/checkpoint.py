@@ -462,7 +462,7 @@ def check_shapes(
     found: Mapping[str, tuple[int, ...]], model: Mapping[str, tuple[int, ...]], *, place: Path
 ) -> None:
     """Raises CheckpointError that names a tensor which only one side has or whose shapes differ."""
-    remedy = "use the recipe that the checkpoint was trained with, or start a new run"
+    remedy = "name a checkpoint of a model of this shape, or use the recipe of this checkpoint"
     for name in [*model, *found]:
         if name not in found or name not in model:
             problem = f"{name} is in the {'checkpoint' if name in found else 'model'} only"

@@ -78,7 +78,7 @@ def test_a_tab_in_a_text_does_not_shift_the_scores(tmp_path: Path) -> None:
     (tmp_path / "scored.tsv").write_text(text + line, "utf-8")
     manifest = prepared(tmp_path, {"column": 4, "at_least": -1000.0, "at_most": 1000.0})
     assert manifest.train.dropped == {"column_4": 1}
-    assert next(read_rejected(tmp_path / "prepared", "train")).line == PAIRS + 1
+    assert read_rejected(tmp_path / "prepared", "train")[0].line == PAIRS + 1
 
 
 @pytest.mark.parametrize(

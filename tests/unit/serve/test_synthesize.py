@@ -175,6 +175,21 @@ def test_packed_and_wide_text_has_its_own_remedy(tmp_path: Path) -> None:
                                 "iconv -f utf-16 -t utf-8")  # fmt: skip
 
 
+def test_text_in_the_other_language_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("py3langid")
+    text, output = tmp_path / "text", tmp_path / "pairs.tsv"
+    text.write_text("".join(f"{line}\n" for line in real_lines("train", "de")[:20]), "utf-8")
+    words = ["synthesize", str(small_run().path), "--input", str(text), "--output", str(output)]
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert f"{text}: is in de, and the model translates en to de; name the other text" in said
+    assert not output.exists()
+    assert main([*words, "--any-language"]) == 0
+    assert output.exists()
+
+
 def test_bad_input_is_named(tmp_path: Path) -> None:
     text, output = tmp_path / "text", tmp_path / "pairs.tsv"
     text.write_text("")
