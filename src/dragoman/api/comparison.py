@@ -26,7 +26,7 @@ from dragoman.evaluation.paired import (
     compare_translations,
     word_counts,
 )
-from dragoman.evaluation.validate import read_lines, text_name
+from dragoman.evaluation.validate import read_lines, read_pair, text_name
 from dragoman.formats.bundle import Bundle, is_bundle
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
@@ -100,9 +100,8 @@ def compare(
         Python loads in a process of its own, without downloads; by default there is no COMET.
     The comparison is recorded in the runs that can be written to, whose reports show it.
     Raises ConfigError if there is no test set, the runs' test sets differ or one model translates
-    in the opposite direction of the other, CorpusError if a text
-    cannot be read or has another number of lines, CheckpointError if a model is damaged,
-    MachineError if COMET fails.
+    in the opposite direction of the other, CorpusError if a text cannot be read or has another
+    number of lines, CheckpointError if a model is damaged, MachineError if COMET fails.
     """
     paths = [one.path if isinstance(one, RunDirectory) else Path(one) for one in (first, second)]
     for path in paths:  # before hours of search, not after them
@@ -112,7 +111,7 @@ def compare(
             )
     runs = [_run_of(path) for path in paths]
     files = [(Path(source), Path(reference)) for source, reference in tests]
-    sets = [_read_test(*pair, name) for pair, name in zip(files, _names(files), strict=True)]
+    sets = [_Test(name, *read_pair(*pair)) for pair, name in zip(files, _names(files), strict=True)]
     if not sets:
         sets = [_test_of_runs([run for run in runs if run is not None])]
     if len(sets) > 1 and not all(path.is_dir() for path in paths):
@@ -266,17 +265,6 @@ def _names(tests: Sequence[tuple[Path, Path]]) -> list[str]:
     return next((names for names in (stems, paths) if len({*names}) == len(names)), whole)
 
 
-def _read_test(source: Path, reference: Path, name: str) -> _Test:
-    sources, references = read_lines(source), read_lines(reference)
-    if len(sources) != len(references):
-        raise CorpusError(
-            f"the source has {len(sources)} lines, the reference {len(references)}",
-            place=f"{source}, {reference}",
-            remedy="give files in which line N of one belongs to line N of the other",
-        )
-    return _Test(name, sources, references)
-
-
 def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
     """The test set that the runs have in common."""
     found: list[_Test] = []
@@ -290,7 +278,7 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
             )
         with suppress(CorpusError):  # its prepared text is gone; the other's may be there
             folder = run.prepared() / "test"
-            one = _read_test(folder / "source.txt", folder / "target.txt", "test")
+            one = _Test("test", *read_pair(folder / "source.txt", folder / "target.txt"))
             # The translator puts the token before each source itself.
             plain = [without_first_word(line, corpus.language_tokens) for line in one.sources]
             found.append(replace(one, sources=plain))

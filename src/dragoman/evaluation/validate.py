@@ -308,6 +308,21 @@ def read_lines(path: Path) -> list[str]:
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 
+def read_pair(source: Path, reference: Path) -> tuple[list[str], list[str]]:
+    """The lines of a text and of its reference, as many of one as of the other.
+
+    Raises CorpusError if they differ in number, or as `read_lines` does.
+    """
+    sources, references = read_lines(source), read_lines(reference)
+    if len(sources) != len(references):
+        raise CorpusError(
+            f"the source has {len(sources)} lines, the reference {len(references)}",
+            place=f"{source}, {reference}",
+            remedy="give files in which line N of one belongs to line N of the other",
+        )
+    return sources, references
+
+
 def _batches_of_like_length(
     shards: TokenShards, indices: NDArray[np.int64], batch_tokens: int
 ) -> list[NDArray[np.int64]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from dragoman.base.errors import CheckpointError, CorpusError
+from dragoman.base.errors import CheckpointError
 from dragoman.base.files import file_sha256, write_whole
 from dragoman.corpus.directions import Direction, listed, token_for, with_token
 from dragoman.corpus.manifest import Manifest
@@ -24,7 +24,7 @@ from dragoman.evaluation.directions import (
     score_directions,
 )
 from dragoman.evaluation.metrics import score_all
-from dragoman.evaluation.validate import further_scores, read_lines, text_name, translate_corpus
+from dragoman.evaluation.validate import further_scores, read_pair, text_name, translate_corpus
 from dragoman.model.config import SearchConfig
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe, load_recipe
@@ -219,13 +219,7 @@ def score_text(
     else:
         token = token_for(target, corpus.directions, corpus.language_tokens)
         name = text_name(source)
-    sources, references = read_lines(source), read_lines(reference)
-    if len(sources) != len(references):  # before hours of search, not after them
-        raise CorpusError(
-            f"the source has {len(sources)} lines, the reference {len(references)}",
-            place=f"{source}, {reference}",
-            remedy="give files in which line N of one belongs to line N of the other",
-        )
+    sources, references = read_pair(source, reference)  # before hours of search, not after them
     path = checkpoint_path(run, checkpoint, recipe)  # which of them is the best may change
     model = TranslationModel.load(run, [str(path)], world)
     weights = file_sha256(path / DIGESTS_FILE)

@@ -7,11 +7,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.base.errors import ConfigError
 from dragoman.base.files import file_sha256
 from dragoman.evaluation.directions import bleu_and_chrf
 from dragoman.evaluation.metrics import score_all
-from dragoman.evaluation.validate import further_scores, read_lines, text_name
+from dragoman.evaluation.validate import further_scores, read_pair, text_name
 from dragoman.recipe.recipe import check_sections
 from dragoman.serve.translator import open_translator
 from dragoman.telemetry.events import EventListener, EventWriter, TestScored
@@ -43,13 +43,7 @@ def score_export(
             remedy="name a text: its source and its reference",
         )
     check_sections(overrides, ("search", "evaluate"))
-    sources, references = read_lines(source), read_lines(reference)
-    if len(sources) != len(references):  # before hours of search, not after them
-        raise CorpusError(
-            f"the source has {len(sources)} lines, the reference {len(references)}",
-            place=f"{source}, {reference}",
-            remedy="give files in which line N of one belongs to line N of the other",
-        )
+    sources, references = read_pair(source, reference)  # before hours of search, not after them
     with open_translator(
         path,
         checkpoints=[checkpoint],
