@@ -5,7 +5,7 @@
 Translates the first sentences of the run's test set in headless Chromium, with the network off
 after loading, and compares with our own greedy search: with the same int8 weights, and with those
 of the checkpoint. The second row is the same model as onnxruntime's own tool quantizes it
-(dynamic, per channel): there activations are rounded, too.
+(dynamic, per channel): there activations are rounded, too. Some models it makes cannot be loaded.
 
 Exit code 1 if fewer than 95% are equal to our search with the same weights.
 """
@@ -52,6 +52,10 @@ class InBrowser:
     time: str
 
 
+class NotLoadedError(Exception):
+    """A page that cannot load its model; the message is the page's own."""
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--run", type=Path, required=True)
@@ -84,25 +88,31 @@ def main() -> None:
         ("our greedy search, int8 weights", same),
     ):
         print(f"{name:34} BLEU {bleu(translations, references).value:6.2f}")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "web"
+    found: dict[str, InBrowser] = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "web"
         package = arguments.onnxruntime_web
         done = export(run, to="web", output=folder, onnxruntime_web=package)
         files = sum((folder / graph).stat().st_size for graph in GRAPHS)
         print(f"folder: {done.size_bytes / 1e6:.1f} MB, of which the graphs {files / 1e6:.1f} MB")
-        found = _translated(folder, lines)
-        _quantize_with_their_tool(run, folder)
-        files = sum((folder / graph).stat().st_size for graph in GRAPHS)
-        print(f"graphs of onnxruntime's tool: {files / 1e6:.1f} MB")
-        theirs = _translated(folder, lines)
-    for name, shown in (("web export", found), ("onnxruntime's tool", theirs)):
-        print(
-            f"{name:20} {shown.ready.split('. ')[0]}\n"
-            f"{'':20} {shown.time}, BLEU {bleu(shown.translations, references).value:.2f}, "
-            f"equal to greedy with the same weights: {_equal(shown, same)}, "
-            f"with the full ones: {_equal(shown, full)}"
-        )
-    if _equal(found, same) < LEAST_EQUAL * len(lines):
+        for name in ("web export", "onnxruntime's tool"):
+            if name != "web export":
+                _quantize_with_their_tool(run, folder)
+                files = sum((folder / graph).stat().st_size for graph in GRAPHS)
+                print(f"graphs of onnxruntime's tool: {files / 1e6:.1f} MB")
+            try:
+                shown = _translated(folder, lines)
+            except NotLoadedError as error:
+                print(f"{name:20} is not loaded: {error}")
+                continue
+            print(
+                f"{name:20} {shown.ready.split('. ')[0]}\n"
+                f"{'':20} {shown.time}, BLEU {bleu(shown.translations, references).value:.2f}, "
+                f"equal to greedy with the same weights: {_equal(shown, same)}, "
+                f"with the full ones: {_equal(shown, full)}"
+            )
+            found.setdefault(name, shown)
+    if "web export" not in found or _equal(found["web export"], same) < LEAST_EQUAL * len(lines):
         sys.exit("fewer than 95% are equal to our own search")
 
 
@@ -131,9 +141,12 @@ def _translated(folder: Path, lines: list[str]) -> InBrowser:
     with sync_playwright() as running:
         browser = running.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page()
+        page.set_default_timeout(120_000)
         with _served(folder) as url:
             page.goto(url)
-            page.wait_for_selector("#translate:not([disabled])", timeout=120_000)
+            page.wait_for_selector("#translate:not([disabled]), #error:not([hidden])")
+            if page.locator("#error").is_visible():
+                raise NotLoadedError(page.inner_text("#error"))
         page.context.set_offline(True)
         page.fill("#source", "\n".join(lines))
         page.keyboard.press("Control+Enter")
