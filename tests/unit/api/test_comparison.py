@@ -192,7 +192,7 @@ def test_bad_input_is_named(texts: tuple[Path, Path], tmp_path: Path) -> None:
 def test_words_are_counted_in_the_text_of_the_compared_language(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is rare in German may be a common word of the model's other languages."""
+    """A rare German word may be a common word in another language of the model."""
     monkeypatch.chdir(tmp_path)
     english, german = sentences(60)
     write_lines(tmp_path / "train.en", english)
