@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.recipe.recipe import Recipe, dump_toml, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run import budget as budgets
@@ -158,3 +160,21 @@ def test_the_last_checkpoint_is_copied_over_a_link(tmp_path: Path) -> None:
     found_s = last_copy_s(recipe, file=str(tmp_path / "one.toml"))
     # Weights, their average and two of Adam's, of four bytes, over an assumed gigabit.
     assert found_s == pytest.approx(16 * weights / (1e9 / 8 * 0.945), rel=0.01)
+
+
+@pytest.mark.parametrize(("link", "numbers"), [("20Mbit", 8), ("100Gbit", 4)])
+def test_local_steps_make_the_last_checkpoint_larger(
+    link: str, numbers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = tmp_path / "two.toml"
+    one = '[[host]]\naddress = "10.0.0.{}"\ngpus = 1\ngpu = "v100"\n'
+    hosts.write_text(one.format(1) + one.format(2))
+    request = partial(PlanRequest, link=link, compute="300ms")
+    monkeypatch.setattr("dragoman.run.speed.PlanRequest", request)
+    recipe = load_recipe("multi30k-tiny", ["distributed.strategy=auto"])
+    plan = plan_recipe(recipe, request(hosts=str(hosts)))
+    assert (plan.choice.prediction.strategy == "diloco") == (numbers == 8)
+    # Of four bytes: a checkpoint of two ranks with local steps takes twice the room.
+    size_bytes = 4 * numbers * plan.workload.num_parameters
+    found_s = last_copy_s(recipe, file=str(hosts))
+    assert found_s == pytest.approx(size_bytes / plan.cluster.link.bytes_per_s)

@@ -25,11 +25,13 @@ from dragoman.telemetry.events import (
     Environment,
     Event,
     EventListener,
+    RunFinished,
     TrainInterval,
     event_file,
     is_complete,
     read_line,
 )
+from dragoman.training.durable import step_name
 
 _SAVE_S: Final = 60.0
 """How long workers may take to save and end when they have met after a request to stop. Then they
@@ -108,6 +110,10 @@ class Record:
             self.step_s = event.payload["interval_s"] / event.payload["steps"]
         if event.kind == CheckpointWritten.kind:
             self._transfer.want(Path(event.payload["path"]).name)
+        if event.kind == RunFinished.kind:
+            by_bleu, by_loss = (event.payload[f"best_{what}_step"] for what in ("bleu", "dev_loss"))
+            step = by_loss if by_bleu is None else by_bleu
+            self._transfer.best = "" if step is None else step_name(step)
 
 
 @dataclass(slots=True)

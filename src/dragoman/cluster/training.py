@@ -308,6 +308,7 @@ class _Training:
             digests = digests_here(self.run) | {"code": self.code}
             _require_fit(facts, RunNeeds(hosts, needed_bytes=0, digests=digests))
             with CheckpointTransfer(remote) as transfer:
+                is_over = False
                 try:
                     with self.requests.deferred(), stack.pop_all():
                         record = Record(self.run.events, self.listeners, transfer)
@@ -315,9 +316,17 @@ class _Training:
                         with self.members.looked_for() as returned:
                             votes = self.run.recipe().distributed.steps_between_votes
                             follower = HostFollower(team, self.requests, record, returned, votes)
-                            return follower.until_over(self.run.path)
+                            names = follower.until_over(self.run.path)
+                            is_over = not names
+                            return names
                 finally:
-                    bring_back(transfer, self.requests, print_line=self.print_line)
+                    bring_back(
+                        transfer,
+                        self.requests,
+                        # A run with a budget ends with its export, and no time is left for more.
+                        best_alone=is_over and budget is not None,
+                        print_line=self.print_line,
+                    )
 
     def _bring(self, remote: RunOnHosts, budgets: Mapping[str, Budget]) -> None:
         """Copy data, run and checkpoint to every host that lacks them.
@@ -387,17 +396,23 @@ def _had(directory: Path, ranks: range) -> dict[str, tuple[int, str]]:
 
 
 def bring_back(
-    transfer: CheckpointTransfer, requests: StopRequests, *, print_line: PrintLine
+    transfer: CheckpointTransfer,
+    requests: StopRequests,
+    *,
+    best_alone: bool = False,
+    print_line: PrintLine,
 ) -> None:
     """Copy checkpoints and logs from every host that still answers.
 
+    best_alone: copy only the best checkpoint; the rest stays on the hosts.
     If a signal interrupts it, it raises InterruptedRunError, which names the hosts that hold the
     rest.
     """
     run = transfer.run
     try:
-        print_line("bringing checkpoints and logs here; Ctrl-C leaves them on the hosts")
-        transfer.finish()
+        what = "the best checkpoint" if best_alone else "checkpoints"
+        print_line(f"bringing {what} and logs here; Ctrl-C leaves them on the hosts")
+        transfer.finish(best_alone=best_alone)
     except InterruptedRunError as error:
         with requests.deferred():
             transfer.give_up()

@@ -25,8 +25,12 @@ from dragoman.telemetry.host import memory_bytes
 from dragoman.training.step_rate import time_steps
 
 _CPU_TOKENS: Final = 1024
-_CHECKPOINT_BYTES: Final = 16
-"""For each weight: itself, its moving average and Adam's two averages, in fp32."""
+_CHECKPOINT_NUMBERS: Final = 4
+"""For each weight: itself, its moving average and Adam's two averages."""
+_LOCAL_STEPS_NUMBERS: Final = 4
+"""Further ones with local steps: two averages of the outer Adam, and rank 0's weights and sum."""
+_FP32: Final = 4
+"""Bytes of a number."""
 _WITHOUT_BF16: Final = {"p100", "v100", "t4"}
 _UNKNOWN_BYTES: Final = 10**15
 _GPU_TOKENS: Final = 16_384
@@ -84,10 +88,13 @@ def these_hosts(hosts: Hosts, *, file: str) -> TrainingMachine:
 
 
 def last_copy_s(recipe: Recipe, *, file: str) -> float:
-    """Seconds to copy the last checkpoint from the hosts, at the rate that doctor has measured
-    between them."""
+    """Seconds to copy the best checkpoint from the first host, at the rate that doctor has measured
+    between the hosts, with the strategy that `dragoman plan` chooses."""
     plan = plan_recipe(recipe, PlanRequest(hosts=file))
-    return plan.workload.num_parameters * _CHECKPOINT_BYTES / plan.cluster.link.bytes_per_s
+    numbers = _CHECKPOINT_NUMBERS
+    if plan.choice.prediction.strategy == "diloco":
+        numbers += _LOCAL_STEPS_NUMBERS
+    return plan.workload.num_parameters * numbers * _FP32 / plan.cluster.link.bytes_per_s
 
 
 def this_machine(*, ranks: int, vocab_size: int, at_most_s: float) -> TrainingMachine:

@@ -32,7 +32,14 @@ from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.ssh import BEGIN
 from dragoman.cluster.training import bring_back
 from dragoman.distributed.launch import InterruptedRunError
-from dragoman.telemetry.events import Alert, CheckpointWritten, Event, EventListener, EventWriter
+from dragoman.telemetry.events import (
+    Alert,
+    CheckpointWritten,
+    Event,
+    EventListener,
+    EventWriter,
+    RunFinished,
+)
 from dragoman.training.durable import publish, step_directories, step_name, verify
 from processes import processes_in, wait_until
 
@@ -99,6 +106,69 @@ def test_what_is_missing_in_the_end_is_brought(home: Path, remote: RunOnHosts) -
     for name in (NAME, f"rank-0000/{NAME}"):
         verify(remote.path / CHECKPOINTS / name)
     assert (remote.path / "logs" / "alpha" / "launch-0.log").read_bytes() == b"all is well\n"
+
+
+def other(home: Path, step: int) -> str:
+    """The name of a further checkpoint on the host."""
+    place = saved(home).with_name(step_name(step))
+    publish(place, lambda draft: write(draft / "model.safetensors", bytes(1 << 20)))
+    return place.name
+
+
+def test_the_best_checkpoint_alone_can_be_brought(home: Path, remote: RunOnHosts) -> None:
+    write(saved(home).parents[1] / "logs" / "launch-0.log", b"all is well\n")
+    publish(
+        saved(home).parent / "rank-0000" / NAME, lambda draft: write(draft / "state.json", b"{}")
+    )
+    other(home, 200)
+    with StopRequests() as requests, CheckpointTransfer(remote) as transfer:
+        transfer.best = NAME
+        bring_back(transfer, requests, best_alone=True, print_line=lambda text: None)
+    verify(remote.path / CHECKPOINTS / NAME)
+    assert [path.name for path in (remote.path / CHECKPOINTS).iterdir()] == [NAME]
+    assert (remote.path / "logs" / "alpha" / "launch-0.log").is_file()
+
+
+@pytest.mark.parametrize("best", ["", "step-0000999"], ids=["not told", "not there"])
+def test_everything_is_brought_if_the_best_checkpoint_is_unknown(
+    best: str, home: Path, remote: RunOnHosts
+) -> None:
+    names = [NAME, other(home, 200)]
+    with StopRequests() as requests, CheckpointTransfer(remote) as transfer:
+        transfer.best = best
+        bring_back(transfer, requests, best_alone=True, print_line=lambda text: None)
+    assert sorted(path.name for path in (remote.path / CHECKPOINTS).iterdir()) == names
+
+
+def test_the_copy_of_another_checkpoint_does_not_delay_the_best_one(
+    home: Path, remote: RunOnHosts
+) -> None:
+    newest = other(home, 200)
+    draft = remote.path / CHECKPOINTS / f".{newest}.draft"
+    (home / "slow").touch()
+    with StopRequests() as requests, CheckpointTransfer(remote) as transfer:
+        transfer.want(newest)
+        wait_until((draft / "model.safetensors").is_file, limit_s=60)
+        (home / "slow").unlink()  # for the next copy; this one stands still for ten minutes
+        transfer.best = NAME
+        bring_back(transfer, requests, best_alone=True, print_line=lambda text: None)
+    assert [path.name for path in (remote.path / CHECKPOINTS).iterdir()] == [NAME]
+
+
+def test_copies_pause_while_training_goes_on(
+    home: Path, remote: RunOnHosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.cluster.checkpoints._REST", 1e6)
+    here = remote.path / CHECKPOINTS
+    with CheckpointTransfer(remote) as transfer:
+        transfer.want(NAME)
+        wait_until((here / NAME).is_dir, limit_s=60)
+        later = other(home, 200)
+        transfer.want(later)
+        time.sleep(2.0)
+        assert not (here / later).exists()
+        transfer.finish()
+    verify(here / later)
 
 
 def test_a_full_disk_here_is_not_called_the_host_s(home: Path, remote: RunOnHosts) -> None:
@@ -426,6 +496,29 @@ def test_no_event_of_a_host_names_a_folder_to_replace(
     )
     record.append("alpha", "rank-0000.jsonl", events.path.read_text())
     assert transfer.newest == NAME
+
+
+@pytest.mark.parametrize(
+    ("by_bleu", "by_loss", "best"),
+    [(180, 90, NAME), (None, 180, NAME), (0, 180, "step-0000000"), (None, None, "")],
+)
+def test_the_first_host_names_its_best_checkpoint(
+    by_bleu: int | None, by_loss: int | None, best: str, home: Path, remote: RunOnHosts
+) -> None:
+    transfer = CheckpointTransfer(remote)
+    record = Record(remote.path / "events", [], transfer)
+    finished = RunFinished(
+        reason="max_steps",
+        best_dev_loss=None if by_loss is None else 2.0,
+        best_dev_loss_step=by_loss,
+        best_bleu=None if by_bleu is None else 20.0,
+        best_bleu_step=by_bleu,
+        wall_s=1.0,
+    )
+    with EventWriter(home / "events") as events:
+        events.write(finished, step=200)
+    record.append("alpha", "rank-0000.jsonl", events.path.read_text())
+    assert transfer.best == best
 
 
 @pytest.mark.parametrize(
