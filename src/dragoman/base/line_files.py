@@ -221,7 +221,10 @@ def is_device(output: Path) -> bool:
 
 @contextmanager
 def _locked_draft(draft: Path, output: Path) -> Iterator[IO[bytes]]:
-    """The draft, opened to append and locked; raises MachineError if another process has it."""
+    """The draft, opened to append and locked; raises MachineError if another process has it.
+
+    An error before the first line removes it.
+    """
     with draft.open("ab") as file:
         try:
             # The other may have finished since; then the open file is its output.
@@ -234,7 +237,12 @@ def _locked_draft(draft: Path, output: Path) -> Iterator[IO[bytes]]:
                 place=output,
                 remedy="wait for it, or name another file as the output",
             )
-        yield file
+        try:
+            yield file
+        except BaseException:
+            if os.fstat(file.fileno()).st_size == 0:
+                draft.unlink(missing_ok=True)
+            raise
 
 
 def _sound_part(

@@ -111,6 +111,18 @@ def test_what_refuses_to_begin_leaves_earlier_work_alone(tmp_path: Path) -> None
     assert output.read_text() == "ONE\nTWO\nTHREE\n"
 
 
+def test_what_refuses_to_begin_leaves_no_file(tmp_path: Path) -> None:
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.write_text("one\n")
+
+    def refused(_lines: Iterable[str], _first: int) -> Iterator[list[str]]:
+        raise ValueError("such options are refused")
+
+    with pytest.raises(ValueError, match="refused"):
+        transform_file(source, output, refused, identity={})
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
 def test_what_another_engine_has_made_is_not_thrown_away(tmp_path: Path) -> None:
     source, output = tmp_path / "in", tmp_path / "out"
     source.write_text("one\ntwo\nthree\n")
