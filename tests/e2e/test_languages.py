@@ -300,6 +300,7 @@ def test_a_package_for_argos_has_one_language(
     found = translate_as_argos(tmp_path / "translate-en_fr", english)
     assert same(found, ours["fr"]) >= 0.5  # it has a search of its own
     assert in_language(" ".join(found), "fr") > 0.9
+    assert dragoman.translate(package, english) == found
 
 
 def test_the_server_has_every_direction(

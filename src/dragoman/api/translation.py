@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 class Translator:
     """A model that translates lines of text.
 
-    model: a run's directory, or what `export` wrote: a bundle or a folder for CTranslate2 or
-        Hugging Face. `import_model` makes a bundle of a model of another tool.
+    model: a run's directory, or what `export` wrote: a bundle or a folder for CTranslate2, Hugging
+        Face or Argos Translate, whose package is searched as Argos Translate does.
+        `import_model` makes a bundle of a model of another tool.
     checkpoint: "best", "last", a step or a directory; of a run, several make an ensemble.
     engine: "ctranslate2", "torch", or "auto": CTranslate2 on a processor if it is installed.
     target_language: to translate into, if the model has several.
@@ -188,7 +189,7 @@ def translate(
     beam_size: Count | None = None,
     checkpoint: Checkpoint | Sequence[Checkpoint] = "best",
 ) -> list[str]:
-    """The translation of each text by a run, a bundle, a folder for CTranslate2 or Hugging Face.
+    """The translation of each text by a run or an export, except for ONNX and browsers.
 
     target_language, beam_size, checkpoint: as for `Translator` and its `translate`.
     A `Translator` loads the model once for many calls, and has more options.

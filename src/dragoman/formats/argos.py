@@ -18,16 +18,18 @@ import base64
 import json
 import shutil
 import zipfile
+import zlib
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dragoman.base.errors import ConfigError, MachineError
+from dragoman.base.errors import CheckpointError, ConfigError, MachineError
 from dragoman.base.files import write_json
 from dragoman.corpus.directions import Direction
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.vocabulary import Vocabulary
-from dragoman.formats.ctranslate2 import Quantization, write_ctranslate2
+from dragoman.formats.bundle import Bundle
+from dragoman.formats.ctranslate2 import Quantization, ctranslate2_settings, write_ctranslate2
 from dragoman.formats.normalizing_pieces import with_normalization
 from dragoman.formats.sentence_ends import write_sentence_ends
 
@@ -38,8 +40,26 @@ MODEL_FOLDER: Final = "model"
 _PIECES_FILE: Final = "sentencepiece.model"
 _BEAM_SIZE: Final = 4
 _LENGTH_PENALTY: Final = 0.2
+ARGOS_SEARCH: Final = (
+    f"search.beam_size={_BEAM_SIZE}",
+    "search.length_penalty=power",
+    f"search.length_penalty_alpha={_LENGTH_PENALTY}",
+    "search.max_length_ratio=0",
+    "search.max_length_extra=256",
+)
+"""Settings with which our search finds what Argos Translate finds."""
 _OLDEST_ARGOS: Final = "1.10"
 """The first Argos Translate that knows MiniSBD."""
+_MODEL_FILES: Final = (
+    "model.bin",
+    "shared_vocabulary.json",
+    "source_vocabulary.json",
+    "target_vocabulary.json",
+)
+_FP32: Final = 4
+_MOST_OTHER_BYTES: Final = 1 << 28
+"""Beside the weights of a model: tables of positions, lists of pieces."""
+_REMEDY: Final = "export it again from its run"
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 """A fixed time makes equal archives; it is the earliest time of zip."""
 
@@ -107,6 +127,36 @@ def pack(folder: Path, package: Path) -> None:
                 entry.external_attr = 0o644 << 16
                 archive.writestr(entry, path.read_bytes())
     shutil.rmtree(folder)
+
+
+def unpack_model(bundle: Bundle, folder: Path) -> None:
+    """Write the model of an exported package into a folder, as our CTranslate2 engine reads it.
+
+    The engine cuts texts itself, so the package's prefix of every text is left out.
+    Raises CheckpointError if the package lacks a file or does not fit its bundle.
+    """
+    package, manifest = bundle.weights_file, bundle.manifest
+    num_parameters = bundle.recipe.model.num_parameters(
+        source_vocab_size=manifest.source_vocab_size, target_vocab_size=manifest.target_vocab_size
+    )
+    most_bytes = 2 * _FP32 * num_parameters + _MOST_OTHER_BYTES  # a file may come from a stranger
+    top = f"translate-{package.stem}/{MODEL_FOLDER}/"
+    try:
+        with zipfile.ZipFile(package) as archive:
+            for entry in archive.infolist():
+                name = entry.filename.removeprefix(top)
+                if name in _MODEL_FILES and entry.filename == top + name:
+                    if entry.file_size > most_bytes:
+                        raise CheckpointError(f"{name} is too large", place=package, remedy=_REMEDY)
+                    (folder / name).write_bytes(archive.read(entry))
+    except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        raise CheckpointError(
+            f"cannot be unpacked: {error}", place=package, remedy=_REMEDY
+        ) from error
+    _, target = bundle.subwords()
+    settings = ctranslate2_settings(target, bundle.recipe.model.start_ids[0])
+    write_json(folder / "config.json", {"bos_token": settings["decoder_start_token"]} | settings)
+    bundle.check_for_ctranslate2(folder)
 
 
 def translate_as_argos(folder: Path, sentences: list[str]) -> list[str]:

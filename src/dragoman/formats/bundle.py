@@ -195,13 +195,20 @@ class Bundle:
         except CorpusError as error:
             raise CheckpointError(error.problem, place=error.place, remedy=_REMEDY) from error
         if info.kind == "ctranslate2":
-            check_ctranslate2_file(bundle.weights_file, recipe, manifest)
+            bundle.check_for_ctranslate2(path)
         return bundle
 
     @property
     def weights_file(self) -> Path:
         """The weights, in the format of the bundle's kind."""
         return self.path / self.info.weights_name
+
+    def check_for_ctranslate2(self, folder: Path) -> None:
+        """Raises CheckpointError if the model for CTranslate2 in this folder is not that of the
+        bundle's recipe and vocabularies."""
+        check_ctranslate2_file(folder / "model.bin", self.recipe, self.manifest)
+        if not self._pieces_agree(folder):
+            raise self._of_other_pieces()
 
     def card(self) -> str:
         """Its page for people; raises CheckpointError."""
@@ -233,14 +240,15 @@ class Bundle:
         wrong = sizes != said or digests != self.info.vocabularies
         if self.info.kind == "bundle":
             wrong = wrong or digests != self._digests_in_weights()
-        elif self.info.kind == "ctranslate2":
-            wrong = wrong or not self._pieces_agree()
         if wrong:
-            raise CheckpointError(
-                "its vocabulary is not the one that the weights were trained with",
-                place=self.path,
-                remedy=_REMEDY,
-            )
+            raise self._of_other_pieces()
+
+    def _of_other_pieces(self) -> CheckpointError:
+        return CheckpointError(
+            "its vocabulary is not the one that the weights were trained with",
+            place=self.path,
+            remedy=_REMEDY,
+        )
 
     def _digests_in_weights(self) -> dict[str, str]:
         try:
@@ -252,7 +260,7 @@ class Bundle:
             ) from error
         return {name: metadata.get(name, "") for name in VOCABULARIES}
 
-    def _pieces_agree(self) -> bool:
+    def _pieces_agree(self, folder: Path) -> bool:
         """Whether CTranslate2 reads the pieces of the SentencePiece models, and begins and ends
         translations with ours.
 
@@ -260,16 +268,16 @@ class Bundle:
         """
         subwords = self.subwords()
         try:
-            if any(self.path.glob("*_vocabulary.txt")):
+            if any(folder.glob("*_vocabulary.txt")):
                 return False
-            shared = self.path / "shared_vocabulary.json"
+            shared = folder / "shared_vocabulary.json"
             for side, subword in zip(("source", "target"), subwords, strict=True):
-                file = shared if shared.exists() else self.path / f"{side}_vocabulary.json"
+                file = shared if shared.exists() else folder / f"{side}_vocabulary.json"
                 if json.loads(read_regular(file, limit=_LONGEST_LIST_OF_PIECES)) != (
                     subword.all_pieces()
                 ):
                     return False
-            written = read_regular(self.path / "config.json", limit=_LONGEST_DESCRIPTION)
+            written = read_regular(folder / "config.json", limit=_LONGEST_DESCRIPTION)
             given = json.loads(written)
         except (OSError, ValueError, RecursionError):
             return False

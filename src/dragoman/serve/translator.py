@@ -22,7 +22,8 @@ from dragoman.corpus.normalize import normalize
 from dragoman.corpus.shards import UNK
 from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.evaluation.sentences import cut_into_chunks
-from dragoman.formats.bundle import Bundle, is_bundle
+from dragoman.formats.argos import ARGOS_SEARCH, unpack_model
+from dragoman.formats.bundle import Bundle, Kind, is_bundle
 from dragoman.formats.ctranslate2 import Quantization, write_ctranslate2
 from dragoman.formats.ctranslate2_engine import (
     Candidate,
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 EngineName = Literal["auto", "ctranslate2", "torch"]
 
+_FOR_CTRANSLATE2: Final[tuple[Kind, ...]] = ("ctranslate2", "argos")
+"""Exports that hold a model for CTranslate2 alone."""
 LINES_AT_A_TIME: Final = 2048
 CHARACTERS_AT_A_TIME: Final = 400_000
 """Texts that are sorted by length and searched together, while as many again are prepared."""
@@ -313,7 +316,7 @@ def open_translator(
             place=f"checkpoint {','.join(checkpoints)}",
             remedy="leave it out, or name the run",
         )
-    if is_bundle(path) and (bundle := Bundle.open(path)).info.kind == "ctranslate2":
+    if is_bundle(path) and (bundle := Bundle.open(path)).info.kind in _FOR_CTRANSLATE2:
         if engine == "torch":
             raise ConfigError(
                 "this export holds no weights for PyTorch",
@@ -326,13 +329,14 @@ def open_translator(
                 place=f"quantization {quantization}",
                 remedy="leave it out, or name the run",
             )
-        token = _token(bundle.recipe, target, bundle.subwords()[0])
+        search = ARGOS_SEARCH if bundle.info.kind == "argos" else ()
+        token = _token_of(bundle, target)
         translator = translator_of(
             bundle, threads=threads, batch_cells=batch_cells, sampling=sampling
         )
         yield Opened(
             replace(translator, token=token),
-            load_recipe(path / "recipe.toml", overrides),
+            load_recipe(path / "recipe.toml", [*search, *overrides]),
             _identity(path, [path], overrides, bundle.info.quantization, token),
         )
         return
@@ -381,6 +385,19 @@ def open_translator(
             load_recipe(path / "recipe.toml", overrides),
             _identity(path, weights, overrides, arithmetic, token),
         )
+
+
+def _token_of(bundle: Bundle, target: str) -> str:
+    """The token of the target language; a package for Argos Translate has one language."""
+    if bundle.info.kind != "argos":
+        return _token(bundle.recipe, target, bundle.subwords()[0])
+    if target not in ("", bundle.info.target_language):
+        raise ConfigError(
+            f"this package translates into {bundle.info.target_language!r} alone",
+            place="target language",
+            remedy="leave it out, or name the run",
+        )
+    return bundle.info.directions[0].token if bundle.info.directions else ""
 
 
 def _token(recipe: Recipe, target: str, source: Vocabulary) -> str:
@@ -433,13 +450,19 @@ def translator_of(
     batch_cells: int | None = None,
     sampling: Sampling | None = None,
 ) -> TextTranslator:
-    """The translator of a CTranslate2 bundle; PyTorch is not imported."""
+    """The translator of an export for CTranslate2 or Argos; PyTorch is not imported."""
     subwords = bundle.subwords()
     cells = batch_cells or fitting_cells(bundle.recipe.model)
+    with tempfile.TemporaryDirectory(prefix="dragoman-") as name:
+        folder = bundle.path
+        if bundle.info.kind == "argos":
+            folder = Path(name)
+            unpack_model(bundle, folder)
+        engine = CTranslate2Engine(
+            folder, subwords, threads=threads, batch_cells=cells, sampling=sampling
+        )
     return TextTranslator(
-        CTranslate2Engine(
-            bundle.path, subwords, threads=threads, batch_cells=cells, sampling=sampling
-        ),
+        engine,
         subwords,
         lowercase=bundle.recipe.corpus.lowercase,
         max_source_pieces=bundle.recipe.corpus.max_pieces,

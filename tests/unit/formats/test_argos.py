@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sys
 import zipfile
+from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +20,7 @@ import pytest
 import sentencepiece
 
 from dragoman import Translator
-from dragoman.base.errors import ConfigError
+from dragoman.base.errors import CheckpointError, ConfigError
 from dragoman.cli import main
 from dragoman.corpus.directions import Direction
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
@@ -27,12 +29,12 @@ from dragoman.corpus.subword import Subword
 from dragoman.distributed.world import join_world
 from dragoman.evaluation.sentences import split_sentences
 from dragoman.formats.argos import check_for_argos, translate_as_argos, write_argos
-from dragoman.formats.bundle import Bundle
 from dragoman.formats.ctranslate2 import write_ctranslate2
 from dragoman.formats.export import Request, export
 from dragoman.formats.normalizing_pieces import with_normalization
 from dragoman.importing.folder import read_folder, vocabulary_files
 from dragoman.importing.tokenizer import Languages
+from dragoman.training.durable import DIGESTS_FILE, publish
 from foreign_models import m2m100_folder, marian_folder
 from real_text import real_lines
 from small_run import small_run
@@ -146,14 +148,75 @@ def test_so_they_do_in_real_paragraphs() -> None:
         assert split_as_minisbd(paragraph) == [one for one, _ in split_sentences(paragraph)]
 
 
-def test_a_package_is_no_model_to_translate_with_here(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_its_export_translates_here_as_argos_translate_does() -> None:
+    path, package = unpacked()
+    # A longer text is cut here.
+    lines = [line for line in real_lines("valid", "en") if len(line) < 80][:40] + UNTIDY
+    with Translator(path) as translator:
+        ours = translator.translate(lines)
+    assert ours == [text.strip() for text in translate_as_argos(package, lines)]
+    with pytest.raises(ConfigError, match="'de' alone"):
+        Translator(path, target_language="fr")
+    with pytest.raises(ConfigError, match="no weights for PyTorch"):
+        Translator(path, engine="torch")
+
+
+def other_package(folder: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
+    """A copy of the export whose package holds other files; its digests are right."""
     path, _ = unpacked()
-    assert Bundle.open(path).weights_file.name == "en_de.argosmodel"
-    (tmp_path / "in").write_text("A man.\n")
-    assert main(["translate", str(path), "--input", str(tmp_path / "in")]) == 1
-    assert "has only the weights of an export of kind argos" in capfd.readouterr().err
+
+    def fill(draft: Path) -> None:
+        for file in path.iterdir():
+            if file.name != DIGESTS_FILE:
+                shutil.copyfile(file, draft / file.name)
+        with zipfile.ZipFile(path / "en_de.argosmodel") as archive:
+            files = {name: archive.read(name) for name in archive.namelist()}
+        change(files)
+        with zipfile.ZipFile(draft / "en_de.argosmodel", "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, content in files.items():
+                archive.writestr(name, content)
+
+    publish(folder, fill)
+    return folder
+
+
+MODEL = "translate-en_de/model/"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda files: files.pop(MODEL + "model.bin"), "is not a CTranslate2 model"),
+        (lambda files: files.pop(MODEL + "shared_vocabulary.json"), "its vocabulary is not"),
+        (
+            lambda files: files.update({MODEL + "shared_vocabulary.json": b'["a", "b"]'}),
+            "its vocabulary is not",
+        ),
+        (lambda files: files.update({MODEL + "model.bin": bytes(1 << 29)}), "is too large"),
+        (lambda files: files.update({MODEL + "model.bin": b"pickled"}), "is not a CTranslate2"),
+    ],
+    ids=["no weights", "no pieces", "other pieces", "a bomb", "other weights"],
+)
+def test_a_package_that_is_not_of_its_bundle_is_refused(
+    change: Callable[[dict[str, bytes]], None], problem: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=problem):
+        Translator(other_package(tmp_path / "export", change))
+
+
+def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
+    path = other_package(tmp_path / "export", lambda files: None)
+    content = (path / "en_de.argosmodel").read_bytes()
+
+    def fill(draft: Path) -> None:
+        for file in path.iterdir():
+            if file.name != DIGESTS_FILE:
+                shutil.copyfile(file, draft / file.name)
+        (draft / "en_de.argosmodel").write_bytes(content[: len(content) // 2])
+
+    publish(tmp_path / "half", fill)
+    with pytest.raises(CheckpointError, match="cannot be unpacked"):
+        Translator(tmp_path / "half")
 
 
 def test_tokens_for_languages_that_nobody_adds_there_are_refused(tmp_path: Path) -> None:
