@@ -320,12 +320,17 @@ def _check_digests(path: Path) -> None:
         raise CheckpointError(problem, place=error.place) from error
 
 
-def check_place(output: Path) -> None:
+def check_place(output: Path, *, source: Path) -> None:
     """Raises CheckpointError if an export would replace anything but an older export.
 
     An older export has every file as it was written, and no other: files that somebody added or
     changed are never lost.
+    source: the model that is exported, which is never replaced.
     """
+    if output.exists() and output.samefile(source):
+        raise CheckpointError(
+            "is the model that is read", place=output, remedy="name another place for the output"
+        )
     if output.exists() and (problem := _difference_from_export(output)):
         raise CheckpointError(
             problem, place=output, remedy="name another place, or move this one elsewhere"

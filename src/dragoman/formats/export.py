@@ -203,7 +203,7 @@ def export(origin: RunDirectory | Bundle, request: Request, world: World) -> Exp
     if isinstance(origin, Bundle):
         _check_imported(origin, request)
     output = request.output or origin.path / "export" / default_name(request.to, request.bits)
-    check_place(output)
+    check_place(output, source=origin.path)
     if isinstance(origin, RunDirectory):
         checkpoint = checkpoint_path(origin, request.checkpoint, recipe)
         model = TranslationModel.load(origin, [str(checkpoint)], world)

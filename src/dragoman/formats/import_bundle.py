@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from safetensors.torch import save_file
 
+from dragoman.base.errors import ConfigError
 from dragoman.base.version import VERSION
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.manifest import (
@@ -21,10 +24,15 @@ from dragoman.corpus.manifest import (
 from dragoman.corpus.subword import VOCABULARIES
 from dragoman.formats.bundle import CARD_FILE, INFO_FILE, Bundle, BundleInfo, Verified, check_place
 from dragoman.formats.card import model_card
-from dragoman.importing.folder import ImportedModel, read_folder, vocabulary_files
-from dragoman.importing.tokenizer import Languages
+from dragoman.importing.config import read_json
+from dragoman.importing.folder import UNKNOWN_LANGUAGE, ImportedModel, read_folder, vocabulary_files
+from dragoman.importing.tokenizer import TOKENIZER_FILE, Languages
 from dragoman.recipe.recipe import dump_toml
 from dragoman.training.durable import publish
+
+_LONGEST_SETTINGS: Final = 1 << 26
+_LETTERS: Final = 2
+"""Of the shorter codes, which are always of one language."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +51,10 @@ def import_bundle(folder: Path, output: Path, languages: Languages, *, licence: 
     Raises ConfigError or CheckpointError if the model cannot be imported or the place is taken;
     nothing is left behind then.
     """
-    check_place(output)
     imported = read_folder(folder, languages)
+    check_place(output, source=folder)
     source, target = vocabulary_files(imported)
+    _check_languages(folder, imported)
     for content in (source, target):  # what could not be read again is never written
         ImportedVocabulary.parse(content, place=folder)
     manifest = _manifest(imported, dict(zip(VOCABULARIES, (source, target), strict=True)))
@@ -84,6 +93,49 @@ def import_bundle(folder: Path, output: Path, languages: Languages, *, licence: 
     size_bytes = publish(output, fill)
     Bundle.open(output)
     return Imported(output, size_bytes, info)
+
+
+def _check_languages(folder: Path, imported: ImportedModel) -> None:
+    """Raises ConfigError if the folder of a MarianMT model names another language of a side.
+
+    A piece may choose the target. The folder's code may be of a group, such as gem or mul, and then
+    any language is taken; codes of three letters are compared if langcodes is installed.
+    """
+    path = folder / TOKENIZER_FILE
+    source, _ = imported.vocabularies
+    if source.kind != "marian" or not path.exists():
+        return
+    settings, corpus = read_json(path, limit=_LONGEST_SETTINGS), imported.recipe.corpus
+    for side, code in (("source", corpus.source_language), ("target", corpus.target_language)):
+        told = settings.get(f"{side}_lang")
+        if (
+            not isinstance(told, str)
+            or len(told) != _LETTERS
+            or (side == "target" and source.codes)
+        ):
+            continue
+        if _standard(code) not in (told, "") and code != UNKNOWN_LANGUAGE:
+            raise ConfigError(
+                f"its {side} language is {told!r}, not {code!r}",
+                place=path,
+                remedy=f"leave out the {side} language",
+            )
+
+
+def _standard(code: str) -> str:
+    """The code of two letters for a language; "" if it is not known."""
+    short = re.split("[-_]", code)[0].lower()
+    if len(short) == _LETTERS:
+        return short
+    try:
+        from langcodes import standardize_tag
+    except ImportError:
+        return ""
+    try:
+        found = standardize_tag(short)
+    except ValueError:
+        return ""
+    return found if len(found) == _LETTERS else ""
 
 
 def _manifest(imported: ImportedModel, files: dict[str, bytes]) -> Manifest:

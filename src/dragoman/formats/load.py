@@ -9,7 +9,6 @@ import hashlib
 import json
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -94,6 +93,12 @@ def run_at(path: Path) -> RunDirectory:
             remedy=f"make a bundle of it first: dragoman import {shlex.quote(str(path))} "
             "--to BUNDLE",
         )
+    if path.is_dir() and not RunDirectory(path).recipe_file.is_file():
+        raise CheckpointError(
+            "is neither a run nor an export of dragoman",
+            place=path,
+            remedy="name the directory of a run, or what dragoman export or dragoman import wrote",
+        )
     return RunDirectory.open(path)
 
 
@@ -108,8 +113,7 @@ def _read_for(folder: Path, recipe: Recipe | None) -> ImportedModel:
     """A model of another tool, with its tokens of the languages that the recipe names, if any."""
     if recipe is not None and len(recipe.corpus.directions) == 1 and _names_languages(recipe):
         (direction,) = recipe.corpus.directions
-        with suppress(ConfigError):
-            return read_folder(folder, Languages(direction.source, direction.target))
+        return read_folder(folder, Languages(direction.source, direction.target))
     return read_folder(folder, Languages())
 
 

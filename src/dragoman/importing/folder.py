@@ -16,7 +16,7 @@ from dragoman.importing.weights import PICKLES, WEIGHTS_FILE, checked_files, rea
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import NAME, Recipe
 
-_UNKNOWN_LANGUAGE: Final = "und"
+UNKNOWN_LANGUAGE: Final = "und"
 """The code for a language that is not known, of ISO 639."""
 _LONGEST_CODE: Final = 35
 """Characters of a language's code in a recipe."""
@@ -82,8 +82,8 @@ def read_folder(folder: Path, languages: Languages) -> ImportedModel:
     recipe = Recipe(
         name=_name(folder),
         corpus=CorpusConfig(
-            source_language=tokenizer.languages.source or _UNKNOWN_LANGUAGE,
-            target_language=tokenizer.languages.target or _UNKNOWN_LANGUAGE,
+            source_language=tokenizer.languages.source or UNKNOWN_LANGUAGE,
+            target_language=tokenizer.languages.target or UNKNOWN_LANGUAGE,
             subword=SubwordConfig(
                 kind="imported",
                 vocab_size=max(16, len(tokenizer.target.pieces)),

@@ -493,7 +493,13 @@ def _some(names: list[str]) -> str:
 
 def _language(settings: Mapping[str, Any], key: str) -> str:
     value = settings.get(key)
-    return value if isinstance(value, str) else ""
+    if value is not None and not isinstance(value, str):
+        raise ConfigError(
+            f'"{key}" is {value!r:.60}, not the code of a language',
+            place=TOKENIZER_FILE,
+            remedy="take the key out of the file",
+        )
+    return value or ""
 
 
 def _as_code(name: str) -> str:

@@ -16,9 +16,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import dragoman
+from dragoman import CheckpointError, ConfigError, export, import_model
 from dragoman.cli import main
 from dragoman.importing.config import read_config
-from foreign_models import marian_folder, trained_spm
+from foreign_models import m2m100_folder, marian_folder, trained_spm
 from real_text import real_lines
 
 pytest.importorskip("transformers")
@@ -408,3 +410,71 @@ def test_a_folder_is_imported_before_it_translates(capsys: pytest.CaptureFixture
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert f"of another tool; make a bundle of it first: dragoman import {good()}" in said
+
+
+def test_the_model_that_is_read_is_never_the_output(tmp_path: Path) -> None:
+    folder = marian_folder(tmp_path / "opus")
+    bundle = import_model(folder, tmp_path / "bundle").path
+    text = tmp_path / "text"
+    text.write_text("a dog\n")
+    (tmp_path / "link").symlink_to(bundle)
+    before = {path.name: path.read_bytes() for path in bundle.iterdir()}
+    for output in (bundle, tmp_path / "link"):
+        with pytest.raises(CheckpointError, match="is the model that is read"):
+            export(bundle, to="ctranslate2", output=output, sentences=text)
+    exported = export(bundle, to="huggingface", output=tmp_path / "hf", sentences=text).path
+    with pytest.raises(CheckpointError, match="is the model that is read"):
+        import_model(exported, exported)
+    assert {path.name: path.read_bytes() for path in bundle.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("languages", "problem"),
+    [
+        ({"target_language": "fr"}, "its target language is 'de', not 'fr'"),
+        ({"target_language": "fra"}, "its target language is 'de', not 'fra'"),
+        ({"source_language": "xx"}, "its source language is 'en', not 'xx'"),
+        ({"source_language": "eng", "target_language": "deu"}, ""),
+        ({"source_language": "en_GB"}, ""),
+    ],
+)
+def test_other_languages_than_the_folder_s_are_refused(
+    languages: dict[str, str], problem: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("langcodes")
+    folder = marian_folder(tmp_path / "opus")
+    settings = json.loads((folder / "tokenizer_config.json").read_bytes())
+    settings |= {"source_lang": "en", "target_lang": "de"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    if not problem:
+        import_model(folder, tmp_path / "bundle", **languages)
+        return
+    with pytest.raises(ConfigError, match=problem):
+        import_model(folder, tmp_path / "bundle", **languages)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_language_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    folder = marian_folder(tmp_path / "opus")
+    settings = json.loads((folder / "tokenizer_config.json").read_bytes())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"source_lang": {}}))
+    with pytest.raises(ConfigError, match=r'"source_lang" is \{\}, not the code'):
+        import_model(folder, tmp_path / "bundle")
+
+
+def test_a_training_names_languages_that_the_model_knows(tmp_path: Path) -> None:
+    nllb, _ = m2m100_folder(tmp_path / "m2m100")
+    opus = marian_folder(tmp_path / "many", codes=(">>deu<<", ">>fra<<"))
+    (tmp_path / "a.tsv").write_text("a dog\tein Hund\n" * 20)
+    for folder, source, target in ((nllb, "xx", "de"), (opus, "eng", "ita")):
+        recipe = {
+            "corpus": {
+                "train": [{"tsv": str(tmp_path / "a.tsv")}],
+                "valid_pairs": 5,
+                "source_language": source,
+                "target_language": target,
+            }
+        }
+        with pytest.raises(ConfigError, match=r"has no language 'xx'|has no >>ita<<"):
+            dragoman.train(recipe, origin=folder, runs=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
