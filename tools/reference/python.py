@@ -61,10 +61,11 @@ RETURNED = {
     "evaluation.metrics": ("Score",),
     "formats.export": ("Exported", "Verified"),
     "reporting.render": ("Report",),
-    "cluster.plan": ("Plan",),
+    "reporting.verdict": ("Verdict",),
+    "cluster.plan": ("Plan", "Row"),
     "formats.hub": ("Pushed",),
     "formats.import_bundle": ("Imported",),
-    "evaluation.paired": ("PairedComparison",),
+    "evaluation.paired": ("PairedComparison", "PairedScore"),
 }
 """Types that no user makes, so that they are not in `dragoman.__all__`."""
 SHOWN = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import wraps
+from difflib import get_close_matches
+from functools import partial, wraps
 from inspect import signature
 from operator import index
 from pathlib import Path
@@ -19,7 +21,7 @@ from pydantic import (
     validate_call,
 )
 
-from dragoman.base.errors import ConfigError
+from dragoman.base.errors import NAMES_OPTIONS, ConfigError, DragomanError
 from dragoman.base.files import STANDARD_OUTPUT, as_machine_error, is_full
 from dragoman.base.interrupts import was_interrupted
 from dragoman.recipe.recipe import Recipe
@@ -27,6 +29,12 @@ from dragoman.recipe.run_directory import RunDirectory
 
 OF_CALLER: Final = "a function that dragoman was given has raised it"
 """The note on an error of the system that the caller's own code raised."""
+_OPTION: Final = re.compile(r"--([a-z][a-z-]*[a-z])(?: (?=\S*[0-9A-Z./])([^\s;,()]+))?")
+"""An option of the command line in an error, and its value if that looks like one."""
+_WHOLE: Final = re.compile(r"--([a-z][a-z-]*[a-z])(?: (.*))?")
+_SET: Final = re.compile(r"--set (?=[a-z_]+\.)")
+_PARAMETERS: Final = {"set": "overrides", "from": "origin"}
+"""Names of options that are not those of their parameters."""
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
@@ -56,7 +64,8 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
     """The function, with a check of its arguments against their annotations before it begins.
 
     Raises ConfigError that names the parameter and its value, MachineError if the function ends
-    with an error of the system.
+    with an error of the system. Errors of the function name its parameters, and not options of the
+    command line, unless that has called it.
     """
 
     @wraps(function)
@@ -75,6 +84,10 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
     def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Returned:
         try:
             return validated(*arguments, **named)
+        except DragomanError as error:
+            if not NAMES_OPTIONS.get():
+                error.reword(partial(_with_parameters, parameters=parameters))
+            raise
         except OSError as error:
             # The command line ends in its own way if its output or the user has gone.
             is_of_system = error.errno is not None or is_full(error)
@@ -91,7 +104,12 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
             if isinstance(place, int):
                 place = parameters[place] if place < len(parameters) else "arguments"
             missing = first["type"].startswith("missing")
-            why = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+            said = first["msg"].removeprefix("Value error, ")
+            why = f"{said[:1].lower()}{said[1:]}"
+            remedy = f"see help(dragoman.{name})"
+            if first["type"] == "unexpected_keyword_argument":
+                near = get_close_matches(str(place), parameters, n=1)
+                remedy = f"did you mean {near[0]}?" if near else remedy
             if first["type"] == "sequence_str":
                 raise ConfigError(
                     "is one text where a list of them is expected",
@@ -101,10 +119,26 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
             raise ConfigError(
                 "is missing" if missing else f"{first['input']!r:.60} cannot be used: {why}",
                 place=place,
-                remedy=f"see help(dragoman.{name})",
+                remedy=remedy,
             ) from error
 
     return call
+
+
+def _with_parameters(text: str, parameters: Sequence[str]) -> str:
+    """A text with the names of parameters in place of options; other options stay."""
+
+    def parameter(option: re.Match[str]) -> str:
+        name = _PARAMETERS.get(option[1], option[1].replace("-", "_"))
+        if name not in parameters:
+            return option[0]
+        if option[2] is None:
+            return name
+        return f"{name} {option[2]}" if option[0] == text else f'{name}="{option[2]}"'
+
+    text = _SET.sub("", text)
+    whole = _WHOLE.fullmatch(text)  # a place: the option as it was given
+    return parameter(whole) if whole else _OPTION.sub(parameter, text)
 
 
 def checkpoints_of(given: Checkpoint | Sequence[Checkpoint]) -> list[str]:

@@ -64,7 +64,7 @@ class Comparison:
         lines = [f"{self.test}, {self.result.pairs} sentences: {self.first} and {self.second}"]
         lines += [
             f"  {metric}: {score.first:.2f} and {score.second:.2f}, p of the difference "
-            f"{score.p_bootstrap:.3f} (bootstrap), {score.p_randomisation:.3f} (randomisation)"
+            f"{score.p_bootstrap:.4f} (bootstrap), {score.p_randomisation:.4f} (randomisation)"
             for metric, score in self.result.scores.items()
         ]
         return "\n".join([*lines, f"  better: {self.better or 'neither is shown to be'}"])

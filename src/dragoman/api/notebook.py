@@ -5,18 +5,19 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from dragoman.base.line_files import FileProgress
 from dragoman.base.terminal import Terminal
 from dragoman.corpus.prepare import OnProgress
 from dragoman.run.progress import STAGES, pairs_done
 from dragoman.telemetry.console import event_lines, progress_view
-from dragoman.telemetry.events import Event, EventListener, RunFinished
+from dragoman.telemetry.events import Event, EventListener, RunFinished, RunStarted
 from dragoman.telemetry.progress import Progress
 
 _WIDTH: Final = 110
@@ -72,11 +73,26 @@ def preparing_in_notebook() -> Iterator[OnProgress]:
         place.show(Text("prepared"))
 
 
+@contextmanager
+def lines_in_notebook() -> Iterator[Callable[[FileProgress], None]]:
+    """A function that shows how many lines of a file are done."""
+    place, said_at = _Place(), -_SAY_EVERY_S
+
+    def show(progress: FileProgress) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at >= _SAY_EVERY_S or progress.share == 1.0:
+            said_at = time.monotonic()
+            place.show(Text(progress.text))
+
+    yield show
+
+
 class NotebookProgress(EventListener):
     """The progress of a run in one place of a notebook, with the last events above it."""
 
     def __init__(self) -> None:
         self._progress = Progress()
+        self._trains = False
         self._lines: list[Text] = []
         self._place = _Place()
 
@@ -85,8 +101,10 @@ class NotebookProgress(EventListener):
         self._progress.see(event)
         self._lines += event_lines(event, self._progress, width=_WIDTH)
         self._lines = self._lines[-_MOST_LINES:]
-        ended = event.kind == RunFinished.kind
-        self._place.show(Group(*self._lines, *([] if ended else [progress_view(self._progress)])))
+        if event.kind in (RunStarted.kind, RunFinished.kind):
+            self._trains = event.kind == RunStarted.kind
+        bar = [progress_view(self._progress)] if self._trains else []
+        self._place.show(Group(*self._lines, *bar))
 
 
 def as_html(body: RenderableType) -> str:

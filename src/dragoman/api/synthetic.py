@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from dragoman.api.arguments import Checkpoint, Count, Flag, RunLike, checked, checkpoints_of
+from dragoman.api.notebook import in_notebook, lines_in_notebook
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.files import file_sha256
 from dragoman.base.line_files import (
+    FileProgress,
     TransformLines,
     is_device,
     output_place,
@@ -124,7 +126,7 @@ def synthesize(
             target=target_language,
         ) as opened,
         nullcontext() if ray is None else join_ray(ray),
-        progress_bar() if progress else nullcontext(lambda _: None) as show,
+        _shown(progress) as show,
     ):
         check_beam_holds(n_best, opened.recipe.search)
         if not any_language:
@@ -240,7 +242,7 @@ def score(
         memory_errors_named("end other programs"),
         join_world() as world,
         nullcontext() if ray is None else join_ray(ray),
-        progress_bar() if progress else nullcontext(lambda _: None) as show,
+        _shown(progress) as show,
     ):
         models = [load_translation_model(path, [checkpoint], world) for path in paths]
         recipes = [_recipe(path) for path in paths]
@@ -332,6 +334,12 @@ def _place(output: Path, source: Path) -> Path:
             remedy="name a file as the output",
         )
     return output_place(output, source)
+
+
+def _shown(progress: bool) -> AbstractContextManager[Callable[[FileProgress], None]]:
+    if not progress:
+        return nullcontext(lambda _: None)
+    return lines_in_notebook() if in_notebook() else progress_bar()
 
 
 def _recipe(path: Path) -> Recipe:

@@ -346,6 +346,12 @@ def _adapted(recipe: RecipeLike, origin: str | Path | None) -> tuple[Recipe, Ori
     """The recipe, with the shape of the model to start from if there is one."""
     recipe = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
     if origin is None:
+        if recipe.train.freeze:
+            raise ConfigError(
+                "the frozen weights would stay random, because the training starts from no model",
+                place="train.freeze",
+                remedy="name the model to start from with --from, or leave the key out",
+            )
         return recipe, None
     from dragoman.formats.load import Origin
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Translator:
-    """A model that translates lines of text.
+    """A model that translates lines of text. Several threads may share one.
 
     model: a run's directory, or what `export` wrote: a bundle or a folder for CTranslate2, Hugging
         Face or Argos Translate, whose package is searched as Argos Translate does.
@@ -188,16 +188,17 @@ def translate(
     target_language: str = "",
     beam_size: Count | None = None,
     checkpoint: Checkpoint | Sequence[Checkpoint] = "best",
+    text_format: TextFormat = "line",
 ) -> list[str]:
     """The translation of each text by a run or an export, except for ONNX and browsers.
 
-    target_language, beam_size, checkpoint: as for `Translator` and its `translate`.
+    target_language, beam_size, checkpoint, text_format: as for `Translator` and its `translate`.
     A `Translator` loads the model once for many calls, and has more options.
     """
     if isinstance(texts, str):  # before the model is loaded
         raise _one_text(texts)
     with Translator(model, target_language=target_language, checkpoint=checkpoint) as translator:
-        return translator.translate(texts, beam_size=beam_size)
+        return translator.translate(texts, beam_size=beam_size, text_format=text_format)
 
 
 @checked

@@ -15,10 +15,15 @@ cannot steer the terminal it is shown on.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from dragoman.base.printable import printable_line
+
+NAMES_OPTIONS: Final = ContextVar("NAMES_OPTIONS", default=False)
+"""Whether errors name options of the command line, and not the parameters of functions."""
 
 
 class DragomanError(Exception):
@@ -35,8 +40,21 @@ class DragomanError(Exception):
         self.problem = printable_line(problem)
         self.place = printable_line(str(place))
         self.remedy = printable_line(remedy)
+        super().__init__(self._line())
+
+    def reword(self, change: Callable[[str], str]) -> None:
+        """Change the words of each part."""
+        self.problem, self.place = change(self.problem), change(self.place)
+        self.remedy = change(self.remedy)
+        self.args = (self._line(), *self.args[1:])
+
+    def _line(self) -> str:
         text = f"{self.place}: {self.problem}" if self.place else self.problem
-        super().__init__(f"{text}; {self.remedy}" if self.remedy else text)
+        return f"{text}; {self.remedy}" if self.remedy else text
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback: the caller needs the one line."""
+        return [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())]
 
 
 class ConfigError(DragomanError):

@@ -12,7 +12,8 @@ import itertools
 import json
 import os
 import sys
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ _PACKED: Final = {
 """The first bytes of packed files, and what unpacks them."""
 _UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 _HEAD_BYTES: Final = 8
+_SAY_EVERY_S: Final = 10.0
 TransformLines = Callable[[Iterable[str], int], Iterator[list[str]]]
 """(lines, the number of the first) -> the text for each line, group by group."""
 
@@ -47,6 +49,16 @@ class FileProgress:
     lines: int
     done_bytes: int
     all_bytes: int
+
+    @property
+    def share(self) -> float:
+        """Of the input, 0 to 1."""
+        return self.done_bytes / self.all_bytes if self.all_bytes else 1.0
+
+    @property
+    def text(self) -> str:
+        """In words, for people."""
+        return f"{self.lines:,} lines, {self.share:.0%}"
 
 
 def transform_file(
@@ -86,8 +98,16 @@ def transform_file(
             tally = Counter() if tally is None else tally
             done, size_bytes = _sound_part(out, record, fingerprint, engine, tally)
             lines = sum(1 for _ in itertools.islice(reader.raw(), done))
+            done_bytes = reader.bytes_read
+            ends: deque[int] = deque()  # of the lines that were read ahead
+
+            def read_ahead() -> Iterator[str]:
+                for line in reader.text():
+                    ends.append(reader.bytes_read)
+                    yield line
+
             is_cut = False
-            for group in transform(reader.text(), done + 1):
+            for group in transform(read_ahead(), done + 1):
                 if not is_cut:  # not before there is something better: other options may be refused
                     _cut(out, record, size_bytes)
                     is_cut = True
@@ -95,6 +115,8 @@ def transform_file(
                 out.flush()
                 os.fsync(out.fileno())
                 lines += len(group)
+                for _ in group:
+                    done_bytes = ends.popleft()
                 known = {
                     "fingerprint": fingerprint,
                     "engine": engine,
@@ -104,7 +126,7 @@ def transform_file(
                 }
                 fresh.write_text(json.dumps(known), encoding="utf-8")
                 fresh.replace(record)
-                progress(FileProgress(lines, reader.bytes_read, status.st_size))
+                progress(FileProgress(lines, done_bytes, status.st_size))
             if not is_cut:
                 _cut(out, record, size_bytes)
             draft.replace(output)
@@ -301,9 +323,17 @@ def write_errors_named(place: str) -> Iterator[None]:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[FileProgress], None]]:
-    """A bar on the standard error, if that is a terminal."""
+    """A bar on the standard error if that is a terminal; otherwise a line every ten seconds."""
     if not sys.stderr.isatty():
-        yield lambda _: None
+        said_at = time.monotonic()
+
+        def say(progress: FileProgress) -> None:
+            nonlocal said_at
+            if time.monotonic() - said_at >= _SAY_EVERY_S:
+                said_at = time.monotonic()
+                print(progress.text, file=sys.stderr, flush=True)
+
+        yield say
         return
     columns: list[Any] = [
         BarColumn(),

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from dragoman.base.errors import NAMES_OPTIONS
 from dragoman.base.interrupts import interrupts_raise
 from dragoman.base.process import prepare_streams, report
 from dragoman.base.threads import thread_environment
@@ -64,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Whatever goes wrong is one line on standard error.
     """
     prepare_streams()
+    options_before = NAMES_OPTIONS.set(True)
     try:
         words = sys.argv[1:] if arguments is None else arguments
         parser = command_parser(words)
@@ -82,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise
     except BaseException as error:
         return report(error)
+    finally:
+        NAMES_OPTIONS.reset(options_before)
     return code
 
 

@@ -31,7 +31,6 @@ from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.formats.bundle import Bundle
 from dragoman.formats.ctranslate2 import Quantization, ctranslate2_settings, write_ctranslate2
 from dragoman.formats.normalizing_pieces import with_normalization
-from dragoman.formats.sentence_ends import write_sentence_ends
 
 if TYPE_CHECKING:
     from dragoman.model.transformer import Transformer
@@ -97,6 +96,8 @@ def write_argos(
     Raises MachineError if a library is missing. The model must have passed `check_for_argos`.
     """
     _check_libraries()
+    from dragoman.formats.sentence_ends import write_sentence_ends  # imports torch
+
     source, _ = subwords
     (folder / MODEL_FOLDER).mkdir(parents=True)
     write_ctranslate2(model, subwords, folder / MODEL_FOLDER, quantization=quantization)

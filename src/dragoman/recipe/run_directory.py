@@ -14,10 +14,12 @@ runs/<name>-<utc>-<digest>/
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shlex
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,6 +37,7 @@ PREPARE_EVENTS: Final = "prepare.jsonl"
 """In the folder of events: what happened while the corpus of the run was prepared."""
 _DIGEST_CHARACTERS: Final = 8
 _LONGEST_RECORD: Final = 1 << 20
+_BREATH_S: Final = 0.05
 _BUNDLE: Final = "bundle.json"
 """The file that distinguishes an export from a run."""
 
@@ -107,8 +110,9 @@ class RunDirectory:
         return directory
 
     @classmethod
-    def open(cls, path: Path) -> RunDirectory:
+    def open(cls, path: str | Path) -> RunDirectory:
         """The run at this path; raises CheckpointError if there is none."""
+        path = Path(path)
         # Its name is its place on hosts and in the record; `.` has none.
         run = cls(path if path.name not in ("", "..") else path.resolve())
         if (path / _BUNDLE).is_file():
@@ -146,8 +150,7 @@ class RunDirectory:
         # Here, because commands that only read a run start sooner without all kinds of events.
         from dragoman.telemetry.events import event_file
 
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-        path = runs / f"{recipe.name}-{stamp}-{_label(recipe, origin)}"
+        path = _new_name(runs, recipe, origin)
         digest_of_corpus = Manifest.load(prepared).digest
         record = {"prepared": str(prepared.resolve()), "digest": digest_of_corpus}
         try:
@@ -163,19 +166,34 @@ class RunDirectory:
                 if fill is not None:
                     fill(cls(draft))
         except OSError as error:
+            taken = error.errno in (errno.EEXIST, errno.ENOTEMPTY)
             raise MachineError(
                 f"cannot create the run directory: {error.strerror}",
                 place=path,
-                remedy="free disk space, or choose another place with --runs",
+                remedy="another process has just made it; run the command again"
+                if taken
+                else "free disk space, or choose another place with --runs",
             ) from error
         return cls(path)
 
     @classmethod
-    def newest(cls, recipe: Recipe, *, runs: Path, origin: str = "") -> RunDirectory | None:
+    def newest(cls, recipe: Recipe, *, runs: str | Path, origin: str = "") -> RunDirectory | None:
         """The latest run of exactly this recipe from this origin, or None."""
         pattern = f"{recipe.name}-*-{_label(recipe, origin)}"
-        found = sorted(path for path in runs.glob(pattern) if (path / "recipe.toml").is_file())
+        found = sorted(
+            path for path in Path(runs).glob(pattern) if (path / "recipe.toml").is_file()
+        )
         return cls(found[-1]) if found else None
+
+
+def _new_name(runs: Path, recipe: Recipe, origin: str) -> Path:
+    """The path of a run that begins now; waits if one began in this second."""
+    while True:
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        path = runs / f"{recipe.name}-{stamp}-{_label(recipe, origin)}"
+        if not path.exists():
+            return path
+        time.sleep(_BREATH_S)
 
 
 def runs_in(folder: Path) -> list[Path]:

@@ -238,3 +238,79 @@ def test_errors_name_what_both_doors_have(
         call(small_run())
     assert problem in str(error.value)
     assert "--" not in str(error.value)
+
+
+FROZEN: dict[str, Any] = {
+    "corpus": {"train": [{"tsv": "a.tsv"}], "valid_pairs": 10},
+    "train": {"freeze": ["encoder"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda: dragoman.plan("demo", ranks="2"), "link: the speed of the network"),
+        (lambda: dragoman.plan("demo"), 'link="100Mbit" ranks="4" gpu="v100"'),
+        (lambda: dragoman.plan("demo", ranks="2+x", link="1Gbit"), "ranks: "),
+        (lambda: dragoman.load_recipe("demo", ["train.max_step=20"]), "train.max_step=20: unknown"),
+        (lambda: dragoman.train("demo", budget="5 bananas"), "budget 5 bananas: "),
+        (lambda: dragoman.train("demo", budget="1 USD"), 'hosts="hosts.toml"'),
+        (lambda: dragoman.train("demo", budgets="1h"),  # type: ignore[call-arg]
+         "budgets: .*; did you mean budget?"),
+        (lambda: dragoman.train(FROZEN), "train.freeze: .* start from with origin, or"),
+    ],
+)  # fmt: skip
+def test_errors_name_parameters_and_commands_name_options(
+    call: Callable[[], Any], problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(dragoman.ConfigError, match=problem) as error:
+        call()
+    assert "--" not in str(error.value)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_command_line_names_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "demo", "--ranks", "2"]) == 2
+    assert capsys.readouterr().err.startswith("dragoman: --link: the speed of the network")
+    with pytest.raises(dragoman.ConfigError, match=r"^link: "):
+        dragoman.plan("demo", ranks="2")
+
+
+def test_a_notebook_shows_an_error_as_one_line() -> None:
+    with pytest.raises(dragoman.ConfigError) as error:
+        dragoman.load_recipe("demo", ["train.max_step=20"])
+    (line,) = error.value._render_traceback_()
+    assert line == f"ConfigError: {error.value}"
+
+
+def test_a_run_is_opened_by_its_name(tmp_path: Path) -> None:
+    run = small_run()
+    assert dragoman.RunDirectory.open(str(run.path)).path == run.path
+    found = dragoman.RunDirectory.newest(run.recipe(), runs=str(run.path.parent))
+    assert found is not None
+    assert found.path == run.path
+
+
+def test_two_runs_of_one_second_have_two_names(tmp_path: Path) -> None:
+    run = small_run()
+    made = [
+        dragoman.RunDirectory.create(run.recipe(), prepared=run.prepared(), runs=tmp_path)
+        for _ in range(2)
+    ]
+    assert len({one.path for one in made}) == len([*tmp_path.iterdir()]) == 2
+
+
+def test_a_folder_of_nothing_is_neither_run_nor_export(tmp_path: Path) -> None:
+    with pytest.raises(dragoman.CheckpointError, match="neither a run nor an export"):
+        dragoman.Translator(tmp_path)
+
+
+def test_texts_of_several_sentences_are_documents() -> None:
+    text = "A man sleeps. A dog runs."
+    one, whole = (
+        dragoman.translate(small_run(), [text], text_format=kind) for kind in ("line", "document")
+    )
+    with dragoman.Translator(small_run()) as translator:
+        assert one == translator.translate([text])
+        assert whole == translator.translate([text], text_format="document")

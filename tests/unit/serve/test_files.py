@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dragoman.base.errors import ConfigError, MachineError
-from dragoman.base.line_files import transform_file
+from dragoman.base.line_files import FileProgress, transform_file
 
 
 def shouted(lines: Iterable[str], _first: int) -> Iterator[list[str]]:
@@ -121,6 +121,23 @@ def test_what_refuses_to_begin_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="refused"):
         transform_file(source, output, refused, identity={})
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_progress_is_of_finished_lines(tmp_path: Path) -> None:
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.write_text("one\ntwo\nthree\n")
+
+    def read_ahead(lines: Iterable[str], _first: int) -> Iterator[list[str]]:
+        one, *others = [f"{line.upper()}\n" for line in lines]
+        yield [one]
+        yield others
+
+    seen: list[FileProgress] = []
+    transform_file(source, output, read_ahead, identity={}, progress=seen.append)
+    assert [(one.lines, one.done_bytes, one.text) for one in seen] == [
+        (1, 4, "1 lines, 29%"),
+        (3, 14, "3 lines, 100%"),
+    ]
 
 
 def test_what_another_engine_has_made_is_not_thrown_away(tmp_path: Path) -> None:
