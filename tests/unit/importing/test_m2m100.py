@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from dragoman.base.errors import ConfigError
 from dragoman.cli import main
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.normalize import normalize
@@ -246,11 +247,9 @@ def test_training_on_takes_the_languages_of_the_recipe(tmp_path: Path) -> None:
     file.write_text(json.dumps(json.loads(file.read_bytes()) | own))
     text = {"source": "a", "target": "b"}
     named = {"source_language": "fr", "target_language": "cs"}
-    unknown = {"source_language": "fr", "target_language": "qq"}
     for section, entry, expected in (
         (named, {}, "__fr__ __cs__"),
         ({}, named, "__fr__ __cs__"),
-        (unknown, {}, "__it__ __pl__"),
         ({}, {}, "__it__ __pl__"),
     ):
         train = [text | entry]
@@ -261,6 +260,10 @@ def test_training_on_takes_the_languages_of_the_recipe(tmp_path: Path) -> None:
         ]
         found = [piece for one in vocabularies for piece in one.pieces([*one.file.prefix])]
         assert " ".join(found) == expected
+    unknown = {"source_language": "fr", "target_language": "qq"}
+    recipe = load_recipe({"corpus": {"train": [text], "valid_pairs": 9, **unknown}})
+    with pytest.raises(ConfigError, match="has no language 'qq'"):
+        Origin.open(folder, recipe)
 
 
 def test_languages_before_the_mask_keep_their_ids(tmp_path: Path) -> None:

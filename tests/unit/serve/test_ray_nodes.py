@@ -87,7 +87,7 @@ def test_an_address_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
         port = server.getsockname()[1]
     text = tmp_path / "text"
     text.write_text("a line\n", encoding="utf-8")
-    with pytest.raises(MachineError, match=f"--ray 127.0.0.1:{port}: does not answer: Connection"):
+    with pytest.raises(MachineError, match=f"^ray 127.0.0.1:{port}: does not answer: Connection"):
         dragoman.synthesize(small_run(), text, tmp_path / "out", ray=f"127.0.0.1:{port}")
     assert not (tmp_path / "out").exists()
     with pytest.raises(MachineError, match="does not answer"), join_ray("127.0.0.1:99999"):
