@@ -6,8 +6,8 @@
 The teacher is the shipped recipe `multi30k-tiny`, trained here (hours) and averaged over its last
 ten checkpoints, or a checkpoint of --teacher, a run on Multi30k English to German. The student has
 one decoder layer and 2,500 pieces: a quarter of the decoder of `multi30k-tiny`. Its encoder is
-twice as deep, because an encoder costs little time: it works on all words at once. It learns from
-the teacher's translations of the training text; another of the same recipe and as many steps learns
+deeper, because an encoder costs little time: it works on all words at once. It learns from the
+teacher's translations of the training text; another of the same recipe and as many steps learns
 from the text itself. All are exported in int8 and translate test2016 in turns. If
 it is interrupted, the same command resumes it.
 """
@@ -26,9 +26,10 @@ from dragoman.corpus.manifest import Manifest
 
 STUDENT = [
     *("model.d_model=128", "model.num_heads=4", "model.d_ffn=256", "model.dropout=0.1"),
-    *("model.encoder_layers=8", "model.decoder_layers=1", "corpus.subword.vocab_size=2500"),
-    *("data.batch_tokens=4096", "optimizer.beta2=0.98", "optimizer.clip_norm=1.0"),
-    *("schedule.kind=linear", "schedule.peak_learning_rate=5e-3", "schedule.warmup_steps=400"),
+    *("model.encoder_layers=6", "model.decoder_layers=1", "corpus.subword.vocab_size=2500"),
+    *("model.norm=post", "data.batch_tokens=4096", "data.accumulate=2"),
+    *("optimizer.beta2=0.98", "optimizer.clip_norm=1.0", "train.ema_decay=0.999"),
+    *("schedule.peak_learning_rate=3e-3", "schedule.warmup_steps=2000"),
     *("search.beam_size=3", "search.length_penalty=power", "search.length_penalty_alpha=1.0"),
 ]
 ROUNDS = 5
