@@ -110,7 +110,7 @@ def test_killed_three_times_it_ends_with_a_served_model(
     assert built.student is None
     assert built.report.is_file()
     assert [stage.name for stage in built.stages] == ["fetch", "clean", "train"]
-    with pytest.raises(dragoman.ConfigError, match=r"--budget: .*build\.toml has another value"):
+    with pytest.raises(dragoman.ConfigError, match=r"^budget: .*build\.toml has another value"):
         dragoman.build("en-de", "6h")
     assert mirror.sent == sent
     assert len(list(read_events(run / "events" / "rank-0000.jsonl"))) == steps

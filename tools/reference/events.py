@@ -12,8 +12,9 @@ HEADER = f"""# Events
 
 Everything that happens in a run is one JSON object a line in `events/rank-NNNN.jsonl`. Console,
 TensorBoard and reports only read these files; so can you, with
-[`dragoman.read_events`](python.md#read_events), which leaves out `v` and `mono_s`. `events/prepare.jsonl` tells how the corpus was
-prepared. This page is written by `tools/write_reference.py` from the code.
+[`dragoman.read_events`](python.md#read_events), which leaves out `v` and `mono_s`.
+`events/prepare.jsonl` tells how the corpus was prepared.
+This page is written by `tools/write_reference.py` from the code.
 
 Each event has these keys:
 

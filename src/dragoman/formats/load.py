@@ -95,7 +95,7 @@ def run_at(path: Path) -> RunDirectory:
         )
     if path.is_dir() and not RunDirectory(path).recipe_file.is_file():
         raise CheckpointError(
-            "is neither a run nor an export of dragoman",
+            "is neither a run nor an export of dragoman: it holds no recipe.toml",
             place=path,
             remedy="name the directory of a run, or what dragoman export or dragoman import wrote",
         )

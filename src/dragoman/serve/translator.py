@@ -397,7 +397,9 @@ def _token_of(bundle: Bundle, target: str) -> str:
             place="target language",
             remedy="leave it out, or name the run",
         )
-    return bundle.info.directions[0].token if bundle.info.directions else ""
+    return {one.target: one.token for one in bundle.info.directions}.get(
+        bundle.info.target_language, ""
+    )
 
 
 def _token(recipe: Recipe, target: str, source: Vocabulary) -> str:
