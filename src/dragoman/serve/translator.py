@@ -389,17 +389,15 @@ def open_translator(
 
 def _token_of(bundle: Bundle, target: str) -> str:
     """The token of the target language; a package for Argos Translate has one language."""
-    if bundle.info.kind != "argos":
-        return _token(bundle.recipe, target, bundle.subwords()[0])
-    if target not in ("", bundle.info.target_language):
+    is_package = bundle.info.kind == "argos"
+    if is_package and target not in ("", bundle.info.target_language):
         raise ConfigError(
             f"this package translates into {bundle.info.target_language!r} alone",
             place="target language",
             remedy="leave it out, or name the run",
         )
-    return {one.target: one.token for one in bundle.info.directions}.get(
-        bundle.info.target_language, ""
-    )
+    chosen = bundle.info.target_language if is_package else target
+    return _token(bundle.recipe, chosen, bundle.subwords()[0])
 
 
 def _token(recipe: Recipe, target: str, source: Vocabulary) -> str:
