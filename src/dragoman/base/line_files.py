@@ -52,7 +52,7 @@ class FileProgress:
 
     @property
     def share(self) -> float:
-        """Of the input, 0 to 1."""
+        """The finished share of the input, 0 to 1."""
         return self.done_bytes / self.all_bytes if self.all_bytes else 1.0
 
     @property

@@ -32,7 +32,7 @@ from dragoman.training.durable import publish
 
 _LONGEST_SETTINGS: Final = 1 << 26
 _LETTERS: Final = 2
-"""Of the shorter codes, which are always of one language."""
+"""Codes of two letters are never of a group of languages."""
 
 
 @dataclass(frozen=True, slots=True)
