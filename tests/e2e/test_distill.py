@@ -105,7 +105,14 @@ def test_a_student_is_trained_exported_and_compared(
         assert served.sentences_per_s > 0
     assert (made.teacher.beam_size, made.student.beam_size) == (3, 1)
     assert made.student.size_bytes < made.teacher.size_bytes
-    assert made.run.recipe().corpus.train[0].tsv == str(made.synthesized.output)
+    synthetic, pairs = made.run.recipe().corpus.train
+    assert (synthetic.tsv, synthetic.translated) == (str(made.synthesized.output), "target")
+    # The teacher's own pairs without its back-translations, as they were before preparation.
+    sides = ((tmp_path / f"train.{side}").read_text().splitlines() for side in ("en", "de"))
+    kept = Path(pairs.tsv).read_text().splitlines()
+    assert set(kept) <= set(map("\t".join, zip(*sides, strict=True)))
+    assert 300 < len(kept) < len(lines)
+    assert pairs.translated == ""
     assert [(one.steps, one.weights) for one in made.run.recipe().stages] == [
         (20, None),
         (None, None),
@@ -151,13 +158,18 @@ def test_a_student_is_trained_exported_and_compared(
         assert other.synthesized.lines == 150
         assert len(list((tmp_path / "runs").glob("student-*"))) == 3 + number
 
+    alone = dragoman.distill(teacher, recipe, text="other.en", synthetic_only=True)
+    assert [one.tsv for one in alone.run.recipe().corpus.train] == [str(alone.synthesized.output)]
+    assert alone.synthesized.resumed_after == alone.synthesized.lines
+    assert len(list((tmp_path / "runs").glob("student-*"))) == 5
+
     # More translations than the teacher's beam has are searched with a wider one.
     other = dragoman.distill(teacher, recipe, text="other.en", n_best=4)
     pairs = [line.split("\t") for line in other.synthesized.output.read_text().splitlines()]
     assert other.synthesized.lines == 150
     assert max(Counter(pair[0] for pair in pairs).values()) == 4
     assert len(set(map(tuple, pairs))) == len(pairs)
-    assert len(list((tmp_path / "runs").glob("student-*"))) == 5
+    assert len(list((tmp_path / "runs").glob("student-*"))) == 6
 
 
 def test_a_teacher_without_a_test_set_is_refused(

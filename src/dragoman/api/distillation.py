@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -88,6 +88,7 @@ def distill(
     *,
     text: str | Path | None = None,
     n_best: Count = 1,
+    synthetic_only: Flag = False,
     checkpoint: Checkpoint = "best",
     quantization: Quantization = "int8",
     overrides: Sequence[str] = (),
@@ -104,6 +105,8 @@ def distill(
     recipe: of the student; its text and languages, and their shares, are not used.
     text: a file to translate, a sentence a line; None: the sources of the teacher's training text.
     n_best: translations of each sentence to learn from; the teacher's beam is at least as wide.
+    synthetic_only: whether the student learns from translations alone. By default it learns from
+        the teacher's own pairs as well, except for those with a tag, such as back-translations.
     quantization: of both exports, which are compared.
     overrides: of the recipe, such as "train.max_steps=8000".
     checkpoint: of the teacher, such as "best", "last" or a step.
@@ -168,7 +171,12 @@ def distill(
             place=text,
             remedy="train the teacher for longer, or give other text",
         )
-    corpus = _student_text(student.corpus, run.recipe().corpus, synthesized.output, valid, test)
+    own_pairs = None if synthetic_only else place / "pairs.tsv"
+    if own_pairs is not None and not own_pairs.exists():
+        _write_pairs(run, own_pairs)
+    corpus = _student_text(
+        student.corpus, run.recipe().corpus, synthesized.output, own_pairs, valid, test
+    )
     stages = tuple(stage.model_copy(update={"weights": None}) for stage in student.stages)
     trained = train(
         student.model_copy(update={"corpus": corpus, "stages": stages}),
@@ -261,32 +269,59 @@ def plain_sources(split: Path, corpus: CorpusConfig, copy: Path) -> Path:
 
 def write_sources(run: RunDirectory, path: Path) -> None:
     """The source sides of the teacher's training text, without tags and without unknown pieces."""
-    prepared = run.prepared()
-    shards = TokenShards(prepared / "train")
-    vocabulary = load_vocabulary(prepared / "source.model")
-    prefix, _ = vocabulary.prefix("")  # such as >>fra<<, which would be decoded as text
     tags = run.recipe().corpus.tags
     with whole_file(path) as file:
-        for first in range(0, shards.num_pairs, _ROWS_AT_A_TIME):
-            last = min(first + _ROWS_AT_A_TIME, shards.num_pairs)
-            rows = [shards.source(pair).tolist() for pair in range(first, last)]
-            plain = [row[len(prefix) * (row[: len(prefix)] == prefix) :] for row in rows]
-            for line in vocabulary.decode([row for row in plain if UNK not in row]):
+        for line in _training_lines(run, "source"):
+            if line is not None:
                 file.write(f"{without_first_word(line, tags)}\n".encode())
 
 
+def _write_pairs(run: RunDirectory, path: Path) -> None:
+    """The teacher's training text, without unknown pieces and without pairs that have a tag."""
+    tags = run.recipe().corpus.tags
+    sources, targets = _training_lines(run, "source"), _training_lines(run, "target")
+    with whole_file(path) as file:
+        for source, target in zip(sources, targets, strict=True):
+            if source is None or target is None or without_first_word(source, tags) != source:
+                continue
+            file.write(f"{source}\t{target}\n".encode())
+
+
+def _training_lines(run: RunDirectory, side: Literal["source", "target"]) -> Iterator[str | None]:
+    """A side of the teacher's training text, a line a pair; None if a piece of it is unknown."""
+    prepared = run.prepared()
+    shards = TokenShards(prepared / "train")
+    vocabulary = load_vocabulary(prepared / f"{side}.model")
+    row_of = shards.source if side == "source" else shards.target
+    prefix, _ = vocabulary.prefix("")  # such as >>fra<<, which would be decoded as text
+    for first in range(0, shards.num_pairs, _ROWS_AT_A_TIME):
+        last = min(first + _ROWS_AT_A_TIME, shards.num_pairs)
+        rows = [row_of(pair).tolist() for pair in range(first, last)]
+        plain = [row[len(prefix) * (row[: len(prefix)] == prefix) :] for row in rows]
+        for row, line in zip(plain, vocabulary.decode(plain), strict=True):
+            yield None if UNK in row else line
+
+
 def _student_text(
-    own: CorpusConfig, teachers: CorpusConfig, synthetic: Path, valid: _HeldOut, test: _HeldOut
+    own: CorpusConfig,
+    teachers: CorpusConfig,
+    synthetic: Path,
+    pairs: Path | None,
+    valid: _HeldOut,
+    test: _HeldOut,
 ) -> CorpusConfig:
     """The student's corpus section: its own subwords and filters, the teacher's languages."""
     (direction,) = teachers.directions
+    train = [TextFiles(tsv=str(synthetic), translated="target")]
+    if pairs is not None:
+        train.append(TextFiles(tsv=str(pairs)))
     text = {
         "folder": "",
         "source_language": direction.source,
         "target_language": direction.target,
         "temperature": None,
         "lowercase": teachers.lowercase,
-        "train": (TextFiles(tsv=str(synthetic), translated="target"),),
+        "train": tuple(train),
         "valid": (valid.entry(),),
         "test": (test.entry(),),
         "valid_pairs": 0,

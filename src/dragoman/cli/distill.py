@@ -44,6 +44,11 @@ from dragoman.cli.options import (
         metavar="N",
         help="learn N translations of each sentence (default: 1)",
     ),
+    Option(
+        "--synthetic-only",
+        action="store_true",
+        help="learn from translations alone, not from the teacher's own pairs as well",
+    ),
     CHECKPOINT.but(help="of the teacher: best, last, a step or a directory"),
     Option(
         "--quantization",
