@@ -105,14 +105,14 @@ def test_a_student_is_trained_exported_and_compared(
         assert served.sentences_per_s > 0
     assert (made.teacher.beam_size, made.student.beam_size) == (3, 1)
     assert made.student.size_bytes < made.teacher.size_bytes
-    synthetic, pairs = made.run.recipe().corpus.train
+    synthetic, own_pairs = made.run.recipe().corpus.train
     assert (synthetic.tsv, synthetic.translated) == (str(made.synthesized.output), "target")
     # The teacher's own pairs without its back-translations, as they were before preparation.
     sides = ((tmp_path / f"train.{side}").read_text().splitlines() for side in ("en", "de"))
-    kept = Path(pairs.tsv).read_text().splitlines()
+    kept = Path(own_pairs.tsv).read_text().splitlines()
     assert set(kept) <= set(map("\t".join, zip(*sides, strict=True)))
     assert 300 < len(kept) < len(lines)
-    assert pairs.translated == ""
+    assert own_pairs.translated == ""
     assert [(one.steps, one.weights) for one in made.run.recipe().stages] == [
         (20, None),
         (None, None),

@@ -11,12 +11,13 @@ import pytest
 
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
+from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe, dump_toml, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run import budget as budgets
 from dragoman.run import run as steps
 from dragoman.run.budget import Place, TooSmallError, plan_budget, run_in_budget
-from dragoman.run.speed import last_copy_s
+from dragoman.run.speed import last_copy_s, measure_save
 from dragoman.telemetry.host import HourlyPrice
 from dragoman.training.pace import Budget, read_budget
 from small_run import small_run
@@ -178,3 +179,14 @@ def test_local_steps_make_the_last_checkpoint_larger(
     size_bytes = 4 * numbers * plan.workload.num_parameters
     found_s = last_copy_s(recipe, file=str(hosts))
     assert found_s == pytest.approx(size_bytes / plan.cluster.link.bytes_per_s)
+
+
+def test_a_save_is_timed_by_a_write_that_leaves_nothing(tmp_path: Path) -> None:
+    """Of a large checkpoint only a part is written, and its time counts for the rest."""
+    run = small_run()
+    manifest = Manifest.load(run.path)
+    model = run.recipe().model.model_copy(update={"d_model": 1024, "d_ffn": 4096})
+    large = run.recipe().model_copy(update={"model": model})
+    seconds = [measure_save(recipe, manifest, tmp_path) for recipe in (run.recipe(), large)]
+    assert 0 < 10 * seconds[0] < seconds[1]
+    assert not list(tmp_path.iterdir())

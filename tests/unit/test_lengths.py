@@ -8,11 +8,18 @@ import pytest
 
 from dragoman.run.lengths import lengths
 
-STEP_S, VALIDATION_S = 0.1, 2.0
+STEP_S, VALIDATION_S, SAVE_S = 0.1, 2.0, 0.5
+"""A validation with the save after it."""
 
 
 def found(left_s: float, most_steps: int | None = None) -> dict[str, Any]:
-    return lengths(step_s=STEP_S, validation_s=VALIDATION_S, left_s=left_s, most_steps=most_steps)
+    return lengths(
+        step_s=STEP_S,
+        validation_s=VALIDATION_S - SAVE_S,
+        save_s=SAVE_S,
+        left_s=left_s,
+        most_steps=most_steps,
+    )
 
 
 def test_validations_take_six_percent_of_the_time() -> None:

@@ -239,7 +239,7 @@ def run_in_budget(
             )
             plan = _with_pilots(plan, shards, folder=pilots, print_line=print_line)
             show_plan(plan)
-            chosen, budget = _fitted(plan, shards, asked, started)
+            chosen, budget = _fitted(plan, shards, asked, started, runs=runs)
             directory = RunDirectory.create(
                 chosen, prepared=shards, runs=runs, fill=lambda draft: budget.save(draft.path)
             )
@@ -448,12 +448,18 @@ def _pilot(
     plan: BudgetPlan, one: SizeCandidate, seconds_s: float, shards: Path, folder: Path
 ) -> Curve:
     """The curve of a candidate that was trained for this many seconds, with its whole schedule."""
+    from dragoman.run.speed import measure_save  # imports torch
+
     manifest = Manifest.load(shards)
     recipe = filled(one.recipe, validation_sizes(manifest, plan.seconds_s), by_hand=plan.by_hand)
     search_s = expected_search_s(recipe, manifest, tokens_per_s=one.tokens_per_s)
     step_s = seconds_s / max(one.steps * seconds_s / plan.training_s, 1.0)
     values = lengths(
-        step_s=step_s, validation_s=search_s + SCORE_S, left_s=seconds_s, most_steps=None
+        step_s=step_s,
+        validation_s=search_s + SCORE_S,
+        save_s=measure_save(recipe, manifest, folder),
+        left_s=seconds_s,
+        most_steps=None,
     )
     budget = Budget(
         asked="",
@@ -555,9 +561,16 @@ def _start_record(recipe: Recipe, asked: str, runs: Path) -> Path:
     return runs / f".{recipe.name}-{asked[:8]}.started"
 
 
-def _fitted(plan: BudgetPlan, shards: Path, asked: str, started: float) -> tuple[Recipe, Budget]:
+def _fitted(
+    plan: BudgetPlan, shards: Path, asked: str, started: float, *, runs: Path
+) -> tuple[Recipe, Budget]:
     """The recipe with the lengths that fit by real steps on the real text, and its budget."""
-    from dragoman.run.speed import Speed, last_copy_s, measure_training  # imports torch
+    from dragoman.run.speed import (
+        Speed,
+        last_copy_s,
+        measure_save,
+        measure_training,
+    )  # imports torch
     from dragoman.run.worker import default_ranks
 
     recipe, seconds_s, place, by_hand = plan.recipe, plan.seconds_s, plan.place, plan.by_hand
@@ -572,6 +585,7 @@ def _fitted(plan: BudgetPlan, shards: Path, asked: str, started: float) -> tuple
         speed = Speed(tokens / plan.choice.best.tokens_per_s, tokens)
     search_s = expected_search_s(recipe, manifest, tokens_per_s=speed.tokens_per_s)
     validation_s = search_s + SCORE_S
+    save_s = measure_save(recipe, manifest, runs)
     after = After.of(recipe, manifest)
     if place.hosts is not None:  # the work after the training is done here
         search_here_s = expected_search_s(recipe, manifest, tokens_per_s=here.tokens_per_s)
@@ -581,12 +595,16 @@ def _fitted(plan: BudgetPlan, shards: Path, asked: str, started: float) -> tuple
     outside_s = after.seconds_s + after.searches * search_s + 2 * starts * plan.start_s
     gone_s = time.time() - started
     left_s = AIM * seconds_s - gone_s - outside_s
-    least_s = _LEAST_STEPS * speed.step_s + 2 * validation_s
+    least_s = _LEAST_STEPS * speed.step_s + 2 * (validation_s + save_s)
     if left_s < least_s:
         raise TooSmallError(seconds_s, needed_s=(gone_s + least_s + outside_s) / AIM)
     most_steps = recipe.train.max_steps if "train.max_steps" in by_hand else None
     values = lengths(
-        step_s=speed.step_s, validation_s=validation_s, left_s=left_s, most_steps=most_steps
+        step_s=speed.step_s,
+        validation_s=validation_s,
+        save_s=save_s,
+        left_s=left_s,
+        most_steps=most_steps,
     )
     expected = plan.choice.best.expected
     return filled(recipe, values, by_hand=by_hand), Budget(
@@ -595,6 +613,7 @@ def _fitted(plan: BudgetPlan, shards: Path, asked: str, started: float) -> tuple
         seconds_s=seconds_s,
         aim_s=AIM * seconds_s,
         validation_s=validation_s,
+        save_s=save_s,
         after_s=after.seconds_s,
         search_s=search_s,
         after_searches=after.searches,

@@ -86,12 +86,19 @@ def expected_search_s(recipe: Recipe, manifest: Manifest, *, tokens_per_s: float
 
 
 def lengths(
-    *, step_s: float, validation_s: float, left_s: float, most_steps: int | None
+    *,
+    step_s: float,
+    validation_s: float,
+    save_s: float,
+    left_s: float,
+    most_steps: int | None,
 ) -> dict[str, Any]:
     """Values for the keys of a recipe that say when things happen, by their names.
 
-    left_s: for training with all its validations. most_steps: the recipe's limit; None: none.
+    save_s: of the save after each validation. left_s: for training with all its validations and
+    saves. most_steps: the recipe's limit; None: none.
     """
+    validation_s += save_s
     needed_s = left_s
     if most_steps is not None:
         needed_s = min(left_s, most_steps * step_s / (1 - VALIDATIONS_SHARE))

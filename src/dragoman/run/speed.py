@@ -1,13 +1,17 @@
-"""How fast this machine trains a model: a few real steps."""
+"""How fast this machine trains a model, and writes its checkpoints: a few real steps, one write."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import torch
+from safetensors.torch import save_file
 
 from dragoman.base.errors import ConfigError
 from dragoman.base.malloc import keep_freed_memory
@@ -22,6 +26,7 @@ from dragoman.run.auto import measure_compute
 from dragoman.run.choose import TrainingMachine
 from dragoman.run.worker import batches
 from dragoman.telemetry.host import memory_bytes
+from dragoman.training.durable import publish
 from dragoman.training.step_rate import time_steps
 
 _CPU_TOKENS: Final = 1024
@@ -31,6 +36,8 @@ _LOCAL_STEPS_NUMBERS: Final = 4
 """Further ones with local steps: two averages of the outer Adam, and rank 0's weights and sum."""
 _FP32: Final = 4
 """Bytes of a number."""
+_WRITTEN_NUMBERS: Final = 16_000_000
+"""The most numbers that are written to time a save: 64 MB."""
 _WITHOUT_BF16: Final = {"p100", "v100", "t4"}
 _UNKNOWN_BYTES: Final = 10**15
 _GPU_TOKENS: Final = 16_384
@@ -61,6 +68,24 @@ def measure_training(recipe: Recipe, prepared: Path, *, ranks: int, at_most_s: f
         model = new_model(recipe, manifest).to(world.device)
         step_s, tokens = measure_compute(recipe, model, updates, world=world, at_most_s=at_most_s)
         return Speed(step_s / _beside(world, ranks), tokens)
+
+
+def measure_save(recipe: Recipe, manifest: Manifest, folder: Path) -> float:
+    """Seconds to write a checkpoint of this recipe to the disk of a folder.
+
+    At most 64 MB of it are written, and removed. Raises MachineError if they cannot be written.
+    """
+    numbers = _CHECKPOINT_NUMBERS * recipe.model.num_parameters(
+        source_vocab_size=manifest.source_vocab_size, target_vocab_size=manifest.target_vocab_size
+    )
+    written = min(numbers, _WRITTEN_NUMBERS)
+    tensors = {"numbers": torch.rand(written)}
+    trial = folder / f".save-{os.getpid()}"
+    began = time.perf_counter()
+    publish(trial, lambda draft: save_file(tensors, draft / "model.safetensors"))
+    seconds_s = time.perf_counter() - began
+    shutil.rmtree(trial, ignore_errors=True)
+    return seconds_s * numbers / written
 
 
 def these_hosts(hosts: Hosts, *, file: str) -> TrainingMachine:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
 from dragoman.base.settings import Section
 
 Precision = Literal["fp32", "bf16", "fp16"]
+_REST: Final = 19
+"""Times the duration of a save, until the clock asks for the next one."""
 
 
 class OptimizerConfig(Section):
@@ -48,7 +50,14 @@ class CheckpointConfig(Section):
 
     every_steps: int = Field(default=4000, ge=1)
     every_minutes: float = Field(default=0.0, ge=0.0)
-    """Also after this many minutes; 0 counts steps only."""
+    """Also after this many minutes, or less often if saves take long; 0 counts steps only."""
     keep_last: int = Field(default=2, ge=1)
     keep_best: int = Field(default=1, ge=0)
     """Number of checkpoints kept: the best by dev loss and the best by BLEU, this many of each."""
+
+    def clock_s(self, save_s: float) -> float:
+        """Seconds from any save to the next one by the clock, if a save takes `save_s`; 0: none.
+
+        Saves by the clock take at most a twentieth of the time, however slow the disk is.
+        """
+        return max(60 * self.every_minutes, _REST * save_s) if self.every_minutes else 0.0

@@ -21,6 +21,7 @@ from dragoman.base.errors import CheckpointError
 from dragoman.base.files import disk_errors_named, read_regular, write_whole
 from dragoman.base.settings import Section
 from dragoman.telemetry.events import LengthFitted
+from dragoman.training.config import CheckpointConfig
 
 BUDGET_FILE: Final = "budget.json"
 """In the directory of a run that has a budget."""
@@ -44,8 +45,8 @@ class Budget(Section):
 
     asked: digest of the recipe as it was written, and of the budget.
     started: UTC seconds since 1970, of the first command; all that passes since then counts.
-    validation_s: the expected time of a validation, search_s that of its translations alone, until
-    one was measured.
+    validation_s: the expected time of a validation, search_s that of its translations alone,
+    save_s that of a save, until one was measured.
     after_s: the part of the work after the training that does not depend on the model.
     after_searches: the other part, in translations of a validation: those of the test set and of
     the export's check.
@@ -60,6 +61,7 @@ class Budget(Section):
     """Seconds after the start at which all is to be done: somewhat less than the budget."""
     validation_s: float = Field(ge=0.0)
     search_s: float = Field(ge=0.0)
+    save_s: float = Field(default=0.0, ge=0.0)
     after_s: float = Field(ge=0.0)
     after_searches: float = Field(ge=0.0)
     starts: int = Field(default=0, ge=0)
@@ -189,17 +191,20 @@ class Pace:
     budget: Budget
     length: int
     validate_every: int
-    save_every: int
+    checkpoint: CheckpointConfig
     multiple: int = 1
     validation_steps: float | None = None
     search_steps: float | None = None
     now: Callable[[], float] = time.time
-    _save_s: float = field(default=0.0, init=False)
+    _save_s: float = field(init=False)
     _outside_s: float = field(default=0.0, init=False)
     _updates: int = field(default=0, init=False)
     _window: deque[tuple[float, int]] = field(default_factory=deque, init=False)
     """When updates ended, by a clock that stands still outside of steps; and their steps."""
     _looked: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self._save_s = self.budget.save_s
 
     def updated(self, step: int) -> None:
         """Called when an update has ended at this step."""
@@ -270,17 +275,22 @@ class Pace:
             return 0
         self._looked = moment
         length = longest(
-            Costs(step_s, self.validation_s, self._save_s),
+            Costs(step_s + self._clock_save_s(step_s), self.validation_s, self._save_s),
             step=step,
             left_s=self.left_s,
             validate_every=self.validate_every,
-            save_every=self.save_every,
+            save_every=self.checkpoint.every_steps,
             multiple=self.multiple,
         )
         if self.budget.most_steps is not None:
             length = min(length, max(self.budget.most_steps // self.multiple * self.multiple, 1))
         unsure_s = max(_SURE_OF_THE_BUDGET * self.budget.seconds_s, _SURE_OF_THE_REST * self.left_s)
         return length if abs(length - self.length) * step_s > unsure_s else 0
+
+    def _clock_save_s(self, step_s: float) -> float:
+        """Seconds of the saves by the clock, for each step: those between two by the steps."""
+        clock_s, every = self.checkpoint.clock_s(self._save_s), self.checkpoint.every_steps
+        return int(every * step_s / clock_s) * self._save_s / every if clock_s else 0.0
 
     def fitted(self, length: int) -> LengthFitted:
         """Adopt a length that all ranks have agreed on; returns the event that records it."""

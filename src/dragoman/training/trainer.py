@@ -173,7 +173,7 @@ class _Loop:
         self._asked = False
         self.update_steps = 1
         self.pauses.begin(self.state.step)
-        self.saved_at_s = time.monotonic()
+        self.saved_at_s, self.save_s = time.monotonic(), 0.0
         self.recorded_step = self.saved_step = self.state.step
         measured = self.state.dev_loss is not None  # an older checkpoint records no more than that
         self.validated_step = self.state.step if measured else self.state.validated_step or 0
@@ -353,7 +353,7 @@ class _Loop:
 
     def _votes(self, step: int) -> Votes:
         """The votes of this rank after this step; the clock of rank 0 counts for all."""
-        every_s = self.store.config.every_minutes * 60
+        every_s = self.store.config.clock_s(self.save_s)
         save = self.world.is_main and 0 < every_s <= time.monotonic() - self.saved_at_s
         if save:
             self.saved_at_s = time.monotonic()
@@ -427,11 +427,13 @@ class _Loop:
         """Save if there is a reason to: rank 0 everything, the others their own state."""
         if reason is None:
             return
-        self.saved_at_s, self.saved_step = time.monotonic(), self.state.step
+        started, self.saved_step = time.monotonic(), self.state.step
         with self.pauses.outside("saving"):
             self._write_checkpoint(reason)
+        self.saved_at_s = time.monotonic()
+        self.save_s = self.saved_at_s - started
         if self.pace is not None:
-            self.pace.saved(time.monotonic() - self.saved_at_s)
+            self.pace.saved(self.save_s)
 
     def _write_checkpoint(self, reason: str) -> None:
         if not self.world.is_main:

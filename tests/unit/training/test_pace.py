@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.base.errors import CheckpointError
+from dragoman.training.config import CheckpointConfig
 from dragoman.training.pace import Budget, Costs, Pace, longest, read_budget
 
 
@@ -38,13 +39,15 @@ class Simulation:
     """A run on a machine whose speed is known: what the trainer does, without the training.
 
     step_s: a step, by chance a fifth less or 30% more. validation_s: a validation. Both are doubled
-    from `neighbour_from` on. first_length: what the run was thought to have.
+    from `neighbour_from` on. save_s: a save, by the clock alone; such a clock asks every 5 s, or
+    less often if saves take long. first_length: what the run was thought to have.
     """
 
     budget: Budget
     first_length: int
     step_s: float
     validation_s: float
+    save_s: float = 0.0
     neighbour_from: float = float("inf")
     killed_at: float = float("inf")
     pause: tuple[float, float] = (float("inf"), 0.0)
@@ -52,6 +55,7 @@ class Simulation:
     seed: int = 1
     now: float = 0.0
     fits: int = 0
+    saving_s: float = 0.0
 
     def run(self) -> float:
         """Seconds until the score and the export are done."""
@@ -59,6 +63,7 @@ class Simulation:
         self.now = 0.05 * self.budget.seconds_s
         every = max(1, self.first_length // 10)
         length, step = self.first_length, 0
+        saved_at = self.now
         pace = self._pace(length, every, (None, None))
         saved: tuple[int, int, tuple[float | None, float | None]] = (0, length, (None, None))
         while step < length:
@@ -69,6 +74,11 @@ class Simulation:
                 self.pause = (float("inf"), 0.0)
             pace.updated(step)
             wanted = pace.wanted(step)
+            if self.save_s and self.now - saved_at > self.checkpoint.clock_s(self.save_s):
+                self.now += self.save_s
+                self.saving_s += self.save_s
+                saved_at = self.now
+                pace.saved(self.save_s)
             if step % every == 0 or step == length:
                 seconds_s = self.validation_s * self.slowness
                 self.now += seconds_s
@@ -87,6 +97,10 @@ class Simulation:
         return self.now
 
     @property
+    def checkpoint(self) -> CheckpointConfig:
+        return CheckpointConfig(every_minutes=5 / 60 if self.save_s else 0.0)
+
+    @property
     def slowness(self) -> float:
         return 2.0 if self.now > self.neighbour_from else 1.0
 
@@ -95,7 +109,7 @@ class Simulation:
             self.budget,
             length=length,
             validate_every=every,
-            save_every=every,
+            checkpoint=self.checkpoint.model_copy(update={"every_steps": every}),
             validation_steps=known[0],
             search_steps=known[1],
             now=lambda: self.now,
@@ -126,7 +140,9 @@ def test_a_host_whose_clock_is_wrong_has_the_same_time() -> None:
     moment = budget.started + 100.0
 
     def left_s(budget: Budget, now: float) -> float:
-        pace = Pace(budget, length=100, validate_every=10, save_every=10, now=lambda: now)
+        pace = Pace(
+            budget, length=100, validate_every=10, checkpoint=CheckpointConfig(), now=lambda: now
+        )
         return pace.left_s
 
     for ahead_s in (-300.0, 0.25, 300.0):
@@ -144,6 +160,14 @@ def test_a_pause_is_no_speed(at: float) -> None:
         pause=(at * 300.0, 9.0),
     )
     assert 0.93 <= simulation.run() / 300.0 <= 1.02
+
+
+def test_slow_saves_take_a_twentieth_of_the_time_and_the_run_ends_in_time() -> None:
+    simulation = Simulation(
+        budget_of(600.0), first_length=9000, step_s=0.06, validation_s=1.0, save_s=6.0
+    )
+    assert 0.93 <= simulation.run() / 600.0 <= 1.02
+    assert 12.0 <= simulation.saving_s <= 600.0 / 20
 
 
 def test_the_length_stays_if_all_is_as_thought() -> None:

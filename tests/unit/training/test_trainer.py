@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -236,11 +237,15 @@ def test_a_second_signal_does_not_wait_for_a_validation(tmp_path: Path) -> None:
 
 
 def test_the_clock_can_ask_for_checkpoints(tmp_path: Path) -> None:
-    config = CheckpointConfig(every_steps=100, every_minutes=1e-9)
-    run = ToyRun(tmp_path, TrainConfig(max_steps=3), config)
+    config = CheckpointConfig(every_steps=1000, every_minutes=1e-9)
+    run = ToyRun(tmp_path, TrainConfig(max_steps=300), config)
     run.fit()
-    written = [(e.step, e.payload["reason"]) for e in events_of(run, "checkpoint_written")]
-    assert written == [(1, "minutes"), (2, "minutes"), (3, "best")]
+    written = events_of(run, "checkpoint_written")
+    reasons = [event.payload["reason"] for event in written]
+    assert (written[0].step, reasons[0]) == (1, "minutes")
+    assert reasons == ["minutes"] * (len(written) - 1) + ["best"]
+    for save, later in pairwise(written[:-1]):  # training gets 19 times the time of each save
+        assert later.mono_s - save.mono_s >= 19 * save.payload["seconds_s"]
 
 
 def test_averaged_weights_are_what_is_validated(tmp_path: Path) -> None:
