@@ -181,6 +181,22 @@ def test_local_steps_make_the_last_checkpoint_larger(
     assert found_s == pytest.approx(size_bytes / plan.cluster.link.bytes_per_s)
 
 
+def test_the_copy_of_the_last_checkpoint_is_no_time_for_training(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = tmp_path / "two.toml"
+    one = '[[host]]\naddress = "10.0.0.{}"\ngpus = 1\ngpu = "v100"\n'
+    hosts.write_text(one.format(1) + one.format(2))
+    request = partial(PlanRequest, link="20Mbit", compute="300ms")
+    monkeypatch.setattr("dragoman.run.speed.PlanRequest", request)
+    recipe = load_recipe("small.toml", ["model.d_model=512"])
+    plan = plan_budget(recipe, 600.0, Place.of(str(hosts)))
+    copy_s = last_copy_s(plan.recipe, file=str(hosts))
+    assert copy_s > 20
+    assert plan.training_s <= 0.87 * 600.0 - copy_s
+    assert plan.choice.best.training_s <= plan.training_s
+
+
 def test_a_save_is_timed_by_a_write_that_leaves_nothing(tmp_path: Path) -> None:
     """Of a large checkpoint only a part is written, and its time counts for the rest."""
     run = small_run()

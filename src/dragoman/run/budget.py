@@ -81,7 +81,7 @@ _LEAST_START_S: Final = 4.0
 """A process needs at least this long before its first step, even if its imports are timed as
 less."""
 _FETCH_S: Final = 15.0
-"""Time to end the work on hosts and to copy the last checkpoint of a small model here."""
+"""The least time to end the work on hosts and to copy the last checkpoint here."""
 _SHORTEST_S: Final = 10.0
 """The shortest training, until the time of a step is known."""
 _LONGEST_RECORD: Final = 1 << 16
@@ -334,6 +334,10 @@ def _plan(
     machine = machine_of(place, vocab_size=recipe.corpus.subword.vocab_size, budget_s=seconds_s)
     law = fit_law(known_curves())
     choice = choose(recipe, text, law, machine, by_hand=by_hand, training_s=training_s)
+    if place.hosts is not None:  # the checkpoint of that model has to be copied here in the end
+        fetch_s = _fetch_s(choice.best.recipe, place)
+        fixed_s, training_s = fixed_s + fetch_s, max(training_s - fetch_s, _SHORTEST_S)
+        choice = choose(recipe, text, law, machine, by_hand=by_hand, training_s=training_s)
     most = choice.best.recipe.train.max_steps if "train.max_steps" in by_hand else _LEAST_STEPS
     if choice.best.steps < min(_LEAST_STEPS, most):
         enough_s = training_s * _LEAST_STEPS / max(choice.best.steps, 1)
@@ -356,6 +360,13 @@ def _plan(
         if place.hosts is not None or "train.max_steps" in by_hand
         else plan_pilots(choice, text, law, training_s=training_s),
     )
+
+
+def _fetch_s(recipe: Recipe, place: Place) -> float:
+    """Seconds to end the work on hosts and to copy the last checkpoint here."""
+    from dragoman.run.speed import last_copy_s  # imports torch
+
+    return max(_FETCH_S, last_copy_s(recipe, file=place.file))
 
 
 def _starts(place: Place) -> int:
@@ -565,12 +576,7 @@ def _fitted(
     plan: BudgetPlan, shards: Path, asked: str, started: float, *, runs: Path
 ) -> tuple[Recipe, Budget]:
     """The recipe with the lengths that fit by real steps on the real text, and its budget."""
-    from dragoman.run.speed import (
-        Speed,
-        last_copy_s,
-        measure_save,
-        measure_training,
-    )  # imports torch
+    from dragoman.run.speed import Speed, measure_save, measure_training  # imports torch
     from dragoman.run.worker import default_ranks
 
     recipe, seconds_s, place, by_hand = plan.recipe, plan.seconds_s, plan.place, plan.by_hand
@@ -589,8 +595,8 @@ def _fitted(
     after = After.of(recipe, manifest)
     if place.hosts is not None:  # the work after the training is done here
         search_here_s = expected_search_s(recipe, manifest, tokens_per_s=here.tokens_per_s)
-        fetch_s = max(_FETCH_S, last_copy_s(recipe, file=place.file))
-        after = After(after.seconds_s + fetch_s + after.searches * search_here_s, 0.0)
+        after_s = after.seconds_s + _fetch_s(recipe, place) + after.searches * search_here_s
+        after = After(after_s, 0.0)
     starts = _starts(place)
     outside_s = after.seconds_s + after.searches * search_s + 2 * starts * plan.start_s
     gone_s = time.time() - started
