@@ -17,11 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 from dragoman.distributed.world import join_world
 from dragoman.formats.export import Request, export
+from own_folder import own_folder
 from small_run import small_run
 
 FAR_NAME = "far.test"
@@ -31,7 +31,7 @@ FAR_NAME = "far.test"
 @cache
 def served_bundle() -> Path:
     """The small run for CTranslate2, exported once."""
-    output = Path(mkdtemp(prefix="dragoman-bundle-")) / "bundle"
+    output = own_folder("bundle") / "bundle"
     with join_world() as world:
         return export(small_run(), Request(to="ctranslate2", output=output), world).path
 

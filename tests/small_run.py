@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import shutil
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 
 from dragoman.recipe.recipe import load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run import run as steps
 from kept import kept
+from own_folder import own_folder
 from real_text import Split, write_real_text
 
 NUM_PAIRS = 2000
@@ -53,8 +52,7 @@ bootstrap_samples = 10
 @cache
 def small_run() -> RunDirectory:
     """A copy of the run for this process, in a folder with the text and the recipe."""
-    folder = Path(mkdtemp(prefix="dragoman-small-run-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = own_folder("small-run")
     with kept("small-run", _train, Path(__file__)) as whole:
         shutil.copytree(whole, folder, dirs_exist_ok=True)
     (path,) = (folder / "runs").iterdir()

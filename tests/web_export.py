@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ from dragoman.formats.onnxruntime_web import runtime_files
 from dragoman.inference.translation import TranslationModel
 from dragoman.recipe.run_directory import RunDirectory
 from kept import kept
+from own_folder import own_folder
 from small_run import small_run
 
 
@@ -50,7 +50,7 @@ def _fetch(folder: Path) -> None:
 
 def run_with(sections: dict[str, dict[str, Any]]) -> RunDirectory:
     """A copy of the small run whose recipe says otherwise in some sections."""
-    folder = Path(mkdtemp(prefix="dragoman-web-run-")) / small_run().path.name
+    folder = own_folder("web-run") / small_run().path.name
     shutil.copytree(small_run().path, folder)
     recipe = small_run().recipe().model_dump(mode="json", exclude_none=True)
     for section, values in sections.items():
@@ -71,7 +71,7 @@ def web_export(run: RunDirectory, output: Path, licence: str = "CC0") -> Path:
 @cache
 def small_web_export() -> Path:
     """That of the small run, made once, inside a folder that a server may have as its root."""
-    return web_export(small_run(), Path(mkdtemp(prefix="dragoman-web-")) / "in" / "a folder")
+    return web_export(small_run(), own_folder("web") / "in" / "a folder")
 
 
 def greedy(run: RunDirectory, lines: list[str]) -> list[str]:

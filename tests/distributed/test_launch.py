@@ -25,12 +25,15 @@ Start = Callable[[str], subprocess.Popen[str]]
 def start(tmp_path: Path) -> Iterator[Start]:
     """Start a launcher in the test's folder; whatever is still there is killed after the test."""
 
+    (tmp_path / "tmp").mkdir()
+
     def start_task(task: str) -> subprocess.Popen[str]:
         program = Path(launched.__file__)
+        more = {"OMP_NUM_THREADS": "3", "PYTHONPATH": _python_path(program.parent)}
         return subprocess.Popen(
             [sys.executable, str(program), "launch", task],
             cwd=tmp_path,
-            env=os.environ | {"OMP_NUM_THREADS": "3", "PYTHONPATH": _python_path(program.parent)},
+            env=os.environ | more | {"TMPDIR": str(tmp_path / "tmp")},
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -73,6 +76,7 @@ def test_no_process_listens_beyond_loopback_and_a_signal_lets_all_save(
     assert (launcher.returncode, complaint) == (0, "")
     assert _both_have(tmp_path, "saved")
     _nobody_left(tmp_path)
+    assert not list((tmp_path / "tmp").iterdir())
 
 
 def test_no_command_shows_the_token_of_a_run(

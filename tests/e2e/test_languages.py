@@ -11,7 +11,6 @@ import shutil
 import sys
 import zipfile
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -29,6 +28,7 @@ from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.reading import read_facts
 from dragoman.telemetry.events import read_events
 from kept import kept
+from own_folder import own_folder
 from parallel_text import write_lines
 from served import serving
 from web_export import greedy, static_server, web_export
@@ -113,7 +113,7 @@ def train(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def run() -> RunDirectory:
-    folder = Path(mkdtemp(prefix="dragoman-languages-"))
+    folder = own_folder("languages")
     with kept("languages", train, Path(__file__)) as whole:
         shutil.copytree(whole, folder, dirs_exist_ok=True)
     (path,) = (folder / "runs").iterdir()

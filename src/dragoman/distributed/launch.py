@@ -239,6 +239,7 @@ def torchrun_command(
     return [
         *(sys.executable, "-m", "dragoman.distributed.launch"),
         *(f"--nproc-per-node={ranks}", "--max-restarts=0", "--rdzv-backend=c10d", *place),
+        f"--log-dir={meeting / 'logs'}",  # empty, but otherwise torchrun leaves it behind in /tmp
         *("-m", *module_arguments),
     ]
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from tempfile import mkdtemp
 
 import ctranslate2
 import numpy as np
@@ -36,6 +35,7 @@ from dragoman.importing.folder import read_folder, vocabulary_files
 from dragoman.importing.tokenizer import Languages
 from dragoman.training.durable import DIGESTS_FILE, publish
 from foreign_models import m2m100_folder, marian_folder
+from own_folder import own_folder
 from real_text import real_lines
 from small_run import small_run
 
@@ -49,7 +49,7 @@ UNTIDY = [
 @cache
 def unpacked() -> tuple[Path, Path]:
     """The folder of an export, and that of its package's content."""
-    folder = Path(mkdtemp(prefix="dragoman-argos-"))
+    folder = own_folder("argos")
     with join_world() as world:
         path = export(small_run(), Request(to="argos", output=folder / "export"), world).path
     zipfile.ZipFile(path / "en_de.argosmodel").extractall(folder)

@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from dragoman import CheckpointError, ConfigError, export, import_model
 from dragoman.cli import main
 from dragoman.importing.config import read_config
 from foreign_models import m2m100_folder, marian_folder, trained_spm
+from own_folder import own_folder
 from real_text import real_lines
 
 pytest.importorskip("transformers")
@@ -328,7 +328,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @cache
 def good() -> Path:
-    return marian_folder(Path(mkdtemp(prefix="dragoman-good-")) / "model")
+    return marian_folder(own_folder("good") / "model")
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -6,7 +6,6 @@ import json
 import shutil
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from foreign_models import (
     marian_folder,
     write_marian_tokenizer,
 )
+from own_folder import own_folder
 from real_text import real_lines
 from trained_model import batch_of
 
@@ -42,7 +42,7 @@ transformers.utils.logging.set_verbosity_error()
 @cache
 def opus() -> Path:
     """One folder for all tests that only read it."""
-    return marian_folder(Path(mkdtemp(prefix="dragoman-opus-")) / "opus-mt-en-de", loud=True)
+    return marian_folder(own_folder("opus") / "opus-mt-en-de", loud=True)
 
 
 def vocabularies(imported: ImportedModel) -> tuple[ImportedVocabulary, ImportedVocabulary]:
