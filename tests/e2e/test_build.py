@@ -166,8 +166,14 @@ def test_more_text_and_a_student_are_stages_as_well(tmp_path: Path) -> None:
     page = (file.parent / "build.md").read_text()
     assert "against the pairs alone" in page
     assert "against its teacher" in page
-    more = tomllib.loads((Path(records["train-more"]["facts"]["run"]) / "recipe.toml").read_text())
-    assert more["corpus"]["train"][-1]["tag"] == "<bt>"
+    more, student = (
+        tomllib.loads((Path(records[stage]["facts"]["run"]) / "recipe.toml").read_text())
+        for stage in ("train-more", "student")
+    )
+    *pairs, back_translated = more["corpus"]["train"]
+    assert back_translated["tag"] == "<bt>"
+    assert student["corpus"]["train"][0]["translated"] == "target"
+    assert student["corpus"]["train"][1:] == pairs
     for model in ("model", "model-student"):
         with dragoman.Translator(file.parent / model) as translator:
             assert list(translator.translate(["Click the button."]))

@@ -253,6 +253,12 @@ def test_what_is_set_stays_and_is_the_only_candidate(tmp_path: Path) -> None:
     assert only.steps == 50
 
 
+@pytest.mark.parametrize(("width", "rate"), [(16, 9e-3), (64, 9e-3), (128, 4.5e-3)])
+def test_narrow_models_get_no_higher_rate(tmp_path: Path, width: int, rate: float) -> None:
+    choice = chosen(own(tmp_path, f"[model]\nd_model = {width}\n"), 2e3)
+    assert choice.best.recipe.schedule.peak_learning_rate == rate
+
+
 def test_a_width_alone_leaves_the_rest_free(tmp_path: Path) -> None:
     choice = chosen(own(tmp_path, "[model]\nd_model = 128\n"), 2e3)
     assert {one.recipe.model.d_model for one in choice.candidates} == {128}

@@ -169,7 +169,7 @@ class _Builder:
         self._link(MODEL, best)
         if "student" in shares and not self._were_left_out(*_SMALLER):
             with self._left_out_if_late(*_SMALLER):
-                self._student(best)
+                self._student(recipe, best)
         write_report(
             self.directory, self.plan, self._records(), self.stages.clock, self.place.price
         )
@@ -317,7 +317,7 @@ class _Builder:
             self._leave_out(*_MORE_TEXT, why="the text of one language was left out")
             return []
         held_out = self._held_out(recipe)
-        pairs = [{"source": entry.source, "target": entry.target} for entry in recipe.corpus.train]
+        pairs = _pairs_of(recipe)
         swapped: dict[str, Any] = {"train": [_swapped(one) for one in pairs]}
         swapped |= {split: [_swapped(texts)] for split, texts in held_out.items()}
         reverse = self._train("reverse", self._made("reverse", swapped))
@@ -343,12 +343,14 @@ class _Builder:
         text |= {split: [texts] for split, texts in held_out.items()}
         return [self._train("train-more", self._made("train-more", text))]
 
-    def _student(self, teacher: BuildStage) -> None:
-        """Distillation (Kim and Rush 2016): a small model learns from the best one."""
+    def _student(self, first: Recipe, teacher: BuildStage) -> None:
+        """Distillation (Kim and Rush 2016): a small model learns from the best one, and from the
+        pairs of the first."""
         run = RunDirectory.open(Path(teacher.facts["run"]))
         asked = digest_of(teacher.facts["run"])
         synthetic = self.directory / "student" / asked[:8] / "synthetic.tsv"
-        text: dict[str, Any] = {"train": [{"tsv": str(synthetic), "translated": "target"}]}
+        made = {"tsv": str(synthetic), "translated": "target"}
+        text: dict[str, Any] = {"train": [made, *_pairs_of(first)]}
         held_out = self._held_out(run.recipe(), run.prepared())
         text |= {split: [texts] for split, texts in held_out.items()}
         recipe = self._made("student", text, **back.student_sections())
@@ -442,6 +444,11 @@ class _Builder:
         draft.unlink(missing_ok=True)
         draft.symlink_to(Path(trained.facts["export"]).relative_to(self.directory))
         draft.replace(link)
+
+
+def _pairs_of(recipe: Recipe) -> list[dict[str, str]]:
+    """The training text of a recipe, for other recipes."""
+    return [{"source": entry.source, "target": entry.target} for entry in recipe.corpus.train]
 
 
 def _swapped(texts: Mapping[str, str]) -> dict[str, str]:

@@ -62,7 +62,7 @@ _WHY: Final[dict[StageName, str]] = {
     "reverse": "a model of the other direction, to translate text of the target language",
     "back-translate": "as many lines as fit into the time",
     "train-more": "the model of the pairs and of the translated text",
-    "translate": "what the student learns from: the best model's own translations",
+    "translate": "the best model's own translations, which the student learns beside the pairs",
     "student": "a model of one decoder layer, which translates faster",
 }
 _WHY_FIRST: Final = "a model of the pairs alone: what the gain of more text is measured against"

@@ -12,7 +12,7 @@ from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.reading import read_facts
 from dragoman.run.budget import BudgetPlan
-from dragoman.run.choose import VOCABULARY, SizeCandidate, TextFacts
+from dragoman.run.choose import LEAST_WIDTH, VOCABULARY, SizeCandidate, TextFacts
 from dragoman.run.expect import COVERED, Expected
 from dragoman.run.pilots import SHARE
 from dragoman.training.pace import read_budget
@@ -114,7 +114,9 @@ def _reasons(plan: BudgetPlan) -> Iterator[str]:
         "model.dropout": (
             f"dropout of {recipe.model.dropout:g}: the text is seen {best.epochs:.3g} times"
         ),
-        "schedule.peak_learning_rate": f"peak rate of {rate}: 0.576 / {recipe.model.d_model}",
+        "schedule.peak_learning_rate": (
+            f"peak rate of {rate}: 0.576 / {max(recipe.model.d_model, LEAST_WIDTH)}"
+        ),
         "optimizer.clip_norm": "gradients clipped to a norm of 1, as in the shipped curves",
         "schedule.kind": "a straight line to zero, over all steps that fit",
         "train.precision": f"{recipe.train.precision}: {on_gpu}",

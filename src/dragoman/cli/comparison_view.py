@@ -39,10 +39,12 @@ def print_distilled(made: Distilled) -> None:
     beams = [str(one.beam_size) for one in (teacher, student)]
     table.add_row("beam", *beams, "")
     pairs = units.COUNT.text(made.synthesized.pairs)
+    has_own = len(made.run.recipe().corpus.train) > 1
+    beside = " and from the teacher's own pairs" if has_own else " alone"
     console.print("", table, "")
     console.print(
         f"On {units.COUNT.text(result.pairs)} sentences of the teacher's test set; the student "
-        f"learnt from {pairs} translations.",
+        f"learnt from {pairs} translations{beside}.",
         soft_wrap=True,
     )
     for name, path in (

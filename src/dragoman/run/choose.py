@@ -8,7 +8,8 @@ vocabulary     25 x the square root of the pairs: few thousand pieces for small 
 batch          2,048 cells x (tokens of the run / 3 million)^0.4, no less than 2,048 (the exponent:
                Bergsma et al. 2025); on a GPU no less than 16,384, which take no longer than fewer
 peak rate      0.576 / width: the rate that suits Adam falls with the width (Yang et al. 2022); the
-               constant is that of Transformer-base with 1.1e-3, and gives 4.5e-3 for a width of 128
+               constant is that of Transformer-base with 1.1e-3, and gives 4.5e-3 for a width of
+               128; at most 9e-3, the rate for 64
 dropout        0.1; 0.2 from 8 epochs on, 0.3 from 30 on (small text: Araabi and Monz 2020)
 precision      bf16 on a GPU that has it, else fp32; torch.compile on a GPU from half an hour on
 schedule       a straight line to zero (Bergsma et al. 2025, "Straight to zero") over all steps that
@@ -48,6 +49,8 @@ _CPU_BATCH: Final = (2048, 8192)
 _GPU_BATCH: Final = (16_384, 65_536)
 """The least and the most cells. On a CPU a million tokens taught less with 1,280 than with 2,048.
 On an H100 a step of `big` took 60 ms with 7,424 cells, and 55 ms with 16,384 target tokens."""
+LEAST_WIDTH: Final = 64
+"""Narrower models get no higher rate: one of width 16 diverged with 3.6e-2."""
 _SPEED_ERROR: Final = 1.25
 """The factor by which a speed that was timed for seconds may be too high or too low for hours."""
 _WORTH_TIMING: Final = 0.8
@@ -307,7 +310,9 @@ class _Search:
         batch = min(max(2048 * (tokens / 3e6) ** 0.4, least), most) / recipe.data.accumulate
         return {
             "data.batch_tokens": max(round(batch / 256), 1) * 256,
-            "schedule.peak_learning_rate": float(f"{0.576 / recipe.model.d_model:.3g}"),
+            "schedule.peak_learning_rate": float(
+                f"{0.576 / max(recipe.model.d_model, LEAST_WIDTH):.3g}"
+            ),
             "model.dropout": 0.1 if epochs < 8 else 0.2 if epochs < 30 else 0.3,
             "optimizer.clip_norm": 1.0,
             "train.precision": "bf16" if on_gpu and self.machine.has_bf16 else "fp32",
