@@ -173,7 +173,7 @@ class ToyRun:
             self.budget,
             length=state.max_steps or self.train.max_steps,
             validate_every=self.train.validate_every_steps,
-            checkpoint=self.checkpoint,
+            save_every=self.checkpoint.every_steps,
             multiple=self.distributed.batches_per_update,
             validation_steps=state.validation_steps,
             search_steps=state.search_steps,

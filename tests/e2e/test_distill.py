@@ -172,6 +172,20 @@ def test_a_student_is_trained_exported_and_compared(
     assert len(list((tmp_path / "runs").glob("student-*"))) == 6
 
 
+def test_a_teacher_of_tagged_text_alone_has_no_pairs_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path, "train", sentences(200, seed=1))
+    write_pairs(tmp_path, "made", sentences(100, seed=2))
+    tagged = TEACHER.replace('train.de", target', 'train.de", tag = "<news>", target')
+    (tmp_path / "teacher.toml").write_text(tagged)
+    teacher = dragoman.train(dragoman.load_recipe("teacher.toml", ["train.max_steps=60"]))
+    overrides = [*(f"model.{one}" for one in STUDENT), "train.max_steps=2"]
+    made = dragoman.distill(teacher, dragoman.load_recipe("teacher.toml", overrides))
+    assert [one.tsv for one in made.run.recipe().corpus.train] == [str(made.synthesized.output)]
+
+
 def test_a_teacher_without_a_test_set_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,10 +201,11 @@ def chosen(
     *,
     memory_bytes: int = 10**11,
     by_hand: frozenset[str] | None = None,
+    on_gpu: bool = False,
 ) -> Choice:
     """On a machine that makes 10^10 products of a weight and a token a second."""
     machine = TrainingMachine(
-        on_gpu=False,
+        on_gpu=on_gpu,
         has_bf16=False,
         memory_bytes=memory_bytes,
         speed=lambda sized: 1e10 / inner_weights(sized),
@@ -292,6 +293,19 @@ def test_a_model_that_does_not_fit_the_memory_is_not_chosen(tmp_path: Path) -> N
     assert any(one.why_not.startswith("needs ") for one in bounded.candidates)
     with pytest.raises(ConfigError, match=r"no model fits into 1 MB of memory"):
         chosen(own(tmp_path), 2e4, memory_bytes=1_000_000)
+
+
+def test_a_batch_on_a_gpu_keeps_it_busy_and_fits(tmp_path: Path) -> None:
+    recipe = own(tmp_path, "[model]\nd_model = 1024\nnum_heads = 16\nd_ffn = 4096\n")
+    free = chosen(recipe, 2e3, on_gpu=True).best
+    assert free.recipe.data.batch_tokens == 16_384
+    less_bytes = estimate(free.recipe).memory.total_bytes - 1
+    bounded = chosen(recipe, 2e3, memory_bytes=less_bytes, on_gpu=True).best
+    assert bounded.recipe.data.batch_tokens == 8192
+    assert estimate(bounded.recipe).memory.total_bytes <= less_bytes
+    set_by_hand = own(tmp_path, "[data]\nbatch_tokens = 60000\n[model]\nd_model = 1024\n")
+    with pytest.raises(ConfigError, match=r"set a smaller data\.batch_tokens"):
+        chosen(set_by_hand, 2e3, memory_bytes=6 * 10**9, on_gpu=True)
 
 
 def test_half_the_time_buys_less_and_twice_more(tmp_path: Path) -> None:

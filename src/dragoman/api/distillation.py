@@ -23,6 +23,7 @@ from dragoman.base.files import file_sha256, whole_file, write_whole
 from dragoman.base.settings import Section
 from dragoman.corpus.config import CorpusConfig, TextFiles
 from dragoman.corpus.directions import listed, without_first_word
+from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import UNK, TokenShards
 from dragoman.corpus.vocabulary import load_vocabulary
 from dragoman.evaluation.validate import read_lines
@@ -50,7 +51,7 @@ class Distilled:
     """A student, and its comparison with the teacher.
 
     run: of the student.
-    synthesized: the text that it learnt from.
+    synthesized: the translations that it learnt from.
     comparison: of the two exports on the test set; first is the teacher.
     """
 
@@ -99,7 +100,7 @@ def distill(
     on_event: OnEvent | None = None,
     progress: Flag = False,
 ) -> Distilled:
-    """Train a student on the teacher's translations (Kim and Rush 2016), and compare the two.
+    """Train a student on the teacher's translations (Kim and Rush 2016) and pairs; compare the two.
 
     teacher: a run. Its dev and test sets and its languages become the student's.
     recipe: of the student; its text and languages, and their shares, are not used.
@@ -135,7 +136,7 @@ def distill(
         )
     # Another teacher or other translations make another student, in a folder of its own.
     checkpoint = str(checkpoint)
-    learnt_from = weights_digest(run.path, checkpoint)
+    learnt_from = weights_digest(run.path, checkpoint) + Manifest.load(run.path).digest
     if text is not None:
         learnt_from += _digest_of(Path(text))
     if n_best > 1:
@@ -171,12 +172,14 @@ def distill(
             place=text,
             remedy="train the teacher for longer, or give other text",
         )
-    own_pairs = None if synthetic_only else place / "pairs.tsv"
-    if own_pairs is not None and not own_pairs.exists():
-        _write_pairs(run, own_pairs)
-    corpus = _student_text(
-        student.corpus, run.recipe().corpus, synthesized.output, own_pairs, valid, test
-    )
+    learnt = [TextFiles(tsv=str(synthesized.output), translated="target")]
+    if not synthetic_only:
+        pairs = place / "pairs.tsv"
+        if not pairs.exists():
+            _write_pairs(run, pairs)
+        if pairs.stat().st_size:  # perhaps each of them has a tag
+            learnt.append(TextFiles(tsv=str(pairs)))
+    corpus = _student_text(student.corpus, run.recipe().corpus, tuple(learnt), valid, test)
     stages = tuple(stage.model_copy(update={"weights": None}) for stage in student.stages)
     trained = train(
         student.model_copy(update={"corpus": corpus, "stages": stages}),
@@ -305,23 +308,19 @@ def _training_lines(run: RunDirectory, side: Literal["source", "target"]) -> Ite
 def _student_text(
     own: CorpusConfig,
     teachers: CorpusConfig,
-    synthetic: Path,
-    pairs: Path | None,
+    learnt: tuple[TextFiles, ...],
     valid: _HeldOut,
     test: _HeldOut,
 ) -> CorpusConfig:
     """The student's corpus section: its own subwords and filters, the teacher's languages."""
     (direction,) = teachers.directions
-    train = [TextFiles(tsv=str(synthetic), translated="target")]
-    if pairs is not None:
-        train.append(TextFiles(tsv=str(pairs)))
     text = {
         "folder": "",
         "source_language": direction.source,
         "target_language": direction.target,
         "temperature": None,
         "lowercase": teachers.lowercase,
-        "train": tuple(train),
+        "train": learnt,
         "valid": (valid.entry(),),
         "test": (test.entry(),),
         "valid_pairs": 0,

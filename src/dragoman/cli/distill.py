@@ -19,8 +19,8 @@ from dragoman.cli.options import (
 @Command(
     "distill",
     "train a small model on a larger one's output",
-    "Train a small, fast student on the translations of a larger model: translate, train, export, "
-    "compare.",
+    "Train a small, fast student on the translations and the pairs of a larger model: translate, "
+    "train, export, compare.",
     Option("teacher", type=Path, metavar="TEACHER", help="a run directory"),
     Option(
         "recipe",

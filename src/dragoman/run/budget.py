@@ -52,6 +52,7 @@ from dragoman.run.expect import Expected, Law, fit_law
 from dragoman.run.lengths import (
     AIM,
     EXPORT_S,
+    LEAST_VALIDATIONS,
     SCORE_S,
     After,
     expected_search_s,
@@ -327,8 +328,7 @@ def _plan(
     fixed_s = gone_s + EXPORT_S + 2 * _starts(place) * start_s
     training_s = (AIM - _OUTSIDE_SHARE) * seconds_s - fixed_s
     if training_s <= 0:
-        needed_s = (fixed_s + _SHORTEST_S) / (AIM - _OUTSIDE_SHARE)
-        raise TooSmallError(seconds_s, needed_s=needed_s)
+        raise _too_small(seconds_s, fixed_s)
     if place.hosts is not None:
         recipe = filled(recipe, {"distributed.strategy": "auto"}, by_hand=by_hand)
     machine = machine_of(place, vocab_size=recipe.corpus.subword.vocab_size, budget_s=seconds_s)
@@ -336,7 +336,9 @@ def _plan(
     choice = choose(recipe, text, law, machine, by_hand=by_hand, training_s=training_s)
     if place.hosts is not None:  # the checkpoint of that model has to be copied here in the end
         fetch_s = _fetch_s(choice.best.recipe, place)
-        fixed_s, training_s = fixed_s + fetch_s, max(training_s - fetch_s, _SHORTEST_S)
+        fixed_s, training_s = fixed_s + fetch_s, training_s - fetch_s
+        if training_s <= 0:
+            raise _too_small(seconds_s, fixed_s)
         choice = choose(recipe, text, law, machine, by_hand=by_hand, training_s=training_s)
     most = choice.best.recipe.train.max_steps if "train.max_steps" in by_hand else _LEAST_STEPS
     if choice.best.steps < min(_LEAST_STEPS, most):
@@ -360,6 +362,11 @@ def _plan(
         if place.hosts is not None or "train.max_steps" in by_hand
         else plan_pilots(choice, text, law, training_s=training_s),
     )
+
+
+def _too_small(seconds_s: float, fixed_s: float) -> TooSmallError:
+    """The error if all that is not training takes the whole budget."""
+    return TooSmallError(seconds_s, needed_s=(fixed_s + _SHORTEST_S) / (AIM - _OUTSIDE_SHARE))
 
 
 def _fetch_s(recipe: Recipe, place: Place) -> float:
@@ -465,10 +472,11 @@ def _pilot(
     recipe = filled(one.recipe, validation_sizes(manifest, plan.seconds_s), by_hand=plan.by_hand)
     search_s = expected_search_s(recipe, manifest, tokens_per_s=one.tokens_per_s)
     step_s = seconds_s / max(one.steps * seconds_s / plan.training_s, 1.0)
+    save_s = measure_save(recipe, manifest, folder)
     values = lengths(
         step_s=step_s,
         validation_s=search_s + SCORE_S,
-        save_s=measure_save(recipe, manifest, folder),
+        save_s=save_s,
         left_s=seconds_s,
         most_steps=None,
     )
@@ -478,6 +486,7 @@ def _pilot(
         seconds_s=seconds_s,
         aim_s=seconds_s,
         validation_s=search_s + SCORE_S,
+        save_s=save_s,
         search_s=search_s,
         after_s=0.0,
         after_searches=0.0,
@@ -601,7 +610,7 @@ def _fitted(
     outside_s = after.seconds_s + after.searches * search_s + 2 * starts * plan.start_s
     gone_s = time.time() - started
     left_s = AIM * seconds_s - gone_s - outside_s
-    least_s = _LEAST_STEPS * speed.step_s + 2 * (validation_s + save_s)
+    least_s = _LEAST_STEPS * speed.step_s + LEAST_VALIDATIONS * (validation_s + save_s)
     if left_s < least_s:
         raise TooSmallError(seconds_s, needed_s=(gone_s + least_s + outside_s) / AIM)
     most_steps = recipe.train.max_steps if "train.max_steps" in by_hand else None

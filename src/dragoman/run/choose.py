@@ -49,6 +49,8 @@ _CPU_BATCH: Final = (2048, 8192)
 _GPU_BATCH: Final = (16_384, 65_536)
 """The least and the most cells. On a CPU a million tokens taught less with 1,280 than with 2,048.
 On an H100 a step of `big` took 60 ms with 7,424 cells, and 55 ms with 16,384 target tokens."""
+_SMALL_GPU_BATCH: Final = 4096
+"""The least cells if more do not fit into the memory."""
 LEAST_WIDTH: Final = 64
 """Narrower models get no higher rate: one of width 16 diverged with 3.6e-2."""
 _SPEED_ERROR: Final = 1.25
@@ -270,10 +272,23 @@ class _Search:
     training_s: float
 
     def candidate(self, name: str, recipe: Recipe, tokens_per_s: float) -> SizeCandidate:
-        """The candidate of this size that trains at this speed, with all that follows from both."""
+        """The candidate of this size that trains at this speed, with all that follows from both.
+
+        Its batch is halved, down to 4,096 cells, until it fits into the memory of a GPU.
+        """
+        found = self._with_batch(name, recipe, tokens_per_s, most := _GPU_BATCH[1])
+        while self.machine.on_gpu and not found.fits and most > _SMALL_GPU_BATCH:
+            most //= 2
+            found = self._with_batch(name, recipe, tokens_per_s, most)
+        return found
+
+    def _with_batch(
+        self, name: str, recipe: Recipe, tokens_per_s: float, most_cells: int
+    ) -> SizeCandidate:
+        """A candidate whose batch has no more cells than that."""
         tokens = in_time = tokens_per_s * self.training_s
         while True:
-            recipe = filled(recipe, self.rules(recipe, tokens), by_hand=self.by_hand)
+            recipe = filled(recipe, self.rules(recipe, tokens, most_cells), by_hand=self.by_hand)
             tokens_per_step = self.tokens_per_step(recipe)
             steps, most_tokens = int(in_time / tokens_per_step), math.inf
             if "train.max_steps" in self.by_hand:
@@ -302,12 +317,13 @@ class _Search:
             return estimate(recipe).target_tokens_per_update
         return sentences * recipe.data.accumulate * self.text.epoch_tokens / self.text.pairs
 
-    def rules(self, recipe: Recipe, tokens: float) -> dict[str, Any]:
+    def rules(self, recipe: Recipe, tokens: float, most_cells: int) -> dict[str, Any]:
         """The settings that follow from the size and the length of a run, by their keys."""
         epochs = tokens / self.text.epoch_tokens
         on_gpu = self.machine.on_gpu
         least, most = _GPU_BATCH if on_gpu else _CPU_BATCH
-        batch = min(max(2048 * (tokens / 3e6) ** 0.4, least), most) / recipe.data.accumulate
+        batch = min(max(2048 * (tokens / 3e6) ** 0.4, least), most, most_cells)
+        batch /= recipe.data.accumulate
         return {
             "data.batch_tokens": max(round(batch / 256), 1) * 256,
             "schedule.peak_learning_rate": float(

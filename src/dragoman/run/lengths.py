@@ -14,7 +14,7 @@ AIM: Final = 0.97
 """Share of the budget at which all is to be done: the last parts cannot be made shorter."""
 VALIDATIONS_SHARE: Final = 0.06
 _MOST_VALIDATIONS: Final = 20
-_LEAST_VALIDATIONS: Final = 3
+LEAST_VALIDATIONS: Final = 3
 _WARMUP_SHARE: Final = 0.1
 _MOST_WARMUP: Final = 4000
 _SECONDS_PER_PAIR: Final = 1.0
@@ -103,7 +103,7 @@ def lengths(
     if most_steps is not None:
         needed_s = min(left_s, most_steps * step_s / (1 - VALIDATIONS_SHARE))
     count = min(
-        max(int(VALIDATIONS_SHARE * needed_s / validation_s), _LEAST_VALIDATIONS), _MOST_VALIDATIONS
+        max(int(VALIDATIONS_SHARE * needed_s / validation_s), LEAST_VALIDATIONS), _MOST_VALIDATIONS
     )
     steps = max(1, int((left_s - count * validation_s) / step_s))
     steps = min(steps, most_steps or steps)

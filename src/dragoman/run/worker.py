@@ -303,7 +303,7 @@ class _Rank:
             budget,
             length=state.max_steps or self.recipe.train.max_steps,
             validate_every=self.recipe.train.validate_every_steps,
-            checkpoint=self.recipe.checkpoint,
+            save_every=self.recipe.checkpoint.every_steps,
             multiple=every,
             validation_steps=state.validation_steps,
             search_steps=state.search_steps,

@@ -58,6 +58,6 @@ class CheckpointConfig(Section):
     def clock_s(self, save_s: float) -> float:
         """Seconds from any save to the next one by the clock, if a save takes `save_s`; 0: none.
 
-        Saves by the clock take at most a twentieth of the time, however slow the disk is.
+        So saves by the clock take at most a twentieth of the time.
         """
         return max(60 * self.every_minutes, _REST * save_s) if self.every_minutes else 0.0

@@ -21,7 +21,6 @@ from dragoman.base.errors import CheckpointError
 from dragoman.base.files import disk_errors_named, read_regular, write_whole
 from dragoman.base.settings import Section
 from dragoman.telemetry.events import LengthFitted
-from dragoman.training.config import CheckpointConfig
 
 BUDGET_FILE: Final = "budget.json"
 """In the directory of a run that has a budget."""
@@ -191,7 +190,7 @@ class Pace:
     budget: Budget
     length: int
     validate_every: int
-    checkpoint: CheckpointConfig
+    save_every: int
     multiple: int = 1
     validation_steps: float | None = None
     search_steps: float | None = None
@@ -275,22 +274,17 @@ class Pace:
             return 0
         self._looked = moment
         length = longest(
-            Costs(step_s + self._clock_save_s(step_s), self.validation_s, self._save_s),
+            Costs(step_s, self.validation_s, self._save_s),
             step=step,
             left_s=self.left_s,
             validate_every=self.validate_every,
-            save_every=self.checkpoint.every_steps,
+            save_every=self.save_every,
             multiple=self.multiple,
         )
         if self.budget.most_steps is not None:
             length = min(length, max(self.budget.most_steps // self.multiple * self.multiple, 1))
         unsure_s = max(_SURE_OF_THE_BUDGET * self.budget.seconds_s, _SURE_OF_THE_REST * self.left_s)
         return length if abs(length - self.length) * step_s > unsure_s else 0
-
-    def _clock_save_s(self, step_s: float) -> float:
-        """Seconds of the saves by the clock, for each step: those between two by the steps."""
-        clock_s, every = self.checkpoint.clock_s(self._save_s), self.checkpoint.every_steps
-        return int(every * step_s / clock_s) * self._save_s / every if clock_s else 0.0
 
     def fitted(self, length: int) -> LengthFitted:
         """Adopt a length that all ranks have agreed on; returns the event that records it."""

@@ -173,7 +173,8 @@ class _Loop:
         self._asked = False
         self.update_steps = 1
         self.pauses.begin(self.state.step)
-        self.saved_at_s, self.save_s = time.monotonic(), 0.0
+        self.saved_at_s = time.monotonic()
+        self.save_s = 0.0 if self.pace is None else self.pace.budget.save_s
         self.recorded_step = self.saved_step = self.state.step
         measured = self.state.dev_loss is not None  # an older checkpoint records no more than that
         self.validated_step = self.state.step if measured else self.state.validated_step or 0

@@ -39,8 +39,8 @@ class Simulation:
     """A run on a machine whose speed is known: what the trainer does, without the training.
 
     step_s: a step, by chance a fifth less or 30% more. validation_s: a validation. Both are doubled
-    from `neighbour_from` on. save_s: a save, by the clock alone; such a clock asks every 5 s, or
-    less often if saves take long. first_length: what the run was thought to have.
+    from `neighbour_from` on. save_s: a save: after each validation, and by a clock that asks every
+    5 s or less often if saves take long. first_length: what the run was thought to have.
     """
 
     budget: Budget
@@ -48,6 +48,7 @@ class Simulation:
     step_s: float
     validation_s: float
     save_s: float = 0.0
+    validations: int = 10
     neighbour_from: float = float("inf")
     killed_at: float = float("inf")
     pause: tuple[float, float] = (float("inf"), 0.0)
@@ -55,13 +56,13 @@ class Simulation:
     seed: int = 1
     now: float = 0.0
     fits: int = 0
-    saving_s: float = 0.0
+    saves: int = 0
 
     def run(self) -> float:
         """Seconds until the score and the export are done."""
         chance = random.Random(self.seed)
         self.now = 0.05 * self.budget.seconds_s
-        every = max(1, self.first_length // 10)
+        every = max(1, self.first_length // self.validations)
         length, step = self.first_length, 0
         saved_at = self.now
         pace = self._pace(length, every, (None, None))
@@ -74,16 +75,17 @@ class Simulation:
                 self.pause = (float("inf"), 0.0)
             pace.updated(step)
             wanted = pace.wanted(step)
-            if self.save_s and self.now - saved_at > self.checkpoint.clock_s(self.save_s):
-                self.now += self.save_s
-                self.saving_s += self.save_s
-                saved_at = self.now
-                pace.saved(self.save_s)
+            by_clock = self.now - saved_at > self.checkpoint.clock_s(self.save_s)
             if step % every == 0 or step == length:
                 seconds_s = self.validation_s * self.slowness
                 self.now += seconds_s
                 pace.validated(seconds_s, search_s=seconds_s / 2)
                 saved = (step, length, (pace.validation_steps, pace.search_steps))
+            if self.save_s and (by_clock or step % every == 0 or step == length):
+                self.now += self.save_s
+                self.saves += 1
+                saved_at = self.now
+                pace.saved(self.save_s)
             if wanted and step < length:
                 length = max(wanted, step + 1)
                 pace.fitted(length)
@@ -109,7 +111,7 @@ class Simulation:
             self.budget,
             length=length,
             validate_every=every,
-            checkpoint=self.checkpoint.model_copy(update={"every_steps": every}),
+            save_every=every,
             validation_steps=known[0],
             search_steps=known[1],
             now=lambda: self.now,
@@ -140,9 +142,7 @@ def test_a_host_whose_clock_is_wrong_has_the_same_time() -> None:
     moment = budget.started + 100.0
 
     def left_s(budget: Budget, now: float) -> float:
-        pace = Pace(
-            budget, length=100, validate_every=10, checkpoint=CheckpointConfig(), now=lambda: now
-        )
+        pace = Pace(budget, length=100, validate_every=10, save_every=10, now=lambda: now)
         return pace.left_s
 
     for ahead_s in (-300.0, 0.25, 300.0):
@@ -162,12 +162,19 @@ def test_a_pause_is_no_speed(at: float) -> None:
     assert 0.93 <= simulation.run() / 300.0 <= 1.02
 
 
-def test_slow_saves_take_a_twentieth_of_the_time_and_the_run_ends_in_time() -> None:
+@pytest.mark.parametrize(("validations", "save_s"), [(3, 6.0), (1, 3.0)])
+def test_a_run_with_slow_saves_ends_in_time(validations: int, save_s: float) -> None:
     simulation = Simulation(
-        budget_of(600.0), first_length=9000, step_s=0.06, validation_s=1.0, save_s=6.0
+        budget_of(600.0),
+        first_length=9000,
+        step_s=0.06,
+        validation_s=1.0,
+        save_s=save_s,
+        validations=validations,
     )
-    assert 0.93 <= simulation.run() / 600.0 <= 1.02
-    assert 12.0 <= simulation.saving_s <= 600.0 / 20
+    assert 0.94 <= simulation.run() / 600.0 <= 1.0
+    by_clock = simulation.saves - validations
+    assert 3 <= by_clock <= 600.0 / (20 * save_s)
 
 
 def test_the_length_stays_if_all_is_as_thought() -> None:

@@ -238,7 +238,7 @@ def test_a_second_signal_does_not_wait_for_a_validation(tmp_path: Path) -> None:
 
 def test_the_clock_can_ask_for_checkpoints(tmp_path: Path) -> None:
     config = CheckpointConfig(every_steps=1000, every_minutes=1e-9)
-    run = ToyRun(tmp_path, TrainConfig(max_steps=300), config)
+    run = ToyRun(tmp_path, TrainConfig(max_steps=100), config)
     run.fit()
     written = events_of(run, "checkpoint_written")
     reasons = [event.payload["reason"] for event in written]
