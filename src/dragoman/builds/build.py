@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from dragoman.api.distillation import plain_sources
 from dragoman.base import units
-from dragoman.base.errors import ConfigError, CorpusError, MachineError
+from dragoman.base.errors import ConfigError, CorpusError, DivergenceError, MachineError
 from dragoman.base.files import disk_errors_named, try_lock
 from dragoman.builds import back
 from dragoman.builds.plan import FILE as PLAN_FILE
@@ -104,7 +104,7 @@ def build(
         try:
             return builder.all_stages(), clock
         except OverError as error:
-            forget_clock(directory)  # nothing has been trained: see `_left_out_if_late`
+            forget_clock(directory)  # nothing has been trained: see `_optional`
             raise ConfigError(
                 error.problem,
                 place=error.place,
@@ -163,12 +163,12 @@ class _Builder:
         if not (self.directory / MODEL).is_symlink():
             self._link(MODEL, models[0])  # it is there, whatever becomes of the stages that follow
         if "reverse" in shares and not self._were_left_out(*_MORE_TEXT):
-            with self._left_out_if_late(*_MORE_TEXT):
+            with self._optional(*_MORE_TEXT):
                 models += self._with_more_text(recipe, fetched)
         best = max(models, key=lambda one: one.facts.get("dev_bleu") or 0.0)
         self._link(MODEL, best)
         if "student" in shares and not self._were_left_out(*_SMALLER):
-            with self._left_out_if_late(*_SMALLER):
+            with self._optional(*_SMALLER):
                 self._student(recipe, best)
         write_report(
             self.directory, self.plan, self._records(), self.stages.clock, self.place.price
@@ -375,12 +375,12 @@ class _Builder:
         self._link(STUDENT, self._train("student", recipe))
 
     @contextmanager
-    def _left_out_if_late(self, *names: StageName) -> Iterator[None]:
-        """Inside the block a stage that no longer fits into the budget is left out: a model exists
-        already."""
+    def _optional(self, *names: StageName) -> Iterator[None]:
+        """Inside the block a stage is left out if it no longer fits into the budget or its training
+        diverges: a model exists already."""
         try:
             yield
-        except (TooSmallError, OverError) as error:
+        except (DivergenceError, TooSmallError, OverError) as error:
             for name in names:
                 if all(one.name != name for one in self.done):
                     self._leave_out(name, why=error.problem)
