@@ -73,13 +73,22 @@ def test_what_is_no_divergence(level: Callable[[int], float]) -> None:
     assert judged(noisy(level, steps=500, noise=0.1)) is None
 
 
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7])
+def test_batches_of_two_kinds_are_no_divergence(share: float) -> None:
+    """As many medians of 40 are of one kind as of the other."""
+    for seed in range(5):
+        draw = random.Random(seed)
+        kinds = [3.3 if draw.random() < share else 5.1 for _ in range(2000)]
+        assert judged([kind + draw.gauss(0, 0.4) for kind in kinds]) is None
+
+
 def test_a_rise_is_noticed_and_dated() -> None:
     found = judged(noisy(lambda step: 2.1 if step < 200 else 5.9, steps=400, noise=0.15))
     assert found is not None
     step, problem = found
     assert 200 < step <= 225
     assert problem.since == 201
-    for words in ("is 5.", "median of 40 updates", "was 2.", "since step 201"):
+    for words in ("is 4.", "mean of 40 updates", "was 2.", "since step 201"):
         assert words in problem.text
 
 
