@@ -198,7 +198,7 @@ def test_the_copy_of_the_last_checkpoint_is_no_time_for_training(
 
 
 def test_a_save_is_timed_by_a_write_that_leaves_nothing(tmp_path: Path) -> None:
-    """Of a large checkpoint only a part is written, and its time counts for the rest."""
+    """Only a part of a large checkpoint is written, and its time counts for the rest."""
     run = small_run()
     manifest = Manifest.load(run.path)
     model = run.recipe().model.model_copy(update={"d_model": 1024, "d_ffn": 4096})
