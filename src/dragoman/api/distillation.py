@@ -177,7 +177,7 @@ def distill(
         pairs = place / "pairs.tsv"
         if not pairs.exists():
             _write_pairs(run, pairs)
-        if pairs.stat().st_size:  # perhaps each of them has a tag
+        if pairs.stat().st_size:  # it is empty if each of them has a tag
             learnt.append(TextFiles(tsv=str(pairs)))
     corpus = _student_text(student.corpus, run.recipe().corpus, tuple(learnt), valid, test)
     stages = tuple(stage.model_copy(update={"weights": None}) for stage in student.stages)

@@ -6,7 +6,7 @@ and the time, by rules:
 vocabulary     25 x the square root of the pairs: few thousand pieces for small text, about 32,000
                for millions of pairs (Gowda and May 2020)
 batch          2,048 cells x (tokens of the run / 3 million)^0.4, no less than 2,048 (the exponent:
-               Bergsma et al. 2025); on a GPU no less than 16,384, which take no longer than fewer
+               Bergsma et al. 2025); on a GPU no less than 16,384: a smaller one takes as long
 peak rate      0.576 / width: the rate that suits Adam falls with the width (Yang et al. 2022); the
                constant is that of Transformer-base with 1.1e-3, and gives 4.5e-3 for a width of
                128; at most 9e-3, the rate for 64
@@ -276,7 +276,8 @@ class _Search:
 
         Its batch is halved, down to 4,096 cells, until it fits into the memory of a GPU.
         """
-        found = self._with_batch(name, recipe, tokens_per_s, most := _GPU_BATCH[1])
+        _, most = _GPU_BATCH
+        found = self._with_batch(name, recipe, tokens_per_s, most)
         while self.machine.on_gpu and not found.fits and most > _SMALL_GPU_BATCH:
             most //= 2
             found = self._with_batch(name, recipe, tokens_per_s, most)
