@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -202,6 +203,7 @@ def chosen(
     memory_bytes: int = 10**11,
     by_hand: frozenset[str] | None = None,
     on_gpu: bool = False,
+    copy_s: Callable[[Recipe], float] = lambda _recipe: 0.0,
 ) -> Choice:
     """On a machine that makes 10^10 products of a weight and a token a second."""
     machine = TrainingMachine(
@@ -209,6 +211,7 @@ def chosen(
         has_bf16=False,
         memory_bytes=memory_bytes,
         speed=lambda sized: 1e10 / inner_weights(sized),
+        copy_s=copy_s,
     )
     by_hand = keys_set(recipe) if by_hand is None else by_hand
     law = fit_law(law_curves())
@@ -295,6 +298,19 @@ def test_a_model_that_does_not_fit_the_memory_is_not_chosen(tmp_path: Path) -> N
         chosen(own(tmp_path), 2e4, memory_bytes=1_000_000)
 
 
+def test_a_model_whose_copy_takes_long_trains_for_less_or_makes_room(tmp_path: Path) -> None:
+    recipe = own(tmp_path)
+    free = chosen(recipe, 2e3)
+    seconds_s = 2e3 / inner_weights(free.best.recipe)  # for each weight: of this size, all the time
+    slow = chosen(recipe, 2e3, copy_s=lambda sized: seconds_s * inner_weights(sized))
+    assert inner_weights(slow.best.recipe) < inner_weights(free.best.recipe)
+    assert slow.best.copy_s == pytest.approx(seconds_s * inner_weights(slow.best.recipe))
+    assert slow.best.training_s == pytest.approx(2e3 - slow.best.copy_s)
+    twice, expected = at_other_budget(slow, TEXT, fit_law(law_curves()), training_s=4e3)
+    assert inner_weights(twice.recipe) >= inner_weights(slow.best.recipe)
+    assert expected.bleu > slow.best.expected.bleu
+
+
 def test_a_batch_on_a_gpu_keeps_it_busy_and_fits(tmp_path: Path) -> None:
     recipe = own(tmp_path, "[model]\nd_model = 1024\nnum_heads = 16\nd_ffn = 4096\n")
     free = chosen(recipe, 2e3, on_gpu=True).best
@@ -302,6 +318,8 @@ def test_a_batch_on_a_gpu_keeps_it_busy_and_fits(tmp_path: Path) -> None:
     less_bytes = estimate(free.recipe).memory.total_bytes - 1
     bounded = chosen(recipe, 2e3, memory_bytes=less_bytes, on_gpu=True).best
     assert bounded.recipe.data.batch_tokens == 8192
+    assert bounded.steps == pytest.approx(free.steps, rel=0.01), "half a batch takes as long"
+    assert bounded.tokens == pytest.approx(free.tokens / 2, rel=0.01)
     assert estimate(bounded.recipe).memory.total_bytes <= less_bytes
     set_by_hand = own(tmp_path, "[data]\nbatch_tokens = 60000\n[model]\nd_model = 1024\n")
     with pytest.raises(ConfigError, match=r"set a smaller data\.batch_tokens"):

@@ -353,6 +353,8 @@ class _Builder:
         text: dict[str, Any] = {"train": [made, *_pairs_of(first)]}
         held_out = self._held_out(run.recipe(), run.prepared())
         text |= {split: [texts] for split, texts in held_out.items()}
+        # Its text has each sentence twice, which is no reason for more pieces than its teacher has.
+        text["subword"] = {"vocab_size": run.recipe().corpus.subword.vocab_size}
         recipe = self._made("student", text, **back.student_sections())
         if back.is_small(run.recipe(), recipe):
             self._leave_out(*_SMALLER, why="the decoder of the model is as small as a student's")

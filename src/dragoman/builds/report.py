@@ -24,7 +24,9 @@ def rows(
     found: list[tuple[str, ...]] = []
     for name, share in plan.shares().items():
         stage = records.get(name)
-        spent_s = None if stage is None or stage.skipped else stage.spent_s
+        spent_s = None if stage is None else stage.spent_s
+        if stage is not None and stage.skipped and spent_s == 0.0:
+            spent_s = None  # it had not begun
         found.append(
             (
                 name,

@@ -186,11 +186,12 @@ class Stages:
         return stage
 
     def skip(self, name: StageName, asked: str, why: str) -> BuildStage:
-        """Record that a stage is not done."""
+        """Record that a stage is not done; one that has begun keeps the time that it took."""
         now = time.time()
-        stage = BuildStage(
-            name=name, asked=asked, started=now, seconds_s=0.0, ended=now, skipped=why
-        )
+        begun = read_stage(self.directory, name)
+        if begun is None or begun.ended is not None:
+            begun = BuildStage(name=name, asked=asked, started=now, seconds_s=0.0)
+        stage = begun.model_copy(update={"asked": asked, "ended": now, "skipped": why})
         self.ended(save_stage(self.directory, stage))
         return stage
 

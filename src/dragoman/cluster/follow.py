@@ -18,7 +18,7 @@ from dragoman.base.interrupts import StopHandler
 from dragoman.cluster.checkpoints import CheckpointTransfer
 from dragoman.cluster.messages import Done, Events
 from dragoman.cluster.team import Message, Team
-from dragoman.distributed.launch import InterruptedRunError, WorkerError
+from dragoman.distributed.launch import InterruptedRunError, WorkerError, as_raised
 from dragoman.telemetry.events import (
     Alert,
     CheckpointWritten,
@@ -171,9 +171,11 @@ class HostFollower:
                 self._fail("lost", BrokenOffError(str(self.team.agents[message.host].failure())))
             case Done(exit_code=code) if code == _INTERRUPTED:
                 self.interrupted = True
-            case Done(exit_code=code, weight=weight) if code:
-                problem = f"{message.host}: {message.said.problem}"
-                own = WorkerError(problem, code)
+            case Done(exit_code=code, problem=problem, weight=weight, kind=kind) if code:
+                problem = f"{message.host}: {problem}"
+                own = as_raised(WorkerError(problem, code, kind))
+                if isinstance(own, MachineError):  # the host is not lost, and another attempt fails
+                    own = WorkerError(problem, code, kind)
                 self._fail(weight, own if weight == "own" else BrokenOffError(problem))
 
     def _fail(self, weight: str, error: DragomanError) -> None:

@@ -125,12 +125,14 @@ class Events(Section):
 
 
 class Done(Section):
-    """The share has ended. problem: "" if it succeeded."""
+    """The share has ended. problem: "" if it succeeded. kind: the class of the error that a worker
+    raised; "" if it is not known."""
 
     say: Literal["done"]
     exit_code: int = Field(ge=0, le=255)
     problem: str
     weight: Weight
+    kind: str = ""
 
 
 Said = FactsFound | Time | Ready | Reached | MeasuredLine | Events | Done

@@ -38,6 +38,7 @@ from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run import run as steps
 from dragoman.run.choose import (
+    SHORTEST_S,
     Choice,
     SizeCandidate,
     TextFacts,
@@ -83,8 +84,6 @@ _LEAST_START_S: Final = 4.0
 less."""
 _FETCH_S: Final = 15.0
 """The least time to end the work on hosts and to copy the last checkpoint here."""
-_SHORTEST_S: Final = 10.0
-"""The shortest training, until the time of a step is known."""
 _LONGEST_RECORD: Final = 1 << 16
 
 
@@ -334,18 +333,15 @@ def _plan(
     machine = machine_of(place, vocab_size=recipe.corpus.subword.vocab_size, budget_s=seconds_s)
     law = fit_law(known_curves())
     choice = choose(recipe, text, law, machine, by_hand=by_hand, training_s=training_s)
-    if place.hosts is not None:  # the checkpoint of that model has to be copied here in the end
-        fetch_s = _fetch_s(choice.best.recipe, place)
-        fixed_s, training_s = fixed_s + fetch_s, training_s - fetch_s
-        if training_s <= 0:
-            raise _too_small(seconds_s, fixed_s)
-        choice = choose(recipe, text, law, machine, by_hand=by_hand, training_s=training_s)
+    half, twice = half_and_twice(choice, text, law, training_s=training_s, seconds_s=seconds_s)
+    fixed_s, training_s = fixed_s + choice.best.copy_s, training_s - choice.best.copy_s
+    if training_s <= 0:
+        raise _too_small(seconds_s, fixed_s)
     most = choice.best.recipe.train.max_steps if "train.max_steps" in by_hand else _LEAST_STEPS
     if choice.best.steps < min(_LEAST_STEPS, most):
         enough_s = training_s * _LEAST_STEPS / max(choice.best.steps, 1)
         needed_s = (fixed_s + enough_s) / (AIM - _OUTSIDE_SHARE)
         raise TooSmallError(seconds_s, needed_s=needed_s)
-    half, twice = half_and_twice(choice, text, law, training_s=training_s, seconds_s=seconds_s)
     return BudgetPlan(
         seconds_s,
         choice.best.recipe,
@@ -366,7 +362,7 @@ def _plan(
 
 def _too_small(seconds_s: float, fixed_s: float) -> TooSmallError:
     """The error if all that is not training takes the whole budget."""
-    return TooSmallError(seconds_s, needed_s=(fixed_s + _SHORTEST_S) / (AIM - _OUTSIDE_SHARE))
+    return TooSmallError(seconds_s, needed_s=(fixed_s + SHORTEST_S) / (AIM - _OUTSIDE_SHARE))
 
 
 def _fetch_s(recipe: Recipe, place: Place) -> float:
@@ -402,7 +398,10 @@ def machine_of(place: Place, *, vocab_size: int, budget_s: float) -> TrainingMac
     from dragoman.run.worker import default_ranks
 
     if place.hosts is not None:
-        return these_hosts(place.hosts, file=place.file)
+        return replace(
+            these_hosts(place.hosts, file=place.file),
+            copy_s=lambda recipe: _fetch_s(recipe, place),
+        )
     return this_machine(
         ranks=place.ranks or default_ranks(),
         vocab_size=vocab_size,

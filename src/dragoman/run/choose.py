@@ -6,7 +6,8 @@ and the time, by rules:
 vocabulary     25 x the square root of the pairs: few thousand pieces for small text, about 32,000
                for millions of pairs (Gowda and May 2020)
 batch          2,048 cells x (tokens of the run / 3 million)^0.4, no less than 2,048 (the exponent:
-               Bergsma et al. 2025); on a GPU no less than 16,384: a smaller one takes as long
+               Bergsma et al. 2025); on a GPU no less than 16,384, because a smaller one takes as
+               long, unless only a smaller one fits into the memory
 peak rate      0.576 / width: the rate that suits Adam falls with the width (Yang et al. 2022); the
                constant is that of Transformer-base with 1.1e-3, and gives 4.5e-3 for a width of
                128; at most 9e-3, the rate for 64
@@ -49,6 +50,8 @@ _CPU_BATCH: Final = (2048, 8192)
 _GPU_BATCH: Final = (16_384, 65_536)
 """The least and the most cells. On a CPU a million tokens taught less with 1,280 than with 2,048.
 On an H100 a step of `big` took 60 ms with 7,424 cells, and 55 ms with 16,384 target tokens."""
+SHORTEST_S: Final = 10.0
+"""The shortest training, until the time of a step is known."""
 _SMALL_GPU_BATCH: Final = 4096
 """The least cells if more do not fit into the memory."""
 LEAST_WIDTH: Final = 64
@@ -101,12 +104,17 @@ class TextFacts:
 
 @dataclass(frozen=True, slots=True)
 class TrainingMachine:
-    """The machine that trains. speed: target tokens a second with a model of this recipe."""
+    """The machine that trains.
+
+    speed: target tokens a second with a model of this recipe; on a GPU with 16,384 at a time.
+    copy_s: seconds after the training until its last checkpoint is here.
+    """
 
     on_gpu: bool
     has_bf16: bool
     memory_bytes: int
     speed: Callable[[Recipe], float]
+    copy_s: Callable[[Recipe], float] = lambda _recipe: 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +123,9 @@ class SizeCandidate:
 
     tokens: target tokens that it sees in the time. most_tokens: target tokens in the steps that the
     recipe sets. is_timed: whether its steps were timed; else its speed follows from that of the
-    size before it and the arithmetic of both. fits: whether it fits into the memory. why_not: why
-    another one is better; "" for the chosen one.
+    size before it and the arithmetic of both. fits: whether it fits into the memory. copy_s:
+    seconds after the training until its last checkpoint is here. why_not: why another one is
+    better; "" for the chosen one.
     """
 
     name: str
@@ -129,6 +138,7 @@ class SizeCandidate:
     most_tokens: float = math.inf
     is_timed: bool = True
     fits: bool = True
+    copy_s: float = 0.0
     why_not: str = ""
 
     @property
@@ -162,7 +172,8 @@ def choose(
     by_hand: frozenset[str],
     training_s: float,
 ) -> Choice:
-    """The size that is expected to be best after this many seconds of training.
+    """The size that is expected to be best after this many seconds, in which a model is trained and
+    its last checkpoint copied.
 
     A larger one is measured as long as it may be better. Raises ConfigError if no size fits into
     the memory.
@@ -176,7 +187,8 @@ def choose(
             work = estimate(found[-1].recipe).flop_per_target_token
             work_share = work / estimate(sized).flop_per_target_token
             untimed = search.candidate(name, sized, found[-1].tokens_per_s * work_share)
-            if untimed.expected.bleu < _WORTH_TIMING * max(one.expected.bleu for one in found):
+            best_bleu = max(one.expected.bleu for one in found)
+            if not untimed.fits or untimed.expected.bleu < _WORTH_TIMING * best_bleu:
                 found.append(replace(untimed, is_timed=False))
                 continue
         found.append(search.candidate(name, sized, machine.speed(sized)))
@@ -236,12 +248,13 @@ def _judged(
 def at_other_budget(
     choice: Choice, text: TextFacts, law: Law, *, training_s: float
 ) -> tuple[SizeCandidate, Expected]:
-    """The best candidate for this many seconds of training, and its BLEU."""
-    expected = [
-        (one, _expected(law, text, one.recipe, min(training_s * one.tokens_per_s, one.most_tokens)))
-        for one in choice.candidates
-        if one.fits
-    ]
+    """The best candidate for this many seconds of training and of copying, and its BLEU."""
+    expected = []
+    for one in choice.candidates:
+        if one.fits:
+            tokens = max(training_s - one.copy_s, 1.0) * one.tokens_per_s
+            tokens = min(tokens, one.most_tokens)
+            expected.append((one, _expected(law, text, one.recipe, tokens)))
     return _preferred(expected)
 
 
@@ -287,10 +300,17 @@ class _Search:
         self, name: str, recipe: Recipe, tokens_per_s: float, most_cells: int
     ) -> SizeCandidate:
         """A candidate whose batch has no more cells than that."""
-        tokens = in_time = tokens_per_s * self.training_s
+        copy_s = self.machine.copy_s(recipe)
+        training_s = max(self.training_s - copy_s, SHORTEST_S)
+        full_tokens_per_s = tokens_per_s
+        tokens = full_tokens_per_s * training_s
         while True:
             recipe = filled(recipe, self.rules(recipe, tokens, most_cells), by_hand=self.by_hand)
             tokens_per_step = self.tokens_per_step(recipe)
+            if self.machine.on_gpu:  # fewer tokens at a time take as long
+                share = tokens_per_step / recipe.data.accumulate / _GPU_BATCH[0]
+                tokens_per_s = full_tokens_per_s * min(1.0, share)
+            in_time = tokens_per_s * training_s
             steps, most_tokens = int(in_time / tokens_per_step), math.inf
             if "train.max_steps" in self.by_hand:
                 steps = min(steps, recipe.train.max_steps)
@@ -309,6 +329,7 @@ class _Search:
             expected=_expected(self.law, self.text, recipe, tokens),
             most_tokens=most_tokens,
             fits=estimate(recipe).memory.total_bytes <= self.machine.memory_bytes,
+            copy_s=copy_s,
         )
 
     def tokens_per_step(self, recipe: Recipe) -> float:

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from dragoman.base.errors import ConfigError
-from dragoman.base.malloc import keep_freed_memory
+from dragoman.base.malloc import keep_freed_memory, memory_errors_named
 from dragoman.cluster.hosts import Hosts
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.corpus.manifest import Manifest
@@ -42,6 +42,8 @@ _WITHOUT_BF16: Final = {"p100", "v100", "t4"}
 _UNKNOWN_BYTES: Final = 10**15
 _GPU_TOKENS: Final = 16_384
 """Target tokens of the steps by which models are compared: enough to keep the device busy."""
+_LEAST_SHARE: Final = 8
+"""Steps are timed with at least this part of these tokens, if more do not fit into the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +147,25 @@ def _timing(
     ranks: int, vocab_size: int, at_most_s: float, has_bf16: bool
 ) -> Callable[[Recipe], float]:
     def tokens_per_s(recipe: Recipe) -> float:
-        with join_world() as world:
-            tokens = _GPU_TOKENS if world.device.type == "cuda" else _CPU_TOKENS
-            step_s, seen, _ = time_steps(
-                world,
-                recipe.model,
-                vocab_size=vocab_size,
-                pairs=tokens // TYPICAL_LENGTH,
-                precision="bf16" if has_bf16 else "fp32",
-                at_most_s=at_most_s,
-            )
-            return seen / step_s * _beside(world, ranks)
+        remedy = "set a smaller model, or use another machine"
+        with join_world() as world, memory_errors_named(remedy):
+            tokens = most = _GPU_TOKENS if world.device.type == "cuda" else _CPU_TOKENS
+            while True:
+                try:
+                    step_s, seen, _ = time_steps(
+                        world,
+                        recipe.model,
+                        vocab_size=vocab_size,
+                        pairs=tokens // TYPICAL_LENGTH,
+                        precision="bf16" if has_bf16 else "fp32",
+                        at_most_s=at_most_s,
+                    )
+                except torch.OutOfMemoryError:
+                    if tokens <= most // _LEAST_SHARE:
+                        raise
+                    tokens //= 2
+                else:  # a GPU would take as long for the most tokens, if they fitted
+                    return seen * most / tokens / step_s * _beside(world, ranks)
 
     return tokens_per_s
 

@@ -39,9 +39,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from dragoman.base.errors import DivergenceError
 from dragoman.training.durable import step_number
@@ -78,7 +78,7 @@ class LossTrend(BaseModel):
 
     recent: of the last 120 updates with a finite loss, in nats per target token, with label
         smoothing. steps: the training steps at whose ends they were measured.
-    first: the loss of the first update. lowest: the lowest mean of 40 so far, whose last update
+    first: the loss of the first update. lowest_mean: of 40 updates so far, of which the last one
         ended at lowest_step; None before there are 40. noise: the standard deviation between
         batches in the 120 updates until then.
     """
@@ -88,9 +88,15 @@ class LossTrend(BaseModel):
     recent: tuple[float, ...] = ()
     steps: tuple[int, ...] = ()
     first: float | None = None
-    lowest: float | None = None
+    lowest_mean: float | None = None
     lowest_step: int = 0
     noise: float = 0.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_lowest_median(cls, values: Any) -> Any:
+        # Up to 2026-11-26 medians were judged; no mean can be compared with the lowest of them.
+        return {} if isinstance(values, dict) and "lowest" in values else values
 
     @property
     def oldest_step(self) -> int:
@@ -114,8 +120,8 @@ class LossTrend(BaseModel):
         if len(recent) >= WINDOW:
             last = recent[-WINDOW:]
             mean = _mean(last)
-            if self.lowest is None or mean < self.lowest:
-                update |= {"lowest": mean, "lowest_step": step, "noise": _noise(recent)}
+            if self.lowest_mean is None or mean < self.lowest_mean:
+                update |= {"lowest_mean": mean, "lowest_step": step, "noise": _noise(recent)}
         return self.model_copy(update=update)
 
     def problem(self, after: LossTrend, *, untrained_loss: float) -> Problem | None:
@@ -125,11 +131,11 @@ class LossTrend(BaseModel):
         """
         if self.first is None or len(after.recent) < WINDOW:
             return None
-        if self.lowest is None:
+        if self.lowest_mean is None:
             known, at = self.first, self.steps[0]
             by_chance = _noise(after.recent)
         else:
-            known, at = self.lowest, self.lowest_step
+            known, at = self.lowest_mean, self.lowest_step
             by_chance = self.noise * _OF_TWO_MEANS
         far = _far(known, untrained_loss)
         for num_windows, rise in ((1, far), (_WINDOWS, _LASTING * far)):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.base.errors import ConfigError
+from dragoman.base.errors import ConfigError, DivergenceError
 from dragoman.builds.plan import BuildPlan, PlannedCorpus, PlannedStage, parse_pair, read_plan
 from dragoman.builds.report import rows
 from dragoman.builds.stages import BuildStage, Clock, OverError, Stages, forget_clock, read_stage
@@ -167,3 +167,24 @@ def test_the_table_says_what_a_stage_cost_and_gained() -> None:
     assert by_name["train"][6] == "dev 20.0 BLEU, test 21.0 BLEU"
     assert by_name["train-more"][6].endswith("+1.0 on test against the pairs alone")
     assert by_name["all"][3:5] == ("1 min 00 s", "0.60 USD")
+
+
+def test_a_stage_that_fails_and_is_left_out_keeps_its_time(tmp_path: Path) -> None:
+    clock = Clock(time.time(), 100.0)
+    stages = Stages(tmp_path, plan(), clock, lambda _: None)
+
+    def fails(_: BuildStage) -> dict[str, object]:
+        time.sleep(0.2)
+        raise DivergenceError("it diverged", place="step 7")
+
+    with pytest.raises(DivergenceError):
+        stages.do("train", "asked", fails)
+    done = [stages.skip("clean", "plan", "no room"), stages.skip("train", "plan", "it diverged")]
+    assert [one.asked for one in done] == ["plan", "plan"]
+    table = {row[0]: row for row in rows(plan(), done, clock, HourlyPrice(3600.0, "USD"))}
+    assert table["clean"][3:6] == ("", "", "left out: no room")
+    assert done[1].spent_s is not None
+    assert done[1].spent_s >= 0.2
+    assert table["train"][3] != ""
+    assert table["train"][4].endswith("USD")
+    assert table["train"][5] == "left out: it diverged"

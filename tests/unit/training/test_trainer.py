@@ -238,7 +238,7 @@ def test_a_second_signal_does_not_wait_for_a_validation(tmp_path: Path) -> None:
 
 def test_the_clock_can_ask_for_checkpoints(tmp_path: Path) -> None:
     config = CheckpointConfig(every_steps=1000, every_minutes=1e-9)
-    run = ToyRun(tmp_path, TrainConfig(max_steps=100), config)
+    run = ToyRun(tmp_path, TrainConfig(max_steps=300), config)
     run.fit()
     written = events_of(run, "checkpoint_written")
     reasons = [event.payload["reason"] for event in written]
@@ -313,7 +313,7 @@ def test_overflows_in_fp16_are_counted_and_no_divergence(tmp_path: Path) -> None
     assert [event.payload["loss_scale"] for event in intervals] == [2.0**15, 2.0**15]
 
 
-def in_time(seconds_s: float, *, most_steps: int | None = None) -> Budget:
+def in_time(seconds_s: float, *, most_steps: int | None = None, save_s: float = 0.0) -> Budget:
     """A budget that begins now, with nothing to be done after the training."""
     return Budget(
         asked="",
@@ -325,6 +325,7 @@ def in_time(seconds_s: float, *, most_steps: int | None = None) -> Budget:
         after_s=0.0,
         after_searches=0.0,
         most_steps=most_steps,
+        save_s=save_s,
         expected_bleu=20.0,
         expected_bleu_low=10.0,
         expected_bleu_high=30.0,
@@ -357,6 +358,17 @@ def test_a_budget_ends_a_run_in_time_and_the_rate_follows(tmp_path: Path) -> Non
     assert replace(run, budget=in_time(60.0)).fit().state.step == result.state.step
     assert run.directory.joinpath("checkpoints", f"step-{result.state.step:07d}").is_dir()
     assert len(events_of(run, "validated")) == 2  # before the first update, and at the end
+
+
+def test_the_clock_asks_first_after_19_times_the_save_that_a_budget_expects(tmp_path: Path) -> None:
+    config = CheckpointConfig(every_steps=10_000, every_minutes=1e-9)
+    train = TrainConfig(max_steps=20, validate_every_steps=1000)
+    for save_s, first in ((0.0, "minutes"), (60.0, "best")):
+        folder = tmp_path / str(save_s)
+        run = ToyRun(folder, train, config, budget=in_time(9999.0, most_steps=20, save_s=save_s))
+        run.fit()
+        reasons = [one.payload["reason"] for one in events_of(run, "checkpoint_written")]
+        assert reasons[0] == first
 
 
 def test_a_run_that_was_stopped_keeps_its_fitted_length(tmp_path: Path) -> None:

@@ -72,7 +72,8 @@ def work(channel: Channel, values: dict[str, Any], prepared: Prepared) -> None:
             _JOBS[request.job](channel, request, share, prepared)
     except DragomanError as error:
         weight = weight_of(error, launch_log(Path(request.run), request.number))
-        channel.say("done", exit_code=error.exit_code, problem=str(error), weight=weight)
+        kind = error.kind if isinstance(error, WorkerError) else ""
+        channel.say("done", exit_code=error.exit_code, problem=str(error), weight=weight, kind=kind)
     else:
         channel.say("done", exit_code=0, problem="", weight="other")
 

@@ -1,0 +1,60 @@
+"""The speed of training, as a budget times it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dragoman.base.errors import MachineError
+from dragoman.recipe.estimate import TYPICAL_LENGTH
+from dragoman.recipe.recipe import Recipe, load_recipe
+from dragoman.run import speed
+
+TOKENS = 1024
+"""Target tokens of a timed step on a CPU."""
+
+
+def recipe_of(tmp_path: Path) -> Recipe:
+    own = tmp_path / "own.toml"
+    own.write_text(
+        '[corpus]\ntrain = [{tsv = "pairs.tsv"}]\nvalid_pairs = 1\n[model]\n'
+        "d_model = 32\nnum_heads = 2\nd_ffn = 64\nencoder_layers = 1\ndecoder_layers = 1\n"
+    )
+    return load_recipe(own)
+
+
+@pytest.mark.parametrize("fitting", [TOKENS, TOKENS // 4])
+def test_a_step_that_does_not_fit_the_memory_is_timed_with_fewer_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fitting: int
+) -> None:
+    asked = []
+
+    def time_steps(*_: object, pairs: int, **__: object) -> tuple[float, int, int]:
+        asked.append(pairs)
+        if pairs > fitting // TYPICAL_LENGTH:
+            raise torch.OutOfMemoryError
+        return 0.5, pairs * TYPICAL_LENGTH, 0
+
+    monkeypatch.setattr(speed, "time_steps", time_steps)
+    machine = speed.this_machine(ranks=1, vocab_size=500, at_most_s=1.0)
+    found = machine.speed(recipe_of(tmp_path))
+    assert found == pytest.approx(2 * TOKENS, rel=0.1), "all tokens would take as long"
+    assert (
+        asked
+        == [part // TYPICAL_LENGTH for part in (TOKENS, TOKENS // 2, TOKENS // 4)][: len(asked)]
+    )
+    assert len(asked) == (1 if fitting == TOKENS else 3)
+
+
+def test_a_model_that_does_not_fit_at_all_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def time_steps(*_: object, **__: object) -> tuple[float, int, int]:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(speed, "time_steps", time_steps)
+    machine = speed.this_machine(ranks=1, vocab_size=500, at_most_s=1.0)
+    with pytest.raises(MachineError, match="memory ran out: CUDA out of memory"):
+        machine.speed(recipe_of(tmp_path))
