@@ -17,6 +17,7 @@ def random_batch(
     vocab_size: int,
     seed: int = 0,
     length_multiple: int = 1,
+    group_rows: Sequence[int] = (),
 ) -> Batch:
     """Rows of random ordinary pieces; lengths do not count the end of sentence."""
     rng = np.random.default_rng(seed)
@@ -26,6 +27,7 @@ def random_batch(
         rng.integers(EOS + 1, vocab_size, sum(target_lengths)),
         np.array(target_lengths, dtype=np.int64),
         length_multiple=length_multiple,
+        group_rows=group_rows,
     )
 
 

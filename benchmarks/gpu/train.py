@@ -145,7 +145,9 @@ def _options() -> argparse.Namespace:
 
 
 def training_updates(options: argparse.Namespace, world: World) -> list[Update]:
-    config = DataConfig(batch_tokens=options.cells, length_multiple=options.length_multiple)
+    config = DataConfig(  # of one length, as the batches of the peer are
+        batch_tokens=options.cells, length_groups=1, length_multiple=options.length_multiple
+    )
     pairs = RandomPairs(NUM_PAIRS)
     with BatchStream(
         pairs, config, seed=1, rank=0, world_size=1, start_update=0, device=world.device

@@ -91,7 +91,8 @@ def main() -> None:
             gradient_sync(DistributedConfig(), model, world) as sync,
             BatchStream(
                 EncodedText(folder),
-                DataConfig(batch_tokens=4096),
+                # Of one length, as the batches of the others are.
+                DataConfig(batch_tokens=4096, length_groups=1),
                 seed=1,
                 rank=0,
                 world_size=1,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -67,6 +66,8 @@ def write_whole(path: Path, content: bytes | str) -> None:
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Write an object into a file as JSON, a key a line."""
+    import json  # a millisecond, which `dragoman --help` does without
+
     path.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
 """A pair of languages -> corpora, stages, a model to serve.
 
-corpora      which corpora of the catalogue are worth their time
+corpora      which corpora of the catalogue are worth their time: text by people before mined text
 plan         `build.toml`: corpora and stages with their shares of the budget
 stages       when each stage began and ended, on one clock
 planning     what the budget is spent on, by rules that say their reasons

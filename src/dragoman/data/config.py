@@ -22,13 +22,30 @@ class DataConfig(Section):
     """Micro-batch: this many pairs; if it is set, `batch_tokens` has no default."""
     accumulate: int = Field(default=1, ge=1)
     """Micro-batches in one update."""
+    length_groups: int = Field(default=4, ge=1)
+    """Groups in one micro-batch, at most: the pairs of a group are of like length, and groups are
+    drawn at random. An update that sees one length alone teaches less."""
     bucket: bool = True
-    """Put pairs of like length into one batch; false draws them at random."""
+    """Put pairs of like length into one group; false draws them at random."""
     pool_pairs: int = Field(default=1_000_000, ge=1)
     """Pairs are sorted by length inside pools of this many, drawn at random."""
     length_multiple: int = Field(default=1, ge=1)
     """Padded lengths are rounded up to a multiple of this (8 suits GPUs older than Ampere)."""
     prefetch_batches: int = Field(default=8, ge=1)
+
+    def groups(self, longest_cells: int) -> int:
+        """Groups in one micro-batch: `length_groups`, or fewer, so that each has room for the
+        longest row, or as many pairs as the others; one if pairs are drawn at random.
+
+        longest_cells: of all rows.
+        """
+        if not self.bucket:
+            return 1
+        if self.batch_tokens is not None:
+            return max(1, min(self.length_groups, self.batch_tokens // longest_cells))
+        assert self.batch_sentences is not None
+        most = min(self.length_groups, self.batch_sentences)
+        return next(count for count in range(most, 0, -1) if self.batch_sentences % count == 0)
 
     @model_validator(mode="before")
     @classmethod

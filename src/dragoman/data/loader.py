@@ -184,24 +184,24 @@ class BatchStream:
 
     def _make_updates(self, start_update: int) -> None:
         try:
-            for update_index, epoch, micro_batches in self._planned(start_update):
+            for update_index, epoch, groups in self._planned(start_update):
                 self._room.acquire()
                 if self._closing:
                     return
-                self._made.put(self._make(update_index, epoch, micro_batches))
+                self._made.put(self._make(update_index, epoch, groups))
         except BaseException as error:
             self._made.put(error)
 
     def _planned(self, start_update: int) -> Iterator[tuple[int, int, list[NDArray[np.integer]]]]:
-        """Update after update: its number, its epoch and its micro-batches of pair indices."""
+        """Update after update: its number, its epoch and the pair indices of its groups."""
         epochs_before = 0
         ends: list[float] = [*self._first_updates[1:], math.inf]
         for sampler, begin, end in zip(self.samplers, self._first_updates, ends, strict=True):
             if start_update < end:
                 first_update = max(start_update, begin)
                 stage = self._planned_stage(sampler, first_update - begin, end - begin)
-                for update, (epoch, micro_batches) in enumerate(stage, start=first_update):
-                    yield update, epochs_before + epoch, micro_batches
+                for update, (epoch, groups) in enumerate(stage, start=first_update):
+                    yield update, epochs_before + epoch, groups
             if end < math.inf:
                 epochs_before += math.ceil((end - begin) / sampler.updates_per_epoch)
 
@@ -221,23 +221,28 @@ class BatchStream:
                 left -= 1
             plan, epoch, first = next_plan.result(), epoch + 1, 0
 
-    def _make(
-        self, update_index: int, epoch: int, micro_batches: Sequence[NDArray[np.integer]]
-    ) -> Update:
-        pairs = np.concatenate(micro_batches)
+    def _make(self, update_index: int, epoch: int, groups: Sequence[NDArray[np.integer]]) -> Update:
+        pairs = np.concatenate(groups)
+        size = self.samplers[0].groups_per_batch  # of all stages: they have the same pairs
         return Update(
             update_index=update_index,
             epoch=epoch,
-            micro_batches=[self._batch(indices) for indices in micro_batches],
+            micro_batches=[
+                self._batch(groups[first : first + size]) for first in range(0, len(groups), size)
+            ],
             global_target_tokens=int(self._shards.target_lengths[pairs].sum()) + len(pairs),
             global_source_tokens=int(self._shards.source_lengths[pairs].sum()) + len(pairs),
             global_pairs=len(pairs),
-            global_cells=sum(self._cells(indices) for indices in micro_batches),
+            global_cells=sum(self._cells(indices) for indices in groups),
         )
 
-    def _batch(self, indices: NDArray[np.integer]) -> Batch:
-        rows = rank_rows(indices, self._rank, self._world_size).astype(np.int64)
-        batch = make_batch(*self._shards.gather(rows), length_multiple=self._config.length_multiple)
+    def _batch(self, groups: Sequence[NDArray[np.integer]]) -> Batch:
+        rows = [rank_rows(group, self._rank, self._world_size) for group in groups]
+        batch = make_batch(
+            *self._shards.gather(np.concatenate(rows).astype(np.int64)),
+            length_multiple=self._config.length_multiple,
+            group_rows=[len(group) for group in rows if len(group)] if len(rows) > 1 else (),
+        )
         return batch.pin() if self._device.type == "cuda" else batch
 
     def _cells(self, indices: NDArray[np.integer]) -> int:

@@ -1,19 +1,22 @@
 """Which pairs form which batch: a pure function of (seed, stage, epoch, position).
 
-The lengths in the batches are planned once for a run; in every epoch, other pairs of the same
+An update is a few groups of pairs. The pairs of a group are of like length, so that padding them
+costs little; the groups of an update are drawn at random.
+
+The lengths in the groups are planned once for a run; in every epoch, other pairs of the same
 lengths fill them. So every epoch has the same number of updates, an update's number alone gives its
 epoch and position, and a run resumes from one integer without planning earlier epochs.
 
 Pairs are ordered by target length, and by source length within one target length, alternately
 ascending and descending, so that sources are alike at the border of two target lengths. Ordering by
-both keeps the padding of both sides low; alternating halves that of the source side. If batches are
+both keeps the padding of both sides low; alternating halves that of the source side. If groups are
 so large that few of them share one target length, neighbouring lengths count as one.
 
 A mixture draws more or fewer pairs of an entry of text than it has. Every entry fills a fixed
 number of places in an epoch, and each of its pairs is drawn once before any is drawn again. The
 places of an entry are spread evenly over its pairs in the order of their lengths, from a start
 that moves on from epoch to epoch (systematic sampling, Madow and Madow 1944). So a place always
-holds pairs of about one length, and the lengths in the batches stay those that were planned.
+holds pairs of about one length, and the lengths in the groups stay those that were planned.
 """
 
 from __future__ import annotations
@@ -35,11 +38,11 @@ _STAGE_STREAMS: Final = 2**56
 _MOST_ORDERS: Final = 1024
 """Orders of equal pairs in a mixture: a small entry with a large weight has more turns an epoch."""
 _SMALL_STRETCH: Final = 8
-"""Fewer micro-batches of a mixture than this are shuffled without regard to their lengths."""
+"""Fewer groups of a mixture than this are shuffled without regard to their lengths."""
 _TARGET_STEPS: Final = (1, 2, 3, 4)
 """How many target lengths may count as one; the number that pads least is taken."""
 _LONGEST_SORTED: Final = 2**16 - 1
-"""Longer sides are batched as if they were this long; their true length still counts as cells."""
+"""Longer sides are grouped as if they were this long; their true length still counts as cells."""
 
 
 class GlobalPosition(NamedTuple):
@@ -53,30 +56,30 @@ class GlobalPosition(NamedTuple):
 class EpochPlan:
     """The updates of one epoch, for all ranks together.
 
-    pairs: indices of all pairs, a micro-batch after the other, shape (pairs,), int32 or int64.
-    bounds: where micro-batches begin and the last one ends, shape (micro-batches + 1,).
-    sequence: numbers of the micro-batches in the order of training.
-    accumulate: micro-batches in one update; the last update of an epoch may have fewer.
+    pairs: indices of all pairs, a group after the other, shape (pairs,), int32 or int64.
+    bounds: where groups begin and the last one ends, shape (groups + 1,).
+    sequence: numbers of the groups in the order of training.
+    groups_per_update: the last update of an epoch may have fewer.
     """
 
     pairs: NDArray[np.integer]
     bounds: NDArray[np.int64]
     sequence: NDArray[np.integer]
-    accumulate: int
+    groups_per_update: int
 
     @property
     def num_updates(self) -> int:
         """Updates in this epoch."""
-        return -(-len(self.sequence) // self.accumulate)
+        return -(-len(self.sequence) // self.groups_per_update)
 
     def update(self, position: int) -> list[NDArray[np.integer]]:
-        """The micro-batches of one update, each the indices of its pairs on all ranks."""
+        """The groups of one update, each the indices of its pairs on all ranks."""
         if not 0 <= position < self.num_updates:
             raise IndexError(f"update {position} of an epoch of {self.num_updates}")
-        first = position * self.accumulate
+        first = position * self.groups_per_update
         return [
-            self.pairs[self.bounds[batch] : self.bounds[batch + 1]]
-            for batch in self.sequence[first : first + self.accumulate]
+            self.pairs[self.bounds[group] : self.bounds[group + 1]]
+            for group in self.sequence[first : first + self.groups_per_update]
         ]
 
 
@@ -103,7 +106,12 @@ class Sampler:
     ) -> None:
         assert len(source_lengths) == len(target_lengths) > 0
         source_lengths, target_lengths = np.asarray(source_lengths), np.asarray(target_lengths)
-        self._config = config
+        longest = padded_width(np.maximum(source_lengths, target_lengths), config.length_multiple)
+        too_wide = longest > (config.batch_tokens or np.inf)
+        self.groups_per_batch = config.groups(int(longest.max()))
+        """Groups in one micro-batch; the last one of an epoch may have fewer."""
+        self._groups_per_update = config.accumulate * self.groups_per_batch
+        config = _of_groups(config, self.groups_per_batch)
         self._seed = seed
         self._stream = stage * _STAGE_STREAMS
         step = _target_step(source_lengths, target_lengths, config)
@@ -121,20 +129,18 @@ class Sampler:
             lengths = np.concatenate([part.lengths() for part in self._parts])
             self._slots = np.argsort(lengths, kind="stable")[self._slots]
         self._bounds = _bounds(widths[self._slots], config)
-        longest = padded_width(np.maximum(source_lengths, target_lengths), config.length_multiple)
-        too_wide = longest > (config.batch_tokens or np.inf)
         self.num_oversized = sum(int(too_wide[part.pairs].sum()) for part in self._parts)
         """Pairs longer than the budget; each is a micro-batch of its own, above the budget."""
 
     @property
-    def num_micro_batches(self) -> int:
-        """Micro-batches in every epoch."""
+    def num_groups(self) -> int:
+        """Groups in every epoch."""
         return len(self._bounds) - 1
 
     @property
     def updates_per_epoch(self) -> int:
         """Updates in every epoch."""
-        return -(-self.num_micro_batches // self._config.accumulate)
+        return -(-self.num_groups // self._groups_per_update)
 
     def position(self, updates_consumed: int) -> GlobalPosition:
         """The position of the next update, by the number of updates since the beginning of the
@@ -144,14 +150,14 @@ class Sampler:
     def epoch(self, number: int) -> EpochPlan:
         """The plan of epoch `number`, which counts from 0."""
         drawn = np.concatenate([part.draw(number) for part in self._parts])
-        sequence = _permutation(self.num_micro_batches, self._seed, self._stream + 2 * number + 1)
+        sequence = _permutation(self.num_groups, self._seed, self._stream + 2 * number + 1)
         if len(self._parts) > 1:  # entries differ in length, and their shares must hold throughout
             sequence = _spread(np.arange(len(sequence)), sequence)
         return EpochPlan(
             pairs=drawn[self._slots],
             bounds=self._bounds,
             sequence=sequence,
-            accumulate=self._config.accumulate,
+            groups_per_update=self._groups_per_update,
         )
 
 
@@ -274,17 +280,17 @@ def _ceil_div(numbers: NDArray[np.int64], divisor: int) -> NDArray[np.int64]:
     return -(-numbers // divisor)
 
 
-def _spread(batches: NDArray[np.integer], rank: NDArray[np.integer]) -> NDArray[np.integer]:
-    """Micro-batches in a random order in which any stretch has batches of all lengths.
+def _spread(groups: NDArray[np.integer], rank: NDArray[np.integer]) -> NDArray[np.integer]:
+    """Groups in a random order in which any stretch has groups of all lengths.
 
     Two neighbours in length go into different halves of the result, and so on inside each half:
     a van der Corput sequence, scrambled (Owen 1995).
-    batches: numbers of micro-batches, by length. rank: a random place for every micro-batch.
+    groups: their numbers, by length. rank: a random place for every group.
     """
-    if len(batches) <= _SMALL_STRETCH:
-        return batches[np.argsort(rank[batches])]
-    odd = batches[len(batches) // 2 * 2 :]
-    pairs = batches[: len(batches) // 2 * 2].reshape(-1, 2)
+    if len(groups) <= _SMALL_STRETCH:
+        return groups[np.argsort(rank[groups])]
+    odd = groups[len(groups) // 2 * 2 :]
+    pairs = groups[: len(groups) // 2 * 2].reshape(-1, 2)
     pairs = np.take_along_axis(pairs, np.argsort(rank[pairs], axis=1), axis=1)
     halves = [pairs[:, 0], pairs[:, 1]]
     if len(odd):
@@ -294,11 +300,19 @@ def _spread(batches: NDArray[np.integer], rank: NDArray[np.integer]) -> NDArray[
 
 
 def rank_rows(indices: NDArray[np.integer], rank: int, world_size: int) -> NDArray[np.integer]:
-    """The rows of a micro-batch that one rank takes; none if there are too few.
+    """The rows of a group that one rank takes; none if there are too few.
 
     Neighbours are of like length, so dealing them out in turn gives every rank like work.
     """
     return indices[rank::world_size]
+
+
+def _of_groups(config: DataConfig, groups: int) -> DataConfig:
+    """The settings whose batches are the groups of those of `config`."""
+    if config.batch_tokens is not None:
+        return config.model_copy(update={"batch_tokens": config.batch_tokens // groups})
+    assert config.batch_sentences is not None
+    return config.model_copy(update={"batch_sentences": config.batch_sentences // groups})
 
 
 def padded_width(longest: NDArray[np.integer], length_multiple: int) -> NDArray[np.int64]:
@@ -309,10 +323,10 @@ def padded_width(longest: NDArray[np.integer], length_multiple: int) -> NDArray[
 def _target_step(
     source_lengths: NDArray[np.integer], target_lengths: NDArray[np.integer], config: DataConfig
 ) -> int:
-    """How many target lengths to treat as one so that the batches have the fewest cells."""
+    """How many target lengths to treat as one so that the groups have the fewest cells."""
     if not config.bucket:
         return config.length_multiple
-    # Pairs are batched inside pools, so a sample of the size of a pool shows how good a step is.
+    # Pairs are grouped inside pools, so a sample of the size of a pool shows how good a step is.
     stride = -(-len(source_lengths) // config.pool_pairs)
     source, target = source_lengths[::stride], target_lengths[::stride]
     steps = [config.length_multiple * factor for factor in _TARGET_STEPS]
@@ -325,7 +339,7 @@ def _num_cells(
     config: DataConfig,
     step: int,
 ) -> int:
-    """Cells of both sides of all batches, if the pairs were one pool."""
+    """Cells of both sides of all groups, if the pairs were one pool."""
     order = _order(_length_keys(source_lengths, target_lengths, step))
     source = padded_width(source_lengths[order], config.length_multiple)
     target = padded_width(target_lengths[order], config.length_multiple)
@@ -351,10 +365,10 @@ def _length_keys(
 
 
 def _slots(num_pairs: int, config: DataConfig, seed: int, stream: int) -> NDArray[np.integer]:
-    """Places in the order of lengths, in the order in which batches are cut from them.
+    """Places in the order of lengths, in the order in which groups are cut from them.
 
     Pools are drawn at random and sorted inside; every other one runs from long to short, so that
-    a batch on the seam of two pools holds like lengths.
+    a group on the seam of two pools holds like lengths.
     """
     if config.bucket and config.pool_pairs >= num_pairs:
         return np.arange(num_pairs, dtype=_index_type(num_pairs))
@@ -383,7 +397,7 @@ def _widest(
 
 
 def _bounds(widths: NDArray[np.int64], config: DataConfig) -> NDArray[np.int64]:
-    """Cut rows of these widths into micro-batches as large as the budget allows, in order."""
+    """Cut rows of these widths into groups as large as the settings allow, in order."""
     num_rows = len(widths)
     if config.batch_sentences is not None:
         starts = range(0, num_rows, config.batch_sentences)

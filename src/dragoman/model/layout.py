@@ -9,6 +9,7 @@ side, ... any further dimensions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -29,6 +30,8 @@ class Layout:
     ends_R: 0, then the end of each row in the list of real tokens, (B + 1) in int32; only on a
         GPU, where attention over such a list needs it.
     short: whether all rows of the batch, on both sides, are short enough for short_attention.
+    groups: layouts of rows of like length, whose tokens follow each other in the list; attention
+        on a CPU pads each of them by itself. None if all rows are one group.
     """
 
     num_rows: int
@@ -39,6 +42,7 @@ class Layout:
     real_BL: Tensor | None
     ends_R: Tensor | None = None
     short: bool = False
+    groups: tuple[Layout, ...] | None = None
     _head_rows: dict[tuple[int, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @property
@@ -111,12 +115,14 @@ def make_layout(
     num_tokens: int,
     packed: bool | None = None,
     short: bool = False,
+    groups: Sequence[tuple[int, int, int]] = (),
 ) -> Layout:
     """The layout of rows that hold `lengths_B` tokens each, `num_tokens` in all.
 
     packed: whether the list holds real tokens only. None: it does on a CPU, where padding would be
         multiplied for nothing; elsewhere it holds every cell, which every kind of attention can
         read.
+    groups: the rows, cells of a row and tokens of each group of rows; used on a CPU alone.
     """
     num_rows, device = lengths_B.shape[0], lengths_B.device
     packed = device.type == "cpu" if packed is None else packed
@@ -130,8 +136,23 @@ def make_layout(
     cells_N = _numbers_of(real_BL.view(-1), num_tokens)
     ends_R = None if device.type == "cpu" else F.pad(lengths_B.cumsum(0), (1, 0)).int()
     positions_N = positions_C[cells_N]
+    group_layouts = None
+    if device.type == "cpu" and groups:
+        group_lengths = torch.split(lengths_B, [rows for rows, _, _ in groups])
+        group_layouts = tuple(
+            make_layout(lengths, row_cells=cells, num_tokens=tokens, packed=True)
+            for lengths, (_, cells, tokens) in zip(group_lengths, groups, strict=True)
+        )
     return Layout(
-        num_rows, row_cells, num_tokens, positions_N, cells_N, real_BL, ends_R, short=short
+        num_rows,
+        row_cells,
+        num_tokens,
+        positions_N,
+        cells_N,
+        real_BL,
+        ends_R,
+        short=short,
+        groups=group_layouts,
     )
 
 

@@ -25,6 +25,16 @@ def packed_self_attention(
     query_key_value_N3D: Tensor, layout: Layout, *, num_heads: int, causal: bool, dropout: float
 ) -> Tensor:
     """Mixed values (N, D) of tokens that look at the tokens of their own row."""
+    if layout.groups is not None:
+        parts = torch.split(query_key_value_N3D, [group.num_tokens for group in layout.groups])
+        return torch.cat(
+            [
+                packed_self_attention(
+                    part, group, num_heads=num_heads, causal=causal, dropout=dropout
+                )
+                for part, group in zip(parts, layout.groups, strict=True)
+            ]
+        )
     heads_3XLK = _to_heads(query_key_value_N3D, layout, parts=3, num_heads=num_heads)
     mixed_XLK = _Attend.apply(  # type: ignore[no-untyped-call]
         heads_3XLK, None, layout.causal_bias if causal else layout.padding_bias, layout, dropout
@@ -42,6 +52,19 @@ def packed_cross_attention(
     dropout: float,
 ) -> Tensor:
     """Mixed values (N, D) of tokens that look at the same row of another layout."""
+    if layout.groups is not None and memory_layout.groups is not None:
+        queries = torch.split(query_ND, [group.num_tokens for group in layout.groups])
+        memories = torch.split(key_value_M2D, [one.num_tokens for one in memory_layout.groups])
+        return torch.cat(
+            [
+                packed_cross_attention(
+                    query, group, memory, memory_group, num_heads=num_heads, dropout=dropout
+                )
+                for query, group, memory, memory_group in zip(
+                    queries, layout.groups, memories, memory_layout.groups, strict=True
+                )
+            ]
+        )
     query_1XQK = _to_heads(query_ND, layout, parts=1, num_heads=num_heads)
     memory_2XLK = _to_heads(key_value_M2D, memory_layout, parts=2, num_heads=num_heads)
     mixed_XQK = _Attend.apply(  # type: ignore[no-untyped-call]

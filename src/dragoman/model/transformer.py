@@ -306,6 +306,13 @@ class Transformer(nn.Module):
 
     def forward(self, batch: Batch) -> LossSum:
         """The loss summed over the batch's target tokens."""
+        if batch.groups and not self._packs(batch):
+            # Rows would be padded to the longest of all groups.
+            losses = [self.forward(part) for part in batch.split()]
+            return LossSum(
+                torch.stack([one.loss for one in losses]).sum(),
+                torch.stack([one.nll for one in losses]).sum(),
+            )
         output_ND, layout = self._run(batch)
         return smoothed_cross_entropy(
             layout.tokens(output_ND),
@@ -338,14 +345,18 @@ class Transformer(nn.Module):
         memory_MD: Tensor = self.encoder(embedded_MD, layout)
         return memory_MD
 
+    def _packs(self, batch: Batch) -> bool:
+        """Whether padding is left out of the flat list of this batch's tokens."""
+        if self.packed is not None:
+            return self.packed
+        device = batch.source_BS.device
+        return device.type == "cpu" or (
+            len(batch.source_BS) > 0 and has_varlen_attention(device, self.config)
+        )
+
     def _run(self, batch: Batch) -> tuple[Tensor, Layout]:
         """The decoder's output for each target token, and where these tokens lie."""
-        packed = self.packed
-        if packed is None:
-            device = batch.source_BS.device
-            packed = device.type == "cpu" or (
-                len(batch.source_BS) > 0 and has_varlen_attention(device, self.config)
-            )
+        packed = self._packs(batch)
         longest_row = max(batch.source_BS.shape[1], batch.target_BT.shape[1])
         short = are_short(longest_row, self.config)
         source_layout = make_layout(
@@ -354,6 +365,10 @@ class Transformer(nn.Module):
             num_tokens=batch.num_source_tokens,
             packed=packed,
             short=short,
+            groups=[
+                (group.end_row - group.first_row, group.source_cells, group.num_source_tokens)
+                for group in batch.groups
+            ],
         )
         target_layout = make_layout(
             batch.target_lengths_B,
@@ -361,6 +376,10 @@ class Transformer(nn.Module):
             num_tokens=batch.num_target_tokens,
             packed=packed,
             short=short,
+            groups=[
+                (group.end_row - group.first_row, group.target_cells, group.num_target_tokens)
+                for group in batch.groups
+            ],
         )
         memory_MD = self.encode(batch.source_BS, source_layout)
         decoder_input_BT = batch.decoder_input_BT

@@ -3,6 +3,6 @@
 recipe          the sections of all parts, composed; the shipped recipes; mistakes in words
 estimate        parameters, arithmetic, memory and disk of a recipe
 budget          a budget as it is typed, and the keys of a recipe that it may fill in
-run_directory   one directory holds all of a run
+run_directory   one directory, with a name of its own, holds all of a run
 shipped/        recipes that come with dragoman, and the demo's text
 """

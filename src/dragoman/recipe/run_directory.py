@@ -78,7 +78,12 @@ class RunDirectory:
 
     def recipe(self) -> Recipe:
         """The resolved recipe of this run."""
-        return load_recipe(str(self.recipe_file), [])
+        recipe = load_recipe(str(self.recipe_file), [])
+        if "length_groups" in recipe.data.model_fields_set:
+            return recipe
+        # A version before this setting began the run: the same batches go on.
+        data = recipe.data.model_copy(update={"length_groups": 1})
+        return recipe.model_copy(update={"data": data})
 
     def prepared(self) -> Path:
         """The shards this run trains on, checked to be the ones it started with.

@@ -13,7 +13,7 @@ protocol      the limits of a connection: bytes, time, places; and how the serve
 limits        who may send a request; the limits of a client: bytes, time, waiting; the token
 bodies        bodies of requests, JSON and forms: how many texts, characters and fields
 refusals      answers to requests that are not valid
-detection     which of the languages a text is in
+detection     which of the languages a text is in, and the model for it
 libretranslate  the interface of LibreTranslate
 metrics       the counters of the server
 app           the HTTP interface

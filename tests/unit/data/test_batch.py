@@ -29,6 +29,25 @@ def test_widths_are_rounded_up_to_the_multiple() -> None:
     assert batch.target_BT.shape == (1, 8)
 
 
+def test_each_group_of_rows_is_padded_by_itself() -> None:
+    lengths = np.array([3, 1, 2]), np.array([1, 2, 5])
+    pieces = np.full(6, 9), np.full(8, 9)
+    batch = make_batch(pieces[0], lengths[0], pieces[1], lengths[1], group_rows=[2, 1])
+    assert batch.num_cells == 2 * (4 + 3) + (3 + 6)
+    first, second = batch.split()
+    for part, whole in (
+        (first, make_batch(pieces[0][:4], lengths[0][:2], pieces[1][:3], lengths[1][:2])),
+        (second, make_batch(pieces[0][:2], lengths[0][2:], pieces[1][:5], lengths[1][2:])),
+    ):
+        for name in ("source_BS", "decoder_input_BT", "target_BT", "target_lengths_B"):
+            assert getattr(part, name).tolist() == getattr(whole, name).tolist()
+        assert (part.num_source_tokens, part.num_target_tokens, part.num_cells) == (
+            whole.num_source_tokens,
+            whole.num_target_tokens,
+            whole.num_cells,
+        )
+
+
 def test_a_rank_without_rows_has_a_batch_of_none() -> None:
     none = np.array([], dtype=np.int64)
     batch = make_batch(none, none, none, none)

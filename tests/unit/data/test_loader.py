@@ -21,6 +21,9 @@ CPU = torch.device("cpu")
 CONFIG = DataConfig(batch_tokens=512, accumulate=2, prefetch_batches=3)
 
 
+GROUPED = DataConfig(batch_tokens=512, accumulate=2, length_groups=3, prefetch_batches=3)
+
+
 def stream(
     pairs: PairStore,
     *,
@@ -62,14 +65,15 @@ def test_an_epoch_holds_every_pair_once_and_is_followed_by_another() -> None:
             assert sorted(seen) == list(range(1000))
 
 
-def test_resume_from_any_update_gives_the_rest_of_the_same_run() -> None:
+@pytest.mark.parametrize("config", [CONFIG, GROUPED])
+def test_resume_from_any_update_gives_the_rest_of_the_same_run(config: DataConfig) -> None:
     pairs = random_pairs(600)
-    with stream(pairs) as updates:
+    with stream(pairs, config=config) as updates:
         whole = [rows(update) for update in islice(updates, 40)]
         per_epoch = updates.samplers[0].updates_per_epoch
     assert per_epoch < 35
     for start in (1, per_epoch - 1, per_epoch, 35):
-        with stream(pairs, start_update=start) as updates:
+        with stream(pairs, config=config, start_update=start) as updates:
             assert [rows(update) for update in islice(updates, 40 - start)] == whole[start:]
 
 
@@ -111,14 +115,42 @@ def test_resume_in_any_stage_gives_the_rest_of_the_same_run(start: int) -> None:
     assert rest == whole[start:]
 
 
+def test_the_groups_of_a_micro_batch_are_each_of_like_length_and_differ() -> None:
+    pairs = random_pairs(4000)
+    with stream(pairs, config=GROUPED) as updates:
+        per_epoch = updates.samplers[0].updates_per_epoch
+        made = list(islice(updates, per_epoch))
+    assert sorted(index for update in made for batch in rows(update) for index in batch) == [
+        *range(4000)
+    ]
+    spreads, distances = [], []
+    for update in made[:-1]:
+        assert len(update.micro_batches) == 2
+        for batch in update.micro_batches:
+            parts = batch.split()
+            assert len(parts) == 3
+            assert all(part.target_BT.numel() <= 512 // 3 for part in parts)
+            assert batch.num_cells == sum(part.num_cells for part in parts)
+            means = [float(part.target_lengths_B.float().mean()) for part in parts]
+            distances.append(max(means) - min(means))
+            spreads += [
+                int(part.target_lengths_B.max() - part.target_lengths_B.min()) for part in parts
+            ]
+    assert np.median(spreads) <= 4
+    assert np.median(distances) > 10
+
+
+@pytest.mark.parametrize("config", [CONFIG, GROUPED])
 @pytest.mark.parametrize("world_size", [2, 3, 30])
-def test_ranks_share_the_rows_of_the_same_global_batches(world_size: int) -> None:
+def test_ranks_share_the_rows_of_the_same_global_batches(
+    world_size: int, config: DataConfig
+) -> None:
     pairs = random_pairs(400)
-    with stream(pairs) as updates:
+    with stream(pairs, config=config) as updates:
         whole = list(islice(updates, 12))
     by_rank = []
     for rank in range(world_size):
-        with stream(pairs, rank=rank, world_size=world_size) as updates:
+        with stream(pairs, config=config, rank=rank, world_size=world_size) as updates:
             by_rank.append(list(islice(updates, 12)))
     for position, update in enumerate(whole):
         parts = [ranks[position] for ranks in by_rank]

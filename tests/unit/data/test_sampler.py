@@ -20,8 +20,9 @@ CONFIGS = {
     "random": DataConfig(batch_tokens=None, batch_sentences=32, bucket=False),
     "random tokens": DataConfig(batch_tokens=512, bucket=False),
     "pools": DataConfig(batch_tokens=512, pool_pairs=300),
-    "accumulate": DataConfig(batch_tokens=256, accumulate=3),
+    "accumulate": DataConfig(batch_tokens=256, accumulate=3, length_groups=1),
     "multiple": DataConfig(batch_tokens=1024, length_multiple=8),
+    "groups": DataConfig(batch_tokens=2048, accumulate=2, length_groups=4),
 }
 
 
@@ -72,15 +73,17 @@ def test_a_plan_depends_on_seed_and_epoch_and_on_nothing_else(name: str) -> None
     assert order(2, 4) != fresh
 
 
-def test_the_plan_of_a_seed_never_changes() -> None:
+@pytest.mark.parametrize(("groups", "digest"), [(1, "205e961b8d2297de"), (4, "972a0e7b80bf89a2")])
+def test_the_plan_of_a_seed_never_changes(groups: int, digest: str) -> None:
     # A run that resumes on another version of NumPy or on another processor must go on as it was.
     pairs = MemoryPairs(
         np.arange(5000, dtype=np.int32) * 7919 % 60 + 1,
         np.arange(5000, dtype=np.int32) * 104729 % 50 + 1,
     )
-    plan = sampler(pairs, DataConfig(batch_tokens=1000, pool_pairs=2000), seed=1).epoch(3)
+    config = DataConfig(batch_tokens=1000, pool_pairs=2000, length_groups=groups)
+    plan = sampler(pairs, config, seed=1).epoch(3)
     consumed = np.concatenate(micro_batches(plan)).astype("<i8")
-    assert hashlib.sha256(consumed.tobytes()).hexdigest()[:16] == "205e961b8d2297de"
+    assert hashlib.sha256(consumed.tobytes()).hexdigest()[:16] == digest
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -97,19 +100,22 @@ def test_position_is_one_integer() -> None:
     assert planned.position(3 * per_epoch + 2) == GlobalPosition(epoch=3, update=2)
 
 
-@pytest.mark.parametrize("name", ["tokens", "random tokens", "pools", "accumulate", "multiple"])
+@pytest.mark.parametrize(
+    "name", ["tokens", "random tokens", "pools", "accumulate", "multiple", "groups"]
+)
 def test_no_batch_is_over_the_budget_and_none_could_take_another_row(name: str) -> None:
     pairs, config = random_pairs(3000), CONFIGS[name]
     assert config.batch_tokens is not None
     planned = sampler(pairs, config)
+    most_cells = config.batch_tokens // planned.groups_per_batch
     assert planned.num_oversized == 0
     for epoch in (0, 1, 2, 7):  # later ones put other pairs of like length in the same places
         sizes = [
             len(batch) * max(widths(pairs, batch, config.length_multiple))
             for batch in micro_batches(planned.epoch(epoch))
         ]
-        assert max(sizes) <= config.batch_tokens
-        assert np.median(sizes) > config.batch_tokens - 2 * 64
+        assert max(sizes) <= most_cells
+        assert np.median(sizes) > most_cells - 2 * 64
 
 
 def test_a_count_of_sentences_is_kept_but_for_the_last_batch() -> None:
@@ -124,6 +130,36 @@ def test_accumulation_takes_several_micro_batches_and_the_rest_at_the_end() -> N
     assert 1 <= counts[-1] <= 3
     with pytest.raises(IndexError):
         plan.update(plan.num_updates)
+
+
+@pytest.mark.parametrize(
+    ("config", "groups", "cells"),
+    [
+        (DataConfig(batch_tokens=4096), 4, 1024),
+        (DataConfig(batch_tokens=4096, length_groups=9), 9, 455),
+        # Each group has room for the longest pair, of 61 cells.
+        (DataConfig(batch_tokens=200), 3, 66),
+        (DataConfig(batch_tokens=121), 1, 121),
+        (DataConfig(batch_tokens=30), 1, 30),
+        (DataConfig(batch_sentences=32), 4, 8),
+        (DataConfig(batch_sentences=33), 3, 11),
+        (DataConfig(batch_sentences=7), 1, 7),
+        (DataConfig(batch_sentences=2), 2, 1),
+        (DataConfig(batch_tokens=4096, bucket=False), 1, 4096),
+    ],
+)
+def test_a_micro_batch_has_groups_as_far_as_they_have_room(
+    config: DataConfig, groups: int, cells: int
+) -> None:
+    pairs = random_pairs(3000)
+    planned = sampler(pairs, config)
+    assert planned.groups_per_batch == groups
+    update = planned.epoch(0).update(1)
+    assert len(update) == groups
+    if config.batch_sentences is not None:
+        assert [len(group) for group in update] == [cells] * groups
+    elif cells > 61:
+        assert max(len(group) * max(widths(pairs, group)) for group in update) <= cells
 
 
 def test_a_pair_above_the_budget_is_a_batch_of_its_own_and_is_counted() -> None:
@@ -264,7 +300,9 @@ def test_each_pair_of_an_entry_is_drawn_once_before_any_is_drawn_again(
     assert counts[mixture.entries == 1].mean() == pytest.approx(turns)
 
 
-@pytest.mark.parametrize("name", ["tokens", "random tokens", "pools", "accumulate", "multiple"])
+@pytest.mark.parametrize(
+    "name", ["tokens", "random tokens", "pools", "accumulate", "multiple", "groups"]
+)
 def test_no_batch_of_a_mixture_is_over_the_budget(name: str) -> None:
     config = CONFIGS[name]
     assert config.batch_tokens is not None
@@ -276,7 +314,7 @@ def test_no_batch_of_a_mixture_is_over_the_budget(name: str) -> None:
             for epoch in (0, 1, 2, 11)
             for batch in micro_batches(planned.epoch(epoch))
         ]
-        assert max(sizes) <= config.batch_tokens
+        assert max(sizes) <= config.batch_tokens // planned.groups_per_batch
 
 
 def test_the_shares_hold_at_any_time_though_one_entry_is_of_longer_pairs() -> None:

@@ -159,6 +159,32 @@ def test_packed_and_padded_lists_of_tokens_give_the_same(
         torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("config", VARIANTS)
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(
+    ("source_lengths", "target_lengths"),
+    [([5, 3, 8, 1, 2], [4, 9, 2, 6, 6]), ([3, 3, 9, 9, 9], [7, 7, 7, 7, 7])],
+)
+def test_groups_of_rows_give_what_one_group_gives(
+    config: ModelConfig, packed: bool, source_lengths: list[int], target_lengths: list[int]
+) -> None:
+    lengths = source_lengths, target_lengths
+    whole = random_batch(*lengths, vocab_size=VOCAB_SIZE)
+    grouped = random_batch(*lengths, vocab_size=VOCAB_SIZE, group_rows=[2, 1, 2])
+    assert [len(part.source_BS) for part in grouped.split()] == [2, 1, 2]
+    model = make_model(config)
+    model.packed = packed
+    wanted, found = model(whole), model(grouped)
+    torch.testing.assert_close(found, wanted)
+    weights = list(model.parameters())
+    for gradient, other in zip(
+        torch.autograd.grad(found.loss, weights),
+        torch.autograd.grad(wanted.loss, weights),
+        strict=True,
+    ):
+        torch.testing.assert_close(gradient, other, rtol=1e-4, atol=1e-5)
+
+
 def test_wider_padding_changes_nothing() -> None:
     narrow = random_batch([5, 3], [4, 9], vocab_size=VOCAB_SIZE)
     wide = random_batch([5, 3], [4, 9], vocab_size=VOCAB_SIZE, length_multiple=16)

@@ -75,8 +75,9 @@ def test_updates_are_those_of_plain_pytorch() -> None:
             torch.testing.assert_close(result.loss / update.global_target_tokens, loss)
             torch.testing.assert_close(result.gradient_norm, norm, rtol=1e-4, atol=1e-6)
             assert result.nll < result.loss * 1.5
+        # Adam divides by gradients that are almost 0, and with them by their rounding.
         torch.testing.assert_close(
-            flat_weights(training.model), flat_weights(reference), rtol=1e-4, atol=1e-5
+            flat_weights(training.model), flat_weights(reference), rtol=1e-4, atol=1e-4
         )
 
 
