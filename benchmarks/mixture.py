@@ -46,7 +46,9 @@ def main() -> None:
         )
         chosen = _drawn(sampler, options.updates)
         for ranks in (1, 2, 3):
-            dealt = [rank_rows(batch, rank, ranks) for batch in chosen for rank in range(ranks)]
+            dealt = [
+                rank_rows([batch], rank, ranks)[0] for batch in chosen for rank in range(ranks)
+            ]
             pairs = np.concatenate(dealt)
             share = float((entries[pairs] == 0).mean())
             at_random = (wanted * (1 - wanted) / len(pairs)) ** 0.5

@@ -203,14 +203,17 @@ def chosen(
     memory_bytes: int = 10**11,
     by_hand: frozenset[str] | None = None,
     on_gpu: bool = False,
+    has_bf16: bool = False,
+    num_gpus: int = 1,
     copy_s: Callable[[Recipe], float] = lambda _recipe: 0.0,
 ) -> Choice:
     """On a machine that makes 10^10 products of a weight and a token a second."""
     machine = TrainingMachine(
         on_gpu=on_gpu,
-        has_bf16=False,
+        has_bf16=has_bf16,
         memory_bytes=memory_bytes,
         speed=lambda sized: 1e10 / inner_weights(sized),
+        num_gpus=num_gpus,
         copy_s=copy_s,
     )
     by_hand = keys_set(recipe) if by_hand is None else by_hand
@@ -309,6 +312,32 @@ def test_a_model_whose_copy_takes_long_trains_for_less_or_makes_room(tmp_path: P
     twice, expected = at_other_budget(slow, TEXT, fit_law(law_curves()), training_s=4e3)
     assert inner_weights(twice.recipe) >= inner_weights(slow.best.recipe)
     assert expected.bleu > slow.best.expected.bleu
+
+
+def test_a_small_batch_by_hand_counts_once_against_every_size(tmp_path: Path) -> None:
+    """The speed of a size that is not timed follows from that of full batches."""
+    small = chosen(own(tmp_path, "[data]\nbatch_tokens = 4096\n"), 2e3, on_gpu=True)
+    for one in small.candidates:
+        work = 1e10 / inner_weights(one.recipe)
+        assert one.tokens_per_s == pytest.approx(work / 4, rel=0.5)
+    first, *_ = small.candidates
+    assert first.tokens_per_s == pytest.approx(1e10 / inner_weights(first.recipe) / 4)
+
+
+def test_each_of_several_gpus_needs_a_batch(tmp_path: Path) -> None:
+    recipe = own(tmp_path)
+    alone, eight = (chosen(recipe, 2e3, on_gpu=True, num_gpus=count).best for count in (1, 8))
+    assert alone.recipe.data.batch_tokens == 16_384
+    assert eight.recipe.data.batch_tokens == 65_536
+    expected = 1e10 / inner_weights(eight.recipe)
+    assert eight.tokens_per_s == pytest.approx(expected / 2), "8,192 tokens on each"
+
+
+def test_a_gpu_that_pads_has_batches_of_one_length(tmp_path: Path) -> None:
+    recipe = own(tmp_path)
+    assert chosen(recipe, 2e3, on_gpu=True).best.recipe.data.length_groups == 1
+    assert chosen(recipe, 2e3, on_gpu=True, has_bf16=True).best.recipe.data.length_groups == 4
+    assert chosen(recipe, 2e3).best.recipe.data.length_groups == 4
 
 
 def test_a_batch_on_a_gpu_keeps_it_busy_and_fits(tmp_path: Path) -> None:

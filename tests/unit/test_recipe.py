@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +17,8 @@ from hypothesis import strategies as st
 import dragoman
 from dragoman.base.errors import ConfigError
 from dragoman.recipe.recipe import Recipe, digest, dump_toml, line_of, list_recipes, load_recipe
+from dragoman.recipe.run_directory import RunDirectory
+from dragoman.reporting.reading import Records
 
 MINIMAL = """\
 # A recipe of my own.
@@ -381,3 +385,29 @@ def test_a_stage_that_never_begins_or_draws_nothing_is_refused(
     for word in words:
         assert word in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_run_of_a_version_without_length_groups_keeps_its_batches(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(MINIMAL)
+    recipe = load_recipe(mine)
+    run = RunDirectory(tmp_path)
+    written = dump_toml(recipe)
+    run.recipe_file.write_text(written)
+    assert run.recipe() == recipe
+    assert "length_groups = 4\n" in written
+    run.recipe_file.write_text(written.replace("length_groups = 4\n", ""))
+    assert run.recipe().data.length_groups == 1
+    assert Records.read(tmp_path).recipe == run.recipe()
+
+
+def test_the_usual_length_groups_are_not_in_the_digest(tmp_path: Path) -> None:
+    """So the same command finds a run of a version that did not know them."""
+    mine = tmp_path / "mine.toml"
+    mine.write_text(MINIMAL)
+    recipe = load_recipe(mine)
+    values = recipe.model_dump(mode="json", exclude={"sinks": True, "data": {"length_groups"}})
+    known = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    assert digest(recipe) == hashlib.sha256(known.encode()).hexdigest()
+    assert digest(recipe) == digest(load_recipe(mine, ["data.length_groups=4"]))
+    assert digest(recipe) != digest(load_recipe(mine, ["data.length_groups=2"]))

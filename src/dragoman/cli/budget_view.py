@@ -108,9 +108,15 @@ def _reasons(plan: BudgetPlan) -> Iterator[str]:
     on_gpu = "on a GPU" if recipe.train.precision == "bf16" else "without a GPU that has bf16"
     rate = units.LEARNING_RATE.text(recipe.schedule.peak_learning_rate)
     batch = (recipe.data.batch_tokens or 0) * recipe.data.accumulate
+    groups = recipe.data.length_groups
     chosen = {
         "corpus.subword.vocab_size": _vocabulary(recipe),
         "data.batch_tokens": f"batch of {units.COUNT.text(batch)}: for {tokens} target tokens",
+        "data.length_groups": (
+            f"{groups} lengths in a batch: more of them teach more"
+            if groups > 1
+            else "one length in a batch: this GPU would have to pad others"
+        ),
         "model.dropout": (
             f"dropout of {recipe.model.dropout:g}: the text is seen {best.epochs:.3g} times"
         ),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, model_validator
 
 from dragoman.base.settings import Section
+
+LENGTH_GROUPS: Final = 4
 
 
 class DataConfig(Section):
@@ -22,7 +24,7 @@ class DataConfig(Section):
     """Micro-batch: this many pairs; if it is set, `batch_tokens` has no default."""
     accumulate: int = Field(default=1, ge=1)
     """Micro-batches in one update."""
-    length_groups: int = Field(default=4, ge=1)
+    length_groups: int = Field(default=LENGTH_GROUPS, ge=1)
     """Groups in one micro-batch, at most: the pairs of a group are of like length, and groups are
     drawn at random. An update that sees one length alone teaches less."""
     bucket: bool = True

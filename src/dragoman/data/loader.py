@@ -224,20 +224,19 @@ class BatchStream:
     def _make(self, update_index: int, epoch: int, groups: Sequence[NDArray[np.integer]]) -> Update:
         pairs = np.concatenate(groups)
         size = self.samplers[0].groups_per_batch  # of all stages: they have the same pairs
+        micro_batches = [groups[first : first + size] for first in range(0, len(groups), size)]
         return Update(
             update_index=update_index,
             epoch=epoch,
-            micro_batches=[
-                self._batch(groups[first : first + size]) for first in range(0, len(groups), size)
-            ],
+            micro_batches=[self._batch(of_batch) for of_batch in micro_batches],
             global_target_tokens=int(self._shards.target_lengths[pairs].sum()) + len(pairs),
             global_source_tokens=int(self._shards.source_lengths[pairs].sum()) + len(pairs),
             global_pairs=len(pairs),
-            global_cells=sum(self._cells(indices) for indices in groups),
+            global_cells=sum(self._cells(of_batch) for of_batch in micro_batches),
         )
 
     def _batch(self, groups: Sequence[NDArray[np.integer]]) -> Batch:
-        rows = [rank_rows(group, self._rank, self._world_size) for group in groups]
+        rows = rank_rows(groups, self._rank, self._world_size)
         batch = make_batch(
             *self._shards.gather(np.concatenate(rows).astype(np.int64)),
             length_multiple=self._config.length_multiple,
@@ -245,12 +244,13 @@ class BatchStream:
         )
         return batch.pin() if self._device.type == "cuda" else batch
 
-    def _cells(self, indices: NDArray[np.integer]) -> int:
-        """Cells of both sides on all ranks, each of which pads to the longest of its own rows."""
+    def _cells(self, groups: Sequence[NDArray[np.integer]]) -> int:
+        """Cells of both sides on all ranks, each of which pads a group to the longest of its own
+        rows."""
         cells = 0
-        for rank in range(min(self._world_size, len(indices))):
-            rows = rank_rows(indices, rank, self._world_size)
-            for lengths in (self._shards.source_lengths, self._shards.target_lengths):
-                widths = padded_width(lengths[rows], self._config.length_multiple)
-                cells += len(rows) * int(widths.max())
+        for rank in range(min(self._world_size, sum(map(len, groups)))):
+            for rows in rank_rows(groups, rank, self._world_size):
+                for lengths in (self._shards.source_lengths, self._shards.target_lengths):
+                    widths = padded_width(lengths[rows], self._config.length_multiple)
+                    cells += len(rows) * int(widths.max(initial=0))
         return cells

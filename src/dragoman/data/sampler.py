@@ -21,7 +21,9 @@ holds pairs of about one length, and the lengths in the groups stay those that w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -299,12 +301,19 @@ def _spread(groups: NDArray[np.integer], rank: NDArray[np.integer]) -> NDArray[n
     return np.concatenate([_spread(half, rank) for half in halves])
 
 
-def rank_rows(indices: NDArray[np.integer], rank: int, world_size: int) -> NDArray[np.integer]:
-    """The rows of a group that one rank takes; none if there are too few.
+def rank_rows(
+    groups: Sequence[NDArray[np.integer]], rank: int, world_size: int
+) -> list[NDArray[np.integer]]:
+    """The rows of each group of a micro-batch that one rank takes; none if there are too few.
 
-    Neighbours are of like length, so dealing them out in turn gives every rank like work.
+    Neighbours are of like length, so dealing them out in turn gives every rank like work. Dealing
+    goes on from group to group, so that the rest of each does not fall to the same ranks.
     """
-    return indices[rank::world_size]
+    dealt = accumulate((len(group) for group in groups), initial=0)
+    return [
+        group[(rank - before) % world_size :: world_size]
+        for group, before in zip(groups, dealt, strict=False)
+    ]
 
 
 def _of_groups(config: DataConfig, groups: int) -> DataConfig:

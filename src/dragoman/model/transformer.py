@@ -306,18 +306,17 @@ class Transformer(nn.Module):
 
     def forward(self, batch: Batch) -> LossSum:
         """The loss summed over the batch's target tokens."""
-        if batch.groups and not self._packs(batch):
-            # Rows would be padded to the longest of all groups.
-            losses = [self.forward(part) for part in batch.split()]
-            return LossSum(
-                torch.stack([one.loss for one in losses]).sum(),
-                torch.stack([one.nll for one in losses]).sum(),
-            )
-        output_ND, layout = self._run(batch)
+        # If rows are padded, those of each group by themselves, and not to the longest of all.
+        parts = [batch] if self._packs(batch) else batch.split()
+        outputs, targets = [], []
+        for part in parts:
+            output_ND, layout = self._run(part)
+            outputs.append(layout.tokens(output_ND))
+            targets.append(layout.tokens(layout.flatten(part.target_BT)))
         return smoothed_cross_entropy(
-            layout.tokens(output_ND),
+            outputs[0] if len(parts) == 1 else torch.cat(outputs),
             self.embeddings.output_matrix,
-            layout.tokens(layout.flatten(batch.target_BT)),
+            targets[0] if len(parts) == 1 else torch.cat(targets),
             bias_V=self.embeddings.output_bias,
             smoothing=self.config.label_smoothing,
             compiled=self.compiled,
@@ -357,6 +356,8 @@ class Transformer(nn.Module):
     def _run(self, batch: Batch) -> tuple[Tensor, Layout]:
         """The decoder's output for each target token, and where these tokens lie."""
         packed = self._packs(batch)
+        # The compiler would write code for each combination of groups with and without padding.
+        groups = () if self.compiled else batch.groups
         longest_row = max(batch.source_BS.shape[1], batch.target_BT.shape[1])
         short = are_short(longest_row, self.config)
         source_layout = make_layout(
@@ -367,7 +368,7 @@ class Transformer(nn.Module):
             short=short,
             groups=[
                 (group.end_row - group.first_row, group.source_cells, group.num_source_tokens)
-                for group in batch.groups
+                for group in groups
             ],
         )
         target_layout = make_layout(
@@ -378,7 +379,7 @@ class Transformer(nn.Module):
             short=short,
             groups=[
                 (group.end_row - group.first_row, group.target_cells, group.num_target_tokens)
-                for group in batch.groups
+                for group in groups
             ],
         )
         memory_MD = self.encode(batch.source_BS, source_layout)

@@ -35,7 +35,7 @@ from dragoman.base.files import read_regular, unwritable_name
 from dragoman.base.settings import Section
 from dragoman.corpus.config import FILE_KEYS, CorpusConfig
 from dragoman.corpus.directions import listed
-from dragoman.data.config import DataConfig, StageConfig
+from dragoman.data.config import LENGTH_GROUPS, DataConfig, StageConfig
 from dragoman.distributed.config import DistributedConfig
 from dragoman.evaluation.config import EvaluateConfig
 from dragoman.model.config import ModelConfig, SearchConfig
@@ -257,6 +257,19 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
         raise from_validation(error, Recipe, file=file, text=text, overrides=said) from error
 
 
+def recorded_recipe(file: Path) -> Recipe:
+    """The recipe that a run has recorded.
+
+    If a version without `data.length_groups` began the run, its batches stay as they were: one
+    group. Raises ConfigError as `load_recipe`.
+    """
+    recipe = load_recipe(str(file), [])
+    if "length_groups" in recipe.data.model_fields_set:
+        return recipe
+    data = recipe.data.model_copy(update={"length_groups": 1})
+    return recipe.model_copy(update={"data": data})
+
+
 def dump_toml(recipe: Recipe) -> str:
     """The resolved recipe as TOML, every key in it; load_recipe reads it back to an equal one."""
     values = recipe.model_dump(mode="json", exclude_none=True)
@@ -285,9 +298,13 @@ def check_sections(overrides: Sequence[str], sections: Sequence[str]) -> None:
 def digest(section: Section) -> str:
     """sha256 (hex) of a recipe or section as canonical JSON: values count, not their spelling.
 
-    The destination of measurements is left out: it does not change the run.
+    The destination of measurements is left out: it does not change the run. So is the usual number
+    of length groups, for the same command to find a run of a version that did not know them.
     """
     values = section.model_dump(mode="json", exclude={"sinks"})
+    data = values.get("data")
+    if data is not None and data["length_groups"] == LENGTH_GROUPS:
+        del data["length_groups"]
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 

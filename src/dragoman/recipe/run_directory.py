@@ -29,7 +29,7 @@ from typing import Final
 from dragoman.base.errors import CheckpointError, MachineError
 from dragoman.base.files import read_regular, whole_directory
 from dragoman.corpus.manifest import Manifest
-from dragoman.recipe.recipe import Recipe, digest, dump_toml, load_recipe
+from dragoman.recipe.recipe import Recipe, digest, dump_toml, recorded_recipe
 
 ORIGIN_FILE: Final = "origin.json"
 """In a run's directory: the origin of its weights before the first step."""
@@ -78,12 +78,7 @@ class RunDirectory:
 
     def recipe(self) -> Recipe:
         """The resolved recipe of this run."""
-        recipe = load_recipe(str(self.recipe_file), [])
-        if "length_groups" in recipe.data.model_fields_set:
-            return recipe
-        # A version before this setting began the run: the same batches go on.
-        data = recipe.data.model_copy(update={"length_groups": 1})
-        return recipe.model_copy(update={"data": data})
+        return recorded_recipe(self.recipe_file)
 
     def prepared(self) -> Path:
         """The shards this run trains on, checked to be the ones it started with.

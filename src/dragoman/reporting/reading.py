@@ -16,7 +16,7 @@ from dragoman.base import units
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, MachineError
 from dragoman.cluster.hosts import Hosts, recorded_hosts
 from dragoman.corpus.manifest import Manifest
-from dragoman.recipe.recipe import Recipe, load_recipe
+from dragoman.recipe.recipe import Recipe, recorded_recipe
 from dragoman.recipe.run_directory import PREPARE_EVENTS
 from dragoman.reporting import facts
 from dragoman.reporting.facts import Facts, Pause, Rank, Segment, summed
@@ -60,7 +60,7 @@ class Records:
         problems: list[str] = []
         return cls(
             _whole(directory / "manifest.json", _manifest, problems),
-            _whole(directory / "recipe.toml", lambda path: load_recipe(str(path), []), problems),
+            _whole(directory / "recipe.toml", recorded_recipe, problems),
             prepare_s(directory / "events"),
             _hosts(directory, problems),
             _budget(directory, problems),

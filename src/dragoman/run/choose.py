@@ -6,8 +6,8 @@ and the time, by rules:
 vocabulary     25 x the square root of the pairs: few thousand pieces for small text, about 32,000
                for millions of pairs (Gowda and May 2020)
 batch          2,048 cells x (tokens of the run / 3 million)^0.4, no less than 2,048 (the exponent:
-               Bergsma et al. 2025); on a GPU no less than 16,384, because a smaller one takes as
-               long, unless only a smaller one fits into the memory
+               Bergsma et al. 2025); for each GPU no less than 16,384, because a smaller one takes
+               as long, unless only a smaller one fits into the memory
 peak rate      0.576 / width: the rate that suits Adam falls with the width (Yang et al. 2022); the
                constant is that of Transformer-base with 1.1e-3, and gives 4.5e-3 for a width of
                128; at most 9e-3, the rate for 64
@@ -29,6 +29,7 @@ from typing import Any, Final
 from dragoman.base import units
 from dragoman.base.errors import ConfigError
 from dragoman.corpus.manifest import Manifest
+from dragoman.data.config import LENGTH_GROUPS
 from dragoman.recipe.budget import filled
 from dragoman.recipe.estimate import estimate, text_bytes
 from dragoman.recipe.recipe import Recipe
@@ -47,7 +48,9 @@ _ALIKE: Final = 0.03
 """A larger model has to be better by this share of the BLEU: it is slower to translate with, and
 speeds that were timed in seconds are not sure."""
 _CPU_BATCH: Final = (2048, 8192)
-_GPU_BATCH: Final = (16_384, 65_536)
+TIMED_GPU_TOKENS: Final = 16_384
+"""Target tokens at a time by which models are compared: enough to keep a GPU busy."""
+_GPU_BATCH: Final = (TIMED_GPU_TOKENS, 65_536)
 """The least and the most cells. On a CPU a million tokens taught less with 1,280 than with 2,048.
 On an H100 a step of `big` took 60 ms with 7,424 cells, and 55 ms with 16,384 target tokens."""
 SHORTEST_S: Final = 10.0
@@ -106,7 +109,9 @@ class TextFacts:
 class TrainingMachine:
     """The machine that trains.
 
-    speed: target tokens a second with a model of this recipe; on a GPU with 16,384 at a time.
+    speed: target tokens a second with a model of this recipe; of GPUs, with 16,384 at a time on
+        each.
+    num_gpus: that train.
     copy_s: seconds after the training until its last checkpoint is here.
     """
 
@@ -114,6 +119,7 @@ class TrainingMachine:
     has_bf16: bool
     memory_bytes: int
     speed: Callable[[Recipe], float]
+    num_gpus: int = 1
     copy_s: Callable[[Recipe], float] = lambda _recipe: 0.0
 
 
@@ -180,18 +186,20 @@ def choose(
     """
     search = _Search(text, law, machine, by_hand, training_s)
     found: list[SizeCandidate] = []
+    speed = 0.0
     for name, sized in _sizes(recipe, by_hand):
         if _is_past_best(found):
             break
         if found:  # steps of a large model take long, and most often it is far from the best
             work = estimate(found[-1].recipe).flop_per_target_token
-            work_share = work / estimate(sized).flop_per_target_token
-            untimed = search.candidate(name, sized, found[-1].tokens_per_s * work_share)
+            speed *= work / estimate(sized).flop_per_target_token
+            untimed = search.candidate(name, sized, speed)
             best_bleu = max(one.expected.bleu for one in found)
             if not untimed.fits or untimed.expected.bleu < _WORTH_TIMING * best_bleu:
                 found.append(replace(untimed, is_timed=False))
                 continue
-        found.append(search.candidate(name, sized, machine.speed(sized)))
+        speed = machine.speed(sized)
+        found.append(search.candidate(name, sized, speed))
     fitting = [one for one in found if one.fits]
     if not fitting:
         raise ConfigError(
@@ -308,8 +316,8 @@ class _Search:
             recipe = filled(recipe, self.rules(recipe, tokens, most_cells), by_hand=self.by_hand)
             tokens_per_step = self.tokens_per_step(recipe)
             if self.machine.on_gpu:  # fewer tokens at a time take as long
-                share = tokens_per_step / recipe.data.accumulate / _GPU_BATCH[0]
-                tokens_per_s = full_tokens_per_s * min(1.0, share)
+                at_once = tokens_per_step / recipe.data.accumulate / self.machine.num_gpus
+                tokens_per_s = full_tokens_per_s * min(1.0, at_once / TIMED_GPU_TOKENS)
             in_time = tokens_per_s * training_s
             steps, most_tokens = int(in_time / tokens_per_step), math.inf
             if "train.max_steps" in self.by_hand:
@@ -344,6 +352,8 @@ class _Search:
         epochs = tokens / self.text.epoch_tokens
         on_gpu = self.machine.on_gpu
         least, most = _GPU_BATCH if on_gpu else _CPU_BATCH
+        if on_gpu:
+            least = min(least * self.machine.num_gpus, most)
         batch = min(max(2048 * (tokens / 3e6) ** 0.4, least), most, most_cells)
         batch /= recipe.data.accumulate
         return {
@@ -354,6 +364,8 @@ class _Search:
             "model.dropout": 0.1 if epochs < 8 else 0.2 if epochs < 30 else 0.3,
             "optimizer.clip_norm": 1.0,
             "train.precision": "bf16" if on_gpu and self.machine.has_bf16 else "fp32",
+            # Without it rows are padded, each group in a pass of its own, which takes as long.
+            "data.length_groups": 1 if on_gpu and not self.machine.has_bf16 else LENGTH_GROUPS,
             "train.compile": on_gpu and self.training_s > _WORTH_COMPILING_S,
         }
 

@@ -23,7 +23,7 @@ from dragoman.inference.translation import new_model
 from dragoman.recipe.estimate import TYPICAL_LENGTH
 from dragoman.recipe.recipe import Recipe
 from dragoman.run.auto import measure_compute
-from dragoman.run.choose import TrainingMachine
+from dragoman.run.choose import TIMED_GPU_TOKENS, TrainingMachine
 from dragoman.run.worker import batches
 from dragoman.telemetry.host import memory_bytes
 from dragoman.training.durable import publish
@@ -40,8 +40,6 @@ _WRITTEN_NUMBERS: Final = 4_000_000
 """The most numbers that are written to time a save: 16 MB."""
 _WITHOUT_BF16: Final = {"p100", "v100", "t4"}
 _UNKNOWN_BYTES: Final = 10**15
-_GPU_TOKENS: Final = 16_384
-"""Target tokens of the steps by which models are compared: enough to keep the device busy."""
 _LEAST_SHARE: Final = 8
 """Steps are timed with at least this part of these tokens, if more do not fit into the memory."""
 
@@ -104,8 +102,13 @@ def these_hosts(hosts: Hosts, *, file: str) -> TrainingMachine:
     kinds = {host.gpu for host in hosts.host}
     on_gpu = bool(hosts.host[0].gpus)
     has_bf16 = on_gpu and None not in kinds and not kinds & _WITHOUT_BF16
+    num_ranks = sum(hosts.ranks_per_host)
 
     def tokens_per_s(recipe: Recipe) -> float:
+        if on_gpu:
+            batch = {"batch_tokens": num_ranks * TIMED_GPU_TOKENS, "batch_sentences": None}
+            data = recipe.data.model_copy(update={**batch, "accumulate": 1})
+            recipe = recipe.model_copy(update={"data": data})
         try:
             plan = plan_recipe(recipe, PlanRequest(hosts=file))
         except ConfigError as error:
@@ -116,7 +119,7 @@ def these_hosts(hosts: Hosts, *, file: str) -> TrainingMachine:
             ) from error
         return plan.workload.target_tokens_per_step / plan.chosen.prediction.step_s
 
-    return TrainingMachine(on_gpu, has_bf16, _UNKNOWN_BYTES, tokens_per_s)
+    return TrainingMachine(on_gpu, has_bf16, _UNKNOWN_BYTES, tokens_per_s, num_gpus=num_ranks)
 
 
 def last_copy_s(recipe: Recipe, *, file: str) -> float:
@@ -138,9 +141,8 @@ def this_machine(*, ranks: int, vocab_size: int, at_most_s: float) -> TrainingMa
     on_gpu = torch.cuda.is_available()
     has_bf16 = on_gpu and torch.cuda.get_device_capability() >= (8, 0)
     memory = torch.cuda.mem_get_info()[1] if on_gpu else memory_bytes()
-    return TrainingMachine(
-        on_gpu, has_bf16, memory, _timing(ranks, vocab_size, at_most_s, has_bf16)
-    )
+    speed = _timing(ranks, vocab_size, at_most_s, has_bf16)
+    return TrainingMachine(on_gpu, has_bf16, memory, speed, num_gpus=ranks)
 
 
 def _timing(
@@ -149,7 +151,7 @@ def _timing(
     def tokens_per_s(recipe: Recipe) -> float:
         remedy = "set a smaller model, or use another machine"
         with join_world() as world, memory_errors_named(remedy):
-            tokens = most = _GPU_TOKENS if world.device.type == "cuda" else _CPU_TOKENS
+            tokens = most = TIMED_GPU_TOKENS if world.device.type == "cuda" else _CPU_TOKENS
             while True:
                 try:
                     step_s, seen, _ = time_steps(

@@ -77,6 +77,19 @@ def test_resume_from_any_update_gives_the_rest_of_the_same_run(config: DataConfi
             assert [rows(update) for update in islice(updates, 40 - start)] == whole[start:]
 
 
+def test_resume_in_a_stage_keeps_its_groups() -> None:
+    pairs, stages = random_pairs(600), three_stages()
+    with stream(pairs, config=GROUPED, stages=stages) as updates:
+        whole = list(islice(updates, 70))
+    assert {len(batch.groups) for one in whole[:-1] for batch in one.micro_batches} >= {3}
+    with stream(pairs, config=GROUPED, stages=stages, start_update=30) as updates:
+        for mine, known in zip(islice(updates, 40), whole[30:], strict=True):
+            assert rows(mine) == rows(known)
+            assert [one.groups for one in mine.micro_batches] == [
+                one.groups for one in known.micro_batches
+            ]
+
+
 def three_stages() -> list[Stage]:
     """Of two entries, of 100 and 500 pairs: both as they are, half and half, the second alone."""
     entries = np.repeat(np.arange(2), [100, 500])
@@ -163,6 +176,24 @@ def test_ranks_share_the_rows_of_the_same_global_batches(
             assert part.global_target_tokens == sum(b.num_target_tokens for b in batches)
             assert part.global_source_tokens == sum(b.num_source_tokens for b in batches)
             assert part.global_cells == sum(b.num_cells for b in batches)
+
+
+@pytest.mark.parametrize("world_size", [8, 16])
+def test_no_rank_has_much_more_than_the_others_because_of_groups(world_size: int) -> None:
+    """The rest of each group would always fall to the first ranks."""
+    pairs = random_pairs(20_000)
+    slowest = []
+    for groups in (1, 4):
+        config = DataConfig(batch_tokens=4096, length_groups=groups)
+        tokens = []
+        for rank in range(world_size):
+            with stream(pairs, config=config, rank=rank, world_size=world_size) as updates:
+                tokens.append(
+                    [one.micro_batches[0].num_target_tokens for one in islice(updates, 40)]
+                )
+        by_update = np.array(tokens)
+        slowest.append(float(np.mean(by_update.max(0) / by_update.mean(0))))
+    assert slowest[1] < slowest[0] + 0.08
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def test_every_pair_exactly_once_per_epoch_on_any_number_of_ranks(
     planned = sampler(pairs, CONFIGS[name])
     for epoch in (0, 1, 5):
         rows = [
-            rank_rows(batch, rank, world_size)
+            rank_rows([batch], rank, world_size)[0]
             for batch in micro_batches(planned.epoch(epoch))
             for rank in range(world_size)
         ]

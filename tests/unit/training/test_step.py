@@ -52,7 +52,9 @@ def whole_and_by_rows() -> tuple[Update, Update]:
 
 def test_updates_are_those_of_plain_pytorch() -> None:
     settings = OptimizerConfig(clip_norm=0.5)
-    with toy_training(PAIRS, model=NO_DROPOUT, optimizer=settings) as training:
+    # More groups add up in another order, and Adam divides by gradients that are almost 0.
+    one_length = DataConfig(batch_tokens=100, length_groups=1)
+    with toy_training(PAIRS, model=NO_DROPOUT, optimizer=settings, data=one_length) as training:
         reference = Transformer(NO_DROPOUT, source_vocab_size=30, target_vocab_size=30)
         reference.load_state_dict(training.model.state_dict())
         adam = torch.optim.Adam(
@@ -75,9 +77,8 @@ def test_updates_are_those_of_plain_pytorch() -> None:
             torch.testing.assert_close(result.loss / update.global_target_tokens, loss)
             torch.testing.assert_close(result.gradient_norm, norm, rtol=1e-4, atol=1e-6)
             assert result.nll < result.loss * 1.5
-        # Adam divides by gradients that are almost 0, and with them by their rounding.
         torch.testing.assert_close(
-            flat_weights(training.model), flat_weights(reference), rtol=1e-4, atol=1e-4
+            flat_weights(training.model), flat_weights(reference), rtol=1e-4, atol=1e-5
         )
 
 
