@@ -141,6 +141,8 @@ class LossTrend(BaseModel):
         for num_windows, rise in ((1, far), (_WINDOWS, _LASTING * far)):
             limit = known + max(DEVIATIONS * by_chance, rise)
             judged = after.recent[-num_windows * WINDOW :]
+            if num_windows > 1 and self.lowest_mean is not None and after.steps[-len(judged)] <= at:
+                continue  # the loss was still falling, and so it was above the lowest mean
             windows = [judged[n : n + WINDOW] for n in range(0, len(judged), WINDOW)]
             if len(judged) == num_windows * WINDOW and all(
                 min(_mean(window), statistics.median(window)) > limit for window in windows
