@@ -1,7 +1,7 @@
 """What distillation costs and gains: teacher, student, and the student without a teacher.
 
     benchmarks/distillation.py --multi30k DIR --scratch DIR [--teacher-steps 8000]
-        [--teacher RUN] [--checkpoint best] [--steps 12000] [--n-best 5] [--precision bf16]
+        [--teacher RUN] [--checkpoint best] [--steps 14000] [--n-best 5] [--precision bf16]
 
 The teacher is the shipped recipe `multi30k-tiny`, trained here (hours) and averaged over its last
 ten checkpoints, or a checkpoint of --teacher, a run on Multi30k English to German. The student has
@@ -25,9 +25,9 @@ import dragoman
 from dragoman.corpus.manifest import Manifest
 
 STUDENT = [
-    *("model.d_model=128", "model.num_heads=4", "model.d_ffn=256", "model.dropout=0.07"),
+    *("model.d_model=128", "model.num_heads=4", "model.d_ffn=256", "model.dropout=0.1"),
     *("model.encoder_layers=6", "model.decoder_layers=1", "corpus.subword.vocab_size=2500"),
-    *("model.norm=post", "data.batch_tokens=4096", "data.accumulate=2"),
+    *("model.norm=post", "data.batch_tokens=8192"),
     *("optimizer.beta2=0.98", "optimizer.clip_norm=1.0", "train.ema_decay=0.999"),
     *("schedule.kind=linear", "schedule.peak_learning_rate=3e-3", "schedule.warmup_steps=2000"),
     *("search.beam_size=3", "search.length_penalty=power", "search.length_penalty_alpha=1.0"),
@@ -151,7 +151,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--teacher", type=Path, metavar="RUN", help="train no teacher, take this")
     parser.add_argument("--checkpoint", default="best", help="of --teacher")
     parser.add_argument("--teacher-steps", type=int, default=8000, help="8,000 in the paper")
-    parser.add_argument("--steps", type=int, default=12000, help="of each student")
+    parser.add_argument("--steps", type=int, default=14_000, help="of each student")
     parser.add_argument("--n-best", type=int, default=5, help="translations of a sentence")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32", help="of training")
     parser.add_argument("--threads", type=int, help="that translate (default: all)")
