@@ -32,6 +32,11 @@ class RowGroup(NamedTuple):
     num_source_tokens: int
     num_target_tokens: int
 
+    @property
+    def num_rows(self) -> int:
+        """The number of its rows."""
+        return self.end_row - self.first_row
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -58,8 +63,7 @@ class Batch:
         if not self.groups:
             return self.source_BS.numel() + self.target_BT.numel()
         return sum(
-            (group.end_row - group.first_row) * (group.source_cells + group.target_cells)
-            for group in self.groups
+            group.num_rows * (group.source_cells + group.target_cells) for group in self.groups
         )
 
     def split(self) -> list[Batch]:

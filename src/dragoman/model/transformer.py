@@ -306,7 +306,7 @@ class Transformer(nn.Module):
 
     def forward(self, batch: Batch) -> LossSum:
         """The loss summed over the batch's target tokens."""
-        # If rows are padded, those of each group by themselves, and not to the longest of all.
+        # If rows are padded, a pass for each group, so that none is padded to the longest of all.
         parts = [batch] if self._packs(batch) else batch.split()
         outputs, targets = [], []
         for part in parts:
@@ -367,8 +367,7 @@ class Transformer(nn.Module):
             packed=packed,
             short=short,
             groups=[
-                (group.end_row - group.first_row, group.source_cells, group.num_source_tokens)
-                for group in groups
+                (group.num_rows, group.source_cells, group.num_source_tokens) for group in groups
             ],
         )
         target_layout = make_layout(
@@ -378,8 +377,7 @@ class Transformer(nn.Module):
             packed=packed,
             short=short,
             groups=[
-                (group.end_row - group.first_row, group.target_cells, group.num_target_tokens)
-                for group in groups
+                (group.num_rows, group.target_cells, group.num_target_tokens) for group in groups
             ],
         )
         memory_MD = self.encode(batch.source_BS, source_layout)

@@ -298,8 +298,8 @@ def check_sections(overrides: Sequence[str], sections: Sequence[str]) -> None:
 def digest(section: Section) -> str:
     """sha256 (hex) of a recipe or section as canonical JSON: values count, not their spelling.
 
-    The destination of measurements is left out: it does not change the run. So is the usual number
-    of length groups, for the same command to find a run of a version that did not know them.
+    The destination of measurements is left out: it does not change the run. The default number of
+    length groups is left out, too, so that the same command finds the runs of older versions.
     """
     values = section.model_dump(mode="json", exclude={"sinks"})
     data = values.get("data")

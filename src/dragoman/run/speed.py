@@ -40,8 +40,8 @@ _WRITTEN_NUMBERS: Final = 4_000_000
 """The most numbers that are written to time a save: 16 MB."""
 _WITHOUT_BF16: Final = {"p100", "v100", "t4"}
 _UNKNOWN_BYTES: Final = 10**15
-_LEAST_SHARE: Final = 8
-"""Steps are timed with at least this part of these tokens, if more do not fit into the memory."""
+_MOST_HALVINGS: Final = 3
+"""How often the tokens of a timed step are halved until they fit into the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def _timing(
                         at_most_s=at_most_s,
                     )
                 except torch.OutOfMemoryError:
-                    if tokens <= most // _LEAST_SHARE:
+                    if tokens <= most >> _MOST_HALVINGS:
                         raise
                     tokens //= 2
                 else:  # a GPU would take as long for the most tokens, if they fitted
