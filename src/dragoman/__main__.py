@@ -1,5 +1,6 @@
 """The command `dragoman`, and `python -m dragoman`: handles Ctrl-C, then imports the rest."""
 
+import gc
 import sys
 
 try:
@@ -11,6 +12,7 @@ except KeyboardInterrupt:  # the only one that is not caught there
 def main() -> int:
     """Run one command; returns its exit code."""
     end_at_once_on_interrupt()
+    gc.disable()  # modules that load leave no garbage; `cli.main` enables it before the work
     from dragoman import cli
 
     code = cli.main()

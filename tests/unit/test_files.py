@@ -6,14 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import MachineError
-from dragoman.base.files import (
-    disk_errors_named,
-    try_lock,
-    whole_directory,
-    whole_file,
-    write_whole,
-)
+from dragoman.base.files import try_lock, whole_directory, whole_file, write_whole
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:

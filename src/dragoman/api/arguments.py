@@ -21,8 +21,8 @@ from pydantic import (
     validate_call,
 )
 
+from dragoman.base.disk_errors import STANDARD_OUTPUT, as_machine_error, is_full
 from dragoman.base.errors import NAMES_OPTIONS, ConfigError, DragomanError
-from dragoman.base.files import STANDARD_OUTPUT, as_machine_error, is_full
 from dragoman.base.interrupts import was_interrupted
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory

@@ -4,7 +4,8 @@ errors        errors with place and remedy, and their exit codes
 printable     text of strangers without escape sequences
 units         numbers with units: read and written
 settings      sections of a recipe: strict pydantic models
-files         whole files or none; disk errors by name
+files         whole files or none
+disk_errors   errors of disks and files, each in one line with a remedy
 line_files    a file made line by line from another, which can be resumed
 interrupts    Ctrl-C at any moment
 process       standard streams, a reader that has gone, the one line in which a command ends

@@ -9,8 +9,8 @@ import os
 import sys
 from typing import Final
 
+from dragoman.base.disk_errors import STANDARD_OUTPUT, as_machine_error, is_full, unwritable_name
 from dragoman.base.errors import DragomanError
-from dragoman.base.files import STANDARD_OUTPUT, as_machine_error, is_full, unwritable_name
 from dragoman.base.interrupts import INTERRUPTED, was_interrupted
 from dragoman.base.printable import printable_line
 

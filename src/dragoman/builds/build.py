@@ -23,8 +23,9 @@ from typing import Any, Final
 
 from dragoman.api.distillation import plain_sources
 from dragoman.base import units
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, CorpusError, DivergenceError, MachineError
-from dragoman.base.files import disk_errors_named, try_lock
+from dragoman.base.files import try_lock
 from dragoman.builds import back
 from dragoman.builds.plan import FILE as PLAN_FILE
 from dragoman.builds.plan import BuildPlan, PlannedCorpus, StageName

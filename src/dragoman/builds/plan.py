@@ -14,8 +14,9 @@ from typing import Final, Literal, Self, get_args
 import tomli_w
 from pydantic import Field, ValidationError, model_validator
 
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError
-from dragoman.base.files import disk_errors_named, read_regular, write_whole
+from dragoman.base.files import read_regular, write_whole
 from dragoman.base.settings import Section
 from dragoman.builds.corpora import Use
 from dragoman.corpus.directions import Direction

@@ -21,8 +21,9 @@ from typing import Final
 from pydantic import ValidationError
 
 from dragoman.base import units
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, MachineError
-from dragoman.base.files import disk_errors_named, write_whole
+from dragoman.base.files import write_whole
 from dragoman.builds.back import MOST_OF_PAIRS, count_sentences
 from dragoman.builds.corpora import Corpus, CorpusLimits, by_budget, by_hand, monolingual, sized
 from dragoman.builds.plan import (

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.base import units
-from dragoman.base.files import disk_errors_named, write_whole
+from dragoman.base.disk_errors import disk_errors_named
+from dragoman.base.files import write_whole
 from dragoman.builds.plan import BuildPlan, StageName
 from dragoman.builds.stages import BuildStage, Clock
 from dragoman.reporting.elements import escape, section, values, whole_page

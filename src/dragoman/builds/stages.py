@@ -18,8 +18,9 @@ from typing import Any, Final
 from pydantic import Field, ValidationError
 
 from dragoman.base import units
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import CheckpointError, ConfigError, DragomanError
-from dragoman.base.files import disk_errors_named, read_regular, write_whole
+from dragoman.base.files import read_regular, write_whole
 from dragoman.base.settings import Section
 from dragoman.builds.plan import FILE, STAGES, BuildPlan, StageName
 

@@ -7,6 +7,7 @@ once.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -74,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run: Callable[[Options], int | None] = vars(options).pop("run_command")
         interrupts_raise()
         os.environ.update(thread_environment())
+        gc.enable()
         code = run(options) or 0
         sys.stdout.flush()  # when the process ends it would be too late for an error message
     except SystemExit:  # from the parser, which has printed its own message

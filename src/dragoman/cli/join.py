@@ -46,7 +46,8 @@ def run(options: Options) -> None:
     """Train a recipe as one of several machines that run this same command."""
     import hashlib
 
-    from dragoman.base.files import disk_errors_named, write_whole
+    from dragoman.base.disk_errors import disk_errors_named
+    from dragoman.base.files import write_whole
     from dragoman.cluster.scheduled import ScheduledNode, met
     from dragoman.recipe.recipe import load_recipe
     from dragoman.recipe.run_directory import RunDirectory

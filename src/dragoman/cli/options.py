@@ -71,7 +71,9 @@ class Command:
 
     def add_to(self, commands: argparse._SubParsersAction[Parser], *, options: bool) -> None:
         """Add the parser of this command to that of `dragoman`; with its options if it is used."""
-        parser = commands.add_parser(self.name, help=self.summary, description=self.description)
+        parser = commands.add_parser(
+            self.name, help=self.summary, description=self.description, add_help=options
+        )
         parser.set_defaults(run_command=self.run)
         for option in self.options if options else ():
             if isinstance(option, Option):

@@ -1,7 +1,7 @@
 """`dragoman synthesize`: pairs to train on, from monolingual text."""
 
 import argparse
-import math
+import contextlib
 from pathlib import Path
 
 from dragoman.cli.options import (
@@ -25,13 +25,10 @@ def _top_k(text: str) -> int:
 
 
 def _temperature(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, up to 100")
-    return value
+    with contextlib.suppress(ValueError):
+        if 0 < (value := float(text)) <= 100:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, up to 100")
 
 
 @Command(

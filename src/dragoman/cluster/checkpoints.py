@@ -23,8 +23,9 @@ from typing import Final, Self
 
 from pydantic import TypeAdapter, ValidationError
 
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import CheckpointError, DragomanError, MachineError
-from dragoman.base.files import disk_errors_named, file_sha256
+from dragoman.base.files import file_sha256
 from dragoman.cluster import ssh
 from dragoman.cluster.copying import directory_parcel
 from dragoman.cluster.hosts import Host, Hosts

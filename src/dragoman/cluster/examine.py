@@ -22,8 +22,9 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from dragoman.base import units
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import MachineError
-from dragoman.base.files import disk_errors_named, write_whole
+from dragoman.base.files import write_whole
 from dragoman.base.settings import Section
 from dragoman.cluster import ssh
 from dragoman.cluster.copying import code_digest, code_parcel, read_code

@@ -12,8 +12,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import DragomanError, MachineError
-from dragoman.base.files import disk_errors_named, open_to_append, write_whole
+from dragoman.base.files import open_to_append, write_whole
 from dragoman.base.interrupts import StopHandler
 from dragoman.cluster.checkpoints import CheckpointTransfer
 from dragoman.cluster.messages import Done, Events

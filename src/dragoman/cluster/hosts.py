@@ -33,8 +33,9 @@ from typing import Final
 
 from pydantic import Field, ValidationError
 
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import CheckpointError, ConfigError
-from dragoman.base.files import disk_errors_named, write_whole
+from dragoman.base.files import write_whole
 from dragoman.base.settings import Section
 from dragoman.recipe.recipe import from_toml, from_validation, line_of
 

@@ -29,8 +29,9 @@ from urllib.parse import urlparse
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, CorpusError, MachineError
-from dragoman.base.files import disk_errors_named, open_regular, remove_tree
+from dragoman.base.files import open_regular, remove_tree
 from dragoman.corpus.download import download, unpack_file, unpack_members
 
 _LONGEST_LINE: Final = 1 << 20

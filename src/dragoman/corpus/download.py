@@ -24,8 +24,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import CorpusError, MachineError
-from dragoman.base.files import disk_errors_named, write_whole
+from dragoman.base.files import write_whole
 from dragoman.base.version import VERSION
 from dragoman.corpus.pairs import MOST_TIMES, PIECE_BYTES, RUN_BYTES, unpacked
 

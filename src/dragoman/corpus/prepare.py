@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, CorpusError
-from dragoman.base.files import disk_errors_named, file_sha256, write_whole
+from dragoman.base.files import file_sha256, write_whole
 from dragoman.corpus.clean import (
     REJECTED,
     BlockCleaner,

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, CorpusError, DragomanError
-from dragoman.base.files import disk_errors_named, file_sha256, whole_file, write_whole
+from dragoman.base.files import file_sha256, whole_file, write_whole
 from dragoman.corpus.catalogue import Catalogue, Downloads, quiet_logging
 from dragoman.corpus.config import FORMATS, CorpusConfig, ScoreLimit, TextFiles
 from dragoman.corpus.directions import Direction, language_token

@@ -30,8 +30,9 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from dragoman.base.disk_errors import unwritable_name
 from dragoman.base.errors import ConfigError
-from dragoman.base.files import read_regular, unwritable_name
+from dragoman.base.files import read_regular
 from dragoman.base.settings import Section
 from dragoman.corpus.config import FILE_KEYS, CorpusConfig
 from dragoman.corpus.directions import listed

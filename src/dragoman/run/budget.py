@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.base import units
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import (
     CheckpointError,
     ConfigError,
@@ -28,7 +29,7 @@ from dragoman.base.errors import (
     DivergenceError,
     MachineError,
 )
-from dragoman.base.files import disk_errors_named, read_regular, write_whole
+from dragoman.base.files import read_regular, write_whole
 from dragoman.cluster.hosts import Hosts, is_this_machine, load_hosts
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import OnProgress

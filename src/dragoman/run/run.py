@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError
-from dragoman.base.files import disk_errors_named
 from dragoman.corpus.directions import token_for
 from dragoman.corpus.prepare import OnProgress
 from dragoman.corpus.prepare import prepare as prepare_corpus

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, TypeAdapter
 
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import (
     CheckpointError,
     ConfigError,
@@ -29,7 +30,6 @@ from dragoman.base.errors import (
     DragomanError,
     MachineError,
 )
-from dragoman.base.files import disk_errors_named
 from dragoman.base.line_files import TransformLines
 from dragoman.base.malloc import keep_freed_memory, memory_errors_named
 from dragoman.base.settings import Section

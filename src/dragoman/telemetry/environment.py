@@ -8,7 +8,8 @@ import subprocess
 from dataclasses import asdict
 from pathlib import Path
 
-from dragoman.base.files import disk_errors_named, write_whole
+from dragoman.base.disk_errors import disk_errors_named
+from dragoman.base.files import write_whole
 from dragoman.base.version import VERSION
 from dragoman.telemetry import host
 from dragoman.telemetry.events import Environment

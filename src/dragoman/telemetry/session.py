@@ -22,15 +22,9 @@ from typing import IO, Final, Literal
 from pydantic import ValidationError
 
 from dragoman.base import units
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import CheckpointError, DragomanError, MachineError
-from dragoman.base.files import (
-    disk_errors_named,
-    open_regular,
-    open_to_append,
-    read_regular,
-    try_lock,
-    write_whole,
-)
+from dragoman.base.files import open_regular, open_to_append, read_regular, try_lock, write_whole
 from dragoman.base.interrupts import INTERRUPTED
 from dragoman.base.settings import Section
 

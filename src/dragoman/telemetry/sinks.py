@@ -27,8 +27,8 @@ from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import MachineError
-from dragoman.base.files import disk_errors_named
 from dragoman.telemetry.config import SinksConfig
 from dragoman.telemetry.events import (
     Alert,

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from pydantic import Field, ValidationError
 
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import CheckpointError
-from dragoman.base.files import disk_errors_named, read_regular, write_whole
+from dragoman.base.files import read_regular, write_whole
 from dragoman.base.settings import Section
 from dragoman.telemetry.events import LengthFitted
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import CorpusError, MachineError
-from dragoman.base.files import disk_errors_named
 from dragoman.corpus.shards import (
     SideSize,
     TokenRows,
