@@ -131,3 +131,20 @@ def test_a_weight_of_an_entry_that_has_no_pair_left_is_a_warning(
     (cause,) = [one["cause"] for one in told if "no pair of" in one.get("cause", "")]
     assert cause == "no pair of b is left, so its weight has no effect"
     assert [one["share"] for one in told if "draws_per_pair" in one] == [1.0, 0.0]
+
+
+def test_a_pair_that_is_too_long_for_a_group_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        sources, targets = sentences(300, seed=ord(name))
+        write_pairs(tmp_path, name, ([*sources, "ba de " * 50], [*targets, "fi go " * 50]))
+    recipe, _, _ = RECIPE.partition("[[stages]]")
+    (tmp_path / "stages.toml").write_text(recipe)
+    for batch_tokens, expected in ((1024, []), (256, ["batches have only 2 of 4"])):
+        changes = ["train.max_steps=1", f"data.batch_tokens={batch_tokens}"]
+        run = dragoman.train(dragoman.load_recipe("stages.toml", changes))
+        told = [event.payload for event in read_events(run.events / "rank-0000.jsonl")]
+        found = [one["cause"] for one in told if "data.length_groups" in one.get("cause", "")]
+        assert [cause.partition(" data.")[0] for cause in found] == expected

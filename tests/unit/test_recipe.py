@@ -179,6 +179,7 @@ def test_files_of_the_recipe_lie_beside_it_and_files_of_an_override_where_we_are
         ("[train]\nwarmup_steps = 4\n", ["mine.toml:6:", "it belongs to [schedule]"]),
         ("[train]\nname = 'x'\n", ["mine.toml:6:", "belongs to the top of the file"]),
         ("test = ['a.tsv']\n", ["mine.toml:5:", "write [[corpus.test]] and its keys"]),
+        ("test = 'a.tsv'\n", ["mine.toml:5:", "a list of sections; write [[corpus.test]]"]),
         ("[train]\nfoo = 4\n", ["train.foo", "the keys here are max_steps, precision"]),
         ("[schedule]\nkind = 'cosin'\n", ["mine.toml:6:", "schedule.kind", "did you mean cosine?"]),
         ("[train]\nmax_steps = 'many'\n", ["mine.toml:6:", "valid integer", "100000"]),

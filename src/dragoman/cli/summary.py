@@ -23,10 +23,15 @@ def print_summary(run: RunDirectory) -> None:
     console = open_console()
     recipe = run.recipe()
     first = recipe.corpus.directions[0].target
-    for sentence in _shortest_third(_translated(run, recipe.corpus)):
+    sentences = _shortest_third(_translated(run, recipe.corpus))
+    for sentence in sentences:
         console.print("", _sentence(sentence), soft_wrap=True)
     name = shlex.quote(str(run.path))
     target = f" --target {first}" if recipe.corpus.language_tokens else ""
+    translate = f"dragoman translate {name}{target}"
+    if sentences:
+        source, *_ = sentences[0]
+        translate = f"echo {shlex.quote(source)} | {translate}"
     places = Table.grid(padding=(0, 2))
     for what, place in [
         ("run", run.path),
@@ -34,7 +39,7 @@ def print_summary(run: RunDirectory) -> None:
         *([("translations", run.samples)] if run.samples.is_dir() else []),
         ("curves", f"tensorboard --logdir {shlex.quote(str(run.path.parent))}"),
         ("every file", f"dragoman inspect {name}"),
-        ("translate", f'echo "Click the button." | dragoman translate {name}{target}'),
+        ("translate", translate),
     ]:
         places.add_row(Text(what, style="dim"), Text(str(place)))
     console.print("", places, soft_wrap=True)

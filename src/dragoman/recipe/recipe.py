@@ -565,11 +565,14 @@ def _explain(details: ErrorDetails, root: type[BaseModel]) -> tuple[str, str]:
         many = isinstance(location[-1], int)
         header = _header(_dotted(location[:-1]) if many else key, many=many)
         return f"{key} is a section, not a value", f"write {header} and its keys on lines below it"
+    if details["type"] == "tuple_type":  # all tuples of a recipe hold sections
+        header = _header(key, many=True)
+        return f"{key} is a list of sections", f"write {header} and its keys on lines below it"
     if details["type"] == "missing":
         return f"{key} is missing", f"write a line {location[-1]} = ..."
     must = details["msg"].replace("Input should be", "must be").replace("String should", "must")
     default = _default(location, root)
-    remedy = f"the default is {default!r}" if default is not None else "give it such a value"
+    remedy = "give it such a value" if default in (None, "") else f"the default is {default!r}"
     if details["type"] == "literal_error":
         choices = [choice.strip("' ") for choice in re.split(", | or ", details["ctx"]["expected"])]
         remedy = _nearest(str(value), choices) or remedy

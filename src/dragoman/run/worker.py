@@ -392,7 +392,7 @@ class _Rank:
     def record_text(self, updates: BatchStream, *, step: int) -> None:
         """Record before the first step how much each stage draws from each entry of text, if that
         is not simply all of it; and warn of pairs that are too long."""
-        corpus = self.recipe.corpus
+        corpus, data = self.recipe.corpus, self.recipe.data
         several = len(corpus.train_directions) > 1
         stages = _stages(self.recipe, TokenShards(self.prepared / "train")) if not step else ()
         for stage in stages:
@@ -424,6 +424,19 @@ class _Rank:
                 severity="warning",
                 cause=f"{oversized} pairs are longer than data.batch_tokens; each is a batch of "
                 "its own",
+                remedy="raise data.batch_tokens or lower corpus.max_pieces",
+            )
+            self.events.write(alert, step=step)
+        elif (
+            data.bucket
+            and data.batch_tokens
+            and (groups := min(sampler.groups_per_batch for sampler in updates.samplers))
+            < data.length_groups
+        ):
+            alert = Alert(
+                severity="warning",
+                cause=f"batches have only {groups} of {data.length_groups} data.length_groups, "
+                f"because the longest pair needs more than 1/{groups + 1} of data.batch_tokens",
                 remedy="raise data.batch_tokens or lower corpus.max_pieces",
             )
             self.events.write(alert, step=step)
