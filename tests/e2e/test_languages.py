@@ -166,6 +166,7 @@ def test_the_scores_of_a_direction_are_those_of_its_lines(run: RunDirectory) -> 
     (whole,) = events(run, "test_scored")
     trained = [one["bleu"] for one in scored if not one["zero_shot"]]
     assert whole["bleu"] == pytest.approx(sum(trained) / 2)
+    assert whole["pairs"] == sum(one["pairs"] for one in scored if not one["zero_shot"])
     for target in TARGETS:
         assert in_language((run.samples / f"test.en-{target}").read_text(), target) > 0.9
 

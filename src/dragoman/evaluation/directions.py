@@ -93,13 +93,17 @@ def score_directions(
     ]
 
 
+def in_mean(scored: Sequence[DirectionScore]) -> Sequence[DirectionScore]:
+    """Those that count in the mean: with training text; all if none has any."""
+    return [one for one in scored if not one.zero_shot] or scored
+
+
 def mean_scores(scored: Sequence[DirectionScore]) -> dict[str, Score]:
-    """The mean of every metric over the directions with training text, without intervals.
+    """The mean of every metric over the directions of `in_mean`, without intervals.
 
     The signature says of how many directions.
     """
-    trained = [one for one in scored if not one.zero_shot] or scored
-    measured = [one.scores for one in trained if one.scores]
+    measured = [one.scores for one in in_mean(scored) if one.scores]
     means = {}
     for name in measured[0] if measured else ():
         values = [scores[name].value for scores in measured]

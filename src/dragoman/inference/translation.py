@@ -19,6 +19,7 @@ from dragoman.corpus.vocabulary import Vocabulary, load_vocabulary
 from dragoman.distributed.world import World
 from dragoman.evaluation.directions import (
     bleu_and_chrf,
+    in_mean,
     mean_scores,
     rows_by_direction,
     score_directions,
@@ -250,7 +251,7 @@ def score_text(
             weights=weights,
             settings=" ".join(overrides),
             **bleu_and_chrf(scores),
-            pairs=len(hypotheses),
+            pairs=sum(one.pairs for one in in_mean(scored)) or len(hypotheses),
             decode_s=decode_s,
             checkpoint=checkpoint,
             source=None if given is None else str(given.absolute()),

@@ -222,6 +222,7 @@ class TestScored(Payload, kind="test_scored"):
 
     weights: SHA-256 of the list of the checkpoint's files.
     settings: values that replaced the recipe's, as SECTION.KEY=VALUE, separated by spaces.
+    pairs: those that count in the scores, not those of zero-shot directions.
     checkpoint: as it was named. source: the path of the sources; None for the run's own test set.
     target: the language, if the model has several and the text is of one.
     """
