@@ -104,7 +104,9 @@ class Commands:
     def train(self, checkout: Checkout) -> float:
         """Tokens a second."""
         shutil.rmtree(checkout.work / "runs", ignore_errors=True)
-        settings = (f"train.max_steps={STEPS}", f"train.log_every_steps={STEPS_LEFT_OUT}")
+        settings = [f"train.max_steps={STEPS}", f"train.log_every_steps={STEPS_LEFT_OUT}"]
+        if checkout.root == REPOSITORY:
+            settings.append("data.length_groups=1")  # the batches of 4254f71
         checkout.dragoman(
             *("train", "demo", "--ranks", "1", "--prepared", self.shared / "demo"),
             *(word for setting in settings for word in ("--set", setting)),

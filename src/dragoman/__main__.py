@@ -17,6 +17,7 @@ def main() -> int:
 
     code = cli.main()
     end_at_once_on_interrupt()  # while Python ends its threads and modules
+    gc.disable()  # Python would look for garbage in all modules once more before it frees them
     return code
 
 

@@ -134,7 +134,7 @@ class Hosts(Section):
 
     host: tuple[Host, ...] = Field(min_length=1)
     currency: str = Field(default=DEFAULT_CURRENCY, pattern=_CURRENCY)
-    defaults: HostDefaults = HostDefaults()
+    defaults: HostDefaults = Field(default_factory=HostDefaults)
 
     @property
     def ranks_per_host(self) -> tuple[int, ...]:

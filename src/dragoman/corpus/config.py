@@ -168,8 +168,8 @@ class CorpusConfig(Section):
     """If `test` is empty: this many of each direction are held out for testing."""
     lowercase: bool = False
     """Train on lower-cased text; text to translate later is lower-cased, too."""
-    filters: FilterConfig = FilterConfig()
-    subword: SubwordConfig = SubwordConfig()
+    filters: FilterConfig = Field(default_factory=FilterConfig)
+    subword: SubwordConfig = Field(default_factory=SubwordConfig)
     temperature: float | None = Field(default=None, ge=1.0, le=1000.0)
     """If there are several directions, each gets a share of the drawn pairs proportional to
     p^(1/T), where p is its share of the training text: 1 keeps the shares of the text, 5 is usual,

@@ -63,9 +63,9 @@ class DistributedConfig(Section):
     """`auto` measures link and compute at the start, chooses the cheapest strategy and says why."""
     wire: Literal["bf16", "fp32"] = "bf16"
     """Number format of `sync` and `accum` between hosts; inside a host gradients are fp32."""
-    accum: AccumConfig = AccumConfig()
-    diloco: DilocoConfig = DilocoConfig()
-    powersgd: PowersgdConfig = PowersgdConfig()
+    accum: AccumConfig = Field(default_factory=AccumConfig)
+    diloco: DilocoConfig = Field(default_factory=DilocoConfig)
+    powersgd: PowersgdConfig = Field(default_factory=PowersgdConfig)
 
     @property
     def batches_per_update(self) -> int:

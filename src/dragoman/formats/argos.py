@@ -30,7 +30,6 @@ from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.formats.bundle import Bundle
 from dragoman.formats.ctranslate2 import Quantization, ctranslate2_settings, write_ctranslate2
-from dragoman.formats.normalizing_pieces import with_normalization
 
 if TYPE_CHECKING:
     from dragoman.model.transformer import Transformer
@@ -96,7 +95,9 @@ def write_argos(
     Raises MachineError if a library is missing. The model must have passed `check_for_argos`.
     """
     _check_libraries()
-    from dragoman.formats.sentence_ends import write_sentence_ends  # imports torch
+    # They import protobuf and torch, without which a package is translated from.
+    from dragoman.formats.normalizing_pieces import with_normalization
+    from dragoman.formats.sentence_ends import write_sentence_ends
 
     source, _ = subwords
     (folder / MODEL_FOLDER).mkdir(parents=True)

@@ -70,17 +70,17 @@ class Recipe(Section):
 
     name: str = Field(pattern=NAME, max_length=100)
     """Begins the name of the run's directory; the file's name if it is not set."""
-    corpus: CorpusConfig = CorpusConfig()
-    data: DataConfig = DataConfig()
-    model: ModelConfig = ModelConfig()
-    schedule: ScheduleConfig = ScheduleConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
-    train: TrainConfig = TrainConfig()
-    distributed: DistributedConfig = DistributedConfig()
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    evaluate: EvaluateConfig = EvaluateConfig()
-    search: SearchConfig = SearchConfig()
-    sinks: SinksConfig = SinksConfig()
+    corpus: CorpusConfig = Field(default_factory=CorpusConfig)
+    data: DataConfig = Field(default_factory=DataConfig)
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    schedule: ScheduleConfig = Field(default_factory=ScheduleConfig)
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    train: TrainConfig = Field(default_factory=TrainConfig)
+    distributed: DistributedConfig = Field(default_factory=DistributedConfig)
+    checkpoint: CheckpointConfig = Field(default_factory=CheckpointConfig)
+    evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
+    search: SearchConfig = Field(default_factory=SearchConfig)
+    sinks: SinksConfig = Field(default_factory=SinksConfig)
     stages: tuple[StageConfig, ...] = Field(default=(), max_length=100)
     """`[[stages]]`, one after the other, each with its own mixture of text and learning rate."""
 

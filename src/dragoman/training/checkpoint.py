@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -79,7 +79,7 @@ class TrainState(BaseModel):
     world_size: int
     recipe_digest: str
     corpus_digest: str
-    loss_trend: LossTrend = LossTrend()
+    loss_trend: LossTrend = Field(default_factory=LossTrend)
     skipped_steps: int = 0
     best_dev_loss: float | None = None
     best_dev_loss_step: int | None = None
@@ -93,7 +93,7 @@ class TrainState(BaseModel):
     planned_step_s: float | None = None
     link_bytes_per_s: float | None = None
     machines: tuple[str, ...] = ()
-    sync: DistributedConfig = DistributedConfig()
+    sync: DistributedConfig = Field(default_factory=DistributedConfig)
     max_steps: int | None = None
     validation_steps: float | None = None
     search_steps: float | None = None
