@@ -8,7 +8,7 @@ median of the ratios of the rounds, speed here / speed there, with the lowest an
 The other checkout makes the model and the long record once, for both.
 
   train         tokens a second of the demo's recipe on one rank, source and target, after the first
-                ten steps
+                ten steps, in batches of one length
   prepare       whole command: 200,000 pairs of the shared English-German mix, two processes
   translate     whole command: Multi30k test2016, with beam 5 and with beam 1
   help          whole command: `dragoman --help` and `dragoman train --help`
@@ -50,6 +50,12 @@ class Checkout:
 
     root: Path
     work: Path
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether its batches are of several lengths."""
+        config = self.root / "src/dragoman/data/config.py"
+        return "length_groups" in config.read_text(encoding="utf-8")
 
     def dragoman(self, *words: str | Path, text: Path | None = None) -> None:
         """Run a command to its end, with `text` as standard input."""
@@ -105,8 +111,8 @@ class Commands:
         """Tokens a second."""
         shutil.rmtree(checkout.work / "runs", ignore_errors=True)
         settings = [f"train.max_steps={STEPS}", f"train.log_every_steps={STEPS_LEFT_OUT}"]
-        if checkout.root == REPOSITORY:
-            settings.append("data.length_groups=1")  # the batches of 4254f71
+        if checkout.has_groups:
+            settings.append("data.length_groups=1")  # as older versions make their batches
         checkout.dragoman(
             *("train", "demo", "--ranks", "1", "--prepared", self.shared / "demo"),
             *(word for setting in settings for word in ("--set", setting)),

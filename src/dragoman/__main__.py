@@ -1,6 +1,7 @@
 """The command `dragoman`, and `python -m dragoman`: handles Ctrl-C, then imports the rest."""
 
 import gc
+import os
 import sys
 
 try:
@@ -13,6 +14,8 @@ def main() -> int:
     """Run one command; returns its exit code."""
     end_at_once_on_interrupt()
     gc.disable()  # modules that load leave no garbage; `cli.main` enables it before the work
+    # To look for plugins, pydantic would read the metadata of every installed package.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from dragoman import cli
 
     code = cli.main()

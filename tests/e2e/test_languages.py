@@ -182,6 +182,10 @@ def test_the_end_of_a_run_shows_sentences_of_the_first_direction(
     translated = (run.samples / "test.en-de").read_text().splitlines()
     triples = list(zip(*texts.values(), strict=True))
     assert len(triples) == 3
+    (hint,) = [line[1] for line in shown if line[:1] == ["translate"]]
+    (source,) = [one[0] for one in triples if f"printf '%s\\n' '{one[0]}' | dragoman" in hint]
+    assert hint.endswith("--target de")
+    assert source in lines[0]
     assert set(triples) <= set(zip(lines[0], translated, lines[1], strict=True))
 
 
@@ -193,7 +197,7 @@ def test_a_validation_is_the_mean_of_the_directions_with_text(run: RunDirectory)
         trained = [one for one in scored[3 * number : 3 * number + 3] if not one["zero_shot"]]
         for key, mean in (("loss", whole["dev_loss"]), ("bleu", whole["bleu"])):
             assert sum(one[key] for one in trained) / len(trained) == pytest.approx(mean)
-        assert whole["decoded_pairs"] == 30
+        assert whole["decoded_pairs"] == sum(one["pairs"] for one in trained) == 20
 
 
 def test_directions_are_drawn_in_the_shares_of_the_temperature(run: RunDirectory) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -35,3 +37,17 @@ def test_a_command_that_is_called_has_all_its_options(
         cli.main([name, "--help"])
     assert end.value.code == 0
     assert capsys.readouterr().out == ALL[name].format_help()
+
+
+def test_garbage_is_collected_while_a_command_works_and_not_while_it_starts() -> None:
+    program = """
+import gc, sys
+from dragoman.cli import recipes
+recipes.run.run = lambda options: print(gc.isenabled())
+sys.argv = ["dragoman", "recipes"]
+from dragoman.__main__ import main
+main()
+print(gc.isenabled())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout.split() == [b"True", b"False"]

@@ -224,9 +224,10 @@ def _in_budget(
 class Evaluation:
     """The translations and scores of a test set.
 
-    name: of the text. scores: by metric, such as "bleu" and "chrf".
+    name: of the text. scores: by metric, such as "bleu" and "chrf". pairs: that they are of.
     translations: the file that holds them, a line each; of a test set of several directions, the
         folder in which each has its file; None for an export, which stays as it is.
+    decode_s: seconds to translate the whole text.
     directions: scores of each direction, such as "en-de", if there are several; `scores` are their
         means then, over those with training text.
     """

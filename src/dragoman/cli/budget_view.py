@@ -108,12 +108,14 @@ def _reasons(plan: BudgetPlan) -> Iterator[str]:
     on_gpu = "on a GPU" if recipe.train.precision == "bf16" else "without a GPU that has bf16"
     rate = units.LEARNING_RATE.text(recipe.schedule.peak_learning_rate)
     batch = (recipe.data.batch_tokens or 0) * recipe.data.accumulate
-    groups = recipe.data.length_groups
+    groups = recipe.data.groups(recipe.corpus.max_pieces + 1)
     chosen = {
         "corpus.subword.vocab_size": _vocabulary(recipe),
         "data.batch_tokens": f"batch of {units.COUNT.text(batch)}: for {tokens} target tokens",
         "data.length_groups": (
-            f"{groups} lengths in a batch: more of them teach more"
+            f"{groups} lengths in a batch or more: an update of one teaches less"
+            if groups < recipe.data.length_groups
+            else f"{groups} lengths in a batch: an update of one teaches less"
             if groups > 1
             else "one length in a batch: this GPU would have to pad others"
         ),

@@ -75,8 +75,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run: Callable[[Options], int | None] = vars(options).pop("run_command")
         interrupts_raise()
         os.environ.update(thread_environment())
-        # Looking for plugins of pydantic reads the metadata of every installed package.
-        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
         gc.enable()
         code = run(options) or 0
         sys.stdout.flush()  # when the process ends it would be too late for an error message

@@ -7,9 +7,10 @@ import shlex
 from rich.table import Table
 from rich.text import Text
 
+from dragoman.base.printable import printable_line
 from dragoman.base.terminal import open_console
 from dragoman.corpus.config import CorpusConfig
-from dragoman.corpus.directions import without_first_word
+from dragoman.corpus.directions import Direction, without_first_word
 from dragoman.corpus.split import read_directions
 from dragoman.evaluation.directions import rows_by_direction
 from dragoman.evaluation.validate import read_lines
@@ -21,18 +22,19 @@ _NUM_SENTENCES = 3
 def print_summary(run: RunDirectory) -> None:
     """Three sentences of the test set with their translations, and the places of a run."""
     console = open_console()
-    recipe = run.recipe()
-    first = recipe.corpus.directions[0].target
-    sentences = _shortest_third(_translated(run, recipe.corpus))
+    corpus = run.recipe().corpus
+    direction, translated = _translated(run, corpus)
+    sentences = _shortest_third(translated)
     for sentence in sentences:
         console.print("", _sentence(sentence), soft_wrap=True)
     name = shlex.quote(str(run.path))
-    target = f" --target {first}" if recipe.corpus.language_tokens else ""
+    target = f" --target {direction.target}" if corpus.language_tokens else ""
     translate = f"dragoman translate {name}{target}"
-    if sentences:
-        source, *_ = sentences[0]
-        translate = f"echo {shlex.quote(source)} | {translate}"
-    places = Table.grid(padding=(0, 2))
+    for source, *_ in sentences:
+        if source.strip() and source == printable_line(source):
+            translate = f"printf '%s\\n' {shlex.quote(source)} | {translate}"
+            break
+    console.print()
     for what, place in [
         ("run", run.path),
         ("checkpoints", run.checkpoints),
@@ -41,23 +43,25 @@ def print_summary(run: RunDirectory) -> None:
         ("every file", f"dragoman inspect {name}"),
         ("translate", translate),
     ]:
-        places.add_row(Text(what, style="dim"), Text(str(place)))
-    console.print("", places, soft_wrap=True)
+        # No table: on a narrow terminal it would break a command inside its quotes.
+        console.print(Text.assemble((f"{what:<14}", "dim"), str(place)), soft_wrap=True)
 
 
-def _translated(run: RunDirectory, corpus: CorpusConfig) -> list[tuple[str, ...]]:
-    """Source, translation and reference of the test set's first direction; empty without one."""
+def _translated(run: RunDirectory, corpus: CorpusConfig) -> tuple[Direction, list[tuple[str, ...]]]:
+    """The test set's first direction, and its sources, translations and references; of a run
+    without a test set, its first direction and no sentence."""
     test = run.prepared() / "test"
     directions = rows_by_direction(read_directions(test))
-    name = next(iter(directions), corpus.directions[0].target)
+    direction = next(iter(directions), corpus.directions[0])
+    name = direction if directions else direction.target
     translations = run.samples / f"test.{name}"
     if not translations.is_file():
-        return []
+        return direction, []
     sources, references = (read_lines(test / f"{side}.txt") for side in ("source", "target"))
-    rows = next(iter(directions.values()), range(len(sources)))
+    rows = directions.get(direction, range(len(sources)))
     tokens = corpus.language_tokens
     found = [(without_first_word(sources[row], tokens), references[row]) for row in rows]
-    return [
+    return direction, [
         (source, translation, reference)
         for (source, reference), translation in zip(found, read_lines(translations), strict=True)
     ]

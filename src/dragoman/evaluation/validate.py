@@ -30,6 +30,7 @@ from dragoman.evaluation.config import EvaluateConfig
 from dragoman.evaluation.directions import (
     DirectionScore,
     bleu_and_chrf,
+    in_mean,
     mean_scores,
     rows_by_direction,
     score_directions,
@@ -89,7 +90,8 @@ class Validation:
     """The result of one validation, the same on every rank.
 
     Losses are nats per target token without smoothing, dropout off; None if not measured.
-    scores: by the names of METRICS; empty if nothing was decoded.
+    scores: by the names of METRICS; empty if nothing was decoded. decoded_pairs: those that they
+        are of.
     directions: each by itself; dev_loss and scores are means over those with training text then.
     """
 
@@ -148,7 +150,7 @@ def validate(
         for rows in rows_by_text
     ]
     losses = dict(zip(by_direction, dev_losses, strict=False))
-    in_mean = [losses[one] for one in losses if one in data.trained] or dev_losses
+    trained_losses = [losses[one] for one in losses if one in data.trained] or dev_losses
     train_slice_loss = None
     if config.train_slice_pairs:
         pairs = _evenly(data.train.num_pairs, config.train_slice_pairs)
@@ -189,8 +191,9 @@ def validate(
             decode_s,
         ]
     )[0]  # those of rank 0
+    scored = [DirectionScore.from_json(values) for values in directions]
     return Validation(
-        dev_loss=math.fsum(in_mean) / len(in_mean),
+        dev_loss=math.fsum(trained_losses) / len(trained_losses),
         train_slice_loss=train_slice_loss,
         scores={name: Score(**fields) for name, fields in scores.items()},
         samples=[
@@ -200,10 +203,10 @@ def validate(
             for row in _evenly(len(sources), config.sample_translations).tolist()
         ],
         dev_pairs=data.dev.num_pairs,
-        decoded_pairs=len(sources),
+        decoded_pairs=sum(one.pairs for one in in_mean(scored)) or len(sources),
         loss_s=loss_s,
         decode_s=decode_s,
-        directions=[DirectionScore.from_json(values) for values in directions],
+        directions=scored,
     )
 
 

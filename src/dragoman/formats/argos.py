@@ -95,7 +95,7 @@ def write_argos(
     Raises MachineError if a library is missing. The model must have passed `check_for_argos`.
     """
     _check_libraries()
-    # They import protobuf and torch, without which a package is translated from.
+    # These import protobuf and torch, which are not needed to translate with a package.
     from dragoman.formats.normalizing_pieces import with_normalization
     from dragoman.formats.sentence_ends import write_sentence_ends
 

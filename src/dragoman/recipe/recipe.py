@@ -565,9 +565,12 @@ def _explain(details: ErrorDetails, root: type[BaseModel]) -> tuple[str, str]:
         many = isinstance(location[-1], int)
         header = _header(_dotted(location[:-1]) if many else key, many=many)
         return f"{key} is a section, not a value", f"write {header} and its keys on lines below it"
-    if details["type"] == "tuple_type":  # all tuples of a recipe hold sections
-        header = _header(key, many=True)
-        return f"{key} is a list of sections", f"write {header} and its keys on lines below it"
+    if details["type"] == "tuple_type":
+        if _model_at(location, root):
+            header = _header(key, many=True)
+            return f"{key} is a list of sections", f"write {header} and its keys on lines below it"
+        one = f"{location[-1]} = [{json.dumps(value, ensure_ascii=False)}]"
+        return f"{key} is a list", f"write it in brackets: {one[:_LONGEST_VALUE]}"
     if details["type"] == "missing":
         return f"{key} is missing", f"write a line {location[-1]} = ..."
     must = details["msg"].replace("Input should be", "must be").replace("String should", "must")

@@ -427,17 +427,19 @@ class _Rank:
                 remedy="raise data.batch_tokens or lower corpus.max_pieces",
             )
             self.events.write(alert, step=step)
-        elif (
-            data.bucket
-            and data.batch_tokens
-            and (groups := min(sampler.groups_per_batch for sampler in updates.samplers))
-            < data.length_groups
-        ):
+        groups = min(sampler.groups_per_batch for sampler in updates.samplers)
+        if not step and data.bucket and groups < data.length_groups and not oversized:
+            if data.batch_tokens is not None:
+                reason = f"the longest pair takes more than 1/{groups + 1} of data.batch_tokens"
+                remedy = "raise data.batch_tokens or lower corpus.max_pieces"
+            else:
+                reason = f"data.batch_sentences is not a multiple of {data.length_groups}"
+                remedy = "change data.batch_sentences"
             alert = Alert(
                 severity="warning",
-                cause=f"batches have only {groups} of {data.length_groups} data.length_groups, "
-                f"because the longest pair needs more than 1/{groups + 1} of data.batch_tokens",
-                remedy="raise data.batch_tokens or lower corpus.max_pieces",
+                cause=f"batches have only {groups} of {data.length_groups} data.length_groups: "
+                f"{reason}",
+                remedy=f"{remedy}, or set data.length_groups={groups}",
             )
             self.events.write(alert, step=step)
 

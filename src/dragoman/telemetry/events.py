@@ -190,7 +190,10 @@ class TrainInterval(PhaseTimes, Payload, kind="train_interval"):
 
 
 class Validated(Payload, kind="validated"):
-    """One validation. Losses are nats per target token without smoothing, dropout off."""
+    """One validation. Losses are nats per target token without smoothing, dropout off.
+
+    decoded_pairs: those that the scores are of: all, or those of directions with training text.
+    """
 
     dev_loss: float
     dev_perplexity: float
@@ -222,7 +225,7 @@ class TestScored(Payload, kind="test_scored"):
 
     weights: SHA-256 of the list of the checkpoint's files.
     settings: values that replaced the recipe's, as SECTION.KEY=VALUE, separated by spaces.
-    pairs: those that count in the scores, not those of zero-shot directions.
+    pairs: those that the scores are of: all, or those of directions with training text.
     checkpoint: as it was named. source: the path of the sources; None for the run's own test set.
     target: the language, if the model has several and the text is of one.
     """
