@@ -3,7 +3,7 @@
     hf download Helsinki-NLP/opus-mt-en-de --local-dir opus-mt-en-de
     python benchmarks/imported_tokens.py --data ../shared/data/multi30k opus-mt-en-de ...
 
-The weights are not read. Of each language 1,000 sentences are cut as sources and as targets, and
+The weights are not read. In each language 1,000 sentences are cut as sources and as targets, and
 put together again. Exit code 1 if one differs.
 """
 

@@ -54,7 +54,7 @@ NUM_LAYERS: Final = 32
 REST_EVERY: Final = 4
 """Layers between two rests: a processor cannot rest for much less than a millisecond."""
 COMPUTE_S: Final = 0.3
-"""Of a step, a third of it forward."""
+"""The compute of a step, a third of it forward."""
 ACCUMULATE: Final = 4
 BLOCKING_EVERY: Final = 12
 COMPUTE_STEPS: Final = 11

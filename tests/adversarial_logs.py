@@ -103,7 +103,7 @@ class Log:
     overfull: bool
     """Whether phases are longer than the steps that they are parts of."""
     max_share: float
-    """Of the schedule that is done."""
+    """The share of the schedule that is done."""
     device_rate: tuple[float, float | None] | None = None
     """What a device alone reaches: FLOP/s of matrix products, tokens a second."""
     measured_alone: bool = True

@@ -96,7 +96,7 @@ class ToyRun:
     before_update: Callable[[int, Transformer], None] = field(default=lambda _step, _model: None)
     change_update: Callable[[Update], Update] = field(default=lambda update: update)
     rate_factor: Callable[[int], float] = field(default=lambda _step: 1.0)
-    """Of the schedule's rate, by the number of the step."""
+    """The schedule's rate, by the number of the step."""
     validate: Callable[[int, Transformer], ToyValidation] = field(
         default=lambda _step, model: ToyValidation(dev_loss(model))
     )

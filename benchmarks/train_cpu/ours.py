@@ -91,7 +91,7 @@ def main() -> None:
             gradient_sync(DistributedConfig(), model, world) as sync,
             BatchStream(
                 EncodedText(folder),
-                # Of one length, as the batches of the others are.
+                # One length, as in the batches of the others.
                 DataConfig(batch_tokens=4096, length_groups=1),
                 seed=1,
                 rank=0,

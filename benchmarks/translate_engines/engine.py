@@ -49,12 +49,12 @@ class Task:
 
     @property
     def shape(self) -> dict[str, Any]:
-        """Of the model, by the recipe's names."""
+        """Settings of the model, by the recipe's names."""
         found: dict[str, Any] = self.given["shape"]
         return found
 
     def length_limit(self, longest: int) -> int:
-        """Of a batch whose longest source has so many pieces."""
+        """Rows of a batch whose longest source has this many pieces."""
         ratio, extra = self.given["length_limit"]
         return int(ratio * longest + extra)
 
@@ -66,7 +66,7 @@ def by_length(numbers: Sequence[int], sources: list[list[int]]) -> list[int]:
 def in_batches(
     task: Task, search: Callable[[list[list[int]]], list[list[int]]], batch_size: int
 ) -> Translate:
-    """Of what searches a batch of ids: sources sorted by length, so many at a time."""
+    """A search of batches of ids: sources sorted by length, so many at a time."""
 
     def translate(numbers: Sequence[int]) -> Found:
         order = by_length(numbers, task.sources)

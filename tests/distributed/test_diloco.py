@@ -25,7 +25,7 @@ STEPS = 25
 RATE = 0.02
 DECAY = 0.3
 PART = 5
-"""Of the 49 weights; parts lie across their borders."""
+"""Size of the parts of the 49 weights, which lie across their borders."""
 Wire = Literal["fp4", "int8", "bf16", "fp32"]
 
 

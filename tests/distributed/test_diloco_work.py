@@ -34,5 +34,5 @@ def _measured_beside_a_run(world: World, every: int) -> tuple[float, float]:
 def test_every_rank_learns_what_the_slowest_takes() -> None:
     (one, run_s), (other, _) = run_ranks(_measured_beside_a_run, 4, world_size=2)
     assert one == other
-    # Of the same order: the run has the loopback in it, and a machine may be busy for a while.
+    # The same order: the run has the loopback in it, and a machine may be busy for a while.
     assert run_s / 20 < one < 20 * run_s

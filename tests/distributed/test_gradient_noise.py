@@ -24,7 +24,7 @@ MODEL = TOY_MODEL.model_copy(update={"dropout": 0.0})
 
 
 def mean_gradient(training: ToyTraining, update: Update, *, own: int | None = None) -> torch.Tensor:
-    """Of an update's target tokens, or of one micro-batch, by plain PyTorch."""
+    """The mean over an update's target tokens, or of one micro-batch, by plain PyTorch."""
     batches = update.micro_batches if own is None else [update.micro_batches[own]]
     training.model.zero_grad()
     for batch in batches:

@@ -20,7 +20,7 @@ from ranks import run_ranks
 
 ERRORS = {"fp32": 1e-5, "bf16": 2e-2}
 ROWS = [5, 1, 3]
-"""Of the global micro-batches: ranks have uneven shares, and some have none."""
+"""Rows of the global micro-batches: ranks have uneven shares, and some have none."""
 WIDTH = 64
 
 

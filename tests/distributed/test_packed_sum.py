@@ -49,7 +49,7 @@ def _summed(world: World, kind: str, size: int, packing: str = "int8") -> Any:
 
 
 def _half_scales(tensor: Tensor) -> Tensor:
-    """Of each number, half the distance between two neighbouring codes of its block."""
+    """For each number, half the distance between two neighbouring codes of its block."""
     blocks = torch.nn.functional.pad(tensor, (0, -len(tensor) % BLOCK)).view(-1, BLOCK)
     halves = (blocks.abs().amax(1, keepdim=True) / 254).expand_as(blocks)
     return halves.flatten()[: len(tensor)]

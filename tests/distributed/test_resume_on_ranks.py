@@ -60,7 +60,7 @@ def test_replicas_that_are_grouped_otherwise_go_on_from_what_all_share(tmp_path:
     )
     assert not all(torch.equal(tensor, first[name]) for name, tensor in apart.items())
     for name, tensor in first.items():
-        # Of what rounding has taken, the rank that speaks for its host has all.
+        # The rank that speaks for its host has all that rounding has taken.
         assert name.endswith("unsent") or torch.equal(tensor, second[name]), name
 
 

@@ -1,4 +1,4 @@
-"""What one rank alone notices, a signal or its clock, all ranks heed after the same update."""
+"""A signal or a clock that one rank alone notices stops all ranks after the same update."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def _run(name: str, directory: Path | str, max_steps: int, model: ModelConfig = 
 
 
 def _tensors(directory: Path, step: int) -> dict[str, Tensor]:
-    """Of all ranks, by file and name."""
+    """The states of all ranks, by file and name."""
     return {
         f"{file.relative_to(directory)}/{name}": tensor
         for file in directory.glob(f"checkpoints/**/step-{step:07d}/*.safetensors")

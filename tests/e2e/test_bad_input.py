@@ -66,7 +66,7 @@ CONFIG_CASES = [
     ),
     Case(
         "a server of a folder that is not a bundle",
-        ["not a bundle", "dragoman export . --to ctranslate2", "serve export/ctranslate2-float32"],
+        ["neither an export nor a run", "dragoman export --to ctranslate2"],
         ["serve", "."],
     ),
 ]

@@ -40,7 +40,7 @@ ADDED = {
         (
             "    noam_scale: float",
             "    decay_power: float = Field(default=0.5, gt=0.0)\n"
-            '    """Of the share of the run that is gone."""\n'
+            '    """A rate by the share of the run that is done."""\n'
             "    noam_scale: float",
         ),
     ],

@@ -15,7 +15,7 @@ from served import Server, served_bundle, serving
 
 MINUTES = float(os.environ.get("DRAGOMAN_SOAK_MINUTES", "30"))
 WARM_SHARE = 0.2
-"""Of the time, in which caches and memory pools fill."""
+"""The share of the time in which caches and memory pools fill."""
 MOST_GROWTH_MB = 20
 CLIENTS = 12
 

@@ -8,10 +8,11 @@ from dragoman.telemetry.host import interface_number
 from lab.laboratory import INTERFACE
 
 HEADER_BYTES = 66
-"""Of Ethernet, IP and TCP with timestamps. They are 2 to 7% of what the interface counts: it takes
-larger packets than 1,500 bytes from some senders, and from others it does not."""
+"""Headers of Ethernet, IP and TCP with timestamps. They are 2 to 7% of what the interface counts:
+it takes larger packets than 1,500 bytes from some senders, and from others it does not."""
 SEGMENT_BYTES = 1448
-"""Of a packet of 1,500 bytes. Receivers that are short of time drop some, which are sent again."""
+"""Data of a packet of 1,500 bytes. Receivers that are short of time drop some packets, which are
+sent again."""
 
 
 def payload_sent() -> int:

@@ -30,4 +30,4 @@ def test_each_host_reports_its_own_ranks(make_lab: OpenLab, tmp_path: Path) -> N
     assert "beta: ssh cannot log in" in done.stdout
     done = lab.controller.run([*command[:2], "--hosts", "hosts.toml"], check=False, timeout_s=300)
     assert done.returncode != 0
-    assert "no run is named" in done.stderr
+    assert "needs a run" in done.stderr

@@ -175,7 +175,7 @@ def test_local_steps_make_the_last_checkpoint_larger(
     recipe = load_recipe("multi30k-tiny", ["distributed.strategy=auto"])
     plan = plan_recipe(recipe, request(hosts=str(hosts)))
     assert (plan.choice.prediction.strategy == "diloco") == (numbers == 8)
-    # Of four bytes: a checkpoint of two ranks with local steps takes twice the room.
+    # Numbers have four bytes: a checkpoint of two ranks with local steps takes twice the room.
     size_bytes = 4 * numbers * plan.workload.num_parameters
     found_s = last_copy_s(recipe, file=str(hosts))
     assert found_s == pytest.approx(size_bytes / plan.cluster.link.bytes_per_s)

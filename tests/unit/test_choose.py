@@ -48,7 +48,7 @@ def curve(text: str, weights: int, tokens: int, bleu: float, *, ended: bool = Tr
 
 
 def law_curves(*, noise: float = 0.0) -> list[Curve]:
-    """Of three texts, by a law with known constants."""
+    """Curves of three texts, by a law with known constants."""
     rng = np.random.default_rng(1)
     found = []
     for text, best in (("captions", 45.0), ("help", 30.0), ("news", 20.0)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import textwrap
 from typing import Any, Literal, get_args, get_origin
 
@@ -14,9 +15,9 @@ from dragoman.recipe.recipe import Recipe
 
 HEADER = """# Recipe
 
-A recipe is a TOML file. What it does not say has the default below; `--set section.key=value` on
-the command line overrides both. An unknown key is an error that names the nearest one. This page is
-written by `tools/write_reference.py` from the code.
+A recipe is a TOML file. Keys that it leaves out have the default below; `--set section.key=value`
+on the command line overrides both. An unknown key is an error that names the nearest one. This page
+is written by `tools/write_reference.py` from the code.
 """
 
 
@@ -38,7 +39,7 @@ def meanings(section: type[BaseModel]) -> dict[str, str]:
 
 def table(section: type[BaseModel], path: str) -> str:
     """A section and, after it, the sections inside it."""
-    told = meanings(section)
+    known = meanings(section)
     rows, inner = [], []
     for name, field in section.model_fields.items():
         if inspect.isclass(field.annotation) and issubclass(field.annotation, BaseModel):
@@ -46,8 +47,9 @@ def table(section: type[BaseModel], path: str) -> str:
             continue
         if not path and (listed := section_of_list(field)):
             inner.append(table(listed, f"[{name}]"))
-        meaning = f"{told.get(name, '')} {choices(field)}".strip()
-        rows.append(f"| `{name}` | {default(field)} | {meaning} |")
+        meaning = f"{known.get(name, '')} {choices(field)}".strip()
+        value = default(field) if path or name != "name" else "the name of the file"
+        rows.append(f"| `{name}` | {value} | {meaning} |")
     summary = (inspect.getdoc(section) or "").split("\n\n")[0].replace("\n", " ")
     heading = f"\n## `[{path}]`\n\n{summary}\n" if path else ""
     body = "\n| key | default | meaning |\n|---|---|---|\n" + "\n".join(rows) + "\n" if rows else ""
@@ -61,7 +63,7 @@ def section_of_list(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def choices(field: FieldInfo) -> str:
-    """The values to choose from, where the field has such."""
+    """The values to choose from, if the field has such."""
     if get_origin(field.annotation) is not Literal:
         return ""
     return f"One of {', '.join(f'`{value}`' for value in get_args(field.annotation))}."
@@ -72,11 +74,9 @@ def default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value: Any = field.get_default(call_default_factory=True)
-    words = {True: "true", False: "false"}
     if value is None:
         return "none"
-    text = words.get(value, str(value)) if isinstance(value, bool) else repr(value)
-    return f"`{text.replace(chr(39), chr(34)).replace('()', '[]')}`"
+    return f"`{json.dumps(value)}`"
 
 
 def page() -> str:

@@ -112,7 +112,7 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
                 remedy = f"did you mean {near[0]}?" if near else remedy
             if first["type"] == "sequence_str":
                 raise ConfigError(
-                    "is one text where a list of them is expected",
+                    "is one text and not a list of texts",
                     place=place,
                     remedy=f"put it into brackets: [{first['input']!r:.40}]",
                 ) from error

@@ -91,8 +91,8 @@ def synthesize(
     sampling: draws the pieces at random, which suits back-translation of much text; None: search.
     threads: cores; with Ray, of each unit of work, by default one.
     overrides: of the recipe's section search, such as "search.beam_size=1".
-    any_language: take the text even if py3langid, where it is installed, says that it is in the
-        language that the model translates into.
+    any_language: take the text even if py3langid says that it is in the language that the model
+        translates into.
     ray: the address of a Ray cluster whose nodes do the work, HOST:PORT or "auto"; None: this
         machine does it.
     progress: show the progress of the work.

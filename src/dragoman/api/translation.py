@@ -64,7 +64,7 @@ class Translator:
         checkpoints = checkpoints_of(checkpoint)
         if not any(checkpoints):
             raise ConfigError(
-                "no checkpoint is named", place="checkpoint", remedy='give "best" or a step'
+                "needs a checkpoint", place="checkpoint", remedy='give "best" or a step'
             )
         path = model.path if isinstance(model, RunDirectory) else Path(model)
         self._is_closed = False
@@ -326,7 +326,7 @@ def _wanted(n_best: Any) -> int:
 
 def _one_text(text: str) -> ConfigError:
     return ConfigError(
-        "is one text where a list of them is expected",
+        "is one text and not a list of texts",
         place="texts",
         remedy=f"put it into brackets: [{text!r:.40}]",
     )

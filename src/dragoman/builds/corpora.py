@@ -207,7 +207,7 @@ def _dev_and_test(
         found[test.listing.did] = replace(test, use="test", why="the newest test set")
         usable = [one for one in usable if not _is_alike(one, test)]
         same = [one for one in usable if one.listing.name == test.listing.name]
-    # Of one kind of text, dev and test set say the same of a model.
+    # A dev set and a test set of one kind of text say the same of a model.
     devs = same or [one for one in usable if _use_of(one.listing) == "valid"] or usable
     if devs:
         why = "the test set of another year" if same else "a dev set"

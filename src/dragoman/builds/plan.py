@@ -153,11 +153,17 @@ class BuildPlan(Section):
 def parse_pair(text: str) -> Direction:
     """The languages of "en-de"; raises ConfigError if it is not a pair."""
     match = _PAIR.fullmatch(text)
-    if match is None or match[1].lower() == match[2].lower():
+    if match is None:
         raise ConfigError(
             f"{text!r} is not a pair of languages",
             place="pair",
             remedy="write source and target such as en-de, or pt_BR-en with a region",
+        )
+    if match[1].lower() == match[2].lower():
+        raise ConfigError(
+            f"source and target of {text!r} are the same language",
+            place="pair",
+            remedy="write two languages, such as en-de",
         )
     return Direction(match[1], match[2])
 

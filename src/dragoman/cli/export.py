@@ -21,7 +21,7 @@ from dragoman.cli.options import (
     "export",
     "a model in a format that others run, checked",
     "Write a model in a format that others run, and check it against our own search.",
-    RUN.but(metavar="RUN|BUNDLE", help="a run directory, or what dragoman import has written"),
+    RUN.but(metavar="RUN|BUNDLE", help="a run directory, or an imported model"),
     Option(
         "--to",
         choices=["bundle", "ctranslate2", "huggingface", "onnx", "argos", "web"],

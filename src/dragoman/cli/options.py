@@ -21,7 +21,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print what is wrong with the command line, and end with exit code 2."""
         if message.endswith(" expected one argument"):
-            message += "; one that begins with a dash is written OPTION=VALUE"
+            message += "; if it begins with a dash, write OPTION=VALUE"
         self.exit(2, f"dragoman: {message}; see: {self.prog} --help\n")
 
     def refuse_empty_words(self, words: Sequence[str]) -> None:
@@ -127,9 +127,7 @@ FROM = Option(
     "model of another tool in that form",
 )
 RUN = Option("run", type=Path, metavar="RUN", help="a run directory")
-RUN_OR_BUNDLE = RUN.but(
-    metavar="RUN|BUNDLE", help="a run directory, or what dragoman export has written"
-)
+RUN_OR_BUNDLE = RUN.but(metavar="RUN|BUNDLE", help="a run directory, or an export")
 CHECKPOINT = Option(
     "--checkpoint",
     default="best",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dragoman.telemetry.host import HourlyPrice
 
     _Report = tuple[Callable[[Path], list[Path]], Path, str]
-    """What writes the report to a directory, its default directory, and the report as JSON."""
+    """A function that writes the report to a directory; that directory's default; the JSON."""
 
 
 @Command(
@@ -42,9 +42,9 @@ def run(options: Options) -> None:
     runs: list[Path] = options.runs
     if bool(runs) == bool(options.openseq2seq):
         raise ConfigError(
-            "no run is named" if not runs else "runs cannot be compared with a log of OpenSeq2Seq",
+            "needs a run" if not runs else "cannot compare runs with a log of OpenSeq2Seq",
             place="report",
-            remedy="name one run, several to compare them, or give --openseq2seq",
+            remedy="give one run, several to compare them, or --openseq2seq",
         )
     prices = _prices(options.price, count=max(len(runs), 1))
     compared = len(runs) > 1

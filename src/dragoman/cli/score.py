@@ -37,8 +37,8 @@ def run(options: Options) -> None:
     model, *reverse = options.models
     if len(reverse) > 1:
         raise ConfigError(
-            "more than two models are named",
-            place=",".join(options.models),
+            "takes at most two models",
+            place=f"score {','.join(options.models)}",
             remedy="give MODEL or MODEL,REVERSE",
         )
     done = score(

@@ -39,8 +39,7 @@ def _temperature(text: str) -> float:
         "models",
         type=models,
         metavar="MODEL[,MODEL...]",
-        help="a run, or what dragoman export has written; more runs, of the same vocabulary and "
-        "shape, make an ensemble",
+        help="a run or an export; more runs, of the same vocabulary and shape, make an ensemble",
     ),
     *(CHECKPOINT, SET, TARGET),
     Option("--input", type=Path, required=True, help="text, a sentence a line"),

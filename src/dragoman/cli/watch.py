@@ -68,9 +68,7 @@ def _opened(options: Options) -> Iterator[LiveRun]:
     from dragoman.watch.remote import remote_run
 
     if options.run is None:
-        raise ConfigError(
-            "no run is named", place="watch --hosts", remedy="name the run, as on the hosts"
-        )
+        raise ConfigError("needs a run", place="watch --hosts", remedy="give its path on the hosts")
     hosts = load_hosts(options.hosts)
     with remote_run(hosts, options.run, price=price) as run:
         yield run

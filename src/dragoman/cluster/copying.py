@@ -3,6 +3,9 @@
 A directory's name on the host says what it holds (a digest, a run, a step), and the directory
 appears there whole or not at all. A directory that exists already is not sent again, even if
 another host wrote it into a shared folder.
+
+The files are a tar stream over the connection that is open already, and not rsync's: a host needs
+nothing but Python, and each name that a host sends is checked before it is written here.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from dragoman.base.settings import Section
 from dragoman.cluster.facts import HostFacts, PairRates
 
 Verb = Literal["answer", "list", "send", "forget"]
-"""What an agent is started for: to answer commands, or one thing with the files of a run."""
+"""The task of an agent: to answer commands, or one thing with the files of a run."""
 AgentCommand = Literal[
     "stay", "time", "facts", "prepare_store", "work", "reach", "begin", "stop", "kill"
 ]

@@ -77,7 +77,7 @@ def plan_recipe(recipe: Recipe, request: PlanRequest, *, noise_tokens: float | N
     """
     if (request.hosts is None) == (request.ranks is None):
         raise ConfigError(
-            "either --hosts or --ranks says what to plan for", place="plan", remedy=_EXAMPLE
+            "needs --hosts or --ranks, and takes one of them", place="plan", remedy=_EXAMPLE
         )
     workload = workload_of(recipe)
     if request.hosts is not None:

@@ -152,6 +152,6 @@ def _number(
         raise ConfigError(
             f"no scheduler sets it here (none of {', '.join(variables)} is set)",
             place=option,
-            remedy="give it",
+            remedy=f"give {option}",
         )
     return number

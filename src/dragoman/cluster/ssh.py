@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import fcntl
 import hashlib
 import io
 import os
@@ -33,6 +32,7 @@ from typing import IO, Any, Final
 
 from dragoman.base import units
 from dragoman.base.errors import MachineError
+from dragoman.base.files import try_lock
 from dragoman.cluster.hosts import Host
 
 CONNECT_S: Final = 10
@@ -160,7 +160,7 @@ def _sockets() -> Path | None:
     try:
         folder = tempfile.TemporaryDirectory(prefix=_SOCKETS_PREFIX, dir=_SOCKETS)
         lock = os.open(Path(folder.name) / _LOCK, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)  # as long as this process runs
+        try_lock(lock)  # as long as this process runs
     except OSError:
         return None
     atexit.register(folder.cleanup)
@@ -183,7 +183,8 @@ def remove_old_sockets(where: Path) -> None:
                 continue
             lock = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
             stack.callback(os.close, lock)
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not try_lock(lock):
+                continue
             for name in os.listdir(folder):  # noqa: PTH208  # by descriptor, it cannot be exchanged
                 os.unlink(name, dir_fd=folder)
             path.rmdir()

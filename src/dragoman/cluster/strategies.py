@@ -17,9 +17,8 @@ from dragoman.cluster.workload import Workload
 MOST_FRAGMENTS: Final = 16
 """Most fragments of DiLoCo: each has its latency, and its work on the processor."""
 MOST_STEP_RATIO: Final = 1.08
-"""Most that a step may take, relative to the shortest, to get younger gradients. Four replicas had
-a loss of 2.978 after 300 steps with six steps (in int8) between synchronisations, of 2.763 with
-three (in four bits), `sync` 2.665; quality to the end of a training is measured with three
+"""A strategy with more frequent synchronisations is chosen if its step takes at most this multiple
+of the shortest. With three steps between them the loss is closer to that of `sync` than with six
 (benchmarks/README.md)."""
 SYNC_EVERY: Final = 100
 """Local steps of blocking DiLoCo between synchronisations; the usual figure of its papers."""

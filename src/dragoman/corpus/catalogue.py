@@ -1,10 +1,10 @@
 """mtdata's catalogue of named corpora: which there are, where they lie, and how they are read.
 
-We use mtdata's index and its parsers. We do not use its downloads, which restart from nothing, keep
-a page of HTML as an archive, and accept an invalid certificate; nor its unpacking, which follows
-links out of the folder and has no limits; nor its cache of the index, which is a pickle. The index
-is lines of JSON, as mtdata writes them beside its pickle; another one may be given, such as a
-mirror's, and its lines are not trusted.
+We use mtdata's index and its parsers. We do not use its downloads: they restart from nothing, keep
+a page of HTML as an archive, and accept an invalid certificate. Its unpacking follows links out of
+the folder and has no limits, and its cache of the index is a pickle. We read the index from lines
+of JSON, as mtdata writes them beside its pickle. Another index may be given, such as a mirror's;
+its lines are not trusted.
 """
 
 from __future__ import annotations

@@ -28,8 +28,11 @@ class SubwordConfig(Section):
     kind: Literal["bpe", "unigram", "imported"] = "bpe"
     """imported: the vocabulary of a model that was imported; `--from` sets it."""
     vocab_size: int = Field(default=32_768, ge=16, le=10_000_000)
+    """Pieces of the subword model, with the four special ones."""
     joint: bool = True
+    """One subword model for both sides."""
     character_coverage: float = Field(default=1.0, gt=0.0, le=1.0)
+    """Share of the characters of the text that have a piece; the rest are unknown."""
     sample_sentences: int = Field(default=2_000_000, ge=1)
     """At most this many sentences, drawn over the whole corpus, train the subword model."""
 
@@ -182,6 +185,7 @@ class CorpusConfig(Section):
     too_long: Literal["drop", "truncate"] = "drop"
     """The treatment of a training pair with a side of over `max_pieces`."""
     seed: int = Field(default=1, ge=0, lt=2**63)
+    """Seed of the hash that orders the pairs and so chooses held-out ones."""
 
     @model_serializer(mode="wrap")
     def _without_one_language(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

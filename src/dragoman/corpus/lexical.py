@@ -2,7 +2,7 @@
 
 IBM Model 1 (Brown et al. 1993, section 4.1) of the corpus itself, in both directions: p(t | s) that
 the piece s of one side is translated by the piece t of the other, learnt by expectation
-maximisation without any alignment. What a pair gains is the mean over the pieces t of a side of
+maximisation without any alignment. The gain of a pair is the mean over the pieces t of a side of
 
     ln (p(t | other side) / p(t)),    p(t | other side) = mean of p(t | s) over its pieces and none
 

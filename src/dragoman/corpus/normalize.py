@@ -85,8 +85,8 @@ def mark_bounds() -> list[int]:
 
 @cache
 def _mark_table() -> NDArray[np.bool_]:
-    # Three Tibetan vowels are not marks themselves, but are made of them. What has no decomposition
-    # is its own: to ask so first takes a thirtieth of the time.
+    # Three Tibetan vowels are not marks themselves, but are made of them. A character
+    # without a decomposition is its own: that test takes a thirtieth of the time.
     marks = (
         unicodedata.combining(unicodedata.normalize("NFD", one)[0])
         if unicodedata.decomposition(one)

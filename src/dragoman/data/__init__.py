@@ -3,5 +3,5 @@
 config    the data section of a recipe
 sampler   which pairs form which batch: a pure function of (seed, stage, epoch, position)
 batch     rows of token ids -> padded tensors
-loader    batches made ahead of time in a thread, so that training never waits
+loader    batches made ahead of time in a thread, so that training rarely waits
 """

@@ -34,6 +34,7 @@ class DataConfig(Section):
     length_multiple: int = Field(default=1, ge=1)
     """Padded lengths are rounded up to a multiple of this (8 suits GPUs older than Ampere)."""
     prefetch_batches: int = Field(default=8, ge=1)
+    """Updates that are made ahead of the training."""
 
     def groups(self, longest_cells: int) -> int:
         """Groups in one micro-batch: `length_groups`, or fewer, so that each has room for the

@@ -1,4 +1,4 @@
-"""Batches made ahead of time in a thread, so that training never waits.
+"""Batches made ahead of time in a thread, so that training rarely waits.
 
 The thread runs NumPy only: no operation of PyTorch, whose thread pool and memory belong to the
 training thread. The plan of the next epoch is made by a second thread while this one lasts.

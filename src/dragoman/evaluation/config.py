@@ -23,3 +23,4 @@ class EvaluateConfig(Section):
     """Score without regard to case, as a model with `corpus.lowercase` always is; part of the
     signature."""
     sample_translations: int = Field(default=3, ge=0)
+    """Translations of dev sentences that each validation shows."""

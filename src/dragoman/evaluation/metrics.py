@@ -137,7 +137,7 @@ def _score(
             remedy="both must have one line for each sentence",
         )
     if not hypotheses:
-        raise CorpusError("no sentences to score", remedy="give it at least one")
+        raise CorpusError("no sentences to score", remedy="give at least one sentence")
     result = metric.corpus_score(
         list(hypotheses), [list(references)], n_bootstrap=max(1, bootstrap_samples)
     )

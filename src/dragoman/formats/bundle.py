@@ -144,7 +144,7 @@ class BundleInfo(Section):
 
     @property
     def title(self) -> str:
-        """From which languages into which, in words."""
+        """The pairs of languages in words, such as en to de."""
         pairs = [(one.source, one.target) for one in self.directions]
         return listed(
             Direction(*pair) for pair in pairs or [(self.source_language, self.target_language)]
@@ -338,7 +338,7 @@ def check_place(output: Path, *, source: Path) -> None:
 
 
 def _difference_from_export(place: Path) -> str:
-    """What distinguishes it from an empty folder or an export as it was written, in words."""
+    """Its difference from an empty folder or from an export as it was written, in words."""
     if place.is_dir() and not any(place.iterdir()):
         return ""
     # Checkpoints and averages have digests too, but no card.

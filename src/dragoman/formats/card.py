@@ -114,7 +114,7 @@ def _directions(info: BundleInfo) -> str:
 
 
 def _first_piece(piece: str, recipe: Recipe, kind: Kind) -> str:
-    """How a source of an imported model gets its language where dragoman does not add it."""
+    """How a source of an imported model gets its language if dragoman does not add it."""
     if not piece:
         return ""
     how = {

@@ -96,10 +96,11 @@ def import_bundle(folder: Path, output: Path, languages: Languages, *, licence: 
 
 
 def _check_languages(folder: Path, imported: ImportedModel) -> None:
-    """Raises ConfigError if the folder of a MarianMT model names another language of a side.
+    """Raises ConfigError if the folder of a MarianMT model says that a side is in another language.
 
-    A piece may choose the target. The folder's code may be of a group, such as gem or mul, and then
-    any language is taken; codes of three letters are compared if langcodes is installed.
+    If a piece of the source chooses the target, the target is not compared. If the folder's code is
+    of a group, such as gem or mul, any language is taken. Codes of three letters are compared if
+    langcodes is installed.
     """
     path = folder / TOKENIZER_FILE
     source, _ = imported.vocabularies
@@ -107,16 +108,16 @@ def _check_languages(folder: Path, imported: ImportedModel) -> None:
         return
     settings, corpus = read_json(path, limit=_LONGEST_SETTINGS), imported.recipe.corpus
     for side, code in (("source", corpus.source_language), ("target", corpus.target_language)):
-        told = settings.get(f"{side}_lang")
+        stated = settings.get(f"{side}_lang")
         if (
-            not isinstance(told, str)
-            or len(told) != _LETTERS
+            not isinstance(stated, str)
+            or len(stated) != _LETTERS
             or (side == "target" and source.codes)
         ):
             continue
-        if _standard(code) not in (told, "") and code != UNKNOWN_LANGUAGE:
+        if _standard(code) not in (stated, "") and code != UNKNOWN_LANGUAGE:
             raise ConfigError(
-                f"its {side} language is {told!r}, not {code!r}",
+                f"its {side} language is {stated!r}, not {code!r}",
                 place=path,
                 remedy=f"leave out the {side} language",
             )

@@ -97,7 +97,7 @@ def run_at(path: Path) -> RunDirectory:
         raise CheckpointError(
             "is neither a run nor an export of dragoman: it holds no recipe.toml",
             place=path,
-            remedy="name the directory of a run, or what dragoman export or dragoman import wrote",
+            remedy="give the directory of a run, an export or an imported model",
         )
     return RunDirectory.open(path)
 
@@ -183,7 +183,7 @@ class Origin:
                     "is neither a run, an export of dragoman nor a folder with config.json and "
                     "model.safetensors",
                     place=path,
-                    remedy="name a run, what dragoman export --to bundle or huggingface wrote, or "
+                    remedy="give a run, an export to bundle or huggingface, or "
                     "a MarianMT, M2M100 or NLLB model",
                 )
             recipe, manifest = run.recipe(), Manifest.load(path)

@@ -7,7 +7,7 @@ normalise itself. Programs that pass it the text of a user need a model with the
 SentencePiece replaces the longest sequence of characters that it has a rule for, from left to
 right. So the rules cover all of NFC with one exception: several combining marks after one letter
 that are not in the order of Unicode and have no composed character. Spaces in a row and at both
-ends SentencePiece removes itself. Where text is lower-cased there is another exception: a capital
+ends SentencePiece removes itself. For lower-cased text there is another exception: a capital
 sigma at the end of a word becomes the sigma of its middle, as no rule sees the end of a word.
 """
 

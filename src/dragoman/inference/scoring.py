@@ -104,7 +104,9 @@ class PairScorer:
     ) -> None:
         for model in (forward, reverse):
             if model is not None and len(model.models) != 1:
-                raise ConfigError("an ensemble has no scores", place="score", remedy="name one")
+                raise ConfigError(
+                    "an ensemble cannot score", place="score", remedy="give one checkpoint"
+                )
         self._models = (forward, reverse)
         self._place = place
         self._counts = counts

@@ -15,11 +15,16 @@ class ModelConfig(Section):
     """Transformer encoder-decoder (Vaswani et al. 2017)."""
 
     d_model: int = Field(default=512, ge=2)
+    """Width of embeddings and of every layer's input and output."""
     num_heads: int = Field(default=8, ge=1)
+    """Attention heads of every layer; they share the width."""
     d_ffn: int = Field(default=2048, ge=1)
+    """Width inside the feed-forward sub-layer."""
     # At most far more than is of use: a recipe that others wrote may ask for anything.
     encoder_layers: int = Field(default=6, ge=1, le=10_000)
+    """Layers that read the source."""
     decoder_layers: int = Field(default=6, ge=1, le=10_000)
+    """Layers that write the target."""
     norm: Literal["pre", "post"] = "pre"
     """pre: LayerNorm before each sub-layer and at the end of both stacks; post: after each."""
     activation: Literal["relu", "gelu", "silu", "swiglu"] = "relu"
@@ -44,8 +49,11 @@ class ModelConfig(Section):
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
     """On embeddings and on the output of each sub-layer before it is added to the residual."""
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """On attention weights."""
     activation_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """After the activation of the feed-forward sub-layer."""
     label_smoothing: float = Field(default=0.1, ge=0.0, lt=1.0)
+    """Probability that is spread over all pieces in the training loss (Szegedy et al. 2016)."""
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:
@@ -138,9 +146,11 @@ class SearchConfig(Section):
     length_penalty: Literal["gnmt", "power"] = "gnmt"
     """Scores are divided by ((5 + length) / 6)^alpha (Wu et al. 2016) or by length^alpha."""
     length_penalty_alpha: float = Field(default=0.6, ge=0.0, le=5.0)
+    """The exponent of the length penalty; 0 for none."""
     max_length_ratio: float = Field(default=2.0, ge=0.0, le=1000.0)
+    """See `max_length_extra`."""
     max_length_extra: int = Field(default=20, ge=0, le=1_000_000)
-    """A translation has at most ratio x source pieces + extra pieces."""
+    """A translation has at most `max_length_ratio` x source pieces + this many pieces."""
     batch_tokens: int = Field(default=16_384, ge=1)
     """Sentences of like length are searched together: rows x longest source x beam at most."""
     never_padding: bool = False

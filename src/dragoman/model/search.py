@@ -5,9 +5,9 @@ the best `beam_size` that end are finished; the best `beam_size` that do not end
 search for a sentence is over when `beam_size` hypotheses are finished, as in fairseq, CTranslate2
 and Hugging Face (`early_stopping=True`). Without early stopping, the default of Hugging Face, it
 goes on while the best open hypothesis has a higher score, at its present length, than any of the
-best `beam_size` finished ones. It is over earlier, with the same result, when no open hypothesis,
-however it goes on, can still come before the finished ones that are asked for: log-probabilities
-only fall, so the best that one can hope for is its present one over the largest length penalty.
+best `beam_size` finished ones. It is over earlier, with the same result, when no open hypothesis
+can still come before the finished ones that are asked for. Log-probabilities only fall, so an open
+hypothesis can reach at most its present one over the largest length penalty.
 Greedy search ends with the first end of sentence.
 
 Shapes: B sentences, W open hypotheses of each, C candidates for a sentence, T tokens so far, V

@@ -69,7 +69,7 @@ class Recipe(Section):
     """All settings that decide a run; each part takes only its own section."""
 
     name: str = Field(pattern=NAME, max_length=100)
-    """Begins the name of the run's directory; the file's name if it is not set."""
+    """Begins the name of the run's directory."""
     corpus: CorpusConfig = Field(default_factory=CorpusConfig)
     data: DataConfig = Field(default_factory=DataConfig)
     model: ModelConfig = Field(default_factory=ModelConfig)
@@ -490,7 +490,7 @@ def from_toml(error: tomllib.TOMLDecodeError, *, place: str, in_file: bool = Tru
     return ConfigError(
         f"is not TOML: {problem[:1].lower()}{problem[1:]}",
         place=f"{place}{line}",
-        remedy='a line is key = value, text in quotes: kind = "cosine"',
+        remedy='a section is [name], a line is key = value, text in quotes: kind = "cosine"',
     )
 
 
@@ -515,7 +515,7 @@ def from_validation(
     line = line_of(text, location)
     in_file = f"{file}:{line}" if line else str(file)
     problem, remedy = _explain(details, root)
-    # Where keys disagree, the one that the problem names is the one at fault.
+    # If keys disagree, the one that the problem names is at fault.
     said.sort(key=lambda given: given.partition("=")[0].rpartition(".")[2].strip() in problem)
     return ConfigError(problem, place=f"--set {said[-1]}" if said else in_file, remedy=remedy)
 

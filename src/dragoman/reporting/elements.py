@@ -1,4 +1,7 @@
-"""What every page is made of: text, plots and lists as HTML that needs nothing from elsewhere."""
+"""The parts of every page: text, plots and lists as HTML that needs nothing from elsewhere.
+
+Functions, not templates: every part is one expression, and mypy checks its arguments.
+"""
 
 from __future__ import annotations
 

@@ -77,7 +77,11 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Some updates of one rank up to `step`; sums over them, as in the train_interval event."""
+    """Some updates of one rank up to `step`; sums over them, as in the train_interval event.
+
+    Not that event's class: any value may be None here, because records of older versions and logs
+    of other tools lack some, and because a reader does not trust a record.
+    """
 
     step: int
     steps: int

@@ -148,7 +148,7 @@ def pauses(facts: Facts) -> Verdict:
     if facts.pauses:
         says = f"Ranks stood still for {_long(lost_s)}"
         says += "" if share is None else f", {units.SHARE.text(share)} of the run"
-        says += f": {named(map(_told, longest(facts)))}."
+        says += f": {named(map(_in_words, longest(facts)))}."
     elif watched:
         says = "No rank stood still for 3 s or longer."
     bad = share is not None and bool(facts.pauses) and share >= WORTH_A_LOOK
@@ -159,7 +159,7 @@ def pauses(facts: Facts) -> Verdict:
         says=says,
         evidence=(
             evidence("standing still, of the run", units.SHARE, share if watched else None),
-            *(Evidence(one.name, one.seconds_s, _told(one)) for one in facts.pauses),
+            *(Evidence(one.name, one.seconds_s, _in_words(one)) for one in facts.pauses),
         ),
         thresholds=(f"yes from {units.SHARE.text(WORTH_A_LOOK)} of the run on",),
         method="A thread of each rank looks at the clock twice a second; ranks that wait see "
@@ -175,7 +175,7 @@ def longest(facts: Facts) -> list[Pause]:
     return sorted(facts.pauses, key=lambda one: -one.seconds_s)
 
 
-def _told(pause: Pause) -> str:
+def _in_words(pause: Pause) -> str:
     where = (
         f"while {pause.during} after step {units.COUNT.text(pause.step)}"
         if pause.during in OUTSIDE_STEPS

@@ -87,7 +87,7 @@ _NO_START: Final = RunStart()
 
 @dataclass(slots=True)
 class Home:
-    """Measurements on the host of one life, beside its segment.
+    """Links, devices and samples of the host during one life of a rank.
 
     boot: when the machine was started, by its own clock.
     """
@@ -309,8 +309,8 @@ class RankFile:
         """Begin a life whose start is not in the record, before the time that this event covers."""
         took = _TOOK.get(event.kind)
         if took is not None:
-            told_s = facts.summed(number(event.payload.get(name)) for name in took)
-            self._begin(moment - max(told_s or 0.0, 0.0), 0, _NO_START)
+            recorded_s = facts.summed(number(event.payload.get(name)) for name in took)
+            self._begin(moment - max(recorded_s or 0.0, 0.0), 0, _NO_START)
 
     def _environment(self, event: Event, _moment: float) -> None:
         self.environment = event.payload

@@ -148,12 +148,12 @@ def _are_its_own(facts: Facts, say: str) -> Judgement:
         )
         say += f", but only {named(shares)} were busy."
         return "no", say, "More threads or ranks there; see data wait and evaluation."
-    told_of = {
+    described = {
         one.host
         for one in facts.machines
         if one.cpu_share is not None and one.others_cpu_share is not None
     }
-    if set(facts.hosts) - told_of:
+    if set(facts.hosts) - described:
         say += "; how many processors the run itself kept busy was not measured on every host."
         return (
             "cannot tell",
@@ -368,7 +368,7 @@ def _powered(facts: Facts) -> list[Gpu]:
 
 
 def _all_powered(facts: Facts) -> bool:
-    """Whether every host has such a GPU for each of its ranks."""
+    """Whether every host has a GPU with sampled power for each of its ranks."""
     gpus = Counter(gpu.host for gpu in _powered(facts))
     return all(gpus[host] >= ranks for host, ranks in Counter(r.host for r in facts.ranks).items())
 

@@ -180,7 +180,7 @@ def _fitted(
         rest = wanted - rows[:, :2] @ constants[:2]
         constants[2:] = np.linalg.lstsq(rows[:, 2:], rest, rcond=None)[0]
     spread_of_all = np.linalg.inv(rows.T @ rows).astype(np.float64)
-    # What least squares leave of a row is so much less than if the row had not been fitted.
+    # The residual of a row would be this much larger if the row had not been fitted.
     leverage = np.einsum("ij,jk,ik->i", rows, spread_of_all, rows)
     left = ((wanted - rows @ constants) / (1 - leverage))[: len(ended)]
     return float(np.sqrt(np.mean(left**2))), constants, spread_of_all

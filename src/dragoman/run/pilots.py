@@ -84,7 +84,7 @@ def plan_pilots(choice: Choice, text: TextFacts, law: Law, *, training_s: float)
         for share in (1.0, 1.0 - SHARE)
     ]
     price = lacking[1] - lacking[0]
-    # Of three, two go on for twice the time.
+    # Two of three go on for twice the time.
     first_s = SHARE * training_s / (2 if len(rivals) == 1 else 3 + 2 * 2)
     shortest = min(_bleu(one, text, law, one.tokens_per_s * first_s) for one in (best, *rivals))
     why_not = ""
@@ -152,7 +152,7 @@ def _doubt(one: SizeCandidate, other: SizeCandidate, text: TextFacts, law: Law) 
 
 
 def _gain(best: SizeCandidate, rival: SizeCandidate, text: TextFacts, law: Law) -> float:
-    """What knowing the pilots of two models gains on average, in ln BLEU."""
+    """The expected gain, in ln BLEU, of a choice that is made after the pilots of both models."""
     doubt = _doubt(best, rival, text, law)
     if not doubt:
         return 0.0

@@ -1,7 +1,7 @@
 """One unit of work on a node of a Ray cluster: a group of lines, done as the command would do it.
 
-A process reads the files of the model with its first unit and keeps the model. What is sent is
-text, numbers and bytes. An error that a user can mend comes back as words, so that Ray does not
+A process reads the files of the model with its first unit and keeps the model. Only text,
+numbers and bytes are sent. An error that a user can mend comes back as words, so that Ray does not
 repeat the unit. Free of torch until a unit needs it.
 """
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from dragoman.base.errors import CheckpointError, ConfigError, MachineError
 from dragoman.formats.bundle import Bundle, default_name, is_bundle
+from dragoman.recipe.run_directory import RunDirectory
 from dragoman.serve.translator import TextTranslator, open_translator
 
 _TOKEN_VARIABLE = "DRAGOMAN_TOKEN"  # noqa: S105
@@ -104,11 +105,17 @@ def serve(options: Namespace) -> int:
 
 def _open(stack: ExitStack, path: Path, options: Namespace) -> tuple[Bundle, TextTranslator]:
     if not is_bundle(path):
+        if not RunDirectory(path).recipe_file.is_file():
+            raise CheckpointError(
+                "is neither an export nor a run",
+                place=path,
+                remedy="give a directory that dragoman export --to ctranslate2 has written",
+            )
         export = path / "export" / default_name("ctranslate2", "float32")
         raise CheckpointError(
-            "is not a bundle",
+            "is a run and not an export",
             place=path,
-            remedy=f"make one of a run with dragoman export {shlex.quote(str(path))} "
+            remedy=f"export it with dragoman export {shlex.quote(str(path))} "
             "--to ctranslate2, "
             f"then serve {shlex.quote(str(export))}",
         )

@@ -17,7 +17,7 @@ from dragoman.base import units
 
 PRICE_VARIABLE: Final = "DRAGOMAN_PRICE_PER_HOUR"
 """Names the environment variable of workers that holds the price of all hosts: `6.12 USD`."""
-_INTERFACES: Final = Path("/sys/class/net")
+NETWORK_INTERFACES: Final = Path("/sys/class/net")
 _INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _COUNTERS: Final = {
     "sent_bytes": ("statistics/tx_bytes",),
@@ -165,7 +165,7 @@ def collective_interface() -> str | None:
     """The interface that Gloo or NCCL is set to use; None if they choose one themselves."""
     for variable in _INTERFACE_VARIABLES:
         name = os.environ.get(variable, "").split(",")[0].removeprefix("=")
-        if name and (_INTERFACES / name).is_dir():
+        if name and (NETWORK_INTERFACES / name).is_dir():
             return name
     return None
 
@@ -175,7 +175,7 @@ def interface_number(interface: str, name: str) -> int:
 
     Raises: OSError if there is no such interface, or it has no such number.
     """
-    return int((_INTERFACES / interface / name).read_text())
+    return int((NETWORK_INTERFACES / interface / name).read_text())
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ class MachineProbe:
             self._queue.append(self._queued())
 
     def sample(self, seconds_s: float) -> Iterator[Payload]:
-        """The means since the last call."""
+        """Means and sums since the last call, and the present free disk and memory of processes."""
         cpu, own = _cpu_ticks(self._cpus), _process_ticks(self._pids)
         moved, spent_s = _disk_bytes(self._disk), time.thread_time()
         busy, ticks = cpu[0] - self._cpu[0], cpu[1] - self._cpu[1]

@@ -18,9 +18,14 @@ class OptimizerConfig(Section):
 
     kind: Literal["adam", "adamw"] = "adam"
     beta1: float = Field(default=0.9, ge=0.0, lt=1.0)
+    """Decay of the mean of the gradients."""
     beta2: float = Field(default=0.98, ge=0.0, lt=1.0)
+    """Decay of the mean of their squares."""
     epsilon: float = Field(default=1e-9, gt=0.0)
+    """Added to the root of the mean of the squares."""
     weight_decay: float = Field(default=0.0, ge=0.0)
+    """Adam adds this times the weights to the gradients; AdamW subtracts it, times the learning
+    rate, from the weights."""
     clip_norm: float = Field(default=0.0, ge=0.0)
     """Global gradient norm above which gradients are scaled down; 0 never clips."""
 
@@ -29,13 +34,18 @@ class TrainConfig(Section):
     """How long to train, in which precision, and when to validate and log."""
 
     max_steps: int = Field(default=100_000, ge=1)
+    """Updates of the whole run."""
     precision: Precision = "fp32"
     compile: bool = False
     """torch.compile the encoder and decoder stacks (worth it on a GPU)."""
     seed: int = Field(default=1, ge=0, lt=2**63)
+    """Seed of the first weights, of the order of the pairs and of dropout."""
     log_every_steps: int = Field(default=100, ge=1)
+    """Updates between two lines of the log."""
     validate_every_steps: int = Field(default=4000, ge=1)
+    """Updates between two validations."""
     validate_at_start: bool = True
+    """Validate the untrained model, too."""
     freeze: tuple[Literal["embeddings", "encoder"], ...] = ()
     """Parts whose weights do not change: for training that starts from another model."""
     ema_decay: float = Field(default=0.0, ge=0.0, lt=1.0)
@@ -49,9 +59,11 @@ class CheckpointConfig(Section):
     """When checkpoints are written and which are kept."""
 
     every_steps: int = Field(default=4000, ge=1)
+    """Updates between two checkpoints."""
     every_minutes: float = Field(default=0.0, ge=0.0)
     """Also after this many minutes, or less often if saves take long; 0 counts steps only."""
     keep_last: int = Field(default=2, ge=1)
+    """Number of newest checkpoints that are kept."""
     keep_best: int = Field(default=1, ge=0)
     """Number of checkpoints kept: the best by dev loss and the best by BLEU, this many of each."""
 

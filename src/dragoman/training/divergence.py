@@ -1,9 +1,10 @@
 """When training has left the range in which it makes sense, and what to change then.
 
 The loss is judged by its trend, never by one batch: the mean of 40 updates, without the lowest and
-the highest tenth of them, against the lowest such mean so far. Training has diverged when the last
-mean is `far` above the lowest, or when the last three, over 120 updates, are all 0.4 times as far
-above it; the medians of these updates must be as far above it. Far is the largest of:
+the highest tenth of them, against the lowest such mean so far. Training has diverged if the last
+mean is `far` above the lowest. It has also diverged if the last three means, over 120 updates, are
+all 0.4 times as far above it. The medians of these updates must be as far above it. Far is the
+largest of:
 
 - five standard deviations of the difference of two such means, estimated from the differences of
   neighbouring batches;

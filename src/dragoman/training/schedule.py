@@ -22,6 +22,7 @@ class ScheduleConfig(Section):
     peak_learning_rate: float = Field(default=1e-3, gt=0.0)
     """Highest value; `noam` computes its own from `noam_scale`."""
     warmup_steps: int = Field(default=4000, ge=0)
+    """Steps over which the rate rises to its peak."""
     total_steps: int | None = Field(default=None, ge=1)
     """End of cosine, linear and wsd; the run's `train.max_steps` if it is not set."""
     decay_steps: int = Field(default=0, ge=0)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Final, Self
 
 from dragoman.base.errors import MachineError
+from dragoman.base.files import write_whole
 from dragoman.cluster import ssh
 from dragoman.cluster.copying import READ_PROGRAM
 from dragoman.cluster.hosts import Host, Hosts, record_hosts
@@ -159,9 +160,7 @@ class Mirror:
         path = self._directory / name
         with self._lock:
             if not name.startswith("events/"):
-                draft = path.with_suffix(".draft")
-                draft.write_bytes(content)
-                draft.rename(path)
+                write_whole(path, content)
                 return
             with path.open("r+b" if path.exists() else "w+b") as file:
                 if anew:

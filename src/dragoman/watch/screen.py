@@ -1,4 +1,8 @@
-"""The state of a run as lines and curves that fit a terminal of any size."""
+"""The state of a run as lines and curves that fit a terminal of any size.
+
+The curves are drawn here and not by plotext, whose figures are one for the whole process: it has
+one state, and this screen redraws several plots, each for the room that is left.
+"""
 
 from __future__ import annotations
 

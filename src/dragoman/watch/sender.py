@@ -36,7 +36,7 @@ class Sender:
     def __init__(self, places: list[Path], had: dict[str, int]) -> None:
         self._places = places
         self._had = had
-        self._told_run: bool | None = None
+        self._sent_run: bool | None = None
 
     def send(self) -> None:
         """Send all that was added since the last call, then the place of the run."""
@@ -46,9 +46,9 @@ class Sender:
             names += sorted(f"events/{path.name}" for path in run.glob("events/*.jsonl"))
             for name in names:
                 self._send_file(run / name, name)
-        if self._told_run != (run is not None):
-            self._told_run = run is not None
-            _frame({"found": self._told_run}, b"")
+        if self._sent_run != (run is not None):
+            self._sent_run = run is not None
+            _frame({"found": self._sent_run}, b"")
 
     def _send_file(self, path: Path, name: str) -> None:
         try:

@@ -40,9 +40,15 @@ def test_shares_are_relative_and_a_share_of_nothing_is_no_stage() -> None:
     assert shares == pytest.approx({"fetch": 0.05, "clean": 0.05, "train": 0.9})
 
 
-@pytest.mark.parametrize("text", ["en", "en-en", "en-EN", "en_de", "en-de-fr", "../x-de", "e-de"])
+@pytest.mark.parametrize("text", ["en", "en_de", "en-de-fr", "../x-de", "e-de"])
 def test_what_is_no_pair(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a pair of languages; write source and target"):
+        parse_pair(text)
+
+
+@pytest.mark.parametrize("text", ["en-en", "en-EN"])
+def test_one_language_twice_is_no_pair(text: str) -> None:
+    with pytest.raises(ConfigError, match="are the same language; write two languages"):
         parse_pair(text)
 
 

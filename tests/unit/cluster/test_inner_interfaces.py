@@ -10,7 +10,7 @@ from dragoman.cluster.hosts import Host, Hosts
 
 
 def found(name: str, addresses: tuple[str, str], *, stated: str | None = None) -> list[Finding]:
-    """Of two hosts that reach each other over interfaces of this name."""
+    """Facts of two hosts that reach each other over interfaces of this name."""
     hosts = tuple(Host(name=one, address=one, slots=1, interface=stated) for one in "ab")
     facts = tuple(
         HostFacts(

@@ -195,7 +195,7 @@ def test_the_rate_inside_belongs_to_each_host(tmp_path: Path) -> None:
     assert first.speed_up == pytest.approx(by_itself.strategies[1].speed_up)
     assert first.speed_up > 6.5
     assert made.choice.who == "a alone"
-    # Of all together the slowest host's inside is waited for: 839 MB at 5 GB/s, twice a half.
+    # All wait for the inside of the slowest host: 839 MB at 5 GB/s, twice a half.
     inside_s = made.cluster.inside_s(made.workload.num_parameters * 4)
     assert inside_s == pytest.approx(0.839 / 5, rel=0.01)
 

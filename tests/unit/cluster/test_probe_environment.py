@@ -29,5 +29,5 @@ def test_a_probe_has_the_threads_of_one_rank(monkeypatch: pytest.MonkeyPatch) ->
     found = probe_environment(request, share)
     assert found["OMP_NUM_THREADS"] == "2"
     assert (found["RANK"], found["WORLD_SIZE"], found["CUDA_VISIBLE_DEVICES"]) == ("1", "2", "")
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")  # which training heeds, too
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")  # which training follows, too
     assert probe_environment(request, share)["OMP_NUM_THREADS"] == "3"

@@ -18,7 +18,7 @@ from dragoman.model.config import ModelConfig
 
 FP32_GRADIENTS = 4 * 60_880_896
 COMPUTE_S = 0.61
-"""Of the reference runs' step without any network, as their record says."""
+"""Seconds of the reference runs' step without any network, as their record says."""
 DERIVED = [(2, 1.198), (3, 1.5625), (4, 1.70)]
 """Ranks and seconds of a step behind ports of unknown rate. The 215 MB/s at which they are
 computed lie within the 203 to 218 MB/s that their record gives, but look derived from these very

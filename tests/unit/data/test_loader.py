@@ -91,7 +91,7 @@ def test_resume_in_a_stage_keeps_its_groups() -> None:
 
 
 def three_stages() -> list[Stage]:
-    """Of two entries, of 100 and 500 pairs: both as they are, half and half, the second alone."""
+    """Stages of entries of 100 and 500 pairs: both as they are, half and half, the second alone."""
     entries = np.repeat(np.arange(2), [100, 500])
     return [
         Stage(0, None),

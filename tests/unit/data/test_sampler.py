@@ -321,7 +321,7 @@ def test_the_shares_hold_at_any_time_though_one_entry_is_of_longer_pairs() -> No
     _, mixture, planned = mixed(DataConfig(batch_tokens=128), (1.0, 1.0, 0.0))
 
     def deviation(batches: list[NDArray[np.integer]]) -> float:
-        """Of the share of an entry, over 64 batches in a row."""
+        """The error of the share of an entry, over 64 batches in a row."""
         parts = [np.concatenate(batches[i : i + 64]) for i in range(0, len(batches) - 64, 64)]
         return float(np.std([(mixture.entries[part] == 0).mean() for part in parts]))
 

@@ -48,7 +48,7 @@ def make_model(
 def log_probabilities(
     models: Sequence[Transformer], source: list[int], ids: Sequence[int]
 ) -> list[float]:
-    """Of each id by teacher forcing, the mean of the models' probabilities."""
+    """The mean of the models' probabilities of each id, by teacher forcing."""
     decoder_input = np.array(ids[:-1], dtype=np.int64)
     batch = make_batch(
         np.array(source), np.array([len(source)]), decoder_input, np.array([len(decoder_input)])

@@ -177,8 +177,8 @@ def test_the_command_writes_three_files(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ([], "no run is named"),
-        (["a", "--openseq2seq", "log"], "runs cannot be compared with a log"),
+        ([], "needs a run"),
+        (["a", "--openseq2seq", "log"], "cannot compare runs with a log"),
         (["a", "b", "c", "--price", "1 USD", "--price", "2 USD"], "2 prices for 3 runs"),
         (list("abcdefghi"), "cannot compare 9 runs"),
     ],

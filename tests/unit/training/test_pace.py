@@ -16,8 +16,8 @@ from dragoman.training.pace import Budget, Costs, Pace, longest, read_budget
 
 
 def budget_of(seconds_s: float, *, most_steps: int | None = None) -> Budget:
-    """Of a run that began at 0 and aims at 97%; what comes after it takes 4 s and 2 validations:
-    half of one is translating."""
+    """A budget that began at 0 and aims at 97%; the work after the training takes 4 s and 2
+    validations, of which half is translating."""
     return Budget(
         asked="",
         started=0.0,

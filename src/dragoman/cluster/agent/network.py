@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.cluster.facts import InterfaceFacts
-from dragoman.telemetry.host import nominal_bits_per_s
+from dragoman.telemetry.host import NETWORK_INTERFACES, nominal_bits_per_s
 
 LOOPBACK: Final = "lo"
 _SIOCGIFADDR: Final = 0x8915
-_INTERFACES: Final = Path("/sys/class/net")
 _LOSSES: Final = ("rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
 _LISTENING: Final = "0A"
 _REACH_S: Final = 3.0
@@ -57,7 +56,7 @@ def route_to(peers: Iterable[str]) -> str | None:
 
 def interface_facts(name: str) -> InterfaceFacts:
     """Facts from the kernel about an interface that has an address."""
-    card = _INTERFACES / name
+    card = NETWORK_INTERFACES / name
     duplex = _text(card / "duplex")
     return InterfaceFacts(
         name=name,
