@@ -24,7 +24,7 @@ from dragoman.run.choose import (
     vocabulary,
 )
 from dragoman.run.curves import Curve, Point, inner_weights, known_curves
-from dragoman.run.expect import effective, fit_law
+from dragoman.run.expect import LEAST_BLEU, LEAST_ERROR, effective, fit_law
 
 MINI = (
     "[model]\nd_model = 128\nnum_heads = 4\nd_ffn = 512\nencoder_layers = 3\ndecoder_layers = 2\n"
@@ -63,14 +63,39 @@ def law_curves(*, noise: float = 0.0) -> list[Curve]:
 def test_the_law_says_what_the_law_that_made_the_curves_says() -> None:
     law = fit_law(law_curves())
     assert law.alpha == pytest.approx(0.5, abs=0.21)
-    assert law.beta == pytest.approx(0.6, abs=0.1)
+    assert law.beta == pytest.approx(0.6, abs=0.21)
     for weights in (1_500_000, 5_000_000):
         for tokens in (2e6, 8e6):
             found = law.expect(text="help", weights=weights, tokens=tokens, epoch_tokens=2e9)
             lacking = 0.4 * (weights / 1e6) ** -0.5 + 1.5 * (tokens / 1e6) ** -0.6
-            assert found.bleu == pytest.approx(30 * math.exp(-lacking), rel=0.02)
+            assert found.bleu == pytest.approx(30 * math.exp(-lacking), rel=LEAST_ERROR)
             assert found.own
             assert not found.beyond
+
+
+def test_a_text_may_need_more_tokens_than_others() -> None:
+    curves = [
+        one.model_copy(
+            update={
+                "points": (
+                    one.end.model_copy(
+                        update={
+                            "bleu": (one.end.bleu or 0.0)
+                            * math.exp(-0.5 * (one.end.tokens / 1e6) ** -0.6)
+                        }
+                    ),
+                )
+            }
+        )
+        if one.text == "help"
+        else one
+        for one in law_curves()
+    ]
+    law = fit_law(curves)
+    for text, best, factor in (("help", 30.0, 2.0), ("captions", 45.0, 1.5)):
+        found = law.expect(text=text, weights=3_000_000, tokens=8e6, epoch_tokens=2e9)
+        lacking = 0.4 * 3**-0.5 + factor * 8**-0.6
+        assert found.bleu == pytest.approx(best * math.exp(-lacking), rel=0.04)
 
 
 def test_far_from_what_was_measured_the_interval_is_wider() -> None:
@@ -183,7 +208,7 @@ def test_of_ten_shipped_curves_eight_are_as_the_others_say(monkeypatch: pytest.M
             tokens=one.end.tokens,
             epoch_tokens=one.epoch_tokens,
         )
-        if bleu >= 8 and one.ended:
+        if bleu >= LEAST_BLEU and one.ended:
             inside.append(said.low <= bleu <= said.high)
     assert len(inside) >= 10
     assert sum(inside) >= 0.8 * len(inside)

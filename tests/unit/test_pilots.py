@@ -13,6 +13,7 @@ from dragoman.run.choose import Choice, SizeCandidate, TextFacts, after_pilots
 from dragoman.run.curves import inner_weights
 from dragoman.run.expect import Law, fit_law
 from dragoman.run.pilots import SHARE, Pilots, decide, plan_pilots
+from unit.test_choose import TEXT as CAPTIONS
 from unit.test_choose import chosen, law_curves, own
 
 TEXT = TextFacts("help", 29_000, 450_000_000, False)
@@ -32,7 +33,7 @@ def near(tmp_path: Path, *factors: float) -> Choice:
 def doubtful() -> Law:
     """A law that knows little of what size is worth."""
     law = fit_law(law_curves())
-    return replace(law, error=0.2, spread=law.spread + np.diag([4.0, 0, 0, 0, 0]))
+    return replace(law, error=0.2, spread=law.spread + np.diag([4.0, *[0.0] * 7]))
 
 
 def test_models_that_are_surely_worse_get_no_pilot(tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_a_larger_model_that_lost_its_pilot_is_told_so(tmp_path: Path) -> None:
     law, choice = fit_law(law_curves()), chosen(own(tmp_path), 2e4)
     first, *_ = choice.candidates
     told = after_pilots(
-        choice, first.name, TEXT, law, piloted={first.name, choice.best.name}, time_share=0.9
+        choice, first.name, CAPTIONS, law, piloted={first.name, choice.best.name}, time_share=0.9
     )
     (lost,) = (one for one in told.candidates if one.name == choice.best.name)
     assert lost.expected.bleu > told.best.expected.bleu, "by the law it is better"

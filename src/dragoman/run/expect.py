@@ -4,10 +4,11 @@
 
 is the law of the loss by Hoffmann et al. 2022 (equation 2), put into BLEU = C exp(-k loss), which
 Gordon et al. 2021 found for translation (Data and parameter scaling laws for neural machine
-translation). c belongs to the text; the other constants are common to all texts. Tokens that were
-seen before count less each time, as in Muennighoff et al. 2023 (equation 5). alpha and beta are
-chosen from a grid; the others are fitted by least squares, with a prior for c. The error is that of
-each curve predicted from the others (Allen 1974): few curves always look better than they predict.
+translation). c and b belong to the text, b within a share of a common b; the other constants are
+common to all texts. Tokens that were seen before count less each time, as in Muennighoff et al.
+2023 (equation 5). alpha and beta are chosen from a grid; the others are fitted by least squares,
+with a prior for c and for the deviation of b. The error is that of each curve predicted from the
+others (Allen 1974): few curves always look better than they predict.
 
 For a text without a curve, c and b are only known to be like those of other texts: this makes most
 of the interval. The difference between two models of one text does not depend on c.
@@ -33,6 +34,8 @@ _BETAS: Final = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.0, 1.2, 1.5)
 _USUAL_LEVEL: Final = (math.log(40.0), 0.4)
 """ln of the best BLEU that any model reaches on a text, and its spread: 27 to 60. Without it,
 short curves alone would be extended to a BLEU that does not exist."""
+_LEAST_FACTOR: Final = 0.1
+"""b is at least this much when its spread between texts is set."""
 _SLOWER: Final = 0.5
 """Spread of b between texts, as a share of it: the demo's text needs one and a half times the
 tokens of Multi30k before it is translated."""
@@ -42,7 +45,7 @@ COVERED: Final = 0.8
 _T_90: Final = (3.08, 1.89, 1.64, 1.53, 1.48, 1.44, 1.41, 1.40, 1.38, 1.37)
 """90% point of Student's t for 1, 2, ... degrees of freedom; 1.3 for many."""
 _MANY: Final = 1.3
-LEAST_BLEU: Final = 8.0
+LEAST_BLEU: Final = 10.0
 """A model with a lower BLEU has hardly begun to translate. When one begins depends on the text, and
 the law does not hold before."""
 _BEYOND: Final = 2.0
@@ -72,9 +75,9 @@ class Expected:
 class Law:
     """The law with its constants.
 
-    levels: c of each text. spread: the inverse of the normal matrix of the fit, whose rows are
-    weights, tokens and the levels. error: of one run that was not fitted, in ln BLEU, with so many
-    degrees of freedom.
+    levels: c of each text. slower: what its b is above `tokens_factor`. spread: the inverse of the
+    normal matrix of the fit, whose rows are weights, tokens, the levels and `slower`. error: of one
+    run that was not fitted, in ln BLEU, with so many degrees of freedom.
     """
 
     alpha: float
@@ -82,16 +85,18 @@ class Law:
     weights_factor: float
     tokens_factor: float
     levels: dict[str, float]
+    slower: dict[str, float]
     spread: NDArray[np.float64]
     error: float
     degrees: int
     weights_range: tuple[float, float]
     tokens_range: tuple[float, float]
 
-    def lacking(self, weights: int, tokens: float, epoch_tokens: float) -> float:
+    def lacking(self, text: str, weights: int, tokens: float, epoch_tokens: float) -> float:
         """The distance of ln BLEU below the level of its text."""
         of_weights, of_tokens = self.powers(weights, tokens, epoch_tokens)
-        return self.weights_factor * of_weights + self.tokens_factor * of_tokens
+        tokens_factor = max(self.tokens_factor + self.slower.get(text, 0.0), 0.0)
+        return self.weights_factor * of_weights + tokens_factor * of_tokens
 
     def powers(self, weights: int, tokens: float, epoch_tokens: float) -> tuple[float, float]:
         """weights^-alpha and tokens^-beta, in millions."""
@@ -109,10 +114,10 @@ class Law:
             shares = np.full(len(levels), 1 / len(levels))
             slow = _SLOWER * self.tokens_factor * powers[1]
             between = math.hypot(max(float(np.std(levels)), _USUAL_LEVEL[1]), slow)
-        row = np.concatenate([-np.array(powers), shares])
+        row = np.concatenate([-np.array(powers), shares, -powers[1] * shares * own])
         # The error of a prediction by least squares: of one run, and of the constants themselves.
         error = math.hypot(self.error * math.sqrt(1 + row @ self.spread @ row), between)
-        middle = float(shares @ levels) - self.lacking(weights, tokens, epoch_tokens)
+        middle = float(shares @ levels) - self.lacking(text, weights, tokens, epoch_tokens)
         half = error * (_T_90[self.degrees - 1] if self.degrees <= len(_T_90) else _MANY)
         return Expected(
             bleu=math.exp(max(middle, _LEAST_LOG)),
@@ -148,7 +153,8 @@ def fit_law(curves: Sequence[Curve]) -> Law:
         beta=beta,
         weights_factor=float(constants[0]),
         tokens_factor=float(constants[1]),
-        levels=dict(zip(texts, constants[2:].tolist(), strict=True)),
+        levels=dict(zip(texts, constants[2 : 2 + len(texts)].tolist(), strict=True)),
+        slower=dict(zip(texts, constants[2 + len(texts) :].tolist(), strict=True)),
         spread=spread,
         error=max(error, LEAST_ERROR),
         degrees=degrees,
@@ -161,19 +167,27 @@ def _fitted(
     ended: Sequence[Curve], texts: Sequence[str], alpha: float, beta: float
 ) -> tuple[float, NDArray[np.float64], NDArray[np.float64]]:
     """With these exponents: the error of curves predicted from the others, both factors with the
-    level of each text, and their `Law.spread`."""
+    level and the deviation of b of each text, and their `Law.spread`."""
     usual, spread = _USUAL_LEVEL
-    rows = np.zeros((len(ended) + len(texts), 2 + len(texts)))
+    count = len(texts)
+    rows = np.zeros((len(ended) + 2 * count, 2 + 2 * count))
     wanted = np.zeros(len(rows))
     for number, curve in enumerate(ended):
         seen = effective(curve.end.tokens, curve.epoch_tokens) / _MILLION
         rows[number, :2] = -((curve.weights / _MILLION) ** -alpha), -(seen**-beta)
         rows[number, 2 + texts.index(curve.text)] = 1.0
+        rows[number, 2 + count + texts.index(curve.text)] = rows[number, 1]
         assert curve.end.bleu is not None
         wanted[number] = math.log(curve.end.bleu)
     certainty = LEAST_ERROR / spread
-    rows[len(ended) :, 2:] = certainty * np.eye(len(texts))
-    wanted[len(ended) :] = certainty * usual
+    rows[len(ended) : len(ended) + count, 2 : 2 + count] = certainty * np.eye(count)
+    wanted[len(ended) : len(ended) + count] = certainty * usual
+    # How much b may differ between texts is a share of b, which is fitted without it at first.
+    common = rows[: len(ended) + count, : 2 + count]
+    tokens_factor = np.linalg.lstsq(common, wanted[: len(common)], rcond=None)[0][1]
+    rows[len(common) :, 2 + count :] = (
+        LEAST_ERROR / (_SLOWER * max(float(tokens_factor), _LEAST_FACTOR)) * np.eye(count)
+    )
     constants = np.linalg.lstsq(rows, wanted, rcond=None)[0].astype(np.float64)
     if (constants[:2] < 0).any():  # more weights and more tokens never harm
         constants[:2] = np.maximum(constants[:2], 0.0)

@@ -80,7 +80,7 @@ def plan_pilots(choice: Choice, text: TextFacts, law: Law, *, training_s: float)
         return None
     gain = sum(gains[one.name] for one in rivals)
     lacking = [
-        law.lacking(inner_weights(best.recipe), share * best.tokens, text.epoch_tokens)
+        law.lacking(text.digest, inner_weights(best.recipe), share * best.tokens, text.epoch_tokens)
         for share in (1.0, 1.0 - SHARE)
     ]
     price = lacking[1] - lacking[0]
