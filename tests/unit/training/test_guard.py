@@ -137,7 +137,7 @@ class Card:
 
 @pytest.fixture
 def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Card:
-    monkeypatch.setattr(host, "_INTERFACES", tmp_path)
+    monkeypatch.setattr(host, "NETWORK_INTERFACES", tmp_path)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth0")
     return Card(tmp_path / "eth0")
 
