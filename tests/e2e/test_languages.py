@@ -183,7 +183,7 @@ def test_the_end_of_a_run_shows_sentences_of_the_first_direction(
     triples = list(zip(*texts.values(), strict=True))
     assert len(triples) == 3
     (hint,) = [line[1] for line in shown if line[:1] == ["translate"]]
-    (source,) = [one[0] for one in triples if f"printf '%s\\n' '{one[0]}' | dragoman" in hint]
+    (source,) = [one[0] for one in triples if f"echo '{one[0]}' | dragoman" in hint]
     assert hint.endswith("--target de")
     assert source in lines[0]
     assert set(triples) <= set(zip(lines[0], translated, lines[1], strict=True))

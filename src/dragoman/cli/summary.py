@@ -31,8 +31,8 @@ def print_summary(run: RunDirectory) -> None:
     target = f" --target {direction.target}" if corpus.language_tokens else ""
     translate = f"dragoman translate {name}{target}"
     for source, *_ in sentences:
-        if source.strip() and source == printable_line(source):
-            translate = f"printf '%s\\n' {shlex.quote(source)} | {translate}"
+        if _is_echoed(source):
+            translate = f"echo {shlex.quote(source)} | {translate}"
             break
     console.print()
     for what, place in [
@@ -71,6 +71,13 @@ def _shortest_third(sentences: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """At most three sentences, evenly from the shorter third of the set: they fit on a line."""
     short = sorted(sentences, key=lambda sentence: len(sentence[0]))[: max(1, len(sentences) // 3)]
     return short[:: max(1, -(-len(short) // _NUM_SENTENCES))]
+
+
+def _is_echoed(text: str) -> bool:
+    """Whether `echo` of every shell writes this text as it is, and a terminal shows it so."""
+    return (
+        text == printable_line(text) and text.strip() != "" and text[0] != "-" and "\\" not in text
+    )
 
 
 def _sentence(sentence: tuple[str, ...]) -> Table:
