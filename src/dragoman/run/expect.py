@@ -103,21 +103,31 @@ class Law:
         seen = effective(tokens, epoch_tokens) / _MILLION
         return math.pow(weights / _MILLION, -self.alpha), math.pow(seen, -self.beta)
 
+    def row(
+        self, text: str, weights: int, tokens: float, epoch_tokens: float
+    ) -> NDArray[np.float64]:
+        """The factors of the constants in ln BLEU, in the order of `spread`.
+
+        For a text without a curve, the mean of all levels and the common b.
+        """
+        powers = -np.array(self.powers(weights, tokens, epoch_tokens))
+        shares = np.array([text == known for known in self.levels], float)
+        levels = shares if text in self.levels else np.full(len(shares), 1 / len(shares))
+        return np.concatenate([powers, levels, powers[1] * shares])
+
     def expect(self, *, text: str, weights: int, tokens: float, epoch_tokens: float) -> Expected:
         """The BLEU of a model with these inner weights after these target tokens of a text."""
         own = text in self.levels
-        powers = self.powers(weights, tokens, epoch_tokens)
-        levels = np.array([*self.levels.values()])
-        shares = np.array([text == known for known in self.levels], float)
+        row = self.row(text, weights, tokens, epoch_tokens)
         between = 0.0
         if not own:
-            shares = np.full(len(levels), 1 / len(levels))
-            slow = _SLOWER * self.tokens_factor * powers[1]
-            between = math.hypot(max(float(np.std(levels)), _USUAL_LEVEL[1]), slow)
-        row = np.concatenate([-np.array(powers), shares, -powers[1] * shares * own])
+            slow = _SLOWER * self.tokens_factor * row[1]
+            between = math.hypot(max(float(np.std([*self.levels.values()])), _USUAL_LEVEL[1]), slow)
         # The error of a prediction by least squares: of one run, and of the constants themselves.
         error = math.hypot(self.error * math.sqrt(1 + row @ self.spread @ row), between)
-        middle = float(shares @ levels) - self.lacking(text, weights, tokens, epoch_tokens)
+        levels = np.array([*self.levels.values()])
+        middle = float(row[2 : 2 + len(levels)] @ levels)
+        middle -= self.lacking(text, weights, tokens, epoch_tokens)
         half = error * (_T_90[self.degrees - 1] if self.degrees <= len(_T_90) else _MANY)
         return Expected(
             bleu=math.exp(max(middle, _LEAST_LOG)),

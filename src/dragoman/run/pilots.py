@@ -20,8 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from dragoman.run.choose import Choice, SizeCandidate, TextFacts
 from dragoman.run.curves import inner_weights
 from dragoman.run.expect import LEAST_BLEU, LEAST_ERROR, Law
@@ -143,12 +141,12 @@ def _bleu(one: SizeCandidate, text: TextFacts, law: Law, tokens: float) -> float
 
 def _doubt(one: SizeCandidate, other: SizeCandidate, text: TextFacts, law: Law) -> float:
     """The error of the difference between two models, in ln BLEU, by the law."""
-    powers = [
-        np.array(law.powers(inner_weights(two.recipe), two.tokens, text.epoch_tokens))
+    mine, its = (
+        law.row(text.digest, inner_weights(two.recipe), two.tokens, text.epoch_tokens)
         for two in (one, other)
-    ]
-    row = powers[0] - powers[1]
-    return law.error * math.sqrt(float(row @ law.spread[:2, :2] @ row))
+    )
+    row = mine - its
+    return law.error * math.sqrt(float(row @ law.spread @ row))
 
 
 def _gain(best: SizeCandidate, rival: SizeCandidate, text: TextFacts, law: Law) -> float:
