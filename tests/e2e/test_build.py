@@ -255,7 +255,7 @@ def test_what_cannot_be_built_is_one_line(
 
     assert say("en-de").startswith("--budget: a build needs a budget")
     assert say("english", "--budget", "6h").startswith("pair: 'english' is not a pair of languages")
-    assert say("en-en", "--budget", "6h").startswith("pair: 'en-en' is not a pair")
+    assert say("en-en", "--budget", "6h").startswith("pair: source and target of 'en-en'")
     assert "leaves no time at all" in say("en-de", "--budget", "0min")
     assert "'6 ells' is not a budget" in say("en-de", "--budget", "6 ells")
     assert "no price turns this money" in say("en-de", "--budget", "5 USD")
