@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from shutil import copytree
 from typing import Any, Literal
 
 import pytest
@@ -154,7 +155,8 @@ def test_an_evaluation_has_its_scores_by_name(tmp_path: Path) -> None:
         lines = real_lines("test", language)[:5]
         (tmp_path / f"t.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     source, reference = tmp_path / "t.en", tmp_path / "t.de"
-    found = dragoman.evaluate(small_run(), source=source, reference=reference, ranks=1)
+    run = copytree(small_run().path, tmp_path / "run")  # which the scores are written into
+    found = dragoman.evaluate(run, source=source, reference=reference, ranks=1)
     assert found.pairs == 5
     assert found.scores.keys() == {"bleu", "chrf"}
     assert found.scores["chrf"].value > 0
