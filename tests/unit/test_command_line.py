@@ -39,6 +39,16 @@ def test_a_command_that_is_called_has_all_its_options(
     assert capsys.readouterr().out == ALL[name].format_help()
 
 
+def test_an_unknown_option_names_the_help_of_its_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["train", "demo", "--colour"])
+    assert end.value.code == 2
+    line = "dragoman: unrecognized arguments: --colour; see: dragoman train --help\n"
+    assert capsys.readouterr() == ("", line)
+
+
 def test_garbage_is_collected_while_a_command_works_and_not_while_it_starts() -> None:
     program = """
 import gc, sys

@@ -74,6 +74,24 @@ def test_a_dry_run_shows_the_recipe_and_what_it_takes(capsys: pytest.CaptureFixt
     assert "not known before the text is here" in facts["disk"]
 
 
+def test_a_dry_run_names_the_text_that_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.en").write_text("A man.\n")
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        "[corpus]\ntrain = [{source = 'a.en', target = 'a.de'}, {tsv = 'b.tsv'}]\nvalid_pairs = 1\n"
+        "test = [{tmx = 'c.tmx'}]\n"
+    )
+    console.print_dry_run(load_recipe(path))
+    missing = [line for line in capsys.readouterr().out.splitlines() if "does not exist" in line]
+    assert missing == [
+        f"corpus.train: {tmp_path / 'a.de'} does not exist yet",
+        f"corpus.train: {tmp_path / 'b.tsv'} does not exist yet",
+        f"corpus.test: {tmp_path / 'c.tmx'} does not exist yet",
+    ]
+
+
 def test_what_prepare_dropped_and_why(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = Manifest.load(prepared)
     console.print_prepared(manifest, prepared)

@@ -11,7 +11,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from dragoman.base.errors import NAMES_OPTIONS
 from dragoman.base.interrupts import interrupts_raise
@@ -71,8 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         words = sys.argv[1:] if arguments is None else arguments
         parser = command_parser(words)
         parser.refuse_empty_words(words)
-        options = parser.parse_args(words)
+        options, unknown = parser.parse_known_args(words)
         run: Callable[[Options], int | None] = vars(options).pop("run_command")
+        refuse: Callable[[str], NoReturn] = vars(options).pop("refuse")
+        if unknown:  # the parser would name its own help, not that of the command
+            refuse(f"unrecognized arguments: {' '.join(unknown)}")
         interrupts_raise()
         os.environ.update(thread_environment())
         gc.enable()

@@ -15,6 +15,7 @@ from dragoman.base.errors import CheckpointError
 from dragoman.base.printable import printable_line
 from dragoman.base.terminal import open_console, plain_table
 from dragoman.corpus.clean import REJECTED
+from dragoman.corpus.config import FILE_KEYS
 from dragoman.corpus.manifest import FILE_NAME as MANIFEST
 from dragoman.corpus.manifest import Manifest, TextSize
 from dragoman.recipe.estimate import Estimate, Memory, estimate, strategy_numbers
@@ -39,6 +40,12 @@ def print_dry_run(recipe: Recipe, *, world_size: int = 1) -> None:
     console.print(dump_toml(recipe).rstrip("\n"), soft_wrap=True)
     taken = estimate(recipe, world_size=world_size)
     console.print("", _facts(_taken(taken)))
+    corpus = recipe.corpus
+    for split, entries in (("train", corpus.train), ("valid", corpus.valid), ("test", corpus.test)):
+        for name in (getattr(entry, key) for entry in entries for key in FILE_KEYS):
+            if name and not (path := Path(corpus.folder) / name).is_file():
+                line = f"corpus.{split}: {printable_line(str(path))} does not exist yet"
+                console.print(Text(line), soft_wrap=True)
 
 
 def print_prepared(manifest: Manifest, directory: Path) -> None:

@@ -74,7 +74,7 @@ class Command:
         parser = commands.add_parser(
             self.name, help=self.summary, description=self.description, add_help=options
         )
-        parser.set_defaults(run_command=self.run)
+        parser.set_defaults(run_command=self.run, refuse=parser.error)
         for option in self.options if options else ():
             if isinstance(option, Option):
                 parser.add_argument(*option.names, **option.settings)
