@@ -62,7 +62,7 @@ class Distilled:
     student: Served
 
 
-class _HeldOut(NamedTuple):
+class _ParallelFiles(NamedTuple):
     """Source and reference of a dev or test set."""
 
     source: Path
@@ -73,7 +73,7 @@ class _HeldOut(NamedTuple):
         return TextFiles(source=str(self.source), target=str(self.target))
 
 
-class _Counts(Section):
+class _SynthesisRecord(Section):
     """A record of finished translations. size_bytes: of their file."""
 
     lines: int
@@ -207,7 +207,7 @@ def distill(
 def _keep_counts(synthesized: Synthesized) -> None:
     """Write the counts of finished translations beside their file."""
     output = synthesized.output
-    counts = _Counts(
+    counts = _SynthesisRecord(
         lines=synthesized.lines,
         pairs=synthesized.pairs,
         dropped=dict(synthesized.dropped),
@@ -219,7 +219,7 @@ def _keep_counts(synthesized: Synthesized) -> None:
 def _finished(output: Path) -> Synthesized | None:
     """The translations of an earlier call, if they are whole and as it left them."""
     try:
-        counts = _Counts.model_validate_json(output.with_suffix(".json").read_bytes())
+        counts = _SynthesisRecord.model_validate_json(output.with_suffix(".json").read_bytes())
         if counts.size_bytes != output.stat().st_size:
             return None
     except (OSError, ValidationError):
@@ -236,7 +236,7 @@ def _digest_of(text: Path) -> str:
         ) from error
 
 
-def _held_out(run: RunDirectory, split: str, place: Path) -> _HeldOut:
+def _held_out(run: RunDirectory, split: str, place: Path) -> _ParallelFiles:
     """The dev or test set of the teacher as plain text."""
     directory = run.prepared() / split
     if not (directory / "source.txt").is_file():
@@ -246,7 +246,7 @@ def _held_out(run: RunDirectory, split: str, place: Path) -> _HeldOut:
             remedy=f"set corpus.{split} or corpus.{split}_pairs in its recipe and train it again",
         )
     source = plain_sources(directory, run.recipe().corpus, place / f"{split}.txt")
-    return _HeldOut(source.absolute(), (directory / "target.txt").absolute())
+    return _ParallelFiles(source.absolute(), (directory / "target.txt").absolute())
 
 
 def plain_sources(split: Path, corpus: CorpusConfig, copy: Path) -> Path:
@@ -309,8 +309,8 @@ def _student_text(
     own: CorpusConfig,
     teachers: CorpusConfig,
     learnt: tuple[TextFiles, ...],
-    valid: _HeldOut,
-    test: _HeldOut,
+    valid: _ParallelFiles,
+    test: _ParallelFiles,
 ) -> CorpusConfig:
     """The student's corpus section: its own subwords and filters, the teacher's languages."""
     (direction,) = teachers.directions

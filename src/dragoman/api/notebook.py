@@ -34,7 +34,7 @@ def in_notebook() -> bool:
     return shell is not None and getattr(shell.get_ipython(), "kernel", None) is not None
 
 
-class _Place:
+class _OutputArea:
     """One place of a notebook, of which the content is replaced."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class _Place:
 @contextmanager
 def preparing_in_notebook() -> Iterator[OnProgress]:
     """A function that shows how a preparation progresses, and nothing if there is nothing to do."""
-    place, said_at = _Place(), -_SAY_EVERY_S
+    place, said_at = _OutputArea(), -_SAY_EVERY_S
 
     def show(stage: str, pairs: int, total: int | None) -> None:
         nonlocal said_at
@@ -76,7 +76,7 @@ def preparing_in_notebook() -> Iterator[OnProgress]:
 @contextmanager
 def lines_in_notebook() -> Iterator[Callable[[FileProgress], None]]:
     """A function that shows how many lines of a file are done."""
-    place, said_at = _Place(), -_SAY_EVERY_S
+    place, said_at = _OutputArea(), -_SAY_EVERY_S
 
     def show(progress: FileProgress) -> None:
         nonlocal said_at
@@ -94,7 +94,7 @@ class NotebookProgress(EventListener):
         self._progress = Progress()
         self._trains = False
         self._lines: list[Text] = []
-        self._place = _Place()
+        self._place = _OutputArea()
 
     def __call__(self, event: Event) -> None:
         """Show one event."""

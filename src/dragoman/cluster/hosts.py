@@ -148,7 +148,7 @@ class Hosts(Section):
         return sum(prices) if len(prices) == len(self.host) else None
 
 
-class _Record(Hosts):
+class _HostsRecord(Hosts):
     """The hosts as a run's directory has them."""
 
     left: bool = False
@@ -213,10 +213,10 @@ def hosts_to_resume_on(run: Path) -> Hosts | None:
     return None if record is None or record.left else recorded_hosts(run)
 
 
-def _record(run: Path) -> _Record | None:
+def _record(run: Path) -> _HostsRecord | None:
     file = run / HOSTS_FILE
     try:
-        return _Record.model_validate_json(file.read_bytes())
+        return _HostsRecord.model_validate_json(file.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:

@@ -131,7 +131,7 @@ class Exported:
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class _ExportJob:
     """An export under way.
 
     checkpoint: its directory, or an imported model's bundle.
@@ -228,7 +228,7 @@ def export(origin: RunDirectory | Bundle, request: Request, world: World) -> Exp
             check_for_web(read_vocabulary(file), place=file)
         runtime = runtime_files(request.onnxruntime_web)
     manifest = public_manifest(Manifest.load(origin.path))
-    job = _Job(origin, checkpoint, recipe, manifest, model, request, runtime, tokens)
+    job = _ExportJob(origin, checkpoint, recipe, manifest, model, request, runtime, tokens)
     texts = _sentences(job)
     found: list[Verified] = []
     size_bytes = publish(output, lambda draft: found.append(_fill(job, texts, draft)))
@@ -248,7 +248,7 @@ def _check_imported(bundle: Bundle, request: Request) -> None:
         raise ConfigError(f"an imported model has no {lacking}", place=bundle.path, remedy=remedy)
 
 
-def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
+def _fill(job: _ExportJob, texts: list[str], draft: Path) -> Verified:
     """Write every file of the export; returns what its check found."""
     for name in VOCABULARIES:
         (draft / name).write_bytes(read_vocabulary(job.origin.path / name))
@@ -319,7 +319,7 @@ def _fill(job: _Job, texts: list[str], draft: Path) -> Verified:
     return verified
 
 
-def _write_weights(job: _Job, texts: list[str], draft: Path) -> list[str]:
+def _write_weights(job: _ExportJob, texts: list[str], draft: Path) -> list[str]:
     """Write the weights in the wanted format; returns translations by the exported model."""
     model, search = job.model.models[0], job.recipe.search
     digests = vocabulary_digests(job.origin.path)
@@ -392,7 +392,7 @@ def _code_of(subword: Vocabulary) -> str:
     return ""
 
 
-def _write_web(job: _Job, texts: list[str], draft: Path) -> list[str]:
+def _write_web(job: _ExportJob, texts: list[str], draft: Path) -> list[str]:
     """Write the files for browsers; returns translations by their graphs.
 
     Raises CheckpointError if they are not those of our own search with the same rounded weights.
@@ -440,7 +440,7 @@ def _check_bits(request: Request) -> None:
         )
 
 
-def _sentences(job: _Job) -> list[str]:
+def _sentences(job: _ExportJob) -> list[str]:
     """Up to NUM_SENTENCES that fit the model; CorpusError if there are none."""
     file = job.request.sentences
     if file is None:

@@ -28,11 +28,11 @@ class Linear(nn.Linear):
         if not x_NI.is_cpu or torch.is_autocast_enabled("cpu"):
             return super().forward(x_NI)
         if torch.is_grad_enabled():
-            return _Linear.apply(x_NI, self.weight, self.bias)  # type: ignore[no-untyped-call,no-any-return]
+            return _LinearFunction.apply(x_NI, self.weight, self.bias)  # type: ignore[no-untyped-call,no-any-return]
         return project(x_NI, self.weight, self.bias)
 
 
-class _Linear(torch.autograd.Function):
+class _LinearFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
         ctx.save_for_backward(x_NI, weight_OI)

@@ -40,7 +40,7 @@ def name_machines(
     """
     named = [list(rank.segments) for rank in ranks]
     for life in facts.fullest(ranks).segments if ranks else ():
-        machines: dict[str, list[list[_Place]]] = {}
+        machines: dict[str, list[list[_RankLife]]] = {}
         for place in _places(ranks, files, life):
             known = machines.setdefault(place.life.host, [])
             same = next(
@@ -134,7 +134,7 @@ def _steps_s(life: Facts) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _RankLife:
     """One rank in one life of the run. file: the index of its file; number: of the rank's lives."""
 
     file: int
@@ -144,15 +144,15 @@ class _Place:
     clock_was_set: bool
 
 
-def _places(ranks: Sequence[Rank], files: Sequence[RankFile], life: Segment) -> Iterator[_Place]:
+def _places(ranks: Sequence[Rank], files: Sequence[RankFile], life: Segment) -> Iterator[_RankLife]:
     for place, (rank, file) in enumerate(zip(ranks, files, strict=True)):
         own = rank.life_beside(life)
         if own is not None:
             number = rank.segments.index(own)
-            yield _Place(place, number, own, file.homes[number], bool(file.clock_jumps))
+            yield _RankLife(place, number, own, file.homes[number], bool(file.clock_jumps))
 
 
-def _may_share(one: _Place, other: _Place) -> bool:
+def _may_share(one: _RankLife, other: _RankLife) -> bool:
     if one.home.samples.has_host and other.home.samples.has_host:
         return False
     boots = (one.home.boot, other.home.boot)

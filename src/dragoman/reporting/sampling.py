@@ -103,7 +103,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Series:
+class _Aggregate:
     """One number over all samples."""
 
     seconds_s: float = 0.0
@@ -151,7 +151,7 @@ class _Sums:
     name: str = ""
     throttled_s: float = 0.0
     reasons: Counter[str] = field(default_factory=Counter)
-    of: defaultdict[str, _Series] = field(default_factory=lambda: defaultdict(_Series))
+    of: defaultdict[str, _Aggregate] = field(default_factory=lambda: defaultdict(_Aggregate))
 
     def add(self, sample: Sample) -> None:
         """Add one sample."""

@@ -87,7 +87,7 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
     with join_world() as world, _events(run, world, recipe.sinks, listeners) as events:
         if budget is not None:
             budget = budget.with_starts(time.time() - process_started())
-        reason, step = _Rank(run, recipe, prepared, manifest, world, events).train(budget)
+        reason, step = _RankTraining(run, recipe, prepared, manifest, world, events).train(budget)
     if reason == "signal":
         raise InterruptedRunError(
             f"a signal stopped the run at step {step}; everything is saved",
@@ -175,7 +175,7 @@ def _events(
 
 
 @dataclass(frozen=True, slots=True)
-class _Rank:
+class _RankTraining:
     """One rank of a training: the values that its parts share, and how they are put together."""
 
     run: RunDirectory

@@ -46,7 +46,7 @@ class OverloadedError(DragomanError):
 
 
 @dataclass(slots=True)
-class _Job:
+class _QueuedRequest:
     """The rows of one request: those not yet begun, and the results of the others."""
 
     rows: Sequence[list[int]]
@@ -72,7 +72,7 @@ class Batcher:
     pieces_per_s: float = 0.0
     num_batches: int = 0
     num_rows: int = 0
-    _jobs: deque[_Job] = field(default_factory=deque)
+    _jobs: deque[_QueuedRequest] = field(default_factory=deque)
     _waiting_rows: int = 0
     _running: int = 0
     _running_rows: int = 0
@@ -96,7 +96,7 @@ class Batcher:
         pieces = sum(len(row) + 1 for row in rows)
         self.admit(pieces)
         loop = asyncio.get_running_loop()
-        job = _Job(
+        job = _QueuedRequest(
             rows, search, num_hypotheses, loop.create_future(), dict.fromkeys(range(len(rows)))
         )
         self.waiting_pieces += pieces
@@ -154,7 +154,7 @@ class Batcher:
 
     def _take(
         self, search: SearchConfig, num_hypotheses: int, *, free: int, most_rows: int
-    ) -> list[tuple[_Job, int]]:
+    ) -> list[tuple[_QueuedRequest, int]]:
         """Rows with these settings off the queue: the oldest, and those most like it in length."""
         choice = self._choice(search, num_hypotheses)
         lengths = [len(job.rows[row]) for job, row in choice]
@@ -176,11 +176,13 @@ class Batcher:
         self._jobs = deque(job for job in jobs if job.waiting)
         return taken
 
-    def _choice(self, search: SearchConfig, num_hypotheses: int) -> list[tuple[_Job, int]]:
+    def _choice(
+        self, search: SearchConfig, num_hypotheses: int
+    ) -> list[tuple[_QueuedRequest, int]]:
         """Rows that wait with these settings, the oldest first, a few of each job in turn."""
         settings = (search, num_hypotheses)
         jobs = [job for job in self._jobs if (job.search, job.num_hypotheses) == settings]
-        found: list[tuple[_Job, int]] = []
+        found: list[tuple[_QueuedRequest, int]] = []
         turn = 0
         while jobs and len(found) < _CHOICE_ROWS:
             for job in jobs:
@@ -190,7 +192,7 @@ class Batcher:
         return found[:_CHOICE_ROWS]
 
     def _start(
-        self, taken: list[tuple[_Job, int]], search: SearchConfig, num_hypotheses: int
+        self, taken: list[tuple[_QueuedRequest, int]], search: SearchConfig, num_hypotheses: int
     ) -> None:
         self._running += 1
         self._running_rows += len(taken)
@@ -205,7 +207,7 @@ class Batcher:
         running = loop.run_in_executor(self._pool, run)
         running.add_done_callback(lambda future: self._finish(taken, future))
 
-    def _finish(self, taken: list[tuple[_Job, int]], future: asyncio.Future[Any]) -> None:
+    def _finish(self, taken: list[tuple[_QueuedRequest, int]], future: asyncio.Future[Any]) -> None:
         """Distribute the results of a batch, and begin the next."""
         self._running -= 1
         self._running_rows -= len(taken)

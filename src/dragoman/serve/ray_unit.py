@@ -150,7 +150,7 @@ class Finished(Section):
             raise _ERRORS[kind](problem, place=place, remedy=remedy)
 
 
-class _Opened:
+class _OpenedJob:
     """The last job that this process opened."""
 
     key = ""
@@ -176,12 +176,12 @@ def do_unit(key: str, job: str, files: Mapping[str, Any], text: str, first: int)
 def _do(key: str, job: str, files: Mapping[str, Any], text: str, first: int) -> Finished:
     try:
         with memory_errors_named("give the node more memory, or each unit more cores"):
-            if _Opened.key != key:
+            if _OpenedJob.key != key:
                 _open(key, _AnyJob.validate_json(job), files)
             lines = text.split("\n")[:-1]
-            _Opened.counts.clear()
-            written = tuple(chain.from_iterable(_Opened.lines(lines, first)))
-            return Finished(written=written, counts=dict(_Opened.counts))
+            _OpenedJob.counts.clear()
+            written = tuple(chain.from_iterable(_OpenedJob.lines(lines, first)))
+            return Finished(written=written, counts=dict(_OpenedJob.counts))
     except DragomanError as error:
         kind = next(name for name in _ERRORS if isinstance(error, _ERRORS[name]))
         place = error.place
@@ -196,17 +196,17 @@ def _open(key: str, job: Job, files: Mapping[str, Any]) -> None:
 
     _check_packages(job.packages)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a unit is given cores alone
-    _Opened.stack.close()
-    _Opened.key = ""
+    _OpenedJob.stack.close()
+    _OpenedJob.key = ""
     with tempfile.TemporaryDirectory(prefix="dragoman-") as name, disk_errors_named(Path(name)):
         folder = Path(name)
         for file, content in files.items():
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             (folder / file).write_bytes(ray.get(content))
-        _Opened.counts = Counter()
-        _Opened.stack = ExitStack()
-        _Opened.lines = _Opened.stack.enter_context(job.open(folder, _Opened.counts))
-    _Opened.key = key
+        _OpenedJob.counts = Counter()
+        _OpenedJob.stack = ExitStack()
+        _OpenedJob.lines = _OpenedJob.stack.enter_context(job.open(folder, _OpenedJob.counts))
+    _OpenedJob.key = key
 
 
 def versions(*packages: str) -> dict[str, str]:

@@ -35,7 +35,7 @@ class PhaseTimer:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._clock: _Clock = _CudaClock() if device.type == "cuda" else _HostClock()
+        self._clock: _PhaseClock = _CudaClock() if device.type == "cuda" else _HostClock()
         self._phases = {name: _TimedPhase(self, name, self._clock) for name in get_args(Phase)}
         self.running: Phase | None = None
         """The phase that the host is in; None between phases."""
@@ -94,7 +94,7 @@ class PhaseTimer:
 class _TimedPhase:
     """Keeps the moments at which one phase began and ended, in turns."""
 
-    def __init__(self, timer: PhaseTimer, name: Phase, clock: _Clock) -> None:
+    def __init__(self, timer: PhaseTimer, name: Phase, clock: _PhaseClock) -> None:
         self._timer = timer
         self._name = name
         self._mark = clock.mark
@@ -111,7 +111,7 @@ class _TimedPhase:
         self._timer.running = None
 
 
-class _Clock(Protocol):
+class _PhaseClock(Protocol):
     def mark(self) -> int:
         """This moment, as a number that only `seconds` understands."""
 
