@@ -194,7 +194,7 @@ def test_files_of_the_recipe_lie_beside_it_and_files_of_an_override_where_we_are
         ("[search]\nlength_penalty_alpha = 1e308\n", ["length_penalty_alpha", "equal to 5;"]),
         ("[search]\nmax_length_ratio = 1e300\n", ["search.max_length_ratio", "equal to 1000;"]),
         ("[search]\nmax_length_extra = 2000000\n", ["max_length_extra", "equal to 1000000;"]),
-        ("[model]\nd_model = 500\n", ["mine.toml:5:", "multiple of num_heads"]),
+        ("[model]\nd_model = 500\n", ["mine.toml:6:", "multiple of num_heads"]),
         ("[data]\nbatch_tokens = 1\nbatch_sentences = 1\n", ["mine.toml:5", "exactly one of"]),
         ("[corpus.subword]\njoint = false\n", ["mine.toml:", "corpus.subword.joint = true"]),
         ("[[corpus.test]]\ntsv = 'a'\n[[corpus.test]]\ntvs = 'a'\n", ["toml:8", "tsv?"]),

@@ -512,9 +512,10 @@ def from_validation(
     details = min(error.errors(), key=lambda entry: entry["type"] != "extra_forbidden")
     location = details["loc"]
     said = [given for path, given in overrides.items() if _related(path, location)]
-    line = line_of(text, location)
-    in_file = f"{file}:{line}" if line else str(file)
     problem, remedy = _explain(details, root)
+    # A mistake of two keys has the place of their section; the problem begins with one of them.
+    line = line_of(text, (*location, *_split(problem.partition(" ")[0])))
+    in_file = f"{file}:{line}" if line else str(file)
     # If keys disagree, the one that the problem names is at fault.
     said.sort(key=lambda given: given.partition("=")[0].rpartition(".")[2].strip() in problem)
     return ConfigError(problem, place=f"--set {said[-1]}" if said else in_file, remedy=remedy)
