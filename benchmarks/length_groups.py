@@ -1,7 +1,7 @@
 """Does an update of several lengths teach more than an update of one?
 
     benchmarks/length_groups.py --multi30k DIR --scratch DIR [--language cs] [--groups 1 2 4 8]
-        [--steps 600] [--seeds 1 2]
+        [--cells 2048] [--steps 600] [--seeds 1 2]
 
 Trains one recipe, with the settings that a budget of five minutes gives to it, with batches of as
 many groups of pairs of like length: the same cells, as many updates, the same rates. Prints the dev
@@ -28,7 +28,7 @@ test = [{{source = "test2016.en", target = "test2016.{language}"}}]
 [corpus.subword]
 vocab_size = 4000
 [data]
-batch_tokens = 2048
+batch_tokens = {cells}
 [model]
 d_model = 128
 num_heads = 4
@@ -51,7 +51,8 @@ def main() -> None:
     options.scratch.mkdir(parents=True, exist_ok=True)
     file = options.scratch / "groups.toml"
     folder, language = options.multi30k.resolve(), options.language
-    file.write_text(RECIPE.format(folder=folder, language=language), encoding="utf-8")
+    text = RECIPE.format(folder=folder, language=language, cells=options.cells)
+    file.write_text(text, encoding="utf-8")
     print("| groups | seed | dev loss | dev BLEU | test BLEU | target tokens/s |")
     print("|---:|---:|---:|---:|---:|---:|", flush=True)
     rates: dict[int, list[float]] = {}
@@ -66,7 +67,7 @@ def main() -> None:
             ]
             run = dragoman.train(
                 dragoman.load_recipe(file, settings),
-                runs=options.scratch / f"{language}-{groups}-{seed}",
+                runs=options.scratch / f"{language}-{options.cells}-{groups}-{seed}",
                 prepared=options.scratch / f"prepared-{language}",
             )
             test = dragoman.evaluate(run).scores["bleu"].value
@@ -95,6 +96,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--language", default="cs", choices=["de", "fr", "cs"])
     parser.add_argument("--groups", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--cells", type=int, default=2048, help="of a batch's longer side")
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2])
     return parser.parse_args()

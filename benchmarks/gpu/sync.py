@@ -63,7 +63,7 @@ def main() -> None:
             "DDP, fp32": partial(DdpSync, hook=False),
             "DDP, bf16_compress_hook": partial(DdpSync, hook=True),
         }
-        updates = training_updates(options, world)
+        updates = training_updates(options, world, groups=1)
         sides = {
             name: Side.warmed(our_step(SIZES[options.size], world, make_sync=make), updates)
             for name, make in makers.items()

@@ -104,7 +104,7 @@ def main() -> None:
 def _compare(
     size: str, options: argparse.Namespace, world: World, matrix_flop_per_s: float
 ) -> dict[str, Any]:
-    updates = training_updates(options, world)
+    updates = training_updates(options, world, groups=1)  # of one length, as the peer's batches
     our_side = our_step(
         SIZES[size], world, precision=options.precision, compiled=not options.no_compile
     )
@@ -144,9 +144,9 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def training_updates(options: argparse.Namespace, world: World) -> list[Update]:
-    config = DataConfig(  # of one length, as the batches of the peer are
-        batch_tokens=options.cells, length_groups=1, length_multiple=options.length_multiple
+def training_updates(options: argparse.Namespace, world: World, *, groups: int) -> list[Update]:
+    config = DataConfig(
+        batch_tokens=options.cells, length_groups=groups, length_multiple=options.length_multiple
     )
     pairs = RandomPairs(NUM_PAIRS)
     with BatchStream(
@@ -167,7 +167,7 @@ def our_step(
     model = Transformer(config, source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE)
     model.to(world.device)
     if compiled:
-        compile_stacks(model)
+        compile_stacks(model, precision)
     step = TrainStep(
         model,
         sync=make_sync(model),

@@ -67,6 +67,20 @@ def test_logits_equal_those_of_a_cpu() -> None:
         torch.testing.assert_close(found[row, :length], expected[row, :length], atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_batch_of_groups_has_the_gradients_of_a_cpu(compiled: bool) -> None:
+    """Attention on a CPU pads each group to its own length; on a GPU the rows are packed."""
+    model = _model()
+    lengths = [3, 5, 40, 44, 11, 90], [4, 4, 39, 50, 19, 60]
+    batch = random_batch(*lengths, vocab_size=VOCAB_SIZE, group_rows=[2, 2, 2])
+    assert len(batch.groups) == 3
+    expected = _gradients(model, batch)
+    model.to(GPU)
+    if compiled:
+        compile_stacks(model, "fp32")
+    assert _distance(_gradients(model, batch.to(GPU)), expected) < 1e-4
+
+
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("compiled", [False, True])
@@ -79,7 +93,7 @@ def test_half_precision_is_as_near_to_fp32_as_its_digits_allow(
     plain = [_gradients(model, batch) for batch in batches]
     model.packed = packed
     if compiled:
-        compile_stacks(model)
+        compile_stacks(model, str(dtype))
     for batch, expected in zip(batches, plain, strict=True):
         with torch.autocast("cuda", dtype):
             found = _gradients(model, batch)
@@ -128,7 +142,7 @@ def _train(precision: str, *, compiled: bool) -> tuple[list[float], torch.Tensor
     world = World(0, 1, 0, GPU)
     model = _model(CONFIG.model_copy(update={"dropout": 0.1})).to(GPU)
     if compiled:
-        compile_stacks(model)
+        compile_stacks(model, precision)
     batch = _batch().to(GPU)
     update = Update(0, 0, [batch], batch.num_target_tokens, batch.num_source_tokens, 4, 0)
     with gradient_sync(DistributedConfig(), model, world) as sync:

@@ -306,8 +306,7 @@ class Transformer(nn.Module):
 
     def forward(self, batch: Batch) -> LossSum:
         """The loss summed over the batch's target tokens."""
-        # If rows are padded, a pass for each group, so that none is padded to the longest of all.
-        parts = [batch] if self._packs(batch) else batch.split()
+        parts = batch.split() if self._splits(batch) else [batch]
         outputs, targets = [], []
         for part in parts:
             output_ND, layout = self._run(part)
@@ -352,6 +351,21 @@ class Transformer(nn.Module):
         return device.type == "cpu" or (
             len(batch.source_BS) > 0 and has_varlen_attention(device, self.config)
         )
+
+    def _splits(self, batch: Batch) -> bool:
+        """Whether each group of the batch has a pass of its own.
+
+        If rows are padded, that pads none to the longest of all. But the time of a small model on a
+        GPU is that of its launches, and each pass has as many.
+        """
+        if not batch.groups or self._packs(batch):
+            return False
+        cells = batch.source_BS.numel() + batch.target_BT.numel()
+        layers = self.config.encoder_layers + self.config.decoder_layers
+        stacks = (*self.encoder.parameters(), *self.decoder.parameters())
+        flop_per_cell = 6 * sum(weights.numel() for weights in stacks) / 2  # a cell sees one stack
+        saved_s = flop_per_cell * (cells - batch.num_cells) / _FP32_FLOP_PER_S
+        return saved_s > _LAUNCH_S * layers * (len(batch.groups) - 1)
 
     def _run(self, batch: Batch) -> tuple[Tensor, Layout]:
         """The decoder's output for each target token, and where these tokens lie."""
@@ -398,17 +412,26 @@ def freeze(model: Transformer, parts: Iterable[str]) -> None:
         modules[part].requires_grad_(False)
 
 
+_FP32_FLOP_PER_S: Final = 2e13
+"""Of a GPU in fp32: 20 TFLOP/s of an A100, 67 of an H100."""
+_LAUNCH_S: Final = 2e-3
+"""To launch a layer's kernels forward and backward: with 3+2 layers three more passes took 50 ms,
+beside other work (H100)."""
 _COMPILERS: Final = ("torch._dynamo", "torch._inductor", "triton")
 """Modules of the compiler's errors; Triton raises a plain error for a missing compiler."""
 _NO_COMPILER: Final = "Failed to find C compiler"
 
 
-def compile_stacks(model: Transformer) -> None:
+def compile_stacks(model: Transformer, precision: str) -> None:
     """Let encoder, decoder and loss be compiled when they are first called.
 
+    precision: of autocast in all calls, such as "bf16".
     They are compiled for shapes of any size at once: batches have so many shapes that
     compiling for the first ones would be time lost.
     """
+    # The compiler keeps its code on disk. Before PyTorch 2.13 (pull request 181564) it found the
+    # code of bf16 for fp16, and fp16 for bf16, whose results are then those of the other.
+    torch.compiler.config.cache_key_tag = precision
     model.encoder.compile(dynamic=True)
     model.decoder.compile(dynamic=True)
     model.compiled = True

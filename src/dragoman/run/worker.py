@@ -265,7 +265,7 @@ class _RankTraining:
         model = model.to(self.world.device)
         freeze(model, self.recipe.train.freeze)
         if self.recipe.train.compile:
-            compile_stacks(model)
+            compile_stacks(model, self.recipe.train.precision)
         return model
 
     def warn(self, error: CheckpointError) -> None:
