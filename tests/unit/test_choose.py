@@ -230,7 +230,7 @@ def chosen(
     on_gpu: bool = False,
     has_bf16: bool = False,
     num_gpus: int = 1,
-    copy_s: Callable[[Recipe], float] = lambda _recipe: 0.0,
+    after_s: Callable[[Recipe], float] = lambda _recipe: 0.0,
 ) -> Choice:
     """On a machine that makes 10^10 products of a weight and a token a second."""
     machine = TrainingMachine(
@@ -239,7 +239,7 @@ def chosen(
         memory_bytes=memory_bytes,
         speed=lambda sized: 1e10 / inner_weights(sized),
         num_gpus=num_gpus,
-        copy_s=copy_s,
+        after_s=after_s,
     )
     by_hand = keys_set(recipe) if by_hand is None else by_hand
     law = fit_law(law_curves())
@@ -330,10 +330,10 @@ def test_a_model_whose_copy_takes_long_trains_for_less_or_makes_room(tmp_path: P
     recipe = own(tmp_path)
     free = chosen(recipe, 2e3)
     seconds_s = 2e3 / inner_weights(free.best.recipe)  # for each weight: of this size, all the time
-    slow = chosen(recipe, 2e3, copy_s=lambda sized: seconds_s * inner_weights(sized))
+    slow = chosen(recipe, 2e3, after_s=lambda sized: seconds_s * inner_weights(sized))
     assert inner_weights(slow.best.recipe) < inner_weights(free.best.recipe)
-    assert slow.best.copy_s == pytest.approx(seconds_s * inner_weights(slow.best.recipe))
-    assert slow.best.training_s == pytest.approx(2e3 - slow.best.copy_s)
+    assert slow.best.after_s == pytest.approx(seconds_s * inner_weights(slow.best.recipe))
+    assert slow.best.training_s == pytest.approx(2e3 - slow.best.after_s)
     twice, expected = at_other_budget(slow, TEXT, fit_law(law_curves()), training_s=4e3)
     assert inner_weights(twice.recipe) >= inner_weights(slow.best.recipe)
     assert expected.bleu > slow.best.expected.bleu

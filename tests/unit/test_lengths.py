@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.run.lengths import lengths
+from dragoman.recipe.recipe import load_recipe
+from dragoman.run.lengths import lengths, weights_s
 
 STEP_S, VALIDATION_S, SAVE_S = 0.1, 2.0, 0.5
 """A validation with the save after it."""
@@ -41,3 +42,12 @@ def test_a_few_steps_that_are_set_are_validated_as_often_as_they_alone_would_be(
     few = found(36_000.0, most_steps=9)
     assert few["train.max_steps"] == 9
     assert few["train.validate_every_steps"] == 3
+
+
+def test_the_work_after_the_training_of_a_large_model_takes_as_long_as_it_did() -> None:
+    """19.4 s on an H100 with two busy cores, of which 3 s are those of the smallest model."""
+    settings = ["d_model=1024", "num_heads=16", "d_ffn=4096", "encoder_layers=6"]
+    settings = [f"model.{setting}" for setting in (*settings, "decoder_layers=6")]
+    large = load_recipe("demo", [*settings, "corpus.subword.vocab_size=4000"])
+    assert weights_s(large) == pytest.approx(19.4 - 3.0, rel=0.2)
+    assert weights_s(load_recipe("demo")) < 1.0

@@ -60,6 +60,7 @@ from dragoman.run.lengths import (
     expected_search_s,
     lengths,
     validation_sizes,
+    weights_s,
 )
 from dragoman.run.pilots import Piloted, Pilots, decide, plan_pilots
 from dragoman.telemetry.events import EventListener
@@ -335,7 +336,7 @@ def _plan(
     law = fit_law(known_curves())
     choice = choose(recipe, text, law, machine, by_hand=by_hand, training_s=training_s)
     half, twice = half_and_twice(choice, text, law, training_s=training_s, seconds_s=seconds_s)
-    fixed_s, training_s = fixed_s + choice.best.copy_s, training_s - choice.best.copy_s
+    fixed_s, training_s = fixed_s + choice.best.after_s, training_s - choice.best.after_s
     if training_s <= 0:
         raise _too_small(seconds_s, fixed_s)
     most = choice.best.recipe.train.max_steps if "train.max_steps" in by_hand else _LEAST_STEPS
@@ -401,13 +402,14 @@ def machine_of(place: Place, *, vocab_size: int, budget_s: float) -> TrainingMac
     if place.hosts is not None:
         return replace(
             these_hosts(place.hosts, file=place.file),
-            copy_s=lambda recipe: _fetch_s(recipe, place),
+            after_s=lambda recipe: weights_s(recipe) + _fetch_s(recipe, place),
         )
-    return this_machine(
+    here = this_machine(
         ranks=place.ranks or default_ranks(),
         vocab_size=vocab_size,
         at_most_s=min(_TIMING_SHARE * budget_s, _LONGEST_TIMING_S),
     )
+    return replace(here, after_s=weights_s)
 
 
 def _with_pilots(

@@ -112,7 +112,7 @@ class TrainingMachine:
     speed: target tokens a second with a model of this recipe; of GPUs, with 16,384 at a time on
         each.
     num_gpus: that train.
-    copy_s: seconds after the training until its last checkpoint is here.
+    after_s: seconds after the training that depend on the model.
     """
 
     on_gpu: bool
@@ -120,7 +120,7 @@ class TrainingMachine:
     memory_bytes: int
     speed: Callable[[Recipe], float]
     num_gpus: int = 1
-    copy_s: Callable[[Recipe], float] = lambda _recipe: 0.0
+    after_s: Callable[[Recipe], float] = lambda _recipe: 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +129,9 @@ class SizeCandidate:
 
     tokens: target tokens that it sees in the time. most_tokens: target tokens in the steps that the
     recipe sets. is_timed: whether its steps were timed; else its speed follows from that of the
-    size before it and the arithmetic of both. fits: whether it fits into the memory. copy_s:
-    seconds after the training until its last checkpoint is here. why_not: why another one is
-    better; "" for the chosen one.
+    size before it and the arithmetic of both. fits: whether it fits into the memory. after_s:
+    seconds after the training that depend on the model. why_not: why another one is better; ""
+    for the chosen one.
     """
 
     name: str
@@ -144,7 +144,7 @@ class SizeCandidate:
     most_tokens: float = math.inf
     is_timed: bool = True
     fits: bool = True
-    copy_s: float = 0.0
+    after_s: float = 0.0
     why_not: str = ""
 
     @property
@@ -256,11 +256,11 @@ def _judged(
 def at_other_budget(
     choice: Choice, text: TextFacts, law: Law, *, training_s: float
 ) -> tuple[SizeCandidate, Expected]:
-    """The best candidate for this many seconds of training and of copying, and its BLEU."""
+    """The best candidate, and its BLEU, for the training and the work that depends on the model."""
     expected = []
     for one in choice.candidates:
         if one.fits:
-            tokens = max(training_s - one.copy_s, 1.0) * one.tokens_per_s
+            tokens = max(training_s - one.after_s, 1.0) * one.tokens_per_s
             tokens = min(tokens, one.most_tokens)
             expected.append((one, _expected(law, text, one.recipe, tokens)))
     return _preferred(expected)
@@ -308,8 +308,8 @@ class _Search:
         self, name: str, recipe: Recipe, tokens_per_s: float, most_cells: int
     ) -> SizeCandidate:
         """A candidate whose batch has no more cells than that."""
-        copy_s = self.machine.copy_s(recipe)
-        training_s = max(self.training_s - copy_s, SHORTEST_S)
+        after_s = self.machine.after_s(recipe)
+        training_s = max(self.training_s - after_s, SHORTEST_S)
         full_tokens_per_s = tokens_per_s
         tokens = full_tokens_per_s * training_s
         while True:
@@ -337,7 +337,7 @@ class _Search:
             expected=_expected(self.law, self.text, recipe, tokens),
             most_tokens=most_tokens,
             fits=estimate(recipe).memory.total_bytes <= self.machine.memory_bytes,
-            copy_s=copy_s,
+            after_s=after_s,
         )
 
     def tokens_per_step(self, recipe: Recipe) -> float:

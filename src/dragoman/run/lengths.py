@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from dragoman.corpus.manifest import Manifest
 from dragoman.formats.bundle import NUM_SENTENCES
+from dragoman.recipe.estimate import estimate
 from dragoman.recipe.recipe import Recipe
 
 AIM: Final = 0.97
@@ -35,13 +36,16 @@ SCORE_S: Final = 1.0
 _EXPORT_WORK: Final = 2.0
 """The check of an export translates its sentences twice."""
 EXPORT_S: Final = 3.0
+_WEIGHT_S: Final = 1e-7
+"""Seconds that the score of the test set and the export take longer for each weight, to read and to
+convert it, and to translate with it on a CPU: 16 s for 180 million (H100, two busy cores)."""
 
 
 @dataclass(frozen=True, slots=True)
 class After:
     """The work after the training.
 
-    seconds_s: the time of the export, whatever the model.
+    seconds_s: the time of the export, and of reading the weights.
     searches: the time of all translations, in multiples of those of one validation.
     """
 
@@ -55,7 +59,12 @@ class After:
         work = _EXPORT_WORK * NUM_SENTENCES * _pieces_per_pair(manifest, "valid")
         if "test" in manifest.splits:
             work += manifest.splits["test"].source_pieces
-        return cls(EXPORT_S, work / max(decoded, 1.0))
+        return cls(EXPORT_S + weights_s(recipe), work / max(decoded, 1.0))
+
+
+def weights_s(recipe: Recipe) -> float:
+    """The part of the time after the training that grows with the model."""
+    return _WEIGHT_S * estimate(recipe).num_parameters
 
 
 def validation_sizes(manifest: Manifest, seconds_s: float) -> dict[str, Any]:
