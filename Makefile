@@ -30,7 +30,7 @@ $(TRAINS): pyproject.toml constraints.txt
 # The same with what tests and checks it.
 $(READY): $(TRAINS)
 	$(INSTALL) --editable '.[dev,docs,fetch,serve]'
-	$(BIN)/python -c 'import dragoman.run.worker'  # compiled once, not by each process that is tested
+	-@$(BIN)/pytest --collect-only >/dev/null  # compiles once what each process of the tests imports
 	@touch $@
 
 demo: $(TRAINS)

@@ -1,4 +1,9 @@
-"""Events that only a run of another tool has."""
+"""Events that only a run of another tool has.
+
+All else in its log becomes ordinary events, which the report reads as those of our own runs. A
+question asks whether a run was imported only if its evidence is one of these values, or if the tool
+logged less than we do: the ranks of a run, or the time of each phase.
+"""
 
 from __future__ import annotations
 
