@@ -1,7 +1,7 @@
 """Is the choice of a budget as good as the best of six recipes that people would write?
 
     benchmarks/budget_choice.py --scratch DIR --multi30k DIR [--languages fr cs]
-        [--budgets 5min 15min 45min]
+        [--budgets 5min 15min 45min] [--cores 0 1]
 
 For each text and budget, seven runs to the same clock: one whose recipe names the text alone, and
 six of three sizes with two schedules. The six get the batch, the vocabulary, the dropout and the
@@ -12,14 +12,18 @@ the test BLEU of each, and whether the test BLEU of the choice is within 1 of th
 model is judged by all 1,000 sentences of a text that chose nothing, and not by the best of some
 validations on 300. A recipe whose model is too large for the budget is refused, and does not count.
 Runs that are done are read again, and one that was stopped begins anew, as the clock of its budget
-ran on. It needs an idle machine: the order of the seven is that of the table.
+ran on. It needs an idle machine: the runs follow each other in the order of the table. With --cores
+as many runs go on at once, each on one of these cores.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 from typing import Final
 
 from budget import finished, run, texts_of
@@ -68,34 +72,69 @@ def main() -> None:
         for size in HAND_SIZES
         for schedule in SCHEDULES
     }
+    texts = texts_of(options)
+    cases = [(text, budget) for budget in options.budgets for text in texts]
+    with _pool(options.cores) as pool:
+        made = [
+            pool.submit(
+                _make,
+                _folder(options, text, budget, name),
+                text,
+                texts[text] + more,
+                budget,
+                options.ranks,
+            )
+            for text, budget in cases
+            for name, more in recipes.items()
+        ]
+        for future in made:
+            future.result()
     print("| text | budget | recipe | used | steps | dev BLEU | test BLEU |")
     print("|---|---|---|---:|---:|---:|---:|", flush=True)
     verdicts = []
-    for text, corpus in texts_of(options).items():
-        for budget in options.budgets:
-            found = {}
-            for name, more in recipes.items():
-                folder = options.scratch / f"choice-{text}-{budget}" / name
-                if options.published and name != CHOSEN:
-                    folder = folder.with_name(f"published-{name}")
-                if finished(folder) is None and not _refused(folder):
-                    shutil.rmtree(folder, ignore_errors=True)
-                    try:
-                        run(folder, text, corpus + more, budget, "alone", ranks=options.ranks)
-                    except SystemExit:
-                        if not _refused(folder):
-                            raise
-                if _refused(folder):
-                    line = "refused, the budget is too small | | |"
-                else:
-                    found[name], line = _row(folder)
-                print(f"| {text} | {budget} | {name} | {line} |", flush=True)
-            hand = {name: bleu for name, bleu in found.items() if name != CHOSEN}
-            best = max(hand, key=lambda name: hand[name])
-            difference = found[CHOSEN] - hand[best]
-            verdicts.append(difference >= -WITHIN)
-            print(f"{text}, {budget}: {difference:+.2f} BLEU against {best}", flush=True)
+    for text, budget in cases:
+        found = {}
+        for name in recipes:
+            folder = _folder(options, text, budget, name)
+            if _refused(folder):
+                line = "refused, the budget is too small | | |"
+            else:
+                found[name], line = _row(folder)
+            print(f"| {text} | {budget} | {name} | {line} |", flush=True)
+        hand = {name: bleu for name, bleu in found.items() if name != CHOSEN}
+        best = max(hand, key=lambda name: hand[name])
+        difference = found[CHOSEN] - hand[best]
+        verdicts.append(difference >= -WITHIN)
+        print(f"{text}, {budget}: {difference:+.2f} BLEU against {best}", flush=True)
     print(f"within {WITHIN:g} BLEU of the best of six: {sum(verdicts)} of {len(verdicts)}")
+
+
+def _pool(cores: list[int] | None) -> ThreadPoolExecutor:
+    """One run at a time on all cores, or one on each of these; a child runs on its thread's."""
+    if cores is None:
+        return ThreadPoolExecutor(1)
+    free: Queue[int] = Queue()
+    for core in cores:
+        free.put(core)
+    return ThreadPoolExecutor(len(cores), initializer=lambda: os.sched_setaffinity(0, {free.get()}))
+
+
+def _folder(options: argparse.Namespace, text: str, budget: str, name: str) -> Path:
+    folder: Path = options.scratch / f"choice-{text}-{budget}" / name
+    published = options.published and name != CHOSEN
+    return folder.with_name(f"published-{name}") if published else folder
+
+
+def _make(folder: Path, text: str, recipe: str, budget: str, ranks: int) -> None:
+    """Spend the budget on this recipe, unless it was spent or is too small."""
+    if finished(folder) is not None or _refused(folder):
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        run(folder, text, recipe, budget, "alone", ranks=ranks)
+    except SystemExit:
+        if not _refused(folder):
+            raise
 
 
 def _by_hand(size: str, schedule: str, published: bool) -> str:
@@ -133,6 +172,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--demo", action="store_false", dest="no_demo", help="the demo's text, too")
     parser.add_argument("--budgets", nargs="+", default=["5min", "15min", "45min"])
     parser.add_argument("--published", action="store_true", help="the settings of papers")
+    parser.add_argument("--cores", type=int, nargs="+", help="one run on each of these at once")
     parser.add_argument("--ranks", type=int, default=1)
     return parser.parse_args()
 
