@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 
 from dragoman.recipe.recipe import SHIPPED_RECIPES
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.run.choose import SIZES
+from dragoman.run.choose import SIZES, dropout_for
 from dragoman.run.curves import Curve, Point, curve_of
 
 RUNS = (
@@ -38,19 +38,22 @@ SOURCES = {
     "demo": "LibreOffice help en-de, the demo's text",
     "mixed": "104,638 pairs of mixed en-de text, more than half of it about software",
 }
+BATCH_TOKENS = 2048
+EPOCH_TOKENS = {"multi30k": 507_828, "demo": 404_313, "mixed": 2_124_776}
 VOCABULARIES = {"multi30k": 4000, "demo": 4000, "mixed": 8000}
 RECIPE = """
 [corpus]
 {text}
 subword.vocab_size = {vocabulary}
 [data]
-batch_tokens = 2048
+batch_tokens = {batch}
 [model]
 d_model = {width}
 num_heads = {heads}
 d_ffn = {inner}
 encoder_layers = {encoder}
 decoder_layers = {decoder}
+dropout = {dropout}
 [schedule]
 kind = "linear"
 peak_learning_rate = {rate:.3g}
@@ -159,12 +162,14 @@ def _train(name: str, options: argparse.Namespace) -> None:
     width, heads, inner, encoder, decoder = SIZES[size]
     recipe = RECIPE.format(
         text=_text(text, options),
+        batch=BATCH_TOKENS,
         vocabulary=VOCABULARIES[text],
         width=width,
         heads=heads,
         inner=inner,
         encoder=encoder,
         decoder=decoder,
+        dropout=dropout_for(int(steps) * BATCH_TOKENS / EPOCH_TOKENS[text]),
         rate=0.576 / width,
         warmup=min(int(steps) // 6, 1000),
         steps=steps,

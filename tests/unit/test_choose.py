@@ -21,6 +21,7 @@ from dragoman.run.choose import (
     TrainingMachine,
     at_other_budget,
     choose,
+    dropout_for,
     vocabulary,
 )
 from dragoman.run.curves import Curve, Point, inner_weights, known_curves
@@ -255,6 +256,17 @@ def test_more_time_buys_a_larger_model_and_more_bleu(tmp_path: Path) -> None:
     assert short.recipe.data.batch_tokens is not None
     assert long.recipe.data.batch_tokens is not None
     assert short.recipe.data.batch_tokens < long.recipe.data.batch_tokens
+
+
+def test_text_that_is_seen_more_often_gets_more_dropout(tmp_path: Path) -> None:
+    candidates = [chosen(own(tmp_path), seconds_s).best for seconds_s in (200.0, 6e2, 2e3, 2e5)]
+    shares = [one.recipe.model.dropout for one in candidates]
+    assert shares[0] == 0.0
+    assert shares == sorted(shares)
+    assert shares[-1] == 0.3
+    assert all(
+        share == dropout_for(one.epochs) for share, one in zip(shares, candidates, strict=True)
+    )
 
 
 def test_the_chosen_is_the_best_and_the_others_say_why_they_lose(tmp_path: Path) -> None:

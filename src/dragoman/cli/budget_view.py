@@ -109,6 +109,7 @@ def _reasons(plan: BudgetPlan) -> Iterator[str]:
     rate = units.LEARNING_RATE.text(recipe.schedule.peak_learning_rate)
     batch = (recipe.data.batch_tokens or 0) * recipe.data.accumulate
     groups = recipe.data.groups(recipe.corpus.max_pieces + 1)
+    dropout = recipe.model.dropout
     chosen = {
         "corpus.subword.vocab_size": _vocabulary(recipe),
         "data.batch_tokens": f"batch of {units.COUNT.text(batch)}: for {tokens} target tokens",
@@ -120,7 +121,8 @@ def _reasons(plan: BudgetPlan) -> Iterator[str]:
             else "one length in a batch: this GPU would have to pad others"
         ),
         "model.dropout": (
-            f"dropout of {recipe.model.dropout:g}: the text is seen {best.epochs:.3g} times"
+            f"{f'dropout of {dropout:g}' if dropout else 'no dropout'}: "
+            f"the text is seen {best.epochs:.3g} times"
         ),
         "schedule.peak_learning_rate": (
             f"peak rate of {rate}: 0.576 / {max(recipe.model.d_model, LEAST_WIDTH)}"

@@ -11,7 +11,8 @@ batch          2,048 cells x (tokens of the run / 3 million)^0.4, no less than 2
 peak rate      0.576 / width: the rate that suits Adam falls with the width (Yang et al. 2022); the
                constant is that of Transformer-base with 1.1e-3, and gives 4.5e-3 for a width of
                128; at most 9e-3, the rate for 64
-dropout        0.1; 0.2 from 8 epochs on, 0.3 from 30 on (small text: Araabi and Monz 2020)
+dropout        none; 0.1 from 6 epochs on, 0.2 from 15 on, 0.3 from 30 on (benchmarks/dropout.py; of
+               small text that is seen often: Araabi and Monz 2020)
 precision      bf16 on a GPU that has it, else fp32; torch.compile on a GPU from half an hour on
 schedule       a straight line to zero (Bergsma et al. 2025, "Straight to zero") over all steps that
                fit
@@ -36,6 +37,8 @@ from dragoman.recipe.recipe import Recipe
 from dragoman.run.curves import inner_weights, text_digest
 from dragoman.run.expect import Expected, Law
 
+_DROPOUTS: Final = ((6.0, 0.0), (15.0, 0.1), (30.0, 0.2))
+_MOST_DROPOUT: Final = 0.3
 PAIR_BYTES: Final = 150
 """Length of a typical pair of sentences, both sides."""
 _PIECE_BYTES: Final = 4.5
@@ -361,13 +364,18 @@ class _Search:
             "schedule.peak_learning_rate": float(
                 f"{0.576 / max(recipe.model.d_model, LEAST_WIDTH):.3g}"
             ),
-            "model.dropout": 0.1 if epochs < 8 else 0.2 if epochs < 30 else 0.3,
+            "model.dropout": dropout_for(epochs),
             "optimizer.clip_norm": 1.0,
             "train.precision": "bf16" if on_gpu and self.machine.has_bf16 else "fp32",
             # A GPU without bf16 pads rows: a pass for each group takes as long as one for all.
             "data.length_groups": 1 if on_gpu and not self.machine.has_bf16 else LENGTH_GROUPS,
             "train.compile": on_gpu and self.training_s > _WORTH_COMPILING_S,
         }
+
+
+def dropout_for(epochs: float) -> float:
+    """The dropout of a run that sees its text so many times."""
+    return next((share for most, share in _DROPOUTS if epochs < most), _MOST_DROPOUT)
 
 
 def _expected(law: Law, text: TextFacts, recipe: Recipe, tokens: float) -> Expected:
