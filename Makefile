@@ -30,6 +30,7 @@ $(TRAINS): pyproject.toml constraints.txt
 # The same with what tests and checks it.
 $(READY): $(TRAINS)
 	$(INSTALL) --editable '.[dev,docs,fetch,serve]'
+	$(BIN)/python -c 'import dragoman.run.worker'
 	-@$(BIN)/pytest --collect-only >/dev/null  # compiles once what each process of the tests imports
 	@touch $@
 

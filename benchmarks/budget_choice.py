@@ -87,8 +87,12 @@ def main() -> None:
             for text, budget in cases
             for name, more in recipes.items()
         ]
-        for future in made:
-            future.result()
+        try:
+            for future in made:
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     print("| text | budget | recipe | used | steps | dev BLEU | test BLEU |")
     print("|---|---|---|---:|---:|---:|---:|", flush=True)
     verdicts = []

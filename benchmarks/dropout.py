@@ -63,7 +63,7 @@ def _row(options: argparse.Namespace, file: Path, steps: int, dropout: float, se
         f"train.max_steps={steps}",
         f"train.validate_every_steps={steps // 4}",
         f"train.ema_decay={max(0.0, 1 - 100 / steps)}",
-        f"schedule.warmup_steps={max(1, steps // 12)}",
+        f"schedule.warmup_steps={max(1, steps // 10)}",
         f"model.dropout={dropout}",
     ]
     run = dragoman.train(

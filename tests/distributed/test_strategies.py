@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from dragoman.cluster import step_time
+from dragoman.distributed import strategies
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.world import World
 from dragoman.model.config import ModelConfig
@@ -35,6 +36,10 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 STEPS = 16
 # Wide enough for two buckets of gradients and for matrices worth compressing.
 MODEL = TOY_MODEL.model_copy(update={"d_model": 64, "d_ffn": 128})
+
+
+def test_every_strategy_is_in_this_suite() -> None:
+    assert {_config(name).strategy for name in STRATEGIES} == set(strategies.STRATEGIES)
 
 
 @dataclass(frozen=True)

@@ -68,8 +68,12 @@ def test_logits_equal_those_of_a_cpu() -> None:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_batch_of_groups_has_the_gradients_of_a_cpu(compiled: bool) -> None:
-    """Attention on a CPU pads each group to its own length; on a GPU the rows are packed."""
+@pytest.mark.parametrize("launch_s", [0.0, 1.0])
+def test_a_batch_of_groups_has_the_gradients_of_a_cpu(
+    compiled: bool, launch_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In fp32 a GPU makes a pass for each group, or pads all to one length."""
+    monkeypatch.setattr("dragoman.model.transformer._LAUNCH_S", launch_s)
     model = _model()
     lengths = [3, 5, 40, 44, 11, 90], [4, 4, 39, 50, 19, 60]
     batch = random_batch(*lengths, vocab_size=VOCAB_SIZE, group_rows=[2, 2, 2])

@@ -196,6 +196,8 @@ def test_files_of_the_recipe_lie_beside_it_and_files_of_an_override_where_we_are
         ("[search]\nmax_length_extra = 2000000\n", ["max_length_extra", "equal to 1000000;"]),
         ("[model]\nd_model = 500\n", ["mine.toml:6:", "multiple of num_heads"]),
         ("[data]\nbatch_tokens = 1\nbatch_sentences = 1\n", ["mine.toml:5", "exactly one of"]),
+        ("[schedule]\nwarmup_steps = 9\nkind = 'wsd'\n", ["mine.toml:7:", "never decays"]),
+        ("[distributed]\ndiloco.fragments = 2\ndiloco.every = 5\n", ["mine.toml:7:", "multiple"]),
         ("[corpus.subword]\njoint = false\n", ["mine.toml:", "corpus.subword.joint = true"]),
         ("[[corpus.test]]\ntsv = 'a'\n[[corpus.test]]\ntvs = 'a'\n", ["toml:8", "tsv?"]),
         ("test = [{source = 'a'}]\n", ["mine.toml:5:", "source and target, or one of tsv, tmx"]),

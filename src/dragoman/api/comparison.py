@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dragoman.api.arguments import Count, RunLike, checked
 from dragoman.base.errors import ConfigError, CorpusError, DragomanError, MachineError
+from dragoman.base.printable import clipped
 from dragoman.corpus.directions import Direction, listed, without_first_word
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.vocabulary import load_vocabulary
@@ -201,18 +202,14 @@ def record(comparison: Comparison, run: RunDirectory, side: Winner) -> None:
                 ComparedSentence(
                     **of,
                     line=sentence.line,
-                    source=_clipped(sentence.source),
-                    reference=_clipped(sentence.reference),
-                    translation=_clipped(getattr(sentence, side)),
-                    other_translation=_clipped(getattr(sentence, other)),
+                    source=clipped(sentence.source, _LONGEST),
+                    reference=clipped(sentence.reference, _LONGEST),
+                    translation=clipped(getattr(sentence, side), _LONGEST),
+                    other_translation=clipped(getattr(sentence, other), _LONGEST),
                     chrf=getattr(sentence, f"{side}_chrf"),
                     other_chrf=getattr(sentence, f"{other}_chrf"),
                 )
             )
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _rated(rater: Comet, test: _Test, one: list[str], other: list[str]) -> CometScores:

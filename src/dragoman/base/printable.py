@@ -29,6 +29,11 @@ def printable(text: str) -> str:
     return re.sub(_IN_TEXT, INSTEAD, text)
 
 
+def clipped(text: str, longest: int) -> str:
+    """The text, or its first characters and an ellipsis if it is longer."""
+    return text if len(text) <= longest else f"{text[:longest]}…"
+
+
 def first_of(texts: Iterable[str], most: int = 3, between: str = ", ") -> str:
     """The first of some texts, and how many more there are."""
     known = list(texts)

@@ -20,7 +20,7 @@ DEBUG_VARIABLE: Final = "DRAGOMAN_DEBUG"
 _WRITABLE: Final = "dragoman.writable"
 
 
-class _Output(io.FileIO):
+class _StandardOutput(io.FileIO):
     """Descriptor 1; its errors name it, since the system names no file."""
 
     def write(self, content: object, /) -> int:
@@ -51,7 +51,7 @@ def prepare_streams() -> None:
     out = sys.stdout
     if out is sys.__stdout__ and isinstance(out, io.TextIOWrapper) and out.fileno() == 1:
         sys.stdout = io.TextIOWrapper(
-            io.BufferedWriter(_Output(1, "w", closefd=False)),
+            io.BufferedWriter(_StandardOutput(1, "w", closefd=False)),
             encoding=out.encoding,
             errors=_WRITABLE,
             line_buffering=out.line_buffering,

@@ -29,7 +29,7 @@ class Section(BaseModel):
         return self
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Raises ConfigError: what a run was started with stays as it is."""
+        """Raises ConfigError: the settings of a run never change."""
         if name in type(self).model_fields:
             raise ConfigError(
                 "a recipe that is loaded is not changed",

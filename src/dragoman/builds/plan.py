@@ -105,7 +105,7 @@ class BuildPlan(Section):
         names = [one.name for one in self.stage]
         for one in self.stage:
             if one.set and one.name not in TRAINING:
-                raise ValueError(f"set is for stages that train, and {one.name} does not")
+                raise ValueError(f"stage {one.name} does not train, so it has no set")
         if repeated_names := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"the stage {min(repeated_names)} is listed twice")
         done = {one.name for one in self.stage if one.share > 0}

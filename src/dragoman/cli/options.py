@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Self, TypeAlias
 
 Options: TypeAlias = argparse.Namespace
 """The values of a command's options."""
-Run: TypeAlias = Callable[[Options], int | None]
+CommandFunction: TypeAlias = Callable[[Options], int | None]
 """The function of a command; it returns the exit code, or None for 0."""
 
 
@@ -64,7 +64,7 @@ class Command:
         self.description = description
         self.options = options
 
-    def __call__(self, run: Run) -> Self:
+    def __call__(self, run: CommandFunction) -> Self:
         """Take the function that does the work."""
         self.run = run
         return self

@@ -16,7 +16,7 @@ from dragoman.cli.options import (
 
 @Command(
     "plan",
-    "seconds a step, hours and money for every strategy, before any machine",
+    "predict time and cost of every strategy before you rent a machine",
     "Say how many seconds a step, hours and how much money a run takes on given hosts and links, "
     "for every strategy, before any machine is rented.",
     *(RECIPE, SET),

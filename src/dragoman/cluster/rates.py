@@ -99,7 +99,7 @@ DEVICES: Final = {
     "half": {one.name: one for one in _HALF},
 }
 """By precision and name; TF32 is never used."""
-_WITHOUT_BF16: Final = ("p100", "v100")
+WITHOUT_BF16: Final = frozenset({"p100", "v100", "t4"})
 
 
 def device(name: str, precision: Precision = "bf16") -> Device:
@@ -114,7 +114,7 @@ def device(name: str, precision: Precision = "bf16") -> Device:
             place="gpu",
             remedy=f"{remedy} For another give the compute of a step as --compute 0.25s",
         )
-    if precision == "bf16" and name in _WITHOUT_BF16:
+    if precision == "bf16" and name in WITHOUT_BF16:
         fp32 = DEVICES["fp32"][name]
         source = (
             f"assumed: it has no bf16 and is no faster than in fp32 ({fp32.source}); "

@@ -259,7 +259,7 @@ class _Patience:
         return MachineError(problem, place=self._host.name, remedy=remedy)
 
 
-class _Output(io.RawIOBase):
+class _HostOutput(io.RawIOBase):
     """The output of a host's program; reading raises MachineError if the host is silent."""
 
     def __init__(self, pipe: IO[bytes], patience: _Patience) -> None:
@@ -289,7 +289,7 @@ class Transfer:
         self._patience = patience
         self._input = process.stdin
         os.set_blocking(self._input.fileno(), False)
-        self.output = io.BufferedReader(_Output(process.stdout, patience))
+        self.output = io.BufferedReader(_HostOutput(process.stdout, patience))
 
     def write(self, content: bytes) -> int:
         """Write all of this to the program; raises MachineError if the host reads nothing for long.

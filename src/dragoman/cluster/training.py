@@ -9,7 +9,7 @@ An attempt to train on the hosts that are present ends in one of four ways:
 TrainingOver   it has come to its end
 HostsReturned  absent hosts answer again, and the others have saved: train with all of them
 BrokenOff      a host or a worker was lost: train without the hosts that do not answer
-Unfit          doctor rejects hosts: train without them for good, if there was an earlier attempt
+NotFit          doctor rejects hosts: train without them for good, if there was an earlier attempt
 
 Each new attempt goes on from the newest checkpoint that any host or this machine has.
 """
@@ -216,7 +216,7 @@ class BrokenOff:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfit:
+class NotFit:
     """Doctor rejects hosts."""
 
     error: NotFitError
@@ -247,7 +247,7 @@ class _Training:
                     return
                 case HostsReturned(names):
                     self._alert("info", f"{', '.join(names)}: answers again")
-                case Unfit(error):
+                case NotFit(error):
                     if self.is_first or not self.members.exclude(error.hosts):
                         raise error
                     self._alert("error", f"{error}; left out from now on")
@@ -263,12 +263,12 @@ class _Training:
             reached = max(step_number(newest_checkpoint(self.run.path)), reached)
             self.members.find_present(print_line=self.print_line)
 
-    def _attempt(self) -> TrainingOver | HostsReturned | BrokenOff | Unfit:
+    def _attempt(self) -> TrainingOver | HostsReturned | BrokenOff | NotFit:
         """Train on the present members, and say how it ended."""
         try:
             returned = self._train()
         except NotFitError as error:
-            return Unfit(error)
+            return NotFit(error)
         except MachineError as error:
             if self.is_first and not isinstance(error, BrokenOffError):
                 raise
@@ -421,7 +421,7 @@ def bring_back(
             what, where = "the rest", run.hosts.host
         names = ", ".join(host.name for host in where)
         raise InterruptedRunError(
-            f"the run was stopped before all was here; {what} is still on {names}, "
+            f"the run was stopped before everything was copied here; {what} is still on {names}, "
             f"in {where[0].folder}/{run.place}/{CHECKPOINTS}",
             place=run.path,
             remedy=f"dragoman resume {shlex.quote(str(run.path))} fetches it and resumes",

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.base.files import read_regular, write_whole
+from dragoman.base.printable import clipped
 
 FILE_NAME: Final = "filters.json"
 EXAMPLES: Final = 20
@@ -98,8 +99,8 @@ class FilterSurvey:
                         float(scores[row]),
                         file,
                         int(lines[row]),
-                        _clipped(source),
-                        _clipped(target),
+                        clipped(source, _LONGEST),
+                        clipped(target, _LONGEST),
                     )
                 )
         self._count(counts)
@@ -185,7 +186,3 @@ def _rounded(scores: NDArray[np.float64]) -> NDArray[np.float64]:
         rounded: NDArray[np.float64] = np.round(scores / unit) * unit
     rounded.clip(-_LARGEST_SCORE, _LARGEST_SCORE, out=rounded)
     return rounded
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -246,7 +246,7 @@ class BatchStream:
 
     def _cells(self, groups: Sequence[NDArray[np.integer]]) -> int:
         """Cells of both sides on all ranks, each of which pads a group to the longest of its own
-        rows."""
+        rows; a small model on a GPU in fp32 pads all groups to one length, which is not counted."""
         cells = 0
         for rank in range(min(self._world_size, sum(map(len, groups)))):
             for rows in rank_rows(groups, rank, self._world_size):

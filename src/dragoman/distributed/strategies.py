@@ -1,7 +1,7 @@
 """From the distributed section of a recipe to its strategy.
 
-A new strategy is one class beside this file and its entry in STRATEGIES; tests/distributed runs one
-suite over all of them.
+A new strategy is one class beside this file, its entry in STRATEGIES and its name in config.py;
+tests/distributed runs one suite over all of them.
 """
 
 from __future__ import annotations

@@ -275,7 +275,7 @@ def variables(content: BufferedReader) -> Iterator[Variable]:
     reader.number("I")
     count = reader.number("I")
     if count > _MOST_VARIABLES:
-        raise ValueError(f"it is said to hold {count:,} tensors")
+        raise ValueError(f"its header claims {count:,} tensors")
     known: dict[str, Variable] = {}
     for _ in range(count):
         name, num_dimensions = reader.text(), reader.number("B")

@@ -233,7 +233,7 @@ def _failure(error: Exception, endpoint: str, hub_id: str) -> DragomanError:
         return ConfigError(
             f"the Hub rejects the card: {_said(str(error))}",
             place=hub_id,
-            remedy="report this",
+            remedy="report it to the developers of dragoman, with the card",
         )
     return MachineError(
         f"the Hub's answer is not understood: {_said(f'{type(error).__name__}: {error}')}",

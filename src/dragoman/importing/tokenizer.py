@@ -139,7 +139,7 @@ def _read_m2m100(
                 f"{piece!r} would have the id {number}, and the model has ids up to "
                 f"{config.source_vocab_size - 1}",
                 place=folder,
-                remedy="take the files that belong together",
+                remedy="copy the list and the SentencePiece model from the same model",
             )
     chosen = Languages(
         languages.source or _language(settings, "src_lang"),
@@ -226,7 +226,7 @@ def _nllb_list(
         raise CheckpointError(
             "gives pieces other ids than the SentencePiece model does",
             place=folder / TOKENIZER_FILE,
-            remedy="take the files that belong together",
+            remedy="copy the list and the SentencePiece model from the same model",
         )
     return known, {name: name for name in languages}
 
@@ -244,7 +244,7 @@ def _check_list_of(fast: Mapping[str, Any], known: Mapping[str, int], *, place: 
                 f"gives {piece!r:.60} the id {number!r:.20}, and {M2M100_MODEL} the id "
                 f"{known[piece]}",
                 place=place,
-                remedy="take the files that belong together",
+                remedy="copy the list and the SentencePiece model from the same model",
             )
 
 
@@ -306,7 +306,7 @@ def _read_marian(
         raise CheckpointError(
             "there are two vocabularies, but both sides share the embeddings",
             place=folder / "target_vocab.json",
-            remedy="take the files that belong together",
+            remedy="copy the list and the SentencePiece model from the same model",
         )
     for name in _MARIAN_FILES:
         if not (folder / name).exists():
@@ -360,7 +360,7 @@ def _check_pieces(processor: Any, listed: Mapping[str, int], *, place: Path) -> 
         raise CheckpointError(
             f"the list of pieces has only {sum(known):,} of its {len(known):,} pieces",
             place=place,
-            remedy="take the files that belong together",
+            remedy="copy the list and the SentencePiece model from the same model",
         )
 
 
@@ -417,7 +417,7 @@ def _order(
                 f"the {kind} token {names[kind]!r} has the id {found} in the list of pieces and "
                 f"{number} in config.json",
                 place=place,
-                remedy="take the files that belong together",
+                remedy="copy the list and the SentencePiece model from the same model",
             )
     unknown = listed.get(names["unk"])
     if unknown is None:
@@ -431,7 +431,7 @@ def _order(
         raise CheckpointError(
             "padding, unknown and end of sentence need three different ids",
             place=place,
-            remedy="take the files that belong together",
+            remedy="copy the list and the SentencePiece model from the same model",
         )
     others = iter(number for number in range(size) if number not in first.values())
     first[_BEGIN] = next(others)

@@ -79,7 +79,7 @@ def translate_batch(
     with inference(models):
         for rows in plan_batches([len(ids) for ids in source_ids], config):
             sources = [source_ids[row] for row in rows]
-            found = _Search(models, sources, config, num_hypotheses).run()
+            found = _BatchSearch(models, sources, config, num_hypotheses).run()
             for row, hypotheses in zip(rows, found, strict=True):
                 results[row] = hypotheses
     return results
@@ -100,7 +100,7 @@ def plan_batches(lengths: Sequence[int], config: SearchConfig) -> list[list[int]
     return batches
 
 
-class _Search:
+class _BatchSearch:
     """The search for one batch. Large values are in tensors, the bookkeeping is in NumPy."""
 
     def __init__(

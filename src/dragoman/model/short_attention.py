@@ -27,7 +27,7 @@ _LOG2_E: Final = 1.4426950408889634
 
 @triton.jit
 def _tokens(ends, HEADS: tl.constexpr, COUNT: tl.constexpr):
-    """Numbers of the first COUNT tokens from where this program's row begins; which it has."""
+    """Numbers of COUNT tokens from the start of this program's row, and a mask of those in it."""
     row = tl.program_id(0) // HEADS
     tokens = tl.load(ends + row) + tl.arange(0, COUNT)
     return tokens.to(tl.int64), tokens < tl.load(ends + row + 1)

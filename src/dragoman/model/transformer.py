@@ -7,6 +7,7 @@ the source side), D model width, V vocabulary.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -356,16 +357,22 @@ class Transformer(nn.Module):
         """Whether each group of the batch has a pass of its own.
 
         If rows are padded, that pads none to the longest of all. But the time of a small model on a
-        GPU is that of its launches, and each pass has as many.
+        GPU is that of its launches, and each pass has as many. All are one pass if their padding
+        takes less time, and little memory: the estimate of a recipe does not count it.
         """
         if not batch.groups or self._packs(batch):
             return False
         cells = batch.source_BS.numel() + batch.target_BT.numel()
         layers = self.config.encoder_layers + self.config.decoder_layers
         stacks = (*self.encoder.parameters(), *self.decoder.parameters())
-        flop_per_cell = 6 * sum(weights.numel() for weights in stacks) / 2  # a cell sees one stack
-        saved_s = flop_per_cell * (cells - batch.num_cells) / _FP32_FLOP_PER_S
-        return saved_s > _LAUNCH_S * layers * (len(batch.groups) - 1)
+        padding = cells - batch.num_cells
+        # A cell sees one of the two stacks.
+        padding_s = 3 * sum(weights.numel() for weights in stacks) * padding / _FP32_FLOP_PER_S
+        kept = layers * (5 * self.config.d_model + self.config.d_ffn)  # numbers for the backward
+        return (
+            padding_s > _LAUNCH_S * layers * (len(batch.groups) - 1)
+            or 4 * kept * padding > _MOST_PADDING_BYTES
+        )
 
     def _run(self, batch: Batch) -> tuple[Tensor, Layout]:
         """The decoder's output for each target token, and where these tokens lie."""
@@ -413,7 +420,8 @@ def freeze(model: Transformer, parts: Iterable[str]) -> None:
 
 
 _FP32_FLOP_PER_S: Final = 2e13
-"""Of a GPU in fp32: 20 TFLOP/s of an A100, 67 of an H100."""
+"""The rate of a GPU in fp32: an A100 has 20 TFLOP/s, an H100 67."""
+_MOST_PADDING_BYTES: Final = 2**30
 _LAUNCH_S: Final = 2e-3
 """To launch a layer's kernels forward and backward: with 3+2 layers three more passes took 50 ms,
 beside other work (H100)."""
@@ -431,7 +439,8 @@ def compile_stacks(model: Transformer, precision: str) -> None:
     """
     # The compiler keeps its code on disk. Before PyTorch 2.13 (pull request 181564) it found the
     # code of bf16 for fp16, and fp16 for bf16, whose results are then those of the other.
-    torch.compiler.config.cache_key_tag = precision
+    tag = os.environ.get("TORCH_COMPILE_CACHE_KEY_TAG", "")
+    torch.compiler.config.cache_key_tag = f"{tag}{precision}"
     model.encoder.compile(dynamic=True)
     model.decoder.compile(dynamic=True)
     model.compiled = True

@@ -514,16 +514,22 @@ def from_validation(
     said = [given for path, given in overrides.items() if _related(path, location)]
     problem, remedy = _explain(details, root)
     # A mistake of two keys has the place of their section; the problem begins with one of them.
-    line = line_of(text, (*location, *_split(problem.partition(" ")[0])))
+    key = _split(problem.partition(" ")[0])
+    line = (
+        line_of(text, (*location, *key), whole=True)
+        or line_of(text, (*location[:-1], *key), whole=True)
+        or line_of(text, location)
+    )
     in_file = f"{file}:{line}" if line else str(file)
     # If keys disagree, the one that the problem names is at fault.
     said.sort(key=lambda given: given.partition("=")[0].rpartition(".")[2].strip() in problem)
     return ConfigError(problem, place=f"--set {said[-1]}" if said else in_file, remedy=remedy)
 
 
-def line_of(text: str, location: Location) -> int | None:
+def line_of(text: str, location: Location, *, whole: bool = False) -> int | None:
     """The line (from 1) that sets this key; for a key of an inline table, the line of the table.
 
+    whole: whether the line of the section is no answer if the key has none.
     None if the file says nothing of it. Read line by line, for a file that tomllib accepts.
     """
     table: Location = ()
@@ -541,7 +547,7 @@ def line_of(text: str, location: Location) -> int | None:
             continue
         if len(path) > best[0] and location[: len(path)] == path:
             best = (len(path), number)
-    return best[1]
+    return None if whole and best[0] < len(location) else best[1]
 
 
 def _split(dotted: str) -> Location:

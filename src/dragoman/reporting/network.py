@@ -402,6 +402,8 @@ def computed_exposed_s(facts: Facts, network_s: float, *, late_s: float = 0.0) -
             num_fragments=parts,
             delay=config.diloco.delay,
         )
+    if strategy not in ("sync", "accum"):
+        return None
     every = config.accum.every if strategy == "accum" else 1
     size = facts.recipe.corpus.subword.vocab_size
     shapes = weight_shapes(facts.recipe.model, source_vocab_size=size, target_vocab_size=size)

@@ -25,11 +25,11 @@ _HIDDEN_START: Final = 0.04
 def without_start(
     points: Sequence[tuple[float, float]], end: float
 ) -> Sequence[tuple[float, float]]:
-    """The points after the first 4% of the way to `end`: their high loss would flatten the rest."""
+    """The points without the first 4% up to `end`, whose high loss would flatten the others."""
     return [(x, y) for x, y in points if x >= end * _HIDDEN_START]
 
 
-def first_of(count: int, what: str) -> str:
+def lines_note(count: int, what: str) -> str:
     """A note that a plot shows only some lines; "" if it shows all."""
     return f", first {MOST_LINES} of {count} {what}" if count > MOST_LINES else ""
 
@@ -104,7 +104,7 @@ def exposed(facts: Facts) -> list[Plot]:
         )
         for rank in facts.ranks[:MOST_LINES]
     ]
-    label = f"exposed communication, % of a step{first_of(len(facts.ranks), 'ranks')}"
+    label = f"exposed communication, % of a step{lines_note(len(facts.ranks), 'ranks')}"
     return [LinePlot(series, STEPS, Axis(label, "{:.3g}".format, from_zero=True))]
 
 

@@ -450,14 +450,15 @@ def _with_pilots(
         piloted={one.name for one in piloted},
         time_share=training_s / plan.training_s,
     )
+    left_s = training_s + plan.choice.best.after_s  # the size may be another one now
     half, twice = half_and_twice(
-        choice, plan.text, law, training_s=training_s, seconds_s=plan.seconds_s
+        choice, plan.text, law, training_s=left_s, seconds_s=plan.seconds_s
     )
     return replace(
         plan,
         recipe=choice.best.recipe,
         choice=choice,
-        training_s=training_s,
+        training_s=left_s - choice.best.after_s,
         half=half,
         twice=twice,
         piloted=tuple(piloted),

@@ -112,9 +112,8 @@ class TextFacts:
 class TrainingMachine:
     """The machine that trains.
 
-    speed: target tokens a second with a model of this recipe; of GPUs, with 16,384 at a time on
-        each.
-    num_gpus: that train.
+    speed: target tokens a second with a model of this recipe; a GPU computes 16,384 at a time.
+    num_gpus: GPUs that train.
     after_s: seconds after the training that depend on the model.
     """
 
@@ -187,7 +186,7 @@ def choose(
     A larger one is measured as long as it may be better. Raises ConfigError if no size fits into
     the memory.
     """
-    search = _Search(text, law, machine, by_hand, training_s)
+    search = _SizeSearch(text, law, machine, by_hand, training_s)
     found: list[SizeCandidate] = []
     speed = 0.0
     for name, sized in _sizes(recipe, by_hand):
@@ -286,7 +285,7 @@ def _sizes(recipe: Recipe, by_hand: frozenset[str]) -> Iterator[tuple[str, Recip
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _SizeSearch:
     """The values that all candidates share."""
 
     text: TextFacts
@@ -367,7 +366,7 @@ class _Search:
             "model.dropout": dropout_for(epochs),
             "optimizer.clip_norm": 1.0,
             "train.precision": "bf16" if on_gpu and self.machine.has_bf16 else "fp32",
-            # A GPU without bf16 pads rows: a pass for each group takes as long as one for all.
+            # A GPU without bf16 pads rows, and several lengths cost it padding or passes.
             "data.length_groups": 1 if on_gpu and not self.machine.has_bf16 else LENGTH_GROUPS,
             "train.compile": on_gpu and self.training_s > _WORTH_COMPILING_S,
         }

@@ -63,7 +63,7 @@ class After:
 
 
 def weights_s(recipe: Recipe) -> float:
-    """The part of the time after the training that grows with the model."""
+    """Seconds after the training that are proportional to the number of weights."""
     return _WEIGHT_S * estimate(recipe).num_parameters
 
 

@@ -17,6 +17,7 @@ from dragoman.base.errors import ConfigError
 from dragoman.base.malloc import keep_freed_memory, memory_errors_named
 from dragoman.cluster.hosts import Hosts
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
+from dragoman.cluster.rates import WITHOUT_BF16
 from dragoman.corpus.manifest import Manifest
 from dragoman.distributed.world import World, join_world
 from dragoman.inference.translation import new_model
@@ -38,7 +39,6 @@ _FP32: Final = 4
 """Bytes of a number."""
 _WRITTEN_NUMBERS: Final = 4_000_000
 """The most numbers that are written to time a save: 16 MB."""
-_WITHOUT_BF16: Final = {"p100", "v100", "t4"}
 _UNKNOWN_BYTES: Final = 10**15
 _MOST_HALVINGS: Final = 3
 """How often the tokens of a timed step are halved until they fit into the memory."""
@@ -101,7 +101,7 @@ def these_hosts(hosts: Hosts, *, file: str) -> TrainingMachine:
     """
     kinds = {host.gpu for host in hosts.host}
     on_gpu = bool(hosts.host[0].gpus)
-    has_bf16 = on_gpu and None not in kinds and not kinds & _WITHOUT_BF16
+    has_bf16 = on_gpu and None not in kinds and not kinds & WITHOUT_BF16
     num_ranks = sum(hosts.ranks_per_host)
 
     def tokens_per_s(recipe: Recipe) -> float:

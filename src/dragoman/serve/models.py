@@ -203,9 +203,9 @@ class Models:
                 raise _refusal(first, f"{len(models):,} directions make too many pairs")
 
     def fitting(self, source: str | None, target: str | None) -> list[ServedModel | Pivot]:
-        """All that translate a pair of languages, of which either may be None for any.
+        """Every model that translates a pair of languages; None stands for any language.
 
-        If single models do, they are all; two models in a row count only if no single one does.
+        Two models in a row are returned only if no single one translates the pair.
         """
         kinds: tuple[Mapping[tuple[str, str], ServedModel | Pivot], ...] = (
             self.by_pair,

@@ -1,10 +1,10 @@
 """The gradient noise scale (McCandlish et al. 2018, An empirical model of large-batch training).
 
 A gradient over B target tokens has on average the square |G|^2 + tr(S) / B: the true gradient, and
-the noise of one token, divided by the tokens. Two batch sizes give both numbers (appendix A.1), and
-an update has them for nothing if it has several micro-batches or ranks: a part of its gradient, and
-the whole. tr(S) / |G|^2 is the noise scale, in tokens. A batch far below it wastes steps, a batch
-far above it wastes text.
+the noise of one token, divided by the tokens. Two batch sizes give both numbers (appendix A.1). An
+update has both at no extra cost if it has several micro-batches or ranks: a part of its gradient,
+and the whole. tr(S) / |G|^2 is the noise scale, in tokens. A batch far below it wastes steps, and a
+batch far above it wastes text.
 """
 
 from __future__ import annotations

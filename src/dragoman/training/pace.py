@@ -47,7 +47,7 @@ class Budget(Section):
     started: UTC seconds since 1970, of the first command; all that passes since then counts.
     validation_s: the expected time of a validation, search_s that of its translations alone,
     save_s that of a save, until one was measured.
-    after_s: the part of the work after the training that does not depend on the model.
+    after_s: the part of the work after the training that is no translation.
     after_searches: the other part, in translations of a validation: those of the test set and of
     the export's check.
     starts: processes that begin one after the other before the test set is scored: a launcher and

@@ -95,7 +95,7 @@ def _hosts(now: Now) -> Iterator[str]:
         if host.rates
     ]
     x = Axis("minutes before the last sample", lambda minutes: f"{abs(minutes):.3g}")
-    label = f"sent, MB/s{plots.first_of(len(series), 'hosts')}"
+    label = f"sent, MB/s{plots.lines_note(len(series), 'hosts')}"
     y = Axis(label, "{:.3g}".format, from_zero=True)
     yield figures([LinePlot(series[: plots.MOST_LINES], x, y)])
 

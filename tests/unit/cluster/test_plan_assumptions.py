@@ -59,7 +59,7 @@ ELSEWHERE = {
     "_H100": "in a device's source",
     "_HALF": "DEVICES",
     "_FP32": "DEVICES",
-    "_WITHOUT_BF16": "in a device's source",
+    "WITHOUT_BF16": "in a device's source",
     "SHARED_MEMORY": "an inside like the others",
     "FIRST_BUCKET_BYTES": "shifts the borders of the parts; PyTorch's, held by test_step_time.py",
     "DILOCO_SOURCES": "a source",

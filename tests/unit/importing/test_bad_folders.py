@@ -166,7 +166,8 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "no config": (without("config.json"), "config.json: is missing"),
     "a model of Marian itself": (only_marian, "opus.npz: is a file of Marian itself"),
     "pieces of another model": (
-        of_another_model, "of its 500 pieces; take the files that belong together"
+        of_another_model,
+        "of its 500 pieces; copy the list and the SentencePiece model from the same model",
     ),
     "torn config": (cut("config.json", 40), "config.json: cannot be read as JSON"),
     "a list as config": (
