@@ -137,9 +137,18 @@ def own_package(tmp_path: Path) -> Path:
     """A copy of dragoman with one of everything added, as a user of a clone would."""
     copy = tmp_path / "own" / "dragoman"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    _schedule, json_lines, reader = re.findall(
+    _schedule, question, json_lines, reader = re.findall(
         r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
     )
+    head = "from dragoman.reporting.verdict import Verdict\n"
+    ADDED["reporting/verdicts.py"] = [
+        (
+            head,
+            head.replace(" Verdict", " Verdict, evidence") + "from dragoman.base import units\n",
+        ),
+        ("QUESTIONS: tuple[", f"{question}\n\nQUESTIONS: tuple["),
+        ("    account.duration,\n", "    account.duration,\n    validations,\n"),
+    ]
     (copy / "corpus/json_lines.py").write_text(json_lines, encoding="utf-8")
     table = "READERS: Final[dict[str, Callable[[str, Path, Direction], list[NamedPath]]]] = {\n"
     ADDED["corpus/sources.py"].append((table, table + reader))
@@ -200,6 +209,14 @@ def test_one_of_everything_is_prepared_trained_reported_and_planned(
     deviation = next(row for row in rate["evidence"] if row["name"].startswith("largest deviation"))
     assert deviation["value"] < 1e-6
     assert "commas" in json.dumps(answers["corpus"])
+    assert (answers["validations"]["answer"], answers["validations"]["says"]) == (
+        "measured",
+        "2 times.",
+    )
+    _dragoman(own_package, folder, "report", str(run))
+    page = (run / "report" / "report.html").read_text(encoding="utf-8")
+    assert "13 answers" in page
+    assert "How often was the model validated?" in page
     assert "s/step" in _dragoman(
         own_package, folder, "plan", "own.toml", "--ranks", "1+1", "--link", "1Gbit", "--gpu", "cpu"
     )

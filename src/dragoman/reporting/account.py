@@ -27,7 +27,7 @@ _NO_CHECKPOINT = (in_words("checkpoints of the run's directory", "none is whole"
 
 
 def duration(facts: Facts) -> Verdict:
-    """How long does it take? (Question 1.)"""
+    """How long does it take?"""
     wall_s = facts.wall_s
     says = "Nothing was timed."
     if wall_s is not None:
@@ -100,7 +100,7 @@ def idle_s(facts: Facts) -> float | None:
 
 
 def corpus(facts: Facts) -> Verdict:
-    """How big was the training set? (Question 7.)"""
+    """How big was the training set?"""
     manifest = facts.manifest
     if manifest is not None:
         text = manifest.train.stages[-1]
@@ -149,7 +149,7 @@ def _corpus_evidence(manifest: Manifest) -> Iterator[Evidence]:
 
 
 def checkpoint_files(facts: Facts) -> Verdict:
-    """Which files make up a checkpoint? (Question 8.)"""
+    """Which files make up a checkpoint?"""
     files = facts.checkpoint_files
     names = ", ".join(file.name for file in files)
     return Verdict(
@@ -163,7 +163,7 @@ def checkpoint_files(facts: Facts) -> Verdict:
 
 
 def checkpoint_size(facts: Facts) -> Verdict:
-    """How big is a checkpoint? (Question 9.)"""
+    """How big is a checkpoint?"""
     files = facts.checkpoint_files
     whole = sum(file.size_bytes for file in files)
     weights = [file.size_bytes for file in files if file.name == "model.safetensors"]
@@ -193,7 +193,7 @@ def _no_checkpoint(facts: Facts) -> str:
 
 
 def cost(facts: Facts) -> Verdict:
-    """What did it cost? (Question 12.)"""
+    """What did it cost?"""
     hours = machine_hours(facts)
     last = facts.segments[-1] if facts.segments else None
     rows = [evidence("machines", units.COUNT, facts.machines_of(last) if last else None)]

@@ -462,7 +462,7 @@ def rises_by_chance(since_best: Sequence[float]) -> float:
 
 
 def trained(facts: Facts) -> Verdict:
-    """Is the model trained? (Question 2.)"""
+    """Is the model trained?"""
     found = loss_trend(facts)
     answer, says, remedy = _is_trained(facts, found)
     return Verdict(
@@ -497,7 +497,7 @@ def trained(facts: Facts) -> Verdict:
 
 
 def overfitting(facts: Facts) -> Verdict:
-    """Does the model overfit? (Question 3.)"""
+    """Does the model overfit?"""
     answer, says, remedy = _is_overfitting(facts)
     return Verdict(
         key="overfitting",

@@ -34,7 +34,7 @@ _BURSTS = "The link carried more than its measured rate: it lets bursts through,
 
 
 def network(facts: Facts) -> Verdict:
-    """Was the network the bottleneck? (Question 5.)"""
+    """Was the network the bottleneck?"""
     answer, says, remedy = judged_by_life(facts, _is_network_bound_at_times)
     return Verdict(
         key="network",
@@ -289,7 +289,7 @@ def _traffic_text(one: Traffic) -> str:
 
 
 def network_fit(facts: Facts) -> Verdict:
-    """How does the time of a step relate to network use? (Question 11.)"""
+    """How does the time of a step relate to network use?"""
     answer, says, remedy = judged_by_life(facts, _fit_at_times)
     return Verdict(
         key="network_fit",

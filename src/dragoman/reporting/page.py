@@ -56,7 +56,7 @@ def _run_facts(facts: Facts) -> Iterator[tuple[str, str]]:
 
 
 def _answers(answers: Sequence[Verdict]) -> Iterator[str]:
-    yield "<section><h2>Twelve answers</h2><ol class='answers'>"
+    yield f"<section><h2>{len(answers)} answers</h2><ol class='answers'>"
     for one in answers:
         yield (
             f"<li><a href='#{one.key}'><span class='question'>{escape(one.question)}</span>"

@@ -1,4 +1,4 @@
-"""The learning rate: its formula over the logged curve. Question 6."""
+"""The learning rate: its formula over the logged curve."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def rates_of(facts: Facts) -> Rates | None:
 
 
 def rate(facts: Facts) -> Verdict:
-    """Is the learning rate right? (Question 6.)"""
+    """Is the learning rate right?"""
     found, question = rates_of(facts), "What does the learning rate do?"
     if found is None:
         return _logged(facts, question)

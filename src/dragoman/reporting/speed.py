@@ -35,7 +35,7 @@ _IMPOSSIBLE = ", more than possible: the device was measured while something els
 
 
 def processors(facts: Facts) -> Verdict:
-    """Were GPUs or processors fully used? (Question 4.)"""
+    """Were GPUs or processors fully used?"""
     answer, says, remedy = judged_by_life(facts, _are_busy)
     return Verdict(
         key="processors",
@@ -295,7 +295,7 @@ def _gpu_text(gpu: Gpu) -> str:
 
 
 def step_time(facts: Facts) -> Verdict:
-    """What is a step, and how long did one take? (Question 10.)"""
+    """What is a step, and how long did one take?"""
     seconds_s = measures.step_s(facts)
     says = "No step was timed."
     if seconds_s:

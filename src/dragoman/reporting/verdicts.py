@@ -12,6 +12,7 @@ from dragoman.reporting import account, convergence, network, rates, speed
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.verdict import Verdict
 
+# Another question is a function like these and its entry here.
 QUESTIONS: tuple[Callable[[Facts], Verdict], ...] = (
     account.duration,
     convergence.trained,
@@ -29,7 +30,7 @@ QUESTIONS: tuple[Callable[[Facts], Verdict], ...] = (
 
 
 def judge(facts: Facts) -> list[Verdict]:
-    """The answers to the twelve questions."""
+    """The answers to all questions, in their order."""
     verdicts = [question(facts) for question in QUESTIONS]
     if facts.imported is None:
         return verdicts
