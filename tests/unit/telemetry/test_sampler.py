@@ -63,7 +63,8 @@ def test_bytes_that_were_sent_are_counted() -> None:
     assert isinstance(second, NetworkSampled)
     assert first.sent_bytes > 50 * MEGABYTE
     assert first.sent_bytes + second.sent_bytes <= after - before  # other tests use loopback, too
-    assert first.received_bytes == first.sent_bytes  # that is what loopback is
+    # That is what loopback is; the two are read one after the other, and other tests use it, too.
+    assert first.received_bytes == pytest.approx(first.sent_bytes, rel=0.05)
     assert first.most_sent_bytes_per_s is not None
     assert first.most_sent_bytes_per_s > 50 * MEGABYTE
     assert first.sent_packets > 500
