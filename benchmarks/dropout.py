@@ -16,30 +16,9 @@ from pathlib import Path
 import dragoman
 from dragoman.corpus.manifest import Manifest
 from dragoman.reporting.reading import read_facts
+from length_groups import RECIPE
 
-RECIPE = """
-name = "dropout"
-[corpus]
-folder = "{folder}"
-train = [{{source = "train.en", target = "train.{language}"}}]
-valid = [{{source = "valid.en", target = "valid.{language}"}}]
-test = [{{source = "test2016.en", target = "test2016.{language}"}}]
-[corpus.subword]
-vocab_size = 4000
-[data]
-batch_tokens = 2304
-[model]
-d_model = 128
-num_heads = 4
-d_ffn = 512
-encoder_layers = 3
-decoder_layers = 2
-[schedule]
-kind = "linear"
-peak_learning_rate = 4.5e-3
-[optimizer]
-clip_norm = 1.0
-"""
+CELLS = 2304
 
 
 def main() -> None:
@@ -48,7 +27,8 @@ def main() -> None:
     options.scratch.mkdir(parents=True, exist_ok=True)
     file = options.scratch / "dropout.toml"
     folder, language = options.multi30k.resolve(), options.language
-    file.write_text(RECIPE.format(folder=folder, language=language), encoding="utf-8")
+    text = RECIPE.format(folder=folder, language=language, cells=CELLS)
+    file.write_text(text, encoding="utf-8")
     print("| steps | epochs | dropout | seed | dev loss | dev BLEU | test BLEU |")
     print("|---:|---:|---:|---:|---:|---:|---:|", flush=True)
     for steps in options.steps:
