@@ -258,7 +258,10 @@ def _judged(
 def at_other_budget(
     choice: Choice, text: TextFacts, law: Law, *, training_s: float
 ) -> tuple[SizeCandidate, Expected]:
-    """The best candidate, and its BLEU, for the training and the work that depends on the model."""
+    """The best candidate of another budget, and its BLEU.
+
+    training_s: for the training and for the work after it that depends on the model.
+    """
     expected = []
     for one in choice.candidates:
         if one.fits:
