@@ -17,9 +17,10 @@ from dragoman.distributed.world import join_world
 from dragoman.evaluation.metrics import bleu
 from dragoman.evaluation.validate import read_lines
 from dragoman.formats.bundle import Bundle
-from dragoman.formats.ctranslate2 import Quantization
-from dragoman.formats.export import Request, export
+from dragoman.formats.export import export
+from dragoman.formats.export_job import Request
 from dragoman.formats.huggingface import translate_with_huggingface
+from dragoman.formats.kinds import Quantization
 from dragoman.formats.load import load_translation_model
 from dragoman.formats.onnx import translate_with_onnx
 from dragoman.inference.translation import TranslationModel, checkpoint_path

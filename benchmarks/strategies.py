@@ -117,13 +117,15 @@ def measure(world: World, settings: dict[str, Any] | None, steps: int) -> dict[s
         link = Link(rate.bytes_per_s, rate.latency_s)
         choice = choose(_cluster(world.world_size, link, compute_s, weight_s), WORKLOAD)
         config, plan = resolved(config, choice), choice.prediction
-    every = config.diloco.every if config.strategy == "diloco" else config.batches_per_update
+    every = (
+        config.diloco.every if config.strategy == "diloco" else config.options.batches_per_update
+    )
     gap = every // config.diloco.fragments if config.strategy == "diloco" else every
     # From the same place in one period to that in a later one, with nothing on its way.
     late = config.diloco.delay if config.strategy == "diloco" else 0
     warm, steps = max(gap * 2, 2) + late, max(every, steps // every * every)
     with gradient_sync(config, model, world) as sync:
-        step = _Stepper(model, sync, config.batches_per_update)
+        step = _Stepper(model, sync, config.options.batches_per_update)
         step.go(warm)
         world.barrier()
         before, started = interface_number(INTERFACE, "statistics/tx_bytes"), time.perf_counter()

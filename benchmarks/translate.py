@@ -38,7 +38,8 @@ from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.distributed.world import join_world
 from dragoman.evaluation.metrics import bleu
 from dragoman.evaluation.validate import read_lines
-from dragoman.formats.export import Request, export
+from dragoman.formats.export import export
+from dragoman.formats.export_job import Request
 from dragoman.formats.huggingface import to_huggingface
 from dragoman.inference.translation import TranslationModel
 from dragoman.model.transformer import Transformer

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.distributed.world import join_world
-from dragoman.formats.export import Request, export
+from dragoman.formats.export import export
+from dragoman.formats.export_job import Request
 from own_folder import own_folder
 from small_run import small_run
 

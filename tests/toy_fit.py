@@ -152,7 +152,7 @@ class ToyRun:
                 training.step,
                 merged(
                     updates(),
-                    self.distributed.batches_per_update,
+                    self.distributed.options.batches_per_update,
                     max_steps=None if self.budget else self.train.max_steps,
                 ),
                 state=state,
@@ -174,7 +174,7 @@ class ToyRun:
             length=state.max_steps or self.train.max_steps,
             validate_every=self.train.validate_every_steps,
             save_every=self.checkpoint.every_steps,
-            multiple=self.distributed.batches_per_update,
+            multiple=self.distributed.options.batches_per_update,
             validation_steps=state.validation_steps,
             search_steps=state.search_steps,
         )

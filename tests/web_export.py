@@ -18,7 +18,8 @@ import tomli_w
 
 from dragoman.base.errors import MachineError
 from dragoman.distributed.world import join_world
-from dragoman.formats.export import Request, export
+from dragoman.formats.export import export
+from dragoman.formats.export_job import Request
 from dragoman.formats.int8_onnx import rounded
 from dragoman.formats.onnxruntime_web import runtime_files
 from dragoman.inference.translation import TranslationModel

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from dragoman.cluster import step_time
-from dragoman.distributed import all_reduce
+from dragoman.distributed import all_reduce, wire
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.gradient_sync import Stopwatch
 from dragoman.distributed.strategies import gradient_sync
-from dragoman.distributed.topology import ring_all_reduce_bytes
+from dragoman.distributed.wire import ring_bytes
 from dragoman.distributed.world import World
 from ranks import run_ranks
 
@@ -43,7 +43,7 @@ def _rows(micro: int) -> torch.Tensor:
 
 
 def _gradients(world: World, wire: Literal["bf16", "fp32"], updates: int) -> Any:
-    all_reduce.FIRST_BUCKET_BYTES = 1000  # type: ignore[misc]  # many, the first is full early
+    vars(all_reduce)["FIRST_BUCKET_BYTES"] = 1000  # many buckets, the first is full early
     model = TwoLayers()
     model.spare.data += world.rank
     with gradient_sync(DistributedConfig(wire=wire), model, world) as sync:
@@ -102,7 +102,7 @@ def test_every_rank_has_the_sum_of_all_ranks_and_micro_batches(wire: str, hosts:
                 assert torch.equal(found, found.bfloat16().float())
         # Two updates of three micro-batches: the gradient travels once for each update.
         # Between hosts, or in the one host; of each host one rank speaks to the others.
-        ring = ring_all_reduce_bytes(sum(sizes), world_size if one_host else len(hosts))
+        ring = round(ring_bytes(sum(sizes), num_ranks=world_size if one_host else len(hosts)))
         expected_bytes = 2 * ring if one_host or rank in leaders else 0
         assert result["bytes_sent"] == pytest.approx(expected_bytes, abs=2 * len(sizes))
         assert result["waited_s"] > 0
@@ -129,7 +129,7 @@ def test_buckets_are_those_that_the_planner_counts_on() -> None:
     shapes = [(3000, 1500), (700,), (200, 900), (4000, 2000), (300, 1000), (10,)]
     weights = [nn.Parameter(torch.empty(shape)) for shape in shapes]
     sizes = [
-        sum(weight.numel() for weight in group) * step_time.FP32_BYTES
+        sum(weight.numel() for weight in group) * wire.FP32_BYTES
         for group in all_reduce._groups(weights[::-1])
     ]
     assert sizes == step_time.bucket_bytes(shapes)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from dragoman.cluster import step_time
-from dragoman.distributed import strategies
+from dragoman.distributed import strategies, wire
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.world import World
 from dragoman.model.config import ModelConfig
@@ -129,17 +129,17 @@ def test_bytes_in_the_events_are_those_of_the_formula(trained: Trained) -> None:
     shapes = [tuple(weight.shape) for weight in weights.values()]
     total = sum(weight.numel() for weight in weights.values())
     size = {
-        "sync": STEPS * total * step_time.BF16_BYTES,
-        "accum": STEPS // 2 * total * step_time.BF16_BYTES,
+        "sync": STEPS * total * wire.BF16_BYTES,
+        "accum": STEPS // 2 * total * wire.BF16_BYTES,
         # All of it every so many steps, and again at the end, when one half was due anyway.
-        "diloco": (STEPS / 4 + 1 / 2) * total * step_time.FP4_BYTES,
-        "diloco-sgd": (STEPS / 4 + 1 / 2) * total * step_time.FP4_BYTES,
-        "diloco-blocking": STEPS // 2 * total * step_time.FP4_BYTES,
+        "diloco": (STEPS / 4 + 1 / 2) * total * wire.FP4_BYTES,
+        "diloco-sgd": (STEPS / 4 + 1 / 2) * total * wire.FP4_BYTES,
+        "diloco-blocking": STEPS // 2 * total * wire.FP4_BYTES,
         "powersgd": STEPS * step_time.powersgd_bytes(shapes, rank=2),
     }[trained.strategy]
     # PowerSGD knows of no hosts: its ring goes through all three ranks.
     one_ring = trained.strategy == "powersgd"
-    expected = step_time.ring_bytes(size, num_ranks=3 if one_ring else 2)
+    expected = wire.ring_bytes(size, num_ranks=3 if one_ring else 2)
     for rank in range(3):
         intervals = _events(directory, "train_interval", rank=rank)
         assert sum(event.payload["steps"] for event in intervals) == STEPS
@@ -149,15 +149,17 @@ def test_bytes_in_the_events_are_those_of_the_formula(trained: Trained) -> None:
 
 
 def test_ranks_save_as_much_as_is_forecast(trained: Trained) -> None:
-    if trained.strategy == "powersgd":
-        pytest.skip("what it saves goes by its rank and is not forecast")
     saved = _tensors(trained.directory / "whole", STEPS)
     main = f"checkpoints/step-{STEPS:07d}/model.safetensors/"
     num_weights = sum(tensor.numel() for name, tensor in saved.items() if name.startswith(main))
     _, beside = strategy_numbers(_config(trained.strategy), 3)
     numbers = sum(tensor.numel() for tensor in saved.values() if tensor.ndim)
     # Weights, two moments and their average on rank 0; the steps at which fragments were sent.
-    assert numbers == pytest.approx((4 + beside) * num_weights, abs=50)
+    forecast = (4 + beside) * num_weights
+    if trained.strategy == "powersgd":  # thin matrices are added, and vectors have no error
+        assert numbers == pytest.approx(forecast, rel=0.03)
+    else:
+        assert numbers == pytest.approx(forecast, abs=50)
 
 
 def test_another_number_of_ranks_goes_on(trained: Trained) -> None:

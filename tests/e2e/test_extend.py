@@ -15,7 +15,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import dragoman
@@ -86,6 +88,41 @@ ADDED = {
         ('FORMATS: Final = ("tmx", ', 'FORMATS: Final = ("jsonl", "tmx", '),
         ('    tmx: str = ""\n', '    jsonl: str = ""\n    tmx: str = ""\n'),
     ],
+    "distributed/config.py": [
+        ('"powersgd", "auto"]', '"powersgd", "flat", "auto"]'),
+        (
+            "class PowersgdConfig(",
+            "class FlatConfig(StrategyOptions):\n"
+            '    """`flat`: one sum for each weight."""\n\n\n'
+            "class PowersgdConfig(",
+        ),
+        (
+            "    powersgd: PowersgdConfig",
+            "    flat: FlatConfig = Field(default_factory=FlatConfig)\n"
+            "    powersgd: PowersgdConfig",
+        ),
+    ],
+    "distributed/strategies.py": [
+        (
+            "from dragoman.distributed.gradient_sync",
+            "from dragoman.distributed.flat import FlatSync\n"
+            "from dragoman.distributed.gradient_sync",
+        ),
+        (
+            '    "powersgd": _powersgd,\n',
+            '    "powersgd": _powersgd,\n'
+            '    "flat": lambda config, model, world: FlatSync(model, world),\n',
+        ),
+    ],
+    "formats/kinds.py": [('"argos", "web"]', '"argos", "web", "numpy"]')],
+    "formats/writers.py": [
+        (
+            "from dragoman.formats.onnx import",
+            "from dragoman.formats.numpy_arrays import NumpyWriter\n"
+            "from dragoman.formats.onnx import",
+        ),
+        ('    "web": WebWriter,\n', '    "web": WebWriter,\n    "numpy": NumpyWriter,\n'),
+    ],
     "corpus/sources.py": [
         (
             "from dragoman.corpus.manifest",
@@ -113,6 +150,8 @@ log_every_steps = 2
 validate_every_steps = 8
 [evaluate]
 bleu_pairs = 5
+[distributed]
+strategy = "flat"
 """
 RECIPE = TINY.replace('train = [{source = "train.en", target = "train.de"}]', TEXT) + REST
 
@@ -137,7 +176,7 @@ def own_package(tmp_path: Path) -> Path:
     """A copy of dragoman with one of everything added, as a user of a clone would."""
     copy = tmp_path / "own" / "dragoman"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    _schedule, question, json_lines, reader = re.findall(
+    _schedule, strategy, question, json_lines, reader, export_format, writer = re.findall(
         r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
     )
     head = "from dragoman.reporting.verdict import Verdict\n"
@@ -150,6 +189,10 @@ def own_package(tmp_path: Path) -> Path:
         ("    account.duration,\n", "    account.duration,\n    validations,\n"),
     ]
     (copy / "corpus/json_lines.py").write_text(json_lines, encoding="utf-8")
+    (copy / "distributed/flat.py").write_text(strategy, encoding="utf-8")
+    (copy / "formats/numpy_arrays.py").write_text(writer, encoding="utf-8")
+    formats = "FORMATS: Final[dict[Kind, ExportFormat]] = {\n"
+    ADDED["formats/kinds.py"].append((formats, formats + export_format))
     table = "READERS: Final[dict[str, Callable[[str, Path, Direction], list[NamedPath]]]] = {\n"
     ADDED["corpus/sources.py"].append((table, table + reader))
     for name, changes in ADDED.items():
@@ -191,7 +234,7 @@ def test_one_of_everything_is_prepared_trained_reported_and_planned(
     assert [one["lines"] for one in manifest["sources"]] == [20, 20, 20, 20]
     rejected = (corpus.parent / "rejected" / "filters.html").read_text(encoding="utf-8")
     assert "commas" in rejected
-    trained = _dragoman(own_package, folder, "train", "own.toml", "--workers", "1")
+    trained = _dragoman(own_package, folder, "train", "own.toml", "--workers", "1", "--ranks", "2")
     assert "same_length" in trained
     (run,) = (folder / "runs").iterdir()
     events = [
@@ -221,6 +264,20 @@ def test_one_of_everything_is_prepared_trained_reported_and_planned(
         own_package, folder, "plan", "own.toml", "--ranks", "1+1", "--link", "1Gbit", "--gpu", "cpu"
     )
 
+    intervals = [one for one in events if one["kind"] == "train_interval"]
+    num_parameters = sum(
+        weight.size
+        for weight in load_file(run / "checkpoints/step-0000008/model.safetensors").values()
+    )
+    # Two ranks of a ring send each number once, in fp32.
+    assert sum(one["sync_bytes"] for one in intervals) == 8 * 4 * num_parameters
+    assert "flat" in json.dumps(answers["network"])
+
+    _dragoman(own_package, folder, "export", str(run), "--to", "numpy", "--output", "numpy")
+    with np.load(folder / "numpy" / "model.npz", allow_pickle=False) as arrays:
+        assert sum(array.size for array in arrays.values()) == num_parameters
+    card = (folder / "numpy" / "README.md").read_text(encoding="utf-8")
+    assert "numpy.load('THIS_FOLDER/model.npz')" in card
     _dragoman(own_package, folder, "export", str(run), "--to", "bundle", "--output", "bundle")
     assert 'jsonl = "c.jsonl.gz"' in (folder / "bundle/recipe.toml").read_text(encoding="utf-8")
 

@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 from dragoman.cli import main
 from dragoman.corpus.subword import vocabulary_digests
 from dragoman.distributed.world import join_world
-from dragoman.formats.bundle import Kind
-from dragoman.formats.export import Request, export
+from dragoman.formats.export import export
+from dragoman.formats.export_job import Request
+from dragoman.formats.kinds import Kind
 from dragoman.formats.load import Origin
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import Validated, read_events

@@ -18,7 +18,8 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.distributed.world import join_world
-from dragoman.formats.export import Request, export
+from dragoman.formats.export import export
+from dragoman.formats.export_job import Request
 from dragoman.serve.translator import open_translator
 from processes import wait_until
 from real_text import real_lines

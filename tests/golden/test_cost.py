@@ -260,7 +260,7 @@ def test_the_cost_in_a_comparison_is_summed_over_lives(tmp_path: Path) -> None:
     first, then = _hours(facts)
     found = compare([facts, facts])
     assert found.budgets[-1].key == "money"
-    used = [one.used for one in found.courses[0].readings]
+    used = [one.used for one in found.compared[0].validations]
     in_first = [one for one in used if one["wall_s"] <= 3600 * first]
     assert len(in_first) == 5
     for one in in_first:

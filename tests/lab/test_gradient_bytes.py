@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from dragoman.cluster import step_time
+from dragoman.distributed import wire
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.world import World
@@ -20,7 +21,7 @@ WIDTH = 1000
 SHAPES = ((WIDTH, WIDTH), (WIDTH,))
 NUM_WEIGHTS = WIDTH * WIDTH + WIDTH
 STEPS = 8
-SIZES = (step_time.FP4_BYTES, step_time.BF16_BYTES, step_time.FP32_BYTES)
+SIZES = (wire.FP4_BYTES, wire.BF16_BYTES, wire.FP32_BYTES)
 FP4, BF16, FP32 = (NUM_WEIGHTS * size for size in SIZES)
 # What is reduced in STEPS steps, from the beginning of a period to its end.
 REDUCED: dict[str, tuple[dict[str, Any], float]] = {
@@ -44,7 +45,7 @@ def sent(world: World, settings: dict[str, Any]) -> Any:
         before = payload_sent()
         # One step more than a period lets what was sent last arrive.
         for step in range(1, STEPS + config.diloco.delay * (config.strategy == "diloco") + 1):
-            with sync.micro_step(last=step % config.batches_per_update == 0):
+            with sync.micro_step(last=step % config.options.batches_per_update == 0):
                 sync.module(torch.ones(2, WIDTH)).sum().backward()
             optimizer.step()
             sync.after_update(step, learning_rate=0.0)
@@ -60,7 +61,7 @@ def test_recorded_bytes_equal_the_counters_and_the_plan(
     lab = make_lab(["alpha", "beta", "gamma"][:num_hosts])
     settings, reduced = REDUCED[name]
     strategy = {"strategy": name.split()[0]}
-    expected = step_time.ring_bytes(reduced, num_ranks=num_hosts)
+    expected = wire.ring_bytes(reduced, num_ranks=num_hosts)
     for on_the_wire, counted in run_on_hosts(sent, strategy | settings, hosts=lab.hosts):
         assert counted == pytest.approx(expected, rel=1e-3)
         assert on_the_wire == pytest.approx(expected, rel=0.02)

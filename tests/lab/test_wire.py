@@ -13,10 +13,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dragoman.cluster import step_time, strategies
+from dragoman.cluster import strategies
 from dragoman.cluster.rates import Link
 from dragoman.cluster.strategies import Cluster, Machine, Prediction
 from dragoman.cluster.workload import Workload
+from dragoman.distributed import wire
 from dragoman.distributed.world import World
 from lab.conftest import OpenLab
 from lab.counters import payload_sent
@@ -42,7 +43,7 @@ def all_reduce(world: World, num_floats: int, repeats: int) -> float:
 def test_bytes_on_the_wire_equal_the_formula(make_lab: OpenLab, num_hosts: int) -> None:
     lab = make_lab(NAMES[:num_hosts])
     size = 4 * 2_000_000
-    expected = step_time.ring_bytes(size, num_ranks=num_hosts)
+    expected = wire.ring_bytes(size, num_ranks=num_hosts)
     for sent_bytes in run_on_hosts(all_reduce, size // 4, 3, hosts=lab.hosts):
         assert sent_bytes == pytest.approx(expected, rel=0.02)
 
@@ -89,7 +90,7 @@ def steps(world: World, width: int, num_layers: int, settings: dict[str, Any]) -
         world.barrier()
         started = time.monotonic()
         for step in islice(steps, PERIOD):
-            with sync.micro_step(last=step % config.batches_per_update == 0):
+            with sync.micro_step(last=step % config.options.batches_per_update == 0):
                 sync.module(batch).sum().backward()
             optimizer.step()
             sync.after_update(step, learning_rate=0.0)

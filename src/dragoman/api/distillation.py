@@ -27,7 +27,7 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import UNK, TokenShards
 from dragoman.corpus.vocabulary import load_vocabulary
 from dragoman.evaluation.validate import read_lines
-from dragoman.formats.ctranslate2 import Quantization
+from dragoman.formats.kinds import Quantization
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.serve.translator import Opened, open_translator

@@ -27,8 +27,8 @@ from dragoman.corpus.directions import Direction as Languages
 from dragoman.corpus.directions import language_token, listed, token_for
 from dragoman.corpus.language import likely_languages
 from dragoman.formats.bundle import Bundle, is_bundle
-from dragoman.formats.ctranslate2 import Quantization
 from dragoman.formats.ctranslate2_engine import Sampling
+from dragoman.formats.kinds import Quantization
 from dragoman.model.config import check_beam_holds
 from dragoman.recipe.recipe import Recipe, check_sections
 from dragoman.recipe.run_directory import RunDirectory

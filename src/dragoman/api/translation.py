@@ -18,8 +18,7 @@ from dragoman.api.arguments import (
     whole,
 )
 from dragoman.base.errors import ConfigError
-from dragoman.formats.bundle import Kind
-from dragoman.formats.ctranslate2 import Quantization
+from dragoman.formats.kinds import Kind, Quantization
 from dragoman.model.config import SearchConfig, check_beam_holds
 from dragoman.recipe.recipe import check_sections
 from dragoman.recipe.run_directory import RunDirectory
@@ -232,8 +231,8 @@ def export(
     Raises ConfigError, CheckpointError and MachineError; then nothing is written.
     """
     from dragoman.distributed.world import join_world
-    from dragoman.formats.export import Request
     from dragoman.formats.export import export as write
+    from dragoman.formats.export_job import Request
     from dragoman.formats.load import run_or_imported
 
     request = Request(

@@ -27,6 +27,7 @@ import time
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
+from typing import Final
 
 from dragoman.base.errors import ConfigError
 
@@ -132,7 +133,7 @@ class Duration(Quantity):
         if not math.isfinite(value) or not 60 <= abs(_to_float(self._number(value))) < _HUGE:
             return super().text(value)
         sign, seconds = "-" if value < 0 else "", abs(value)
-        if round(seconds) < 3600:
+        if round(seconds) < HOUR_S:
             return f"{sign}{round(seconds) // 60} min {round(seconds) % 60:02d} s"
         minutes = round(seconds / 60)
         return f"{sign}{minutes // 60:,} h {minutes % 60:02d} min"
@@ -198,7 +199,8 @@ _BINARY_BYTES = _with(_BINARY, "B")
 _BYTES_S = _with(_DECIMAL[:5], "B/s")
 _BITS_S = _with(_DECIMAL[:5], "bit/s")
 _BITS = _with(_DECIMAL[1:5], "bit")
-_MINUTES = (("min", 60.0), ("h", 3600.0), ("d", 86400.0))
+HOUR_S: Final = 3600.0
+_MINUTES = (("min", 60.0), ("h", HOUR_S), ("d", 86400.0))
 
 SIZE = Quantity("size", _BYTES, also=_BINARY_BYTES[1:])
 BINARY_SIZE = Quantity("size", _BINARY_BYTES, also=_BYTES[1:])
@@ -213,7 +215,7 @@ BIT_RATE = Quantity(
     also=_BITS + tuple((s, v * 8) for s, v in _BYTES_S) + _with(_BINARY[1:], "B/s", of=8),
 )
 DURATION = Duration("duration", (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)), also=_MINUTES, digits=3)
-HOURS = Quantity("duration", (("h", 3600.0),), also=(("s", 1.0), *_MINUTES), decimals=2)
+HOURS = Quantity("duration", (("h", HOUR_S),), also=(("s", 1.0), *_MINUTES), decimals=2)
 STEP_TIME = Reciprocal(
     "time per step",
     (("µs/step", 1e-6), ("ms/step", 1e-3), ("s/step", 1.0)),

@@ -15,6 +15,7 @@ from dragoman.cli.options import (
     Options,
     keywords,
 )
+from dragoman.formats.kinds import FORMATS
 
 
 @Command(
@@ -24,7 +25,7 @@ from dragoman.cli.options import (
     RUN.but(metavar="RUN|BUNDLE", help="a run directory, or an imported model"),
     Option(
         "--to",
-        choices=["bundle", "ctranslate2", "huggingface", "onnx", "argos", "web"],
+        choices=[*FORMATS],
         required=True,
         help="the format",
     ),
@@ -49,7 +50,7 @@ def run(options: Options) -> None:
     """Write a checkpoint's weights in a format that others run, checked."""
     from dragoman.api.translation import export
     from dragoman.base import units
-    from dragoman.formats.export import warning_of
+    from dragoman.formats.check import warning_of
 
     exported = export(**keywords(options))
     verified = exported.verified

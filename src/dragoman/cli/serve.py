@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dragoman.cli.options import BATCH_CELLS, THREADS, Command, Option, Options, positive
+from dragoman.cli.options import BATCH_CELLS, THREADS, Command, Option, Options, keywords, positive
 
 
 @Command(
@@ -21,6 +21,6 @@ from dragoman.cli.options import BATCH_CELLS, THREADS, Command, Option, Options,
 )
 def run(options: Options) -> int:
     """Answer requests until a signal comes, then finish those under way."""
-    from dragoman.serve.server import serve
+    from dragoman.serve.server import ServeOptions, serve
 
-    return serve(options)
+    return serve(ServeOptions(**keywords(options)))

@@ -13,6 +13,7 @@ from dragoman.cli.options import (
     Command,
     Option,
     Options,
+    keywords,
     positive,
 )
 
@@ -58,6 +59,6 @@ from dragoman.cli.options import (
 )
 def run(options: Options) -> int:
     """Translate lines of text; at a terminal each as it is typed."""
-    from dragoman.serve.translate import translate
+    from dragoman.serve.translate import TranslateOptions, translate
 
-    return translate(options)
+    return translate(TranslateOptions(**keywords(options)))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from dragoman.base import units
-from dragoman.cluster.facts import PACKAGES, ClusterFacts, PairFacts, Way
+from dragoman.cluster.facts import PACKAGES, ClusterFacts, LinkDirection, PairFacts
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.rates import LATENCY_S, LATENCY_SOURCE, ONE_WAY, Directions, Link
 from dragoman.cluster.ssh import (
@@ -115,8 +115,8 @@ def measured_link(facts: ClusterFacts) -> Link | None:
     bytes_per_s = facts.all_reduce_bytes_per_s or slowest
     if bytes_per_s is None:
         return None
-    for ways in directions(facts).values():
-        bytes_per_s = min(bytes_per_s, ways.sends_bytes_per_s, ways.receives_bytes_per_s)
+    for one in directions(facts).values():
+        bytes_per_s = min(bytes_per_s, one.sends_bytes_per_s, one.receives_bytes_per_s)
     latency_source = "measured by doctor" if facts.pairs else LATENCY_SOURCE
     return Link(bytes_per_s, latency_s, "measured by doctor", latency_source)
 
@@ -305,9 +305,9 @@ def bandwidth(facts: ClusterFacts, _needs: RunNeeds) -> Iterator[Finding]:
             yield _unknown("bandwidth")
         return
     usual = statistics.median(pair.both_bytes_per_s for pair in facts.pairs)
-    slow_ways = _slow_ways(facts)
-    yield from _limits(facts, slow_ways)
-    one_sided = {frozenset(way[:2]) for way in slow_ways}
+    slow = _slow_directions(facts)
+    yield from _limits(facts, slow)
+    one_sided = {frozenset(direction[:2]) for direction in slow}
     for pair in facts.pairs:
         names = " - ".join(pair.hosts)
         slower_way = min(pair.forth_bytes_per_s, pair.back_bytes_per_s)
@@ -336,11 +336,13 @@ def bandwidth(facts: ClusterFacts, _needs: RunNeeds) -> Iterator[Finding]:
             yield _warn("bandwidth", names, found, remedy)
 
 
-def _slow_ways(facts: ClusterFacts) -> list[Way]:
+def _slow_directions(facts: ClusterFacts) -> list[LinkDirection]:
     """Directions that carry much less than the way back."""
-    rates = {way[:2]: way.bytes_per_s for way in facts.ways}
+    rates = {direction[:2]: direction.bytes_per_s for direction in facts.directions}
     return [
-        way for way in facts.ways if way.bytes_per_s < ONE_WAY * rates[way.receiver, way.sender]
+        direction
+        for direction in facts.directions
+        if direction.bytes_per_s < ONE_WAY * rates[direction.receiver, direction.sender]
     ]
 
 
@@ -348,13 +350,15 @@ def _best_of_each(facts: ClusterFacts) -> tuple[dict[str, float], dict[str, floa
     """The highest rate at which each host sends, and receives, over all its peers."""
     sent: dict[str, float] = {}
     received: dict[str, float] = {}
-    for way in facts.ways:
-        sent[way.sender] = max(way.bytes_per_s, sent.get(way.sender, 0.0))
-        received[way.receiver] = max(way.bytes_per_s, received.get(way.receiver, 0.0))
+    for direction in facts.directions:
+        sent[direction.sender] = max(direction.bytes_per_s, sent.get(direction.sender, 0.0))
+        received[direction.receiver] = max(
+            direction.bytes_per_s, received.get(direction.receiver, 0.0)
+        )
     return sent, received
 
 
-def _limits(facts: ClusterFacts, slow: list[Way]) -> Iterator[Finding]:
+def _limits(facts: ClusterFacts, slow: list[LinkDirection]) -> Iterator[Finding]:
     """One finding for each host that sends, or receives, slowly to all peers; then one for each
     slow direction between only two hosts.
 
@@ -365,20 +369,20 @@ def _limits(facts: ClusterFacts, slow: list[Way]) -> Iterator[Finding]:
     sent, received = _best_of_each(facts)
     slow_senders = {name for name in sent if sent[name] < ONE_WAY * received[name]}
     slow_receivers = {name for name in sent if received[name] < ONE_WAY * sent[name]}
-    by_host: dict[str, list[Way]] = {}
-    for way in slow:
-        if way.sender in slow_senders:
-            by_host.setdefault(way.sender, []).append(way)
-        elif way.receiver in slow_receivers:
-            by_host.setdefault(way.receiver, []).append(way)
+    by_host: dict[str, list[LinkDirection]] = {}
+    for direction in slow:
+        if direction.sender in slow_senders:
+            by_host.setdefault(direction.sender, []).append(direction)
+        elif direction.receiver in slow_receivers:
+            by_host.setdefault(direction.receiver, []).append(direction)
         else:
-            by_host.setdefault(f"{way.sender} - {way.receiver}", []).append(way)
-    for host, ways in by_host.items():
-        sender, receiver, rate = max(ways, key=lambda way: way.bytes_per_s)
+            by_host.setdefault(f"{direction.sender} - {direction.receiver}", []).append(direction)
+    for host, limited in by_host.items():
+        sender, receiver, rate = max(limited, key=lambda one: one.bytes_per_s)
         there, back = (
             units.BYTE_RATE.text(rate),
             units.BYTE_RATE.text(
-                next(one.bytes_per_s for one in facts.ways if one[:2] == (receiver, sender))
+                next(one.bytes_per_s for one in facts.directions if one[:2] == (receiver, sender))
             ),
         )
         out = (

@@ -63,7 +63,7 @@ def _directions(facts: ClusterFacts) -> Table:
     """The rate from each host to each other one, alone and while the way back is busy too."""
     table = plain_table("from", "to", right=("one way alone", "both ways at once"), no_wrap=True)
     both = {frozenset(pair.hosts): pair.both_bytes_per_s for pair in facts.pairs}
-    for sender, receiver, rate in facts.ways:
+    for sender, receiver, rate in facts.directions:
         at_once = units.BYTE_RATE.text(both[frozenset((sender, receiver))])
         table.add_row(sender, receiver, units.BYTE_RATE.text(rate), at_once)
     return table

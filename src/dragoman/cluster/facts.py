@@ -78,7 +78,7 @@ class PairFacts(PairRates):
     hosts: tuple[str, str]
 
 
-class Way(NamedTuple):
+class LinkDirection(NamedTuple):
     """One direction of a link: its rate while the way back is free."""
 
     sender: str
@@ -102,13 +102,13 @@ class ClusterFacts(Section):
     slowest host, measured with one rank on each host."""
 
     @property
-    def ways(self) -> list[Way]:
+    def directions(self) -> list[LinkDirection]:
         """Each direction of each pair, in the order of the pairs."""
         return [
-            way
+            direction
             for pair in self.pairs
-            for way in (
-                Way(pair.hosts[0], pair.hosts[1], pair.forth_bytes_per_s),
-                Way(pair.hosts[1], pair.hosts[0], pair.back_bytes_per_s),
+            for direction in (
+                LinkDirection(pair.hosts[0], pair.hosts[1], pair.forth_bytes_per_s),
+                LinkDirection(pair.hosts[1], pair.hosts[0], pair.back_bytes_per_s),
             )
         ]

@@ -45,7 +45,7 @@ _INTERRUPTED: Final = InterruptedRunError.exit_code
 _WEIGHTS: Final = {"own": 0, "hung": 1, "lost": 2, "signal": 3, "other": 4}
 
 
-class BrokenOffError(MachineError):
+class WorkerLostError(MachineError):
     """A host or a worker was lost; the run itself is sound."""
 
 
@@ -161,7 +161,7 @@ class HostFollower:
         if self.failures:
             raise min(self.failures, key=lambda failure: failure[:2])[2]
         if self.interrupted and not self._making_room:
-            raise BrokenOffError("the workers were ended by a signal that did not come from here")
+            raise WorkerLostError("the workers were ended by a signal that did not come from here")
         return self.returned() if self.interrupted else ()
 
     def _see(self, message: Message) -> None:
@@ -169,7 +169,7 @@ class HostFollower:
             case Events(file=file, text=text):
                 self.record.append(message.host, file, text)
             case None:
-                self._fail("lost", BrokenOffError(str(self.team.agents[message.host].failure())))
+                self._fail("lost", WorkerLostError(str(self.team.agents[message.host].failure())))
             case Done(exit_code=code) if code == _INTERRUPTED:
                 self.interrupted = True
             case Done(exit_code=code, problem=problem, weight=weight, kind=kind) if code:
@@ -177,7 +177,7 @@ class HostFollower:
                 own = as_raised(WorkerError(problem, code, kind))
                 if isinstance(own, MachineError):  # the host is not lost, and another attempt fails
                     own = WorkerError(problem, code, kind)
-                self._fail(weight, own if weight == "own" else BrokenOffError(problem))
+                self._fail(weight, own if weight == "own" else WorkerLostError(problem))
 
     def _fail(self, weight: str, error: DragomanError) -> None:
         if not self.failures:

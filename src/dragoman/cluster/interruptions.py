@@ -19,6 +19,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from dragoman.base import units
 from dragoman.cluster.strategies import Cluster, Prediction
 from dragoman.cluster.workload import Workload
 
@@ -129,4 +130,4 @@ def best_every_s(*, save_s: float, mean_s: float) -> float:
 
 
 def _price(per_hour: float | None, seconds_s: float) -> float | None:
-    return None if per_hour is None else per_hour * seconds_s / 3600
+    return None if per_hour is None else per_hour * seconds_s / units.HOUR_S

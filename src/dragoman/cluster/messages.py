@@ -135,8 +135,10 @@ class Done(Section):
     kind: str = ""
 
 
-Said = FactsFound | Time | Ready | Reached | MeasuredLine | Events | Done
-SAID: Final[TypeAdapter[Said]] = TypeAdapter(Annotated[Said, Field(discriminator="say")])
+AgentMessage = FactsFound | Time | Ready | Reached | MeasuredLine | Events | Done
+AGENT_MESSAGE: Final[TypeAdapter[AgentMessage]] = TypeAdapter(
+    Annotated[AgentMessage, Field(discriminator="say")]
+)
 
 
 class ProbePair(PairRates):

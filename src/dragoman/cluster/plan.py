@@ -79,7 +79,7 @@ class Row:
     def price(self) -> float | None:
         """The price of `run_s`; None if a host's price is not known."""
         per_hour = self.cluster.price_per_hour
-        return None if per_hour is None else per_hour * self.run_s / 3600
+        return None if per_hour is None else per_hour * self.run_s / units.HOUR_S
 
     @property
     def speed_up(self) -> float:

@@ -13,6 +13,7 @@ from dragoman.base import units
 from dragoman.cluster import interruptions, rates, step_time, strategies
 from dragoman.cluster.plan import NEARLY_FREE, Plan
 from dragoman.cluster.strategies import Machine
+from dragoman.distributed import wire
 from dragoman.recipe.estimate import TYPICAL_LENGTH
 
 
@@ -83,13 +84,13 @@ def _network(plan: Plan) -> Lines:
         "overlap",
         f"backward is {step_time.BACKWARD_SHARE:.0%} of the compute, {step_time.OVERLAP_SHARE:.0%} "
         "of the last micro-batch's hides gradients on their way, the last of the "
-        f"{units.SIZE.text(step_time.BUCKET_BYTES)} parts excepted",
+        f"{units.SIZE.text(wire.BUCKET_BYTES)} parts excepted",
         step_time.OVERLAP_SOURCE,
     )
     yield (
         "bytes a weight",
-        f"{step_time.FP32_BYTES} plain and inside hosts, {step_time.BF16_BYTES} in bf16, "
-        f"{step_time.FP4_BYTES:.2f} in four bits, 2 (N-1)/N times for N ranks",
+        f"{wire.FP32_BYTES} plain and inside hosts, {wire.BF16_BYTES} in bf16, "
+        f"{wire.FP4_BYTES:.2f} in four bits, 2 (N-1)/N times for N ranks",
         "calculated: ring all-reduce (Patarasuk and Yuan 2009); our tests count them",
     )
 
@@ -112,7 +113,7 @@ def _work(plan: Plan) -> Lines:
     yield (
         "work of powersgd",
         f"{step_time.POWERSGD_COMPUTE - 1:.0%} of the compute; rank {strategies.POWERSGD_RANK}, "
-        f"used if it shrinks a matrix by more than {step_time.POWERSGD_LEAST_GAIN} x",
+        f"used if it shrinks a matrix by more than {wire.POWERSGD_LEAST_GAIN} x",
         step_time.POWERSGD_SOURCE,
     )
     weight_s = plan.cluster.diloco_weight_s

@@ -135,7 +135,7 @@ class _Asked:
             least_s, least_source = kernels_s * found.layer_s, found.layer_source
         spot = None
         if host.interruption_hours is not None:
-            mean_s = host.interruption_hours * 3600
+            mean_s = host.interruption_hours * units.HOUR_S
             spot = Spot(mean_s, host.replacement_s, host.paid_per_hour)
         return Machine(
             host.ranks,

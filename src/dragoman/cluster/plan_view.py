@@ -34,7 +34,6 @@ _UNPROVEN: Final = (
     "Rows with diloco on more than four hosts predict the time of a step, not the quality: "
     "it was never trained with more than four replicas, of one small model."
 )
-HOUR_S: Final = 3600
 _WORTH_TELLING: Final = 0.005
 """Share of the price: a smaller saving is within the error of a plan."""
 _ANY: Final = 10_000
@@ -115,7 +114,7 @@ def _saving(now: Row, then: Row, *, currency: str) -> str | None:
     saved, sooner_s = now.price - then.price, now.run_s - then.run_s
     if saved <= _WORTH_TELLING * now.price:
         return "no less"
-    hourly = units.money(saved / then.run_s * HOUR_S, currency=currency)
+    hourly = units.money(saved / then.run_s * units.HOUR_S, currency=currency)
     when = f"{units.DURATION.text(abs(sooner_s))} {'sooner' if sooner_s >= 0 else 'later'}"
     return f"{units.money(saved, currency=currency)} less and end {when}, worth {hourly} an hour"
 
@@ -312,7 +311,7 @@ def _run(plan: Plan, row: Row) -> list[str]:
     digits = 2 if slower < 10 else 1 if slower < 100 else 0
     ratio = f"{row.speed_up:.2f} x" if faster else f"{slower:,.{digits}f} x slower"
     # In hours, so that rows compare; less than an hour in minutes or seconds.
-    run = (units.HOURS if row.run_s >= HOUR_S else units.DURATION).text(row.run_s)
+    run = (units.HOURS if row.run_s >= units.HOUR_S else units.DURATION).text(row.run_s)
     return [run, *([cost] if _priced(plan) else []), ratio]
 
 

@@ -24,20 +24,20 @@ from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Final
 
+from dragoman.distributed.wire import (
+    BUCKET_BYTES,
+    FIRST_BUCKET_BYTES,
+    FP32_BYTES,
+    POWERSGD_LEAST_GAIN,
+    ring_bytes,
+)
+
 BACKWARD_SHARE: Final = 2 / 3
 """The share of backward in a step's compute; forward is the other third."""
 OVERLAP_SHARE: Final = 0.9
 """The share of backward during which gradients can be on the wire: the first ones are ready only
 after a while."""
 OVERLAP_SOURCE: Final = "assumed"
-FP32_BYTES: Final = 4
-BF16_BYTES: Final = 2
-FP4_BYTES: Final = 1 / 2 + FP32_BYTES / 256
-"""Four bits, and their share of the scale of a block."""
-BUCKET_BYTES: Final = 25 * 1024**2
-"""Bytes of gradients that DistributedDataParallel reduces in one collective."""
-FIRST_BUCKET_BYTES: Final = 1024**2
-"""The first collective is small, so that it can leave early."""
 POWERSGD_COMPUTE: Final = 1.08
 """Its products, orthogonalisation and error feedback, as a multiple of a step's compute.
 
@@ -60,10 +60,6 @@ fast as one (DeepLearningExamples, PyTorch, Transformer big, mixed precision). N
 dragoman. For processors nothing is known, and no spread is counted.
 """
 SPREAD_SOURCE: Final = "assumed: fitted to one line of NVIDIA's table, 8 x A100"
-POWERSGD_LEAST_GAIN: Final = 2
-"""PyTorch leaves a matrix uncompressed unless compression shrinks it by more than this."""
-
-
 SAVE_BYTES_PER_S: Final = 200e6
 """The rate of a disk, if doctor has not measured the hosts' own."""
 SAVE_SOURCE: Final = "assumed: 200 MB/s"
@@ -72,11 +68,6 @@ SAVE_SOURCE: Final = "assumed: 200 MB/s"
 def largest_of_draws(count: int) -> float:
     """The expected largest of a number of draws from a normal distribution (Blom 1958)."""
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
-
-
-def ring_bytes(size_bytes: float, *, num_ranks: int) -> float:
-    """Bytes that each rank sends, and receives, in an all-reduce of `size_bytes`."""
-    return 2 * (num_ranks - 1) / num_ranks * size_bytes
 
 
 def bucket_bytes(shapes: Sequence[tuple[int, ...]]) -> list[int]:

@@ -13,6 +13,7 @@ from typing import Final
 from dragoman.cluster import step_time
 from dragoman.cluster.rates import SHARED_MEMORY, UNKNOWN, Directions, Inside, Link, one_sided
 from dragoman.cluster.workload import Workload
+from dragoman.distributed import wire
 
 MOST_FRAGMENTS: Final = 16
 """Most fragments of DiLoCo: each has its latency, and its work on the processor."""
@@ -267,11 +268,11 @@ class Cluster:
         """Bytes of `flat_s` through each host's interface, in each direction."""
         if self.num_hosts == 1:
             return 0.0
-        return step_time.ring_bytes(size_bytes, num_ranks=self.num_ranks)
+        return wire.ring_bytes(size_bytes, num_ranks=self.num_ranks)
 
     def between_hosts_bytes(self, size_bytes: float) -> float:
         """Bytes of `between_hosts_s` through each host's interface, in each direction."""
-        return step_time.ring_bytes(size_bytes, num_ranks=self.num_hosts)
+        return wire.ring_bytes(size_bytes, num_ranks=self.num_hosts)
 
     def diloco_s(self, workload: Workload) -> float:
         """DiLoCo's own work from one synchronisation of all weights to the next."""
@@ -318,7 +319,7 @@ class Prediction:
 
 def plain(cluster: Cluster, workload: Workload) -> Prediction:
     """The usual way of other tools: fp32 gradients around one ring of all ranks, each step."""
-    size = workload.num_parameters * step_time.FP32_BYTES
+    size = workload.num_parameters * wire.FP32_BYTES
     network_s = cluster.flat_s(size, num_collectives=len(step_time.bucket_bytes(workload.shapes)))
     waits_s = _exposed_s(cluster, workload, network_s)
     return _prediction(cluster, "plain", "plain fp32", waits_s, cluster.flat_bytes(size))
@@ -326,7 +327,7 @@ def plain(cluster: Cluster, workload: Workload) -> Prediction:
 
 def sync(cluster: Cluster, workload: Workload) -> Prediction:
     """Sum gradients in every step: inside each host in fp32, then between hosts in bf16."""
-    size = workload.num_parameters * step_time.BF16_BYTES
+    size = workload.num_parameters * wire.BF16_BYTES
     buckets = step_time.bucket_bytes(workload.shapes)
     network_s = _inside_s(cluster, workload)
     network_s += cluster.between_hosts_s(size, num_collectives=len(buckets))
@@ -356,7 +357,7 @@ def diloco(
     num_fragments: parts that are summed one after the other, each while `delay` steps go on; 0: all
         hosts wait for one sum of everything.
     """
-    size = workload.num_parameters * step_time.FP4_BYTES
+    size = workload.num_parameters * wire.FP4_BYTES
     parts = max(1, num_fragments)
     summing_s = _exposed_s(cluster, workload, _inside_s(cluster, workload))
     waits_s = step_time.streaming_exposed_s(
@@ -385,7 +386,7 @@ def streaming(cluster: Cluster, workload: Workload) -> Prediction:
     one with the youngest gradients on arrival: on average they are H/2 steps old when they leave,
     and H/F steps older when they arrive.
     """
-    size = workload.num_parameters * step_time.FP4_BYTES
+    size = workload.num_parameters * wire.FP4_BYTES
     local_s = cluster.compute_s + _exposed_s(cluster, workload, _inside_s(cluster, workload))
     plans = []
     for count in range(1, MOST_FRAGMENTS + 1):
@@ -421,7 +422,7 @@ def _prediction(
 
 def _inside_s(cluster: Cluster, workload: Workload) -> float:
     """One sum of gradients, in fp32, among the ranks of each host."""
-    return cluster.inside_s(workload.num_parameters * step_time.FP32_BYTES)
+    return cluster.inside_s(workload.num_parameters * wire.FP32_BYTES)
 
 
 def _exposed_s(cluster: Cluster, workload: Workload, network_s: float) -> float:

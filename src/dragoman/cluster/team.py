@@ -25,12 +25,12 @@ from dragoman.cluster.copying import code_place
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.messages import (
-    SAID,
+    AGENT_MESSAGE,
     AgentCommand,
+    AgentMessage,
     Done,
     Reached,
     Ready,
-    Said,
     Verb,
     WorkRequest,
 )
@@ -55,11 +55,11 @@ class Message(NamedTuple):
     """
 
     host: str
-    said: Said | None
+    said: AgentMessage | None
     size_bytes: int = 0
 
 
-AgentAnswer = TypeVar("AgentAnswer", bound=Said)
+AgentAnswer = TypeVar("AgentAnswer", bound=AgentMessage)
 
 
 def agent_command(host: Host, *, code: str, verb: Verb, more: Sequence[str] = ()) -> list[str]:
@@ -145,7 +145,7 @@ class Agent:
     def _take(self, line: bytes) -> None:
         """Put the message of a line into the inbox, as soon as the agent has room there."""
         try:
-            said = SAID.validate_json(line, strict=True)
+            said = AGENT_MESSAGE.validate_json(line, strict=True)
         except ValidationError:
             self._fault = ssh.odd_answer(self.host, "its answer is not understood")
             return

@@ -8,8 +8,8 @@ An attempt to train on the hosts that are present ends in one of four ways:
 
 TrainingOver   it has come to its end
 HostsReturned  absent hosts answer again, and the others have saved: train with all of them
-BrokenOff      a host or a worker was lost: train without the hosts that do not answer
-NotFit          doctor rejects hosts: train without them for good, if there was an earlier attempt
+WorkerLost     a host or a worker was lost: train without the hosts that do not answer
+NotFit         doctor rejects hosts: train without them for good, if there was an earlier attempt
 
 Each new attempt goes on from the newest checkpoint that any host or this machine has.
 """
@@ -50,7 +50,7 @@ from dragoman.cluster.examine import (
     remember,
 )
 from dragoman.cluster.facts import ClusterFacts
-from dragoman.cluster.follow import BrokenOffError, HostFollower, Record, StopRequests
+from dragoman.cluster.follow import HostFollower, Record, StopRequests, WorkerLostError
 from dragoman.cluster.hosts import HOSTS_FILE, Host, Hosts, record_hosts
 from dragoman.cluster.messages import WorkRequest
 from dragoman.cluster.team import Meeting, Team, shares
@@ -104,7 +104,7 @@ def train_on_hosts(
 
     listeners: they receive the events of rank 0.
     print_line: prints messages for people.
-    Raises NotFitError, BrokenOffError if training breaks off again and again without a new
+    Raises NotFitError, WorkerLostError if training breaks off again and again without a new
     checkpoint, InterruptedRunError if the user stopped it, and the errors of the workers.
     """
     with StopRequests() as requests:
@@ -209,7 +209,7 @@ class HostsReturned:
 
 
 @dataclass(frozen=True, slots=True)
-class BrokenOff:
+class WorkerLost:
     """A host or a worker was lost."""
 
     error: MachineError
@@ -252,7 +252,7 @@ class _Training:
                         raise error
                     self._alert("error", f"{error}; left out from now on")
                     time.sleep(_BREATH_S)
-                case BrokenOff(error):
+                case WorkerLost(error):
                     newest = step_number(newest_checkpoint(self.run.path))
                     in_vain = 1 if newest > reached else in_vain + 1
                     if in_vain > _MOST_IN_VAIN:
@@ -263,16 +263,16 @@ class _Training:
             reached = max(step_number(newest_checkpoint(self.run.path)), reached)
             self.members.find_present(print_line=self.print_line)
 
-    def _attempt(self) -> TrainingOver | HostsReturned | BrokenOff | NotFit:
+    def _attempt(self) -> TrainingOver | HostsReturned | WorkerLost | NotFit:
         """Train on the present members, and say how it ended."""
         try:
             returned = self._train()
         except NotFitError as error:
             return NotFit(error)
         except MachineError as error:
-            if self.is_first and not isinstance(error, BrokenOffError):
+            if self.is_first and not isinstance(error, WorkerLostError):
                 raise
-            return BrokenOff(error)
+            return WorkerLost(error)
         return HostsReturned(returned) if returned else TrainingOver()
 
     def _alert(self, severity: Literal["info", "error"], cause: str) -> None:
@@ -314,7 +314,7 @@ class _Training:
                         record = Record(self.run.events, self.listeners, transfer)
                         Meeting.gather(team, self._shares(remote, facts)).begin()
                         with self.members.looked_for() as returned:
-                            votes = self.run.recipe().distributed.steps_between_votes
+                            votes = self.run.recipe().distributed.options.steps_between_votes
                             follower = HostFollower(team, self.requests, record, returned, votes)
                             names = follower.until_over(self.run.path)
                             is_over = not names

@@ -8,7 +8,8 @@ store           the store in which processes of several hosts meet
 world           the rank of this process, its device, its process group (NCCL or Gloo, timeouts)
 standing        how far each rank is, written once a second for the others to read
 devices         the GPUs that compute correctly, as a program of its own
-topology        which ranks share a host, and the bytes they send
+wire            bytes that ranks send to each other, by formula
+topology        which ranks share a host
 packing         numbers in few bits, and a sum that sends them
 host_sum        a sum over all ranks, inside each host first
 gradient_sync   the interface of a strategy to the trainer

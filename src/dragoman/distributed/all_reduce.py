@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Final
 
 import torch
 from torch import Tensor, nn
 
 from dragoman.distributed.gradient_sync import GradientSync
 from dragoman.distributed.host_sum import HostSum, Wait
-
-FIRST_BUCKET_BYTES: Final = 2**20
-"""Bytes of fp32 gradients in the first part; it is small, so that it leaves early."""
-BUCKET_BYTES: Final = 25 * 2**20
-"""Gradients leave in parts of about this size while backward goes on, as PyTorch's do."""
+from dragoman.distributed.wire import BUCKET_BYTES, FIRST_BUCKET_BYTES, FP32_BYTES
 
 
 class AllReduceSync(GradientSync):
@@ -144,7 +139,7 @@ def _groups(weights: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
     least = FIRST_BUCKET_BYTES
     for weight in weights:
         group.append(weight)
-        if sum(member.numel() for member in group) * torch.float32.itemsize >= least:
+        if sum(member.numel() for member in group) * FP32_BYTES >= least:
             yield group
             group, least = [], BUCKET_BYTES
     if group:

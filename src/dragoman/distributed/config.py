@@ -11,14 +11,56 @@ from dragoman.base.settings import Section
 Strategy = Literal["sync", "accum", "diloco", "powersgd", "auto"]
 
 
-class AccumConfig(Section):
+class StrategyOptions(Section):
+    """The keys of one strategy, and what other packages need to know of it without PyTorch.
+
+    Numbers are counted for each weight of the model, in fp32.
+    """
+
+    @property
+    def batches_per_update(self) -> int:
+        """Batches of the data section's size in one update."""
+        return 1
+
+    @property
+    def steps_between_votes(self) -> int:
+        """Steps from one meeting of all ranks to the next."""
+        return self.batches_per_update
+
+    @property
+    def kept_numbers(self) -> float:
+        """Numbers that each rank keeps in memory beside weights, gradient and optimizer."""
+        return 0.0
+
+    @property
+    def shared_numbers(self) -> int:
+        """Numbers that a checkpoint holds once, beside weights, their average and optimizer."""
+        return 0
+
+    @property
+    def own_numbers(self) -> int:
+        """Numbers that every rank saves of its own."""
+        return 0
+
+    @property
+    def has_own_optimizers(self) -> bool:
+        """Whether each rank has, and saves, an optimizer of its own."""
+        return False
+
+
+class AccumConfig(StrategyOptions):
     """`accum`: gradients travel once for several batches, which are one update."""
 
     every: int = Field(default=4, ge=1)
     """Batches of the data section's size in one update; steps still count single batches."""
 
+    @property
+    def batches_per_update(self) -> int:
+        """Batches of the data section's size in one update."""
+        return self.every
 
-class DilocoConfig(Section):
+
+class DilocoConfig(StrategyOptions):
     """`diloco`: each host trains alone, and hosts exchange updates now and then (arXiv
     2501.18512)."""
 
@@ -48,12 +90,52 @@ class DilocoConfig(Section):
             raise ValueError("diloco.outer_learning_rate and outer_momentum need outer = 'sgd'")
         return self
 
+    @property
+    def steps_between_votes(self) -> int:
+        """Steps between two exchanges of fragments."""
+        return self.every // self.fragments
 
-class PowersgdConfig(Section):
+    @property
+    def kept_numbers(self) -> float:
+        """The weights that all hosts share, and the outer optimizer: two moments and a sum, or
+        perhaps a momentum. The fragment in transit has them again, and its rounding errors."""
+        if self.outer == "adam":
+            kept, in_transit = 4, 5
+        else:
+            kept, in_transit = 1 + self.shared_numbers, 3
+        return kept + in_transit / self.fragments * (self.delay > 0)
+
+    @property
+    def shared_numbers(self) -> int:
+        """The state of the outer optimizer: two moments, or perhaps a momentum."""
+        return 2 if self.outer == "adam" else int(self.outer_momentum > 0)
+
+    @property
+    def own_numbers(self) -> int:
+        """The weights of a rank and, for an outer Adam, its sum of gradients."""
+        return 2 if self.outer == "adam" else 1
+
+    @property
+    def has_own_optimizers(self) -> bool:
+        """Each rank takes its local steps with an Adam of its own."""
+        return True
+
+
+class PowersgdConfig(StrategyOptions):
     """`powersgd`: gradients travel as products of thin matrices (arXiv 1905.13727)."""
 
     rank: int = Field(default=4, ge=1)
     """Columns of these matrices."""
+
+    @property
+    def kept_numbers(self) -> float:
+        """The error of the last gradient; thin matrices are small beside it."""
+        return 1.0
+
+    @property
+    def own_numbers(self) -> int:
+        """The error of the last gradient."""
+        return 1
 
 
 class DistributedConfig(Section):
@@ -67,14 +149,15 @@ class DistributedConfig(Section):
     diloco: DilocoConfig = Field(default_factory=DilocoConfig)
     powersgd: PowersgdConfig = Field(default_factory=PowersgdConfig)
 
-    @property
-    def batches_per_update(self) -> int:
-        """Batches of the data section's size in one update."""
-        return self.accum.every if self.strategy == "accum" else 1
+    def options_of(self, strategy: str) -> StrategyOptions:
+        """The keys of this strategy; those of the class above if it has none of its own.
+
+        strategy: a record of another version may name one that is not known here.
+        """
+        options = getattr(self, strategy, None)
+        return options if isinstance(options, StrategyOptions) else StrategyOptions()
 
     @property
-    def steps_between_votes(self) -> int:
-        """Steps from one meeting of all ranks to the next; 1 for `auto`, which is not known yet."""
-        if self.strategy == "diloco":
-            return self.diloco.every // self.diloco.fragments
-        return self.batches_per_update
+    def options(self) -> StrategyOptions:
+        """The keys of the strategy of this section; for `auto`, those of `sync`."""
+        return self.options_of(self.strategy)

@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from dragoman.distributed.packing import Packing, packed_all_reduce, packed_bytes
-from dragoman.distributed.topology import Topology, ring_all_reduce_bytes
+from dragoman.distributed.topology import Topology
+from dragoman.distributed.wire import ring_bytes
 
 Wait = Callable[[], object]
 
@@ -64,12 +65,12 @@ class HostSum:
         topology = self._topology
         if topology.num_hosts == 1:
             size = num_elements * torch.float32.itemsize
-            return ring_all_reduce_bytes(size, len(topology.neighbours))
+            return round(ring_bytes(size, num_ranks=len(topology.neighbours)))
         if isinstance(self._wire, Packing):
             size = packed_bytes(num_elements, topology.num_hosts, self._wire)
         else:
             size = num_elements * self._wire.itemsize
-        return ring_all_reduce_bytes(size, topology.num_hosts) if topology.leads else 0
+        return round(ring_bytes(size, num_ranks=topology.num_hosts)) if topology.leads else 0
 
     def close(self) -> None:
         """End the thread."""

@@ -26,11 +26,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from dragoman.distributed.gradient_sync import GradientSync, Tensors
-from dragoman.distributed.topology import ring_all_reduce_bytes
+from dragoman.distributed.wire import POWERSGD_LEAST_GAIN, ring_bytes
 from dragoman.distributed.world import World
 
-LEAST_GAIN: Final = 2
-"""A matrix is compressed if that shrinks it by more than this, as in PyTorch's hook."""
 _SEED: Final = 0
 
 
@@ -107,7 +105,7 @@ class PowersgdSync(GradientSync):
             return []
         flat = torch.cat([tensor.flatten() for tensor in tensors])
         size = flat.numel() * flat.element_size()
-        self.bytes_sent += ring_all_reduce_bytes(size, self._world.world_size)
+        self.bytes_sent += round(ring_bytes(size, num_ranks=self._world.world_size))
         self.waits.start()
         dist.all_reduce(flat)
         self.waits.stop()
@@ -146,4 +144,4 @@ def _gradient(weight: nn.Parameter) -> Tensor:
 
 def _is_compressed(shape: torch.Size, rank: int) -> bool:
     rows, columns = shape[0], shape[1:].numel()
-    return len(shape) > 1 and (rows + columns) * rank * LEAST_GAIN < rows * columns
+    return len(shape) > 1 and (rows + columns) * rank * POWERSGD_LEAST_GAIN < rows * columns

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from dragoman.distributed.diloco_work import measure_weight_s
 from dragoman.distributed.link_rate import LEAST_BYTES, MOST_BYTES, sustained_rate
-from dragoman.distributed.topology import ring_all_reduce_bytes
+from dragoman.distributed.wire import FP32_BYTES, ring_bytes
 from dragoman.distributed.world import World, join_world
 
 _TRIES: Final = 3
@@ -124,12 +124,12 @@ def _all_reduce(world: World, between_pairs: Sequence[float]) -> float | None:
     """
     if world.world_size <= 2:
         return between_pairs[0] if between_pairs else None
-    share = ring_all_reduce_bytes(MOST_BYTES, world.world_size) / MOST_BYTES
+    share = ring_bytes(MOST_BYTES, num_ranks=world.world_size) / MOST_BYTES
     num_floats = int(min(max(min(between_pairs) / share, LEAST_BYTES), MOST_BYTES)) // 4
     payload = torch.zeros(num_floats, device=world.device)
     world.sum(payload[: LEAST_BYTES // 4])  # connects the neighbours of the ring
     taken_s = _timed(world, lambda: world.sum(payload))
-    return ring_all_reduce_bytes(4 * num_floats, world.world_size) / taken_s
+    return ring_bytes(FP32_BYTES * num_floats, num_ranks=world.world_size) / taken_s
 
 
 def _timed(world: World, act: Callable[[], Any]) -> float:

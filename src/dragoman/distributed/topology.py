@@ -71,12 +71,3 @@ def _group(ranks: tuple[int, ...], world: World) -> dist.ProcessGroup | None:
     # A group does not inherit the timeout of the world: NCCL's own is ten minutes.
     group: dist.ProcessGroup = dist.new_group(list(ranks), timeout=world.timeout)
     return group
-
-
-def ring_all_reduce_bytes(payload_bytes: int, world_size: int) -> int:
-    """Bytes that each of `world_size` ranks sends to sum a payload: 2 (N - 1) / N of it.
-
-    Patarasuk and Yuan 2009: N - 1 parts of one N-th are passed round twice, first to add, then to
-    distribute the result. Headers are not counted.
-    """
-    return round(payload_bytes * 2 * (world_size - 1) / world_size)

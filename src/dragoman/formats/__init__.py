@@ -1,5 +1,6 @@
 """Exports: a checkpoint in the formats of other programs.
 
+kinds               what every command needs to know of each format
 bundle              a directory with everything a translation needs; read without torch
 card                its page for people: data, licence, scores, digests
 public              the keys of a run's records that leave with an export
@@ -15,6 +16,9 @@ onnxruntime_web     what runs them there: its files, from npm
 argos               a package for Argos Translate and LibreTranslate
 normalizing_pieces  a SentencePiece model with our normal form of text in it, for such packages
 sentence_ends       where sentences end as an ONNX graph, for such packages
+export_job          one export under way, and the interface of a format's writer
+writers             the writers of all formats
+check               does an export translate like our own search?
 export              writes an export and compares its translations with our own
 load                a bundle or a run as our model, to translate with or to train on from
 import_bundle       writes an imported model as a bundle

@@ -29,7 +29,8 @@ from dragoman.corpus.directions import Direction
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.formats.bundle import Bundle
-from dragoman.formats.ctranslate2 import Quantization, ctranslate2_settings, write_ctranslate2
+from dragoman.formats.ctranslate2 import ctranslate2_settings, write_ctranslate2
+from dragoman.formats.kinds import Quantization
 
 if TYPE_CHECKING:
     from dragoman.model.transformer import Transformer

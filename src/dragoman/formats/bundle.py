@@ -32,11 +32,8 @@ from dragoman.corpus.directions import Direction, listed
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.subword import VOCABULARIES, vocabulary_digests
 from dragoman.corpus.vocabulary import Vocabulary, load_vocabulary
-from dragoman.formats.ctranslate2 import (
-    Quantization,
-    check_ctranslate2_file,
-    ctranslate2_settings,
-)
+from dragoman.formats.ctranslate2 import check_ctranslate2_file, ctranslate2_settings
+from dragoman.formats.kinds import FORMATS, Kind, Quantization
 from dragoman.recipe.recipe import NAME, Recipe, load_recipe
 from dragoman.training.durable import DIGESTS_FILE, read_digests, verify
 
@@ -44,24 +41,6 @@ INFO_FILE: Final = "bundle.json"
 CARD_FILE: Final = "README.md"
 NUM_SENTENCES: Final = 100
 """Sentences that an export must translate like our own search."""
-Kind = Literal["bundle", "ctranslate2", "huggingface", "onnx", "argos", "web"]
-_WEIGHTS: Final[dict[Kind, str]] = {
-    "bundle": "model.safetensors",
-    "ctranslate2": "model.bin",
-    "huggingface": "model.safetensors",
-    "onnx": "encoder.onnx",
-    "argos": "{source}_{target}.argosmodel",
-    "web": "encoder.onnx",
-}
-"""The file with the weights; source, target: codes of the languages."""
-_OWN: Final[dict[Kind, tuple[str, ...]]] = {
-    "bundle": (),
-    "ctranslate2": ("config.json",),
-    "huggingface": ("config.json", "tokenizer.json", "tokenizer_config.json"),
-    "onnx": ("decoder.onnx",),
-    "argos": (),
-    "web": ("decoder.onnx", "index.html", "web.json", "onnxruntime-web.wasm"),
-}
 _MARIAN: Final = ("config.json", "tokenizer_config.json", "vocab.json", "source.spm", "target.spm")
 """The files of an imported MarianMT model in Hugging Face form."""
 _M2M100: Final = ("config.json", "tokenizer_config.json", "sentencepiece.bpe.model")
@@ -153,7 +132,9 @@ class BundleInfo(Section):
     @property
     def weights_name(self) -> str:
         """The name of the file with the weights."""
-        return _WEIGHTS[self.kind].format(source=self.source_language, target=self.target_language)
+        return FORMATS[self.kind].weights.format(
+            source=self.source_language, target=self.target_language
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +160,7 @@ class Bundle:
             )
             _check_listed(path, *_COMMON, info.weights_name)
             recipe, manifest = load_recipe(path / "recipe.toml"), Manifest.load(path)
-            own = _OWN[info.kind]
+            own = FORMATS[info.kind].files
             if recipe.corpus.subword.kind == "imported" and info.kind == "huggingface":
                 own = _M2M100 if recipe.model.norm == "pre" else _MARIAN
             _check_listed(path, *own)

@@ -14,8 +14,9 @@ from dragoman.base.printable import printable_line
 from dragoman.corpus.directions import Direction, listed
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import BOS, EOS, PAD
-from dragoman.formats.bundle import BundleInfo, BundleScore, Kind
+from dragoman.formats.bundle import BundleInfo, BundleScore
 from dragoman.formats.hub import card_header
+from dragoman.formats.kinds import FORMATS, Kind
 from dragoman.formats.onnxruntime_web import PACKAGE
 from dragoman.model.config import power_search
 from dragoman.recipe.recipe import Recipe
@@ -30,19 +31,6 @@ from dragoman.telemetry.events import (
 from dragoman.training.checkpoint import read_state
 from dragoman.training.durable import DIGESTS_FILE
 
-_USES = {
-    "bundle": "dragoman translate THIS_FOLDER < in.txt > out.txt",
-    "ctranslate2": "dragoman serve THIS_FOLDER",
-    "huggingface": "AutoModelForSeq2SeqLM.from_pretrained(THIS_FOLDER)  # and AutoTokenizer",
-    "argos": "from argostranslate import package\n"
-    "package.install_from_path('THIS_PACKAGE.argosmodel')  # LibreTranslate has it then, too",
-    "web": "python -m http.server --bind 127.0.0.1 --directory THIS_FOLDER\n"
-    "# then open http://127.0.0.1:8000; any server of static files will do",
-    "onnx": "encoder.onnx: source_ids -> memory_keys, memory_values\n"
-    "decoder.onnx: ids, source_ids, memory_keys, memory_values, past_keys, past_values\n"
-    "              -> logits, present_keys, present_values",
-}
-
 
 def model_card(
     info: BundleInfo, recipe: Recipe, manifest: Manifest, *, first_piece: str = ""
@@ -51,7 +39,8 @@ def model_card(
 
     first_piece: of every source of an imported model, which says a language; "" if there is none.
     """
-    model = recipe.model
+    model, form = recipe.model, FORMATS[info.kind]
+    search = "greedy search" if form.is_greedy else "search"
     if info.kind == "huggingface":
         header = card_header(info, base_form=_architecture(recipe))
     else:
@@ -64,7 +53,7 @@ def model_card(
         f"A Transformer of {info.num_parameters:,} parameters (d {model.d_model}, FFN "
         f"{model.d_ffn}, {model.encoder_layers}+{model.decoder_layers} layers, {model.norm}-norm), "
         f"{_maker(info)} with dragoman {info.dragoman_version}; weights in {info.quantization}.",
-        f"```\n{_USES[info.kind]}\n```",
+        f"```\n{form.use}\n```",
         _directions(info),
         _first_piece(first_piece, recipe, info.kind),
         _notes(recipe, manifest, info),
@@ -78,8 +67,8 @@ def model_card(
         "It was imported as it is: no translations were compared."
         if info.imported and not info.verified.sentences
         else f"{info.verified.identical} of {info.verified.sentences} translations are equal to "
-        f"those of dragoman's own {_search(info.kind)} with the full weights; chrF between the "
-        f"two: {info.verified.chrf:.1f}.",
+        f"those of dragoman's own {search} with the full weights; chrF between the two: "
+        f"{info.verified.chrf:.1f}.",
         "## Origin",
         (
             f"The folder {_code(info.imported)}."
@@ -99,13 +88,7 @@ def _directions(info: BundleInfo) -> str:
     if tokens:
         listing = ", ".join(f"{target} {_code(token)}" for target, token in tokens.items())
         target, token = next(iter(tokens.items()))
-        how = {
-            "huggingface": f'it stands before the text: `tokenizer("{token} A text.")`.',
-            "onnx": "the number of that piece is the first of a source.",
-            "web": "the page puts it there.",
-            "ctranslate2": f"`--target {target}` puts it there; without dragoman it is the first "
-            f'piece: `["{token}", *processor.encode(text, out_type=str)]`.',
-        }.get(info.kind, f"`--target {target}` puts it there.")
+        how = FORMATS[info.kind].language_note.format(target=target, token=token)
         said.append(f"A token says into which language ({listing}): {how}")
     zero_shot = [Direction(one.source, one.target) for one in info.directions if one.zero_shot]
     if zero_shot:
@@ -117,18 +100,10 @@ def _first_piece(piece: str, recipe: Recipe, kind: Kind) -> str:
     """How a source of an imported model gets its language if dragoman does not add it."""
     if not piece:
         return ""
-    how = {
-        "onnx": "its number is the first of a source.",
-        "ctranslate2": "dragoman puts it there; without dragoman it is the first piece: "
-        f'`["{piece}", *pieces]`.',
-    }
-    if recipe.model.norm == "post":  # the tokenizer of M2M100 knows its languages itself
-        how["huggingface"] = f'it stands before the text: `tokenizer("{piece} A text.")`.'
-    return f"Every source begins with {_code(piece)}: {how[kind]}" if kind in how else ""
-
-
-def _search(kind: Kind) -> str:
-    return "greedy search" if kind in ("onnx", "web") else "search"
+    how = FORMATS[kind].first_piece_note.format(piece=piece)
+    if kind == "huggingface" and recipe.model.norm == "pre":
+        how = ""  # the tokenizer of M2M100 knows its languages itself
+    return f"Every source begins with {_code(piece)}: {how}" if how else ""
 
 
 def _architecture(recipe: Recipe) -> str:
@@ -191,7 +166,7 @@ def _notes(recipe: Recipe, manifest: Manifest, info: BundleInfo) -> str:
                 "`sentencepiece.model` brings a text into the form of the training text: Unicode "
                 "NFC and plain spaces."
             )
-    if kind in ("argos", "huggingface", "onnx") and recipe.search.no_repeat_ngram_size:
+    if not FORMATS[kind].has_repetition_guard and recipe.search.no_repeat_ngram_size:
         notes.append(
             "The recipe's guard against repetition, with which scores are measured, is not in "
             f"effect here: search.no_repeat_ngram_size = {recipe.search.no_repeat_ngram_size}."

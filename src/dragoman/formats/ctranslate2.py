@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from dragoman.base.files import open_regular
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import EOS, PAD, UNK
 from dragoman.corpus.vocabulary import Vocabulary
+from dragoman.formats.kinds import Quantization
 from dragoman.model.config import ModelConfig
 from dragoman.recipe.recipe import Recipe
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
     from dragoman.model.transformer import Transformer
 
-Quantization = Literal["float32", "float16", "int8"]
 _INT8_LEVELS: Final = 80
 """The largest weight of a row in int8. With 127, as in CTranslate2's converter, sums of two
 products overflow the 16 bits in which processors without VNNI compute them, and are cut off."""

@@ -25,6 +25,7 @@ from dragoman.corpus.normalize import UNICODE_SPACES, mark_bounds
 from dragoman.corpus.subword import VOCABULARIES
 from dragoman.evaluation.sentences import ABBREVIATIONS
 from dragoman.formats.int8_onnx import Int8ModelGraph
+from dragoman.formats.kinds import FORMATS
 from dragoman.formats.onnx import DECODER_FILE, ENCODER_FILE, write_onnx
 from dragoman.formats.onnxruntime_web import WASM_FILE
 from dragoman.model.transformer import Transformer
@@ -38,10 +39,6 @@ PAGE_FILES: Final = (
     "text.js", "pieces.js", "onnxruntime-web.LICENSE",
 )  # fmt: skip
 _LOADED: Final = (WASM_FILE, ENCODER_FILE, DECODER_FILE, *VOCABULARIES)
-SEARCH_KEYS: Final = (
-    "max_length_ratio", "max_length_extra", "never_padding", "end_at_limit", "no_repeat_ngram_size",
-)  # fmt: skip
-"""The keys of a recipe's section search that the page reads."""
 _MODEL_TYPES: Final = (1, 2)
 """Unigram and BPE, in SentencePiece's own numbers."""
 _PIECE_TYPES: Final = {1, 2, 3, 4}
@@ -109,7 +106,7 @@ def write_web(
         "lowercase": corpus.lowercase,
         "max_pieces": corpus.max_pieces,
         "start_ids": recipe.model.start_ids,
-        **{name: getattr(recipe.search, name) for name in SEARCH_KEYS},
+        **{name: getattr(recipe.search, name) for name in FORMATS["web"].search_keys or ()},
         "abbreviations": ABBREVIATIONS,
         "spaces": UNICODE_SPACES,
         "marks": mark_bounds(),

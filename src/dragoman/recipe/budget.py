@@ -50,7 +50,7 @@ def parse_budget(text: str, price: HourlyPrice | None = None) -> float:
         raise ConfigError(
             "the hosts cost nothing, so money sets no limit", place=place, remedy="give a time"
         )
-    return _checked(amount / price.amount * 3600, place)
+    return _checked(amount / price.amount * units.HOUR_S, place)
 
 
 def _duration_s(text: str, place: str) -> float:

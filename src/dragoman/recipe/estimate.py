@@ -21,6 +21,7 @@ TYPICAL_LENGTH: Final = 25
 """Length of a sentence, if useful FLOPs must assume one; attention's share is small."""
 
 _FP32: Final = 4
+_ADAM_MOMENTS: Final = 2
 _LOSS_CHUNK_BYTES: Final = 3 * (4 << 20) * _FP32
 """Copies of the logits that exist at a time, including those of the softmax."""
 _COMPRESSED: Final = 3.5
@@ -101,7 +102,7 @@ def estimate(recipe: Recipe, *, world_size: int = 1) -> Estimate:
             # Autocast keeps the weights in half precision beside the fp32 ones during a step.
             weights_bytes=num_parameters * (_FP32 + 2 * half),
             gradients_bytes=num_parameters * _FP32,
-            optimizer_bytes=num_parameters * 2 * _FP32,
+            optimizer_bytes=num_parameters * _ADAM_MOMENTS * _FP32,
             ema_bytes=num_parameters * _FP32 * with_ema,
             strategy_bytes=round(num_parameters * _FP32 * kept),
             activations_bytes=activation_bytes(
@@ -123,21 +124,18 @@ def estimate(recipe: Recipe, *, world_size: int = 1) -> Estimate:
 
 
 def strategy_numbers(config: DistributedConfig, world_size: int) -> tuple[float, int]:
-    """For each weight: the numbers that `diloco` keeps on a rank, and those that all ranks save.
+    """For each weight: the numbers that a strategy keeps on a rank, and those that all ranks save.
 
-    `auto` may choose it. It keeps global weights and, with an outer Adam, two moments and a sum,
-    beside the weights and optimizer that are counted elsewhere. For the fragment in transit it
-    keeps the weights, the moments, the sum and the rounding errors. It saves the moments once, the
-    weights and the sum of every rank, and the optimizer of all ranks but rank 0.
+    Both come beside weights, gradient and the optimizer of rank 0. `auto` may choose `diloco`,
+    which needs the most.
     """
-    if world_size == 1 or config.strategy not in ("diloco", "auto"):
+    if world_size == 1:
         return 0, 0
-    diloco = config.diloco
-    under_way = (5 if diloco.outer == "adam" else 3) / diloco.fragments * (diloco.delay > 0)
-    if diloco.outer == "adam":
-        return 4 + under_way, 2 + 2 * world_size + 2 * (world_size - 1)
-    momentum = int(diloco.outer_momentum > 0)
-    return 1 + momentum + under_way, momentum + world_size + 2 * (world_size - 1)
+    options = config.diloco if config.strategy == "auto" else config.options
+    saved = options.shared_numbers + world_size * options.own_numbers
+    if options.has_own_optimizers:
+        saved += _ADAM_MOMENTS * (world_size - 1)
+    return options.kept_numbers, saved
 
 
 def cells_per_micro_batch(config: DataConfig, *, max_pieces: int) -> int:

@@ -8,7 +8,6 @@ from dragoman.base import units
 from dragoman.corpus.manifest import Manifest
 from dragoman.reporting import measures
 from dragoman.reporting.cost import (
-    HOUR_S,
     is_priced,
     lived_s,
     machine_hours,
@@ -198,7 +197,7 @@ def cost(facts: Facts) -> Verdict:
     last = facts.segments[-1] if facts.segments else None
     rows = [evidence("machines", units.COUNT, facts.machines_of(last) if last else None)]
     if hours is not None:
-        rows.append(Evidence("machine time", hours, _machine_time(hours * HOUR_S)))
+        rows.append(Evidence("machine time", hours, _machine_time(hours * units.HOUR_S)))
     if facts.price is not None:
         text = units.money(facts.price.amount, currency=facts.price.currency)
         rows.append(Evidence("price of a machine-hour", facts.price.amount, text))
@@ -236,7 +235,7 @@ def _cost_says(facts: Facts, hours: float | None) -> tuple[str, str]:
     if is_priced(facts):
         says = f"{paid} for machines whose number is not known"
         if hours is not None:
-            says = f"{_machine_time(hours * HOUR_S)} of machine time, {paid}"
+            says = f"{_machine_time(hours * units.HOUR_S)} of machine time, {paid}"
         if (left_s := measures.left_s(facts)) is None:
             return f"{says}.", ""
         return f"{says} so far; {spent_text(facts, more_s=left_s)} when it is done.", ""
@@ -247,7 +246,7 @@ def _cost_says(facts: Facts, hours: float | None) -> tuple[str, str]:
         says += f" The machines with a known price cost {paid}." if paid else ""
         return says, "Bring the events of all ranks, or hosts.json of the run."
     if not paid:
-        text = f"{_machine_time(hours * HOUR_S)} of machine time; no price given."
+        text = f"{_machine_time(hours * units.HOUR_S)} of machine time; no price given."
         how = "Give the price of a machine for an hour: --price '3.06 USD', or in hosts.toml."
         return text, how
     with_price, without = _spans(facts, priced=True), _spans(facts, priced=False)
@@ -266,7 +265,7 @@ def _spans(facts: Facts, *, priced: bool) -> str:
 
 def _machine_time(seconds_s: float) -> str:
     """Machine-hours; less than one hour in minutes and seconds."""
-    return (units.HOURS if seconds_s >= HOUR_S else units.DURATION).text(seconds_s)
+    return (units.HOURS if seconds_s >= units.HOUR_S else units.DURATION).text(seconds_s)
 
 
 def _both_sizes(num_bytes: int) -> str:
@@ -278,4 +277,4 @@ def _both_sizes(num_bytes: int) -> str:
 def _long(seconds_s: float) -> str:
     """A duration; from one hour on also in decimal hours."""
     text = units.DURATION.text(seconds_s)
-    return f"{text} ({units.HOURS.text(seconds_s)})" if seconds_s >= HOUR_S else text
+    return f"{text} ({units.HOURS.text(seconds_s)})" if seconds_s >= units.HOUR_S else text

@@ -16,7 +16,7 @@ from typing import Final
 from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.convergence import LEAST_FALL
-from dragoman.reporting.cost import HOUR_S, lived_s, machine_hours, only_currency, spent
+from dragoman.reporting.cost import lived_s, machine_hours, only_currency, spent
 from dragoman.reporting.facts import Bleu, Facts, summed
 from dragoman.reporting.verdict import Answer
 
@@ -40,7 +40,7 @@ MACHINES: Final = Resource("machine_s", "machine time", units.DURATION.text, "of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading(Bleu):
+class ValidationPoint(Bleu):
     """A validation, and the amounts that the run had used by then."""
 
     used: dict[str, float]
@@ -48,26 +48,26 @@ class Reading(Bleu):
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class ComparedRun:
     """One of the compared runs, with the letter that it has in tables and plots."""
 
     letter: str
     facts: Facts
-    readings: tuple[Reading, ...]
+    validations: tuple[ValidationPoint, ...]
 
     def losses(self, budget: Resource) -> list[tuple[float, float]]:
         """Every validation that measured both, as (amount used, dev loss)."""
         return [
             (one.used[budget.key], one.dev_loss)
-            for one in self.readings
+            for one in self.validations
             if one.dev_loss is not None and budget.key in one.used
         ]
 
-    def bleus(self, budget: Resource) -> list[tuple[float, Reading]]:
-        """Every validation that translated, as (amount used, reading)."""
+    def bleus(self, budget: Resource) -> list[tuple[float, ValidationPoint]]:
+        """Every validation that translated, as (amount used, point)."""
         return [
             (one.used[budget.key], one)
-            for one in self.readings
+            for one in self.validations
             if one.bleu is not None and budget.key in one.used
         ]
 
@@ -79,7 +79,7 @@ class Level:
     budget: Resource
     amount: float
     losses: dict[str, float]
-    bleus: dict[str, Reading]
+    bleus: dict[str, ValidationPoint]
     answer: Answer
     says: str
 
@@ -96,7 +96,7 @@ class Target:
 class RunComparison:
     """The runs, notes for the reader, and the runs at equal amounts."""
 
-    courses: tuple[Course, ...]
+    compared: tuple[ComparedRun, ...]
     budgets: tuple[Resource, ...]
     notes: tuple[str, ...]
     levels: tuple[Level, ...]
@@ -105,24 +105,24 @@ class RunComparison:
 
 def compare(runs: Sequence[Facts]) -> RunComparison:
     """The comparison of two to eight runs, in the order given."""
-    courses = tuple(
-        Course(letter, facts, tuple(_readings(facts)))
+    compared = tuple(
+        ComparedRun(letter, facts, tuple(_points(facts)))
         for letter, facts in zip(NAMES, runs, strict=False)
     )
     budgets = (PAIRS, TOKENS, WALL, MACHINES, *_money(runs))
-    same_loss, notes = _comparable(courses)
+    same_loss, notes = _comparable(compared)
     levels = tuple(
         level
         for budget in budgets
-        if (level := _level(courses, budget, same_loss=same_loss)) is not None
+        if (level := _level(compared, budget, same_loss=same_loss)) is not None
     )
-    target = _target(courses, budgets) if same_loss else None
-    return RunComparison(courses, budgets, tuple(notes), levels, target)
+    target = _target(compared, budgets) if same_loss else None
+    return RunComparison(compared, budgets, tuple(notes), levels, target)
 
 
-def totals(course: Course, budgets: Sequence[Resource]) -> Iterator[tuple[str, str]]:
+def totals(one_run: ComparedRun, budgets: Sequence[Resource]) -> Iterator[tuple[str, str]]:
     """The amounts that one run used and the scores that it reached, as (name, value)."""
-    facts, tokens = course.facts, measures.tokens(course.facts)
+    facts, tokens = one_run.facts, measures.tokens(one_run.facts)
     yield "steps", units.COUNT.text(facts.last_step)
     if tokens and facts.last_step:
         yield "tokens a step", units.COUNT.text(round(tokens / facts.last_step))
@@ -130,9 +130,9 @@ def totals(course: Course, budgets: Sequence[Resource]) -> Iterator[tuple[str, s
         amount = _used_in_all(facts).get(budget.key)
         yield budget.name, "not measured" if amount is None else budget.text(amount)
     yield "speed", units.TOKEN_RATE.optional_text(measures.tokens_per_s(facts))
-    losses = [loss for _, loss in course.losses(WALL)]
+    losses = [loss for _, loss in one_run.losses(WALL)]
     yield "lowest dev loss", units.LOSS.optional_text(min(losses, default=None))
-    scores = [one.bleu for one in course.readings if one.bleu is not None]
+    scores = [one.bleu for one in one_run.validations if one.bleu is not None]
     yield "best dev BLEU", units.SCORE.optional_text(max(scores, default=None))
     # A score with another search, or of another checkpoint, has a row of its own.
     for label, score in {one.label: one for one in facts.test_scores}.items():
@@ -147,7 +147,7 @@ def _money(runs: Sequence[Facts]) -> Iterator[Resource]:
         yield Resource("money", "money", partial(units.money, currency=currency))
 
 
-def _readings(facts: Facts) -> Iterator[Reading]:
+def _points(facts: Facts) -> Iterator[ValidationPoint]:
     steps = [one.step for one in facts.intervals]
     both = [(one.source_tokens or 0) + (one.target_tokens or 0) for one in facts.intervals]
     sums = {
@@ -158,7 +158,7 @@ def _readings(facts: Facts) -> Iterator[Reading]:
         place = bisect_right(steps, seen.step)
         used = {name: counts[place] for name, counts in sums.items() if counts[-1]}
         used |= _time_and_money(facts, until=seen.time)
-        yield Reading(
+        yield ValidationPoint(
             used=used,
             dev_loss=seen.dev_loss,
             bleu=seen.bleu,
@@ -172,7 +172,7 @@ def _time_and_money(facts: Facts, *, until: float | None = None) -> dict[str, fl
     counted."""
     used = {"wall_s": sum(lived_s(one, until) for one in facts.segments)}
     if (hours := machine_hours(facts, until=until)) is not None:
-        used["machine_s"] = hours * HOUR_S
+        used["machine_s"] = hours * units.HOUR_S
     if (currency := only_currency(facts)) is not None:
         used["money"] = spent(facts, until=until)[currency]
     return used
@@ -188,13 +188,13 @@ def _used_in_all(facts: Facts) -> dict[str, float]:
     return {name: amount for name, amount in known.items() if amount is not None}
 
 
-def _comparable(courses: Sequence[Course]) -> tuple[bool, list[str]]:
+def _comparable(compared: Sequence[ComparedRun]) -> tuple[bool, list[str]]:
     """Whether dev losses may be compared, and a note for the reader."""
     notes = []
-    manifests = [course.facts.manifest for course in courses]
+    manifests = [one_run.facts.manifest for one_run in compared]
     known = [manifest for manifest in manifests if manifest is not None]
     if len(known) < len(manifests):
-        missing = ", ".join(c.letter for c in courses if c.facts.manifest is None)
+        missing = ", ".join(c.letter for c in compared if c.facts.manifest is None)
         notes.append(f"No manifest of {missing}: the dev sets may differ.")
     texts = {
         tuple(m.files[f"valid/{side}.txt"].sha256 for side in ("source", "target"))
@@ -207,14 +207,15 @@ def _comparable(courses: Sequence[Course]) -> tuple[bool, list[str]]:
     if len(models) > 1:
         notes.append("The subword models differ, so tokens differ: losses cannot be compared.")
     per_step = {
-        round(measures.per_step(course.facts.intervals, "target_tokens") or 0) for course in courses
+        round(measures.per_step(one_run.facts.intervals, "target_tokens") or 0)
+        for one_run in compared
     }
     if len(per_step) > 1 and max(per_step) > 1.02 * min(per_step):
         notes.append("Steps are not the same in these runs, so steps are not compared.")
     signatures = {
         one.bleu_signature
-        for course in courses
-        for one in course.facts.validations
+        for one_run in compared
+        for one in one_run.facts.validations
         if one.bleu_signature
     }
     if len(signatures) > 1:
@@ -222,28 +223,28 @@ def _comparable(courses: Sequence[Course]) -> tuple[bool, list[str]]:
     return len(texts) <= 1 and len(models) <= 1, notes
 
 
-def _level(courses: Sequence[Course], budget: Resource, *, same_loss: bool) -> Level | None:
+def _level(compared: Sequence[ComparedRun], budget: Resource, *, same_loss: bool) -> Level | None:
     """All runs at the largest amount that each of them has used."""
-    ends = [course.losses(budget)[-1][0] for course in courses if course.losses(budget)]
-    if len(ends) < len(courses) or min(ends) <= 0:
+    ends = [one_run.losses(budget)[-1][0] for one_run in compared if one_run.losses(budget)]
+    if len(ends) < len(compared) or min(ends) <= 0:
         return None
     amount = min(ends)
     losses = {
-        course.letter: loss
-        for course in courses
-        if (loss := _at(course.losses(budget), amount)) is not None
+        one_run.letter: loss
+        for one_run in compared
+        if (loss := _at(one_run.losses(budget), amount)) is not None
     }
     bleus = {
-        course.letter: reached[-1]
-        for course in courses
-        if (reached := [one for used, one in course.bleus(budget) if used <= amount])
+        one_run.letter: reached[-1]
+        for one_run in compared
+        if (reached := [one for used, one in one_run.bleus(budget) if used <= amount])
     }
-    around = {course.letter: _around(course.losses(budget), amount) for course in courses}
+    around = {one_run.letter: _around(one_run.losses(budget), amount) for one_run in compared}
     answer: Answer = "cannot tell"
     says = "The losses are over different texts or tokens."
     if same_loss:
         answer, says = _better(losses, around)
-    if answer == "measured" and any(course.facts.manifest is None for course in courses):
+    if answer == "measured" and any(one_run.facts.manifest is None for one_run in compared):
         answer, says = "cannot tell", f"{says[:-1]}, if their dev sets are the same."
     return Level(budget, amount, losses, bleus, answer, says)
 
@@ -281,20 +282,20 @@ def _around(points: Sequence[tuple[float, float]], amount: float) -> tuple[float
     return tuple(loss for _, loss in points[max(place - 1, 0) : place + 1])
 
 
-def _target(courses: Sequence[Course], budgets: Sequence[Resource]) -> Target | None:
+def _target(compared: Sequence[ComparedRun], budgets: Sequence[Resource]) -> Target | None:
     """The lowest loss that every run reached, and the resources each had used by then."""
-    lowest = [min((loss for _, loss in c.losses(WALL)), default=None) for c in courses]
+    lowest = [min((loss for _, loss in c.losses(WALL)), default=None) for c in compared]
     known = [loss for loss in lowest if loss is not None]
-    if len(known) < len(courses):
+    if len(known) < len(compared):
         return None
     loss = max(known)
     used = {
-        course.letter: {
+        one_run.letter: {
             budget.key: amount
             for budget in budgets
-            if (amount := _first_at(course.losses(budget), loss)) is not None
+            if (amount := _first_at(one_run.losses(budget), loss)) is not None
         }
-        for course in courses
+        for one_run in compared
     }
     return Target(loss, used)
 

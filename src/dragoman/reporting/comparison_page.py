@@ -17,7 +17,7 @@ from dragoman.reporting.comparison import (
     RunComparison,
     totals,
 )
-from dragoman.reporting.cost import HOUR_S, only_currency
+from dragoman.reporting.cost import only_currency
 from dragoman.reporting.elements import escape, figures, problems, section, values, whole_page
 from dragoman.reporting.plots import BLEU, LOSS_HEIGHT, without_start
 from dragoman.reporting.render import cell, write_files
@@ -44,8 +44,8 @@ def write_comparison(found: RunComparison, directory: Path) -> list[Path]:
 
 def _sections(found: RunComparison) -> Iterator[tuple[str, str, Table]]:
     """Each table as (heading, text, rows with a heading row)."""
-    letters = [course.letter for course in found.courses]
-    columns = [dict(totals(course, found.budgets)) for course in found.courses]
+    letters = [one_run.letter for one_run in found.compared]
+    columns = [dict(totals(one_run, found.budgets)) for one_run in found.compared]
     names = list(dict.fromkeys(name for column in columns for name in column))
     rows = [[name, *(column.get(name, "not measured") for column in columns)] for name in names]
     yield "In all", "", [["", *letters], *rows]
@@ -87,7 +87,7 @@ def _or_dash(value: T | None, text: Callable[[T], str]) -> str:
 
 
 def _html(found: RunComparison) -> str:
-    names = values((course.letter, course.facts.name) for course in found.courses)
+    names = values((one_run.letter, one_run.facts.name) for one_run in found.compared)
     body = [f"<header><h1>Comparison</h1>{names}</header>"]
     body.append(problems("Before you compare", found.notes))
     for heading, says, rows in _sections(found):
@@ -113,26 +113,30 @@ def _axes(found: RunComparison) -> Iterator[tuple[Resource, Axis, float]]:
     """For each plot the budget, the x axis, and the amount of the budget that is 1 on that axis."""
     yield TOKENS, _TOKENS, 1.0
     for budget in (WALL, MACHINES):
-        ends = [points[-1][0] for course in found.courses if (points := course.losses(budget))]
-        unit, scale = ("hours", HOUR_S) if max(ends, default=0.0) >= 2 * HOUR_S else ("minutes", 60)
+        ends = [points[-1][0] for one_run in found.compared if (points := one_run.losses(budget))]
+        unit, scale = (
+            ("hours", units.HOUR_S)
+            if max(ends, default=0.0) >= 2 * units.HOUR_S
+            else ("minutes", 60)
+        )
         yield budget, Axis(f"{unit} of {budget.name}", "{:.3g}".format), scale
     for budget in found.budgets:
         if budget.key == "money":
-            currency = only_currency(found.courses[0].facts)
+            currency = only_currency(found.compared[0].facts)
             yield budget, Axis(f"money, {currency}", "{:.3g}".format), 1.0
 
 
 def _plots(found: RunComparison) -> Iterator[LinePlot]:
     for budget, axis, scale in _axes(found):
         series = []
-        for course in found.courses:
-            points = [(used / scale, loss) for used, loss in course.losses(budget)]
+        for one_run in found.compared:
+            points = [(used / scale, loss) for used, loss in one_run.losses(budget)]
             shown = without_start(points, points[-1][0]) if points else ()
-            series.append(Series(course.letter, shown))
+            series.append(Series(one_run.letter, shown))
         yield LinePlot(series, axis, _LOSS, LOSS_HEIGHT)
     series = [
-        Series(course.letter, [(used, one.bleu or 0.0) for used, one in course.bleus(TOKENS)])
-        for course in found.courses
+        Series(one_run.letter, [(used, one.bleu or 0.0) for used, one in one_run.bleus(TOKENS)])
+        for one_run in found.compared
     ]
     yield LinePlot(series, _TOKENS, BLEU)
 
@@ -140,7 +144,7 @@ def _plots(found: RunComparison) -> Iterator[LinePlot]:
 def _markdown(found: RunComparison) -> Iterator[str]:
     yield "# Comparison"
     yield ""
-    yield from (f"- {course.letter}: {cell(course.facts.name)}" for course in found.courses)
+    yield from (f"- {one_run.letter}: {cell(one_run.facts.name)}" for one_run in found.compared)
     if found.notes:
         yield ""
         yield from (f"- {cell(note)}" for note in found.notes)
@@ -159,12 +163,12 @@ def as_json(found: RunComparison) -> str:
     values = {
         "runs": [
             {
-                "letter": course.letter,
-                "name": course.facts.name,
-                "totals": dict(totals(course, found.budgets)),
-                "validations": [asdict(reading) for reading in course.readings],
+                "letter": one_run.letter,
+                "name": one_run.facts.name,
+                "totals": dict(totals(one_run, found.budgets)),
+                "validations": [asdict(point) for point in one_run.validations],
             }
-            for course in found.courses
+            for one_run in found.compared
         ],
         "notes": list(found.notes),
         "levels": [

@@ -9,8 +9,6 @@ from dragoman.base import units
 from dragoman.reporting.facts import Facts, Segment
 from dragoman.telemetry.host import HourlyPrice
 
-HOUR_S = 3600.0
-
 
 def lived_s(segment: Segment, until: float | None = None) -> float:
     """Seconds from the start of a life to its end, or to `until` if that is earlier."""
@@ -32,7 +30,7 @@ def machine_hours(facts: Facts, *, until: float | None = None) -> float | None:
         if machines is None:
             return None
         spent_s += lived_s(segment, until) * machines
-    return spent_s / HOUR_S
+    return spent_s / units.HOUR_S
 
 
 def price_per_hour(facts: Facts, segment: Segment) -> HourlyPrice | None:
@@ -71,7 +69,7 @@ def spent(facts: Facts, *, until: float | None = None, more_s: float = 0.0) -> d
         if price is not None:
             seconds_s = lived_s(segment, until) + (more_s if segment is facts.segments[-1] else 0.0)
             before = amounts.get(price.currency, 0.0)
-            amounts[price.currency] = before + seconds_s / HOUR_S * price.amount
+            amounts[price.currency] = before + seconds_s / units.HOUR_S * price.amount
     return amounts
 
 
@@ -97,7 +95,7 @@ def cost_text(facts: Facts, seconds_s: float) -> str:
     price = price_per_hour(facts, facts.segments[-1]) if facts.segments else None
     if price is None:
         return ""
-    return units.money(seconds_s / HOUR_S * price.amount, currency=price.currency)
+    return units.money(seconds_s / units.HOUR_S * price.amount, currency=price.currency)
 
 
 def parse_price(text: str) -> HourlyPrice:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from dragoman.base import units
 from dragoman.base.printable import first_of
 from dragoman.base.units import Quantity
+from dragoman.distributed.config import DistributedConfig
 from dragoman.reporting import measures
 from dragoman.reporting.convergence import (
     LEAST_FALL,
@@ -53,8 +54,6 @@ _CREEPS = 0.2
 STARVES = 0.1
 """Share of a step in which a rank waits for data."""
 MOST_SPIKES = 3
-_OWN_STATE = ("diloco", "powersgd")
-"""Strategies with which each rank saves a state of its own, beside that of the first."""
 _EARLY = 5
 """A fifth of the schedule is enough to learn something."""
 
@@ -214,11 +213,13 @@ def _disks(facts: Facts) -> list[tuple[float, MachineUse]]:
     a state of its own, or if the strategy is not known.
     """
     sizes = [one.size_bytes for one in facts.checkpoints if one.size_bytes]
-    strategy = facts.chosen.strategy if facts.chosen else None
-    if facts.recipe and strategy is None:
-        strategy = facts.recipe.distributed.strategy
+    config = facts.recipe.distributed if facts.recipe else DistributedConfig()
+    options = config.options
+    if facts.chosen:
+        options = config.options_of(facts.chosen.strategy)
     writers = {rank.host for rank in facts.ranks if rank.rank == 0}
-    if strategy in (None, *_OWN_STATE):
+    is_known = facts.chosen or facts.recipe
+    if not is_known or options.own_numbers or options.has_own_optimizers:
         writers.update(facts.hosts)
     free = [(one.disk_free_bytes, one) for one in facts.machines if one.host in writers]
     # A disk without a free byte is full: it counts as if it had one.

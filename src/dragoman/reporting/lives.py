@@ -15,7 +15,7 @@ from dragoman.base import units
 from dragoman.reporting import facts
 from dragoman.reporting.facts import Facts, Rank, RecordedLink, Segment
 from dragoman.reporting.measures import capacity_bytes_per_s, link_after
-from dragoman.reporting.rank_file import Home, RankFile
+from dragoman.reporting.rank_file import HostRecord, RankFile
 from dragoman.reporting.sampling import Samples
 from dragoman.reporting.verdict import Answer, Evidence, Judgement
 from dragoman.telemetry.events import LinkChanged
@@ -75,7 +75,7 @@ def with_measured(found: Facts, files: Sequence[RankFile]) -> Facts:
             raw.host: life.host for raw, life in zip(file.segments, rank.segments, strict=True)
         }
         ahead_s = {life.host: life.clock_ahead_s for life in rank.segments}
-        whole.append(_Measured(ahead_s, file.samples, file.homes, names))
+        whole.append(_Measured(ahead_s, file.samples, file.host_records, names))
     lives = _lives(found, files)
     return replace(
         _with(found, whole),
@@ -140,7 +140,7 @@ class _RankLife:
     file: int
     number: int
     life: Segment
-    home: Home
+    host_record: HostRecord
     clock_was_set: bool
 
 
@@ -149,13 +149,13 @@ def _places(ranks: Sequence[Rank], files: Sequence[RankFile], life: Segment) -> 
         own = rank.life_beside(life)
         if own is not None:
             number = rank.segments.index(own)
-            yield _RankLife(place, number, own, file.homes[number], bool(file.clock_jumps))
+            yield _RankLife(place, number, own, file.host_records[number], bool(file.clock_jumps))
 
 
 def _may_share(one: _RankLife, other: _RankLife) -> bool:
-    if one.home.samples.has_host and other.home.samples.has_host:
+    if one.host_record.samples.has_host and other.host_record.samples.has_host:
         return False
-    boots = (one.home.boot, other.home.boot)
+    boots = (one.host_record.boot, other.host_record.boot)
     if boots[0] is None or boots[1] is None or one.clock_was_set or other.clock_was_set:
         return True
     return abs(boots[0] - boots[1]) < _BOOTS_DIFFER_S
@@ -171,7 +171,7 @@ class _Measured:
 
     ahead_s: Mapping[str, float]
     samples: Samples
-    homes: Sequence[Home]
+    host_records: Sequence[HostRecord]
     names: dict[str, str]
 
 
@@ -186,12 +186,17 @@ def _with(found: Facts, measured: Sequence[_Measured]) -> Facts:
         machines=tuple(
             machine for one in measured for machine in one.samples.machines(one.names, one.ahead_s)
         ),
-        links=tuple(link for one in measured for home in one.homes for link in home.links),
+        links=tuple(
+            link
+            for one in measured
+            for host_record in one.host_records
+            for link in host_record.links
+        ),
         devices=tuple(
             replace(device, host=one.names[device.host])
             for one in measured
-            for home in one.homes
-            for device in home.devices
+            for host_record in one.host_records
+            for device in host_record.devices
             if device.host in one.names
         ),
     )
@@ -225,10 +230,10 @@ def _life(found: Facts, files: Sequence[RankFile], segment: Segment, ends: int |
     link_changes: list[LinkChanged] = []
     for place in _places(found.ranks, files, segment):
         rank, raw = found.ranks[place.file], files[place.file].segments[place.number].host
-        own, home = place.life, place.home
+        own, host_record = place.life, place.host_record
         ahead_s = {own.host: own.clock_ahead_s}
-        measured.append(_Measured(ahead_s, home.samples, [home], {raw: own.host}))
-        link_changes += [one for one in home.link_changes if is_kept(one.since_step)]
+        measured.append(_Measured(ahead_s, host_record.samples, [host_record], {raw: own.host}))
+        link_changes += [one for one in host_record.link_changes if is_kept(one.since_step)]
         ranks.append(
             replace(
                 rank,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from dragoman.distributed.wire import FP32_BYTES, ring_bytes
 from dragoman.recipe.estimate import training_flop
 from dragoman.reporting.facts import (
     Facts,
@@ -23,7 +24,6 @@ from dragoman.reporting.trend import ratio_interval
 from dragoman.telemetry.events import LinkChanged
 
 T = TypeVar("T")
-FP32_BYTES = 4
 _RECENT = 20
 """The time left is estimated from this many intervals."""
 _MOST_SAMPLED = 0.9
@@ -221,11 +221,11 @@ def wire_bytes_per_step(facts: Facts) -> float | None:
     return max(known) if known else None
 
 
-def ring_bytes(facts: Facts) -> float | None:
+def flat_ring_bytes(facts: Facts) -> float | None:
     """Bytes that a ring over all ranks sends each way for fp32 gradients: 2(N-1)/N x 4 x P."""
     if facts.num_parameters is None or not facts.world_size:
         return None
-    return 2 * (facts.world_size - 1) / facts.world_size * FP32_BYTES * facts.num_parameters
+    return ring_bytes(FP32_BYTES * facts.num_parameters, num_ranks=facts.world_size)
 
 
 def capacity_bytes_per_s(facts: Facts) -> float | None:

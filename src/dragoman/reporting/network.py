@@ -233,7 +233,7 @@ def _change(change: LinkChanged) -> str:
 
 def _needed_rate(facts: Facts) -> str:
     """The rate that the gradients of another tool's run need from a link that is never idle."""
-    wire, seconds_s = measures.ring_bytes(facts), measures.step_s(facts)
+    wire, seconds_s = measures.flat_ring_bytes(facts), measures.step_s(facts)
     if not wire or not seconds_s:
         return ""
     return (
@@ -419,4 +419,4 @@ def computed_exposed_s(facts: Facts, network_s: float, *, late_s: float = 0.0) -
 
 def _wire_bytes(facts: Facts) -> float | None:
     counted = measures.wire_bytes_per_step(facts)
-    return measures.ring_bytes(facts) if counted is None and facts.imported else counted
+    return measures.flat_ring_bytes(facts) if counted is None and facts.imported else counted

@@ -86,7 +86,7 @@ _NO_START: Final = RunStart()
 
 
 @dataclass(slots=True)
-class Home:
+class HostRecord:
     """Links, devices and samples of the host during one life of a rank.
 
     boot: when the machine was started, by its own clock.
@@ -111,7 +111,7 @@ class RankFile:
     imported: ImportedRun | None = None
     """The last life's; each segment has its own."""
     imported_scores: list[tuple[int, float]] = field(default_factory=list)
-    homes: list[Home] = field(default_factory=list)
+    host_records: list[HostRecord] = field(default_factory=list)
     """One for each segment."""
     intervals: list[facts.Interval] = field(default_factory=list)
     repeated: list[facts.Interval] = field(default_factory=list)
@@ -129,7 +129,7 @@ class RankFile:
     alerts: list[facts.RecordedAlert] = field(default_factory=list)
     pauses: list[facts.Pause] = field(default_factory=list)
     samples: Samples = field(default_factory=Samples)
-    """Those of all lives; each home has its own."""
+    """Those of all lives; each has its own."""
     prepare_s: float | None = None
     unreadable: str = ""
     """Why the file could not be read to its end."""
@@ -140,7 +140,7 @@ class RankFile:
     """Intervals whose phases are longer than the interval."""
     clock_jumps: list[tuple[float, str]] = field(default_factory=list)
     """(seconds, host)"""
-    _next: Home = field(default_factory=Home)
+    _next: HostRecord = field(default_factory=HostRecord)
     """The measurements for the life that is about to begin."""
     _base: tuple[float, float] | None = None
     _base_host: str = ""
@@ -245,8 +245,8 @@ class RankFile:
     def _begin(self, moment: float, first_step: int, start: RunStart) -> None:
         self._alive = True
         self._next.boot = self._boot
-        self.homes.append(self._next)
-        self._next = Home()
+        self.host_records.append(self._next)
+        self._next = HostRecord()
         self._lives = self.segments
         self._ended, self._last_step, self._accounted = moment, first_step, moment
         self._lives.append(
@@ -340,12 +340,12 @@ class RankFile:
 
     def _sample(self, event: Event, moment: float) -> None:
         if (sample := Sample.of(event, moment)) is not None:
-            self._home.samples.add(sample)
+            self._host_record.samples.add(sample)
             self.samples.add(sample)
 
     @property
-    def _home(self) -> Home:
-        return self.homes[-1] if self._alive else self._next
+    def _host_record(self) -> HostRecord:
+        return self.host_records[-1] if self._alive else self._next
 
     def _strategy_chosen(self, event: Event, moment: float) -> None:
         """The measurements of `auto` before it chose, which is before its life begins."""
@@ -402,9 +402,9 @@ _READERS: dict[str, _Reader] = {
     events.Alert.kind: _kept(facts.RecordedAlert, lambda file: file.alerts),
     events.RankPaused.kind: RankFile._rank_paused,
     events.CorpusStage.kind: RankFile._corpus_stage,
-    events.LinkMeasured.kind: _kept(facts.RecordedLink, lambda file: file._home.links),
-    events.LinkChanged.kind: _kept(events.LinkChanged, lambda file: file._home.link_changes),
-    events.DeviceMeasured.kind: _kept(facts.RecordedDevice, lambda file: file._home.devices),
+    events.LinkMeasured.kind: _kept(facts.RecordedLink, lambda file: file._host_record.links),
+    events.LinkChanged.kind: _kept(events.LinkChanged, lambda file: file._host_record.link_changes),
+    events.DeviceMeasured.kind: _kept(facts.RecordedDevice, lambda file: file._host_record.devices),
     events.GpuSampled.kind: RankFile._sample,
     events.NetworkSampled.kind: RankFile._sample,
     events.HostSampled.kind: RankFile._sample,

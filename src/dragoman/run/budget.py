@@ -56,7 +56,7 @@ from dragoman.run.lengths import (
     EXPORT_S,
     LEAST_VALIDATIONS,
     SCORE_S,
-    After,
+    WorkAfterTraining,
     expected_search_s,
     lengths,
     validation_sizes,
@@ -604,11 +604,11 @@ def _fitted(
     search_s = expected_search_s(recipe, manifest, tokens_per_s=speed.tokens_per_s)
     validation_s = search_s + SCORE_S
     save_s = measure_save(recipe, manifest, runs)
-    after = After.of(recipe, manifest)
+    after = WorkAfterTraining.of(recipe, manifest)
     if place.hosts is not None:  # the work after the training is done here
         search_here_s = expected_search_s(recipe, manifest, tokens_per_s=here.tokens_per_s)
         after_s = after.seconds_s + _fetch_s(recipe, place) + after.searches * search_here_s
-        after = After(after_s, 0.0)
+        after = WorkAfterTraining(after_s, 0.0)
     starts = _starts(place)
     outside_s = after.seconds_s + after.searches * search_s + 2 * starts * plan.start_s
     gone_s = time.time() - started
@@ -657,7 +657,8 @@ def _has_checkpoint(directory: RunDirectory) -> bool:
 
 def _export(directory: RunDirectory) -> None:
     from dragoman.distributed.world import join_world
-    from dragoman.formats.export import Request, export
+    from dragoman.formats.export import export
+    from dragoman.formats.export_job import Request
 
     with join_world() as world:
         export(directory, Request(to="ctranslate2", quantization="int8"), world)

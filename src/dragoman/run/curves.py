@@ -26,7 +26,7 @@ from dragoman.recipe.run_directory import ORIGIN_FILE, RunDirectory
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.reading import read_facts
 
-SWITCH: Final = "DRAGOMAN_CURVES"
+CURVES_VARIABLE: Final = "DRAGOMAN_CURVES"
 _LONGEST: Final = 1 << 20
 _SHIPPED: Final = "shipped_curves.json"
 
@@ -125,7 +125,7 @@ def _points(facts: Facts) -> Iterator[Point]:
 
 def table() -> Path | None:
     """The folder of the local table; None if it is switched off."""
-    if os.environ.get(SWITCH, "").lower() in ("off", "0", "no"):
+    if os.environ.get(CURVES_VARIABLE, "").lower() in ("off", "0", "no"):
         return None
     home = os.environ.get("XDG_DATA_HOME", "")
     # A relative path is to be passed over, says the XDG base directory specification.

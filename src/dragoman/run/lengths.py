@@ -42,7 +42,7 @@ convert it, and to translate with it on a CPU: 16 s for 180 million (H100, two b
 
 
 @dataclass(frozen=True, slots=True)
-class After:
+class WorkAfterTraining:
     """The work after the training.
 
     seconds_s: the time of the export, and of reading the weights.
@@ -53,7 +53,7 @@ class After:
     searches: float
 
     @classmethod
-    def of(cls, recipe: Recipe, manifest: Manifest) -> After:
+    def of(cls, recipe: Recipe, manifest: Manifest) -> WorkAfterTraining:
         """The score of the test set and the export, for a run of this recipe."""
         decoded = decoded_pieces(recipe, manifest)
         work = _EXPORT_WORK * NUM_SENTENCES * _pieces_per_pair(manifest, "valid")

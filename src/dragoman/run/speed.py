@@ -33,8 +33,6 @@ from dragoman.training.step_rate import time_steps
 _CPU_TOKENS: Final = 1024
 _CHECKPOINT_NUMBERS: Final = 4
 """For each weight: itself, its moving average and Adam's two averages."""
-_LOCAL_STEPS_NUMBERS: Final = 4
-"""Further ones with local steps: two averages of the outer Adam, and rank 0's weights and sum."""
 _FP32: Final = 4
 """Bytes of a number."""
 _WRITTEN_NUMBERS: Final = 4_000_000
@@ -126,9 +124,8 @@ def last_copy_s(recipe: Recipe, *, file: str) -> float:
     """Seconds to copy the best checkpoint from the first host, at the rate that doctor has measured
     between the hosts, with the strategy that `dragoman plan` chooses."""
     plan = plan_recipe(recipe, PlanRequest(hosts=file))
-    numbers = _CHECKPOINT_NUMBERS
-    if plan.choice.prediction.strategy == "diloco":
-        numbers += _LOCAL_STEPS_NUMBERS
+    options = recipe.distributed.options_of(plan.choice.prediction.strategy)
+    numbers = _CHECKPOINT_NUMBERS + options.shared_numbers + options.own_numbers
     return plan.workload.num_parameters * numbers * _FP32 / plan.cluster.link.bytes_per_s
 
 

@@ -215,7 +215,7 @@ class _RankTraining:
             state = (
                 self.first_state(chosen) if checkpoint is None else resume(checkpoint, store, step)
             )
-            every = chosen.config.batches_per_update
+            every = chosen.config.options.batches_per_update
             if budget is not None:
                 length = state.max_steps or recipe.train.max_steps
                 whole = max(every, length // every * every)  # it ends with an update

@@ -34,8 +34,8 @@ from dragoman.base.line_files import TransformLines
 from dragoman.base.malloc import keep_freed_memory, memory_errors_named
 from dragoman.base.settings import Section
 from dragoman.base.version import VERSION
-from dragoman.formats.ctranslate2 import Quantization
 from dragoman.formats.ctranslate2_engine import Sampling
+from dragoman.formats.kinds import Quantization
 from dragoman.serve.synthesize import Direction, Synthesis
 from dragoman.serve.translator import open_translator
 

@@ -10,8 +10,9 @@ import shlex
 import signal
 import socket
 import sys
-from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.base.errors import CheckpointError, ConfigError, MachineError
@@ -25,7 +26,30 @@ _ALLOCATIONS = 50_000
 """Between two collections of young garbage; Python's 700 are allocated by a handful of requests."""
 
 
-def serve(options: Namespace) -> int:
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """The options of the command.
+
+    bundles: exports, one for a pair of languages.
+    token_file: has the token that clients send.
+    threads, batch_cells: as for `open_translator`.
+    timeout: seconds that a request may take.
+    queue: subword pieces that may wait.
+    requests_per_client: of one client at a time.
+    """
+
+    bundles: Sequence[Path]
+    host: str
+    port: int
+    token_file: Path | None
+    threads: int | None
+    batch_cells: int | None
+    timeout: int
+    queue: int
+    requests_per_client: int
+
+
+def serve(options: ServeOptions) -> int:
     """Answer requests until a signal comes, then finish those under way."""
     token = _token(options.token_file)
     if not _is_loopback(options.host) and token is None:
@@ -103,7 +127,7 @@ def serve(options: Namespace) -> int:
     return 0
 
 
-def _open(stack: ExitStack, path: Path, options: Namespace) -> tuple[Bundle, TextTranslator]:
+def _open(stack: ExitStack, path: Path, options: ServeOptions) -> tuple[Bundle, TextTranslator]:
     if not is_bundle(path):
         if not RunDirectory(path).recipe_file.is_file():
             raise CheckpointError(

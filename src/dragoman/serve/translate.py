@@ -12,8 +12,9 @@ import itertools
 import os
 import sys
 import time
-from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from dragoman.base import units
@@ -31,14 +32,52 @@ from dragoman.base.malloc import memory_errors_named
 from dragoman.base.printable import printable
 from dragoman.base.terminal import open_console
 from dragoman.formats.ctranslate2_engine import CTranslate2Engine
+from dragoman.formats.kinds import Quantization
 from dragoman.model.config import SearchConfig, check_beam_holds
 from dragoman.recipe.recipe import check_sections
-from dragoman.serve.translator import Opened, TextTranslator, Translation, open_translator
+from dragoman.serve.text import TextFormat
+from dragoman.serve.translator import (
+    EngineName,
+    Opened,
+    TextTranslator,
+    Translation,
+    open_translator,
+)
 
 _EXPLAIN: Final = "?"
 
 
-def translate(options: Namespace) -> int:
+@dataclass(frozen=True, slots=True)
+class TranslateOptions:
+    """The options of the command.
+
+    run: a run or an export.
+    checkpoint: names with commas between them.
+    input, output: files; None: the standard streams.
+    n_best: translations of each line. scores: print them with their scores.
+    format: "line", "document" or "markup", see `TextTranslator.translate`.
+    inspect: translate line by line, and show what the model attends to.
+    target_language, engine, quantization, threads, batch_cells, overrides: as for
+        `open_translator`.
+    """
+
+    run: Path
+    checkpoint: str
+    overrides: Sequence[str]
+    target_language: str
+    input: Path | None
+    output: Path | None
+    n_best: int
+    scores: bool
+    format: TextFormat
+    engine: EngineName
+    quantization: Quantization | None
+    threads: int | None
+    batch_cells: int | None
+    inspect: bool
+
+
+def translate(options: TranslateOptions) -> int:
     """Translate lines of text; at a terminal each as it is typed."""
     if options.inspect and (options.input is not None or options.output is not None):
         raise ConfigError(
@@ -50,7 +89,7 @@ def translate(options: Namespace) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # as what is read, whatever the locale says
         sys.stdout.reconfigure(encoding="utf-8")
     if options.output is not None:
-        options.output = output_place(options.output, options.input)
+        options = replace(options, output=output_place(options.output, options.input))
     with (
         memory_errors_named("lower --batch-cells"),
         open_translator(
@@ -72,13 +111,13 @@ def translate(options: Namespace) -> int:
         elif options.output is None:
             _pipe(opened, options)
         elif options.input is None or is_device(options.output):
-            _write_whole(opened, options)
+            _write_whole(opened, options, options.output)
         else:
-            _translate_file(opened, options)
+            _translate_file(opened, options, options.input, options.output)
     return 0
 
 
-def _pipe(opened: Opened, options: Namespace) -> None:
+def _pipe(opened: Opened, options: TranslateOptions) -> None:
     with input_lines(options.input) as reader, write_errors_named("standard output"):
         try:
             for group in _written(opened, options, reader.text(), 1):
@@ -95,9 +134,8 @@ def _shown(text: str) -> str:
     return printable(text) if sys.stdout.isatty() else text
 
 
-def _write_whole(opened: Opened, options: Namespace) -> None:
+def _write_whole(opened: Opened, options: TranslateOptions, output: Path) -> None:
     """To a device as it is, or from the standard input: an output that appears when complete."""
-    output = options.output
     with (
         write_errors_named(str(output)),
         input_lines(options.input) as reader,
@@ -107,11 +145,11 @@ def _write_whole(opened: Opened, options: Namespace) -> None:
             out.write("".join(group).encode())
 
 
-def _translate_file(opened: Opened, options: Namespace) -> None:
+def _translate_file(opened: Opened, options: TranslateOptions, source: Path, output: Path) -> None:
     with progress_bar() as show:
         done = transform_file(
-            options.input,
-            options.output,
+            source,
+            output,
             lambda lines, first: _written(opened, options, lines, first),
             identity={
                 **opened.identity,
@@ -126,7 +164,7 @@ def _translate_file(opened: Opened, options: Namespace) -> None:
 
 
 def _written(
-    opened: Opened, options: Namespace, lines: Iterable[str], first: int
+    opened: Opened, options: TranslateOptions, lines: Iterable[str], first: int
 ) -> Iterator[list[str]]:
     """The output for each line, group by group."""
     numbers = itertools.count(first)
@@ -152,7 +190,7 @@ def _lines_of(number: int, translations: list[Translation], *, numbered: bool, s
     return f"{best.score:.4f}\t{best.text}\n" if scores else f"{best.text}\n"
 
 
-def _converse(opened: Opened, options: Namespace) -> None:
+def _converse(opened: Opened, options: TranslateOptions) -> None:
     """A line, its translation and its time; on request, the attention of the model."""
     if sys.stdin.isatty():
         print(f"a sentence a line; {_EXPLAIN} explains the last; Ctrl-D ends", file=sys.stderr)

@@ -23,8 +23,8 @@ from dragoman.corpus.shards import UNK
 from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.evaluation.sentences import cut_into_chunks
 from dragoman.formats.argos import ARGOS_SEARCH, unpack_model
-from dragoman.formats.bundle import Bundle, Kind, is_bundle
-from dragoman.formats.ctranslate2 import Quantization, write_ctranslate2
+from dragoman.formats.bundle import Bundle, is_bundle
+from dragoman.formats.ctranslate2 import write_ctranslate2
 from dragoman.formats.ctranslate2_engine import (
     Candidate,
     CTranslate2Engine,
@@ -32,6 +32,7 @@ from dragoman.formats.ctranslate2_engine import (
     Sampling,
     fitting_cells,
 )
+from dragoman.formats.kinds import Kind, Quantization
 from dragoman.model.config import SearchConfig
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory

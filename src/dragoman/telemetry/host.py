@@ -152,7 +152,7 @@ class HourlyPrice:
 
     def text(self, seconds_s: float) -> str:
         """The price of this many seconds, in words."""
-        return units.money(self.amount * seconds_s / 3600, currency=self.currency)
+        return units.money(self.amount * seconds_s / units.HOUR_S, currency=self.currency)
 
 
 def hourly_price() -> HourlyPrice | None:

@@ -196,9 +196,9 @@ def subscribe_sinks(events: EventWriter, config: SinksConfig, *, directory: Path
     if config.wandb:
         sinks["wandb"] = WandbSink(config.wandb, directory)
     for name, sink in sinks.items():
-        guarded = Guarded(name, sink, events)
+        failsafe = FailsafeSink(name, sink, events)
         # The library of MLflow waits for its server, for minutes if that does not answer.
-        events.subscribe(Apart(name, guarded, events) if name == "mlflow" else guarded)
+        events.subscribe(ThreadedSink(name, failsafe, events) if name == "mlflow" else failsafe)
 
 
 def _library(module: str, *, key: str, off: str = "nothing") -> Any:
@@ -213,7 +213,7 @@ def _library(module: str, *, key: str, off: str = "nothing") -> Any:
         ) from error
 
 
-class Guarded(EventListener):
+class FailsafeSink(EventListener):
     """A sink that is switched off, with an alert, when it fails."""
 
     def __init__(self, name: str, sink: EventListener, events: EventWriter) -> None:
@@ -246,7 +246,7 @@ class Guarded(EventListener):
                 sink.close()
 
 
-class Apart(EventListener):
+class ThreadedSink(EventListener):
     """Calls a sink in a thread of its own, so that the run never waits for it.
 
     While `_MOST_WAITING` events wait, further ones are dropped, with one alert.

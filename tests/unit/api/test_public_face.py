@@ -17,7 +17,7 @@ import pytest
 from safetensors.torch import load_file
 
 import dragoman
-from dragoman.formats.bundle import Kind
+from dragoman.formats.kinds import Kind
 from parallel_text import sentences, write_pairs
 from small_run import small_run
 from tiny_recipe import TINY

@@ -54,7 +54,7 @@ def test_ranks_that_seldom_meet_have_longer_to_save(
             time.sleep(0.05)
 
     team = mock.Mock(until_done=until_done)
-    votes = DistributedConfig.model_validate(strategy).steps_between_votes
+    votes = DistributedConfig.model_validate(strategy).options.steps_between_votes
     follower = HostFollower(
         team, mock.Mock(count=1), record, interrupted=True, steps_between_votes=votes
     )

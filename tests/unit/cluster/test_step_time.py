@@ -14,6 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as torch_p
 from dragoman.cluster import step_time
 from dragoman.cluster.rates import Link
 from dragoman.cluster.workload import weight_shapes
+from dragoman.distributed import wire
 from dragoman.model.config import ModelConfig
 
 FP32_GRADIENTS = 4 * 60_880_896
@@ -48,7 +49,7 @@ def test_network_time_alone_grows_with_ranks_as_the_reference_runs_did(
 
 @pytest.mark.parametrize(("num_ranks", "megabytes"), [(2, 243.5), (3, 324.7), (4, 365.3), (1, 0.0)])
 def test_ring_bytes_of_the_reference_model(num_ranks: int, megabytes: float) -> None:
-    sent = step_time.ring_bytes(FP32_GRADIENTS, num_ranks=num_ranks)
+    sent = wire.ring_bytes(FP32_GRADIENTS, num_ranks=num_ranks)
     assert sent / 1e6 == pytest.approx(megabytes, abs=0.05)
 
 
@@ -56,7 +57,7 @@ def test_ring_bytes_of_the_reference_model(num_ranks: int, megabytes: float) -> 
 def test_ring_bytes_are_those_of_a_ring_walked_chunk_by_chunk(num_ranks: int, size: int) -> None:
     chunk = size / num_ranks
     reduce_scatter = gather = (num_ranks - 1) * chunk
-    assert step_time.ring_bytes(size, num_ranks=num_ranks) == pytest.approx(reduce_scatter + gather)
+    assert wire.ring_bytes(size, num_ranks=num_ranks) == pytest.approx(reduce_scatter + gather)
 
 
 @pytest.mark.parametrize("d_model", [64, 512, 1024])
@@ -67,7 +68,7 @@ def test_buckets_are_those_of_pytorch(d_model: int, tied_embeddings: Any) -> Non
     )
     shapes = weight_shapes(config, source_vocab_size=32_768, target_vocab_size=32_768)
     weights = [torch.empty(shape, device="meta") for shape in reversed(shapes)]
-    limits = [step_time.FIRST_BUCKET_BYTES, step_time.BUCKET_BYTES]
+    limits = [wire.FIRST_BUCKET_BYTES, wire.BUCKET_BYTES]
     assigned, _ = _compute_bucket_assignment_by_size(weights, limits)
     expected = [sum(4 * weights[index].numel() for index in bucket) for bucket in assigned]
     assert step_time.bucket_bytes(shapes) == expected

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.cluster import step_time, strategies
+from dragoman.cluster import strategies
 from dragoman.cluster.rates import Inside, Link, parse_ranks
 from dragoman.cluster.strategies import Cluster, Machine
 from dragoman.cluster.workload import Workload, weight_shapes
+from dragoman.distributed import wire
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
 
@@ -139,7 +140,7 @@ def test_no_strategy_beats_compute_and_less_traffic_never_waits_longer(
 @pytest.mark.parametrize("slower_than_compute", [0.5, 2.0, 3.7, 12.0, 40.0])
 def test_streaming_has_the_shortest_period_that_hides_the_link(slower_than_compute: float) -> None:
     link = Link.parse("100Mbit")
-    network_s = REFERENCE.num_parameters * step_time.FP4_BYTES / link.bytes_per_s
+    network_s = REFERENCE.num_parameters * wire.FP4_BYTES / link.bytes_per_s
     compute_s = network_s / slower_than_compute
     two = alike((1, 1), link, compute_s)
     streamed = strategies.streaming(two, REFERENCE)

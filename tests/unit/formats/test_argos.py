@@ -29,7 +29,8 @@ from dragoman.distributed.world import join_world
 from dragoman.evaluation.sentences import split_sentences
 from dragoman.formats.argos import check_for_argos, translate_as_argos, write_argos
 from dragoman.formats.ctranslate2 import write_ctranslate2
-from dragoman.formats.export import Request, export
+from dragoman.formats.export import export
+from dragoman.formats.export_job import Request
 from dragoman.formats.normalizing_pieces import with_normalization
 from dragoman.importing.folder import read_folder, vocabulary_files
 from dragoman.importing.tokenizer import Languages

@@ -12,10 +12,11 @@ import yaml
 import dragoman
 from dragoman.corpus.manifest import Manifest
 from dragoman.distributed.world import join_world
-from dragoman.formats.bundle import Bundle, BundleInfo, BundleScore, Kind, Verified
+from dragoman.formats.bundle import Bundle, BundleInfo, BundleScore, Verified
 from dragoman.formats.card import model_card, scores_of
-from dragoman.formats.ctranslate2 import Quantization
-from dragoman.formats.export import Request, export
+from dragoman.formats.export import export
+from dragoman.formats.export_job import Request
+from dragoman.formats.kinds import Kind, Quantization
 from dragoman.inference.translation import checkpoint_path, score_text
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import EventWriter

@@ -11,9 +11,10 @@ import pytest
 from dragoman import RunDirectory, Translator
 from dragoman.base.errors import ConfigError
 from dragoman.distributed.world import join_world
-from dragoman.formats.bundle import Bundle, Kind
-from dragoman.formats.ctranslate2 import Quantization
-from dragoman.formats.export import Request, export
+from dragoman.formats.bundle import Bundle
+from dragoman.formats.export import export
+from dragoman.formats.export_job import Request
+from dragoman.formats.kinds import Kind, Quantization
 from dragoman.model.config import SearchConfig
 from dragoman.recipe.recipe import digest, load_recipe
 from real_text import real_lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.formats.export import compare, warning_of
+from dragoman.formats.check import compare, warning_of
 
 
 def test_more_than_rounding_is_a_warning() -> None:

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 
 import dragoman
 from dragoman.cli import main
-from dragoman.formats.bundle import Bundle, Kind
+from dragoman.formats.bundle import Bundle
+from dragoman.formats.kinds import Kind
 from foreign_models import marian_folder
 from real_text import real_lines
 

@@ -142,7 +142,7 @@ def test_time_between_two_lives_is_not_used(tmp_path: Path) -> None:
     killed = replace(SMALL, resume_at=(4700, 4000))
     found = _compare(tmp_path, SMALL, killed)
     wall = next(level for level in found.levels if level.budget is WALL)
-    last = [course.readings[-1].used["wall_s"] for course in found.courses]
+    last = [one_run.validations[-1].used["wall_s"] for one_run in found.compared]
     assert last[1] - last[0] < 200  # not the hour between
     assert wall.losses["A"] < wall.losses["B"]
 
@@ -200,9 +200,9 @@ def test_scores_of_another_search_or_checkpoint_are_not_set_beside_each_other(
         with EventWriter(run / "events") as events:
             for score in scores:
                 events.write(score)
-    courses = compare([read_facts(run) for run in runs]).courses
+    compared = compare([read_facts(run) for run in runs]).compared
     first, second = (
-        {name for name, _ in totals(course, []) if "test2016" in name} for course in courses
+        {name for name, _ in totals(one_run, []) if "test2016" in name} for one_run in compared
     )
     assert first == {"BLEU on test2016"}
     assert second == {"BLEU on test2016", f"BLEU on test2016 (checkpoint last, {greedy})"}

@@ -1,0 +1,83 @@
+"""Does an export translate like our own search?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from dragoman.base.errors import CheckpointError
+from dragoman.evaluation.metrics import chrf
+from dragoman.formats.bundle import Verified
+from dragoman.model.search import Hypothesis
+
+_LEAST_IDENTICAL: Final = 0.9
+_TRAINED_IDENTICAL: Final = 0.99
+_LEAST_CHRF: Final = 98.0
+_MOST_NATS: Final = 0.2
+
+
+def compare(ours: Sequence[str], theirs: Sequence[str]) -> Verified:
+    """An export's translations beside our own of the same sentences."""
+    identical = sum(a == b for a, b in zip(ours, theirs, strict=True))
+    nearness = 100.0 if identical == len(ours) else chrf(theirs, ours).value
+    return Verified(sentences=len(ours), identical=identical, chrf=round(nearness, 2))
+
+
+def check_equal(verified: Verified, *, place: Path) -> None:
+    """Check an export that has all bits of the weights.
+
+    A line may differ if rounding decides a tie: one in a hundred with a trained model, more with
+    one that has hardly learned. A wrong export (another norm, other positions) is far off.
+    Raises CheckpointError if the translations are further apart than that.
+    """
+    few = verified.identical < _LEAST_IDENTICAL * verified.sentences
+    if few or verified.chrf < _LEAST_CHRF:
+        raise _wrong(
+            f"translates {verified.sentences - verified.identical} of {verified.sentences} "
+            f"sentences differently from our own search (chrF against it: {verified.chrf:.1f})",
+            place,
+        )
+
+
+def warning_of(verified: Verified, *, fewer_bits: bool) -> str:
+    """A warning for the user if more differs than rounding explains, else "".
+
+    fewer_bits: whether the weights have fewer bits, which alone changes some translations.
+    """
+    others = verified.sentences - verified.identical
+    if fewer_bits or verified.identical >= _TRAINED_IDENTICAL * verified.sentences:
+        return ""
+    return (
+        f"warning: {others} of {verified.sentences} translations differ from our own search's; "
+        "one in a hundred may if rounding decides, more if a model has hardly learned or its "
+        "card names another length penalty; score the export on a test set before it is used"
+    )
+
+
+def check_near(
+    hypotheses: Sequence[Hypothesis], log_probabilities: Sequence[Sequence[float]], *, place: Path
+) -> None:
+    """Check an export with fewer bits by the probability that it gives our own translations.
+
+    Its own translations may differ much if the model has hardly learned.
+    log_probabilities: the export's, for each piece of the hypotheses and for their end.
+    Raises CheckpointError if they are over 0.2 nats a token away from ours.
+    """
+    distances = []
+    for hypothesis, theirs in zip(hypotheses, log_probabilities, strict=True):
+        # A translation that was cut off has no end, so one of two sums is the right one.
+        whole, cut = sum(theirs), sum(theirs[:-1])
+        distance = min(abs(total - hypothesis.log_probability) for total in (whole, cut))
+        distances.append(distance / len(theirs))
+    mean = sum(distances) / max(1, len(distances))
+    if not mean <= _MOST_NATS:
+        raise _wrong(f"is {mean:.2f} nats a token away from the model", place)
+
+
+def _wrong(problem: str, place: Path) -> CheckpointError:
+    return CheckpointError(
+        f"the export {problem}; nothing was written",
+        place=place,
+        remedy="export it to another format, and report this",
+    )

@@ -1,0 +1,154 @@
+"""One export under way, and the interface of a format's writer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dragoman.corpus.directions import Direction
+from dragoman.corpus.imported_vocabulary import ImportedVocabulary
+from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.normalize import normalize
+from dragoman.corpus.subword import vocabulary_digests
+from dragoman.formats.bundle import Bundle, BundleInfo
+from dragoman.formats.kinds import FORMATS, Kind, Quantization
+from dragoman.inference.translation import TranslationModel
+from dragoman.model.config import SearchConfig, power_search
+from dragoman.model.search import Hypothesis, translate_batch
+from dragoman.model.transformer import Transformer
+from dragoman.recipe.recipe import Recipe
+from dragoman.recipe.run_directory import RunDirectory
+
+NOT_STATED: Final = "Not stated."
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The options of an export.
+
+    output: None: in the run; an imported model needs one.
+    quantization: of the weights; None: the first that the format has.
+    licence: of the model, in words for its card.
+    sentences: a file of source text to check the export on; the run's dev set if it is None.
+    target: the language of a package for Argos Translate, of a model of several.
+    overrides: of the recipe's section search, such as "search.beam_size=2".
+    onnxruntime_web: the package of that name for browsers; None: npm fetches it.
+    """
+
+    to: Kind
+    checkpoint: str = "best"
+    output: Path | None = None
+    quantization: Quantization | None = None
+    licence: str = NOT_STATED
+    sentences: Path | None = None
+    target: str = ""
+    overrides: Sequence[str] = ()
+    onnxruntime_web: Path | None = None
+
+    @property
+    def bits(self) -> Quantization:
+        """The wanted quantization, or the default of the format."""
+        return self.quantization or FORMATS[self.to].quantizations[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportJob:
+    """An export under way.
+
+    checkpoint: its directory, or an imported model's bundle.
+    recipe, manifest: as far as they are written into it.
+    tokens: of the target languages that it is for.
+    """
+
+    origin: RunDirectory | Bundle
+    checkpoint: Path
+    recipe: Recipe
+    manifest: Manifest
+    model: TranslationModel
+    request: Request
+    tokens: tuple[str, ...]
+
+    @property
+    def direction(self) -> Direction:
+        """The first direction that the export is for."""
+        directions = self.recipe.corpus.directions
+        fitting = (one for one in directions if self.request.target in ("", one.target))
+        return next(fitting)
+
+    @property
+    def weights(self) -> Transformer:
+        """The model whose weights are written."""
+        return self.model.models[0]
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of the vocabularies, to be written beside the weights."""
+        return vocabulary_digests(self.origin.path)
+
+    @property
+    def first_piece(self) -> str:
+        """The piece of a language that an imported vocabulary puts before each text, or ""."""
+        subword = self.model.subwords[0]
+        if isinstance(subword, ImportedVocabulary):
+            return "".join(subword.pieces([*subword.file.prefix]))
+        return ""
+
+    def ids(self, texts: list[str]) -> list[list[int]]:
+        """The ids of the texts, normalised."""
+        return self.model.subwords[0].encode([self.normalized(text) for text in texts])
+
+    def hypotheses(self, texts: list[str], search: SearchConfig) -> list[Hypothesis]:
+        """The best hypothesis of our own search for each text."""
+        return [best for best, *_ in translate_batch(self.model.models, self.ids(texts), search)]
+
+    def ours(self, texts: list[str], search: SearchConfig) -> list[str]:
+        """Translations by our own search."""
+        return self.decoded([found.ids for found in self.hypotheses(texts, search)])
+
+    def power_search(self) -> SearchConfig:
+        """The recipe's search in the form that transformers has."""
+        length = self.manifest.train.mean_target_tokens
+        return power_search(self.recipe.search.without_guard(), length)
+
+    def decoded(self, ids: list[list[int]]) -> list[str]:
+        """The text of translations."""
+        return self.model.subwords[1].decode(ids)
+
+    def normalized(self, text: str) -> str:
+        """The text in the form of training text."""
+        return normalize(text, lowercase=self.model.lowercase)
+
+
+class Writer(ABC):
+    """Writes the weights of a job in one format."""
+
+    def __init__(self, job: ExportJob) -> None:
+        self.job = job
+
+    def check(self) -> None:  # noqa: B027
+        """Raises ConfigError, before anything is written, if the format cannot express the job."""
+
+    @abstractmethod
+    def write(self, texts: list[str], draft: Path) -> list[str]:
+        """Write the weights into a folder that has the vocabularies; returns translations of the
+        texts by the exported model.
+
+        Raises CheckpointError if they show that the export is wrong.
+        """
+
+    def search(self) -> SearchConfig | None:
+        """The recipe's search as near as the format has it: with all bits of the weights, our own
+        search must find the same translations. None: it searches by rules that we do not have."""
+        search = self.job.recipe.search
+        return greedy(search) if FORMATS[self.job.request.to].is_greedy else search
+
+    def finish(self, draft: Path, info: BundleInfo, card: str) -> None:  # noqa: B027
+        """Called when all other files of the export are in the draft."""
+
+
+def greedy(search: SearchConfig) -> SearchConfig:
+    """The search of an export that is checked without a beam."""
+    return search.without_guard().model_copy(update={"beam_size": 1, "end_at_limit": False})
