@@ -186,6 +186,27 @@ def test_a_teacher_of_tagged_text_alone_has_no_pairs_of_its_own(
     assert [one.tsv for one in made.run.recipe().corpus.train] == [str(made.synthesized.output)]
 
 
+def test_pairs_that_the_teacher_cut_off_are_not_learnt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path, "train", sentences(200, seed=1))
+    write_pairs(tmp_path, "made", sentences(100, seed=2))
+    (tmp_path / "teacher.toml").write_text(TEACHER)
+    cut = ["train.max_steps=1", "corpus.too_long=truncate", "corpus.max_pieces=12"]
+    teacher = dragoman.train(dragoman.load_recipe("teacher.toml", cut))
+    overrides = [*(f"model.{one}" for one in STUDENT), "train.max_steps=1"]
+    made = dragoman.distill(teacher, dragoman.load_recipe("teacher.toml", overrides))
+    _, own_pairs = made.run.recipe().corpus.train
+    (source,) = (tmp_path / "distilled").glob("*/source.txt")
+    sides = [(tmp_path / f"train.{side}").read_text().splitlines() for side in ("en", "de")]
+    kept = Path(own_pairs.tsv).read_text().splitlines()
+    assert 0 < len(kept) < len(set(zip(*sides, strict=True)))
+    assert set(kept) <= set(map("\t".join, zip(*sides, strict=True)))
+    made_sources = (tmp_path / "made.en").read_text().splitlines()
+    assert set(source.read_text().splitlines()) <= {*sides[0], *made_sources}
+
+
 def test_a_teacher_without_a_test_set_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

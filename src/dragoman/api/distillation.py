@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -271,7 +272,10 @@ def plain_sources(split: Path, corpus: CorpusConfig, copy: Path) -> Path:
 
 
 def write_sources(run: RunDirectory, path: Path) -> None:
-    """The source sides of the teacher's training text, without tags and without unknown pieces."""
+    """The source sides of the teacher's training text, without tags.
+
+    Sides with unknown pieces, and those that were cut off, are left out.
+    """
     tags = run.recipe().corpus.tags
     with whole_file(path) as file:
         for line in _training_lines(run, "source"):
@@ -280,7 +284,10 @@ def write_sources(run: RunDirectory, path: Path) -> None:
 
 
 def _write_pairs(run: RunDirectory, path: Path) -> None:
-    """The teacher's training text, without unknown pieces and without pairs that have a tag."""
+    """The teacher's training text, without pairs that have a tag.
+
+    Pairs with unknown pieces, and those that were cut off, are left out.
+    """
     tags = run.recipe().corpus.tags
     sources, targets = _training_lines(run, "source"), _training_lines(run, "target")
     with whole_file(path) as file:
@@ -291,7 +298,13 @@ def _write_pairs(run: RunDirectory, path: Path) -> None:
 
 
 def _training_lines(run: RunDirectory, side: Literal["source", "target"]) -> Iterator[str | None]:
-    """A side of the teacher's training text, a line a pair; None if a piece of it is unknown."""
+    """A side of the teacher's training text, a line a pair.
+
+    None if a piece of it is unknown, or if the teacher's recipe may have cut it off: a student
+    would learn to stop in the middle of a sentence.
+    """
+    corpus = run.recipe().corpus
+    too_long = corpus.max_pieces if corpus.too_long == "truncate" else math.inf
     prepared = run.prepared()
     shards = TokenShards(prepared / "train")
     vocabulary = load_vocabulary(prepared / f"{side}.model")
@@ -301,8 +314,8 @@ def _training_lines(run: RunDirectory, side: Literal["source", "target"]) -> Ite
         last = min(first + _ROWS_AT_A_TIME, shards.num_pairs)
         rows = [row_of(pair).tolist() for pair in range(first, last)]
         plain = [row[len(prefix) * (row[: len(prefix)] == prefix) :] for row in rows]
-        for row, line in zip(plain, vocabulary.decode(plain), strict=True):
-            yield None if UNK in row else line
+        for whole, row, line in zip(rows, plain, vocabulary.decode(plain), strict=True):
+            yield None if UNK in row or len(whole) >= too_long else line
 
 
 def _student_text(
