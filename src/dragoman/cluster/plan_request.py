@@ -89,6 +89,8 @@ def plan_recipe(recipe: Recipe, request: PlanRequest, *, noise_tokens: float | N
         currency, measured = "", None
     if request.gpu is None:
         _check_kinds(hosts)
+    elif request.compute is None:
+        device(request.gpu, recipe.train.precision)  # a wrong name before a missing link
     if request.price is not None:  # instead of all prices in the file
         price, currency = _price(request.price)
         paid = {"price_per_hour": price, "spot_price_per_hour": None}

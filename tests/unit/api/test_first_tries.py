@@ -273,6 +273,8 @@ def test_errors_name_parameters_and_commands_name_options(
 
 
 def test_the_command_line_names_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "demo", "--ranks", "2", "--gpu", "h1000"]) == 2
+    assert "did you mean h100?" in capsys.readouterr().err
     assert main(["plan", "demo", "--ranks", "2"]) == 2
     assert capsys.readouterr().err.startswith("dragoman: --link: the speed of the network")
     with pytest.raises(dragoman.ConfigError, match=r"^link: "):
