@@ -38,7 +38,7 @@ def bundle(tmp_path: Path) -> Path:
 def some_lines(path: Path, count: int) -> list[str]:
     """Numbered, so that each is another; some are blank."""
     lines = real_lines("train", "en")
-    texts = ["" if n % 97 == 0 else f"{lines[n % 29000][:40]} {n}" for n in range(count)]
+    texts = ["" if n % 97 == 0 else f"{lines[n % len(lines)][:40]} {n}" for n in range(count)]
     path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     return texts
 

@@ -15,6 +15,7 @@ from dragoman.cluster.plan import Plan
 from dragoman.cluster.plan_assumptions import assumptions
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.cluster.plan_view import plan_as_json, print_plan
+from dragoman.distributed import wire
 from dragoman.recipe import estimate
 from dragoman.recipe import recipe as recipe_module
 from dragoman.recipe.recipe import load_recipe
@@ -99,7 +100,7 @@ def constants(module: ModuleType) -> set[str]:
 
 
 def test_every_constant_that_enters_a_plan_is_accounted_for() -> None:
-    modules = (rates, step_time, strategies, plan, plan_request, interruptions)
+    modules = (rates, step_time, wire, strategies, plan, plan_request, interruptions)
     found = set().union(*map(constants, modules)) | {"TYPICAL_LENGTH"}
     assert estimate.TYPICAL_LENGTH == 25
     assert found == PRINTED.keys() | ELSEWHERE.keys()
