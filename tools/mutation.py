@@ -117,6 +117,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     "distributed/store": ("unit/distributed/test_standing.py", "distributed/test_store.py"),
     "distributed/gradient_sync": _SYNC,
     "distributed/topology": _WORLD,
+    "distributed/wire": _WORLD,
     "distributed/world": _WORLD,
     "reporting/account": ("golden/test_cost.py", *_REPORT),
     "reporting/convergence": _REPORT,

@@ -90,17 +90,6 @@ ADDED = {
     ],
     "distributed/config.py": [
         ('"powersgd", "auto"]', '"powersgd", "flat", "auto"]'),
-        (
-            "class PowersgdConfig(",
-            "class FlatConfig(StrategyOptions):\n"
-            '    """`flat`: one sum for each weight."""\n\n\n'
-            "class PowersgdConfig(",
-        ),
-        (
-            "    powersgd: PowersgdConfig",
-            "    flat: FlatConfig = Field(default_factory=FlatConfig)\n"
-            "    powersgd: PowersgdConfig",
-        ),
     ],
     "distributed/strategies.py": [
         (

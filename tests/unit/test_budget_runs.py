@@ -88,7 +88,7 @@ def begun(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     return run
 
 
-def test_what_is_done_is_left_alone_unless_its_text_is_another(
+def test_a_prepared_corpus_is_kept_unless_its_text_has_changed(
     recipe: Recipe, begun: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def prepare(*_: object, **__: object) -> Path:
@@ -163,18 +163,23 @@ def test_the_last_checkpoint_is_copied_over_a_link(tmp_path: Path) -> None:
     assert found_s == pytest.approx(16 * weights / (1e9 / 8 * 0.945), rel=0.01)
 
 
-@pytest.mark.parametrize(("link", "numbers"), [("20Mbit", 8), ("100Gbit", 4)])
+@pytest.mark.parametrize(
+    ("link", "outer", "numbers"),
+    [("20Mbit", "adam", 8), ("20Mbit", "sgd", 5), ("100Gbit", "adam", 4)],
+)
 def test_local_steps_make_the_last_checkpoint_larger(
-    link: str, numbers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    link: str, outer: str, numbers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = tmp_path / "two.toml"
     one = '[[host]]\naddress = "10.0.0.{}"\ngpus = 1\ngpu = "v100"\n'
     hosts.write_text(one.format(1) + one.format(2))
     request = partial(PlanRequest, link=link, compute="300ms")
     monkeypatch.setattr("dragoman.run.speed.PlanRequest", request)
-    recipe = load_recipe("multi30k-tiny", ["distributed.strategy=auto"])
+    recipe = load_recipe(
+        "multi30k-tiny", ["distributed.strategy=auto", f"distributed.diloco.outer={outer}"]
+    )
     plan = plan_recipe(recipe, request(hosts=str(hosts)))
-    assert (plan.choice.prediction.strategy == "diloco") == (numbers == 8)
+    assert (plan.choice.prediction.strategy == "diloco") == (numbers != 4)
     # Numbers have four bytes: a checkpoint of two ranks with local steps takes twice the room.
     size_bytes = 4 * numbers * plan.workload.num_parameters
     found_s = last_copy_s(recipe, file=str(hosts))

@@ -134,7 +134,11 @@ class PowersgdConfig(StrategyOptions):
 
     @property
     def own_numbers(self) -> int:
-        """The error of the last gradient."""
+        """The error of the last gradient, for each matrix that is compressed.
+
+        Vectors, and matrices that are not worth compressing at a high rank, have none: the
+        forecast counts too much for them.
+        """
         return 1
 
 

@@ -337,7 +337,7 @@ def _difference_from_export(place: Path) -> str:
 
 def default_name(kind: Kind, quantization: Quantization) -> str:
     """The folder in a run's `export/` that such an export is written to."""
-    return f"{kind}-{quantization}" if kind == "ctranslate2" else kind
+    return FORMATS[kind].folder.format(kind=kind, quantization=quantization)
 
 
 def is_bundle(path: Path) -> bool:

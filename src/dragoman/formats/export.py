@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, DragomanError
 from dragoman.base.version import VERSION
-from dragoman.corpus.directions import language_token, token_for, with_token
+from dragoman.corpus.directions import language_token, with_token
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.subword import VOCABULARIES, read_vocabulary
 from dragoman.distributed.world import World
@@ -67,6 +67,7 @@ def export(origin: RunDirectory | Bundle, request: Request, world: World) -> Exp
     _check_search(request)
     _check_bits(request)
     recipe = public_recipe(load_recipe(origin.path / "recipe.toml", request.overrides))
+    WRITERS[request.to].check_recipe(recipe)
     if isinstance(origin, Bundle):
         _check_imported(origin, request)
     output = request.output or origin.path / "export" / default_name(request.to, request.bits)
@@ -77,18 +78,14 @@ def export(origin: RunDirectory | Bundle, request: Request, world: World) -> Exp
     else:
         checkpoint = origin.path
         model = load_translation_model(origin.path, ["best"], world)
-    tokens = recipe.corpus.language_tokens
-    if FORMATS[request.to].has_one_direction:
-        token = token_for(request.target, recipe.corpus.directions, tokens)
-        tokens = (token,) if token else ()
-    elif request.target:
+    if request.target and not FORMATS[request.to].has_one_direction:
         raise ConfigError(
             "such an export has all languages of the model",
             place=f"target language {request.target}",
             remedy="leave it out; a package for Argos Translate has one",
         )
     manifest = public_manifest(Manifest.load(origin.path))
-    job = ExportJob(origin, checkpoint, recipe, manifest, model, request, tokens)
+    job = ExportJob(origin, checkpoint, recipe, manifest, model, request)
     writer = WRITERS[request.to](job)
     writer.check()
     texts = _sentences(job)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dragoman.corpus.directions import Direction
+from dragoman.corpus.directions import Direction, token_for
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
@@ -60,7 +60,6 @@ class ExportJob:
 
     checkpoint: its directory, or an imported model's bundle.
     recipe, manifest: as far as they are written into it.
-    tokens: of the target languages that it is for.
     """
 
     origin: RunDirectory | Bundle
@@ -69,7 +68,15 @@ class ExportJob:
     manifest: Manifest
     model: TranslationModel
     request: Request
-    tokens: tuple[str, ...]
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The tokens of the target languages that it is for; raises ConfigError for another one."""
+        tokens = self.recipe.corpus.language_tokens
+        if not FORMATS[self.request.to].has_one_direction:
+            return tokens
+        token = token_for(self.request.target, self.recipe.corpus.directions, tokens)
+        return (token,) if token else ()
 
     @property
     def direction(self) -> Direction:
@@ -128,6 +135,10 @@ class Writer(ABC):
     def __init__(self, job: ExportJob) -> None:
         self.job = job
 
+    @staticmethod  # noqa: B027
+    def check_recipe(recipe: Recipe) -> None:
+        """Raises ConfigError, before a model is loaded, if the format has no such model."""
+
     def check(self) -> None:  # noqa: B027
         """Raises ConfigError, before anything is written, if the format cannot express the job."""
 
@@ -136,7 +147,8 @@ class Writer(ABC):
         """Write the weights into a folder that has the vocabularies; returns translations of the
         texts by the exported model.
 
-        Raises CheckpointError if they show that the export is wrong.
+        The caller compares them with those of our own search, if the weights have all their bits.
+        With fewer bits the writer compares itself. Raises CheckpointError if the export is wrong.
         """
 
     def search(self) -> SearchConfig | None:

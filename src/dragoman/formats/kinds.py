@@ -18,6 +18,7 @@ class ExportFormat:
     """One format.
 
     weights: the file with the weights; {source} and {target} are codes of the languages.
+    folder: its name in a run's `export/`; {quantization} is that of the weights.
     files: its further files, beside those of every export.
     use: commands or code that run it, for its card; THIS_FOLDER is its place.
     quantizations: of the weights, the default first.
@@ -33,6 +34,7 @@ class ExportFormat:
 
     weights: str
     use: str
+    folder: str = "{kind}"
     files: tuple[str, ...] = ()
     quantizations: tuple[Quantization, ...] = ("float32",)
     is_greedy: bool = False
@@ -49,6 +51,7 @@ FORMATS: Final[dict[Kind, ExportFormat]] = {
     ),
     "ctranslate2": ExportFormat(
         weights="model.bin",
+        folder="{kind}-{quantization}",
         files=("config.json",),
         use="dragoman serve THIS_FOLDER",
         quantizations=("float32", "float16", "int8"),

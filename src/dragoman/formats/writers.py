@@ -37,6 +37,7 @@ from dragoman.formats.onnxruntime_web import runtime_files
 from dragoman.formats.web import check_for_web, write_web
 from dragoman.inference.translation import new_model
 from dragoman.model.config import SearchConfig
+from dragoman.recipe.recipe import Recipe
 
 _UNPACKED: Final = "package"
 """The folder in a draft that a package for Argos Translate is made of."""
@@ -78,11 +79,12 @@ class CTranslate2Writer(Writer):
 
 
 class HuggingFaceWriter(Writer):
-    """A folder for transformers: an imported model in its own form, others as FSMT."""
+    """A folder for transformers: an imported model in its own form, others as M2M100 or FSMT."""
 
-    def check(self) -> None:
+    @staticmethod
+    def check_recipe(recipe: Recipe) -> None:
         """Raises ConfigError if transformers has no such model."""
-        check_expressible(self.job.recipe)
+        check_expressible(recipe)
 
     def write(self, texts: list[str], draft: Path) -> list[str]:
         """Write model and tokenizer; returns translations by transformers."""
@@ -123,6 +125,9 @@ class OnnxWriter(Writer):
 
 class WebWriter(Writer):
     """Static files that translate in a browser."""
+
+    _runtime: dict[str, bytes]
+    """The files of onnxruntime-web."""
 
     def check(self) -> None:
         """Raises ConfigError if a page cannot cut text with this vocabulary, MachineError if

@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from dragoman.base import units
 from dragoman.base.errors import ConfigError
 from dragoman.reporting.imported import ImportedRun, ImportedScore
 from dragoman.telemetry.events import (
@@ -153,7 +154,7 @@ class _Log:
             self.losses, self.scores = [], []
         elif (found := _TIME.search(line)) and self.steps:
             hours, minutes, seconds = map(float, found.groups())
-            self.steps[-1].step_s = hours * 3600 + minutes * 60 + seconds
+            self.steps[-1].step_s = hours * units.HOUR_S + minutes * 60 + seconds
         elif found := _LOSS.search(line):
             self.losses.append(_finite(found[1]))
         elif found := _SCORE.search(line):

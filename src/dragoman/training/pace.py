@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from pydantic import Field, ValidationError
 
+from dragoman.base import units
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import CheckpointError
 from dragoman.base.files import read_regular, write_whole
@@ -96,7 +97,7 @@ class Budget(Section):
         if self.price_per_hour is None:
             return None
         since = self.started if self.priced_from is None else self.priced_from
-        return self.paid + self.price_per_hour * (until - since) / 3600
+        return self.paid + self.price_per_hour * (until - since) / units.HOUR_S
 
     def at_price(self, per_hour: float, currency: str, *, now: float) -> Budget:
         """This budget for a run that goes on at a price; the cost so far stays."""

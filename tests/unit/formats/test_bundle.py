@@ -305,6 +305,20 @@ def test_the_command_says_it_in_one_line(
     assert (tmp_path / "in").read_text() == "A man.\n", "nothing but an export is replaced"
 
 
+def test_a_recipe_that_transformers_lacks_is_refused_before_a_model_is_looked_for(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(run.path, other, ignore=shutil.ignore_patterns("checkpoints"))
+    recipe = (other / "recipe.toml").read_text(encoding="utf-8")
+    assert "[model]\n" in recipe
+    recipe = re.sub(r"(?m)^positions = .*\n", "", recipe)
+    changed = recipe.replace("[model]\n", '[model]\npositions = "marian"\n')
+    (other / "recipe.toml").write_text(changed, encoding="utf-8")
+    with pytest.raises(ConfigError, match="positions"):
+        exported(RunDirectory(other), "huggingface", tmp_path / "no")
+
+
 def test_what_cannot_be_expressed_is_refused(run: RunDirectory, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="bundle exports are written in float32, not in int8"):
         exported(run, "bundle", tmp_path / "no", quantization="int8")

@@ -56,6 +56,17 @@ def test_it_is_exported_and_its_card_says_whose_it_is(
     assert ("digests.json" in card) == (to != "argos")
 
 
+def test_argos_refuses_codes_before_it_asks_for_a_language(imported: Path, tmp_path: Path) -> None:
+    folder = marian_folder(tmp_path / "codes", codes=(">>deu<<", ">>nld<<"), loud=True)
+    bundle = dragoman.import_model(folder, tmp_path / "bundle").path
+    with pytest.raises(dragoman.ConfigError, match="import the model again for one target"):
+        dragoman.export(
+            bundle, to="argos", output=tmp_path / "argos", sentences=imported / "some.en",
+            target_language="deu",
+        )  # fmt: skip
+    assert not (tmp_path / "argos").exists()
+
+
 def test_it_goes_back_as_it_came(
     imported: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,7 +97,7 @@ def test_it_goes_back_as_it_came(
         ({"output": "new", "sentences": "some.en", "to": "web"}, "its vocabulary was imported"),
     ],
 )
-def test_what_it_lacks_is_named(
+def test_an_export_of_an_import_names_what_it_lacks(
     imported: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], problem: str
 ) -> None:
     monkeypatch.chdir(imported)
@@ -129,7 +140,7 @@ def test_a_card_says_how_a_text_gets_the_language_of_the_import(
     for_dutch: Path, tmp_path: Path, to: Kind
 ) -> None:
     """Without its code such a model writes another language, and a card is all that others have."""
-    told = {
+    expected = {
         "huggingface": '`tokenizer(">>nld<< A text.")`',
         "onnx": "Every source begins with `>>nld<<`: its number is the first",
         "ctranslate2": '`[">>nld<<", *pieces]`',
@@ -137,11 +148,11 @@ def test_a_card_says_how_a_text_gets_the_language_of_the_import(
     sentences = for_dutch.with_name("some.en")
     done = dragoman.export(for_dutch, to=to, output=tmp_path / to, sentences=sentences)
     card = (done.path / "README.md").read_text("utf-8")
-    assert told.get(to, "pipeline_tag") in card
-    assert (">>nld<<" in card) == (to in told)
+    assert expected.get(to, "pipeline_tag") in card
+    assert (">>nld<<" in card) == (to in expected)
 
 
-def test_a_language_of_the_model_but_not_of_the_import_is_told_apart(for_dutch: Path) -> None:
+def test_a_language_of_the_model_but_not_of_the_import_has_its_own_error(for_dutch: Path) -> None:
     for language, problem in (
         (
             "deu",
