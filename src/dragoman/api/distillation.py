@@ -39,7 +39,10 @@ _ROWS_AT_A_TIME: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """An export with its translations. sentences_per_s: of the test set, on this machine."""
+    """An export and its speed.
+
+    sentences_per_s: how many sentences of the test set it translates in a second, on this machine.
+    """
 
     path: Path
     size_bytes: int
@@ -51,9 +54,9 @@ class Served:
 class Distilled:
     """A student, and its comparison with the teacher.
 
-    run: of the student.
+    run: the student's run.
     synthesized: the translations that it learnt from.
-    comparison: of the two exports on the test set; first is the teacher.
+    comparison: how well the two exports translate the test set; `first` is the teacher.
     """
 
     run: RunDirectory
@@ -75,7 +78,7 @@ class _ParallelFiles(NamedTuple):
 
 
 class _SynthesisRecord(Section):
-    """A record of finished translations. size_bytes: of their file."""
+    """A record of finished translations. size_bytes: the size of their file."""
 
     lines: int
     pairs: int
@@ -104,14 +107,15 @@ def distill(
     """Train a student on the teacher's translations (Kim and Rush 2016) and pairs; compare the two.
 
     teacher: a run. Its dev and test sets and its languages become the student's.
-    recipe: of the student; its text and languages, and their shares, are not used.
+    recipe: the student's recipe; its text and languages, and their shares, are not used.
     text: a file to translate, a sentence a line; None: the sources of the teacher's training text.
     n_best: translations of each sentence to learn from; the teacher's beam is at least as wide.
     synthetic_only: whether the student learns from translations alone. By default it learns from
         the teacher's own pairs as well, except for those with a tag, such as back-translations.
-    quantization: of both exports, which are compared.
-    overrides: of the recipe, such as "train.max_steps=8000".
-    checkpoint: of the teacher, such as "best", "last" or a step.
+    quantization: the type of the weights in both exports, which are compared: "float32", "float16"
+        or "int8".
+    overrides: settings to change in the recipe, such as "train.max_steps=8000".
+    checkpoint: which weights of the teacher to use, such as "best", "last" or a step.
     folder: the text and the exports go into a folder there, named after student and teacher. A
         student with other settings uses the same text and gets an export named after its run.
     runs, ranks, on_event, progress: as for `train`.

@@ -41,7 +41,7 @@ def plan(
     gpu: the kind of all ranks, such as "v100" or "cpu".
     gpu_link: "nvlink4", "pcie4", "200GB/s".
     compute: measured seconds of one rank's share of a step, such as "0.25s".
-    price: of one host for an hour, such as "3 USD".
+    price: what one host costs in an hour, such as "3 USD".
     like: a run of this model and text; its gradient noise predicts the gain of a larger batch.
     origin: the model that the training starts from, as in `train`.
     Raises ConfigError that names the missing or wrong part, and CheckpointError if the model to
@@ -72,7 +72,7 @@ def plan(
 def report(run: RunLike, *, price: str | None = None) -> Report:
     """Twelve questions about a run, answered from its record; a notebook shows the page.
 
-    price: of one machine for an hour, such as "3 USD".
+    price: what one machine costs in an hour, such as "3 USD"; None: the recorded price.
     Raises CheckpointError if there is no run, ConfigError if the price cannot be read.
     """
     return Report.of(

@@ -81,8 +81,9 @@ def synthesize(
     """Translate monolingual text into pairs to train on; an interrupted attempt is resumed.
 
     model: a run or what `export` wrote. text: a file, a sentence a line.
-    checkpoint: of the run; several make an ensemble. The directory of another run with the same
-        vocabulary and shape stands for its best checkpoint.
+    checkpoint: which weights of the run to use, such as "best", "last" or a step; several make an
+        ensemble. The directory of another run with the same vocabulary and shape stands for its
+        best checkpoint.
     direction: "back": translation TAB text, for a model of the opposite direction. "forward": text
         TAB translation, for distillation.
     target_language: to translate into, if the model has several.
@@ -90,7 +91,7 @@ def synthesize(
     quantization: "int8" or "float32", of the weights, with CTranslate2.
     sampling: draws the pieces at random, which suits back-translation of much text; None: search.
     threads: cores; with Ray, of each unit of work, by default one.
-    overrides: of the recipe's section search, such as "search.beam_size=1".
+    overrides: settings to change in the recipe's section search, such as "search.beam_size=1".
     any_language: take the text even if py3langid says that it is in the language that the model
         translates into.
     ray: the address of a Ray cluster whose nodes do the work, HOST:PORT or "auto"; None: this
@@ -204,8 +205,8 @@ def score(
     reverse: a model of the opposite direction. Then there are three columns: cross-entropy of the
         target, of the source, and dual conditional cross-entropy (Junczys-Dowmunt 2018), which is
         low for good pairs.
-    target_language: of the pairs, if the model translates into several.
-    checkpoint: of a run, such as "best", "last" or a step.
+    target_language: the language of the targets, if the model translates into several.
+    checkpoint: which weights of each run to use, such as "best", "last" or a step.
     ray, progress: as for `synthesize`.
     A pair with an empty side or one that is longer than the model's max_pieces has no score.
     Raises ConfigError, CorpusError, CheckpointError and MachineError; finished lines are kept.
@@ -356,10 +357,11 @@ def weights_digest(path: Path, checkpoint: str) -> str:
 
 
 def _direction(recipes: Sequence[Recipe], target: str, *, place: Path) -> Languages:
-    """The direction of pairs: of a model into this language, or its only one.
+    """The direction of the pairs: that of the model into this language, or its only one.
 
-    recipes: of the model and, if there is one, of its reverse model, which has the opposite.
-    place: of the last of them. Raises ConfigError.
+    recipes: the recipe of the model and, if there is a reverse model, that of the reverse model,
+        which must have the opposite direction.
+    place: the directory of the last model, for errors. Raises ConfigError.
     """
     corpus = recipes[0].corpus
     token_for(target, corpus.directions, corpus.language_tokens)

@@ -70,7 +70,7 @@ def prepare(
 ) -> Path:
     """Text files -> token shards; returns their directory. Finished parts are kept.
 
-    directory: of the shards; None: `prepared/NAME-DIGEST`.
+    directory: the folder for the shards; None: `prepared/NAME-DIGEST`.
     workers: processes; None: all cores.
     origin: a run, a bundle, a Hugging Face export or a model of another tool in that form, whose
         vocabulary is kept.
@@ -224,7 +224,8 @@ def _in_budget(
 class Evaluation:
     """The translations and scores of a test set.
 
-    name: of the text. scores: by metric, such as "bleu" and "chrf". pairs: that they are of.
+    name: the name of the text. pairs: how many pairs were scored.
+    scores: by metric, such as "bleu" and "chrf".
     translations: the file that holds them, a line each; of a test set of several directions, the
         folder in which each has its file; None for an export, which stays as it is.
     decode_s: seconds to translate the whole text.
@@ -256,11 +257,12 @@ def evaluate(
     """Translate a test set by real search and score it with sacreBLEU's metrics.
 
     run: a run, or what `export` or `import_model` wrote, which needs a source and a reference.
-    checkpoint: of a run: "best", "last", a step or a checkpoint's directory.
+    checkpoint: which weights of a run to use: "best", "last", a step or a checkpoint's directory.
     source, reference: a text and its translation; None: the run's own test set.
-    target_language: of the reference, if the model translates into several.
+    target_language: the language of the reference, if the model translates into several.
     ranks: processes on this machine; None: one for each GPU, or one. An export takes one.
-    overrides: of the recipe's sections search and evaluate, such as "search.beam_size=5".
+    overrides: settings to change in the recipe's sections search and evaluate, such as
+        "search.beam_size=5".
     on_event, progress: as for `train`.
     Raises ConfigError, CorpusError, CheckpointError and MachineError.
     """

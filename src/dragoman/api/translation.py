@@ -42,7 +42,8 @@ class Translator:
     target_language: to translate into, if the model has several.
     quantization: "int8" or "float32", of the weights, with CTranslate2.
     threads: cores; None: all.
-    overrides: of the recipe's section search, such as "search.length_penalty=0.8".
+    overrides: settings to change in the recipe's section search, such as
+        "search.length_penalty_alpha=0.8".
     Raises CheckpointError if there is no model or it is damaged, ConfigError if the engine cannot
     run the model, or if the model has no such target.
     """
@@ -113,7 +114,7 @@ class Translator:
         """The translation of each text; with n_best a list of translations of each.
 
         n_best: the number of translations of each text, which come with their scores, best first.
-        beam_size: of the search, 1 is greedy; None: as the recipe says.
+        beam_size: how many hypotheses the search keeps, 1 is greedy; None: as the recipe says.
         text_format: "line": a sentence a text. "document": texts are split into sentences and put
             back together. "markup": tags of HTML or XML stay where they are as well.
         Raises ConfigError if n_best is more than the beam holds.
@@ -221,12 +222,14 @@ def export(
     checkpoint: "best", "last", a step or a checkpoint's directory.
     output: a new folder, or an older export, which is replaced if nobody has added to it or changed
         it; None: `RUN/export/FORMAT`.
-    quantization: of the weights, for CTranslate2 ("float32" if None) and Argos Translate ("int8");
-        for browsers it is "int8".
-    licence: of the model, for its card; an imported model keeps its own.
+    quantization: the type of the weights, for CTranslate2 ("float32" if None) and Argos Translate
+        ("int8"); for browsers it is "int8".
+    licence: the licence of the model, for its card; if none is given, an imported model keeps its
+        own.
     sentences: a file of source text to check it on; None: the run's dev set.
-    target_language: of a package for Argos Translate, if the model translates into several.
-    overrides: of the recipe's section search, such as "search.beam_size=2", if the format has it.
+    target_language: the target language of a package for Argos Translate, if the model has several.
+    overrides: settings to change in the recipe's section search, such as "search.beam_size=2", if
+        the format has them.
     onnxruntime_web: its npm package, an archive or a folder, for browsers; None: npm fetches it.
     Raises ConfigError, CheckpointError and MachineError; then nothing is written.
     """
@@ -297,7 +300,7 @@ def import_model(
     output: a new folder, or an older bundle, which is replaced if nobody has added to it or changed
         it.
     source_language, target_language: in the model's own spelling, if its folder does not name them.
-    licence: of the model, for its card.
+    licence: the licence of the model, for its card.
     Raises ConfigError or CheckpointError if it cannot be represented exactly; then nothing is
     written.
     """

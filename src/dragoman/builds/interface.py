@@ -21,7 +21,7 @@ from dragoman.run.budget import Place
 class Built:
     """A finished build.
 
-    directory: of all its files. model: the best export, for `Translator`.
+    directory: the folder with all its files. model: the best export, for `Translator`.
     student: the export of the small, fast model, if there is one.
     report: a page with the cost and the gain of each stage.
     stages: the record of each, with the seconds it was given, its start and end, and its facts.
@@ -58,12 +58,13 @@ def build(
     pair: source and target language, such as "en-de".
     budget: the time or money for all of it, such as "30min", "6h" or "50 USD"; "": that of
         `build.toml`.
-    directory: of all files; None: `builds/PAIR`. Its `build.toml` is the plan, which may be edited.
+    directory: the folder for all files; None: `builds/PAIR`. Its `build.toml` is the plan, which
+        may be edited.
     choose: ids of corpora, in place of those that the rules choose.
     mono: a file of text of the target language, a sentence a line.
     student: train a small, fast model on the best one, too.
     index: another index of mtdata, a file or an address; "": mtdata's own.
-    overrides: of the recipes of all models, such as "corpus.lowercase=true".
+    overrides: settings to change in the recipes of all models, such as "corpus.lowercase=true".
     hosts: hosts.toml with the machines to train on, or with the price of this one.
     ranks: processes on this machine; None: one for each GPU, or one.
     workers: processes that prepare text; None: all cores.

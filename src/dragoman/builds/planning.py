@@ -89,7 +89,7 @@ class Wanted:
     """The wishes of the user.
 
     budget: as typed; "" if the build has a plan already. choose: ids of corpora; empty: by the
-    budget. overrides: of the recipes of all models.
+    budget. overrides: settings to change in the recipes of all models.
     """
 
     pair: str

@@ -53,7 +53,7 @@ class Command:
     """A command; as a decorator it takes the function that does the work.
 
     summary: for the list of all commands. description: for the command's own help.
-    options: of the options in a tuple, only one can be given.
+    options: what the command accepts; only one of the options in a tuple can be given.
     """
 
     def __init__(

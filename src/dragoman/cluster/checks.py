@@ -74,8 +74,8 @@ class RunNeeds:
     """The needs of a run on its hosts.
 
     needed_bytes: on each host's disk, for what it keeps.
-    digests: of the files that must be there, as they are here; files without a digest are compared
-        with the first host's.
+    digests: the SHA-256 of this machine's code, recipe, data and vocabulary, by these names. Hosts
+        must have the same; what has no digest here is compared with the first host's.
     """
 
     hosts: Hosts

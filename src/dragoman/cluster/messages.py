@@ -37,7 +37,7 @@ class FactsRequest(Section):
 
     run: a directory below this host's folder, "" if there is none yet.
     mark: the name of a file that the controller has put into its own directory of that run.
-    ranks: of this host.
+    ranks: the number of ranks on this host.
     measure: whether to train for some seconds, to learn how fast it is.
     """
 
@@ -54,12 +54,13 @@ class FactsRequest(Section):
 class WorkRequest(Section):
     """One host's share of a job of all hosts.
 
-    number: of this host among num_hosts, from 0.
-    interface, address: of the collectives.
+    number: the position of this host among num_hosts, from 0.
+    interface, address: the network interface of this host for the collectives, and its address.
     token: keeps the processes of this job apart from all others.
     run: the run's directory below the folder, also its name on the host.
     checkpoint: the name of the one to resume from; newer ones belong to steps that were given up.
-    price_per_hour: of all hosts, with its currency; "" if it is not known.
+    price_per_hour: what all hosts together cost in an hour, with the currency; "" if it is not
+        known.
     on_processor: its ranks do not use the GPUs that the host may have.
     events: file name, size and digest of the controller's copy for each of this host's ranks.
     """

@@ -58,7 +58,7 @@ class PlanRequest:
     gpu_link: the link between those of one host, a kind or a measured rate.
     compute: seconds of one rank's share of a step without network, as the mean over ranks while all
         of a host work; it replaces the known speed of the kind.
-    price: of one host for an hour.
+    price: what one host costs in an hour.
     """
 
     link: str | None = None

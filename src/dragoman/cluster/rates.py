@@ -208,7 +208,7 @@ class Link:
     """The rate of collectives over the slowest network interface, in each direction.
 
     bytes_per_s: payload a second of an all-reduce between hosts, both directions busy.
-    latency_s: of one message between two hosts.
+    latency_s: the time that one message takes from one host to another.
     """
 
     bytes_per_s: float

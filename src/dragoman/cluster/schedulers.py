@@ -40,11 +40,11 @@ class ScheduledJob:
     name: the scheduler's name for it: a DNS label, as Kubernetes requires.
     recipe: a shipped recipe, or a TOML file by its path on the machines.
     folder: shared by all machines, for runs and prepared text.
-    gpus: of each machine; with 0 the ranks compute on its processor.
+    gpus: the number of GPUs in each machine; with 0 the ranks compute on its processor.
     gpu: their kind, in SkyPilot's words, such as V100.
-    ranks: of each machine.
+    ranks: the number of ranks on each machine.
     hours: after them the scheduler may end the job; it can be resumed.
-    image: of the container, for Kubernetes.
+    image: the container image, for Kubernetes.
     """
 
     name: str

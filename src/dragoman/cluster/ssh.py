@@ -96,8 +96,9 @@ _LOCK: Final = "lock"
 def ssh_command(host: Host, arguments: Sequence[str], *, socket: str = "none") -> list[str]:
     """The local command that runs these arguments on the host, in the home of its user.
 
-    socket: of the connection to share; "none" logs in separately. A connection that the user's own
-    ssh shares is never used: its settings, not ours, would decide when it counts as dead.
+    socket: the path of the socket of a connection to share; "none" logs in separately. A connection
+    that the user's own ssh shares is never used: its settings, not ours, would decide when it
+    counts as dead.
     """
     sharing = {"ControlPath": socket} | ({} if socket == "none" else _SHARED)
     settings = (_OPTIONS | sharing).items()

@@ -57,7 +57,7 @@ class Machine:
     most_shares: ranks among which a batch can be divided; a sentence stays whole.
     shares_processor: its ranks share one processor, so that all together are as fast as one alone.
     spread: the standard deviation of steps over their mean.
-    directions: of its interface, as doctor measured them.
+    directions: the rates at which its interface sends and receives, as doctor measured them.
     spot: None if it is never taken away.
     """
 

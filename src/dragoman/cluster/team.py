@@ -51,7 +51,7 @@ _END_S: Final = 10.0
 class Message(NamedTuple):
     """An answer of an agent; `said` is None if its connection ended.
 
-    size_bytes: of its line, and of its object in memory.
+    size_bytes: the size of its line plus about that of its object in memory.
     """
 
     host: str

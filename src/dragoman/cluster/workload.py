@@ -17,12 +17,12 @@ Shapes = tuple[tuple[int, ...], ...]
 class Workload:
     """One training run, whatever it runs on.
 
-    shapes: of every trainable weight, in the model's order.
+    shapes: the shape of every trainable weight, in the model's order.
     flop_per_step: useful arithmetic of one update over the global batch, forward and backward.
-    target_tokens_per_step: of that batch.
+    target_tokens_per_step: the number of target tokens in that batch.
     micro_batches_per_step: gradients are on the wire during the last one's backward only.
     save_every_steps: from one checkpoint to the next.
-    num_layers: of encoder and decoder together.
+    num_layers: the number of layers of encoder and decoder together.
     """
 
     name: str

@@ -103,7 +103,7 @@ class BlockReport:
 class CleanBlock:
     """The pairs of a block after normalisation and filters.
 
-    sources, targets, lines: of the pairs that passed; lines are their line numbers.
+    sources, targets, lines: both sides of the pairs that passed, and their line numbers.
     rejected: the pairs that did not pass.
     surveys: the counts and examples of each filter.
     """
@@ -324,7 +324,7 @@ def _split_columns(
 
     If there are columns of scores, there may be further columns, too. A row with more columns than
     the first line has no scores: a tab in its text has shifted them, and cut the text.
-    num_columns: of the first line.
+    num_columns: the number of columns in the first line of the file.
     """
     sources, targets, rejections = [], [], []
     scores: dict[int, list[float]] = {column: [] for column in score_columns}

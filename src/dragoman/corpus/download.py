@@ -188,7 +188,7 @@ def _refused(url: str, problem: str) -> CorpusError:
 def unpack_file(file: Path, folder: Path, *, kind: str) -> Path:
     """A file in `folder` with the text of a file that may be packed.
 
-    kind: of the text, as mtdata calls it ("txt", "tsv", "tmx" ...).
+    kind: the format of the text, as mtdata calls it ("txt", "tsv", "tmx" ...).
     Raises: ValueError or DamagedError if it cannot be unpacked or breaks a limit.
     """
     return _write(unpacked(_pieces(file)), folder / "0", file.name, _Bounds(file, kind))

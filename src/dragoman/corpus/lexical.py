@@ -206,7 +206,7 @@ def _merged(
 class _Side:
     """The distinct pieces of one side of some pairs, and for each all of the other side, and none.
 
-    rows, pieces: of this side, in the order of rows.
+    rows, pieces: the row and the id of each piece of this side, in the order of rows.
     others: pieces of the other side, those for one piece of ours together: sizes of them from
         starts on.
     """

@@ -295,11 +295,11 @@ class ColumnLimit:
 class TextEntry:
     """One entry of a corpus with its files found; target is None if source is a TSV file.
 
-    direction: its languages. number: of the entry in its split.
+    direction: its languages. number: the position of the entry in its split, from 0.
     tag: words that are put before each source; "": none.
     limits: on further columns of a TSV file.
     has_header: its first line names the columns.
-    num_columns: of the first line of a TSV file with limits, else 0.
+    num_columns: the number of columns in the first line of a TSV file with limits, else 0.
     """
 
     source: NamedPath

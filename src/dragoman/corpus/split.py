@@ -35,7 +35,7 @@ class HeldOut(NamedTuple):
 class GivenSplit:
     """A dev or test set as read from its files, in their order.
 
-    directions: of each pair.
+    directions: the translation direction of each pair.
     """
 
     pairs: list[tuple[str, str]]
@@ -72,9 +72,9 @@ def hold_out(
     """Take dev and test pairs from the front of the shuffled training text.
 
     wanted: pairs for each split, of each direction. given: the dev or test pairs that
-    exist already, without language tokens and tags. directions: of each run. words: lists of
-    language tokens and of tags; a source may begin with one word of each list. No two pairs that
-    are taken have a side in common, so the splits share none.
+    exist already, without language tokens and tags. directions: the translation direction of the
+    pairs in each run. words: lists of language tokens and of tags; a source may begin with one word
+    of each list. No two pairs that are taken have a side in common, so the splits share none.
     Returns: the pairs of each split, and the keys of all of them.
     Raises: CorpusError if the text has too few different pairs.
     """
@@ -125,7 +125,7 @@ def write_text(
 ) -> None:
     """Write the text of a split, one line a pair, as source.txt and target.txt.
 
-    directions: of each pair, as directions.txt; None if all are the same.
+    directions: the direction of each pair, for directions.txt; None if all are the same.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for side, name in enumerate(("source.txt", "target.txt")):

@@ -166,7 +166,7 @@ def train_on_words(
     """A SentencePiece model trained on words and how often they occur, as the bytes of its file.
 
     tags: words that are one piece each, whether they occur or not.
-    tokens: of target languages; one id each, which no text is cut into.
+    tokens: the tokens that name target languages; each gets an id, and no text is cut into it.
 
     For BPE it is the model that SentencePiece learns from the sentences, in a fraction of the
     memory. The same counts give the same bytes.

@@ -45,7 +45,7 @@ class TmxReader(LineReader):
     """Reads each translation unit as a line of `source TAB target`.
 
     A side that the unit lacks is empty. If a unit has several variants in a language, the first one
-    counts: of those in exactly this language, otherwise of those with another region.
+    in exactly this language counts, or else the first one with another region.
     """
 
     def __init__(self, path: Path, languages: tuple[str, str]) -> None:

@@ -40,7 +40,7 @@ class DataConfig(Section):
         """Groups in one micro-batch: `length_groups`, or fewer, so that each has room for the
         longest row, or as many pairs as the others; one if pairs are drawn at random.
 
-        longest_cells: of all rows.
+        longest_cells: the padded length of the longest row.
         """
         if not self.bucket:
             return 1

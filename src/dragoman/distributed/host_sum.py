@@ -22,8 +22,8 @@ class HostSum:
     If hosts have several ranks, these sum in fp32 first. Then one rank of each host sums over the
     hosts, in the wire's type, and distributes the result.
 
-    wire: the type of numbers in transit and in sums between hosts, or their packing. dtype: of the
-    tensors to be summed.
+    wire: the type of numbers in transit and in sums between hosts, or their packing. dtype: the
+    type that tensors to be summed must have.
     """
 
     def __init__(self, topology: Topology, wire: torch.dtype | Packing) -> None:

@@ -69,7 +69,8 @@ class Share:
     """This host's part of a run over `num_hosts` hosts; ranks are numbered in the order of hosts.
 
     interface: the only network interface that the collectives use.
-    price_per_hour: of all hosts, such as `6.12 USD`; "" if it is not known.
+    price_per_hour: what all hosts together cost in an hour, such as `6.12 USD`; "" if it is not
+        known.
     on_processor: whether its ranks do not use the GPUs of the machine.
     """
 

@@ -37,7 +37,7 @@ _LATENCY_ROUNDS: Final = 10
 
 class LinkRate(NamedTuple):
     """bytes_per_s: through the interface of each host, each way, both at once; with one host,
-    between its ranks. latency_s: of one message of a ring."""
+    between its ranks. latency_s: the time that one message of a ring takes."""
 
     bytes_per_s: float
     latency_s: float
@@ -48,7 +48,7 @@ def sustained_rate(seconds: Callable[[int], float], num_bytes: int) -> tuple[flo
 
     seconds: times a transfer of the given number of bytes; all ranks that take part must get the
         same answer.
-    num_bytes: of the first transfer. Two that agree need no third.
+    num_bytes: the size of the first transfer. If two rates agree, there is no third.
     """
     rates: list[float] = []
     while len(rates) < _TRIES and not agree(rates):

@@ -183,7 +183,7 @@ class OuterSgd(Outer):
     v = momentum * v + d
     global = global - rate * (d + momentum * v)
 
-    ranks: of all replicas.
+    ranks: the number of ranks of all replicas together.
     factor: this number divided by the ranks of this replica, whose mean loss is over its own share
         of the batch.
     """
@@ -261,7 +261,7 @@ class OuterAdam(Outer):
     / R of m; its v is the shared one plus the effect of its own part.
 
     factor: the ranks of all replicas divided by those of this one (R, if replicas are alike).
-    ranks: of this replica, each of which sends the same.
+    ranks: the number of ranks of this replica, each of which sends the same.
     """
 
     def __init__(self, row: WeightRow, *, ranks: int, factor: float) -> None:

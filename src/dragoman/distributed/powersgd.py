@@ -133,7 +133,7 @@ class _Factors:
         return cls(name, weight, q.to(weight.device), error)
 
     def owed(self, scale: Tensor | None) -> Tensor:
-        """The gradient plus the error before it; scale: of the gradient."""
+        """The gradient plus the error before it; scale: the loss scale that is in the gradient."""
         error = self.error if scale is None else self.error * scale
         return _gradient(self.weight).flatten(1) + error
 

@@ -74,7 +74,8 @@ def score_directions(
 ) -> list[DirectionScore]:
     """Every direction by itself.
 
-    rows: the lines of each direction. trained: those with training text. losses: of each direction.
+    rows: the lines of each direction. trained: those with training text. losses: the loss of each
+    direction, if it was measured.
     """
     return [
         DirectionScore(

@@ -58,7 +58,7 @@ def bleu(
     """Corpus BLEU (Papineni et al. 2002; Post 2018) of detokenised text.
 
     bootstrap_samples: resamples behind the interval; below 2 there is none.
-    language: of the texts, see `bleu_of`.
+    language: the language of the texts, which decides how words are cut; see `bleu_of`.
     Raises CorpusError if the two differ in length or are empty.
     """
     metric = bleu_of(language, lowercase=lowercase)

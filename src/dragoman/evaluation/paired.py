@@ -152,7 +152,7 @@ def compare_translations(
 ) -> PairedComparison:
     """Compare two translations of the same lines.
 
-    language: of the translations; its words are those of `metrics.bleu_of`.
+    language: the language of the translations; words are cut as `metrics.bleu_of` does.
     training_words: how often each word, as `words` cuts them, is in the training text.
     comet: the rating of each sentence of both.
     Raises CorpusError if the texts differ in length or are empty.

@@ -51,9 +51,10 @@ T = TypeVar("T")
 class ValidationData:
     """The parts of a prepared corpus that a validation needs.
 
-    subwords: of the source and of the target. sources, references: the normalised dev text.
+    subwords: the vocabularies of source and target. sources, references: the normalised dev text.
     max_source_pieces: the longest source, without end of sentence, that is translated in one go.
-    directions: of each dev pair; empty if there is but one. trained: those with training text.
+    directions: the translation direction of each dev pair; empty if there is but one. trained:
+        those with training text.
     """
 
     dev: TokenShards
@@ -250,7 +251,7 @@ def translate_corpus(
 ) -> list[str]:
     """The translation of each line in its place, detokenised, on every rank.
 
-    subwords: of the source and of the target.
+    subwords: the vocabularies of source and target.
     sources: text normalised like the training text.
     A line of more than max_source_pieces is translated in parts; an empty one stays empty.
     Raises GivenUpError if a signal asks to stop training.

@@ -91,8 +91,8 @@ def write_argos(
     """Write the files of a package but its README into a new folder.
 
     source_vocabulary: the content of the run's source.model.
-    direction: of the package. token: stands before every text of it; "" if the model has one
-    target language. lowercase: whether it reads lower-cased text.
+    direction: the languages of the package. token: stands before every text of it; "" if the model
+    has one target language. lowercase: whether it reads lower-cased text.
     Raises MachineError if a library is missing. The model must have passed `check_for_argos`.
     """
     _check_libraries()

@@ -67,7 +67,7 @@ class BundleScore(Section):
 class Verified(Section):
     """The result of the check of an export: its translations compared with our own search's.
 
-    chrf: of its translations against ours; 100 if all are equal.
+    chrf: chrF of its translations against ours; 100 if all are equal.
     """
 
     sentences: int
@@ -91,8 +91,8 @@ class BundleDirection(Section):
 class BundleInfo(Section):
     """The description of a bundle; vocabularies: SHA-256 by file name.
 
-    directions: of a model of several languages or with a token, of which the first is
-    source_language and target_language; else empty.
+    directions: those of a model that has several or needs a token; the first one is source_language
+    and target_language. Empty for other models.
     """
 
     format_version: Literal[1] = 1

@@ -37,7 +37,8 @@ def model_card(
 ) -> str:
     """The card as Markdown, with the header that model hubs read.
 
-    first_piece: of every source of an imported model, which says a language; "" if there is none.
+    first_piece: the piece that begins every source of an imported model and names a language; "" if
+        there is none.
     """
     model, form = recipe.model, FORMATS[info.kind]
     search = "greedy search" if form.is_greedy else "search"

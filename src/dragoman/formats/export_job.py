@@ -30,11 +30,11 @@ class Request:
     """The options of an export.
 
     output: None: in the run; an imported model needs one.
-    quantization: of the weights; None: the first that the format has.
-    licence: of the model, in words for its card.
+    quantization: the type of the weights; None: the first that the format has.
+    licence: the licence of the model, in words for its card.
     sentences: a file of source text to check the export on; the run's dev set if it is None.
     target: the language of a package for Argos Translate, of a model of several.
-    overrides: of the recipe's section search, such as "search.beam_size=2".
+    overrides: settings to change in the recipe's section search, such as "search.beam_size=2".
     onnxruntime_web: the package of that name for browsers; None: npm fetches it.
     """
 

@@ -56,8 +56,8 @@ def write_huggingface(
 
     search: with the power penalty, the only one that transformers knows; see power_search.
     subword_scores: the joint vocabulary's pieces and scores in the order of their ids.
-    tokens: of the target languages, the first of them after the special ones; a text begins with
-        one.
+    tokens: the tokens of the target languages, whose ids follow those of the special pieces; a text
+        begins with one.
     Raises ConfigError if transformers has no such architecture, MachineError if it is missing.
     """
     check_expressible(recipe)

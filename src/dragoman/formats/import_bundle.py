@@ -47,7 +47,7 @@ class Imported:
 def import_bundle(folder: Path, output: Path, languages: Languages, *, licence: str) -> Imported:
     """Write the model of a folder as a bundle. The folder stays as it is.
 
-    licence: of the model, in words for its card.
+    licence: the licence of the model, in words for its card.
     Raises ConfigError or CheckpointError if the model cannot be imported or the place is taken;
     nothing is left behind then.
     """

@@ -21,7 +21,7 @@ class ExportFormat:
     folder: its name in a run's `export/`; {quantization} is that of the weights.
     files: its further files, beside those of every export.
     use: commands or code that run it, for its card; THIS_FOLDER is its place.
-    quantizations: of the weights, the default first.
+    quantizations: the types that its weights can have, the default first.
     is_greedy: its check, and perhaps its user, searches without a beam.
     search_keys: the keys of the recipe's section search that it reads; None: all of them.
     has_repetition_guard: whether search.no_repeat_ngram_size has an effect.

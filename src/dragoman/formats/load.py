@@ -166,7 +166,8 @@ class Origin:
         """The model of a bundle, our own Hugging Face export, a run's best checkpoint, or a
         model of another tool in Hugging Face form.
 
-        recipe: of the training; a model of another tool takes its languages, if it has them.
+        recipe: the recipe of the training to come; a model of another tool takes its languages, if
+            it has them.
         Raises CheckpointError if it is none of these, damaged, or has no weights to train on, and
         ConfigError if it is a model of another tool that cannot be imported.
         """

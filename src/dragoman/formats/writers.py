@@ -208,7 +208,7 @@ def check_probabilities(
 ) -> None:
     """Raises CheckpointError if CTranslate2 gives our translations other probabilities.
 
-    ids: of the texts, without what the exported model adds itself.
+    ids: the source ids of each text, without those that the exported model adds itself.
     """
     hypotheses = job.hypotheses(texts, job.recipe.search.without_guard())
     scored = engine.log_probabilities(ids, [found.ids for found in hypotheses])

@@ -34,9 +34,9 @@ class LayerCache:
 
     Keys lie as their products with queries need them, already scaled by K^-0.5.
 
-    keys_BHKP, values_BHPK: of the target so far; columns from `DecoderState.num_columns` on are
-        not written yet.
-    memory_keys_BHKS, memory_values_BHSK: of the source.
+    keys_BHKP, values_BHPK: keys and values of the target so far; columns from
+        `DecoderState.num_columns` on are not written yet.
+    memory_keys_BHKS, memory_values_BHSK: keys and values of the source.
     """
 
     keys_BHKP: Tensor

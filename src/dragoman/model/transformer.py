@@ -433,7 +433,7 @@ _NO_COMPILER: Final = "Failed to find C compiler"
 def compile_stacks(model: Transformer, precision: str) -> None:
     """Let encoder, decoder and loss be compiled when they are first called.
 
-    precision: of autocast in all calls, such as "bf16".
+    precision: the precision of autocast in all calls, such as "bf16".
     They are compiled for shapes of any size at once: batches have so many shapes that
     compiling for the first ones would be time lost.
     """

@@ -23,7 +23,7 @@ _FORMS: Final = 'a time such as 30min, 1h30m or 6h, or an amount such as "50 USD
 def parse_budget(text: str, price: HourlyPrice | None = None) -> float:
     """The seconds of a budget: the time itself, or the time that an amount of money pays for.
 
-    price: of all machines together; None if it is not known.
+    price: what all machines together cost in an hour; None if it is not known.
     Raises ConfigError if the text is neither, if the time is zero or more than a year, or if no
     price turns the money into time.
     """

@@ -272,7 +272,8 @@ class Spell:
 class Gpu:
     """Means over the samples of one GPU while training.
 
-    throttled_share: of the time with a lowered clock; being at the power limit is not counted.
+    throttled_share: the share of the time in which its clock was lowered; being at the power limit
+        is not counted.
     """
 
     host: str

@@ -135,7 +135,10 @@ def _steps_s(life: Facts) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _RankLife:
-    """One rank in one life of the run. file: the index of its file; number: of the rank's lives."""
+    """One rank in one life of the run.
+
+    file: the index of its file. number: the index of this life among the lives of the rank.
+    """
 
     file: int
     number: int

@@ -73,7 +73,8 @@ def read_facts(
 ) -> Facts:
     """The facts of a run.
 
-    price: of one machine for an hour; if None, the price that each life or hosts.json records.
+    price: what one machine costs in an hour; if None, the price that each life or hosts.json
+        records.
     now: seconds since 1970; the present if None.
     Raises CheckpointError if the directory is not a run.
     """

@@ -130,7 +130,8 @@ class _Aggregate:
 class _Seen:
     """The samples that showed one of `_SIGNS`.
 
-    first, since: the number of the first, and when it began; last, until: of the last, its end.
+    first, since: the number of the first, and when it began.
+    last, until: the number of the last, and when it ended.
     """
 
     first: int
@@ -193,7 +194,8 @@ class _Sums:
 class Samples:
     """Sums over the samples seen so far.
 
-    names: of the machines, by the names of their hosts in the record; others are left out.
+    Parameters of `gpus`, `traffic` and `machines`:
+    names: from the name of a host in the record to the machine's name; other hosts are left out.
     ahead_s: how far the clock of each machine is ahead of rank 0's, by the machine's name.
     """
 

@@ -106,8 +106,8 @@ class Place:
     """Where a budget is spent.
 
     ranks: on this machine; None: one for each GPU, or one. hosts: other machines in place of this
-    one. file: the argument that named them, or this machine's price. price: of all machines
-    together; None if it is not known.
+    one. file: the argument that named them, or this machine's price. price: what all machines
+    together cost in an hour; None if it is not known.
     """
 
     ranks: int | None = None

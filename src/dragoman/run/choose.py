@@ -83,7 +83,7 @@ SIZES: Final[dict[str, tuple[int, int, int, int, int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class TextFacts:
-    """Facts about the training text. Tokens: of the target, with the ends of sentences."""
+    """Facts about the training text. Tokens are those of the target, with ends of sentences."""
 
     digest: str
     pairs: int

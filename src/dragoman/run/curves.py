@@ -32,7 +32,7 @@ _SHIPPED: Final = "shipped_curves.json"
 
 
 class Point(Section):
-    """One validation. tokens: of the target, seen until then; dev_loss: nats per target token;
+    """One validation. tokens: target tokens seen until then; dev_loss: nats per target token;
     bleu: perfect ones are a little above 100, as they are rounded."""
 
     tokens: int = Field(ge=1)
@@ -46,7 +46,8 @@ class Curve(Section):
     """The learning curve of one finished run.
 
     source: where the figures come from. text: a digest of the training text's files.
-    epoch_tokens: target tokens of the training text. weights: of the model, without embeddings.
+    epoch_tokens: target tokens of the training text. weights: how many weights the
+    model has without embeddings.
     ended: whether the learning rate had come to the end of its schedule. In the middle of one, a
     model is worse than a shorter run would be at its end (Hoffmann et al. 2022, section 3.1).
     """

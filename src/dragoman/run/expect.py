@@ -76,8 +76,9 @@ class Law:
     """The law with its constants.
 
     levels: c of each text. slower: what its b is above `tokens_factor`. spread: the inverse of the
-    normal matrix of the fit, whose rows are weights, tokens, the levels and `slower`. error: of one
-    run that was not fitted, in ln BLEU, with so many degrees of freedom.
+    normal matrix of the fit, whose rows are weights, tokens, the levels and `slower`. error: the
+    root mean square error for a run that was not fitted, in ln BLEU. degrees: its degrees of
+    freedom.
     """
 
     alpha: float

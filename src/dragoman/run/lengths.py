@@ -104,8 +104,8 @@ def lengths(
 ) -> dict[str, Any]:
     """Values for the keys of a recipe that say when things happen, by their names.
 
-    save_s: of the save after each validation. left_s: for training with all its validations and
-    saves. most_steps: the recipe's limit; None: none.
+    save_s: the time of the save after each validation. left_s: the time for training with all its
+    validations and saves. most_steps: the recipe's limit; None: none.
     """
     validation_s += save_s
     needed_s = left_s

@@ -38,9 +38,9 @@ _NORMAL: Final = statistics.NormalDist()
 class Pilots:
     """Pilots that may decide.
 
-    candidates: the one that is expected to be best, and others that may be better. first_s: of each
-    pilot of the first round; later ones take twice the time. gain, price: expected, in BLEU.
-    why_not: why they are not worth it; "" if they are.
+    candidates: the one that is expected to be best, and others that may be better. first_s: the
+    time of each pilot in the first round; each later round doubles it. gain, price: expected, in
+    BLEU. why_not: why they are not worth it; "" if they are.
     """
 
     candidates: tuple[SizeCandidate, ...]

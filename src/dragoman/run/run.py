@@ -195,7 +195,8 @@ def evaluate(
     """Translate and score the run's test set, or another text and its reference.
 
     target: language of the reference, if the model translates into several.
-    overrides: of the recipe's sections search and evaluate, such as "search.beam_size=5".
+    overrides: settings to change in the recipe's sections search and evaluate, such as
+        "search.beam_size=5".
     listeners: called with each event of rank 0, and with the alerts of the other ranks.
     """
     if (source is None) != (reference is None):

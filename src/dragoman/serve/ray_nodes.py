@@ -73,7 +73,7 @@ print(json.dumps(said))
 def on_nodes(job: Job, files: Mapping[str, Path], cut: Cut, counts: Counter[str]) -> TransformLines:
     """A function for `transform_file` that lets the nodes of the joined cluster do the work.
 
-    files: of the models, by the names that they have on the nodes.
+    files: the files of the models, by the names that they get on the nodes.
     counts: the counts of each unit are added to them.
     Raises MachineError if no node has enough cores.
     """

@@ -47,7 +47,7 @@ _ERRORS: Final = {
 class Job(Section, ABC):
     """The work on every unit.
 
-    cores: of a unit. packages: the versions that all nodes must have, by name.
+    cores: how many cores a unit uses. packages: the versions that all nodes must have, by name.
     """
 
     cores: int = 1
@@ -162,8 +162,9 @@ class _OpenedJob:
 def do_unit(key: str, job: str, files: Mapping[str, Any], text: str, first: int) -> str:
     """Do one unit in a process of Ray; returns a Finished as JSON.
 
-    key: of the job and the content of its files. job: as JSON. files: references of Ray to the
-    content of files, by name. text: the lines, ended by newlines. first: the number of the first.
+    key: a digest of the job and the content of its files. job: as JSON. files: references of Ray to
+    the content of files, by name. text: the lines, ended by newlines. first: the number of the
+    first line.
     Prints when it begins and ends, which Ray writes to the log of the process.
     """
     began_s = time.time()

@@ -32,7 +32,7 @@ def score_export(
 
     checkpoint: "best", the only one that an export has.
     target: the language of the reference, if the model translates into several.
-    overrides: of the recipe's sections search and evaluate.
+    overrides: settings to change in the recipe's sections search and evaluate.
     listeners: called with the event of the scores.
     Raises ConfigError, CorpusError and CheckpointError.
     """

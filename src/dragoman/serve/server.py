@@ -35,7 +35,7 @@ class ServeOptions:
     threads, batch_cells: as for `open_translator`.
     timeout: seconds that a request may take.
     queue: subword pieces that may wait.
-    requests_per_client: of one client at a time.
+    requests_per_client: how many requests a client may have open at a time.
     """
 
     bundles: Sequence[Path]

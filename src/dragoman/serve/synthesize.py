@@ -34,7 +34,7 @@ class Synthesis:
     """Makes pairs of lines and their translations.
 
     n_best: translations of each line.
-    counts: of lines, of pairs and of dropped translations by reason.
+    counts: the numbers of lines, of pairs and of dropped translations by reason so far.
     """
 
     opened: Opened

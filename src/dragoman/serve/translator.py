@@ -305,7 +305,7 @@ def open_translator(
 
     batch_cells: rows x longest source x beam that are searched together; None: as many as suit the
         model, or with PyTorch the recipe's `search.batch_tokens`.
-    quantization: of the weights, for CTranslate2; None: as they are.
+    quantization: the type of the weights, for CTranslate2; None: as they are.
     sampling: with CTranslate2 and a beam of 1; None: the likeliest translation is searched for.
     target: the language to translate into, if there are several.
     Raises CheckpointError if it is damaged, ConfigError if the engine cannot run it, it has no such

@@ -66,7 +66,8 @@ class Payload:
 class RunStarted(Payload, kind="run_started"):
     """A worker began to train. On resume, resumed_from_step is the checkpoint's step.
 
-    price_per_hour: of all machines that take part, in this currency; None if it is not known.
+    price_per_hour: what all machines that take part cost in an hour, in this currency; None if it
+        is not known.
     """
 
     run_name: str
@@ -289,7 +290,8 @@ class DirectionScored(Payload, kind="direction_scored"):
 class Compared(Payload, kind="compared"):
     """`dragoman compare` found a model of this run better or worse than another, by one metric.
 
-    name: of the test set. model, other: what was compared, as it was named; value is of the model.
+    name: the name of the test set. model, other: what was compared, as it was named; value is of
+    the model.
     metric: "bleu", "chrf" or "comet". p_bootstrap, p_randomisation: the probability of such a
     difference by chance. better: "run", "other" or "neither", by all metrics and tests.
     ahead, behind: sentences in which the model has the higher and the lower chrF.
@@ -380,9 +382,9 @@ class RankPaused(Payload, kind="rank_paused"):
 class StrategyChosen(Payload, kind="strategy_chosen"):
     """The strategy that `auto` chose from measurements made just before.
 
-    label: the strategy with its numbers. compute_s: of a step without network, on the slowest
-    rank. link_bytes_per_s, link_latency_s: of the sums that training makes, through each host's
-    interface, each way.
+    label: the strategy with its numbers. compute_s: the time of a step without network, on the
+    slowest rank. link_bytes_per_s: the rate of the sums that training makes, through each host's
+    interface, each way. link_latency_s: the time that one message of a sum takes.
     planned_wire_bytes: bytes of a step through each host's interface, each way, by the plan.
     """
 
@@ -414,7 +416,7 @@ class LengthFitted(Payload, kind="length_fitted"):
 class MixturePlanned(Payload, kind="mixture_planned"):
     """The part that one entry of text has in a stage of training.
 
-    share: of the pairs of an epoch.
+    share: the share of the pairs in an epoch that come from this entry.
     draws_per_pair: how often an epoch draws each of its pairs.
     """
 
@@ -431,7 +433,7 @@ class HostSampled(Payload, kind="host_sampled"):
     cpu_share: the busy part of the processors that the ranks may use, or of a container's limit.
     others_cpu_share: the part that other programs and other guests of the machine kept busy.
     queued_batches: those that the loader holds ready.
-    process_memory_bytes: of the rank that samples.
+    process_memory_bytes: the memory of the rank that samples.
     Other memory is that of the whole host, or of the container if it has a limit. The disk is the
     one that holds the run.
     sampling_s: processor time that all sampling took.
@@ -454,9 +456,10 @@ class GpuSampled(Payload, kind="gpu_sampled"):
     """One GPU, as its driver reports it.
 
     utilisation_share: the time in which any kernel ran, also one that only waits.
-    sm_activity_share: of its multiprocessors, those that were busy; only Hopper and later count it.
+    sm_activity_share: the busy share of its multiprocessors; only Hopper and later count it.
     throttle_reasons: comma-separated, all that were seen, "" if the clock was free.
-    throttled_share: of the seconds, those with one of them other than the power limit.
+    throttled_share: the share of the seconds in which the clock was lowered, other than by the
+        power limit.
     ecc_errors: uncorrected ones since the driver was loaded.
     """
 

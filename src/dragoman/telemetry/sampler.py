@@ -82,7 +82,7 @@ class MachineProbe:
 
     disk: any path on the disk that holds the run.
     queued: batches that the loader holds ready.
-    pids: of all ranks of the run on this host; this process is one.
+    pids: the process ids of all ranks of the run on this host; this process is one.
     """
 
     names: ClassVar[str] = "processor, memory and disk"
@@ -467,9 +467,9 @@ def host_sampler(
 
     disk: a path on the disk that holds the run.
     queued: batches that the loader holds ready.
-    interface: of the collectives, None if there are none.
+    interface: the network interface of the collectives; None if there are none.
     num_gpus: those that train here.
-    pids: of all ranks of the run on this host; none: this process is the only one.
+    pids: the process ids of all ranks of the run on this host; empty: this process is the only one.
     """
     probes: list[Probe] = []
 

@@ -185,8 +185,8 @@ def _tensorboard_scalars(event: Event) -> dict[str, float]:
 def subscribe_sinks(events: EventWriter, config: SinksConfig, *, directory: Path) -> None:
     """Send the events written from now on to every tool that the config names.
 
-    directory: of the run, for a library that keeps files of its own. Raises MachineError if a
-    tool's library is missing or cannot begin.
+    directory: the run's directory, for a library that keeps files of its own. Raises MachineError
+    if a tool's library is missing or cannot begin.
     """
     sinks: dict[str, EventListener] = {}
     if config.prometheus_port:

@@ -53,13 +53,14 @@ class TrainState(BaseModel):
 
     step: updates made since the beginning; the position in the data follows from it.
     epoch: the epoch of the last update, from 0.
-    seed, world_size: of the worker that wrote this; a run may resume with another world size.
-    recipe_digest, corpus_digest: of the run at its start.
+    seed, world_size: the random seed and the number of ranks of the run that wrote this; it may
+        resume with another number of ranks.
+    recipe_digest, corpus_digest: digests of the recipe and of the prepared text when the run began.
     loss_trend: the losses by which divergence is judged.
     best_...: over all validations so far, and the steps they were measured at.
     validations_without_best: in a row, by the metric for early stopping.
     dev_loss, bleu: measured at this very step; None if none was.
-    validated_step: of the last validation.
+    validated_step: the step of the last validation; None if there was none.
     planned_step_s: the time of a step that `auto` expects; None if nothing was planned.
     link_bytes_per_s: the rate of the network between hosts, each way, when the run began or moved
         to other machines; None if it was not measured.
@@ -350,7 +351,7 @@ def load_weights(path: Path, model: nn.Module, trained_with: TrainedWith | None 
     """Load the weights for translation into a model: the moving average if there is one.
 
     path: a checkpoint, or the directory that `average` made.
-    trained_with: of the model and the vocabularies that will use them.
+    trained_with: the settings of the model and the digests of the vocabularies that will use them.
     Raises CheckpointError if they are damaged or belong to another model or vocabulary.
     """
     file = weights_file(path)

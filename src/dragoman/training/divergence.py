@@ -77,11 +77,11 @@ class Problem(NamedTuple):
 class LossTrend(BaseModel):
     """The training losses of this stage so far that the judgement needs; a part of checkpoints.
 
-    recent: of the last 120 updates with a finite loss, in nats per target token, with label
-        smoothing. steps: the training steps at whose ends they were measured.
-    first: the loss of the first update. lowest_mean: of 40 updates so far, of which the last one
-        ended at lowest_step; None before there are 40. noise: the standard deviation between
-        batches in the 120 updates until then.
+    recent: the losses of the last 120 updates with a finite loss, in nats per target token, with
+        label smoothing. steps: the training steps at whose ends they were measured.
+    first: the loss of the first update. lowest_mean: the lowest mean of 40 updates so far, of which
+        the last one ended at lowest_step; None before there are 40. noise: the standard deviation
+        between batches in the 120 updates until then.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -128,7 +128,7 @@ class LossTrend(BaseModel):
     def problem(self, after: LossTrend, *, untrained_loss: float) -> Problem | None:
         """The problem with the trend `after` one more update; None if there is none.
 
-        untrained_loss: of a model that knows nothing, nats per target token.
+        untrained_loss: the loss of a model that knows nothing, in nats per target token.
         """
         if self.first is None or len(after.recent) < WINDOW:
             return None
@@ -180,7 +180,7 @@ def _far(known_loss: float, untrained_loss: float) -> float:
 def not_finite(what: str, loss: float, step: int) -> Problem:
     """The problem of numbers that are NaN or infinite; what: their name.
 
-    loss: of the update that ended at `step`, or the last one that was finite.
+    loss: the loss of the update that ended at `step`, or the last one that was finite.
     """
     return Problem(f"{what} since step {step}, with a training loss of {loss:.3f}", step)
 
@@ -188,7 +188,7 @@ def not_finite(what: str, loss: float, step: int) -> Problem:
 def diverged(problem: Problem, *, step: int, checkpoints: Iterable[Path]) -> DivergenceError:
     """The error that ends the run.
 
-    checkpoints: of the run, oldest first. The one to return to is the newest that was written
+    checkpoints: those of the run, oldest first. The one to return to is the newest that was written
     before the problem began.
     """
     good = [path for path in checkpoints if step_number(path.name) < problem.since]

@@ -21,9 +21,9 @@ MEASURE_EVERY: Final = 10
 def signal_and_noise(part_norm: Tensor, norm: Tensor, *, part_tokens: int, tokens: int) -> Tensor:
     """|G|^2 and tr(S), estimated without bias from one update: two numbers, on the device.
 
-    norm: of the mean gradient of the update's target tokens. part_norm: of the share that
-    `part_tokens` of them have in it. Either number may be negative by chance, so both are averaged
-    over many updates before they are divided.
+    norm: the norm of the mean gradient of the update's target tokens. part_norm: the norm of the
+    part of it that comes from `part_tokens` of them. Either result may be negative by chance, so
+    both are averaged over many updates before they are divided.
     """
     part_square = (part_norm * (tokens / part_tokens)) ** 2
     square = norm**2

@@ -130,8 +130,9 @@ class Slowness:
 class _Steps:
     """Some consecutive steps: the first, when it began, their number, and seconds of one.
 
-    data_wait_s, waited_s: of these seconds, for data, and for other ranks and the network; the
-        latter is read only when steps are judged, because a GPU has to be waited for.
+    data_wait_s, waited_s: the part of these seconds that was spent waiting for data, and for other
+        ranks and the network; the latter is read only when steps are judged, because a GPU has to
+        be waited for.
     met: all ranks have met after them.
     """
 
@@ -148,9 +149,9 @@ class _Steps:
 class StepGuard:
     """Watches the last ten steps of this rank.
 
-    expected_s: of a step by the plan; without a plan, the usual time: the median of windows that
-    were not slow. A network that was slow from the beginning is reported, too, by how long the
-    first steps waited for it.
+    expected_s: the time of a step by the plan; without a plan, the usual time: the median of
+    windows that were not slow. A network that was slow from the beginning is reported, too, by how
+    long the first steps waited for it.
 
     The median step counts. It would miss strategies that wait only now and then. For these, it is
     the median time of a step without its waits plus the mean wait of a step, over all steps between
@@ -159,7 +160,7 @@ class StepGuard:
     judges_steps: one rank judges for all; the others report only slow first steps, which they may
         see alone.
     watches_card: one rank of each host watches its network card.
-    price: of all machines, if it is known.
+    price: what all machines together cost in an hour; None if it is not known.
     alone: no other rank has to be asked why steps are slow; otherwise the slowness is kept in
         `found` until all ranks have met to find the cause.
     """

@@ -56,7 +56,7 @@ def apply_gradients(
 ) -> Tensor:
     """One step of the optimizer, unless a gradient is NaN or infinite; then nothing changes.
 
-    norm: of the true gradients, without the loss scale.
+    norm: the norm of the true gradients, without the loss scale.
     clip_norm: gradients are scaled down to this norm if they exceed it; 0 never clips.
     loss_scale: the factor in the gradients.
     Returns whether the step was skipped, as a scalar of 0.0 or 1.0.

@@ -49,7 +49,7 @@ class Run(NamedTuple):
 class Schedule(NamedTuple):
     """A schedule and what reports say of it.
 
-    rate: of a step.
+    rate: the function that gives the learning rate of a step.
     formula: its text, in which {peak}, {final}, {total}, {decay}, {warmup}, {scale} and the name of
         every field of ScheduleConfig stand for the numbers of the recipe.
     ends: whether it falls to its end at a known step: as long as that is to come, a flat dev loss

@@ -95,8 +95,9 @@ def resume(checkpoint: Checkpoint, store: CheckpointStore, step: TrainStep) -> T
 def restore(checkpoint: Checkpoint, step: TrainStep, *, own: Checkpoint | None = None) -> None:
     """Load model, optimizer, averages, loss scale and strategy from a checkpoint.
 
-    own: of this rank; None if it has none, or if the ranks are others. Raises CheckpointError if
-    the checkpoint is of another model or of other settings.
+    own: this rank's own part of the checkpoint; None if any rank lacks its part, or if the ranks
+    are not those that wrote it. Raises CheckpointError if the checkpoint is of another model or of
+    other settings.
     """
     path = checkpoint.path
     weights = dict(step.model.named_parameters())

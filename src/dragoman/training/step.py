@@ -27,8 +27,8 @@ class StepResult:
     """The results of one update. Tensors are scalars that are still on the device.
 
     loss, nll: sums over this rank's target tokens, with and without label smoothing, in nats.
-    gradient_norm: of the whole gradient before clipping; if ranks train alone, its norm if all had
-        this rank's gradient.
+    gradient_norm: the norm of the whole gradient before clipping; if ranks train alone, the norm
+        that it would have if all had this rank's gradient.
     skipped: 1.0 if a gradient was NaN or infinite and the weights did not change, else 0.0.
     signal_and_noise: see `training.gradient_noise`; None if it was not measured in this update.
     """

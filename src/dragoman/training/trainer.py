@@ -87,15 +87,15 @@ def fit(
     """Train from `state` to the end; every rank calls it.
 
     updates: from step number `state.step` on, without end.
-    learning_rate: of a step by its number and the length of the run.
-    untrained_loss: of a model that knows nothing, in nats per target token: the logarithm of the
-        number of target pieces. Divergence is judged by how much of it comes back.
+    learning_rate: gives the rate of a step from its number and the length of the run.
+    untrained_loss: the loss of a model that knows nothing, in nats per target token: the logarithm
+        of the number of target pieces. Divergence is judged by how much of it comes back.
     validate: measures the model as it is; it is called with the number of updates made so far,
         with the averaged weights in the model if there are any, otherwise with the weights that all
         ranks share. It may raise GivenUpError, on every rank, if a signal asks to stop; it is
         called again when training resumes.
-    pace: of rank 0, if the run has to end in time: it says how many steps it has, in place of
-        `config`.
+    pace: on rank 0, if the run has to end in time: it says how many steps the run has, in place of
+        `config`; None on other ranks.
     stage_starts: the step at which each stage begins. It may have other text, so its losses and the
         time of its steps are not compared with those of the stage before.
     On SIGTERM and SIGINT the update under way is finished and saved. A second signal ends a rank

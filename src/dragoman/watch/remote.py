@@ -175,7 +175,7 @@ class Mirror:
 def remote_run(hosts: Hosts, run: Path, *, price: HourlyPrice | None) -> Iterator[LiveRun]:
     """A run on hosts: by its name in their folders, or by its path there.
 
-    price: of one machine for an hour; if None, the recorded price, or else the price in the
+    price: what one machine costs in an hour; if None, the recorded price, or else the price in the
     settings of its hosts. Raises MachineError if no host can be reached.
     """
     with tempfile.TemporaryDirectory(prefix="dragoman-watch-") as scratch:

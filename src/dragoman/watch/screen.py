@@ -36,7 +36,7 @@ _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 def chart(plot: LinePlot, styles: Sequence[str], *, width: int, height: int) -> list[Text]:
     """A heading, then `height` - 1 rows of lines with their highest and lowest value beside.
 
-    styles: of each series, whose points are in the order of x. Rows have at most `width`
+    styles: the style of each series, whose points are in the order of x. Rows have at most `width`
     characters. Without two points to draw, the chart says so.
     """
     heading = Text.assemble((plot.y.label, "bold"), no_wrap=True)

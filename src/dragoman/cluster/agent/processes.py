@@ -24,7 +24,7 @@ _STORE_S: Final = 60.0
 class Measuring:
     """The process of `dragoman.training.measuring`: creating this starts it, `close` ends it.
 
-    ranks: of this host, which share its cores.
+    ranks: the number of ranks on this host, which share its cores.
     on_processor: its GPUs are not used.
     """
 

@@ -161,7 +161,7 @@ def _passing_signals(channel: Channel, pid: int | None = None) -> Iterator[None]
     The first asks it to save and end, the second kills it: after a request to stop, only a kill
     sends another, or the end of the connection after a while.
 
-    pid: of the process that does the job; None if this process launches it.
+    pid: the id of the process that does the job; None if this process launches it.
     """
     launcher = threading.get_ident()
     over = threading.Event()
@@ -248,8 +248,8 @@ def agent_lock(logs: Path) -> Iterator[None]:
     After a lost connection the controller is back before its old agent has given up. Two agents
     would write the same events and share the device.
 
-    logs: of the run; hosts may share it. Another agent is killed with all that it started. Raises
-    MachineError if it cannot be killed.
+    logs: the folder of the run's logs; hosts may share it. Another agent is killed with all that it
+    started. Raises MachineError if it cannot be killed.
     """
     path = logs / f"agent-{socket.gethostname()}.pid"
     with path.open("a+") as record:
