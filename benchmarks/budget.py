@@ -1,4 +1,4 @@
-"""Does a run with a budget end in time, and is it as good as was told?
+"""Does a run with a budget end in time, and is it as good as expected?
 
     benchmarks/budget.py --scratch DIR [--multi30k DIR] [--languages de fr cs]
         [--budgets 5min 15min] [--conditions alone neighbour kill]

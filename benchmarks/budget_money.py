@@ -25,7 +25,7 @@ from dragoman.cluster.hosts import load_hosts
 
 ONE: Final = '[[host]]\naddress = "localhost"\nslots = {slots}\nprice_per_hour = {price}\n'
 FORECAST: Final = re.compile(r"^in [^(]* \(([\d.,e+-]+) [A-Z]{3}\), of which", re.MULTILINE)
-TOLD: Final = re.compile(r"^used .*?, ([\d.,e+-]+) [A-Z]{3} of ", re.MULTILINE)
+SPENT: Final = re.compile(r"^used .*?, ([\d.,e+-]+) [A-Z]{3} of ", re.MULTILINE)
 
 
 def main() -> None:
@@ -54,11 +54,12 @@ def main() -> None:
         check=True,
     )
     paid = price * (time.time() - began) / 3600
-    forecast, told = _amount(FORECAST, done.stdout), _amount(TOLD, done.stdout)
-    print("| forecast | told | hosts x price x wall clock | told / that | that / forecast |")
+    forecast, spent = _amount(FORECAST, done.stdout), _amount(SPENT, done.stdout)
+    print("| forecast | spent | hosts x price x wall clock | spent / that | that / forecast |")
     print("|---:|---:|---:|---:|---:|")
     print(
-        f"| {forecast:.4g} | {told:.4g} | {paid:.4g} | {told / paid:.1%} | {paid / forecast:.1%} |"
+        f"| {forecast:.4g} | {spent:.4g} | {paid:.4g} "
+        f"| {spent / paid:.1%} | {paid / forecast:.1%} |"
     )
 
 

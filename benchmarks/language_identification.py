@@ -93,13 +93,13 @@ def main() -> None:
         if not folder.is_dir():
             print(f"| {name} | {licence} | not installed |")
             continue
-        told = subprocess.run(
+        done = subprocess.run(
             [sys.executable, __file__, *sys.argv[1:], "--candidate", name],
             check=True,
             capture_output=True,
             env=os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), *sys.path])},
         )
-        figures = json.loads(told.stdout)
+        figures = json.loads(done.stdout)
         shares = " | ".join(f"{figure:.1%}" for figure in figures["right"])
         size = sum(path.stat().st_size for path in folder.rglob("*") if _is_own(path, folder))
         rate = figures["sentences_per_s"]
@@ -127,12 +127,12 @@ def print_thresholds(captions: dict[str, list[str]], mixed: Path | None) -> None
     for code in ("en", "de") if mixed else ():
         assert mixed is not None
         groups.append((f"right: mostly software, {code}", _lines(mixed / f"valid.{code}"), code))
-    for told, code in (("de", "en"), ("en", "de"), ("fr", "de"), ("cs", "en")):
-        groups.append((f"wrong: captions, {told} as {code}", captions[told], code))
-        groups.append((f"wrong: 3 words of captions, {told} as {code}", short[told], code))
-        if mixed and told in ("en", "de"):
-            text = _lines(mixed / f"valid.{told}")
-            groups.append((f"wrong: mostly software, {told} as {code}", text, code))
+    for language, code in (("de", "en"), ("en", "de"), ("fr", "de"), ("cs", "en")):
+        groups.append((f"wrong: captions, {language} as {code}", captions[language], code))
+        groups.append((f"wrong: 3 words of captions, {language} as {code}", short[language], code))
+        if mixed and language in ("en", "de"):
+            text = _lines(mixed / f"valid.{language}")
+            groups.append((f"wrong: mostly software, {language} as {code}", text, code))
     print("\n| dropped at `max_language_log_odds` | " + " | ".join(map(str, THRESHOLDS)) + " |")
     print("|---|" + "---:|" * len(THRESHOLDS))
     for name, lines, code in groups:

@@ -4,7 +4,7 @@
 
 Trains the model that a budget of five minutes takes, on the demo's text and the processors of this
 machine, alone and beside a loop that never ends, in turns; --rounds: how long a waiting thread of
-PyTorch spins before it sleeps (GOMP_SPINCOUNT). 300,000 is what libgomp does unless told, 10,000
+PyTorch spins before it sleeps (GOMP_SPINCOUNT). 300,000 is what libgomp does by itself, 10,000
 what dragoman says. Prints the median of the steps' medians, in ms, and each against the first.
 """
 

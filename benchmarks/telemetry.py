@@ -257,10 +257,10 @@ def _write_rank(run: Path, rank: int, step_s: float) -> int:
             file.write(as_line(event))
 
         write(_STARTED, 0, 0)
-        told = 0
+        last = 0
         for second in range(1, int(NUM_STEPS * step_s)) if samples_host else ():
-            if second - told >= sample_every_s(second):
-                told = second
+            if second - last >= sample_every_s(second):
+                last = second
                 for payload in _SAMPLES:
                     write(payload, second, None)
         for step in range(LOG_EVERY, NUM_STEPS + 1, LOG_EVERY):

@@ -131,11 +131,11 @@ class Log:
         if self.truly_missing:
             return 0
         lines = self.lines[self.cut[0]]
-        told, kept = (
+        every, kept = (
             {line["step"] for line in some if line["kind"] == TRAIN_INTERVAL.kind}
             for some in (lines, lines[: self._kept(self.cut[0])])
         )
-        return len(told - kept)
+        return len(every - kept)
 
     def _kept(self, rank: int) -> int:
         lines = len(self.lines[rank])
@@ -173,8 +173,8 @@ class Log:
         for rank, lines in self.lines.items():
             if rank == self.missing_rank:
                 continue
-            told = lines[self.lost_first_line : self._kept(rank)]
-            text = [json.dumps(line) for line in told]
+            written = lines[self.lost_first_line : self._kept(rank)]
+            text = [json.dumps(line) for line in written]
             if self.torn is not None and len(text) > 2:
                 where = 1 + self.torn % (len(text) - 1)
                 text[where] = text[where][: len(text[where]) // 2]

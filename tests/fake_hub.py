@@ -134,14 +134,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, {"errors": [], "warnings": []})
 
     def _tell_where_to_send(self, objects: list[dict[str, Any]]) -> None:
-        told: list[dict[str, Any]] = []
+        answers: list[dict[str, Any]] = []
         for one in objects:
             store = self.hub.upload or f"{self.hub.url}/store/{one['oid']}"
             actions = {"upload": {"href": store}}
             if self.hub.verify:
                 actions["verify"] = {"href": self.hub.verify}
-            told.append(one if one["oid"] in self.hub.stored else one | {"actions": actions})
-        self._answer(200, {"transfer": "basic", "objects": told})
+            answers.append(one if one["oid"] in self.hub.stored else one | {"actions": actions})
+        self._answer(200, {"transfer": "basic", "objects": answers})
 
     def _commit(self, path: str, body: str) -> None:
         name = "/".join(path.split("/")[3:5])

@@ -25,7 +25,7 @@ def meet() -> None:
     with join_world() as world:
         world.barrier()
         Path(f"met-{world.rank}").write_text(os.environ["OMP_NUM_THREADS"])
-        save_when_told()
+        save_at_a_signal()
 
 
 def fail() -> None:
@@ -35,13 +35,13 @@ def fail() -> None:
     time.sleep(600)
 
 
-def save_when_told() -> None:
+def save_at_a_signal() -> None:
     """Work until a signal comes, take some time to save, and end in peace."""
     rank = os.environ["RANK"]
-    told = []
-    signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
+    signals = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: signals.append(number))
     Path(f"working-{rank}").touch()
-    while not told:
+    while not signals:
         time.sleep(0.05)
     time.sleep(0.5)
     Path(f"saved-{rank}").touch()
@@ -67,7 +67,9 @@ def come_late() -> None:
     time.sleep(600)
 
 
-TASKS = {task.__name__: task for task in (meet, fail, save_when_told, hang, stand_still, come_late)}
+TASKS = {
+    task.__name__: task for task in (meet, fail, save_at_a_signal, hang, stand_still, come_late)
+}
 
 
 def main() -> int:

@@ -135,14 +135,14 @@ class _RankWriter:
         if not isinstance(payload, GpuSampled | HostSampled):
             return {}
         number = getattr(payload, "gpu", None)
-        told_s = sum(
+        sampled_s = sum(
             one.seconds_s
             for rank, one in self._run.extra
             if rank == self._rank
             and isinstance(one, GpuSampled | HostSampled)
             and (one.kind, getattr(one, "gpu", None)) == (payload.kind, number)
         )
-        return {"seconds_s": since_s * payload.seconds_s / told_s}
+        return {"seconds_s": since_s * payload.seconds_s / sampled_s}
 
     def _interval(self, step: int) -> None:
         run, steps = self._run, self._run.log_every

@@ -1,4 +1,4 @@
-"""What every verdict looks like, whatever it says: sentences, words, and figures that are told."""
+"""What every verdict looks like, whatever it says: sentences, words, and figures in its text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ for _quantity in vars(units).values():
 
 
 def assert_well_said(verdict: Verdict) -> None:
-    """One of the four answers; whole sentences, of words that are words; values that are told."""
+    """One of the four answers; whole sentences, of words that are words; values in the text."""
     assert verdict.answer in get_args(Answer)
     assert verdict.question.endswith("?"), verdict.question
     sentences = [verdict.says, verdict.remedy, verdict.method]
@@ -49,21 +49,21 @@ def assert_well_said(verdict: Verdict) -> None:
             assert word in _SHORT or word[1:].islower() or len(word) == 1, (word, text)
             assert word not in _SHORT_LOWER, (word, text)
     for row in verdict.evidence:
-        assert_told(row)
+        assert_shows_its_value(row)
 
 
-def assert_told(row: Evidence) -> None:
+def assert_shows_its_value(row: Evidence) -> None:
     """The text of a row has its value, to the last digit that is printed."""
     assert row.text
     assert not _BROKEN.search(row.text), row
     if isinstance(row.value, str):
         assert row.value == row.text, row
-    elif row.value is not None and row.name != "machine time":  # hours, told in minutes as well
+    elif row.value is not None and row.name != "machine time":  # hours, shown in minutes as well
         value = -row.value if row.text.startswith("lower ") else row.value
-        assert any(abs(told - value) <= step for told, step in _told(row.text)), row
+        assert any(abs(shown - value) <= step for shown, step in _figures(row.text)), row
 
 
-def _told(text: str) -> Iterator[tuple[float, float]]:
+def _figures(text: str) -> Iterator[tuple[float, float]]:
     """Each figure of a text in base units, with one step of its last digit."""
     if text in ("not finite", "none"):
         yield 0.0, math.inf

@@ -124,8 +124,8 @@ def _component(name: str, *, required: bool) -> Component:
     # Without the name of a build, such as +cpu, which the registry does not have.
     version = Version(installed.version).public if installed else None
     # A licence in full belongs into no list; an expression or a name does.
-    told = dict(installed.metadata.json) if installed else {}
-    licence = str(told.get("license_expression") or told.get("license") or "")
+    values = dict(installed.metadata.json) if installed else {}
+    licence = str(values.get("license_expression") or values.get("license") or "")
     return Component(
         name=name,
         version=version,

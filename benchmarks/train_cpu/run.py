@@ -16,7 +16,7 @@ Two things were not the same for all, and can be chosen:
     them both ways; the name of a peer with our settings ends in +malloc.
   --dropout: Eole has dropout of 0.1 in attention and feed-forward, too, which the others lack and
     which Eole cannot leave out alone. `same` gives it to all, ours included; `as-is` does not.
-A window that holds fewer than ten steps is told: its rate is that of a few batches.
+A window that holds fewer than ten steps is marked: its rate is that of a few batches.
 """
 
 from __future__ import annotations

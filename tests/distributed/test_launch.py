@@ -109,7 +109,7 @@ def test_the_first_error_is_one_line_and_ends_the_others(tmp_path: Path, start: 
 
 @pytest.mark.system  # a second SIGINT, and one before the work begins, are in the first tier
 def test_ctrl_c_lets_every_worker_save(tmp_path: Path, start: Start) -> None:
-    launcher = start("save_when_told")
+    launcher = start("save_at_a_signal")
     wait_until(lambda: _both_have(tmp_path, "working"))
     launcher.send_signal(signal.SIGINT)
     _, complaint = launcher.communicate(timeout=60)
@@ -159,7 +159,7 @@ def test_a_worker_that_stands_still_is_killed_and_named(tmp_path: Path, start: S
 
 
 def test_workers_save_and_end_when_torchrun_is_killed(tmp_path: Path, start: Start) -> None:
-    launcher = start("save_when_told")
+    launcher = start("save_at_a_signal")
     wait_until(lambda: _both_have(tmp_path, "working"))
     os.kill(_torchrun(launcher), signal.SIGKILL)
     _, complaint = launcher.communicate(timeout=60)
@@ -171,15 +171,15 @@ def test_workers_save_and_end_when_torchrun_is_killed(tmp_path: Path, start: Sta
 
 
 @pytest.mark.parametrize(
-    "task", ["save_when_told", pytest.param("come_late", marks=pytest.mark.system)]
+    "task", ["save_at_a_signal", pytest.param("come_late", marks=pytest.mark.system)]
 )
 def test_all_end_when_the_caller_is_killed(tmp_path: Path, start: Start, task: str) -> None:
     launcher = start(task)
-    if task == "save_when_told":
+    if task == "save_at_a_signal":
         wait_until(lambda: _both_have(tmp_path, "working"))
     else:
         wait_until(lambda: len(processes_in(tmp_path)) > 1)
     launcher.kill()
     launcher.communicate()
     _nobody_left(tmp_path)
-    assert _both_have(tmp_path, "saved") == (task == "save_when_told")
+    assert _both_have(tmp_path, "saved") == (task == "save_at_a_signal")

@@ -66,8 +66,8 @@ def ask_to_stop(directory: Path) -> None:
     time.sleep(1)
 
 
-def _told_meanwhile(directory: Path, rank: int, stopped_at: float, pause_s: float) -> Event:
-    """The one warning while a process is stopped; a starved machine may be told of before."""
+def _warning_meanwhile(directory: Path, rank: int, stopped_at: float, pause_s: float) -> Event:
+    """The one warning while a process is stopped; there may be one of a starved machine before."""
     warnings = _alerts(directory, rank, "no sign of life")
     (warning,) = (
         one
@@ -118,7 +118,7 @@ def test_a_paused_rank_is_named_while_it_stands_and_afterwards(
         run_ranks(training, str(tmp_path), stopped, stop_in, work_s, world_size=2, timeout_s=100)
     name = f"rank {stopped} on {os.uname().nodename}"
 
-    warning = _told_meanwhile(tmp_path, 1 - stopped, stopped_at[0], PAUSE_S)
+    warning = _warning_meanwhile(tmp_path, 1 - stopped, stopped_at[0], PAUSE_S)
     back = _alerts(tmp_path, 1 - stopped, "goes on")[-1]
     assert f"{name} has given no sign of life" in warning.payload["cause"]
     assert f"it was in the wait for data of step {stop_in + 1}" in warning.payload["cause"]
@@ -177,7 +177,7 @@ def stopped_in_a_sum(world: World, directory: str) -> Any:
 def test_a_rank_that_stands_still_in_a_sum_is_named(tmp_path: Path) -> None:
     with pausing(tmp_path, PAUSE_S) as stopped_at:
         assert run_ranks(stopped_in_a_sum, str(tmp_path), world_size=2) == [12, 12]
-    warning = _told_meanwhile(tmp_path, 0, stopped_at[0], PAUSE_S)
+    warning = _warning_meanwhile(tmp_path, 0, stopped_at[0], PAUSE_S)
     assert "it was in the sum of gradients of step 8" in warning.payload["cause"]
 
 
@@ -297,7 +297,7 @@ def test_a_rank_that_stands_still_in_a_validation_is_named(tmp_path: Path) -> No
     with pausing(tmp_path, pause_s) as stopped_at:
         assert run_ranks(validating, str(tmp_path), world_size=2, timeout_s=100) == [60, 60]
     host = os.uname().nodename
-    warning = _told_meanwhile(tmp_path, 0, stopped_at[0], pause_s)
+    warning = _warning_meanwhile(tmp_path, 0, stopped_at[0], pause_s)
     back = _alerts(tmp_path, 0, "goes on")[-1]
     assert f"rank 1 on {host} has given no sign of life" in warning.payload["cause"]
     assert "it was validating after step 40" in warning.payload["cause"]

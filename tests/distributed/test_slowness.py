@@ -155,7 +155,7 @@ def slow_main_rank(world: World, directory: str) -> Any:
 
 @pytest.mark.system
 @pytest.mark.timeout(150)
-def test_a_run_whose_first_rank_is_slow_from_the_start_is_told_of(tmp_path: Path) -> None:
+def test_a_run_whose_first_rank_is_slow_from_the_start_is_reported(tmp_path: Path) -> None:
     assert run_ranks(slow_main_rank, str(tmp_path), world_size=2, timeout_s=140) == [24, 24]
     events = read_events(tmp_path / "events" / "rank-0000.jsonl")
     causes = [one.payload["cause"] for one in events if one.kind == "alert"]
@@ -229,7 +229,7 @@ def test_a_link_that_carries_less_is_named_with_its_direction(
 
 
 @pytest.mark.timeout(150)
-def test_a_link_that_carries_more_again_is_told_with_the_steps() -> None:
+def test_a_link_that_carries_more_again_is_reported_with_the_steps() -> None:
     found, others = run_ranks(changed_link, 10.0, False, None, world_size=2, hosts=[1, 1])
     assert others == []
     changed, alert = found

@@ -139,6 +139,6 @@ def _wait_for_a_late_rank(world: World, apart: bool) -> Any:
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["inside a host", "between hosts"])
-def test_every_group_waits_as_long_as_the_world_is_told_to(apart: bool) -> None:
+def test_every_group_waits_as_long_as_the_world_is_set_to(apart: bool) -> None:
     said = run_ranks(_wait_for_a_late_rank, apart, world_size=2)[0]
     assert "imed out" in said

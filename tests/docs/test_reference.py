@@ -39,17 +39,17 @@ def taught(first: str, second: int, third: float) -> None:
 
 @pytest.mark.smoke
 def test_names_are_separated_from_prose_and_errors(docstrings: ModuleType) -> None:
-    told = docstrings.Docstring.of(taught, ["first", "second", "third"])
-    assert told.prose == [
+    parsed = docstrings.Docstring.of(taught, ["first", "second", "third"])
+    assert parsed.prose == [
         "Add things up; the sum. More about it.",
         "Prose goes on: not with a name.",
     ]
-    assert told.meanings == {
+    assert parsed.meanings == {
         ("first",): "what comes first, and its second line.",
         ("second", "third"): "numbers; None: all of them.",
     }
-    assert told.raises == "Raises ValueError if first: is wrong."
-    assert told.meaning("third") == "numbers; None: all of them."
+    assert parsed.raises == "Raises ValueError if first: is wrong."
+    assert parsed.meaning("third") == "numbers; None: all of them."
 
 
 def test_no_page_is_stale() -> None:
@@ -66,8 +66,8 @@ def test_every_option_of_a_function_is_explained(docstrings: ModuleType) -> None
     things = [one for one in things if inspect.isfunction(one)]
     translator = dragoman.Translator
     functions = [(one, one) for one in [*things, translator.translate, translator.stream]]
-    for told, function in [*functions, (translator, translator.__init__)]:
+    for documented, function in [*functions, (translator, translator.__init__)]:
         parameters = inspect.signature(function).parameters.values()
         names = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
-        found = docstrings.Docstring.of(told, names)
-        assert [name for name in names if not found.meaning(name)] == [], told
+        found = docstrings.Docstring.of(documented, names)
+        assert [name for name in names if not found.meaning(name)] == [], documented

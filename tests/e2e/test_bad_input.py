@@ -212,7 +212,7 @@ def test_help_answers_without_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (["train", "demo", "--ranks", "0"], ["--ranks", "'0' is not a whole number above 0"]),
         (["train", "demo", "--ranks", "two"], ["--ranks", "'two' is not a whole number above 0"]),
@@ -228,14 +228,14 @@ def test_help_answers_without_torch() -> None:
     ids=str,
 )
 def test_a_command_line_that_cannot_be_read_is_one_line(
-    words: list[str], told: list[str], capsys: pytest.CaptureFixture[str]
+    words: list[str], expected: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("dragoman: ")
-    assert all(word in line for word in [*told, "--help"])
+    assert all(word in line for word in [*expected, "--help"])
 
 
 def test_a_file_in_the_place_of_a_directory_is_called_one(
@@ -258,7 +258,7 @@ def test_more_ranks_than_anybody_has_are_named_with_the_limit(
 
 
 def test_a_reader_that_has_gone_is_no_failure() -> None:
-    """As in `dragoman recipes | head -1`, where the shell was told `set -o pipefail`."""
+    """As in `dragoman recipes | head -1`, where the shell has run `set -o pipefail`."""
     read_end, write_end = os.pipe()
     os.close(read_end)
     command = [sys.executable, "-m", "dragoman", "recipes"]

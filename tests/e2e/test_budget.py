@@ -71,11 +71,11 @@ def test_a_minute_is_kept_with_a_kill_and_ends_with_scores_and_an_export(
     assert kept.used_s is not None
     # The promise is 2%, on a machine whose processor is not taken away for seconds.
     assert kept.used_s < 1.3 * SECONDS
-    # The money told is the price times the clock; the forecast was that of the whole budget.
-    told = re.search(r"used .* of .*, ([\d.]+) USD of ([\d.]+) USD \(", said)
-    assert told is not None
-    assert float(told[1]) == pytest.approx(720 * kept.used_s / 3600, rel=0.01)
-    assert float(told[2]) == pytest.approx(720 * SECONDS / 3600)
+    # The money spent is the price times the clock; the forecast was that of the whole budget.
+    spent = re.search(r"used .* of .*, ([\d.]+) USD of ([\d.]+) USD \(", said)
+    assert spent is not None
+    assert float(spent[1]) == pytest.approx(720 * kept.used_s / 3600, rel=0.01)
+    assert float(spent[2]) == pytest.approx(720 * SECONDS / 3600)
     assert kept.used_s <= time.time() - began
     assert "going on from step" in said
     assert "int8 export: " in said
@@ -105,7 +105,7 @@ def test_a_minute_is_kept_with_a_kill_and_ends_with_scores_and_an_export(
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_the_money_told_at_the_end_is_near_the_forecast(folder: Path) -> None:
+def test_the_money_spent_is_near_the_forecast(folder: Path) -> None:
     """Within a tenth of it: both figures are the program's own, from its first and last lines."""
     (folder / "one.toml").write_text(
         '[[host]]\naddress = "localhost"\nslots = 1\nprice_per_hour = 720.0\ncurrency = "USD"\n'
@@ -114,11 +114,11 @@ def test_the_money_told_at_the_end_is_near_the_forecast(folder: Path) -> None:
     said, complaints = process.communicate(timeout=350)
     assert process.returncode == 0, complaints
     forecast = re.search(r"in 2 min 00 s \(([\d.]+) USD\), of which", said)
-    told = re.search(r"used .* of 2 min 00 s, ([\d.]+) USD of ([\d.]+) USD \(", said)
+    spent = re.search(r"used .* of 2 min 00 s, ([\d.]+) USD of ([\d.]+) USD \(", said)
     assert forecast is not None
-    assert told is not None
-    assert forecast[1] == told[2] == "24.00"
-    assert float(told[1]) == pytest.approx(float(forecast[1]), rel=0.1)
+    assert spent is not None
+    assert forecast[1] == spent[2] == "24.00"
+    assert float(spent[1]) == pytest.approx(float(forecast[1]), rel=0.1)
 
 
 @pytest.mark.slow
@@ -132,11 +132,11 @@ def test_a_recipe_that_sets_few_steps_is_forecast_to_cost_what_they_do(folder: P
     said, complaints = process.communicate(timeout=350)
     assert process.returncode == 0, complaints
     forecast = re.search(r"about .* \(([\d.]+) USD\): the recipe sets 300 steps", said)
-    told = re.search(r"used .* of 1 h 00 min, ([\d.]+) USD of 720.00 USD \(", said)
+    spent = re.search(r"used .* of 1 h 00 min, ([\d.]+) USD of 720.00 USD \(", said)
     assert forecast is not None
-    assert told is not None
+    assert spent is not None
     # Its steps were timed for seconds, on a machine that may be busier then than later.
-    assert 1 / 3 < float(told[1]) / float(forecast[1]) < 3
+    assert 1 / 3 < float(spent[1]) / float(forecast[1]) < 3
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_bad_budget_is_one_line(folder: Path, options: tuple[str, ...], proble
     assert not (folder / "runs").exists()
 
 
-def test_money_is_told_beside_the_time(folder: Path) -> None:
+def test_money_is_shown_beside_the_time(folder: Path) -> None:
     (folder / "one.toml").write_text(
         '[[host]]\naddress = "localhost"\nslots = 1\nprice_per_hour = 60.0\ncurrency = "USD"\n'
     )

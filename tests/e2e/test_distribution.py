@@ -69,10 +69,10 @@ def test_the_bill_of_materials_is_valid_and_names_what_the_wheel_needs(tmp_path:
     schema = published("bom-1.6.SNAPSHOT.schema.json")
     jsonschema_rs.validator_for(schema, retriever=published).validate(bill)
     assert "timestamp" not in bill["metadata"]
-    told = {
+    listed = {
         one["url"]: one["hashes"] for one in bill["metadata"]["component"]["externalReferences"]
     }
-    assert told == {
+    assert listed == {
         name: [{"alg": "SHA-256", "content": digest}]
         for name, digest in digests.items()
         if not name.endswith(".json")

@@ -145,9 +145,9 @@ def test_the_console_tells_of_a_rank_0_that_stands_still(folder: Path) -> None:
     )
     os.kill(main, signal.SIGSTOP)
     assert training.stdout is not None
-    told = next(line for line in training.stdout if "no sign of life" in line)
-    assert told.startswith("warning: rank 0 on ")
-    assert Path(f"/proc/{main}/stat").read_text().split()[2] == "T", "told while it stands still"
+    warning = next(line for line in training.stdout if "no sign of life" in line)
+    assert warning.startswith("warning: rank 0 on ")
+    assert Path(f"/proc/{main}/stat").read_text().split()[2] == "T", "printed while it stands still"
     os.kill(main, signal.SIGCONT)
     next(line for line in training.stdout if "rank 0 on " in line and " goes on; " in line)
     training.send_signal(signal.SIGINT)

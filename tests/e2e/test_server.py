@@ -232,10 +232,10 @@ def test_the_description_is_of_what_is_answered(server: Server, bundle: Path) ->
     described = server.ask("/openapi.json").json
     for path, of_path in described["paths"].items():
         ((method, operation),) = of_path.items()
-        told = operation["responses"]
-        assert str(server.ask(path, b"a" * (2 << 20), method=method.upper()).status) in told
+        statuses = operation["responses"]
+        assert str(server.ask(path, b"a" * (2 << 20), method=method.upper()).status) in statuses
         if path != "/health":  # which answers to every name
-            assert str(server.ask(path, headers={"Host": "elsewhere.example"}).status) in told
+            assert str(server.ask(path, headers={"Host": "elsewhere.example"}).status) in statuses
     kinds = described["paths"]["/metrics"]["get"]["responses"]["200"]["content"]
     assert server.ask("/metrics").headers["content-type"].split(";")[0] in kinds
     assert "security" not in described
@@ -310,7 +310,7 @@ def test_nobody_is_sent_elsewhere(server: Server) -> None:
 
 def test_a_stream_of_which_a_part_is_refused_says_so(bundle: Path) -> None:
     with serving(bundle, "--threads", "1", "--queue", "10") as server:
-        # Parts of it find no room; the first of them is told of, and nobody waits for the others.
+        # Parts of it find no room; the first of them is reported, and nobody waits for the others.
         answer = server.ask("/translate/stream", {"text": "A man.\n" * 40})
         assert b"error" in answer.body.splitlines()[-1]
         server.process.send_signal(signal.SIGTERM)
@@ -348,7 +348,7 @@ def test_too_many_requests_of_one_client(bundle: Path) -> None:
         assert statuses[200] >= 1
 
 
-def test_what_takes_too_long_ends(bundle: Path) -> None:
+def test_a_request_that_takes_too_long_is_ended(bundle: Path) -> None:
     with serving(bundle, "--threads", "1", "--timeout", "1") as server:
         answer = server.ask("/translate", {"text": LONG * 9, "beam_size": 10})
         assert answer.status == 504

@@ -139,5 +139,5 @@ def test_the_body_of_a_request_to_upgrade_is_no_request(server: Server, *, toget
     assert answer.count(b"HTTP/1.1 ") == 1
     assert answer.startswith(b"HTTP/1.1 400 ")
     upgrade = b"GET /health HTTP/1.1\r\nHost: localhost\r\nUpgrade: h2c\r\n"
-    told = server.exchange(upgrade + b"Connection: upgrade, close\r\n\r\n")
-    assert told.startswith(b"HTTP/1.1 200 ")
+    reply = server.exchange(upgrade + b"Connection: upgrade, close\r\n\r\n")
+    assert reply.startswith(b"HTTP/1.1 200 ")

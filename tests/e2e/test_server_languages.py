@@ -28,9 +28,9 @@ def called(folder: Path, source: str, target: str) -> Path:
     bundle = folder / f"{source}-{target}"
     shutil.copytree(served_bundle(), bundle)
     description = bundle / "bundle.json"
-    told = json.loads(description.read_bytes())
+    info = json.loads(description.read_bytes())
     languages = {"source_language": source, "target_language": target}
-    description.write_text(json.dumps(told | languages | {"name": bundle.name}))
+    description.write_text(json.dumps(info | languages | {"name": bundle.name}))
     recipe = bundle / "recipe.toml"
     text = re.sub(
         r'(?m)^source_language = ".*"', f'source_language = "{source}"', recipe.read_text()
@@ -113,7 +113,7 @@ def test_a_pair_that_nobody_makes_is_refused_with_those_that_are_there(bundles: 
     ],
     ids=["none named", "no source", "no target"],
 )
-def test_several_models_that_fit_are_told_from_none(
+def test_several_models_that_fit_and_none_are_two_errors(
     server: Server, languages: dict[str, str], problem: str
 ) -> None:
     answer = server.ask("/translate", {"text": "a", **languages})
@@ -162,8 +162,8 @@ def test_a_client_of_libretranslate_has_its_language_detected(server: Server) ->
     assert client.translate(german, "auto", "fr") == client.translate(german, "de", "fr")
     for q in (german, [german, german]):
         body = {"q": q, "source": "auto", "target": "fr"}
-        told = server.ask("/libretranslate/translate", body).json["detectedLanguage"]
-        for one in told if isinstance(q, list) else [told]:
+        detected = server.ask("/libretranslate/translate", body).json["detectedLanguage"]
+        for one in detected if isinstance(q, list) else [detected]:
             assert one["language"] == "de"
             assert 50 < one["confidence"] <= 100
     assert server.ask("/libretranslate/detect", {}).status == 422

@@ -127,10 +127,10 @@ def test_a_weight_of_an_entry_that_has_no_pair_left_is_a_warning(
     recipe, _, _ = RECIPE.replace(', tag = "<bt>"', "").partition("[[stages]]")
     (tmp_path / "stages.toml").write_text(recipe)
     run = dragoman.train(dragoman.load_recipe("stages.toml", ["train.max_steps=1"]))
-    told = [event.payload for event in read_events(run.events / "rank-0000.jsonl")]
-    (cause,) = [one["cause"] for one in told if "no pair of" in one.get("cause", "")]
+    payloads = [event.payload for event in read_events(run.events / "rank-0000.jsonl")]
+    (cause,) = [one["cause"] for one in payloads if "no pair of" in one.get("cause", "")]
     assert cause == "no pair of b is left, so its weight has no effect"
-    assert [one["share"] for one in told if "draws_per_pair" in one] == [1.0, 0.0]
+    assert [one["share"] for one in payloads if "draws_per_pair" in one] == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_fewer_groups_than_the_recipe_says_are_a_warning(
     recipe, _, _ = RECIPE.replace("batch_tokens = 256", "").partition("[[stages]]")
     (tmp_path / "stages.toml").write_text(recipe)
     run = dragoman.train(dragoman.load_recipe("stages.toml", ["train.max_steps=1", *settings]))
-    told = [event.payload for event in read_events(run.events / "rank-0000.jsonl")]
-    found = " ".join(one["cause"] for one in told if "length_groups" in one.get("cause", ""))
+    payloads = [event.payload for event in read_events(run.events / "rank-0000.jsonl")]
+    found = " ".join(one["cause"] for one in payloads if "length_groups" in one.get("cause", ""))
     assert bool(found) == bool(expected)
     assert all(words in found for words in expected)

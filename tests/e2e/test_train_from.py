@@ -103,8 +103,8 @@ def test_an_average_leaves_out_the_model_that_training_began_with(
     (made,) = (tmp_path / "runs").iterdir()
     for which in ([], ["--best", "1"]):
         assert main(["average", str(made), *which]) == 0
-        told = json.loads((made / "checkpoints/average/provenance.json").read_text())
-        assert [one["step"] for one in told["average_of"]] == [2]
+        provenance = json.loads((made / "checkpoints/average/provenance.json").read_text())
+        assert [one["step"] for one in provenance["average_of"]] == [2]
 
 
 def test_what_cannot_be_trained_on_is_refused_in_a_line(

@@ -360,7 +360,7 @@ def test_an_export_has_no_other_checkpoints(
 ) -> None:
     exported = tmp_path / "exported"
     exported.mkdir()
-    (exported / "bundle.json").touch()  # it is told before anything of it is read
+    (exported / "bundle.json").touch()  # the error comes before anything of it is read
     assert main(["translate", str(exported), "--checkpoint", which]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"dragoman: checkpoint {which}: an export has the weights of one")

@@ -142,9 +142,9 @@ def test_a_directory_that_is_not_there_is_named_before_the_work(
     Path("dangling").symlink_to("missing/out")
     # No model is looked for: it would be what is complained of.
     assert main(["translate", "no-model", *source, "--output", name]) == 2
-    told = complaint(capsys)
-    assert problem in told
-    assert remedy in told
+    said = complaint(capsys)
+    assert problem in said
+    assert remedy in said
     assert names() == {"in", "dangling"}
 
 

@@ -51,15 +51,15 @@ def test_sizes_and_lines_are_those_of_the_files() -> None:
     rows = {row.name: (row.value, row.text) for row in verdict.evidence}
     size = (PLACE / "train.tsv").stat().st_size
     sha256 = hashlib.sha256((PLACE / "train.tsv").read_bytes()).hexdigest()
-    told = f"400 lines, {size / 1e3:.2f} kB (= {size / 1024:.2f} KiB), sha256 {sha256[:12]}"
-    assert rows.pop("read train.tsv") == (size, told)
+    shown = f"400 lines, {size / 1e3:.2f} kB (= {size / 1024:.2f} KiB), sha256 {sha256[:12]}"
+    assert rows.pop("read train.tsv") == (size, shown)
     source, target = (sum(len(text) + 1 for text in side) for side in SIDES)
-    told = f"400 of 400 pairs, source {source / 1e3:.2f} kB (= {source / 1024:.2f} KiB), "
-    told += f"target {target / 1e3:.2f} kB (= {target / 1024:.2f} KiB)"
-    assert rows.pop("after clean") == rows.pop("after encode") == (400, told)
+    shown = f"400 of 400 pairs, source {source / 1e3:.2f} kB (= {source / 1024:.2f} KiB), "
+    shown += f"target {target / 1e3:.2f} kB (= {target / 1024:.2f} KiB)"
+    assert rows.pop("after clean") == rows.pop("after encode") == (400, shown)
     pieces = [len(np.load(PLACE / f"shards/train/{side}_ids.npy")) for side in ("source", "target")]
-    told = " + ".join(f"{count:,}" for count in pieces)
-    assert rows.pop("source + target pieces") == (sum(pieces), told)
+    shown = " + ".join(f"{count:,}" for count in pieces)
+    assert rows.pop("source + target pieces") == (sum(pieces), shown)
     digest = json.loads((PLACE / "run/manifest.json").read_text())["digest"][:16]
     assert rows == {"cut short": (0.0, "0.0%"), "digest of the prepared text": (digest, digest)}
 
@@ -122,7 +122,7 @@ def test_steps_that_were_made_again_are_counted(tmp_path: Path) -> None:
     assert text.startswith("1,000 in ")
 
 
-def test_time_since_the_last_interval_is_told() -> None:
+def test_time_since_the_last_interval_is_shown() -> None:
     (life,) = run().segments
     open_ended = replace(life, reason=None, accounted=life.ended - 2.5)
     rows = {row.name: row.value for row in duration(segments=(open_ended,)).evidence}

@@ -275,8 +275,8 @@ def _lines(run: Path, rank: int) -> list[str]:
 
 
 def _second_start(run: Path, rank: int) -> int:
-    told = [json.loads(line) for line in _lines(run, rank)]
-    return next(number for number, one in enumerate(told) if one.get("resumed_from_step"))
+    events = [json.loads(line) for line in _lines(run, rank)]
+    return next(number for number, one in enumerate(events) if one.get("resumed_from_step"))
 
 
 def test_two_machines_of_one_name_are_two(tmp_path: Path) -> None:

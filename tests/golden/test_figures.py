@@ -162,7 +162,7 @@ def test_figures_of_learning(slow: Facts) -> None:
     )
 
 
-def test_a_trend_is_told_with_its_interval(tmp_path: Path) -> None:
+def test_a_trend_is_shown_with_its_interval(tmp_path: Path) -> None:
     """Straight over the logarithm of the step: 10% more steps add ln 1.1 of its slope."""
     gain = 0.5 * math.log(1.1)
     run = Recorded(
@@ -176,9 +176,9 @@ def test_a_trend_is_told_with_its_interval(tmp_path: Path) -> None:
     rows, texts = _rows(found), _texts(found)
     share = 0.3 * math.log(1.1) / (5 - 0.3 * math.log(6000))
     assert rows["10% more steps, dev loss"] == pytest.approx(-share)
-    told = f"{100 * share:.1f}%"
-    assert texts["10% more steps, dev loss"] == f"lower the dev loss by {told} ({told} to {told})"
-    assert f"10% more steps lower the dev loss by {told}" in found.says
+    fall = f"{100 * share:.1f}%"
+    assert texts["10% more steps, dev loss"] == f"lower the dev loss by {fall} ({fall} to {fall})"
+    assert f"10% more steps lower the dev loss by {fall}" in found.says
     assert rows["10% more steps, BLEU"] == pytest.approx(gain)
     assert texts["10% more steps, BLEU"] == f"add {gain:.1f} points ({gain:.1f} to {gain:.1f})"
     assert rows["schedule that is left"] == 0.25
@@ -195,9 +195,9 @@ def test_the_fitted_curve_looks_a_quarter_ahead(tmp_path: Path) -> None:
     name = "1,500 more steps, by the fitted curve"
     assert _rows(found)[name] == pytest.approx(curve(6000) - curve(7500), rel=0.02)
     assert f" less dev loss in {1500 * 0.411 // 60:.0f} min " in _texts(found)[name]
-    told = re.search(r"\(curve ([0-9.]+) \+ ([0-9.]+) / step\^([0-9.]+)\)", _texts(found)[name])
-    assert told is not None
-    floor, height, power = map(float, told.groups())
+    match = re.search(r"\(curve ([0-9.]+) \+ ([0-9.]+) / step\^([0-9.]+)\)", _texts(found)[name])
+    assert match is not None
+    floor, height, power = map(float, match.groups())
     for step in (1000, 3000, 6000):
         assert floor + height * step**-power == pytest.approx(curve(step), rel=0.03)
 

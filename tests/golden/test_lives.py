@@ -61,8 +61,8 @@ def _change_lives(run: Path, rank: int, *changes: Callable[[list[Event]], Iterab
     events = [json.loads(line) for line in path.read_text().splitlines()]
     second = [place for place, one in enumerate(events) if one["kind"] == "run_started"][1]
     lives = (events[:second], events[second:])
-    told = [one for life, change in zip(lives, changes, strict=True) for one in change(life)]
-    path.write_text("".join(json.dumps(one) + "\n" for one in told))
+    changed = [one for life, change in zip(lives, changes, strict=True) for one in change(life)]
+    path.write_text("".join(json.dumps(one) + "\n" for one in changed))
 
 
 def _life(
@@ -287,8 +287,8 @@ def test_each_life_of_a_rank_has_the_clock_of_its_host(tmp_path: Path) -> None:
         for one in there(life):
             one["time"] += 40.0
         place = next(n for n, one in enumerate(life) if _is_interval(one, 1000))
-        told = {"kind": "alert", "severity": "info", "cause": "told", "remedy": "none"}
-        life.insert(place + 1, {key: life[place][key] for key in _ENVELOPE} | told)
+        alert = {"kind": "alert", "severity": "info", "cause": "a test", "remedy": "none"}
+        life.insert(place + 1, {key: life[place][key] for key in _ENVELOPE} | alert)
         pause = {"kind": "rank_paused", "paused_rank": 1, "paused_host": "ahead-b", "own": True}
         pause |= {"seconds_s": 5.0, "during": "forward"}
         life.insert(place + 1, {key: life[place][key] for key in _ENVELOPE} | pause)
@@ -351,8 +351,8 @@ def test_a_pause_belongs_to_the_life_in_which_it_was(paused: int, tmp_path: Path
     rows = {row.name: row.value for row in _answers(facts)["duration"].evidence}
     assert rows["stand still"] == pytest.approx(300.0)
     names = ("train", "evaluate", "save checkpoints", "stand still", "idle")
-    told = [rows[name] for name in names]
-    assert sum(float(one or 0.0) for one in told) == pytest.approx(rows["wall clock"])
+    parts = [rows[name] for name in names]
+    assert sum(float(one or 0.0) for one in parts) == pytest.approx(rows["wall clock"])
     (bar,) = plots.duration(facts)
     assert isinstance(bar, BarPlot)
     assert sum(seconds_s for _, seconds_s in bar.parts) == pytest.approx(rows["wall clock"])
@@ -369,12 +369,12 @@ def test_validations_of_lost_steps_are_not_idle_time(paused_s: float, tmp_path: 
         place = next(
             n for n, one in enumerate(life) if one["kind"] == "validated" and one["step"] == 4000
         )
-        told = {key: life[place][key] for key in _ENVELOPE} | {
+        event = {key: life[place][key] for key in _ENVELOPE} | {
             **{"kind": "rank_paused", "paused_rank": 0, "paused_host": "host-a", "own": True},
             **{"seconds_s": paused_s, "during": "validating"},
         }
-        told["time"], told["mono_s"] = told["time"] - 5, told["mono_s"] - 5
-        return [*life[:place], told, *life[place:]]
+        event["time"], event["mono_s"] = event["time"] - 5, event["mono_s"] - 5
+        return [*life[:place], event, *life[place:]]
 
     if paused_s:
         _change_lives(run, 0, pause, list)

@@ -111,7 +111,7 @@ def test_with_half_the_events_of_a_rank_no_cause_is_named(lost: str, tmp_path: P
         assert "8,000 steps" in found["duration"].says
 
 
-def test_without_phases_it_is_told_that_a_rank_is_missing(tmp_path: Path) -> None:
+def test_a_missing_rank_is_named_also_without_phases(tmp_path: Path) -> None:
     run = Recorded(interval_changes={"forward_s": None}).write(tmp_path / "run")
     _without_rank_1(run)
     found = answers(read_facts(run))["processors"]

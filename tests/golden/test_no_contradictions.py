@@ -188,9 +188,9 @@ def _time(log: Log, answers: Answers) -> Iterator[str]:
     parts.append(_value(duration, "since the last interval, not recorded yet"))
     whole_s = _value(duration, "wall clock")
     if duration.answer == "measured" and parts[0] is not None and parts[3] is not None:
-        told_s = sum(part or 0.0 for part in parts)
-        if whole_s is None or not math.isclose(told_s, whole_s, rel_tol=1e-6, abs_tol=0.1):
-            yield f"parts of {told_s} s in {whole_s} s"
+        sum_s = sum(part or 0.0 for part in parts)
+        if whole_s is None or not math.isclose(sum_s, whole_s, rel_tol=1e-6, abs_tol=0.1):
+            yield f"parts of {sum_s} s in {whole_s} s"
     mean, gross = _value(step, "mean"), _value(step, "with evaluation and all else")
     if mean is not None and gross is not None and gross < mean * 0.999 and not log.dropped:
         yield f"a step takes {mean} s, and with all else {gross} s"
@@ -204,7 +204,7 @@ def _money(log: Log, answers: Answers) -> Iterator[str]:
     if cost.answer != "measured":
         return
     if log.truly_missing:
-        yield "the cost is told although a rank is missing"
+        yield "the cost is measured although a rank is missing"
     hours, wall_s = _value(cost, "machine time"), _value(answers["duration"], "wall clock")
     machines = len(set(log.machines))
     if hours is None or wall_s is None:
@@ -212,8 +212,8 @@ def _money(log: Log, answers: Answers) -> Iterator[str]:
         return
     if not math.isclose(hours * 3600, wall_s * machines, rel_tol=1e-6, abs_tol=0.1):
         yield f"{hours} h of {machines} machines in {wall_s} s"
-    told_of = re.search(r"([\d,.]+) USD", cost.says)
-    if told_of is None or abs(float(told_of[1].replace(",", "")) - hours * PRICE) > 0.0051:
+    match = re.search(r"([\d,.]+) USD", cost.says)
+    if match is None or abs(float(match[1].replace(",", "")) - hours * PRICE) > 0.0051:
         yield f"{cost.says} for {hours} h"
 
 
@@ -221,8 +221,8 @@ def _sums(_log: Log, answers: Answers) -> Iterator[str]:
     files = answers["checkpoint_size"]
     if files.answer == "measured":
         whole = sum(row.value for row in files.evidence if isinstance(row.value, int | float))
-        told_of = re.match(r"([\d.]+) kB", files.says)
-        if told_of and abs(float(told_of[1]) - whole / 1000) > 0.1:
+        match = re.match(r"([\d.]+) kB", files.says)
+        if match and abs(float(match[1]) - whole / 1000) > 0.1:
             yield f"{files.says} of {whole} bytes"
         names = {row.name for row in answers["checkpoint_files"].evidence}
         if names != {row.name for row in files.evidence}:

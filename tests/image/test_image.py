@@ -115,6 +115,6 @@ def test_the_image_trains_as_somebody_who_is_not_root(
 
 
 def test_the_image_says_what_it_is(buildah: Buildah, image: str) -> None:
-    told = yaml.safe_load(buildah("inspect", "--type", "image", image))["OCIv1"]["config"]
-    assert told["Entrypoint"] == ["dragoman"]
-    assert told["User"] == "dragoman"
+    config = yaml.safe_load(buildah("inspect", "--type", "image", image))["OCIv1"]["config"]
+    assert config["Entrypoint"] == ["dragoman"]
+    assert config["User"] == "dragoman"

@@ -50,12 +50,12 @@ def test_the_choice_follows_the_link(
     assert said == [[said[0][0], True]] * 2
     assert said[0][0]["strategy"] in strategies
     events = read_events(tmp_path / "events" / "rank-0000.jsonl")
-    (told,) = (event.payload for event in events if event.kind == StrategyChosen.kind)
-    assert told["strategy"] == said[0][0]["strategy"]
-    assert told["why"]
-    assert told["planned_step_s"] >= told["compute_s"]
+    (reported,) = (event.payload for event in events if event.kind == StrategyChosen.kind)
+    assert reported["strategy"] == said[0][0]["strategy"]
+    assert reported["why"]
+    assert reported["planned_step_s"] >= reported["compute_s"]
     if rate == "8mbit":
         # A bucket of tokens lets a little more through.
-        assert told["link_bytes_per_s"] == pytest.approx(0.945e6, rel=0.15)
+        assert reported["link_bytes_per_s"] == pytest.approx(0.945e6, rel=0.15)
         diloco = said[0][0]["diloco"]
         assert diloco["every"] % diloco["fragments"] == 0

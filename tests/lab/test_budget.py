@@ -37,10 +37,10 @@ def test_hosts_behind_a_slow_link_end_in_time(make_lab: OpenLab) -> None:
     # The promise is 2%, on machines whose processor is not taken away for seconds.
     assert budget.used_s < 1.3 * SECONDS
     assert budget.price_per_hour == 60.0
-    told = re.search(r"used .*, ([\d.]+) USD of ([\d.]+) USD \(", done.stdout)
-    assert told is not None
-    assert float(told[1]) == pytest.approx(2 * 30.0 * budget.used_s / 3600, rel=0.01)
-    assert f"{told[2]} USD" == money.replace(" ", ".00 ")
+    spent = re.search(r"used .*, ([\d.]+) USD of ([\d.]+) USD \(", done.stdout)
+    assert spent is not None
+    assert float(spent[1]) == pytest.approx(2 * 30.0 * budget.used_s / 3600, rel=0.01)
+    assert f"{spent[2]} USD" == money.replace(" ", ".00 ")
     assert (path / "export" / "ctranslate2-int8" / "model.bin").is_file()
     (started, *_) = controller.events("run_started")
     assert started.payload["world_size"] == 2

@@ -123,9 +123,9 @@ def test_a_network_that_dies_while_doctor_measures_is_named(make_lab: OpenLab) -
     print(f"ended after {time.monotonic() - began:.0f} s: {printed}")
     assert doctor.returncode == 1
     assert "Traceback" not in complaint
-    told = " ".join((printed + complaint).split())
-    assert "beta" in told
-    assert "the connection was lost: " in told or "no answer within" in told
+    output = " ".join((printed + complaint).split())
+    assert "beta" in output
+    assert "the connection was lost: " in output or "no answer within" in output
 
 
 def a_missing_gpu(_lab: Lab, hosts_file: Path) -> None:

@@ -50,8 +50,8 @@ def test_trains_on_uneven_hosts_and_stops(controller: Controller) -> None:
     second = controller.run("train", str(controller.run_directory()), "--hosts", "hosts.toml")
     assert second.returncode == 1
     assert "is being trained by" in second.stderr
-    told = controller.run("stop", str(controller.run_directory()))
-    assert told.returncode == 0, told.stderr
+    stopped = controller.run("stop", str(controller.run_directory()))
+    assert stopped.returncode == 0, stopped.stderr
     shown, complaint = training.communicate(timeout=200)
     assert training.returncode == 130, complaint
     assert "everything is saved" in complaint

@@ -89,7 +89,7 @@ def test_only_keys_that_nobody_set_are_filled_in(tmp_path: Path) -> None:
     assert found.corpus == recipe.corpus
 
 
-def test_values_that_do_not_agree_with_the_rest_are_told(tmp_path: Path) -> None:
+def test_values_that_do_not_agree_with_the_rest_are_refused(tmp_path: Path) -> None:
     recipe = written(tmp_path)
     with pytest.raises(ConfigError, match="d_model 64 is not a multiple of num_heads 7"):
         filled(recipe, {"model.num_heads": 7}, by_hand=keys_set(recipe))

@@ -68,11 +68,11 @@ def test_the_vocabulary_is_the_root_that_its_reason_names(
         said(recipe, capsys),
     )
     assert reason is not None
-    pieces, told = (int(reason[n].replace(",", "")) for n in (1, 3))
-    assert told == pytest.approx(pairs, rel=0.01)
+    pieces, estimate = (int(reason[n].replace(",", "")) for n in (1, 3))
+    assert estimate == pytest.approx(pairs, rel=0.01)
     limit = {200: ", at least that", 32_000: ", at most that"}.get(pieces, "")
     assert reason[2] == limit
-    assert limit or pieces == pytest.approx(25 * math.sqrt(told), abs=51)
+    assert limit or pieces == pytest.approx(25 * math.sqrt(estimate), abs=51)
 
 
 def test_each_value_that_was_chosen_has_a_reason(

@@ -146,7 +146,7 @@ def test_a_preparation_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -
         tell("encode", 10_000, 60_000)
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["read and clean: 32,768 pairs", "encode: 10,000 of 60,000 pairs"]
-    with preparing() as tell:  # the first ten seconds are told by nothing
+    with preparing() as tell:  # nothing is printed in the first ten seconds
         tell("clean", 32_768, None)
     assert capsys.readouterr().out == ""
 

@@ -74,7 +74,7 @@ def expected_of(one: SizeCandidate, law: Law, tokens: float) -> float:
 
 
 @pytest.mark.parametrize("better", [0, 1, 2])
-def test_who_does_better_than_expected_is_taken(tmp_path: Path, better: int) -> None:
+def test_the_candidate_that_does_better_than_expected_is_taken(tmp_path: Path, better: int) -> None:
     law, choice = doubtful(), near(tmp_path, 0.99, 1.0, 0.98)
     pilots = plan_pilots(choice, TEXT, law, training_s=LONG_S)
     assert pilots is not None
@@ -93,10 +93,10 @@ def test_who_does_better_than_expected_is_taken(tmp_path: Path, better: int) -> 
     assert [(one.name, one.seconds_s) for one in made] == asked
     assert sum(one.seconds_s for one in made) == pytest.approx(SHARE * LONG_S)
     names = {one.name for one in made}
-    told = after_pilots(choice, best.name, TEXT, law, piloted=names, time_share=0.9)
-    assert told.best.name == winner.name
-    assert told.best.steps == int(0.9 * winner.steps)
-    assert all(one.why_not for one in told.candidates if one is not told.best)
+    final = after_pilots(choice, best.name, TEXT, law, piloted=names, time_share=0.9)
+    assert final.best.name == winner.name
+    assert final.best.steps == int(0.9 * winner.steps)
+    assert all(one.why_not for one in final.candidates if one is not final.best)
 
 
 def test_small_models_gain_nothing_by_being_fast_in_short_pilots(tmp_path: Path) -> None:
@@ -122,12 +122,12 @@ def test_a_model_without_any_translation_loses(tmp_path: Path) -> None:
     assert best is choice.candidates[0]
 
 
-def test_a_larger_model_that_lost_its_pilot_is_told_so(tmp_path: Path) -> None:
+def test_a_larger_model_that_lost_its_pilot_says_so(tmp_path: Path) -> None:
     law, choice = fit_law(law_curves()), chosen(own(tmp_path), 2e4)
     first, *_ = choice.candidates
-    told = after_pilots(
+    final = after_pilots(
         choice, first.name, CAPTIONS, law, piloted={first.name, choice.best.name}, time_share=0.9
     )
-    (lost,) = (one for one in told.candidates if one.name == choice.best.name)
-    assert lost.expected.bleu > told.best.expected.bleu, "by the law it is better"
+    (lost,) = (one for one in final.candidates if one.name == choice.best.name)
+    assert lost.expected.bleu > final.best.expected.bleu, "by the law it is better"
     assert lost.why_not == "its pilot was worse"

@@ -136,7 +136,7 @@ def readable() -> Iterator[Path]:
             run.chmod(0o755)
 
 
-def test_a_run_that_may_only_be_read_is_told_of(readable: Path) -> None:
+def test_a_run_that_may_only_be_read_has_a_status(readable: Path) -> None:
     assert read_status(readable).state == "running"
 
 
@@ -145,7 +145,7 @@ def test_a_run_that_may_only_be_read_is_not_trained(readable: Path) -> None:
         pass
 
 
-def test_a_full_disk_is_told_and_does_not_hide_how_a_training_failed(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_does_not_hide_how_a_training_failed(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def fail_on_a_full_disk() -> None:

@@ -1,4 +1,4 @@
-"""Every printed quantity turns back into its value, and look-alikes are told apart."""
+"""Every printed quantity turns back into its value, and look-alikes are not confused."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ def test_any_text_is_a_value_or_refused_with_words(name: str, text: str) -> None
         (units.SIZE, 1e305, "1.000e+290 PB"),
     ],
 )
-def test_what_people_read(quantity: Quantity, value: float, text: str) -> None:
+def test_a_quantity_is_written_as_people_read_it(
+    quantity: Quantity, value: float, text: str
+) -> None:
     assert quantity.text(value) == text
 
 
@@ -118,7 +120,7 @@ def test_what_people_read(quantity: Quantity, value: float, text: str) -> None:
         (units.SHORT_COUNT, "3.12G", 3.12e9),
     ],
 )
-def test_what_people_type(quantity: Quantity, text: str, value: float) -> None:
+def test_a_quantity_is_read_as_people_type_it(quantity: Quantity, text: str, value: float) -> None:
     assert quantity.parse(text) == pytest.approx(value, rel=1e-12)
 
 
@@ -170,9 +172,9 @@ def test_money_of_any_amount_is_short(amount: float, text: str) -> None:
 
 
 @given(st.floats(min_value=1e-6, max_value=1e6))
-def test_money_is_told_to_one_percent_also_if_it_is_cents(amount: float) -> None:
-    told, _ = units.parse_money(units.money(amount, currency="USD"))
-    assert told == pytest.approx(amount, rel=0.01)
+def test_money_is_right_to_one_percent_even_if_it_is_cents(amount: float) -> None:
+    parsed, _ = units.parse_money(units.money(amount, currency="USD"))
+    assert parsed == pytest.approx(amount, rel=0.01)
 
 
 @pytest.mark.parametrize(

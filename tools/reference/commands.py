@@ -98,9 +98,9 @@ def meaning(command: str, action: argparse.Action) -> str:
 
 def default(action: argparse.Action) -> str:
     """What holds if it is left out."""
-    if told := DEFAULT.findall(str(action.help)):
-        assert len(told) == 1, f"{called(action)} has two defaults"
-        return cell(told[0])
+    if defaults := DEFAULT.findall(str(action.help)):
+        assert len(defaults) == 1, f"{called(action)} has two defaults"
+        return cell(defaults[0])
     if action.required and action.nargs != "*":
         return "required"
     if isinstance(action, NO_VALUE):

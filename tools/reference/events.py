@@ -66,14 +66,14 @@ def summary(kind: type[Payload]) -> str:
 
 def section(name: str, kind: type[Payload]) -> str:
     """A kind and its keys."""
-    told = Docstring.of(kind, names(kind))
+    docstring = Docstring.of(kind, names(kind))
     rows = "".join(
-        f"| `{one.name}` | {form(one)} | {told.meaning(one.name).replace('None', 'null')} |\n"
+        f"| `{one.name}` | {form(one)} | {docstring.meaning(one.name).replace('None', 'null')} |\n"
         for one in fields(kind)
     )
     return (
         f"\n## {name}\n\n"
-        + "\n\n".join(told.prose)
+        + "\n\n".join(docstring.prose)
         + f"\n\n| key | value | meaning |\n|---|---|---|\n{rows}"
     )
 

@@ -84,8 +84,8 @@ SHOWN = {
 
 def page() -> str:
     """The whole page."""
-    told = {name for names in GROUPS.values() for name in names}
-    missing = told ^ {name for name in dragoman.__all__ if not name.startswith("__")}
+    listed = {name for names in GROUPS.values() for name in names}
+    missing = listed ^ {name for name in dragoman.__all__ if not name.startswith("__")}
     assert not missing, f"GROUPS and dragoman.__all__ differ: {missing}"
     text = HEADER
     for title, names in GROUPS.items():
@@ -105,19 +105,19 @@ def entry(name: str, thing: Any) -> str:
     if not inspect.isclass(thing):
         return text + described(f"dragoman.{name}", thing)
     if issubclass(thing, Exception):
-        told = Docstring.of(thing, inspect.signature(thing).parameters)
-        return f"{text}{body(told)}\nIt derives from `{thing.__bases__[0].__name__}`.\n"
+        docstring = Docstring.of(thing, inspect.signature(thing).parameters)
+        return f"{text}{body(docstring)}\nIt derives from `{thing.__bases__[0].__name__}`.\n"
     if name == "Recipe":
         return f"{text}{body(Docstring.of(thing))}\nIts sections and keys: [recipe](recipe.md).\n"
     shown = fields_of(thing)
     if shown:
-        told = Docstring.of(thing, shown)
+        docstring = Docstring.of(thing, shown)
         rows = (
-            f"| `{key}` | `{kind(of)}` | {told.meaning(key)} |".replace(" | None", " \\| None")
+            f"| `{key}` | `{kind(of)}` | {docstring.meaning(key)} |".replace(" | None", " \\| None")
             for key, of in shown.items()
         )
         table = "\n".join(["| field | type | meaning |", "|---|---|---|", *rows])
-        text += "\n\n".join([*told.prose, table]) + "\n"
+        text += "\n\n".join([*docstring.prose, table]) + "\n"
     else:
         text += described(f"dragoman.{name}", thing, thing.__init__)
     for method, function in methods(thing):
@@ -157,8 +157,8 @@ def described(call: str, thing: Any, function: Any = None) -> str:
     line = f"{call}({', '.join(shown)}){returned}"
     if len(line) > 88:
         line = f"{call}(\n" + "".join(f"    {one},\n" for one in shown) + f"){returned}"
-    told = Docstring.of(thing, [one.name for one in parameters])
-    return f"```python\n{line}\n```\n\n{body(told)}"
+    docstring = Docstring.of(thing, [one.name for one in parameters])
+    return f"```python\n{line}\n```\n\n{body(docstring)}"
 
 
 def written(parameter: inspect.Parameter) -> str:
@@ -173,10 +173,10 @@ def kind(annotation: object) -> str:
     return re.sub(r"\w+", lambda word: SHOWN.get(word[0], word[0]), str(annotation))
 
 
-def body(told: Docstring) -> str:
+def body(docstring: Docstring) -> str:
     """Prose, then a list of names, then what is raised."""
     listed = "\n".join(
         f"- {', '.join(f'`{name}`' for name in names)}: {text}"
-        for names, text in told.meanings.items()
+        for names, text in docstring.meanings.items()
     )
-    return "\n\n".join(filter(None, [*told.prose, listed, told.raises])) + "\n"
+    return "\n\n".join(filter(None, [*docstring.prose, listed, docstring.raises])) + "\n"

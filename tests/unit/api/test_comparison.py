@@ -104,7 +104,7 @@ def test_the_better_of_two_is_named_and_printed(
     assert html.escape(worst["source"]) in html.unescape(page)
 
 
-def test_test_sets_of_one_file_name_are_told_apart(
+def test_test_sets_of_one_file_name_get_different_names(
     texts: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"

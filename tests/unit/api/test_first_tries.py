@@ -126,7 +126,7 @@ def test_a_recipe_is_not_changed_in_place() -> None:
     assert recipe == dragoman.load_recipe("demo")
 
 
-def test_one_text_is_told_from_a_list_of_them() -> None:
+def test_one_text_is_not_taken_for_a_list_of_them() -> None:
     run = small_run()
     with pytest.raises(dragoman.ConfigError, match=r"brackets: \['A man\.'\]"):
         dragoman.translate(run, "A man.")

@@ -41,7 +41,7 @@ def test_shares_are_relative_and_a_share_of_nothing_is_no_stage() -> None:
 
 
 @pytest.mark.parametrize("text", ["en", "en_de", "en-de-fr", "../x-de", "e-de"])
-def test_what_is_no_pair(text: str) -> None:
+def test_words_that_are_no_pair_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a pair of languages; write source and target"):
         parse_pair(text)
 

@@ -82,7 +82,7 @@ def test_tells_facts_and_time_and_ends_with_its_input(
     assert list((tmp_path / "folder").iterdir()) == []
 
 
-def test_what_gpus_run_with_is_told_where_there_should_be_some(
+def test_the_agent_names_nccl_and_the_driver_where_there_should_be_gpus(
     agent: subprocess.Popen[bytes],
 ) -> None:
     request = {"host": "me", "interface": None, "peers": ["127.0.0.1"], "gpus": 1}

@@ -107,7 +107,7 @@ def test_a_plan_advises_and_changes_nothing() -> None:
     assert larger_batches(alone) == []
 
 
-def test_an_update_of_several_batches_is_told_as_one() -> None:
+def test_an_update_of_several_batches_is_described_as_one() -> None:
     made = plan_recipe(
         load_recipe("wmt16-ende-reference"),
         PlanRequest(ranks="2", link="3Gbit", gpu="v100", compute="0.45s"),

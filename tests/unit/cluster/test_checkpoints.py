@@ -129,7 +129,7 @@ def test_the_best_checkpoint_alone_can_be_brought(home: Path, remote: RunOnHosts
     assert (remote.path / "logs" / "alpha" / "launch-0.log").is_file()
 
 
-@pytest.mark.parametrize("best", ["", "step-0000999"], ids=["not told", "not there"])
+@pytest.mark.parametrize("best", ["", "step-0000999"], ids=["not named", "not there"])
 def test_everything_is_brought_if_the_best_checkpoint_is_unknown(
     best: str, home: Path, remote: RunOnHosts
 ) -> None:
@@ -173,16 +173,16 @@ def test_copies_pause_while_training_goes_on(
 
 def test_a_full_disk_here_is_not_called_the_host_s(home: Path, remote: RunOnHosts) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    told: list[str] = []
+    printed: list[str] = []
     try:
         with StopRequests() as requests, CheckpointTransfer(remote) as transfer:
             transfer.want(NAME)
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
-            bring_back(transfer, requests, print_line=told.append)
+            bring_back(transfer, requests, print_line=printed.append)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert any("not everything came back: " in text for text in told)
-    assert any(f"{remote.path / CHECKPOINTS}: the disk is full" in text for text in told)
+    assert any("not everything came back: " in text for text in printed)
+    assert any(f"{remote.path / CHECKPOINTS}: the disk is full" in text for text in printed)
     assert list((remote.path / CHECKPOINTS).iterdir()) == []
 
 
@@ -201,9 +201,9 @@ def test_a_host_that_is_gone_keeps_no_other_from_being_asked(
     assert (both.path / "logs" / "alpha" / "launch-0.log").is_file()
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["while training goes on", "in the end"])
+@pytest.mark.parametrize("wanted", [True, False], ids=["while training goes on", "in the end"])
 def test_a_signal_ends_the_bringing_and_says_where_the_rest_is(
-    told: bool, home: Path, remote: RunOnHosts
+    wanted: bool, home: Path, remote: RunOnHosts
 ) -> None:
     (home / "slow").touch()
     arrived = remote.path / CHECKPOINTS / f".{NAME}.draft" / "model.safetensors"
@@ -216,14 +216,14 @@ def test_a_signal_ends_the_bringing_and_says_where_the_rest_is(
             os.kill(os.getpid(), signal.SIGINT)
 
     with StopRequests() as requests, CheckpointTransfer(remote) as transfer:
-        if told:
+        if wanted:
             transfer.want(NAME)
         user = threading.Thread(target=press)
         user.start()
         with pytest.raises(InterruptedRunError) as caught:
             bring_back(transfer, requests, print_line=lambda text: None)
         user.join()
-    what = NAME if told else "the rest"
+    what = NAME if wanted else "the rest"
     where = f"is still on alpha, in .dragoman/runs/demo/{CHECKPOINTS}"
     assert f"{what} {where}; dragoman resume {remote.path} fetches it" in str(caught.value)
     assert list((remote.path / CHECKPOINTS).iterdir()) == []

@@ -384,7 +384,7 @@ def test_nothing_is_called_right_of_hosts_that_do_not_answer(
         ("hardly a byte has passed for 120 s", "login", "silence_s in hosts.toml"),
     ],
 )
-def test_a_host_that_cannot_be_examined_is_told_apart_from_one_that_does_not_answer(
+def test_a_host_that_cannot_be_examined_differs_from_one_that_does_not_answer(
     said: str, check: str, remedy: str
 ) -> None:
     (finding,) = wrong(cluster().model_copy(update={"unreachable": {"gamma": said}}))

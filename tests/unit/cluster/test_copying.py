@@ -59,7 +59,7 @@ def test_a_directory_arrives_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "stream", [b"", archive(plain("a", b"one")), archive(plain("a", b"1"))[:512]]
 )
-def test_what_comes_to_no_end_is_not_there(tmp_path: Path, stream: bytes) -> None:
+def test_a_copy_that_is_cut_off_leaves_nothing(tmp_path: Path, stream: bytes) -> None:
     parcel = Parcel("data/1", {"a": b"one", "b": b"two"})
     assert received(parcel, stream, tmp_path).returncode != 0
     assert list((tmp_path / "there/data").iterdir()) == []

@@ -1,4 +1,4 @@
-"""The user's signals: an end at once, or counted where the hosts are told."""
+"""The user's signals: an end at once, or counted where they are passed on to the hosts."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_ranks_that_seldom_meet_have_longer_to_save(
     )
     with pytest.raises(InterruptedRunError):
         follower.until_over(tmp_path)
-    told = [call.args[0] for call in team.send_to_all.call_args_list]
-    assert told == (["stop", "kill"] if killed else ["stop"])
+    sent = [call.args[0] for call in team.send_to_all.call_args_list]
+    assert sent == (["stop", "kill"] if killed else ["stop"])
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_without_waiting_for_the_slowest_no_plan_of_eight_is_as_published() -> N
         assert made.strategies[1].speed_up > all_per_s / one_per_s * 1.07
 
 
-def test_the_line_that_the_spread_is_fitted_to_is_met() -> None:
+def test_a_plan_agrees_with_the_measurement_that_the_spread_is_fitted_to() -> None:
     ((gpu, _precision, batch, num_gpus, one_per_s, all_per_s),) = FITTED
     planned = times_one(gpu, batch, num_gpus, one_per_s)
     assert planned == pytest.approx(all_per_s / one_per_s, rel=0.01)

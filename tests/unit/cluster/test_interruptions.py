@@ -112,7 +112,7 @@ def test_a_plan_says_what_spot_hosts_are_expected_to_cost(tmp_path: Path) -> Non
     assert typed.price == pytest.approx(2 * typed.run_s / 3600)
 
 
-def test_a_run_that_is_interrupted_before_it_saves_is_told(tmp_path: Path) -> None:
+def test_the_plan_warns_of_a_run_that_is_interrupted_before_it_saves(tmp_path: Path) -> None:
     made = planned(tmp_path, "interruption_hours = 0.01\n", "checkpoint.every_steps=100000")
     console = Console(width=1000, force_terminal=False)
     with console.capture() as capture:

@@ -150,7 +150,7 @@ def test_hours_and_money_are_those_of_all_hosts() -> None:
     assert row.price == pytest.approx(row.run_s / 3600 * 2 * 3.06)
 
 
-def test_a_faster_port_is_told_in_money() -> None:
+def test_the_worth_of_a_faster_port_is_shown_in_money() -> None:
     """One that DiLoCo hides is worth nothing to it, and much to who synchronises every step."""
     made = plan_recipe(
         load_recipe("wmt16-ende-big"),
@@ -167,9 +167,9 @@ def test_a_faster_port_is_told_in_money() -> None:
         f"{saved:,.2f} USD less and end {sooner} sooner, worth {saved / then_s * 3600:,.2f} USD an "
         "hour."
     )
-    told = json.loads(plan_as_json(made))["faster_links"]
-    assert [one["name"] for one in told] == ["1 Gbit/s ports", "10 Gbit/s ports"]
-    assert told[0]["sync"]["saved"] == pytest.approx(saved)
+    links = json.loads(plan_as_json(made))["faster_links"]
+    assert [one["name"] for one in links] == ["1 Gbit/s ports", "10 Gbit/s ports"]
+    assert links[0]["sync"]["saved"] == pytest.approx(saved)
 
 
 def test_what_sync_waits_for_is_what_a_port_saves() -> None:
@@ -187,7 +187,7 @@ def test_what_sync_waits_for_is_what_a_port_saves() -> None:
     ]
 
 
-def test_without_prices_a_faster_port_is_not_told_in_money() -> None:
+def test_without_prices_the_worth_of_a_faster_port_is_not_shown() -> None:
     free = plan_recipe(load_recipe("demo"), PlanRequest(ranks="2", link="9Gbit", gpu="cpu"))
     assert worth_of_links(free) == []
 
@@ -381,7 +381,7 @@ def test_one_host_needs_no_network() -> None:
         (PlanRequest(link="1Gbit", hosts="a:2,b:1"), "--gpu"),
     ],
 )
-def test_what_is_missing_is_named(request_: PlanRequest, words: str) -> None:
+def test_a_plan_names_what_it_lacks(request_: PlanRequest, words: str) -> None:
     with pytest.raises(ConfigError) as error:
         plan_recipe(load_recipe("demo"), request_)
     assert words in str(error.value)
@@ -393,9 +393,7 @@ def test_planning_never_imports_torch() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_what_doctor_measured_is_planned_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_uses_what_doctor_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     words = "10.0.0.1:2,10.0.0.2:1"
     recipe = load_recipe("wmt16-ende-reference")

@@ -46,7 +46,7 @@ def test_keys_are_verified_and_nothing_is_asked() -> None:
     assert command[command.index("-p") + 1] == "2222"
 
 
-def test_an_end_of_ssh_is_told_with_its_remedy() -> None:
+def test_an_end_of_ssh_is_reported_with_its_remedy() -> None:
     refused = failure(HOST, 255, b"Host key verification failed.\r\n")
     assert str(refused).startswith("beta: ssh cannot log in: Host key verification failed.; ")
     assert "`ssh -p 2222 -l ann beta.example true`" in refused.remedy

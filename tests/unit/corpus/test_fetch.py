@@ -368,14 +368,14 @@ def test_a_packed_file_behind_a_wrong_content_type_is_taken(
     assert Path(get(europarl, tmp_path).source).read_bytes() == text(ENGLISH)
 
 
-@pytest.mark.parametrize("damage", ["flipped byte", "cut, length not told", "not an archive"])
+@pytest.mark.parametrize("damage", ["flipped byte", "cut, without a length", "not an archive"])
 def test_a_damaged_archive_is_removed_and_comes_again(
     damage: str, europarl: str, tmp_path: Path, mirror: Mirror
 ) -> None:
     middle = len(CORPUS) // 2
     mirror.pages["/europarl.tgz"] = {
         "flipped byte": Page(CORPUS[:middle] + b"\x00\xff\x00\xff" + CORPUS[middle + 4 :]),
-        "cut, length not told": Page(CORPUS[:middle], with_length=False),
+        "cut, without a length": Page(CORPUS[:middle], with_length=False),
         "not an archive": Page(b"no archive at all"),
     }[damage]
     with pytest.raises(CorpusError, match=r"cannot be read.*run again") as error:

@@ -47,7 +47,7 @@ def test_the_language_of_a_sentence_is_found_among_some(own: str) -> None:
     assert all(0 <= probability <= 1 for _, probability in first)
 
 
-def test_languages_that_cannot_be_told_are_left_out() -> None:
+def test_languages_that_cannot_be_recognised_are_left_out() -> None:
     assert [code for code, _ in likely_languages("Ein Hund bellt.", ["tlh", "de"])] == ["de"]
     assert likely_languages("Ein Hund bellt.", ["tlh"]) == []
 

@@ -40,7 +40,7 @@ def read_all(path: Path, max_lines: int) -> tuple[bytes, list[int], LineReader]:
 
 
 @pytest.mark.parametrize("pack", PACKINGS)
-def test_packed_text_is_told_by_its_content_and_read_whole(
+def test_packed_text_is_recognised_by_its_content_and_read_whole(
     tmp_path: Path, pack: Callable[[bytes], bytes]
 ) -> None:
     path = tmp_path / "text.without-a-telling-suffix"

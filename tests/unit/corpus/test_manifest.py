@@ -11,7 +11,7 @@ from dragoman.corpus.prepare import prepare
 from parallel_text import small_corpus
 
 
-def test_two_units_are_told_apart() -> None:
+def test_a_size_has_both_mb_and_mib() -> None:
     size = TextSize.of(1_023_000_000)
     assert (size.num_bytes, size.mb, size.mib) == (1_023_000_000, 1023.0, 975.609)
 

@@ -51,7 +51,7 @@ def test_misaligned_files_name_both_with_counts_and_the_line(
     assert "\n" not in message
 
 
-def test_a_target_that_is_cut_off_is_told_as_such(tmp_path: Path) -> None:
+def test_a_target_that_is_cut_off_is_reported_as_such(tmp_path: Path) -> None:
     lines = [b"x" * (7 * i % 83) + b"\n" for i in range(200)]
     pair = entry(tmp_path, b"".join(lines), b"".join(lines[:150]))
     with pytest.raises(CorpusError, match=r"200 lines, the target 150; the shorter one .* cut off"):

@@ -263,15 +263,15 @@ def test_the_manifest_tells_what_went_in_and_what_came_out(tmp_path: Path) -> No
     assert manifest.train.stages[-1].source_text.num_bytes == num_bytes
 
 
-def test_stages_are_events_and_progress_is_told(tmp_path: Path) -> None:
-    told: list[tuple[str, int, int | None]] = []
+def test_stages_are_events_and_progress_is_reported(tmp_path: Path) -> None:
+    reported: list[tuple[str, int, int | None]] = []
     with EventWriter(tmp_path / "events") as events:
         prepare(
             small_corpus(tmp_path),
             tmp_path / "out",
             workers=1,
             events=events,
-            progress=lambda *state: told.append(state),
+            progress=lambda *state: reported.append(state),
         )
     found = [event for event in read_events(events.path) if event.kind == "corpus_stage"]
     stages = [(event.payload["split"], event.payload["stage"]) for event in found]
@@ -280,7 +280,7 @@ def test_stages_are_events_and_progress_is_told(tmp_path: Path) -> None:
         event.payload for event in read_events(events.path) if event.kind == "corpus_dropped"
     ]
     assert dropped == [{"split": "train", "reason": "held_out", "pairs": 20}]
-    assert told == [("clean", 600, None), ("learn", 0, None), ("encode", 600, 600)]
+    assert reported == [("clean", 600, None), ("learn", 0, None), ("encode", 600, 600)]
 
 
 def test_a_second_run_does_nothing(tmp_path: Path) -> None:

@@ -84,7 +84,9 @@ def test_parts_add_up_to_the_whole(tmp_path: Path) -> None:
     assert join_surveys(tmp_path / f"{number}" for number in range(3)) == [whole]
 
 
-def test_what_is_written_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_surveys_that_are_written_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("dragoman.corpus.survey._LARGEST_FILE", 40_000)
     few, many = survey([1.0, 20.0]), survey(np.geomspace(1, 1e300, 3000).tolist())
     write_surveys(tmp_path / "part", [few, many, many, survey([])])
@@ -110,8 +112,8 @@ def test_a_prepared_corpus_tells_what_every_filter_saw(workers: int, tmp_path: P
     )
     place = tmp_path / "prepared"
     manifest = prepare(config, place, workers=workers)
-    told = json.loads((place / REJECTED / FILE_NAME).read_text("utf-8"))["filters"]
-    dropped = {one["name"]: sum(n for _, _, n in one["counts"]) for one in told}
+    filters = json.loads((place / REJECTED / FILE_NAME).read_text("utf-8"))["filters"]
+    dropped = {one["name"]: sum(n for _, _, n in one["counts"]) for one in filters}
     rejected = [pair.filter for pair in read_rejected(place, "train")]
     assert {name: n for name, n in dropped.items() if n} == {
         name: rejected.count(name) for name in dropped if name in rejected
@@ -125,7 +127,7 @@ def test_a_prepared_corpus_tells_what_every_filter_saw(workers: int, tmp_path: P
     assert write_cleaning_page(place) is None
     (place / REJECTED / PAGE).unlink()
     for change in ({"unknown": 1}, {"counts": [[1, "a", 2]]}, {"name": 1}):
-        (place / REJECTED / FILE_NAME).write_text(json.dumps({"filters": [told[0] | change]}))
+        (place / REJECTED / FILE_NAME).write_text(json.dumps({"filters": [filters[0] | change]}))
         with pytest.raises(CorpusError, match=r"filters\.json: is damaged"):
             write_cleaning_page(place)
 

@@ -27,7 +27,7 @@ MEETING = Path("/tmp/meeting")  # it is only named
 WORKER = ("dragoman.run.worker", "runs/demo")
 
 
-def test_torchrun_is_told_of_one_machine() -> None:
+def test_torchrun_gets_the_values_of_one_machine() -> None:
     command = torchrun_command(WORKER, ranks=2, meeting=MEETING)
     assert command[:3] == [sys.executable, "-m", "dragoman.distributed.launch"]
     read = get_args_parser().parse_args(command[3:])
@@ -39,7 +39,7 @@ def test_torchrun_is_told_of_one_machine() -> None:
     assert read.training_script_args == [*WORKER[1:]]
 
 
-def test_torchrun_is_told_of_its_share_of_several() -> None:
+def test_torchrun_gets_its_share_of_several_machines() -> None:
     command = torchrun_command(WORKER, ranks=4, meeting=MEETING, share=SHARE)
     read = get_args_parser().parse_args(command[3:])
     assert (read.nnodes, read.nproc_per_node) == ("3", "4")

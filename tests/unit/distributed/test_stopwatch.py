@@ -12,7 +12,7 @@ from dragoman.distributed import gradient_sync
 from dragoman.distributed.gradient_sync import Stopwatch
 
 
-def test_each_lap_is_told_once_and_the_sum_of_all_stays() -> None:
+def test_each_lap_is_taken_once_and_the_sum_of_all_stays() -> None:
     watch = Stopwatch(torch.device("cpu"))
     watch.add(1.0)
     watch.add(2.0)

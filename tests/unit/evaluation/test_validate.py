@@ -268,7 +268,7 @@ def test_a_signal_to_one_rank_ends_a_validation_on_all(corpus: Path) -> None:
     assert first == f"given up after {(DEV_PAIRS + 1) // 2} batches"
 
 
-def test_a_metric_that_is_added_is_measured_and_told(
+def test_a_metric_that_is_added_is_measured_and_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def same_lines(hypotheses: list[str], references: list[str], **_: object) -> Score:
@@ -278,8 +278,8 @@ def test_a_metric_that_is_added_is_measured_and_told(
     monkeypatch.setitem(METRICS, "same", same_lines)
     scores = score_all(["a", "b", "c", "d"], ["a", "b", "c", "e"], EvaluateConfig())
     assert list(scores) == ["bleu", "chrf", "same"]
-    (told,) = further_scores("valid", scores)
-    assert (told.text, told.metric, told.value, told.signature) == (
+    (reported,) = further_scores("valid", scores)
+    assert (reported.text, reported.metric, reported.value, reported.signature) == (
         "valid",
         "same",
         75.0,

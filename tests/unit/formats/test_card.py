@@ -80,7 +80,7 @@ def test_a_page_without_scores_tells_of_no_beam() -> None:
     assert beam in card_of("web", scores=(score,))
 
 
-def test_scores_of_fewer_bits_are_told_to_be_those_of_all(tmp_path: Path) -> None:
+def test_a_card_of_fewer_bits_says_when_its_scores_were_measured(tmp_path: Path) -> None:
     kinds: tuple[Quantization, ...] = ("float32", "int8")
     for quantization in kinds:
         output = tmp_path / quantization
@@ -89,11 +89,11 @@ def test_scores_of_fewer_bits_are_told_to_be_those_of_all(tmp_path: Path) -> Non
             export(small_run(), request, world)
         card = (output / "README.md").read_text("utf-8")
         assert "chrF2|" in card
-        told = "They were measured before the weights were written in int8." in card
-        assert told == (quantization == "int8")
+        says_so = "They were measured before the weights were written in int8." in card
+        assert says_so == (quantization == "int8")
 
 
-def test_a_score_is_told_of_the_weights_and_the_search_that_had_it(tmp_path: Path) -> None:
+def test_a_score_is_listed_for_the_weights_and_the_search_that_had_it(tmp_path: Path) -> None:
     run = RunDirectory.open(copytree(small_run().path, tmp_path / "run"))
     best, average = checkpoint_path(run, "best", run.recipe()), run.path / "average"
     average_checkpoints([best, best], average)
@@ -142,9 +142,9 @@ def test_texts_of_one_name_have_scores_of_their_own(tmp_path: Path) -> None:
                 events=events,
             )
         best = checkpoint_path(run, "best", run.recipe())
-        told = next(one for one in dragoman.read_events(run, "test_scored"))
+        scored = next(one for one in dragoman.read_events(run, "test_scored"))
         for target in ("fr", "cs"):
-            weights, settings = told["weights"], "search.beam_size=1"
+            weights, settings = scored["weights"], "search.beam_size=1"
             of_target = {"name": "web", "weights": weights, "settings": settings, "target": target}
             events.write(replace(TEST_SCORED, **of_target))
     found, _ = scores_of(run, best, ["search.beam_size=1"])
@@ -172,7 +172,7 @@ def test_the_card_of_one_direction_names_its_language_token(
     write_pairs(tmp_path, "train", sentences(60))
     Path("tiny.toml").write_text(TINY)
     settings = ["train.max_steps=1", "data.batch_tokens=256", "evaluate.bleu_pairs=0"]
-    told = dragoman.train(
+    run = dragoman.train(
         dragoman.load_recipe("tiny.toml", [*settings, "corpus.language_token=true"])
     )
     said: dict[Kind, str] = {
@@ -180,7 +180,7 @@ def test_the_card_of_one_direction_names_its_language_token(
         "bundle": "`--target de` puts it there",
     }
     for kind, how in said.items():
-        path = dragoman.export(told, to=kind).path
+        path = dragoman.export(run, to=kind).path
         (direction,) = Bundle.open(path).info.directions
         assert (direction.source, direction.target, direction.token) == ("en", "de", "<2de>")
         card = (path / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""What of a run leaves with an export: every key of a recipe is told apart, and looked for."""
+"""What of a run leaves with an export: every key of a recipe is decided on, and looked for."""
 
 from __future__ import annotations
 

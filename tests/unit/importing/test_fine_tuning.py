@@ -215,7 +215,9 @@ def check_training(place: Path, folder: Path, origin: Path, steps: int) -> None:
 
 
 @pytest.mark.slow
-def test_what_came_in_goes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_that_is_exported_is_the_same_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Hardly trained on, the exported folder has the logits and tokens of the first."""
     monkeypatch.chdir(tmp_path)
     for name in ("separate, output alone", "relu and deep encoder"):

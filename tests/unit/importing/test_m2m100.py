@@ -197,7 +197,9 @@ def check_the_same(back: Path, run: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(VARIANTS))
-def test_what_came_in_goes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_an_import_that_is_exported_is_the_same_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """Hardly trained on, it has the logits, tokens and translations of the first folder."""
     monkeypatch.chdir(tmp_path)
     nllb, options = VARIANTS[name]

@@ -21,7 +21,7 @@ def test_the_mask_has_the_asked_probability_and_no_pattern(p: float) -> None:
 
 
 @pytest.mark.parametrize("p", [0.0001, 0.1, 0.3, 0.9999])
-def test_the_probability_is_met_to_sixteen_bits(p: float) -> None:
+def test_the_probability_is_right_to_sixteen_bits(p: float) -> None:
     assert 1 / keep_scale(p) == pytest.approx(1 - p, abs=2**-17)
 
 

@@ -59,7 +59,7 @@ STRETCHES: dict[str, tuple[int, int, str]] = {
 
 
 @pytest.mark.parametrize("name", STRETCHES)
-def test_a_straggler_is_told_with_its_time(name: str, tmp_path: Path) -> None:
+def test_a_straggler_is_named_with_its_time(name: str, tmp_path: Path) -> None:
     after, until, said = STRETCHES[name]
     run = Recorded().write(tmp_path / "run")
     edit(run, 1, TrainInterval.kind, slow(after=after, until=until))
@@ -98,7 +98,7 @@ def longer_steps(*, until: int, by_s: float) -> Change:
     return change
 
 
-def test_two_stretches_and_two_stragglers_are_all_told(tmp_path: Path) -> None:
+def test_two_stretches_and_two_stragglers_are_all_named(tmp_path: Path) -> None:
     run = Recorded(
         world_size=4, compute_s=(0.4,) * 4, sync_s=(0.01,) * 4, clock_ahead_s=(0.0,) * 4
     ).write(tmp_path / "run")
@@ -150,7 +150,7 @@ def test_the_size_of_the_last_checkpoint_counts(tmp_path: Path) -> None:
     assert "free disk space: 40.0%: the disk" in ailment(run, "disk").says
 
 
-def test_what_lasts_is_found_with_its_ends() -> None:
+def test_stretches_that_last_are_found_with_their_ends() -> None:
     assert lasting([]) == []
     assert lasting([True] * 2) == []
     assert lasting([True] * 3) == [(0, 2)]
@@ -186,7 +186,7 @@ def test_the_rank_that_waits_for_data_is_named_with_its_time(tmp_path: Path) -> 
     assert ailment(alone.write(tmp_path / "alone"), "starved").says.endswith(": from the start.")
 
 
-def test_a_long_wait_now_and_then_is_told_so(tmp_path: Path) -> None:
+def test_long_waits_now_and_then_are_reported_as_such(tmp_path: Path) -> None:
     run = Recorded().write(tmp_path / "run")
 
     def wait(event: dict[str, Any]) -> None:

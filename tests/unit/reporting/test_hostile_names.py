@@ -53,8 +53,8 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         alert = {"severity": "warning", "cause": HOSTILE, "remedy": HOSTILE}
         last = json.loads(path.read_text().splitlines()[-1])
         named = {name: last[name] for name in ("v", "time", "mono_s", "rank", "step")}
-        told = json.dumps(named | {"kind": "alert", "host": HOSTILE} | alert)
-        (directory / "events" / path.name).write_text("\n".join([*lines, told]) + "\n")
+        added = json.dumps(named | {"kind": "alert", "host": HOSTILE} | alert)
+        (directory / "events" / path.name).write_text("\n".join([*lines, added]) + "\n")
     return directory
 
 

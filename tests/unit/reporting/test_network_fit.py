@@ -62,7 +62,7 @@ def test_strategies_that_hide_nothing_or_everything(facts: Facts) -> None:
     assert computed_exposed_s(streaming, 0.3) == pytest.approx(0.1)
 
 
-def test_what_auto_chose_is_told_and_computed_where_its_numbers_are_known(facts: Facts) -> None:
+def test_the_choice_of_auto_is_named_and_computed_where_its_numbers_are_known(facts: Facts) -> None:
     auto = _with(facts, "distributed.strategy=auto")
     sync = Chosen(strategy="sync", label="sync bf16", why="it is cheap")
     accum = Chosen(strategy="accum", label="accum K=4", why="it is cheaper")

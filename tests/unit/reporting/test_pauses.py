@@ -98,7 +98,7 @@ def test_a_rank_that_recorded_nothing_then_does_not_hide_the_others() -> None:
     assert without_pauses([silent, waits], [PAUSE])[1].intervals[1].sync_s == 3.0
 
 
-def test_the_longest_is_told_first(tmp_path: Path) -> None:
+def test_the_longest_pause_is_named_first(tmp_path: Path) -> None:
     facts = read_facts(Recorded(steps=1000, max_steps=1000).write(tmp_path / "run"))
     long = replace(PAUSE, rank=1, host="b", began=2000.0, seconds_s=60.0)
     facts = replace(facts, pauses=(PAUSE, long))

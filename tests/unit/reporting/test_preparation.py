@@ -1,4 +1,4 @@
-"""How long preparing took, told by the events of `prepare` that a run carries."""
+"""How long preparing took, from the events of `prepare` that a run carries."""
 
 from __future__ import annotations
 

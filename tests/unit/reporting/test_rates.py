@@ -102,14 +102,14 @@ def test_a_run_that_ends_in_its_warmup_never_falls(tmp_path: Path) -> None:
     assert "at step 1,000." in verdict.says
 
 
-def test_a_log_that_is_not_the_formula_is_told(tmp_path: Path) -> None:
+def test_a_log_that_differs_from_the_formula_is_reported(tmp_path: Path) -> None:
     verdict = rate(_logged(_facts(tmp_path), 1.01))
     assert "not this formula" in verdict.remedy
     rows = {row.name: row.value for row in verdict.evidence}
     assert rows["largest deviation of the log"] == pytest.approx(0.01)
 
 
-def test_the_logged_rates_are_told_if_the_schedule_is_not_known(tmp_path: Path) -> None:
+def test_the_logged_rates_are_shown_if_the_schedule_is_not_known(tmp_path: Path) -> None:
     facts = replace(_logged(_facts(tmp_path), 1.0), recipe=None)
     logged = [(one.learning_rate, one.step) for one in facts.intervals]
     verdict = rate(facts)

@@ -102,7 +102,7 @@ def test_rank_0_may_be_the_one_that_is_missing(tmp_path: Path) -> None:
     assert _answers(facts)["trained"] == "cannot tell"
 
 
-def test_clocks_that_differ_are_corrected_and_told(tmp_path: Path) -> None:
+def test_clocks_that_differ_are_corrected_and_reported(tmp_path: Path) -> None:
     run = replace(SHORT, clock_ahead_s=(0.0, 180.0)).write(tmp_path / "run")
     facts = read_facts(run)
     assert "the clock of host-b (rank 1) is 3 min 00 s ahead of that of host-a" in facts.problems[0]
@@ -312,7 +312,7 @@ def test_the_newest_checkpoint_file_by_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["recipe.toml", "manifest.json"])
-def test_a_broken_record_is_told_and_left_out(name: str, tmp_path: Path) -> None:
+def test_a_broken_record_is_reported_and_left_out(name: str, tmp_path: Path) -> None:
     run = SHORT.write(tmp_path / "run")
     (run / name).write_text("broken {")
     facts = read_facts(run)
@@ -344,7 +344,7 @@ def test_steps_under_way_are_neither_idle_nor_training(tmp_path: Path) -> None:
     assert rows["train"] == pytest.approx(411)
 
 
-def test_what_is_left_is_told_while_it_runs(tmp_path: Path) -> None:
+def test_a_run_under_way_shows_the_time_and_the_money_that_are_left(tmp_path: Path) -> None:
     run = replace(SHORT, max_steps=3000, reason=None).write(tmp_path / "run")
     ended = read_facts(run).segments[-1].ended
     facts = read_facts(run, price=HourlyPrice(amount=3.6, currency="USD"), now=ended + 5)
@@ -382,7 +382,7 @@ def test_the_time_between_two_lives_makes_nobody_wait_longer_for_a_dead_run(tmp_
         ({"state": "failed", "started": START + 9000}, "running", "So far it took"),
     ],
 )
-def test_a_crash_is_told_at_once_where_its_command_is_known_to_have_ended(
+def test_a_crash_is_reported_at_once_where_its_command_is_known_to_have_ended(
     session: dict[str, Any], state: str, says: str, tmp_path: Path
 ) -> None:
     run = Recorded(steps=1000, reason=None).write(tmp_path / "run")
@@ -394,9 +394,9 @@ def test_a_crash_is_told_at_once_where_its_command_is_known_to_have_ended(
     assert facts.is_running == (state == "running")
     duration = next(one for one in judge(facts) if one.key == "duration")
     assert duration.says.startswith(says)
-    told = session["state"] == "failed" and state == "failed"
+    expected = session["state"] == "failed" and state == "failed"
     page = Report.of(facts).write(tmp_path / "report")[0].read_text()
-    assert ("the GPU is lost" in page) == told
+    assert ("the GPU is lost" in page) == expected
 
 
 @pytest.mark.parametrize("name", ["rank-0000.jsonl", "rank-0001.jsonl", "prepare.jsonl"])

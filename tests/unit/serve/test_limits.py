@@ -251,7 +251,7 @@ def test_without_a_token_only_loopback_s_names_are_answered(host: bytes, status:
 
 
 @pytest.mark.parametrize("limits", [Limits(), Limits(token=TOKEN)])
-def test_whether_it_runs_is_told_to_everybody(limits: Limits) -> None:
+def test_everybody_may_ask_whether_it_runs(limits: Limits) -> None:
     other = [(b"host", b"example.org"), (b"origin", b"http://evil.example")]
     assert asked(Client(path="/health", method="GET", headers=other), limits).status == 200
     assert asked(Client(path="/healthy", method="GET", headers=other), limits).status != 200
@@ -528,7 +528,7 @@ def test_what_an_answered_request_took_is_given_back_while_others_are_under_way(
 
 
 def test_who_leaves_in_the_middle_of_an_answer_breaks_it_off() -> None:
-    client, told = Client(parts=[b"x"]), []
+    client, seen = Client(parts=[b"x"]), []
 
     async def streams(_scope: Any, receive: Any, send: Any) -> None:
         await receive()
@@ -538,12 +538,12 @@ def test_who_leaves_in_the_middle_of_an_answer_breaks_it_off() -> None:
         try:
             await asyncio.sleep(10)
         except asyncio.CancelledError:
-            told.append("broken off")
+            seen.append("broken off")
             raise
 
     guard = Guard(streams, Limits(), Metrics())
     asyncio.run(guard(client.scope, client.receive, client.send))
-    assert told == ["broken off"]
+    assert seen == ["broken off"]
 
 
 def test_who_leaves_gives_up_the_place_in_the_queue() -> None:

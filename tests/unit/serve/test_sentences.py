@@ -78,7 +78,7 @@ def test_what_is_a_tag(text: str, kept: list[str]) -> None:
 @pytest.mark.parametrize(
     "run", ["<!--", "<!", "<?", "<script ", "<style>", "</", "<a", "&#", "-->"]
 )
-def test_what_never_ends_loses_nothing(run: str) -> None:
+def test_markup_that_never_ends_loses_nothing(run: str) -> None:
     # With a pattern that looks for the end from each beginning anew this would take very long.
     text = run * (300_000 // len(run))
     assert "".join(part.text for part in cut(text, "markup")) == text

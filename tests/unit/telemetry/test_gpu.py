@@ -59,8 +59,8 @@ def _ask(library: Path | None, uuid: str = "GPU-0f", *, looks: int = 1, **variab
 
 
 def test_a_gpu_that_only_waits(library: Path) -> None:
-    (told,) = _ask(library)
-    assert told == {
+    (sample,) = _ask(library)
+    assert sample == {
         "gpu": 0,
         "name": "Tesla V100-PCIE-16GB",
         "seconds_s": 2.0,
@@ -79,22 +79,22 @@ def test_a_gpu_that_only_waits(library: Path) -> None:
 
 def test_a_moment_of_heat_is_no_more_than_its_part_of_the_sample(library: Path) -> None:
     """The fourth and the eighth of all looks; the first two are of the sample before."""
-    (told,) = _ask(library, looks=8, NVML_STUB_COOL="1")
-    assert told["throttle_reasons"] == "power_cap,thermal"
-    assert told["throttled_share"] == 0.25
+    (sample,) = _ask(library, looks=8, NVML_STUB_COOL="1")
+    assert sample["throttle_reasons"] == "power_cap,thermal"
+    assert sample["throttled_share"] == 0.25
 
 
 def test_what_a_gpu_does_not_support_is_not_measured(library: Path) -> None:
-    (told,) = _ask(library, NVML_STUB_OLD="1")
+    (sample,) = _ask(library, NVML_STUB_OLD="1")
     unknown = ("utilisation_share", "power_w", "power_limit_w", "clock_hz", "ecc_errors")
-    assert {told[name] for name in unknown} == {None}
-    assert told["throttle_reasons"] == ""
-    assert told["memory_bytes"] == 10 * 2**30
+    assert {sample[name] for name in unknown} == {None}
+    assert sample["throttle_reasons"] == ""
+    assert sample["memory_bytes"] == 10 * 2**30
 
 
 def test_newer_gpus_tell_how_many_multiprocessors_were_busy(library: Path) -> None:
-    (told,) = _ask(library, NVML_STUB_HOPPER="1")
-    assert (told["utilisation_share"], told["sm_activity_share"]) == (1.0, 0.0312)
+    (sample,) = _ask(library, NVML_STUB_HOPPER="1")
+    assert (sample["utilisation_share"], sample["sm_activity_share"]) == (1.0, 0.0312)
 
 
 def test_a_gpu_that_is_not_there_is_an_error_with_a_remedy(library: Path) -> None:

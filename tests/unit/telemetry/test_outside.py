@@ -80,9 +80,9 @@ def test_a_tracker_that_does_not_answer_holds_nothing_up(
         for step in range(20):
             events.write(TRAIN_INTERVAL, step=step)
     assert time.monotonic() - began < 5
-    told = list(read_events(tmp_path / "rank-0000.jsonl"))
-    assert sum(event.kind == "train_interval" for event in told) == 20
-    causes = [event.payload["cause"] for event in told if event.kind == "alert"]
+    written = list(read_events(tmp_path / "rank-0000.jsonl"))
+    assert sum(event.kind == "train_interval" for event in written) == 20
+    causes = [event.payload["cause"] for event in written if event.kind == "alert"]
     assert causes == [
         "sinks.mlflow is not as fast as the run: events for it are dropped",
         "sinks.mlflow has not taken all events at the end of the run",

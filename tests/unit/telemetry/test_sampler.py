@@ -90,7 +90,7 @@ def test_an_interface_that_is_not_there_tells_nothing() -> None:
         ({}, None),
     ],
 )
-def test_the_interface_is_the_one_the_collectives_were_told(
+def test_the_interface_is_that_of_the_collectives(
     variables: dict[str, str], name: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
@@ -108,14 +108,14 @@ def test_processor_memory_disk_and_queue(tmp_path: Path) -> None:
         probe.look()
     while time.process_time() < until:
         pass
-    (told,) = probe.sample(0.3)
-    assert isinstance(told, HostSampled)
-    assert 0.1 < told.cpu_share <= 1
-    assert told.queued_batches == 5
-    assert 0 < told.process_memory_bytes < told.memory_used_bytes < told.memory_limit_bytes
-    assert told.disk_free_bytes > 0
-    assert 0.2 < told.sampling_s < 1  # this thread was the sampler's, and busy
-    assert (told.disk_read_bytes is None) == (told.disk_written_bytes is None)
+    (sample,) = probe.sample(0.3)
+    assert isinstance(sample, HostSampled)
+    assert 0.1 < sample.cpu_share <= 1
+    assert sample.queued_batches == 5
+    assert 0 < sample.process_memory_bytes < sample.memory_used_bytes < sample.memory_limit_bytes
+    assert sample.disk_free_bytes > 0
+    assert 0.2 < sample.sampling_s < 1  # this thread was the sampler's, and busy
+    assert (sample.disk_read_bytes is None) == (sample.disk_written_bytes is None)
 
 
 def _write_ticks(path: Path, busy: list[int], *, times: int) -> None:
@@ -136,9 +136,9 @@ def test_only_processors_that_the_run_may_use_count(
     _write_ticks(counters, busy, times=1)
     probe = MachineProbe(disk=tmp_path)
     _write_ticks(counters, busy, times=2)
-    (told,) = probe.sample(10.0)
-    assert isinstance(told, HostSampled)
-    assert told.cpu_share == 0.95
+    (sample,) = probe.sample(10.0)
+    assert isinstance(sample, HostSampled)
+    assert sample.cpu_share == 0.95
 
 
 def test_a_limit_of_the_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,9 +152,9 @@ def test_a_limit_of_the_container_counts(tmp_path: Path, monkeypatch: pytest.Mon
     probe = MachineProbe(disk=tmp_path)
     clock[0] += 10
     (tmp_path / "cpu.stat").write_text("usage_usec 21250000\nuser_usec 1\n")
-    (told,) = probe.sample(10.0)
-    assert isinstance(told, HostSampled)
-    assert told.cpu_share == 0.95
+    (sample,) = probe.sample(10.0)
+    assert isinstance(sample, HostSampled)
+    assert sample.cpu_share == 0.95
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -182,12 +182,12 @@ def test_memory_is_that_of_the_container_when_it_has_the_limit(
 def _memory(disk: Path) -> tuple[int, int]:
     probe = MachineProbe(disk=disk)
     probe.look()
-    (told,) = probe.sample(1.0)
-    assert isinstance(told, HostSampled)
-    return told.memory_used_bytes, told.memory_limit_bytes
+    (sample,) = probe.sample(1.0)
+    assert isinstance(sample, HostSampled)
+    return sample.memory_used_bytes, sample.memory_limit_bytes
 
 
-def test_what_others_use_is_told_apart(tmp_path: Path) -> None:
+def test_the_share_of_others_leaves_out_all_ranks(tmp_path: Path) -> None:
     busy = "import time; print(flush=True)\nwhile time.process_time() < 9: pass"
     with subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE) as rank:
         assert rank.stdout is not None
@@ -200,27 +200,27 @@ def test_what_others_use_is_told_apart(tmp_path: Path) -> None:
 
 
 def _others_cpu_share(probe: MachineProbe) -> float:
-    (told,) = probe.sample(1.0)
-    assert isinstance(told, HostSampled)
-    assert told.others_cpu_share is not None
-    assert told.others_cpu_share <= told.cpu_share
-    return told.others_cpu_share
+    (sample,) = probe.sample(1.0)
+    assert isinstance(sample, HostSampled)
+    assert sample.others_cpu_share is not None
+    assert sample.others_cpu_share <= sample.cpu_share
+    return sample.others_cpu_share
 
 
-def test_of_ranks_that_have_ended_nothing_is_told(tmp_path: Path) -> None:
+def test_the_share_of_others_is_unknown_once_a_rank_has_ended(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         pass
-    (told,) = MachineProbe(disk=tmp_path, pids=[os.getpid(), ended.pid]).sample(1.0)
-    assert isinstance(told, HostSampled)
-    assert told.others_cpu_share is None
+    (sample,) = MachineProbe(disk=tmp_path, pids=[os.getpid(), ended.pid]).sample(1.0)
+    assert isinstance(sample, HostSampled)
+    assert sample.others_cpu_share is None
 
 
 def test_a_loader_that_is_not_there_is_not_measured(tmp_path: Path) -> None:
     probe = MachineProbe(disk=tmp_path)
     probe.look()
-    (told,) = probe.sample(1.0)
-    assert isinstance(told, HostSampled)
-    assert told.queued_batches is None
+    (sample,) = probe.sample(1.0)
+    assert isinstance(sample, HostSampled)
+    assert sample.queued_batches is None
 
 
 def _sampled(directory: Path, kind: str) -> list[Event]:
@@ -261,25 +261,25 @@ def test_after_a_while_ten_looks_are_one_event(
 
         def sample(self, seconds_s: float) -> Any:
             assert seconds_s > 0.15
-            told.append(len(looks))
+            counts.append(len(looks))
             return iter(())
 
-    told: list[int] = []
+    counts: list[int] = []
     with EventWriter(tmp_path) as events, HostSampler([Clock()], events):
-        while len(told) < 5:
+        while len(counts) < 5:
             time.sleep(0.02)
     # A busy machine leaves out looks, but not most looks of every interval.
-    assert max(two - one for one, two in pairwise(told)) >= 4
+    assert max(two - one for one, two in pairwise(counts)) >= 4
 
 
-def test_a_month_is_not_told_ten_seconds_at_a_time() -> None:
+def test_a_month_is_not_sampled_every_ten_seconds() -> None:
     assert sampler.sample_every_s(30) == 1
     assert sampler.sample_every_s(3600) == sampler.sample_every_s(5 * 3600) == 10
-    age_s, tellings = 0.0, 0
+    age_s, samples = 0.0, 0
     while age_s < 30 * 24 * 3600:
         age_s += sampler.sample_every_s(age_s)
-        tellings += 1
-    assert tellings < 2000 * 8
+        samples += 1
+    assert samples < 2000 * 8
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

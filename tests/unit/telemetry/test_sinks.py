@@ -194,7 +194,7 @@ def test_after_a_resume_tensorboard_forgets_the_steps_that_were_lost(tmp_path: P
         for step in steps:
             sink(event(TRAIN_INTERVAL, step=step, train_loss=float(step + (resumed or 0))))
         sink.close()
-        # Two files of one second are told apart by name only; TensorBoard reads them in order.
+        # Two files of one second differ by name only; TensorBoard reads them in order.
         for number, path in enumerate(sorted(tmp_path.glob("events.out.tfevents.*"))):
             path.rename(path.with_name(f"{path.name[:20]}{number:010d}{path.name[30:]}"))
     scalars = _read_back(tmp_path).Scalars("train_loss")

@@ -83,7 +83,7 @@ def test_without_a_plan_the_first_steps_tell_what_is_usual() -> None:
     assert "compute" in slow.cause
 
 
-def test_a_network_that_is_slow_from_the_start_is_told_of_without_a_plan() -> None:
+def test_a_network_that_is_slow_from_the_start_is_reported_without_a_plan() -> None:
     guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=3700)
     warm(guard)
     (alert,) = watched(guard, 3.0, windows=3, waits=0.9)
@@ -92,7 +92,7 @@ def test_a_network_that_is_slow_from_the_start_is_told_of_without_a_plan() -> No
     assert "plan" in alert.remedy
 
 
-def test_little_waiting_or_little_left_is_not_told_of_without_a_plan() -> None:
+def test_little_waiting_or_little_left_is_not_reported_without_a_plan() -> None:
     for share, steps in ((0.3, 3700), (0.9, 150)):
         guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=steps)
         warm(guard)
@@ -107,7 +107,7 @@ def test_an_update_of_several_steps_counts_as_so_many() -> None:
     assert alerts == [None] * len(alerts)
 
 
-def test_the_extra_cost_is_told_where_the_price_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_extra_cost_is_named_where_the_price_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PRICE_VARIABLE, "6.12 USD")
     guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=3700, expected_s=1.0, price=hourly_price())
     warm(guard)
@@ -142,7 +142,7 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Card:
     return Card(tmp_path / "eth0")
 
 
-def test_a_card_that_changes_is_told_of_also_where_steps_are_as_fast(card: Card) -> None:
+def test_a_card_that_changes_is_reported_even_if_steps_are_as_fast(card: Card) -> None:
     guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000, judges_steps=False)
     warm(guard)
     assert watched(guard, 1.0) == []
@@ -156,7 +156,7 @@ def test_a_card_that_changes_is_told_of_also_where_steps_are_as_fast(card: Card)
     assert watched(guard, 9.0) == [], "another rank judges the steps"
 
 
-def test_a_slow_step_is_told_with_what_happened_to_the_card(card: Card) -> None:
+def test_a_slow_step_is_reported_with_what_happened_to_the_card(card: Card) -> None:
     guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000, expected_s=1.0, watches_card=False)
     warm(guard)
     card.tell(megabits=100, carrier_changes=1)
@@ -164,7 +164,7 @@ def test_a_slow_step_is_told_with_what_happened_to_the_card(card: Card) -> None:
     assert "; eth0 now runs at 100 Mbit/s, 1 Gbit/s before" in alert.cause
 
 
-def test_the_usual_time_is_that_of_the_steps_before_and_the_turn_is_told() -> None:
+def test_the_usual_time_is_that_of_the_steps_before_and_the_turn_is_named() -> None:
     guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000)
     warm(guard)
     alerts = []
@@ -190,7 +190,7 @@ def test_a_stage_with_longer_sentences_is_not_slow(planned_s: float | None) -> N
     assert "600 ms/step was usual" in alert.cause
 
 
-def test_a_network_that_was_always_slow_is_told_of_once_in_all_stages() -> None:
+def test_a_network_that_was_always_slow_is_reported_once_in_all_stages() -> None:
     guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=3700)
     warm(guard)
     assert len(watched(guard, 3.0, waits=0.9)) == 1
@@ -372,7 +372,7 @@ def test_one_long_wait_and_a_few_odd_steps_are_noise_also_where_waits_are_seldom
     )
 
 
-def test_a_network_that_is_slow_from_the_start_is_told_of_where_waits_are_seldom() -> None:
+def test_a_network_that_is_slow_from_the_start_is_reported_where_waits_are_rare() -> None:
     ((step, alert),) = seldom_waiting(25, lambda _step: 0.1, lambda _step: 25.0)
     assert step <= 100
     assert re.search(r"took 1\.100 s/step, 100(\.0)? ms/step without waiting", alert.cause)

@@ -139,8 +139,8 @@ def test_the_forecast_of_a_run_knows_its_strategy_and_ranks(
 
     def checkpoint() -> str:
         assert main(["inspect", str(run)]) == 0
-        told = capfd.readouterr().out.splitlines()
-        (line,) = (line for line in told if line.startswith("this run, at most"))
+        lines = capfd.readouterr().out.splitlines()
+        (line,) = (line for line in lines if line.startswith("this run, at most"))
         return line.partition("checkpoints of ")[2]
 
     alone = checkpoint()

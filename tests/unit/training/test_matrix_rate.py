@@ -50,19 +50,19 @@ def test_a_device_has_the_rate_of_products_in_pytorch(precision: Precision) -> N
     assert precision in found.method
 
 
-def test_half_precision_that_is_slower_than_fp32_is_told() -> None:
+def test_half_precision_that_is_slower_than_fp32_is_reported() -> None:
     fp32 = measure_device(torch.device("cpu"), "fp32")
     slow = replace(fp32, matrix_flop_per_s=fp32.matrix_flop_per_s / 10)
     fast = replace(fp32, matrix_flop_per_s=fp32.matrix_flop_per_s * 10)
-    told = slow_precision(slow, "bf16")
-    assert told is not None
-    assert "times as long in bf16 as in fp32" in told.cause
-    assert "train.precision=fp32" in told.remedy
+    alert = slow_precision(slow, "bf16")
+    assert alert is not None
+    assert "times as long in bf16 as in fp32" in alert.cause
+    assert "train.precision=fp32" in alert.remedy
     assert slow_precision(fast, "bf16") is None
     assert slow_precision(slow, "fp32") is None
 
 
-def test_useful_flops_are_told_once_the_device_is_measured(tmp_path: Path) -> None:
+def test_useful_flops_are_known_once_the_device_is_measured(tmp_path: Path) -> None:
     device = measure_device(torch.device("cpu"), "fp32")
     run = Recorded(extra=[(0, device), (1, device)]).write(tmp_path / "run")
     (run / "recipe.toml").write_text(dump_toml(load_recipe("demo")))

@@ -168,8 +168,8 @@ def test_averaged_weights_follow_the_updates() -> None:
         torch.testing.assert_close(average, 0.1 * before + 0.9 * after)
 
 
-class Told(NoSync):
-    """A strategy that keeps what it is told."""
+class Recording(NoSync):
+    """A strategy that keeps what it is called with."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__(model)
@@ -213,9 +213,9 @@ def step_with(
     )
 
 
-def test_a_strategy_is_told_when_to_send_and_when_an_update_is_made() -> None:
-    step = step_with(Told)
-    assert isinstance(step.sync, Told)
+def test_a_strategy_learns_when_to_send_and_when_an_update_is_made() -> None:
+    step = step_with(Recording)
+    assert isinstance(step.sync, Recording)
     assert step.sync.optimizer is step.optimizer
     _, by_rows = whole_and_by_rows()
     step(replace(by_rows, update_index=6, steps=4), learning_rate=0.25)
@@ -266,7 +266,7 @@ def test_the_seed_of_dropout_never_changes() -> None:
     assert torch.initial_seed() == 11_333_822_478_459_283_371
 
 
-def test_what_is_not_asked_for_is_not_there() -> None:
+def test_a_scaler_and_an_average_exist_only_if_asked_for() -> None:
     step = step_with()
     assert (step.scaler, step.ema) == (None, None)
 

@@ -99,7 +99,7 @@ def test_pipes_and_devices_on_a_host_are_passed_over(host: Host, tmp_path: Path)
     assert names == {"rank-0000.jsonl", "rank-0001.jsonl"}
 
 
-def test_a_connection_that_ends_is_told_and_made_again(host: Host, tmp_path: Path) -> None:
+def test_a_connection_that_ends_is_reported_and_made_again(host: Host, tmp_path: Path) -> None:
     there = Recorded(steps=1000).write(_home() / "demo-1")
     other = host.model_copy(update={"address": "10.0.0.2", "name": "beta"})
     source = there / "events" / "rank-0000.jsonl"

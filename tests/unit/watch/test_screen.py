@@ -202,8 +202,8 @@ def test_hosts_and_ranks_of_an_earlier_life_are_not_shown(tmp_path: Path) -> Non
             event["host"] = ("host-a", "host-new")[rank]
         if second:
             second[0]["world_size"] = 2
-        told = [*events[:again], *second]
-        path.write_text("".join(json.dumps(one) + "\n" for one in told))
+        kept = [*events[:again], *second]
+        path.write_text("".join(json.dumps(one) + "\n" for one in kept))
     now = _now(directory)
     assert [host.name for host in now.hosts] == ["host-a", "host-new"]
     assert now.phases["compute"] == pytest.approx(0.4 * 0.95 / 0.601)

@@ -59,7 +59,7 @@ def test_the_page_needs_nothing_from_elsewhere(server: WatchServer) -> None:
     assert "url(" not in text
 
 
-def test_what_changes_comes_alone(server: WatchServer) -> None:
+def test_the_live_part_comes_alone(server: WatchServer) -> None:
     status, text, _ = _get(server, "/live")
     assert status == 200
     assert text.startswith("<header")
