@@ -21,7 +21,7 @@ from unittest import mock
 
 import torch.distributed as dist
 
-from dragoman.base.malloc import keep_freed_memory
+from dragoman.base.memory import keep_freed_memory
 from dragoman.distributed import diloco
 from dragoman.distributed.diloco_work import measure_weight_s
 from dragoman.distributed.launch import NO_GPUS

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.base import units
-from dragoman.base.malloc import keep_freed_memory
+from dragoman.base.memory import keep_freed_memory
 from dragoman.cluster import strategies
 from dragoman.cluster.plan import choose
 from dragoman.cluster.rates import Link

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from dragoman.base.malloc import keep_freed_memory
+from dragoman.base.memory import keep_freed_memory
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import TokenShards
 from dragoman.data.loader import BatchStream, Update

@@ -17,7 +17,7 @@ import torch
 from meter import METER, describe_model
 from numpy.typing import NDArray
 
-from dragoman.base.malloc import keep_freed_memory
+from dragoman.base.memory import keep_freed_memory
 from dragoman.data.config import DataConfig
 from dragoman.data.loader import BatchStream
 from dragoman.distributed.config import DistributedConfig

@@ -11,7 +11,7 @@ tokens a second, the ratio ours / peer of each round and their median, peak memo
 the start of the process to the first update, and our share of the matrix rate.
 
 Two things were not the same for all, and can be chosen:
-  --malloc: ours keeps freed memory and limits oneDNN's caches (`dragoman.base.malloc`).
+  --malloc: ours keeps freed memory and limits oneDNN's caches (`dragoman.base.memory`).
     `ours` leaves the peers as they are, `all` gives them the same settings, `both` runs each of
     them both ways; the name of a peer with our settings ends in +malloc.
   --dropout: Eole has dropout of 0.1 in attention and feed-forward, too, which the others lack and
@@ -34,7 +34,7 @@ from typing import Any
 
 import torch
 
-from dragoman.base.malloc import keep_freed_memory
+from dragoman.base.memory import keep_freed_memory
 from dragoman.model.config import ModelConfig
 from dragoman.model.products import project
 from dragoman.recipe.estimate import training_flop

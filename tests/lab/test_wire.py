@@ -70,7 +70,7 @@ PLANNED: dict[str, tuple[dict[str, Any], Predict]] = {
 
 def steps(world: World, width: int, num_layers: int, settings: dict[str, Any]) -> dict[str, float]:
     """Seconds of a step without and with synchronisation, and the bytes this host sent in it."""
-    from dragoman.base.malloc import keep_freed_memory
+    from dragoman.base.memory import keep_freed_memory
     from dragoman.distributed.config import DistributedConfig
     from dragoman.distributed.diloco_work import measure_weight_s
     from dragoman.distributed.gradient_sync import GradientSync, NoSync

@@ -22,7 +22,7 @@ from dragoman.base.line_files import (
     progress_bar,
     transform_file,
 )
-from dragoman.base.malloc import keep_freed_memory, memory_errors_named
+from dragoman.base.memory import keep_freed_memory, memory_errors_named
 from dragoman.corpus.directions import Direction as Languages
 from dragoman.corpus.directions import language_token, listed, token_for
 from dragoman.corpus.language import likely_languages

@@ -11,6 +11,6 @@ interrupts    Ctrl-C at any moment
 process       standard streams, a reader that has gone, the one line in which a command ends
 terminal      a console with harmless texts; whether work goes on when its reader has gone
 threads       how long threads spin while they wait for each other
-malloc        memory that glibc and oneDNN keep
+memory        memory that glibc and oneDNN keep; the error when it runs out
 version       the version of dragoman
 """

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dragoman.base.malloc import keep_freed_memory
+from dragoman.base.memory import keep_freed_memory
 from dragoman.distributed.host_sum import HostSum
 from dragoman.distributed.launch import end_with_parent
 from dragoman.distributed.topology import Topology, find_topology

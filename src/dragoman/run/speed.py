@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 from dragoman.base.errors import ConfigError
-from dragoman.base.malloc import keep_freed_memory, memory_errors_named
+from dragoman.base.memory import keep_freed_memory, memory_errors_named
 from dragoman.cluster.hosts import Hosts
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.cluster.rates import WITHOUT_BF16

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from dragoman.base.errors import CheckpointError, DragomanError
-from dragoman.base.malloc import keep_freed_memory, memory_errors_named
+from dragoman.base.memory import keep_freed_memory, memory_errors_named
 from dragoman.base.process import explain, prepare_streams, say_error
 from dragoman.corpus.directions import Direction, listed, tempered
 from dragoman.corpus.manifest import Manifest

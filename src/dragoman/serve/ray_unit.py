@@ -31,7 +31,7 @@ from dragoman.base.errors import (
     MachineError,
 )
 from dragoman.base.line_files import TransformLines
-from dragoman.base.malloc import keep_freed_memory, memory_errors_named
+from dragoman.base.memory import keep_freed_memory, memory_errors_named
 from dragoman.base.settings import Section
 from dragoman.base.version import VERSION
 from dragoman.formats.ctranslate2_engine import Sampling

@@ -28,7 +28,7 @@ from dragoman.base.line_files import (
     transform_file,
     write_errors_named,
 )
-from dragoman.base.malloc import memory_errors_named
+from dragoman.base.memory import memory_errors_named
 from dragoman.base.printable import printable
 from dragoman.base.terminal import open_console
 from dragoman.formats.ctranslate2_engine import CTranslate2Engine

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 
-from dragoman.base.malloc import keep_freed_memory
+from dragoman.base.memory import keep_freed_memory
 from dragoman.distributed import probe
 from dragoman.distributed.store import serve
 from dragoman.distributed.world import join_world

@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from dragoman.base.errors import MachineError
-from dragoman.base.malloc import memory_errors_named
+from dragoman.base.memory import memory_errors_named
 
 _PRODUCTS_OF_MANY_SHAPES = """
 import ctypes
 import sys
 
-from dragoman.base.malloc import keep_freed_memory
+from dragoman.base.memory import keep_freed_memory
 
 if "kept" in sys.argv:
     keep_freed_memory()
