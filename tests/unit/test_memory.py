@@ -47,7 +47,7 @@ print(after - before)
 @pytest.mark.system
 def test_products_of_many_shapes_keep_no_more_memory_than_those_of_some() -> None:
     assert _growth_bytes("kept") < 4 << 20
-    assert _growth_bytes("as it is") > 16 << 20, "nothing to limit any more: see malloc.py"
+    assert _growth_bytes("as it is") > 16 << 20, "nothing to limit any more: see memory.py"
 
 
 def _growth_bytes(how: str) -> int:
