@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from dragoman.cluster import step_time
@@ -89,12 +90,14 @@ class Machine:
         return busy_s / min(num_ranks, self.most_shares)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cluster:
     """Hosts with ranks on them, and the network between them.
 
     diloco_weight_s: DiLoCo's own work on a weight, from one synchronisation to the next.
     save_bytes_per_s: to the disk of the slowest host.
+
+    A plan asks thousands of times for what is cached.
     """
 
     machines: tuple[Machine, ...]
@@ -122,7 +125,7 @@ class Cluster:
         """Ranks of each host."""
         return tuple(machine.ranks for machine in self.machines)
 
-    @property
+    @cached_property
     def num_ranks(self) -> int:
         """Ranks of all hosts together."""
         return sum(self.ranks_per_host)
@@ -144,7 +147,7 @@ class Cluster:
         spread = max(machine.spread for machine in self.machines)
         return 1 + spread * step_time.largest_of_draws(self.num_ranks)
 
-    @property
+    @cached_property
     def compute_s(self) -> float:
         """Seconds of a step without network and with equal shares: all wait for the slowest."""
         return max(self._arithmetic_s, self.least_s)
@@ -169,7 +172,7 @@ class Cluster:
         """Whether `waits` enters `compute_s`."""
         return self.waits > 1 and not self.least_decides
 
-    @property
+    @cached_property
     def _arithmetic_s(self) -> float:
         return self.waits * max(machine.share_s(self.num_ranks) for machine in self.machines)
 

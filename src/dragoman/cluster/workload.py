@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from dragoman.model.config import ModelConfig
 from dragoman.recipe.estimate import TYPICAL_LENGTH, estimate
@@ -13,7 +14,7 @@ from dragoman.training.config import CheckpointConfig
 Shapes = tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Workload:
     """One training run, whatever it runs on.
 
@@ -34,7 +35,7 @@ class Workload:
     num_layers: int = 0
     save_every_steps: int = CheckpointConfig().every_steps
 
-    @property
+    @cached_property
     def num_parameters(self) -> int:
         """The number of trainable parameters."""
         return sum(math.prod(shape) for shape in self.shapes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import pytest
@@ -59,18 +60,35 @@ def log_probabilities(
     return [math.log(probabilities_TV[t, piece]) for t, piece in enumerate(ids)]
 
 
+@cache
+def every_translation(
+    num_models: int, source: tuple[int, ...], limit: int
+) -> list[tuple[tuple[int, ...], float]]:
+    """Every sequence of at most `limit` tokens, with its log-probability."""
+    models = [make_model(seed).eval() for seed in range(1, num_models + 1)]
+    ordinary = [piece for piece in range(VOCAB_SIZE) if piece != EOS]
+    with torch.no_grad():
+        return [
+            (ids, sum(log_probabilities(models, [*source], ids)))
+            for length in range(1, limit + 1)
+            for ids in itertools.product(
+                *[ordinary] * (length - 1), range(VOCAB_SIZE) if length == limit else [EOS]
+            )
+        ]
+
+
 def enumerate_hypotheses(
-    models: Sequence[Transformer], source: list[int], limit: int, config: SearchConfig
+    num_models: int, source: list[int], limit: int, config: SearchConfig
 ) -> list[Hypothesis]:
     """Every translation of at most `limit` tokens, best first."""
-    found = []
-    ordinary = [piece for piece in range(VOCAB_SIZE) if piece != EOS]
-    for length in range(1, limit + 1):
-        ends = range(VOCAB_SIZE) if length == limit else [EOS]
-        for ids in itertools.product(*[ordinary] * (length - 1), ends):
-            total = sum(log_probabilities(models, source, ids))
-            kept = [piece for piece in ids if piece != EOS]
-            found.append(Hypothesis(kept, total / length_penalty(length, config), total))
+    found = [
+        Hypothesis(
+            [piece for piece in ids if piece != EOS],
+            total / length_penalty(len(ids), config),
+            total,
+        )
+        for ids, total in every_translation(num_models, (*source,), limit)
+    ]
     return sorted(found, key=lambda hypothesis: -hypothesis.score)
 
 
@@ -90,8 +108,7 @@ def test_a_huge_beam_finds_what_enumeration_finds(config: SearchConfig, num_mode
     config = config.model_copy(
         update={"beam_size": 200, "max_length_ratio": 1.0, "max_length_extra": 1}
     )
-    with torch.no_grad():
-        expected = enumerate_hypotheses(models, source, 4, config)[:20]
+    expected = enumerate_hypotheses(num_models, source, 4, config)[:20]
     (found,) = translate_batch(models, [source], config, num_hypotheses=20)
     assert [hypothesis.ids for hypothesis in found] == [hypothesis.ids for hypothesis in expected]
     for ours, theirs in zip(found, expected, strict=True):
