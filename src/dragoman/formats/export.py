@@ -157,7 +157,7 @@ def _fill(writer: Writer, texts: list[str], draft: Path) -> Verified:
         run=run,
         checkpoint="" if imported else job.checkpoint.name,
         step=step,
-        num_parameters=sum(weight.numel() for weight in job.weights.parameters()),
+        num_parameters=sum(weight.numel() for weight in job.transformer.parameters()),
         quantization=request.bits,
         vocabularies=job.digests,
         imported=imported,

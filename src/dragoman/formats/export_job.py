@@ -29,7 +29,7 @@ NOT_STATED: Final = "Not stated."
 class Request:
     """The options of an export.
 
-    output: None: in the run; an imported model needs one.
+    output: the new folder; None: in the run. An imported model needs one.
     quantization: the type of the weights; None: the first that the format has.
     licence: the licence of the model, in words for its card.
     sentences: a file of source text to check the export on; the run's dev set if it is None.
@@ -86,7 +86,7 @@ class ExportJob:
         return next(fitting)
 
     @property
-    def weights(self) -> Transformer:
+    def transformer(self) -> Transformer:
         """The model whose weights are written."""
         return self.model.models[0]
 

@@ -51,7 +51,7 @@ class BundleWriter(Writer):
         job = self.job
         weights = {
             name: weight.detach().float().cpu().contiguous()
-            for name, weight in job.weights.named_parameters()
+            for name, weight in job.transformer.named_parameters()
         }
         save_file(weights, draft / "model.safetensors", metadata=job.digests)
         read = new_model(job.recipe, job.manifest)
@@ -66,7 +66,7 @@ class CTranslate2Writer(Writer):
     def write(self, texts: list[str], draft: Path) -> list[str]:
         """Write the folder; returns translations by CTranslate2."""
         job = self.job
-        write_ctranslate2(job.weights, job.model.subwords, draft, quantization=job.request.bits)
+        write_ctranslate2(job.transformer, job.model.subwords, draft, quantization=job.request.bits)
         engine = engine_of(job, draft)
         ids = job.ids(texts)
         if job.request.bits != "float32":
@@ -92,7 +92,9 @@ class HuggingFaceWriter(Writer):
         search = job.recipe.search
         subword, target = job.model.subwords
         if isinstance(subword, ImportedVocabulary) and isinstance(target, ImportedVocabulary):
-            write_imported(job.weights, job.recipe, job.power_search(), (subword, target), draft)
+            write_imported(
+                job.transformer, job.recipe, job.power_search(), (subword, target), draft
+            )
             if job.recipe.model.norm == "pre":
                 return translate_with_huggingface(draft, texts, search)
             # The language that was chosen at import is a word of each text of MarianMT.
@@ -100,7 +102,7 @@ class HuggingFaceWriter(Writer):
             return translate_with_huggingface(draft, [f"{code} {text}" for text in texts], search)
         assert isinstance(subword, Subword)
         write_huggingface(
-            job.weights,
+            job.transformer,
             job.recipe,
             job.power_search(),
             subword.scored_pieces(),
@@ -119,7 +121,7 @@ class OnnxWriter(Writer):
 
     def write(self, texts: list[str], draft: Path) -> list[str]:
         """Write both graphs; returns greedy translations by onnxruntime."""
-        write_onnx(self.job.weights, draft, metadata=self.job.digests)
+        write_onnx(self.job.transformer, draft, metadata=self.job.digests)
         return translations_by_graphs(self.job, texts, draft)
 
 
@@ -142,9 +144,9 @@ class WebWriter(Writer):
         Raises CheckpointError if they are not those of our own search with weights rounded alike.
         """
         job = self.job
-        write_web(job.weights, job.recipe, self._runtime, draft, metadata=job.digests)
+        write_web(job.transformer, job.recipe, self._runtime, draft, metadata=job.digests)
         found = translations_by_graphs(job, texts, draft)
-        same = replace(job, model=replace(job.model, models=(rounded(job.weights),)))
+        same = replace(job, model=replace(job.model, models=(rounded(job.transformer),)))
         ours = same.ours(texts, greedy(job.recipe.search))
         check_equal(compare(ours, found), place=job.checkpoint)
         return found
@@ -162,7 +164,7 @@ class ArgosWriter(Writer):
         job = self.job
         subwords = job.model.subwords
         write_argos(
-            job.weights,
+            job.transformer,
             subwords,
             read_vocabulary(job.origin.path / VOCABULARIES[0]),
             draft / _UNPACKED,
