@@ -18,8 +18,10 @@ def main() -> int:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     from dragoman import cli
 
-    code = cli.main()
-    end_at_once_on_interrupt()  # while Python ends its threads and modules
+    try:
+        code = cli.main()
+    finally:
+        end_at_once_on_interrupt()  # while Python ends its threads and modules
     gc.disable()  # Python would look for garbage in all modules once more before it frees them
     return code
 

@@ -10,7 +10,7 @@ import sys
 from typing import Final
 
 from dragoman.base.disk_errors import STANDARD_OUTPUT, as_machine_error, is_full, unwritable_name
-from dragoman.base.errors import DragomanError
+from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, DragomanError
 from dragoman.base.interrupts import INTERRUPTED, was_interrupted
 from dragoman.base.printable import printable_line
 
@@ -109,13 +109,18 @@ def explain(error: BaseException) -> tuple[str, int]:
     to write it at its end, and complain. For a bug, the traceback is written to a file, or to
     standard error if DRAGOMAN_DEBUG is set.
     """
+    interrupted = isinstance(error, KeyboardInterrupt) or (
+        was_interrupted() and isinstance(error, Exception)
+    )
+    # A library that drops the exception of Ctrl-C may say that a setting or a package is wrong.
+    if interrupted and isinstance(error, (ConfigError, CorpusError, CheckpointError)):
+        return "interrupted", INTERRUPTED
     if isinstance(error, DragomanError):
         return str(error), error.exit_code
     if isinstance(error, BrokenPipeError) and error.filename == STANDARD_OUTPUT:
         discard_output()  # the reader of our output has gone, as `| head` does
         return "", 0
-    # An import that Ctrl-C broke off may say that a package is damaged.
-    if isinstance(error, KeyboardInterrupt) or (was_interrupted() and isinstance(error, Exception)):
+    if interrupted:
         return "interrupted", INTERRUPTED
     if isinstance(error, OSError) and (error.errno is not None or is_full(error)):
         if error.filename == STANDARD_OUTPUT:

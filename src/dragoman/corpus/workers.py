@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from dragoman.base.errors import MachineError
+from dragoman.base.interrupts import interrupts_wait
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -35,12 +36,13 @@ def parallel_map(
     if workers == 1:
         yield from map(task, items)
         return
-    pool = ProcessPoolExecutor(
-        workers,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_start_worker,
-        initargs=(task,),
-    )
+    with interrupts_wait():  # it would leave semaphores of the system behind
+        pool = ProcessPoolExecutor(
+            workers,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_start_worker,
+            initargs=(task,),
+        )
     pending: deque[Future[Result]] = deque()
     try:
         for item in items:
@@ -56,7 +58,8 @@ def parallel_map(
             remedy="free memory or use fewer workers, then run again: finished parts are kept",
         ) from error
     finally:
-        pool.shutdown(cancel_futures=True)
+        with interrupts_wait():
+            pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
