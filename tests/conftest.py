@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from pathlib import Path
@@ -34,6 +35,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.system)
     # The longest first, so that no process works on it alone at the end.
     items.sort(key=lambda item: item.path.parent.name != "lab")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Modules and collected tests stay: Python need not look for garbage among them again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

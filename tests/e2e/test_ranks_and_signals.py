@@ -90,7 +90,6 @@ def workers_of(folder: Path) -> list[int]:
     ]
 
 
-@pytest.mark.smoke
 def test_a_signal_saves_and_the_same_command_goes_on(folder: Path) -> None:
     training = start_training()
     wait_until(lambda: bool(events("train_interval")))

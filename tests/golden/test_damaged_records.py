@@ -24,7 +24,7 @@ from dragoman.watch.status import print_status, read_status
 
 RECORDED = Path(__file__).with_name("recorded")
 RUNS = sorted(path.name for path in RECORDED.iterdir() if path.is_dir())
-DAMAGES_A_RUN = 22
+DAMAGES_A_RUN = 17
 PRICE = HourlyPrice(amount=3.0, currency="USD")
 WRONG: tuple[Any, ...] = (
     None,

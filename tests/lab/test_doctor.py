@@ -229,6 +229,7 @@ def test_faults_are_named_and_nothing_is_trained(
     assert controller.events("run_started") == []
 
 
+@pytest.mark.smoke
 def test_a_host_with_an_unknown_key_is_refused(make_lab: OpenLab, tmp_path: Path) -> None:
     lab = make_lab(["alpha"])
     hosts_file = lab.write_hosts_file(tmp_path / "hosts.toml", slots=[1])

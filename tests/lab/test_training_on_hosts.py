@@ -34,7 +34,6 @@ def most_connections(host: LabHost) -> int:
     return most
 
 
-@pytest.mark.smoke
 def test_trains_on_uneven_hosts_and_stops(controller: Controller) -> None:
     hosts_file = controller.folder / "hosts.toml"
     entries = hosts_file.read_text().split("[[host]]")

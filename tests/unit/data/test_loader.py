@@ -178,9 +178,9 @@ def test_ranks_share_the_rows_of_the_same_global_batches(
             assert part.global_cells == sum(b.num_cells for b in batches)
 
 
-@pytest.mark.parametrize("world_size", [16, 32])
-def test_no_rank_has_much_more_than_the_others_because_of_groups(world_size: int) -> None:
+def test_no_rank_has_much_more_than_the_others_because_of_groups() -> None:
     """The rest of each group would always fall to the first ranks."""
+    world_size = 16
     pairs = random_pairs(20_000)
     slowest = []
     for groups in (1, 4):
@@ -189,7 +189,7 @@ def test_no_rank_has_much_more_than_the_others_because_of_groups(world_size: int
         for rank in range(world_size):
             with stream(pairs, config=config, rank=rank, world_size=world_size) as updates:
                 tokens.append(
-                    [one.micro_batches[0].num_target_tokens for one in islice(updates, 40)]
+                    [one.micro_batches[0].num_target_tokens for one in islice(updates, 20)]
                 )
         by_update = np.array(tokens)
         slowest.append(float(np.mean(by_update.max(0) / by_update.mean(0))))
