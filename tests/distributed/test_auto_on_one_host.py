@@ -28,7 +28,7 @@ def _chosen(world: World, directory: str) -> list[Any]:
     return [config.strategy, measured.call_count]
 
 
-def test_what_cannot_be_chosen_is_not_measured(tmp_path: Path) -> None:
+def test_auto_on_one_host_does_not_measure_diloco(tmp_path: Path) -> None:
     """It takes a second, and half a gigabyte on each rank."""
     for strategy, times in run_ranks(_chosen, str(tmp_path / "events"), world_size=2):
         assert strategy in {"sync", "accum"}

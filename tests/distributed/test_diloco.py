@@ -483,7 +483,7 @@ def _small_beside_large(world: World, wire: Wire) -> list[float]:
         return torch.cat([weight.flatten() for weight in sync.weights()]).tolist()
 
 
-def test_what_four_bits_lose_is_sent_later() -> None:
+def test_rounding_errors_of_four_bits_are_sent_later() -> None:
     """Beside a gradient of 1 one of 0.003 is sent as 0: only the sum of what was lost gets there.
 
     Were it thrown away, these weights would never move.

@@ -78,7 +78,7 @@ def test_no_number_is_off_by_more_than_its_scales_allow(
 @pytest.mark.parametrize(
     ("num_ranks", "size"), [(2, 1000), pytest.param(3, PIECE + 700, marks=pytest.mark.slow)]
 )
-def test_what_ranks_have_lost_is_what_the_sum_is_short_of(
+def test_the_sum_and_the_rounding_errors_add_up_to_the_exact_sum(
     packing: str, kind: str, num_ranks: int, size: int
 ) -> None:
     results = run_ranks(_summed, kind, size, packing, world_size=num_ranks)

@@ -241,7 +241,7 @@ def refused(words: list[str], capsys: pytest.CaptureFixture[str], *, code: int =
 
 
 @pytest.mark.timeout(300)
-def test_what_cannot_be_built_is_one_line(
+def test_impossible_builds_are_refused_in_one_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

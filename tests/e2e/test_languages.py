@@ -356,7 +356,7 @@ def test_the_server_has_every_direction(
         (["distill", "RUN"], "several directions (en to de, en to fr, de to fr), and a student"),
     ],
 )
-def test_what_a_model_cannot_do_is_said_in_one_line(
+def test_wrong_uses_of_a_multilingual_model_are_refused_in_one_line(
     run: RunDirectory,
     arguments: list[str],
     words: str,

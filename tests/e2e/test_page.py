@@ -95,9 +95,7 @@ def answer_with(page: Any, *answers: str) -> None:
     page.route("**/translate", lambda route: route.fulfill(status=200, body=next(left)))
 
 
-def test_what_was_asked_before_does_not_stay_beside_an_empty_text(
-    browser: Any, server: Server
-) -> None:
+def test_an_empty_text_clears_the_earlier_result(browser: Any, server: Server) -> None:
     page = browser.new_page()
     page.goto(server.url)
     page.fill("#source", "A man.")

@@ -105,7 +105,7 @@ def test_a_document_streams_in_order(server: Server) -> None:
         ("/libretranslate/translate", {str(n): "a" for n in range(65)}, 400),
     ],
 )
-def test_what_is_wrong_is_said_with_its_status(
+def test_bad_requests_get_a_status_and_a_short_error(
     server: Server, path: str, body: Any, status: int
 ) -> None:
     answer = server.ask(path, body)
@@ -308,7 +308,7 @@ def test_nobody_is_sent_elsewhere(server: Server) -> None:
     assert server.ask("/translate/", {"text": "A man."}).status == 404
 
 
-def test_a_stream_of_which_a_part_is_refused_says_so(bundle: Path) -> None:
+def test_a_partly_refused_stream_ends_with_an_error(bundle: Path) -> None:
     with serving(bundle, "--threads", "1", "--queue", "10") as server:
         # Parts of it find no room; the first of them is reported, and nobody waits for the others.
         answer = server.ask("/translate/stream", {"text": "A man.\n" * 40})

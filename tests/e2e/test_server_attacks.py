@@ -89,7 +89,7 @@ def test_requests_sent_ahead_take_no_memory(bundle: Path, clients: int, path: by
         assert server.peak_memory_mb < MOST_MB
 
 
-def test_who_reads_nothing_or_hardly_anything_is_cut_off(bundle: Path) -> None:
+def test_clients_that_hardly_read_are_cut_off(bundle: Path) -> None:
     """Each asks again whenever an answer is complete, so that the server has ever more to send."""
     with serving(bundle, "--threads", "1") as server, ExitStack() as stack:
         files = len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))

@@ -107,7 +107,7 @@ def test_an_average_leaves_out_the_model_that_training_began_with(
         assert [one["step"] for one in provenance["average_of"]] == [2]
 
 
-def test_what_cannot_be_trained_on_is_refused_in_a_line(
+def test_unsuitable_origins_are_refused_in_one_line(
     run: RunDirectory,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -221,7 +221,7 @@ def test_at_a_terminal_each_line_is_answered_and_explained_when_asked(bundle: Pa
     os.close(ours)
 
 
-def test_what_is_typed_goes_to_the_output_that_was_named(bundle: Path, tmp_path: Path) -> None:
+def test_typed_lines_are_translated_into_the_named_output(bundle: Path, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "dragoman", "translate", str(bundle)]
     process = subprocess.Popen(
@@ -281,7 +281,7 @@ def test_a_line_of_ten_megabytes_takes_bounded_memory(bundle: Path, tmp_path: Pa
     assert output.read_bytes().count(b"\n") == 2
 
 
-def test_what_cannot_be_read_or_written_is_said_in_a_line(bundle: Path, tmp_path: Path) -> None:
+def test_unusable_inputs_and_outputs_are_named_in_one_line(bundle: Path, tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.write_text("A man.\n" * 3, encoding="utf-8")
     command = [sys.executable, "-m", "dragoman", "translate", str(bundle), *GREEDY]
@@ -378,7 +378,7 @@ def test_an_export_has_no_other_checkpoints(
         (["bundle", "--quantization", "int8"], "this export was written in float32"),
     ],
 )
-def test_what_cannot_be_int8_is_refused(
+def test_int8_is_refused_if_the_model_cannot_have_it(
     bundle: Path,
     capsys: pytest.CaptureFixture[str],
     options: list[str],

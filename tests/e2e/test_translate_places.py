@@ -58,7 +58,7 @@ def test_a_pipe_is_written_to_and_not_replaced(bundle: str, expected: str) -> No
     assert names() == {"in", "expected", "pipe"}
 
 
-def test_what_is_written_is_utf_8_whatever_the_locale_says(bundle: str) -> None:
+def test_output_is_utf_8_in_every_locale(bundle: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "dragoman", "translate", bundle, "--format", "document"],
         input="é 1 — 2 ✓\n12 ✓\n".encode(),

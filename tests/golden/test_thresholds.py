@@ -559,7 +559,7 @@ def test_a_wait_of_two_percent_needs_a_cause(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("wait_s", "named"), [(0.009, False), (0.011, True)])
-def test_what_takes_two_percent_of_a_step_is_named(
+def test_a_wait_of_two_percent_of_a_step_has_a_remedy(
     wait_s: float, named: bool, tmp_path: Path
 ) -> None:
     """A fifth of each step of 0.5 s is none of its phases."""

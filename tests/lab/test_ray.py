@@ -134,7 +134,9 @@ def test_a_command_that_is_killed_goes_on_with_ray_and_without(lab: Lab, tmp_pat
     assert together.read_bytes() == alone.read_bytes()
 
 
-def test_what_cannot_work_is_one_line(make_lab: OpenLab, tmp_path: Path) -> None:
+def test_unusable_clusters_and_nodes_are_refused_in_one_line(
+    make_lab: OpenLab, tmp_path: Path
+) -> None:
     lab = make_lab(["alpha", "beta"])
     alpha, beta = lab.hosts
     words = synthesis(tmp_path, 3000)

@@ -18,9 +18,7 @@ NUM_WEIGHTS = 4_000_000
 
 
 @pytest.mark.parametrize(("rate", "strategy"), [("1Gbit", "sync"), ("10Mbit", "diloco")])
-def test_what_auto_takes_travels_in_the_numbers_it_was_planned_with(
-    rate: str, strategy: str
-) -> None:
+def test_auto_sets_the_wire_formats_of_its_plan(rate: str, strategy: str) -> None:
     recipe = DistributedConfig(
         strategy="auto",
         wire="fp32",

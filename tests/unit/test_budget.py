@@ -52,7 +52,9 @@ def test_money_is_the_time_that_it_pays_for() -> None:
         ("0 USD", HourlyPrice(3.0, "USD"), "leaves no time at all"),
     ],
 )
-def test_what_is_no_budget_is_one_line(text: str, price: HourlyPrice | None, problem: str) -> None:
+def test_bad_budgets_are_refused_in_one_line(
+    text: str, price: HourlyPrice | None, problem: str
+) -> None:
     with pytest.raises(ConfigError) as raised:
         parse_budget(text, price)
     assert problem in str(raised.value)
@@ -69,7 +71,7 @@ def written(folder: Path, more: str = "") -> Recipe:
     return load_recipe(file, ["train.seed=7"])
 
 
-def test_what_is_set_by_hand_is_known_also_if_it_is_the_default(tmp_path: Path) -> None:
+def test_keys_set_by_hand_are_known_even_at_their_default(tmp_path: Path) -> None:
     found = keys_set(written(tmp_path, "num_heads = 8\n"))
     assert {"model.d_model", "model.num_heads", "train.seed", "corpus.valid_pairs"} <= found
     assert not found & {"model.d_ffn", "train.max_steps", "data.batch_tokens"}

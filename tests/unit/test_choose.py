@@ -137,7 +137,7 @@ def test_intervals_hold_what_they_say() -> None:
     assert 0.7 <= inside / 200 <= 0.9
 
 
-def test_of_an_unknown_text_the_interval_is_wide_and_the_order_the_same() -> None:
+def test_the_interval_of_an_unknown_text_is_wider() -> None:
     law = fit_law(law_curves(noise=0.05))
     known, other = (
         law.expect(text=text, weights=3_000_000, tokens=4e6, epoch_tokens=2e9)
@@ -147,7 +147,7 @@ def test_of_an_unknown_text_the_interval_is_wide_and_the_order_the_same() -> Non
     assert other.high / other.low > 1.5 * known.high / known.low
 
 
-def test_what_was_never_measured_is_called_a_guess() -> None:
+def test_sizes_beyond_the_measured_ones_are_called_a_guess() -> None:
     law = fit_law(law_curves())
     assert law.expect(text="help", weights=200_000_000, tokens=8e6, epoch_tokens=2e9).beyond
     assert law.expect(text="help", weights=3_000_000, tokens=5e8, epoch_tokens=2e9).beyond
@@ -196,7 +196,7 @@ def test_the_shipped_curves_can_be_read_and_fitted(monkeypatch: pytest.MonkeyPat
         assert not found.beyond
 
 
-def test_of_ten_shipped_curves_eight_are_as_the_others_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_law_of_the_others_covers_most_shipped_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each that translates, by the law of the others; the interval is one of 80%."""
     monkeypatch.setenv("DRAGOMAN_CURVES", "off")
     shipped = known_curves()
@@ -281,7 +281,7 @@ def test_the_chosen_is_the_best_and_the_others_say_why_they_lose(tmp_path: Path)
     assert all("too small for this time" in one.why_not for one in smaller)
 
 
-def test_what_is_set_stays_and_is_the_only_candidate(tmp_path: Path) -> None:
+def test_a_recipe_with_all_values_set_is_the_only_candidate(tmp_path: Path) -> None:
     recipe = own(
         tmp_path,
         "[model]\nd_model = 96\nnum_heads = 4\nd_ffn = 200\nencoder_layers = 2\n"

@@ -92,7 +92,9 @@ def test_a_dry_run_names_the_text_that_is_missing(
     ]
 
 
-def test_what_prepare_dropped_and_why(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dropped_pairs_are_printed_with_their_reasons(
+    prepared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     manifest = Manifest.load(prepared)
     console.print_prepared(manifest, prepared)
     shown = capsys.readouterr().out

@@ -85,7 +85,7 @@ def test_the_disk_s_troubles_are_one_line(number: int, words: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_the_directory_is_named_where_the_system_names_no_file() -> None:
+def test_the_directory_is_named_if_the_system_names_no_file() -> None:
     with (
         pytest.raises(MachineError, match="/data: the disk is full"),
         disk_errors_named(Path("/data")),

@@ -245,7 +245,7 @@ def test_a_wrong_override_is_refused_in_its_own_words(
         assert word in message
 
 
-def test_of_several_overrides_the_one_at_fault_is_named(mine: Path) -> None:
+def test_the_faulty_one_of_several_overrides_is_named(mine: Path) -> None:
     overrides = ("data.batch_tokens=9", "data.batch_sentences=7", "data.bucket=false")
     message = refusal(mine, overrides=overrides)
     assert message.startswith("--set data.batch_sentences=7: ")
@@ -257,7 +257,7 @@ def test_patience_with_a_score_that_is_never_measured_is_refused(mine: Path) -> 
     assert load_recipe(mine, never[:2]).train.patience == 3
 
 
-def test_what_is_no_recipe_is_refused(tmp_path: Path) -> None:
+def test_missing_and_unreadable_recipes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean demo"):
         load_recipe("demmo")
     with pytest.raises(ConfigError, match="No such file"):

@@ -39,7 +39,7 @@ def test_parse_is_the_inverse_of_text_within_the_printed_precision(
     "name", sorted(set(QUANTITIES) - {"COUNT", "SHARE", "SCORE", "LOSS", "HOURS"})
 )
 @given(value=st.floats(min_value=1e-6, max_value=1e15))
-def test_what_is_printed_is_right_to_a_percent(name: str, value: float) -> None:
+def test_printed_values_are_right_to_a_percent(name: str, value: float) -> None:
     quantity = QUANTITIES[name]
     assert quantity.parse(quantity.text(value)) == pytest.approx(value, rel=0.01)
 

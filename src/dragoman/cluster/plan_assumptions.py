@@ -43,7 +43,8 @@ def _compute(plan: Plan) -> Lines:
     if slowest.least_s > 0:
         count = plan.workload.micro_batches_per_step
         times = "" if count == 1 else f", {count} times: data.accumulate"
-        value = f"no shorter than {_seconds(slowest.least_s)}: kernels have to be started{times}"
+        least = units.DURATION.text(slowest.least_s)
+        value = f"no shorter than {least}: kernels have to be started{times}"
         yield "a step of a GPU", value, slowest.least_source
     waiting = [row.cluster for row in plan.rows if row.cluster.waits_count]
     if waiting:
@@ -77,7 +78,8 @@ def _network(plan: Plan) -> Lines:
     yield "a port's rate", f"{rates.NOMINAL_SHARE:.1%} of it is payload", rates.NOMINAL_SOURCE
     yield (
         "a message between hosts",
-        f"{_seconds(link.latency_s)}, and twice around all hosts for each part: a ring, no tree",
+        f"{units.DURATION.text(link.latency_s)}, and twice around all hosts for each part: a ring, "
+        "no tree",
         link.latency_source,
     )
     yield (
@@ -182,7 +184,3 @@ def _unlike(
 def _names(machines: list[Machine]) -> str:
     names = [machine.name for machine in machines]
     return ", ".join(names if len(names) <= 3 else [*names[:2], f"{len(names) - 2} more"])
-
-
-def _seconds(seconds: float) -> str:
-    return units.STEP_TIME.text(seconds).removesuffix("/step")

@@ -128,14 +128,14 @@ def larger_batches(plan: Plan) -> list[str]:
     now, then = units.SHORT_COUNT.text(tokens), units.SHORT_COUNT.text(tokens * factor)
     if plan.choice.prediction.strategy == "accum":
         lines = [
-            f"An update of {factor} batches has {then} target tokens, not {now}; for the same "
+            f"An update of {factor} batches has {then} target tokens, not {now}. For the same text "
+            "the learning rate follows by one of these rules (advice: nothing is changed):"
         ]
-        lines[0] += "text, by one of these rules (advice: nothing is changed):"
     else:
         name, count = plan.update.batch
         lines = [
-            f"The batch has {now} target tokens with any number of ranks, so that the learning "
-            f"rate stays. With as many on each of {factor} ranks, data.{name}={count * factor} "
+            f"The batch has {now} target tokens with any number of ranks, so the learning rate "
+            f"stays. With as many on each of {factor} ranks, data.{name}={count * factor} "
             f"({then}), it follows by one of these rules (advice: nothing is changed):"
         ]
     if plan.update.noise_tokens is not None:
@@ -279,7 +279,7 @@ def _strategies(plan: Plan) -> Table:
         step = row.prediction
         cells = [
             row.name,
-            _step(step.step_s),
+            units.DURATION.text(step.step_s),
             units.SHARE.text(step.exposed_s / step.step_s),
             units.SIZE.text(step.wire_bytes),
         ]
@@ -290,7 +290,7 @@ def _strategies(plan: Plan) -> Table:
 def _what_ifs(plan: Plan) -> Table:
     table = plain_table("what if", "with", right=("step", *_run_headings(plan)), no_wrap=True)
     for row in plan.what_ifs:
-        cells = [row.name, row.prediction.label, _step(row.prediction.step_s)]
+        cells = [row.name, row.prediction.label, units.DURATION.text(row.prediction.step_s)]
         table.add_row(*cells, *_run(plan, row), style=_style(row))
     return table
 
@@ -317,10 +317,6 @@ def _run(plan: Plan, row: Row) -> list[str]:
 
 def _priced(plan: Plan) -> bool:
     return any(row.price is not None for row in plan.rows)
-
-
-def _step(seconds: float) -> str:
-    return units.STEP_TIME.text(seconds).removesuffix("/step")
 
 
 def _style(row: Row) -> str:

@@ -42,7 +42,7 @@ def test_a_recipe_is_a_dictionary(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ({1: 2}, "name_or_path"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_in_a_dictionary_is_one_line(sections: Any, problem: str) -> None:
+def test_mistakes_in_a_dictionary_are_named_in_one_line(sections: Any, problem: str) -> None:
     with pytest.raises(dragoman.ConfigError) as error:
         dragoman.load_recipe(sections)
     assert problem.replace("name_or_path", "source") in str(error.value)

@@ -206,7 +206,7 @@ def test_a_plan_is_made_of_what_was_given(tiny: dragoman.Recipe) -> None:
         dragoman.plan(tiny)
 
 
-def test_what_is_no_run_has_no_events(tmp_path: Path) -> None:
+def test_a_folder_without_a_run_has_no_events_and_no_report(tmp_path: Path) -> None:
     with pytest.raises(dragoman.CheckpointError, match="holds no events"):
         dragoman.read_events(tmp_path)
     with pytest.raises(dragoman.CheckpointError, match="is not a run"):
@@ -272,7 +272,7 @@ def test_a_wrong_argument_is_named_before_anything_happens(
         ("text_format: 'x' is not a format", ["a"], {"text_format": "x"}),
     ],
 )
-def test_what_is_no_text_is_named(words: str, texts: Any, options: Any) -> None:
+def test_bad_texts_and_options_are_named(words: str, texts: Any, options: Any) -> None:
     with dragoman.Translator(small_run()) as translator:
         with pytest.raises(dragoman.ConfigError, match=words):
             translator.translate(texts, **options)

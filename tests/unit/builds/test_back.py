@@ -30,7 +30,7 @@ def test_a_decoder_counts_all_its_matrices() -> None:
     assert is_small(teacher, gated)
 
 
-def test_text_that_is_none_is_named_before_a_model_is_read(tmp_path: Path) -> None:
+def test_text_that_is_not_utf_8_is_refused_before_a_model_is_read(tmp_path: Path) -> None:
     text = tmp_path / "mono.de"
     text.write_bytes(b"Ein Satz.\nEin sch\xf6ner Satz.\n")
     with pytest.raises(CorpusError, match=r"mono\.de, line 2: is not UTF-8"):

@@ -30,7 +30,7 @@ def of_budget(corpora: list[Corpus], limits: CorpusLimits = ROOMY) -> list[Corpu
     return by_budget(corpora, limits, pair=("en", "de"))
 
 
-def test_what_people_translated_comes_before_what_was_mined() -> None:
+def test_human_translations_are_chosen_before_mined_ones() -> None:
     corpora = [
         corpus("OPUS-ccmatrix-v1-deu-eng", 900_000),
         corpus("Statmt-europarl-10-deu-eng", 800_000),
@@ -48,7 +48,7 @@ def test_what_people_translated_comes_before_what_was_mined() -> None:
     assert [one.listing.did for one in found] == [one.listing.did for one in corpora]
 
 
-def test_of_several_versions_the_newest_whose_size_is_known() -> None:
+def test_the_newest_version_of_known_size_is_chosen() -> None:
     found = of_budget(
         [
             corpus("Statmt-europarl-9-deu-eng", 800_000),
@@ -66,7 +66,7 @@ def test_of_several_versions_the_newest_whose_size_is_known() -> None:
     assert newer == "another version is newer: Statmt-news_commentary-18.1-deu-eng"
 
 
-def test_what_does_not_fit_is_left_out_with_its_reason() -> None:
+def test_corpora_that_do_not_fit_are_left_out_with_a_reason() -> None:
     limits = CorpusLimits(pairs=1_000_000, most_pairs=500_000, most_bytes=30_000_000)
     found = of_budget(
         [
@@ -127,7 +127,7 @@ def test_by_hand_names_say_what_is_a_test_set() -> None:
         by_hand(corpora, ["X-y-1-deu-eng"])
 
 
-def test_of_monolingual_text_the_smallest_that_is_enough() -> None:
+def test_the_smallest_sufficient_monolingual_text_is_chosen() -> None:
     corpora = [
         corpus("Leipzig-a-1_10k-deu", 10_000),
         corpus("Leipzig-a-1_100k-deu", 100_000),

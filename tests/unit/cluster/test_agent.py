@@ -82,7 +82,7 @@ def test_tells_facts_and_time_and_ends_with_its_input(
     assert list((tmp_path / "folder").iterdir()) == []
 
 
-def test_the_agent_names_nccl_and_the_driver_where_there_should_be_gpus(
+def test_the_agent_names_nccl_and_the_driver_if_gpus_are_expected(
     agent: subprocess.Popen[bytes],
 ) -> None:
     request = {"host": "me", "interface": None, "peers": ["127.0.0.1"], "gpus": 1}
@@ -170,7 +170,7 @@ def test_a_checkpoint_that_is_not_the_controllers_makes_way(tmp_path: Path) -> N
     assert left == ["step-0000020"]
 
 
-def test_of_hosts_that_share_a_folder_only_the_one_whose_worker_was_killed_says_so(
+def test_only_the_host_of_a_killed_worker_reports_the_signal(
     tmp_path: Path,
 ) -> None:
     logs = [launch_log(tmp_path, number) for number in range(3)]
@@ -221,7 +221,7 @@ def test_a_program_that_has_the_number_of_a_dead_agent_is_let_alone(
             bystander.kill()
 
 
-def test_what_listens_on_loopback_is_out_of_reach_of_strangers() -> None:
+def test_ports_on_loopback_are_not_exposed() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)),
         socket.create_server(("0.0.0.0", 0)) as everywhere,

@@ -96,7 +96,7 @@ def test_a_plan_advises_and_changes_nothing() -> None:
     recipe = load_recipe("demo")
     made = plan_recipe(recipe, PlanRequest(ranks="4", link="10Gbit", gpu="cpu"))
     head, root, linear = larger_batches(made)
-    assert "with any number of ranks, so that the learning rate stays" in head
+    assert "with any number of ranks, so the learning rate stays" in head
     assert "data.batch_tokens=8192" in head
     assert "nothing is changed" in head
     assert root.startswith("  square root (Krizhevsky 2014; for Adam Malladi et al. 2022): ")

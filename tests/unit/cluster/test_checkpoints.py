@@ -95,7 +95,7 @@ def saved(home: Path) -> Path:
     return home / ".dragoman" / "runs" / "demo" / CHECKPOINTS / NAME
 
 
-def test_what_is_missing_in_the_end_is_brought(home: Path, remote: RunOnHosts) -> None:
+def test_missing_files_are_fetched_at_the_end(home: Path, remote: RunOnHosts) -> None:
     write(saved(home).parents[1] / "logs" / "launch-0.log", b"all is well\n")
     publish(
         saved(home).parent / "rank-0000" / NAME, lambda draft: write(draft / "state.json", b"{}")
@@ -372,7 +372,9 @@ def test_no_name_that_a_host_lists_leads_out_of_the_run(home: Path, remote: RunO
 
 
 @pytest.mark.parametrize("listed", [{"a": 1}, "step-0000180", [1], None])
-def test_a_list_that_is_none_is_named(listed: object, home: Path, remote: RunOnHosts) -> None:
+def test_a_malformed_list_of_checkpoints_is_refused(
+    listed: object, home: Path, remote: RunOnHosts
+) -> None:
     lie(remote, listed=listed, sent=b"")
     with pytest.raises(MachineError, match=r"^alpha: its list of checkpoints is not understood; "):
         remote.collect()
@@ -391,7 +393,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("sent", HOSTILE.values(), ids=HOSTILE)
-def test_a_checkpoint_that_is_none_of_ours_is_not_taken(
+def test_a_hostile_checkpoint_is_refused_and_writes_nothing(
     sent: bytes, home: Path, remote: RunOnHosts
 ) -> None:
     lie(remote, listed=[NAME], sent=sent)

@@ -187,7 +187,7 @@ def test_a_sound_cluster_is_green_once_for_each_check() -> None:
         ({"step_s": 0.5}, "speed", "warning", "500 ms/step, elsewhere 250 ms/step"),
     ],
 )
-def test_what_is_wrong_on_a_host_is_named(
+def test_faults_of_a_host_are_named(
     changes: dict[str, Any], check: str, status: str, words: str
 ) -> None:
     (finding,) = wrong(cluster(host("gamma", **changes)))
@@ -197,7 +197,7 @@ def test_what_is_wrong_on_a_host_is_named(
 
 
 @pytest.mark.parametrize("names", [("alpha",), ("alpha", "beta")])
-def test_what_training_needs_is_missed_where_nobody_has_it(names: tuple[str, ...]) -> None:
+def test_a_package_that_all_hosts_lack_is_missed(names: tuple[str, ...]) -> None:
     """All were called equal; and of two of which one has it, the other one was called wrong."""
     bare = {"python": "3.11.7", "torch": None}
     facts = ClusterFacts(hosts=tuple(host(name, versions=bare, step_s=None) for name in names))
@@ -257,7 +257,7 @@ def test_a_public_address_is_a_failure() -> None:
         ({"latency_s": 0.02}, "warning", "20 ms for one message"),
     ],
 )
-def test_what_is_wrong_between_two_hosts_is_named(
+def test_faults_between_two_hosts_are_named(
     changes: dict[str, Any], status: str, words: str
 ) -> None:
     (finding,) = wrong(cluster(pairs=(pair("beta", "gamma", **changes),)))
@@ -392,7 +392,7 @@ def test_a_host_that_cannot_be_examined_differs_from_one_that_does_not_answer(
     assert remedy in finding.remedy
 
 
-def test_of_two_hosts_the_slower_one_is_named() -> None:
+def test_the_slower_of_two_hosts_is_named() -> None:
     facts = ClusterFacts(hosts=(host("alpha", step_s=0.5), host("beta")), pairs=cluster().pairs[:1])
     (finding,) = wrong(facts)
     assert (finding.check, finding.host) == ("speed", "alpha")

@@ -117,7 +117,7 @@ def test_a_host_that_does_not_answer_leaves_its_last_measurement(
 
 
 @pytest.mark.parametrize("wrong", ["alpha", "beta"])
-def test_of_two_clocks_that_disagree_the_wrong_one_is_named(wrong: str, tmp_path: Path) -> None:
+def test_the_wrong_one_of_two_clocks_is_named(wrong: str, tmp_path: Path) -> None:
     """By this machine's own; a host that comes back with a wrong clock may be the first of all."""
     (tmp_path / "sitecustomize.py").write_text(
         "import time\nreal = time.time\ntime.time = lambda: real() + 5\n"
@@ -191,7 +191,7 @@ def two_hosts(python: str) -> Hosts:
     )
 
 
-def test_of_several_hosts_that_say_nothing_each_has_its_line(
+def test_every_silent_host_has_its_own_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dragoman.cluster.examine, "_FACTS_S", 2.0)

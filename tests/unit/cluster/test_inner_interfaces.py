@@ -28,7 +28,7 @@ def found(name: str, addresses: tuple[str, str], *, stated: str | None = None) -
 
 
 @pytest.mark.parametrize("name", ["lo", "docker0", "br-1f2e3d", "virbr0"])
-def test_what_leads_to_containers_alone_is_named(name: str) -> None:
+def test_loopback_and_container_bridges_are_named(name: str) -> None:
     failures = found(name, ("172.17.0.2", "172.17.0.3"))
     assert [(one.status, one.host) for one in failures] == [("failure", "a"), ("failure", "b")]
     assert all(f'interface = "{name}"' in one.remedy for one in failures)

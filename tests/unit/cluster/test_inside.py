@@ -239,7 +239,7 @@ def found(name: str, ranks: int, *, inside_bytes_per_s: float | None = None) -> 
     )
 
 
-def test_what_doctor_measured_inside_counts(
+def test_a_plan_uses_the_rate_doctor_measured_inside_a_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -125,7 +125,7 @@ def test_the_plan_warns_of_a_run_that_is_interrupted_before_it_saves(tmp_path: P
     ("more", "settings"),
     [("replacement_s = 1e7\n", ()), ("replacement_s = 20_000\n", ("checkpoint.every_steps=1",))],
 )
-def test_what_never_ends_has_no_price_and_no_long_number(
+def test_an_endless_run_has_no_price_and_no_long_number(
     tmp_path: Path, more: str, settings: tuple[str, ...]
 ) -> None:
     spot = f"spot_price_per_hour = 1e9\ninterruption_hours = 0.01\n{more}"
@@ -146,7 +146,7 @@ def test_no_host_is_taken_away_all_the_time(tmp_path: Path, hours: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_what_is_paid_is_the_spot_price(tmp_path: Path) -> None:
+def test_the_spot_price_counts_and_needs_interruption_hours(tmp_path: Path) -> None:
     file = tmp_path / "hosts.toml"
     entry = '[[host]]\naddress = "a"\ngpus = 1\nprice_per_hour = 8\nspot_price_per_hour = 2.5\n'
     file.write_text(f"{entry}interruption_hours = 6\n")

@@ -87,7 +87,7 @@ def uneven(ranks: tuple[int, ...], prices: list[float | None]) -> Plan:
     return make_plan(WORKLOAD, Cluster(machines, Link.parse("1Mbit")), currency="USD")
 
 
-def test_one_host_alone_is_taken_where_the_others_only_hold_it_up() -> None:
+def test_one_host_alone_is_taken_if_the_others_only_slow_it_down() -> None:
     made = uneven((8, 1), [3.06, 3.06])
     assert (made.choice.cluster.ranks_per_host, made.choice.hosts) == ((8,), (0,))
     assert "on host 1 alone" in made.choice.why
@@ -172,7 +172,7 @@ def test_the_worth_of_a_faster_port_is_shown_in_money() -> None:
     assert links[0]["sync"]["saved"] == pytest.approx(saved)
 
 
-def test_what_sync_waits_for_is_what_a_port_saves() -> None:
+def test_a_faster_port_saves_the_time_that_sync_waits() -> None:
     like = Machine(alone_s=5.0, price_per_hour=2)
     made = make_plan(WORKLOAD, Cluster.of((1, 1), Link.parse("1Gbit"), like=like), currency="EUR")
     assert made.choice.prediction.strategy == "sync"
@@ -214,7 +214,7 @@ def test_more_ranks_than_a_batch_has_sentences_make_nothing_faster() -> None:
     assert made.what_ifs[-1].name == "512 ranks"
 
 
-def test_what_ifs() -> None:
+def test_a_plan_lists_its_what_ifs() -> None:
     names = [row.name for row in plan(link="100Mbit").what_ifs]
     assert names == [
         "one GPU alone",

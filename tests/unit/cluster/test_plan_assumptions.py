@@ -24,7 +24,7 @@ PLAN_MD = Path(__file__).resolve().parents[3] / "docs/how-to/plan.md"
 PRINTED = {
     "NOMINAL_SHARE": "94.5% of it is payload (measured: Gloo between two hosts",
     "LATENCY_S": "300 µs, and twice around all hosts for each part: a ring, no tree (assumed: one",
-    "LAYER_S": "no shorter than 24.90 ms: kernels have to be started (assumed: 2.1 ms a layer",
+    "LAYER_S": "no shorter than 24.9 ms: kernels have to be started (assumed: 2.1 ms a layer",
     "INSIDES": "inside a host: nvlink4, 370 GB/s each way in an all-reduce (published: NCCL's",
     "GPU_INSIDES": "assumed: usual between h200",
     "DEVICES": "a rank: h200 at 255 TFLOP/s (assumed: as an H100",
@@ -123,7 +123,7 @@ def test_every_constant_that_enters_a_figure_is_printed_with_its_source() -> Non
         {"hosts": "a:2,b:2", "gpu": "h100", "link": "100Gbit", "gpu_link": "300GB/s"},
     ],
 )
-def test_every_source_says_of_which_kind_it_is(asked: dict[str, str]) -> None:
+def test_every_source_names_its_kind(asked: dict[str, str]) -> None:
     made = planned(**asked)
     for one in assumptions(made):
         assert one.source.startswith(MARKS), one
@@ -133,7 +133,7 @@ def test_every_source_says_of_which_kind_it_is(asked: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "half"])
-def test_every_device_says_of_which_kind_its_rate_is(precision: str) -> None:
+def test_every_device_names_the_kind_of_its_rate(precision: str) -> None:
     for one in rates.DEVICES[precision].values():
         assert one.source.startswith(MARKS), one
     assert rates.DEVICES["half"]["h200"].source.startswith("assumed")
@@ -150,7 +150,7 @@ def test_the_shortest_step_is_not_printed_as_measured() -> None:
         plan_recipe(load_recipe("wmt16-ende-big"), PlanRequest(ranks="1x8", gpu="a100"))
     )
     assert "compute: no shorter" not in printed(planned(ranks="1x2", gpu="a100"))
-    assert "a step of a GPU: no shorter than 24.90 ms" in far_from_it
+    assert "a step of a GPU: no shorter than 24.9 ms" in far_from_it
 
 
 @pytest.mark.parametrize("name", ["wmt16-ende-base", "wmt16-ende-big"])

@@ -211,7 +211,7 @@ def test_a_plan_names_the_host_that_sends_slowly_and_knows_the_others_without_it
     assert "beta sends" not in plan_as_json(plan_recipe(load_recipe("demo"), asked))
 
 
-def test_hosts_that_send_freely_train_alone_where_one_that_does_not_holds_them_up(
+def test_fast_senders_train_alone_if_a_slow_one_delays_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -221,7 +221,7 @@ def test_hosts_that_send_freely_train_alone_where_one_that_does_not_holds_them_u
     assert made.choice.cluster.link.bytes_per_s == pytest.approx(95e6)
 
 
-def test_a_host_without_a_price_is_named_where_others_have_one(tmp_path: Path) -> None:
+def test_a_host_without_a_price_is_named_if_others_have_one(tmp_path: Path) -> None:
     file = tmp_path / "hosts.toml"
     entry = '[[host]]\nname = "{}"\naddress = "10.0.0.{}"\nslots = 1\n'
     priced = entry.format("alpha", 1) + "price_per_hour = 2\n"
@@ -237,7 +237,9 @@ def test_a_host_without_a_price_is_named_where_others_have_one(tmp_path: Path) -
     assert row.price == pytest.approx(7 * row.run_s / 3600)
 
 
-def test_of_two_hosts_the_sender_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_slow_sender_of_two_hosts_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     file = measured_hosts(tmp_path, ("alpha", "beta"), "beta")
     made = plan_recipe(load_recipe("demo"), PlanRequest(hosts=str(file)))

@@ -196,7 +196,7 @@ def test_a_kind_of_gpu_is_one_word(kind: str) -> None:
         ({"overrides": ["train.seed=1\n"]}, "generate"),
     ],
 )
-def test_what_no_scheduler_takes_is_refused(changes: dict[str, object], place: str) -> None:
+def test_jobs_that_no_scheduler_accepts_are_refused(changes: dict[str, object], place: str) -> None:
     with pytest.raises(ConfigError) as caught:
         job(**changes)
     assert caught.value.place == place

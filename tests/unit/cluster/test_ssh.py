@@ -102,7 +102,7 @@ def test_an_ssh_that_keeps_standard_error_open_is_not_waited_for(
     assert run(HOST, ["true"], timeout_s=20) == "one\n"
 
 
-def test_what_a_host_prints_arrives(ssh_that: Callable[[str], None]) -> None:
+def test_the_output_of_a_host_arrives_without_its_greeting(ssh_that: Callable[[str], None]) -> None:
     ssh_that(f"echo hello; echo mail >&2; echo {BEGIN}; echo one; echo two")
     assert run(HOST, ["true"]) == "one\ntwo\n"
 

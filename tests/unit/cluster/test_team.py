@@ -46,7 +46,7 @@ def test_a_host_that_ends_after_its_answer_is_missed_while_others_are_waited_for
         assert "bad luck" in str(caught.value)
 
 
-def test_what_a_login_shell_says_first_is_passed_over(answers: Path) -> None:
+def test_the_greeting_of_a_login_shell_is_skipped(answers: Path) -> None:
     ready = '{"say": "ready", "store": "", "test_port": 7}'
     (answers / "b").write_text(f"echo '{ready}'; cat > /dev/null\n")
     with Team(HOSTS[1:], code="0" * 64) as team:

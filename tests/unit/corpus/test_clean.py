@@ -87,7 +87,7 @@ def test_a_run_holds_each_pair_once_and_a_second_call_does_nothing(tmp_path: Pat
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
 
 
-def test_duplicates_stay_where_they_are_wanted_and_do_not_lie_together(tmp_path: Path) -> None:
+def test_duplicates_stay_if_wanted_and_are_spread_out(tmp_path: Path) -> None:
     config = CorpusConfig(filters=FilterConfig(drop_duplicates=False))
     lines = b"".join(b"%d\tx%d\n" % (number % 500, number % 500) for number in range(2000))
     assert BlockCleaner(config, tmp_path)(block(lines)).pairs_out == 2000

@@ -211,7 +211,7 @@ def test_a_pair_that_was_held_out_is_not_trained_on_backwards(
     assert len(sources(prepared)) == 1000 - 40
 
 
-def test_a_direction_of_which_no_pair_is_left_is_refused(tmp_path: Path) -> None:
+def test_a_direction_without_training_pairs_is_refused(tmp_path: Path) -> None:
     train = [entry("train", "en", "de"), entry("valid", "en", "fr")]
     with pytest.raises(CorpusError, match=r"no training pair of en to fr is left.*leave its"):
         prepare(corpus(tmp_path, train=train), tmp_path / "prepared", workers=1)

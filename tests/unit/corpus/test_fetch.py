@@ -187,7 +187,7 @@ def test_a_corpus_becomes_two_files_with_the_sides_in_our_order(
     assert files_in(tmp_path) == {"europarl.tgz", "text.en", "text.de", "fetched.json"}
 
 
-def test_what_is_there_is_not_fetched_again(europarl: str, tmp_path: Path, mirror: Mirror) -> None:
+def test_present_files_are_not_fetched_again(europarl: str, tmp_path: Path, mirror: Mirror) -> None:
     files = get(europarl, tmp_path)
     del mirror.pages["/europarl.tgz"]
     assert get(europarl, tmp_path) == files
@@ -346,7 +346,7 @@ def test_a_busy_server_is_asked_again(tmp_path: Path, mirror: Mirror) -> None:
         (Page(text(GERMAN), "text/plain", with_length=False), "does not say how long"),
     ],
 )
-def test_what_is_no_file_is_refused_at_once_and_named(
+def test_answers_without_a_file_are_refused_at_once_and_named(
     page: Page | None, words: str, europarl: str, tmp_path: Path, mirror: Mirror
 ) -> None:
     mirror.pages.pop("/europarl.tgz")

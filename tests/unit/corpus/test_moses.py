@@ -60,7 +60,7 @@ def test_an_archive_without_one_text_in_each_language_is_named(tmp_path: Path) -
         prepared(tmp_path, moses=path.name)
 
 
-def test_what_is_no_zip_and_what_is_damaged_is_named(tmp_path: Path) -> None:
+def test_damaged_archives_and_other_files_are_named(tmp_path: Path) -> None:
     path = archive(tmp_path)
     whole = path.read_bytes()
     for damaged in (b"text", whole[:-60], whole[:9000] + b"\xff" * 50 + whole[9050:]):

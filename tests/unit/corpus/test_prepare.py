@@ -303,7 +303,7 @@ def test_files_that_were_moved_as_they_are_need_no_second_run(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("change", ["text", "setting", "shard"])
-def test_what_has_changed_is_made_again(tmp_path: Path, change: str) -> None:
+def test_a_changed_corpus_is_prepared_again(tmp_path: Path, change: str) -> None:
     config = small_corpus(tmp_path)
     first = prepare(config, tmp_path / "out", workers=1)
     if change == "text":

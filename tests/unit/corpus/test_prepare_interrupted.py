@@ -105,7 +105,7 @@ def test_stopping_after_any_file_costs_nothing_but_time(
     assert stop_after > 20
 
 
-def test_what_was_there_stays_until_the_new_corpus_is_whole(tmp_path: Path) -> None:
+def test_the_old_corpus_stays_if_a_new_one_fails(tmp_path: Path) -> None:
     first = prepare(small_corpus(tmp_path), tmp_path / "out", workers=1)
     with pytest.raises(Exception, match="vocab_size"):
         prepare(small_corpus(tmp_path, subword={"vocab_size": 90_000}), tmp_path / "out", workers=1)

@@ -38,7 +38,7 @@ def test_the_order_is_a_shuffle_that_depends_on_the_text_alone(tmp_path: Path) -
     assert abs(np.corrcoef(places, np.arange(len(places)))[0, 1]) < 0.05
 
 
-def test_of_equal_pairs_the_first_comes_first(tmp_path: Path) -> None:
+def test_equal_pairs_are_read_in_order_of_runs_and_lines(tmp_path: Path) -> None:
     paths = []
     for run in range(2):
         pairs = [f"Quelle {number % 3}\tZiel" for number in range(300)]
@@ -78,7 +78,7 @@ def test_a_pair_remembers_its_run_and_line(tmp_path: Path) -> None:
         assert (int(line) - 1) // 700 == run
 
 
-def test_of_equal_keys_the_first_comes_first(tmp_path: Path) -> None:
+def test_equal_keys_are_read_in_order_of_runs_and_lines(tmp_path: Path) -> None:
     keys = np.array([5, 5], dtype=np.uint64)
     for run in range(2):
         write_run(tmp_path / f"{run}.txt", keys, np.array([1, 2]), [f"{run}a\t", f"{run}b\t"])

@@ -89,7 +89,7 @@ def test_a_tag_that_every_vocabulary_has_is_refused(tag: str) -> None:
         load_recipe({"corpus": {"train": [{"tsv": "a", "tag": tag}], "valid_pairs": 1}})
 
 
-def test_a_tag_with_capitals_is_refused_where_all_letters_become_small() -> None:
+def test_a_tag_with_capitals_is_refused_if_text_is_lowercased() -> None:
     corpus = {"train": [{"tsv": "a", "tag": "<BT>"}], "valid_pairs": 1}
     assert load_recipe({"corpus": corpus}).corpus.tags == ("<BT>",)
     with pytest.raises(

@@ -76,7 +76,7 @@ def test_utf_16_and_a_reference_to_a_dtd_are_read(path: Path) -> None:
     ]
 
 
-def test_what_lies_between_units_belongs_to_none(path: Path) -> None:
+def test_text_between_units_is_ignored(path: Path) -> None:
     between = "\n" * (3 << 20) + f"<note>{'n' * (3 << 20)}</note>"
     assert lines(path, HEAD + between + unit("a", "b") + between + "</body></tmx>") == ["a\tb"]
 
@@ -135,7 +135,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_what_is_no_translation_memory_is_refused_in_bounded_memory(kind: str, path: Path) -> None:
+def test_bad_translation_memories_are_refused_in_bounded_memory(kind: str, path: Path) -> None:
     text, problem = HOSTILE[kind]
     path.write_text(text, "utf-8")
     reader = TmxReader(path, LANGUAGES)

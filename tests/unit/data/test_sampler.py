@@ -334,7 +334,7 @@ def test_the_shares_hold_at_any_time_though_one_entry_is_of_longer_pairs() -> No
     assert np.mean(ours) < 0.75 * np.mean(at_random)
 
 
-def test_entries_of_which_no_pair_is_left_are_refused() -> None:
+def test_entries_without_pairs_are_refused() -> None:
     with pytest.raises(CorpusError, match="no pair is left of the entries"):
         Mixture(np.zeros(5, dtype=np.int64), (0.0, 1.0)).parts()
 

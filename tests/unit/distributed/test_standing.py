@@ -61,7 +61,7 @@ def test_each_rank_reads_the_last_standing_of_all() -> None:
     assert other.read() == {0: LATER, RANKS - 1: OTHER}
 
 
-def test_what_is_no_standing_hides_no_other(meeting: Write) -> None:
+def test_malformed_standings_hide_no_others(meeting: Write) -> None:
     board = _board()
     meeting("0", "half a li")
     meeting("of nobody", FIRST.as_text())
@@ -104,7 +104,7 @@ GOOD = asdict(OTHER)
         GOOD | {"step": None},
     ],
 )
-def test_what_another_version_wrote_is_no_standing(values: object) -> None:
+def test_a_standing_of_another_version_is_not_parsed(values: object) -> None:
     assert Standing.parse(json.dumps(values)) is None
 
 

@@ -124,7 +124,7 @@ def test_a_better_rating_alone_makes_no_winner() -> None:
         assert found.winner == winner
 
 
-def test_what_is_missing_is_named(tmp_path: Path) -> None:
+def test_missing_programs_files_and_packages_are_named(tmp_path: Path) -> None:
     checkpoint = tmp_path / "model.ckpt"
     checkpoint.write_bytes(b"")
     translations = tmp_path / "lines"

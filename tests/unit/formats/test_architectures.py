@@ -225,7 +225,7 @@ def test_transformers_finds_what_our_search_finds(
 @pytest.mark.parametrize(
     "options", [*ARCHITECTURES[:-1], {"norm": "post", "attention_bias": False}], ids=str
 )
-def test_what_transformers_has_written_is_our_model_again(
+def test_weights_saved_by_transformers_are_read_back_unchanged(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
     model = random_model(60, options)
@@ -244,7 +244,7 @@ def test_what_transformers_has_written_is_our_model_again(
         ({"norm": "pre", "tied_embeddings": "decoder"}, "model.tied_embeddings"),
     ],
 )
-def test_what_transformers_cannot_express_is_named(options: dict[str, Any], place: str) -> None:
+def test_options_that_transformers_lacks_are_named(options: dict[str, Any], place: str) -> None:
     recipe = recipe_of(ModelConfig.model_validate(options), joint=True)
     with pytest.raises(ConfigError, match=place):
         check_expressible(recipe)

@@ -131,7 +131,7 @@ def test_a_search_whose_scores_nobody_reads_finds_the_same(for_ctranslate2: Path
         (10**9, 10**9, 8, 32),
     ],
 )
-def test_what_is_searched_together_is_bounded_by_cells_by_scores_and_by_cores(
+def test_batches_are_bounded_by_cells_scores_and_cores(
     for_ctranslate2: Path,
     monkeypatch: pytest.MonkeyPatch,
     cells: int,
@@ -319,7 +319,9 @@ def test_a_recipe_that_transformers_lacks_is_refused_before_a_model_is_looked_fo
         exported(RunDirectory(other), "huggingface", tmp_path / "no")
 
 
-def test_what_cannot_be_expressed_is_refused(run: RunDirectory, tmp_path: Path) -> None:
+def test_impossible_exports_are_refused_and_leave_nothing(
+    run: RunDirectory, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match="bundle exports are written in float32, not in int8"):
         exported(run, "bundle", tmp_path / "no", quantization="int8")
     with pytest.raises(CorpusError, match="cannot be read"):
@@ -418,7 +420,7 @@ def test_an_older_export_is_replaced(bundle: Path, run: RunDirectory) -> None:
 
 
 @pytest.mark.parametrize("name", ["notes/todo.txt", "README.md", "digests.json"])
-def test_what_somebody_put_into_an_export_is_kept(
+def test_files_that_a_user_put_into_an_export_are_kept(
     bundle: Path, run: RunDirectory, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (bundle / name).parent.mkdir(exist_ok=True)

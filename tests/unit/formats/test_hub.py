@@ -80,7 +80,7 @@ def test_a_file_goes_to_no_address_but_of_the_web(hub: FakeHub, tmp_path: Path, 
     assert error.problem.startswith("the Hub's answer is not understood")
 
 
-def test_what_a_hub_says_has_no_token_and_no_controls(
+def test_messages_of_a_hub_are_shown_without_token_and_controls(
     hub: FakeHub, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     said = f"\x1b[31m bad\nBearer {TOKEN} " + "z" * 3000

@@ -29,7 +29,7 @@ from served import served_bundle
     ],
     ids=["nested", "nul", "surrogate", "elsewhere", "parent", "bool", "negative", "huge", "long"],
 )
-def test_a_list_of_digests_that_is_none_is_one_line(tmp_path: Path, content: str) -> None:
+def test_a_malformed_list_of_digests_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "digests.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"digests\.json: is missing or torn"):
         Bundle.open(tmp_path)

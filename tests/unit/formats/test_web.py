@@ -241,7 +241,7 @@ def test_without_npm_or_a_network_it_says_what_to_fetch(
     assert "give the file onnxruntime-web-1.30.0.tgz as onnxruntime-web" in line
 
 
-def test_what_npm_itself_says_is_shown_soon(
+def test_an_error_of_npm_is_shown_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     if shutil.which("npm") is None:

@@ -293,7 +293,7 @@ def test_languages_before_the_mask_keep_their_ids(tmp_path: Path) -> None:
     assert {name: tokenizers[1].convert_tokens_to_ids(name) for name in numbers} == numbers
 
 
-def test_what_cannot_be_imported_is_named(
+def test_models_that_cannot_be_imported_are_refused_with_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = {nllb: m2m100_folder(tmp_path / f"good{nllb}", nllb=nllb)[0] for nllb in (False, True)}

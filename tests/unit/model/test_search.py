@@ -261,7 +261,7 @@ def log_probability_without_repeats(
     return total
 
 
-def test_the_search_of_ctranslate2_differs_only_where_it_has_to() -> None:
+def test_the_search_of_ctranslate2_differs_only_if_it_must() -> None:
     """An export compares its translations a second time only if the search differs."""
     assert SearchConfig().as_in_ctranslate2() == SearchConfig()
     found = SearchConfig(never_padding=True, early_stopping=False).as_in_ctranslate2()

@@ -83,7 +83,7 @@ def test_how_much_lower_a_loss_is_is_of_the_other(tmp_path: Path) -> None:
     assert "its dev loss is 50.0% lower" in level.says
 
 
-def test_where_validations_are_far_apart_nobody_is_ahead(tmp_path: Path) -> None:
+def test_no_run_is_ahead_if_validations_are_far_apart(tmp_path: Path) -> None:
     stopped, seldom = replace(SMALL, steps=4500, reason=None), replace(SMALL, validate_every=8000)
     level = next(one for one in _compare(tmp_path, stopped, seldom).levels if one.budget is TOKENS)
     assert level.losses["A"] < level.losses["B"]  # on a straight line from the untrained model
@@ -98,7 +98,7 @@ def test_without_manifests_it_is_not_known_what_the_losses_are_of(tmp_path: Path
     assert level.says.endswith("if their dev sets are the same.")
 
 
-def test_money_is_a_budget_where_every_price_is_known_in_one_currency(tmp_path: Path) -> None:
+def test_money_is_a_budget_if_all_prices_are_in_one_currency(tmp_path: Path) -> None:
     prices = {"usd": PRICE, "dear": HourlyPrice(amount=36.0, currency="USD"), "none": None}
     prices["eur"] = HourlyPrice(amount=3.6, currency="EUR")
     facts = {
@@ -113,7 +113,7 @@ def test_money_is_a_budget_where_every_price_is_known_in_one_currency(tmp_path: 
         assert len(compare([facts["usd"], facts[other]]).budgets) == 4
 
 
-def test_what_it_took_to_the_same_loss(tmp_path: Path) -> None:
+def test_the_cost_of_reaching_the_same_loss_is_computed(tmp_path: Path) -> None:
     found = _compare(tmp_path, SMALL, LARGE)
     assert found.target is not None
     assert found.target.loss == pytest.approx(_loss(8000))
@@ -183,7 +183,7 @@ def test_the_command_writes_three_files(tmp_path: Path, capsys: pytest.CaptureFi
         (list("abcdefghi"), "cannot compare 9 runs"),
     ],
 )
-def test_what_cannot_be_compared_is_an_error(
+def test_impossible_comparisons_are_an_error(
     arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", *arguments]) == 2

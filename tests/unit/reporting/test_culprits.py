@@ -285,7 +285,7 @@ def test_a_host_that_was_not_looked_at_may_have_it(key: str, tmp_path: Path) -> 
     assert ailment(run, key).answer == "cannot tell"
 
 
-def test_ranks_slow_in_turn_are_none_either_where_lines_are_lost(tmp_path: Path) -> None:
+def test_ranks_slow_in_turn_are_no_stragglers_if_lines_are_lost(tmp_path: Path) -> None:
     run = Recorded(steps=2400).write(tmp_path / "run")
 
     def in_turn(rank: int) -> Change:

@@ -120,7 +120,7 @@ def test_validations_are_taken_out_of_the_time_of_a_step(log: Path, tmp_path: Pa
     assert [one.loss_s for one in facts.validations[1:]] == pytest.approx([30] * 4)
 
 
-def test_what_the_log_can_answer_and_what_not(log: Path, tmp_path: Path) -> None:
+def test_a_log_answers_some_questions_and_cannot_tell_others(log: Path, tmp_path: Path) -> None:
     answers = _answers(import_log(log, tmp_path / "run"))
     assert {key: one.answer for key, one in answers.items()} == {
         "duration": "measured",
@@ -175,7 +175,7 @@ def test_a_log_with_damaged_bytes_is_read_or_refused(tmp_path: Path) -> None:
     ("content", "words"),
     [(b"nothing of it\n", "not a log of OpenSeq2Seq"), (b"\x1f\x8b\x08 torn", "cannot be read")],
 )
-def test_what_is_no_log_is_an_error(content: bytes, words: str, tmp_path: Path) -> None:
+def test_files_that_are_no_log_are_an_error(content: bytes, words: str, tmp_path: Path) -> None:
     path = tmp_path / ("log.gz" if content[:1] == b"\x1f" else "log")
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=words):

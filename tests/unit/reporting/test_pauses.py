@@ -40,7 +40,7 @@ def rank(number: int, interval: Interval) -> Rank:
     return Rank(rank=number, host="a", intervals=(before, interval), segments=(life,))
 
 
-def test_what_two_ranks_recorded_of_one_pause_is_one_pause() -> None:
+def test_a_pause_recorded_by_two_ranks_counts_once() -> None:
     seen = replace(PAUSE, own=False, began=1000.5, seconds_s=8.0)
     later = replace(PAUSE, began=PAUSE.ended, seconds_s=3.0)
     assert known_pauses([seen, later, PAUSE]) == [PAUSE, later]

@@ -55,7 +55,7 @@ def test_an_earlier_corpus_of_the_same_place_does_not(tmp_path: Path) -> None:
     assert prepare_s(_write(tmp_path, *before, (900, _stage(5)), (910, _whole(12)))) == 12
 
 
-def test_what_was_never_finished_is_the_sum_of_its_stages(tmp_path: Path) -> None:
+def test_an_unfinished_preparation_takes_the_sum_of_its_stages(tmp_path: Path) -> None:
     assert prepare_s(_write(tmp_path, (110, _stage(9)), (120, _stage(10)))) == 19
 
 

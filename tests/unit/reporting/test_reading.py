@@ -382,7 +382,7 @@ def test_the_time_between_two_lives_makes_nobody_wait_longer_for_a_dead_run(tmp_
         ({"state": "failed", "started": START + 9000}, "running", "So far it took"),
     ],
 )
-def test_a_crash_is_reported_at_once_where_its_command_is_known_to_have_ended(
+def test_a_crash_is_reported_at_once_if_its_command_has_ended(
     session: dict[str, Any], state: str, says: str, tmp_path: Path
 ) -> None:
     run = Recorded(steps=1000, reason=None).write(tmp_path / "run")

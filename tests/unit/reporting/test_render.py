@@ -97,7 +97,7 @@ def test_every_question_is_on_the_page_with_its_answer(report: Report, tmp_path:
         assert all(row.text in text for row in verdict.evidence if row.value is not None)
 
 
-def test_what_a_run_says_cannot_break_the_page(tmp_path: Path) -> None:
+def test_text_of_a_run_cannot_break_the_page(tmp_path: Path) -> None:
     run = Recorded(steps=500).write(tmp_path / "run")
     with EventWriter(run / "events") as events:
         cause = "<script>alert('&amp;')</script> | \n*x*"
@@ -107,7 +107,7 @@ def test_what_a_run_says_cannot_break_the_page(tmp_path: Path) -> None:
     assert cause in page.text
 
 
-def test_what_no_text_can_hold_is_no_part_of_the_report(tmp_path: Path) -> None:
+def test_control_characters_are_escaped_in_the_report(tmp_path: Path) -> None:
     run = Recorded(steps=1000).write(tmp_path / "run")
     for path in (run / "events").iterdir():
         path.write_text(path.read_text().replace('"run_name": "', r'"run_name": "\u001b[2J\ud800'))

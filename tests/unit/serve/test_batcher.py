@@ -279,7 +279,7 @@ def test_a_full_queue_refuses_and_those_who_leave_make_room(
     asyncio.run(scenario())
 
 
-def test_who_leaves_does_not_hold_up_those_with_other_settings(
+def test_a_cancelled_request_does_not_delay_other_settings(
     bundle: Bundle, rows: list[list[int]]
 ) -> None:
     async def scenario() -> None:

@@ -90,7 +90,7 @@ def test_a_draft_of_other_options_is_not_gone_on_with(tmp_path: Path) -> None:
     assert output.read_text() == "ONE\nTWO\nTHREE\n"
 
 
-def test_what_refuses_to_begin_leaves_earlier_work_alone(tmp_path: Path) -> None:
+def test_refused_options_leave_earlier_work_alone(tmp_path: Path) -> None:
     source, output = tmp_path / "in", tmp_path / "out"
     source.write_text("one\ntwo\nthree\n")
 
@@ -111,7 +111,7 @@ def test_what_refuses_to_begin_leaves_earlier_work_alone(tmp_path: Path) -> None
     assert output.read_text() == "ONE\nTWO\nTHREE\n"
 
 
-def test_what_refuses_to_begin_leaves_no_file(tmp_path: Path) -> None:
+def test_refused_options_leave_no_file(tmp_path: Path) -> None:
     source, output = tmp_path / "in", tmp_path / "out"
     source.write_text("one\n")
 
@@ -140,7 +140,7 @@ def test_progress_is_of_finished_lines(tmp_path: Path) -> None:
     ]
 
 
-def test_what_another_engine_has_made_is_not_thrown_away(tmp_path: Path) -> None:
+def test_finished_lines_of_another_engine_are_kept(tmp_path: Path) -> None:
     source, output = tmp_path / "in", tmp_path / "out"
     source.write_text("one\ntwo\nthree\n")
 

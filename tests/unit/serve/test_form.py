@@ -82,7 +82,7 @@ def test_a_long_body_is_read_like_a_short_one() -> None:
     ],
     ids=range(11),
 )
-def test_what_is_no_form_has_no_fields(body: bytes) -> None:
+def test_malformed_forms_have_no_fields(body: bytes) -> None:
     with suppress(ValueError):
         assert read(body, PARTS) == {}
 

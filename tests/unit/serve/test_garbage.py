@@ -26,7 +26,7 @@ def as_before() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_what_stays_is_left_alone_and_cycles_still_go() -> None:
+def test_permanent_objects_are_frozen_and_cycles_are_collected() -> None:
     collect_rarely()
     assert gc.get_freeze_count() > 10_000
     gone = weakref.ref(Node())

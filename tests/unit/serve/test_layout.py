@@ -31,7 +31,7 @@ def test_a_line_does_not_end_within_a_tag_a_comment_or_a_script() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n", "\n\n", PAGE, "<p\n", "<!--\n<b>\n", "a\n<b\n>\nc"])
-def test_what_is_translated_of_the_lines_is_what_is_translated_of_the_whole(text: str) -> None:
+def test_lines_and_the_whole_text_have_the_same_translated_parts(text: str) -> None:
     lines = paragraphs(text, "markup")
     assert "\n".join(lines) == text
     whole = [part.text for part in cut(text, "markup") if part.translated]

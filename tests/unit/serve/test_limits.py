@@ -142,7 +142,7 @@ def test_a_body_arrives_whole_and_once() -> None:
     assert behind.bodies == [b"abc", b"xy", b""]
 
 
-def test_what_comes_after_the_body_is_the_connection_s() -> None:
+def test_the_body_is_followed_only_by_the_disconnect() -> None:
     seen = []
 
     async def reads_twice(_scope: Any, receive: Any, send: Any) -> None:
@@ -172,7 +172,7 @@ def test_a_head_alone_is_asked_for_as_the_whole() -> None:
     assert [scope["path"] for scope in behind.scopes] == ["/models", "/translate"]
 
 
-def test_what_is_no_request_is_passed_on() -> None:
+def test_scopes_other_than_requests_are_passed_on() -> None:
     seen = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -501,7 +501,7 @@ def test_a_body_that_is_dropped_takes_no_place() -> None:
     assert not guard._body_bytes
 
 
-def test_what_an_answered_request_took_is_given_back_while_others_are_under_way() -> None:
+def test_an_answered_request_frees_its_bytes_while_others_run() -> None:
     behind = Behind()
     guard = guarded(Limits(max_body_bytes_per_client=50), behind)
     held = Client(parts=[b"x" * 20])
@@ -527,7 +527,7 @@ def test_what_an_answered_request_took_is_given_back_while_others_are_under_way(
     assert not guard._body_bytes
 
 
-def test_who_leaves_in_the_middle_of_an_answer_breaks_it_off() -> None:
+def test_an_answer_is_broken_off_if_its_client_leaves() -> None:
     client, seen = Client(parts=[b"x"]), []
 
     async def streams(_scope: Any, receive: Any, send: Any) -> None:
@@ -546,7 +546,7 @@ def test_who_leaves_in_the_middle_of_an_answer_breaks_it_off() -> None:
     assert seen == ["broken off"]
 
 
-def test_who_leaves_gives_up_the_place_in_the_queue() -> None:
+def test_a_client_that_leaves_gives_up_its_place_in_the_queue() -> None:
     behind, client = Behind(), Client(parts=[b"x"])
     metrics = Metrics()
     guard = Guard(behind, Limits(), metrics)
@@ -565,7 +565,7 @@ def test_who_leaves_gives_up_the_place_in_the_queue() -> None:
     assert 'dragoman_requests_total{path="other",status="499"} 1.0' in metrics.text().decode()
 
 
-def test_who_leaves_after_the_answer_breaks_nothing_off() -> None:
+def test_a_client_that_leaves_after_the_answer_cancels_nothing() -> None:
     ended = []
     client = Client(parts=[b"x"])
 

@@ -76,7 +76,7 @@ def test_a_node_opens_the_files_that_are_sent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "address", ["", "alpha", "alpha:", "http://alpha:6379", "a b:1", "ray://x:1"]
 )
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_malformed_addresses_are_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="give HOST:PORT of its head"), join_ray(address):
         pass
 

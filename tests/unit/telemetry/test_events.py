@@ -48,7 +48,7 @@ def test_each_kind_is_named_once_and_its_fields_are_flat() -> None:
         }
 
 
-def test_what_is_not_finite_is_written_as_null(tmp_path: Path) -> None:
+def test_numbers_that_are_not_finite_are_written_as_null(tmp_path: Path) -> None:
     finished = events.RunFinished(
         reason="diverged",
         best_dev_loss=math.nan,

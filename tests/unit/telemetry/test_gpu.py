@@ -84,7 +84,7 @@ def test_a_moment_of_heat_is_no_more_than_its_part_of_the_sample(library: Path) 
     assert sample["throttled_share"] == 0.25
 
 
-def test_what_a_gpu_does_not_support_is_not_measured(library: Path) -> None:
+def test_unsupported_values_of_a_gpu_are_not_measured(library: Path) -> None:
     (sample,) = _ask(library, NVML_STUB_OLD="1")
     unknown = ("utilisation_share", "power_w", "power_limit_w", "clock_hz", "ecc_errors")
     assert {sample[name] for name in unknown} == {None}

@@ -136,7 +136,7 @@ def test_quiet_tells_only_warnings_scores_and_the_end() -> None:
     assert words == ["warning", "test2016", "BLEU", "chrF2", "trained"]
 
 
-def test_what_was_not_measured_is_said_to_be_so() -> None:
+def test_missing_values_are_shown_as_not_measured() -> None:
     poor = [
         event(RUN_STARTED),
         event(TRAIN_INTERVAL, step=100, train_loss=float("nan"), interval_s=0.0),

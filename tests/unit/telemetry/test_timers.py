@@ -49,7 +49,7 @@ def test_one_slow_step_is_not_the_median() -> None:
     assert 0.002 <= times.compute_median_s < 0.15 < times.forward_s
 
 
-def test_what_happens_between_steps_is_in_no_step() -> None:
+def test_time_between_steps_belongs_to_no_step() -> None:
     timer = PhaseTimer(CPU)
     with timer.phase("forward"):
         pass

@@ -54,7 +54,7 @@ def test_the_mean_of_equal_weights_is_exactly_them(store: CheckpointStore) -> No
     assert torch.equal(model.weight, weight)
 
 
-def test_what_cannot_be_averaged_is_named(store: CheckpointStore) -> None:
+def test_checkpoints_that_cannot_be_averaged_are_named(store: CheckpointStore) -> None:
     output = store.directory / "average"
     with pytest.raises(CheckpointError, match="no checkpoint to average"):
         average_checkpoints([], output)

@@ -216,7 +216,7 @@ def test_a_future_that_was_given_up_is_removed(tmp_path: Path) -> None:
     assert steps(store) == [8, 10]
 
 
-def test_what_a_kill_has_left_is_removed_by_the_one_who_saves(tmp_path: Path) -> None:
+def test_remains_of_a_killed_save_are_cleaned_up(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     save_step(store, 1)
     for name in (".step-0000002.draft", ".step-0000001.doomed"):
@@ -227,7 +227,7 @@ def test_what_a_kill_has_left_is_removed_by_the_one_who_saves(tmp_path: Path) ->
     assert [path.name for path in store.directory.iterdir()] == ["step-0000001"]
 
 
-def test_what_was_about_to_be_replaced_is_put_back_after_a_kill(tmp_path: Path) -> None:
+def test_a_checkpoint_is_put_back_if_a_kill_stopped_its_replacement(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     save_step(store, 1)
     save_step(store, 2)
@@ -374,7 +374,7 @@ def test_each_rank_has_a_folder_of_its_own_but_the_first(tmp_path: Path) -> None
     assert read_trained_with(saved.path / "replica.safetensors") == trained_with
 
 
-def test_translation_takes_the_averaged_weights_where_there_are_any(tmp_path: Path) -> None:
+def test_translation_takes_the_averaged_weights_if_there_are_any(tmp_path: Path) -> None:
     model = nn.Linear(2, 1, bias=False)
     store = make_store(tmp_path)
     groups = {"model": {"weight": torch.ones(1, 2)}, "ema": {"weight": torch.full((1, 2), 2.0)}}

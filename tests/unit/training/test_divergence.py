@@ -69,7 +69,7 @@ def test_noise_does_not_stop_a_run_however_wide_it_is(noise: float) -> None:
         pytest.param(lambda step: 9 - 6 * (1 - math.exp(-step / 50)), id="from the beginning"),
     ],
 )
-def test_what_is_no_divergence(level: Callable[[int], float]) -> None:
+def test_harmless_loss_curves_are_no_divergence(level: Callable[[int], float]) -> None:
     assert judged(noisy(level, steps=500, noise=0.1)) is None
 
 

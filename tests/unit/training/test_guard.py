@@ -107,7 +107,7 @@ def test_an_update_of_several_steps_counts_as_so_many() -> None:
     assert alerts == [None] * len(alerts)
 
 
-def test_the_extra_cost_is_named_where_the_price_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_extra_cost_is_named_if_the_price_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PRICE_VARIABLE, "6.12 USD")
     guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=3700, expected_s=1.0, price=hourly_price())
     warm(guard)
@@ -363,7 +363,7 @@ def test_a_slow_network_is_noticed_at_the_second_slow_exchange() -> None:
 
 
 @pytest.mark.parametrize("gap", [1, 5, 25, 100])
-def test_one_long_wait_and_a_few_odd_steps_are_noise_also_where_waits_are_seldom(gap: int) -> None:
+def test_a_long_wait_and_odd_steps_are_noise_even_if_waits_are_rare(gap: int) -> None:
     odd = -(-SLOW_FROM // gap) * gap
     assert not seldom_waiting(
         gap,
@@ -372,7 +372,7 @@ def test_one_long_wait_and_a_few_odd_steps_are_noise_also_where_waits_are_seldom
     )
 
 
-def test_a_network_that_is_slow_from_the_start_is_reported_where_waits_are_rare() -> None:
+def test_a_network_slow_from_the_start_is_reported_if_waits_are_rare() -> None:
     ((step, alert),) = seldom_waiting(25, lambda _step: 0.1, lambda _step: 25.0)
     assert step <= 100
     assert re.search(r"took 1\.100 s/step, 100(\.0)? ms/step without waiting", alert.cause)

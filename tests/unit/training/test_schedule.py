@@ -92,7 +92,7 @@ def test_wsd_warms_up_holds_and_decays_in_a_straight_line() -> None:
     assert curve[80:101] == pytest.approx([1.0 - 0.5 * n / 20 for n in range(21)])
 
 
-def test_wsd_decays_from_its_peak_where_warmup_leaves_less_than_decay_steps() -> None:
+def test_wsd_decays_from_its_peak_if_fewer_than_decay_steps_are_left() -> None:
     config = ScheduleConfig(
         kind="wsd", peak_learning_rate=1.0, warmup_steps=10, decay_steps=200, final_ratio=0.5
     )

@@ -65,7 +65,7 @@ def test_a_run_on_a_host_is_watched_as_if_it_were_here(host: Host) -> None:
         assert run.now().alerts == ()
 
 
-def test_what_a_run_on_hosts_costs_is_the_price_of_its_own_hosts(host: Host) -> None:
+def test_a_run_on_hosts_costs_the_price_of_its_own_hosts(host: Host) -> None:
     alone = Recorded(steps=2000, world_size=1, reason=None, recipe=())
     alone.write(_home() / ".dragoman" / "runs" / RUN.name)
     hosts = Hosts(host=(host.model_copy(update={"price_per_hour": 36.0}),), currency="EUR")
@@ -152,7 +152,7 @@ def test_a_machine_without_ssh_says_so(
         "[" * 65_000,
     ],
 )
-def test_what_a_host_says_is_not_trusted(
+def test_malformed_headers_of_a_host_are_refused(
     header: object, host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dragoman.watch.remote._FIRST_S", 20.0)

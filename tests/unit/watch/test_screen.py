@@ -215,7 +215,7 @@ def test_a_run_that_has_not_started(tmp_path: Path) -> None:
     assert "no events yet" in text
 
 
-def test_a_run_of_which_only_the_recipe_is_there(tmp_path: Path) -> None:
+def test_a_run_with_only_a_recipe_has_no_steps_done(tmp_path: Path) -> None:
     demo = load_recipe("demo")
     (tmp_path / "recipe.toml").write_text(dump_toml(demo))
     drawn = _plain(screen(_now(tmp_path), width=80, height=24))
@@ -297,7 +297,7 @@ def test_alerts_come_first_and_stay_one_line(tmp_path: Path) -> None:
     assert lines[-1].startswith("  and ")
 
 
-def test_what_was_long_ago_is_no_alert_and_neither_is_good_news(tmp_path: Path) -> None:
+def test_old_warnings_and_good_news_are_no_alerts(tmp_path: Path) -> None:
     slow = Recorded(steps=8000, max_steps=9000, reason=None, sync_s=(0.4, 0.4))
     run = slow.write(tmp_path / "run")
     path = run / "events" / "rank-0000.jsonl"
@@ -372,7 +372,7 @@ def test_hosts_that_do_not_fit_are_counted(tmp_path: Path) -> None:
     assert not any("hosts" in text for text in heights.values())
 
 
-def test_the_newest_run_is_watched_where_none_is_named(tmp_path: Path) -> None:
+def test_the_newest_run_is_watched_if_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no run here yet"):
         newest_run(tmp_path)
     for name in ("one", "two"):

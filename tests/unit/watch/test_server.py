@@ -143,7 +143,7 @@ def test_no_other_spelling_of_this_machine_is_answered(server: WatchServer) -> N
         assert _raw(server, f"GET {address} HTTP/1.1\r\nHost: {own}") == 404
 
 
-def test_what_is_no_request_for_a_page_is_refused(server: WatchServer) -> None:
+def test_wrong_methods_headers_and_paths_are_refused(server: WatchServer) -> None:
     own = f"\r\nHost: 127.0.0.1:{server.server_port}"
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "<script>"):
         assert _raw(server, f"{method} / HTTP/1.1{own}") == 501
@@ -174,7 +174,7 @@ def test_connections_are_few_and_short(
     assert capfd.readouterr().err == ""
 
 
-def test_who_does_not_read_is_cut_off(
+def test_clients_that_do_not_read_are_cut_off(
     server: WatchServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("dragoman.watch.server._CONNECTION_S", 1.0)
