@@ -8,7 +8,7 @@ modules have so many mutants that all of them would take hours.
 `build/mutation` gets a copy of the code with all mutants of the wanted modules in it. One run of
 the tests without a mutant finds the tests that run each function, in whichever process. Then each
 mutant is tried with those tests alone, the fastest first, until one fails. It prints the mutants
-that no test notices; docs/mutation.md explains the known ones.
+that survive; docs/mutation.md explains the known ones.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def main() -> int:
                 print(_difference(mutants, name, results[name]), flush=True)
         counts = Counter(results.values())
         print(
-            f"{module}: {counts['killed'] + counts['hung']} of {len(results)} mutants noticed, "
+            f"{module}: {counts['killed'] + counts['hung']} of {len(results)} mutants killed, "
             f"{dict(counts)}, {time.monotonic() - began:.0f} s",
             flush=True,
         )

@@ -96,7 +96,7 @@ def test_a_minute_is_kept_with_a_kill_and_ends_with_scores_and_an_export(
     )
     # What is done is not done again.
     monkeypatch.chdir(folder)
-    with pytest.raises(dragoman.ConfigError, match="needs a recipe, because"):
+    with pytest.raises(dragoman.ConfigError, match="a run cannot get a new budget"):
         dragoman.train(path, budget="1h")
     again = dragoman.train("minute.toml", budget=budget[1], hosts="one.toml", workers=1)
     assert again.path.resolve() == path
@@ -152,7 +152,7 @@ def test_a_recipe_that_sets_few_steps_is_forecast_to_cost_what_they_do(folder: P
             ("--budget", "5 USD", "--hosts", "two.toml"),
             "dragoman: two.toml:6: the price of 10.0.0.2 is in EUR, that of 10.0.0.1 in USD",
         ),
-        (("--hosts", "one.toml"), "dragoman: --hosts: only a budget needs the price of hosts"),
+        (("--hosts", "one.toml"), "dragoman: --hosts: dragoman run uses hosts only with a budget"),
         (
             ("--budget", "5 EUR", "--hosts", "one.toml"),
             "dragoman: --budget 5 EUR: the prices of the hosts are in USD",
@@ -160,7 +160,7 @@ def test_a_recipe_that_sets_few_steps_is_forecast_to_cost_what_they_do(folder: P
         (("--budget", "8s", "--dry-run"), "dragoman: --budget 8 s: the budget is too small"),
         (
             ("--budget", "1h", "--dry-run", "--set", "evaluate.bleu_pairs=0"),
-            "dragoman: --budget: a budget times translations and compares models by them",
+            "dragoman: --budget: evaluate.bleu_pairs is 0, but a budget needs BLEU",
         ),
     ],
 )

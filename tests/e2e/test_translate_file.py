@@ -370,10 +370,13 @@ def test_an_export_has_no_other_checkpoints(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--engine", "torch", "--quantization", "int8"], "weights in int8 need CTranslate2"),
+        (
+            ["--engine", "torch", "--quantization", "int8"],
+            "weights in int8 need CTranslate2, but the engine is torch",
+        ),
         (
             ["--checkpoint", "best,last", "--quantization", "int8"],
-            "weights in int8 need CTranslate2",
+            "weights in int8 need CTranslate2, but CTranslate2 has no ensembles",
         ),
         (["bundle", "--quantization", "int8"], "this export was written in float32"),
     ],

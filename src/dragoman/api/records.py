@@ -96,7 +96,9 @@ def read_events(run: RunLike, kind: str | None = None) -> list[dict[str, Any]]:
     paths = event_files(events)
     if not paths:
         raise CheckpointError(
-            "holds no events", place=directory, remedy="name a directory that dragoman train made"
+            "has no record of a training (events/*.jsonl)",
+            place=directory,
+            remedy="name a run whose training has begun",
         )
     if kind is not None and kind not in KINDS:
         raise ConfigError(

@@ -226,9 +226,9 @@ def score(
     ]
     if len(paths) > 1 and not is_choice(checkpoint) and Path(checkpoint).is_dir():
         raise ConfigError(
-            "a directory belongs to one model, and there are two",
+            "a checkpoint directory belongs to one model, but two models are given",
             place=f"checkpoint {checkpoint}",
-            remedy="choose best, last or a step, which is looked for in both",
+            remedy="give best, last or a step: it is looked up in both runs",
         )
     for path in paths:
         if is_bundle(path) and checkpoint != "best":
@@ -313,9 +313,10 @@ def _check_language(text: Path, recipe: Recipe) -> None:
     language, probability = found[0]
     if language in targets and probability > _CERTAIN:
         raise ConfigError(
-            f"is in {language}, and the model translates {listed(directions)}",
+            f"seems to be in {language}, but the model translates {listed(directions)}",
             place=text,
-            remedy="name the other text or the other model, or take it with any_language",
+            remedy="name another text or a model of the opposite direction, "
+            "or add --any-language if the guess is wrong",
         )
 
 

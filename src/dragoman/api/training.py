@@ -192,11 +192,17 @@ def _in_budget(
     on_event: OnEvent | None,
     progress: bool,
 ) -> RunDirectory:
-    if isinstance(recipe, RunDirectory) or _named_run(recipe) or origin is not None:
+    if isinstance(recipe, RunDirectory) or _named_run(recipe):
         raise ConfigError(
-            "needs a recipe, because a budget chooses the size of the model",
+            "a run cannot get a new budget",
             place=f"budget {budget}",
-            remedy="leave out the budget; a run that has one goes on with its recipe and budget",
+            remedy="leave it out: a run that was made with a budget resumes within that budget",
+        )
+    if origin is not None:
+        raise ConfigError(
+            "the model to start from sets the size that a budget would choose",
+            place=f"budget {budget}",
+            remedy="leave out origin or the budget",
         )
     if isinstance(hosts, Hosts):
         raise ConfigError(

@@ -81,7 +81,7 @@ def transform_file(
     tally: counts that `transform` increases before it yields a group; those of an earlier attempt
         are added.
     Raises CorpusError if the input is missing or not UTF-8, ConfigError if another engine began it,
-    MachineError if the output cannot be written or another process writes it. After
+    MachineError if the output cannot be written or another process is writing it. After
     an error the draft keeps the finished lines.
     """
     try:
@@ -255,7 +255,7 @@ def _locked_draft(draft: Path, output: Path) -> Iterator[IO[bytes]]:
             locked = False
         if not locked:
             raise MachineError(
-                "another process writes it",
+                "another process is writing it",
                 place=output,
                 remedy="wait for it, or name another file as the output",
             )

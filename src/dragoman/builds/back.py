@@ -123,7 +123,7 @@ def sources_of(run: RunDirectory, path: Path) -> Path:
 
 
 def student_sections() -> dict[str, dict[str, Any]]:
-    """The sections of the recipe `student-tiny` that make a model a student."""
+    """The settings of the recipe `student-tiny` that define a student: its shape and beam size."""
     recipe = load_recipe("student-tiny")
     keys = ("d_model", "num_heads", "d_ffn", "encoder_layers", "decoder_layers", "norm")
     model = recipe.model.model_dump(mode="json")

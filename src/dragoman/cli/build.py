@@ -23,20 +23,36 @@ from dragoman.cli.options import RANKS, SET, WORKERS, Command, Option, Options
     Option(
         "--list", action="store_true", dest="lists", help="list the corpora of the pair, do nothing"
     ),
-    Option("--dry-run", action="store_true", help="write build.toml, fetch and train nothing"),
-    Option("--choose", metavar="ID,ID", default="", help="these corpora, in place of the rules"),
+    Option(
+        "--dry-run",
+        action="store_true",
+        help="write build.toml and stop; fetch no corpus, train nothing",
+    ),
+    Option(
+        "--choose",
+        metavar="ID,ID",
+        default="",
+        help="use these corpora, not those that the rules choose (see --list)",
+    ),
     Option(
         "--mono", type=Path, metavar="FILE", help="text of the target language, a sentence a line"
     ),
-    Option("--student", action="store_true", help="train a small, fast model on the best one, too"),
+    Option(
+        "--student", action="store_true", help="also train a small, fast student of the best model"
+    ),
     Option(
         "--index",
         default="",
         metavar="FILE|URL",
-        help="another index of mtdata, such as that of a mirror: its lines of JSON",
+        help="an index of corpora in place of mtdata's, such as that of a mirror: lines of JSON",
     ),
     SET.but(help="override a value of the recipes; may be given again"),
-    Option("--hosts", metavar="HOSTS", help="the machines to train on, or this machine's price"),
+    Option(
+        "--hosts",
+        metavar="HOSTS",
+        help="hosts.toml with the machines to train on and their prices; one that lists only "
+        "this machine gives its price",
+    ),
     *(RANKS, WORKERS),
 )
 def run(options: Options) -> None:

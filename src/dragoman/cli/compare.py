@@ -41,7 +41,7 @@ _MODEL = {
         "--comet",
         type=partial(_two, metavar="PYTHON,CHECKPOINT"),
         metavar="PYTHON,CHECKPOINT",
-        help="COMET, too: a Python that has unbabel-comet, and a checkpoint on this machine",
+        help="also score with COMET: a Python that has unbabel-comet, and a checkpoint here",
     ),
     JSON,
 )

@@ -27,7 +27,7 @@ from dragoman.cli.options import (
         nargs="?",
         default="student-small",
         metavar="RECIPE",
-        help="of the student: student-small (default), student-tiny, or a TOML file",
+        help="the recipe of the student: student-small (default), student-tiny, or a TOML file",
     ),
     SET,
     Option(
@@ -49,12 +49,12 @@ from dragoman.cli.options import (
         action="store_true",
         help="learn from translations alone, not from the teacher's own pairs as well",
     ),
-    CHECKPOINT.but(help="of the teacher: best, last, a step or a directory"),
+    CHECKPOINT.but(help="the checkpoint of the teacher: best, last, a step or a directory"),
     Option(
         "--quantization",
         choices=["float32", "float16", "int8"],
         default="int8",
-        help="of both models as they are compared (default: int8)",
+        help="the type of the weights of both models in the comparison (default: int8)",
     ),
     RUNS,
     RANKS.but(help="processes that train (default: one a GPU)"),

@@ -14,7 +14,7 @@ _NEEDED_BYTES: Final = 2_000_000_000
     "find faults of the hosts of a run, with remedies",
     "Find faults of the hosts of a run and of the network between them, and name remedies.",
     HOSTS.but(required=True),
-    Option("--run", type=Path, help="compare also its files on the hosts"),
+    Option("--run", type=Path, help="a run directory; its files on the hosts are compared as well"),
     JSON,
 )
 def run(options: Options) -> int:

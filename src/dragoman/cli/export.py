@@ -35,15 +35,17 @@ from dragoman.formats.kinds import FORMATS
     Option(
         "--quantization",
         choices=["float32", "float16", "int8"],
-        help="of the weights, for ctranslate2 and argos (default: float32; for argos int8)",
+        help="the type of the weights, for ctranslate2 and argos (default: float32; for argos "
+        "int8)",
     ),
     *(LICENCE, SENTENCES),
-    TARGET.but(help="of a package for argos, if the model translates into several"),
+    TARGET.but(help="the target language of a package for argos, if the model has several"),
     Option(
         "--onnxruntime-web",
         type=Path,
         metavar="PATH",
-        help="its npm package, an archive or a folder, for web (default: npm fetches it)",
+        help="for --to web: the npm package of ONNX Runtime Web, as an archive or a folder "
+        "(default: npm fetches it)",
     ),
 )
 def run(options: Options) -> None:

@@ -18,13 +18,18 @@ _PASSWORD: Final = re.compile(r"://[^/\s]*@")
     Option("kind", choices=["slurm", "kubernetes", "skypilot"], help="the scheduler"),
     *(RECIPE, SET),
     Option("--folder", required=True, help="a folder that all machines share"),
-    Option("--name", help="of the job (default: the recipe's)"),
+    Option("--name", help="the name of the job (default: the recipe's)"),
     Option("--nodes", type=positive, default=1, help="machines (default: 1)"),
-    Option("--gpus", type=int, default=0, help="of each machine (default: none)"),
-    Option("--slots", type=positive, help="ranks if it has no GPU (default: 1)"),
-    Option("--gpu", default="V100", help="their kind, in SkyPilot's words"),
-    Option("--hours", type=positive, default=24, help="at most (default: 24)"),
-    Option("--image", default="", help="of the container, for Kubernetes"),
+    Option("--gpus", type=int, default=0, help="GPUs in each machine (default: none)"),
+    Option("--slots", type=positive, help="ranks on each machine without GPUs (default: 1)"),
+    Option("--gpu", default="V100", help="the kind of GPU, as SkyPilot names it (default: V100)"),
+    Option(
+        "--hours",
+        type=positive,
+        default=24,
+        help="the time limit of the job in hours (default: 24)",
+    ),
+    Option("--image", default="", help="the image of the container, for Kubernetes"),
 )
 def run(options: Options) -> None:
     """Write the file of a scheduler to standard output."""

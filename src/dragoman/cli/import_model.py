@@ -10,14 +10,25 @@ from dragoman.cli.options import LICENCE, Command, Option, Options, keywords
     "a MarianMT, M2M100 or NLLB model in Hugging Face form -> a bundle",
     "Write a MarianMT (OPUS-MT), M2M100 or NLLB model in Hugging Face form as a bundle. A part "
     "without a counterpart is refused, and named.",
-    Option("folder", type=Path, metavar="FOLDER", help="with config.json and model.safetensors"),
+    Option(
+        "folder",
+        type=Path,
+        metavar="FOLDER",
+        help="a folder with config.json and model.safetensors",
+    ),
     Option("--to", type=Path, required=True, dest="output", metavar="BUNDLE", help="a new folder"),
-    Option("--source-language", default="", metavar="CODE", help="if the folder does not say it"),
+    Option(
+        "--source-language",
+        default="",
+        metavar="CODE",
+        help="the source language, if the folder does not say it",
+    ),
     Option(
         "--target-language",
         default="",
         metavar="CODE",
-        help="the same; of a model of several target languages the one to translate into",
+        help="the target language, if the folder does not say it; if the model has several, the "
+        "one to translate into",
     ),
     LICENCE,
 )

@@ -9,7 +9,12 @@ from dragoman.cli.options import Command, Option, Options
     "inspect",
     "every file of a run with purpose and size",
     "List every file of a run, a checkpoint or prepared shards with purpose and size.",
-    Option("path", type=Path, metavar="RUN|CHECKPOINT|PREPARED", help="its directory"),
+    Option(
+        "path",
+        type=Path,
+        metavar="RUN|CHECKPOINT|PREPARED",
+        help="the directory of a run, of a checkpoint or of prepared shards",
+    ),
 )
 def run(options: Options) -> None:
     """Print every file with its purpose and size."""

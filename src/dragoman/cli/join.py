@@ -36,10 +36,16 @@ _LOOK_EVERY_S: Final = 1.0
     "it.",
     *(RECIPE, SET),
     Option("--at", required=True, help="ADDRESS:PORT of the first machine"),
-    Option("--node", type=int, help="which machine (default: as the scheduler says)"),
-    Option("--nodes", type=positive, help="the number of machines (the same)"),
+    Option(
+        "--node",
+        type=int,
+        help="the number of this machine, from 0 (default: as the scheduler says)",
+    ),
+    Option(
+        "--nodes", type=positive, help="the number of machines (default: as the scheduler says)"
+    ),
     *PLACES,
-    RANKS.but(default=1, help="of this machine (default: 1)"),
+    RANKS.but(default=1, help="processes that train on this machine (default: 1)"),
     FRESH,
 )
 def run(options: Options) -> None:

@@ -20,24 +20,32 @@ from dragoman.cli.options import (
     "Say how many seconds a step, hours and how much money a run takes on given hosts and links, "
     "for every strategy, before any machine is rented.",
     *(RECIPE, SET),
-    FROM.but(help="plan a training that starts from this model, which has the same shape"),
+    FROM.but(
+        help="plan a training that starts from this model; its shape and vocabulary replace the "
+        "recipe's"
+    ),
     HOSTS,
     Option(
         "--ranks",
-        help="in place of hosts: 4 hosts of one, 2+1 for two hosts, 1x8 for one host of eight",
+        help="in place of --hosts: 4 for four hosts of one rank each, 2+1 for hosts of two and "
+        "one, 1x8 for one host of eight",
     ),
-    Option("--link", help="100Mbit, 1Gbit for a port; 12MB/s for a measurement"),
-    Option("--gpu", help="the kind of all ranks, such as v100 or cpu"),
+    Option(
+        "--link",
+        help="the link of each host: the rate of its port (100Mbit, 1Gbit), or a measured one "
+        "(12MB/s)",
+    ),
+    Option("--gpu", help="the device of every rank, such as v100 or cpu"),
     Option(
         "--gpu-link",
-        help="between GPUs of one host: nvlink1 to nvlink5, pcie3 to pcie5, none, 200GB/s",
+        help="the link between GPUs of one host: nvlink1 to nvlink5, pcie3 to pcie5, none, 200GB/s",
     ),
     Option(
         "--compute",
-        help="the time that one rank computes in a step, without waiting, such as 0.25s: the mean, "
-        "measured while all ranks work; the wait for the slowest GPU is added",
+        help="the mean compute time of a rank in a step, such as 0.25s, measured while all ranks "
+        "work and without waits; plan adds the wait for the slowest GPU",
     ),
-    PRICE.but(help='of one host for an hour, such as "3 USD"'),
+    PRICE.but(help='the price of one host for an hour, such as "3 USD"'),
     Option(
         "--like",
         metavar="RUN",

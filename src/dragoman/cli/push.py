@@ -19,10 +19,14 @@ from dragoman.cli.options import (
     "commit.",
     RUN,
     Option(
-        "--to", required=True, dest="hub_id", metavar="OWNER/NAME", help="of the model on the Hub"
+        "--to",
+        required=True,
+        dest="hub_id",
+        metavar="OWNER/NAME",
+        help="the name of the model on the Hub",
     ),
     CHECKPOINT.but(help="as for translate"),
-    LICENCE.but(help="of the model, for its card, such as CC-BY-4.0"),
+    LICENCE.but(help="the licence of the model, for its card, such as CC-BY-4.0"),
     SENTENCES,
     Option("--private", action="store_true", help="make a new repository private"),
 )

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     PRICE.but(
         action="append",
         default=[],
-        help='of one machine for an hour, such as "3 USD"; once for all runs, or once for each',
+        help='the price of one machine for an hour, such as "3 USD"; once for all runs, or once '
+        "for each",
     ),
-    JSON.but(help="print JSON; files are written with --output alone"),
+    JSON.but(help="print JSON; files are written only if --output is given as well"),
 )
 def run(options: Options) -> None:
     """Answer the twelve questions about a run or a log of OpenSeq2Seq, or compare runs."""

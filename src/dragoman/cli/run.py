@@ -26,9 +26,14 @@ if TYPE_CHECKING:
     Option(
         "--hosts",
         metavar="HOSTS",
-        help="with --budget: the machines to train on, and their prices; or this machine's price",
+        help="with --budget: hosts.toml with the machines to train on and their prices; one that "
+        "lists only this machine gives its price",
     ),
-    Option("--dry-run", action="store_true", help="say what it will take, do nothing"),
+    Option(
+        "--dry-run",
+        action="store_true",
+        help="print the parameters, steps, memory and disk of the run, and stop",
+    ),
 )
 def run(options: Options) -> None:
     """Prepare, train, evaluate and show some translations; or only estimate all this."""
@@ -38,7 +43,7 @@ def run(options: Options) -> None:
     recipe = load_recipe(options.recipe, options.overrides)
     if options.hosts is not None and options.budget is None:
         raise ConfigError(
-            "only a budget needs the price of hosts",
+            "dragoman run uses hosts only with a budget",
             place="--hosts",
             remedy="add --budget, or train on hosts with: dragoman train RECIPE --hosts HOSTS",
         )

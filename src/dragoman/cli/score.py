@@ -13,15 +13,16 @@ from dragoman.cli.options import CHECKPOINT, RAY, TARGET, Command, Option, Optio
         "models",
         type=models,
         metavar="MODEL[,REVERSE]",
-        help="a run or a bundle; with a second one of the opposite direction, dual conditional "
-        "cross-entropy, too",
+        help="a run or a bundle; a second one of the opposite direction adds the dual conditional "
+        "cross-entropy",
     ),
     Option("pairs", type=Path, metavar="PAIRS", help="lines of source TAB target"),
     Option(
         "--output",
         type=Path,
         required=True,
-        help="the lines with columns of scores; the same command resumes after an interruption",
+        help="the file to write: the lines of PAIRS with columns of scores; the same command "
+        "resumes after an interruption",
     ),
     TARGET,
     CHECKPOINT.but(help="best, last, a step or a directory"),

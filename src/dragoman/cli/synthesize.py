@@ -33,7 +33,7 @@ def _temperature(text: str) -> float:
 
 @Command(
     "synthesize",
-    "make pairs of monolingual text",
+    "make sentence pairs from monolingual text",
     "Translate monolingual text into pairs to train on, for back-translation or distillation.",
     Option(
         "models",
@@ -56,21 +56,26 @@ def _temperature(text: str) -> float:
         help="back: the translation is the source (back-translation). forward: it is the target "
         "(distillation)",
     ),
-    Option("--n-best", type=positive, default=1, metavar="N", help="N pairs of each line"),
+    Option("--n-best", type=positive, default=1, metavar="N", help="make N pairs from each line"),
     Option(
         "--sample",
         type=_top_k,
         metavar="K|all",
         help="draw each piece from the K likeliest, or from all, instead of searching",
     ),
-    Option("--temperature", type=_temperature, metavar="T", help="of --sample (default: 1)"),
+    Option(
+        "--temperature",
+        type=_temperature,
+        metavar="T",
+        help="the temperature of --sample (default: 1)",
+    ),
     Option(
         "--any-language",
         action="store_true",
-        help="take text that seems to be in the language that the model translates into",
+        help="accept text even if it seems to be in the target language",
     ),
     QUANTIZATION,
-    THREADS.but(help="cores (default: all; with --ray: of each unit of work, 1)"),
+    THREADS.but(help="cores; with --ray, cores for each unit of work (default: all; with --ray 1)"),
     RAY,
 )
 def run(options: Options) -> None:

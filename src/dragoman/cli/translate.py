@@ -31,7 +31,9 @@ from dragoman.cli.options import (
         "an interruption",
     ),
     Option("--n-best", type=positive, default=1, metavar="N", help="N translations a line, scored"),
-    Option("--scores", action="store_true", help="score TAB translation"),
+    Option(
+        "--scores", action="store_true", help="write the score and a tab before each translation"
+    ),
     Option(
         "--format",
         choices=["line", "document", "markup"],
@@ -43,7 +45,7 @@ from dragoman.cli.options import (
         "--engine",
         choices=["auto", "ctranslate2", "torch"],
         default="auto",
-        help="auto: CTranslate2 on a CPU if it is installed",
+        help="auto: CTranslate2 for one model on a CPU if it is installed, otherwise PyTorch",
     ),
     *(QUANTIZATION, THREADS),
     BATCH_CELLS.but(
@@ -54,7 +56,8 @@ from dragoman.cli.options import (
         "-i",
         "--inspect",
         action="store_true",
-        help="line by line, with pieces and attention (at a terminal also: type ? after a line)",
+        help="show the pieces and the attention of each line (at a terminal you can also type ? "
+        "after a line)",
     ),
 )
 def run(options: Options) -> int:

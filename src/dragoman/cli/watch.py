@@ -35,7 +35,7 @@ _DRAW_EVERY_S: Final = 5.0
     PRICE,
     Option("--once", action="store_true", help="print the state of the run and end"),
     Option("--web", action="store_true", help="a page for the browser, on loopback"),
-    Option("--port", type=int, default=0, help="of the page (default: a free one)"),
+    Option("--port", type=int, default=0, help="the port of the page (default: a free one)"),
 )
 def run(options: Options) -> None:
     """Show a run while it runs, here or in a browser. Ctrl-C ends watch, not the run."""

@@ -309,7 +309,8 @@ def _check_names(host: Host, place: str, draft: Path) -> None:
             raise MachineError(
                 f"{place} holds {path.name!r}, which dragoman never writes",
                 place=host.name,
-                remedy="remove it there, and see whether the host can be trusted",
+                remedy="remove it there; check the address of this host, and that nobody else "
+                "controls it",
             )
 
 

@@ -1,6 +1,6 @@
 """Doctor on real hosts: every fact that the checks need, from all hosts at once.
 
-The last measurement is kept on this machine, by the addresses of the hosts, for `dragoman plan`.
+The last measurement is kept on this machine for `dragoman plan`, under the addresses of the hosts.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Record:
             raise MachineError(
                 f"sends {name!r}, which is not an event file of its ranks",
                 place=host,
-                remedy="see whether the host can be trusted",
+                remedy="check the address of this host, and that nobody else controls it",
             )
         lines = text.encode(errors="replace")
         path = self._directory / name

@@ -208,7 +208,8 @@ def recorded_hosts(run: Path) -> Hosts | None:
 
 
 def hosts_to_resume_on(run: Path) -> Hosts | None:
-    """The hosts that a run was last trained on; None if it was trained here since then."""
+    """The hosts to resume a run on; None if it was last trained on this machine, or never on
+    hosts."""
     record = _record(run)
     return None if record is None or record.left else recorded_hosts(run)
 

@@ -81,7 +81,9 @@ class ScheduledJob:
                 )
         if not 0 <= self.gpus <= _GPUS:
             raise ConfigError(
-                f"{self.gpus} GPUs cannot be used", place="--gpus", remedy=f"give 0 to {_GPUS}"
+                f"{self.gpus} GPUs a machine are not supported",
+                place="--gpus",
+                remedy=f"give 0 to {_GPUS}",
             )
         if self.hours > _HOURS:
             raise ConfigError(

@@ -198,8 +198,11 @@ class Cluster:
         return replace(self, machines=(replace(machine, ranks=1),))
 
     def only(self, hosts: Iterable[int]) -> Cluster:
-        """The hosts with these numbers, counted from 0; further hosts are like the first. The
-        slowest direction of any of them limits their link."""
+        """This cluster with only the hosts of these numbers, from 0.
+
+        A number beyond the last stands for a host like the first. The slowest direction of all
+        chosen hosts limits the link.
+        """
         known = self.machines
         chosen = tuple(known[n] if n < len(known) else known[0] for n in hosts)
         slower = [machine.directions.slower_bytes_per_s for machine in chosen]

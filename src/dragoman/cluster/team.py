@@ -309,9 +309,9 @@ class Meeting:
         port, _, token = store.removeprefix(place).partition("/")
         if not store.startswith(place) or not _PORT.fullmatch(port) or token != request.token:
             raise MachineError(
-                "it names a store that is not its own",
+                "reports an address for the meeting point of the ranks that is not its own",
                 place=first,
-                remedy="see whether the host can be trusted",
+                remedy="check the address of this host, and that nobody else controls it",
             )
         closed = {name: one.closed for name, one in reached.items()}
         return cls(team, store, closed)

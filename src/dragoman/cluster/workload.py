@@ -21,7 +21,8 @@ class Workload:
     shapes: the shape of every trainable weight, in the model's order.
     flop_per_step: useful arithmetic of one update over the global batch, forward and backward.
     target_tokens_per_step: the number of target tokens in that batch.
-    micro_batches_per_step: gradients are on the wire during the last one's backward only.
+    micro_batches_per_step: the number of micro-batches of an update; only the backward pass of the
+        last one overlaps with the network.
     save_every_steps: from one checkpoint to the next.
     num_layers: the number of layers of encoder and decoder together.
     """

@@ -109,7 +109,7 @@ class Listing(BaseModel):
 
 @dataclass(slots=True)
 class Downloads:
-    """The folder of downloads, and the address of each file in it."""
+    """A folder of downloads. files: the path of each file that `get` has returned, by its URL."""
 
     root: Path
     files: dict[str, Path] = field(default_factory=dict)
@@ -208,7 +208,7 @@ class Catalogue:
         fits, swapped = self._fit(pair, found)
         if not fits:
             raise ConfigError(
-                f"{entry_id} is not of the languages {source_language} and {target_language}",
+                f"{entry_id} is not a corpus of {source_language} and {target_language}",
                 place="corpus",
                 remedy=self._like(entry_id, pair),
             )

@@ -297,7 +297,10 @@ class CorpusConfig(Section):
 
     @property
     def train_directions(self) -> tuple[Direction, ...]:
-        """The directions of the training text, in its order; without one, that of the section."""
+        """The directions of the training text, in the order of its entries.
+
+        If there is no training text: the direction of the section's languages.
+        """
         found = dict.fromkeys(map(self.direction_of, self.train))
         return tuple(found) or (Direction(self.source_language, self.target_language),)
 

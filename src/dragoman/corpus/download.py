@@ -73,7 +73,7 @@ def download(url: str, path: Path, *, pause: Pause = time.sleep) -> None:
     raise MachineError(
         f"the download failed {ATTEMPTS} times: {trouble}",
         place=url,
-        remedy="check the network and run again: the download resumes from there",
+        remedy="check the network and run again: the download resumes where it broke off",
     )
 
 
@@ -266,7 +266,8 @@ def _write(pieces: Iterator[bytes], path: Path, name: str, limits: _Bounds) -> P
 def open_member(archive: Path, pattern: str) -> Iterator[bytes]:
     """The bytes of the one member of a zip archive whose name matches, a bounded piece at a time.
 
-    Raises: ValueError if there is no such member or it breaks a limit; what zipfile raises.
+    Raises ValueError if not exactly one name matches, if the member is packed but not with deflate,
+    or if the archive breaks a limit; also what zipfile raises.
     """
     limits = _Bounds(archive, "txt")
     with _ZipFile(archive) as file, zipfile.ZipFile(file) as opened:

@@ -58,7 +58,7 @@ class Selected:
     rejections: list[Rejection]
 
     def keep(self, keep: NDArray[np.bool_]) -> Selected:
-        """The pairs where keep, one value for each, is true."""
+        """The pairs whose value in `keep` is true; it has one value for each pair."""
         chosen = keep.tolist()
         return Selected(
             list(compress(self.sources, chosen)),

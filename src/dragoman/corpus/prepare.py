@@ -119,7 +119,7 @@ def prepare(
             place.discard()
             return manifest
         check_filters(config.filters, languages=languages)
-        place.begin(sources.plan(vocabulary))
+        place.begin(sources.work_digest(vocabulary))
         if not place.is_publishing():
             try:
                 _Preparation(config, sources, place, workers, events, progress).run(vocabulary)

@@ -209,16 +209,17 @@ class Sources:
                 remedy='add an entry such as {source = "a.en", target = "a.de"}',
             )
 
-    def plan(self, vocabulary: Sequence[bytes] | None) -> str:
-        """A digest of the section, of the state of all files and of a vocabulary that is kept.
+    def work_digest(self, vocabulary: Sequence[bytes] | None) -> str:
+        """The digest of all that decides the prepared text.
 
-        Unfinished work with another digest is not continued.
+        These are the section, the name, size and time of each file, and the vocabulary if one is
+        given (None: it is learnt). Unfinished work with another digest is not continued.
         """
         files = [(file.split, file.name, file.size_bytes, file.mtime_ns) for file in self.files]
         section = _in_place(self._config).model_dump(mode="json")
         kept = [hashlib.sha256(model).hexdigest() for model in vocabulary or ()]
-        plan = [FORMAT_VERSION, _WORK_VERSION, section, files, *kept]
-        return hashlib.sha256(json.dumps(plan).encode()).hexdigest()
+        decides = [FORMAT_VERSION, _WORK_VERSION, section, files, *kept]
+        return hashlib.sha256(json.dumps(decides).encode()).hexdigest()
 
     def describe(self, split: str, facts: Sequence[FileFacts]) -> list[dict[str, Any]]:
         """The manifest's entries for the files of a split; facts are in the same order."""

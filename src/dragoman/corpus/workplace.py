@@ -42,8 +42,8 @@ class Workplace:
         """The rejected pairs of a dev or test set."""
         return self.root / f"{split}.rejected"
 
-    def begin(self, plan: str) -> None:
-        """Keep the files of this plan, which is a digest; remove those of another one.
+    def begin(self, digest: str) -> None:
+        """Keep the files of the work with this digest; remove those of other work.
 
         Raises ConfigError if a folder is in the way that no corpus made.
         """
@@ -55,16 +55,16 @@ class Workplace:
                 remedy="choose another directory",
             )
         marker = self.root / "plan"
-        if not marker.exists() or marker.read_text() != plan:
+        if not marker.exists() or marker.read_text() != digest:
             remove_tree(self.root)
         for folder in (self.runs, self.parts, self.result):
             folder.mkdir(parents=True, exist_ok=True)
         for torn in self.root.rglob("*.tmp"):
             torn.unlink()
-        write_whole(marker, plan)
+        write_whole(marker, digest)
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """The result of make(), called once under this plan; it must survive JSON."""
+        """The result of make(), called once for this work; it must survive JSON."""
         path = self.root / f"{name}.json"
         if not path.exists():
             write_whole(path, json.dumps(make()))

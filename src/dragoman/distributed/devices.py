@@ -1,5 +1,5 @@
-"""GPUs of this machine, those that compute correctly, and the NCCL that they would use: `python -m
-dragoman.distributed.devices`.
+"""Prints, as JSON, how many GPUs this machine has, how many of them compute correctly, and the
+version of NCCL: `python -m dragoman.distributed.devices`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def nccl_version() -> str | None:
 
 
 def main() -> None:
-    """Print all three as JSON."""
+    """Print both numbers and the version."""
     gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
     found = {
         "visible": len(gpus),

@@ -91,7 +91,8 @@ class DilocoSync(GradientSync):
 
     @property
     def settled(self) -> bool:
-        """Whether a fragment has just arrived, so that none is in transit."""
+        """As in `GradientSync`: whether no fragment is in transit, because one has just arrived, or
+        before the first and after the last step."""
         return self._settled
 
     def attach(self, optimizer: torch.optim.Adam) -> None:

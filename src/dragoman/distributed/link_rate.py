@@ -104,7 +104,10 @@ def _sent_in_s(
 
 
 def measure_link(world: World, topology: Topology) -> LinkRate:
-    """Sum zeros for a second or two; every rank calls it, and all get the same answer."""
+    """The rate and the latency of the link, measured with sums of zeros for a second or two.
+
+    Every rank must call it; all get the same answer.
+    """
     host_sum = HostSum(topology, torch.float32)
     num_in_ring = topology.num_hosts if topology.num_hosts > 1 else world.world_size
 

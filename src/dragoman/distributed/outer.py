@@ -301,7 +301,10 @@ class OuterAdam(Outer):
         torch._foreach_add_(self._unsent_parts, made, alpha=1 / self._num_ranks)
 
     def share(self, part: Fragment, ahead: Tensor, sent: Tensor, *, out: Tensor) -> None:
-        """Send this replica's sum of gradients, and begin the next sum."""
+        """As in `Outer`: write this replica's sum of gradients into `out`, and begin the next sum.
+
+        ahead, sent: not used.
+        """
         first, second = part.gather(self._own_first), part.gather(self._own_second)
         unsent = part.of(self._unsent)
         torch.add(unsent, first, alpha=self._carried, out=out)

@@ -64,7 +64,8 @@ class PowersgdSync(GradientSync):
         return {factors.name: factors.q for factors in self._factors}
 
     def own_state(self) -> dict[str, Tensor]:
-        """The errors that this rank has kept."""
+        """The compression errors that this rank adds to its next gradient (error feedback), by
+        weight."""
         return {factors.name: factors.error for factors in self._factors}
 
     def load_state(self, shared: Tensors, own: Tensors | None, *, step: int) -> None:

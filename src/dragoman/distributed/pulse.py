@@ -1,7 +1,8 @@
 """Signs of life of the workers of one machine: files that they touch. Free of torch.
 
-torchrun sees that a stopped worker still exists, and so does one whose machine thrashes; the others
-wait for it in their next collective for half an hour. But it no longer touches its file.
+torchrun only checks whether a worker exists. A worker that was stopped, or whose machine thrashes,
+exists, so the others would wait for it in their next collective for half an hour. But such a worker
+no longer touches its file.
 """
 
 from __future__ import annotations

@@ -36,9 +36,9 @@ _WIRES: Final[dict[str, torch.dtype | Packing]] = {
 def gradient_sync(
     config: DistributedConfig, model: nn.Module, world: World
 ) -> Iterator[GradientSync]:
-    """The strategy over a model, whose weights become those of rank 0 everywhere.
+    """The strategy for a model. On entry, every rank gets the weights of rank 0.
 
-    config: its strategy must not be "auto", which is resolved before, from measurements.
+    config: its strategy must not be "auto", which must be resolved before, from measurements.
     """
     if world.world_size > 1:
         for tensor in (*model.parameters(), *model.buffers()):

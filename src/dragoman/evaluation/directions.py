@@ -95,7 +95,7 @@ def score_directions(
 
 
 def in_mean(scored: Sequence[DirectionScore]) -> Sequence[DirectionScore]:
-    """Those that count in the mean: with training text; all if none has any."""
+    """The directions that count in the mean: those with training text, or all if none has any."""
     return [one for one in scored if not one.zero_shot] or scored
 
 

@@ -1,8 +1,8 @@
-"""Search with CTranslate2, with the results of our own search. Free of torch.
+"""Search with CTranslate2, with the same results as our own search. Free of torch.
 
 CTranslate2 ends the search for a sentence when as many hypotheses are finished as the beam is wide,
-as ours does. It lacks two things, which are done here: another length limit for each sentence of a
-batch, and the length penalty of Wu et al. 2016 (see `_question`).
+as ours does. CTranslate2 lacks two things, which this module adds: a separate length limit for each
+sentence of a batch, and the length penalty of Wu et al. 2016 (see `_question`).
 """
 
 from __future__ import annotations

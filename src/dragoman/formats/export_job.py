@@ -147,13 +147,15 @@ class Writer(ABC):
         """Write the weights into a folder that has the vocabularies; returns translations of the
         texts by the exported model.
 
-        The caller compares them with those of our own search, if the weights have all their bits.
-        With fewer bits the writer compares itself. Raises CheckpointError if the export is wrong.
+        The caller compares them with those of our own search, if the weights are not quantized. If
+        they are, the writer compares itself. Raises CheckpointError if the export is wrong.
         """
 
     def search(self) -> SearchConfig | None:
-        """The recipe's search as near as the format has it: with all bits of the weights, our own
-        search must find the same translations. None: it searches by rules that we do not have."""
+        """The recipe's search, as near as the format has it; None: it has rules that we lack.
+
+        If the weights are not quantized, our own search must find the same translations.
+        """
         search = self.job.recipe.search
         return greedy(search) if FORMATS[self.job.request.to].is_greedy else search
 

@@ -100,7 +100,8 @@ def write_huggingface(
 def to_huggingface(model: Transformer, *, longest: int = 1024) -> Any:
     """The same model as one of transformers', in eval mode; see check_expressible.
 
-    longest: tokens of a source, its end included, that positions are kept for at first.
+    longest: the longest source in tokens, with its end. The table of positions has room for it, and
+        for at least 1024.
     """
     transformers = _transformers()
     config, vocab_size = model.config, model.embeddings.target_matrix.shape[0]
@@ -170,7 +171,11 @@ def fill_from_huggingface(file: Path, model: Transformer) -> None:
         if name not in ours or (there is None and ours[name].data_ptr() not in given):
             raise CheckpointError(f"{name} is on one side only", place=file, remedy=_AGAIN)
         if there is not None and there.shape != ours[name].shape:
-            raise CheckpointError(f"{name} has another shape", place=file, remedy=_AGAIN)
+            problem = (
+                f"{name} has the shape {tuple(there.shape)}, "
+                f"but the recipe's model has {tuple(ours[name].shape)}"
+            )
+            raise CheckpointError(problem, place=file, remedy=_AGAIN)
     for name, tensor in theirs.items():
         ours[name].copy_(tensor)
 

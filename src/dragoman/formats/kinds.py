@@ -77,8 +77,8 @@ FORMATS: Final[dict[Kind, ExportFormat]] = {
         is_greedy=True,
         search_keys=(),
         has_repetition_guard=False,
-        language_note="the number of that piece is the first of a source.",
-        first_piece_note="its number is the first of a source.",
+        language_note="the id of that piece is the first id of the source.",
+        first_piece_note="its id is the first id of the source.",
     ),
     "argos": ExportFormat(
         weights="{source}_{target}.argosmodel",

@@ -53,9 +53,10 @@ _NPM_LINE: Final = re.compile(r"(?:npm (?:error|ERR!))?\s*(?:(?:network|notarget
 """A line of its errors: the level, the kind of error, words."""
 _NPM_FIELD: Final = re.compile(r"(?:code|errno|syscall|path|dest)\b")
 _LONGEST_REASON: Final = 200
+_TO_WEB: Final = "--to web"
 _BY_HAND: Final = (
-    f"run `npm pack {PACKAGE}` on a machine with npm and network access, and give the file "
-    f"onnxruntime-web-{RUNTIME_VERSION}.tgz as onnxruntime-web"
+    f"run `npm pack {PACKAGE}` on a machine with npm and network access, and name the file that it "
+    f"writes: --onnxruntime-web onnxruntime-web-{RUNTIME_VERSION}.tgz"
 )
 
 
@@ -75,7 +76,9 @@ def _fetched(folder: Path) -> Path:
     """The package's archive, written by npm into a folder."""
     npm = shutil.which("npm")
     if npm is None:
-        raise MachineError(f"{PACKAGE} is needed, and npm is not installed", remedy=_BY_HAND)
+        raise MachineError(
+            f"npm is not installed, so {PACKAGE} cannot be fetched", place=_TO_WEB, remedy=_BY_HAND
+        )
     command = [npm, "pack", PACKAGE, *_NPM_OPTIONS]
     try:
         done = subprocess.run(
@@ -89,11 +92,14 @@ def _fetched(folder: Path) -> Path:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise MachineError(f"npm could not fetch {PACKAGE}: {error}", remedy=_BY_HAND) from error
+        raise MachineError(
+            f"npm could not fetch {PACKAGE}: {error}", place=_TO_WEB, remedy=_BY_HAND
+        ) from error
     archives = list(folder.glob("*.tgz"))
     if done.returncode or len(archives) != 1:
         raise MachineError(
             f"npm could not fetch {PACKAGE} (exit code {done.returncode}){_reason(done.stderr)}",
+            place=_TO_WEB,
             remedy=_BY_HAND,
         )
     return archives[0]

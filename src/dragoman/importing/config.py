@@ -178,7 +178,11 @@ def read_config(folder: Path) -> ImportedConfig:
     if not shared and keys.values.get("decoder_vocab_size") is not None:
         target_vocab_size = keys.number("decoder_vocab_size", least=EOS + 1, most=10_000_000)
     elif keys.values.get("decoder_vocab_size") not in (None, vocab_size):
-        raise keys.refused("decoder_vocab_size", remedy=_CORRECT)
+        raise keys.refused(
+            "decoder_vocab_size",
+            why=f'but "vocab_size" is {vocab_size}, and encoder and decoder share their embeddings',
+            remedy=_CORRECT,
+        )
     max_positions = keys.number("max_position_embeddings", least=2, most=1_000_000)
     return ImportedConfig(
         family=family,

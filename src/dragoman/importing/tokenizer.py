@@ -115,7 +115,8 @@ def _read_m2m100(
     processor = sentencepiece_model(content, place=model)
     if settings.get("legacy_behaviour") is True:
         raise ConfigError(
-            '"legacy_behaviour" is true: the language would follow the text',
+            '"legacy_behaviour" is true: the language token would come after the text, which '
+            "dragoman does not support",
             place=folder / TOKENIZER_FILE,
             remedy="take the key out of the file if the model was trained without it",
         )

@@ -56,7 +56,7 @@ class ComparedRun:
     validations: tuple[ValidationPoint, ...]
 
     def losses(self, budget: Resource) -> list[tuple[float, float]]:
-        """Every validation that measured both, as (amount used, dev loss)."""
+        """(amount used, dev loss) of every validation that has both."""
         return [
             (one.used[budget.key], one.dev_loss)
             for one in self.validations

@@ -518,7 +518,7 @@ def _check_possible(recipe: Recipe) -> None:
         )
     if not recipe.evaluate.bleu_pairs:
         raise ConfigError(
-            "a budget times translations and compares models by them, and evaluate.bleu_pairs is 0",
+            "evaluate.bleu_pairs is 0, but a budget needs BLEU to compare models",
             place="--budget",
             remedy="leave out evaluate.bleu_pairs or the budget",
         )

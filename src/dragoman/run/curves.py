@@ -135,7 +135,7 @@ def table() -> Path | None:
 
 
 def source_of(run: RunDirectory) -> str:
-    """Where the figures of a run of this machine come from."""
+    """The origin of the figures of a run on this machine, as text."""
     return f"a run on this machine: {run.path.name}"
 
 

@@ -56,9 +56,9 @@ class Speed:
 
 
 def measure_training(recipe: Recipe, prepared: Path, *, ranks: int, at_most_s: float) -> Speed:
-    """Train an untrained model of this recipe on its text, for some steps that change nothing.
+    """The speed of training this recipe, from real steps on its text with a learning rate of 0.
 
-    ranks: that will train. at_most_s: no step begins after that time.
+    ranks: the number of ranks that will train. at_most_s: no step begins after that time.
     """
     keep_freed_memory()  # as a training does
     manifest = Manifest.load(prepared)

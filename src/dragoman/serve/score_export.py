@@ -40,7 +40,7 @@ def score_export(
         raise ConfigError(
             "an export has no test set of its own",
             place=path,
-            remedy="name a text: its source and its reference",
+            remedy="give both --source and --reference",
         )
     check_sections(overrides, ("search", "evaluate"))
     sources, references = read_pair(source, reference)  # before hours of search, not after them

@@ -120,7 +120,7 @@ class TorchEngine:
 class EncodedTexts:
     """Texts cut into rows for an engine, and how to put their translations together.
 
-    rows: pieces without end of sentence, of all texts.
+    rows: the ids of the pieces of each row, without the end of sentence.
     texts: for each text its parts, each with its number of rows.
     """
 
@@ -306,10 +306,11 @@ def open_translator(
     batch_cells: rows x longest source x beam that are searched together; None: as many as suit the
         model, or with PyTorch the recipe's `search.batch_tokens`.
     quantization: the type of the weights, for CTranslate2; None: as they are.
-    sampling: with CTranslate2 and a beam of 1; None: the likeliest translation is searched for.
+    sampling: draw pieces at random, which needs CTranslate2 and a beam of 1; None: search for the
+        likeliest translation.
     target: the language to translate into, if there are several.
-    Raises CheckpointError if it is damaged, ConfigError if the engine cannot run it, it has no such
-    target or a bundle is asked for one of its run's checkpoints.
+    Raises CheckpointError if the run or bundle is damaged; ConfigError if the engine cannot run the
+    model, if the model has no such target, or if a checkpoint of a bundle is named.
     """
     if is_bundle(path) and [*checkpoints] != ["best"]:
         raise ConfigError(
@@ -350,11 +351,8 @@ def open_translator(
         token = _token(load_recipe(path / "recipe.toml"), target, model.subwords[0])
         arithmetic = _arithmetic(model, engine, quantization)
         if sampling is not None and arithmetic == "torch":
-            raise ConfigError(
-                "sampling needs CTranslate2, one model and a CPU",
-                place="sampling",
-                remedy="leave it out, or name one checkpoint",
-            )
+            lack, remedy = _lack(model, engine)
+            raise ConfigError(f"needs CTranslate2, but {lack}", place="sampling", remedy=remedy)
         searching: Engine = TorchEngine(model.models, threads, batch_cells)
         if arithmetic != "torch":
             cells = batch_cells or fitting_cells(model.models[0].config)
@@ -436,12 +434,25 @@ def _arithmetic(
     if engine == "ctranslate2" or (engine == "auto" and possible):
         return quantization or "float32"
     if quantization not in (None, "float32"):
+        lack, remedy = _lack(model, engine)
         raise ConfigError(
-            f"weights in {quantization} need CTranslate2, one model and a CPU",
+            f"weights in {quantization} need CTranslate2, but {lack}",
             place=f"quantization {quantization}",
-            remedy="leave it out",
+            remedy=remedy,
         )
     return "torch"
+
+
+def _lack(model: TranslationModel, engine: EngineName) -> tuple[str, str]:
+    """The reason why PyTorch searches and not CTranslate2, and a remedy."""
+    if len(model.models) > 1:
+        return "CTranslate2 has no ensembles", "leave it out, or name one checkpoint"
+    if engine == "torch":
+        return "the engine is torch", "leave it out, or leave out --engine"
+    if find_spec("ctranslate2") is None:
+        return "CTranslate2 is not installed", "install it: pip install 'dragoman[serve]'"
+    remedy = 'leave it out, or hide the GPU: CUDA_VISIBLE_DEVICES=""'
+    return "this machine has a GPU, on which PyTorch searches", remedy
 
 
 def translator_of(

@@ -109,9 +109,9 @@ def scalars(event: Event) -> dict[str, float]:
 class TensorBoardSink(EventListener):
     """Writes the scalars that TensorBoard shows, and sample translations as text.
 
-    Steps after a resume hide what an interrupted process wrote for the same steps. Raises
-    MachineError if the disk is full. Nothing is written from a thread, which could only print a
-    traceback then.
+    After a resume TensorBoard hides the values of the interrupted process for the same steps.
+    Raises MachineError if the disk is full. No thread writes, because it could only print a
+    traceback of that error.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -409,7 +409,7 @@ def _opened_weights(file: Path) -> Iterator[Any]:
         with open_regular(file) as raw:
             length = int.from_bytes(raw.read(8), "little")
         if length > _LONGEST_HEADER:
-            problem = f"its header is said to have {length:,} bytes"
+            problem = f"claims a header of {length:,} bytes, over the limit of {_LONGEST_HEADER:,}"
             raise CheckpointError(problem, place=file, remedy=_OTHER_FILE)
         with safe_open(file, framework="pt") as weights:
             yield weights

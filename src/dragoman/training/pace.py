@@ -137,7 +137,7 @@ def read_budget(run: Path) -> Budget | None:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds of the parts of a run."""
+    """Seconds of one step, one validation and one save."""
 
     step_s: float
     validation_s: float
@@ -232,7 +232,7 @@ class Pace:
 
     @property
     def step_s(self) -> float | None:
-        """Seconds of a step lately; None before enough were made.
+        """Mean seconds of the latest steps; None until there are enough of them.
 
         The slowest update is left out: a pause says nothing about speed, and a run that was made
         shorter because of one would end before it can be made longer again.

@@ -1,7 +1,7 @@
 """Learning rates as pure functions of the step; the optimizer is elsewhere.
 
-A new schedule is one function here, its name in `kind`, its line in SCHEDULES, and its test.
-`step` counts updates from 0; the value at step n is used for update n + 1.
+A new schedule needs a function and a line in SCHEDULES here, its name in the type of `kind`, and
+a test. `step` counts updates from 0; the value at step n is used for update n + 1.
 """
 
 from __future__ import annotations

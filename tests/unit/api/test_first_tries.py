@@ -199,7 +199,7 @@ def test_an_export_is_scored_and_stays_as_it_is(
     short = tmp_path / "short.de"
     short.write_text("Eins.\n", encoding="utf-8")
     for given, problem in (
-        ({}, "an export has no test set of its own; name a text"),
+        ({}, "an export has no test set of its own; give both source and reference"),
         ({"source": source, "reference": short}, "5 lines, the reference 1"),
         ({"source": source, "reference": reference, "checkpoint": 6}, "one checkpoint only"),
         ({"source": source, "reference": reference, "target_language": "xx"}, "xx"),
@@ -258,6 +258,10 @@ FROZEN: dict[str, Any] = {
         (lambda: dragoman.load_recipe("demo", ["train.max_step=20"]), "train.max_step=20: unknown"),
         (lambda: dragoman.train("demo", budget="5 bananas"), "budget 5 bananas: "),
         (lambda: dragoman.train("demo", budget="1 USD"), 'hosts="hosts.toml"'),
+        (lambda: dragoman.train(small_run(), budget="1h"),
+         "^budget 1h: a run cannot get a new budget; leave it out"),
+        (lambda: dragoman.train("demo", origin=small_run().path, budget="1h"),
+         "^budget 1h: the model to start from sets the size .*; leave out origin or the budget"),
         (lambda: dragoman.train("demo", budgets="1h"),  # type: ignore[call-arg]
          "budgets: .*; did you mean budget?"),
         (lambda: dragoman.train(FROZEN), "train.freeze: .* start from with origin, or"),

@@ -207,7 +207,7 @@ def test_a_plan_is_made_of_what_was_given(tiny: dragoman.Recipe) -> None:
 
 
 def test_a_folder_without_a_run_has_no_events_and_no_report(tmp_path: Path) -> None:
-    with pytest.raises(dragoman.CheckpointError, match="holds no events"):
+    with pytest.raises(dragoman.CheckpointError, match="has no record of a training"):
         dragoman.read_events(tmp_path)
     with pytest.raises(dragoman.CheckpointError, match="is not a run"):
         dragoman.report(tmp_path)

@@ -138,7 +138,7 @@ def test_the_first_host_cannot_send_the_others_to_a_store_elsewhere(
     answer("b", "")
     with (
         Team(HOSTS, code="0" * 64) as team,
-        pytest.raises(MachineError, match="alpha: it names a store that is not its own"),
+        pytest.raises(MachineError, match="alpha: reports an address for the meeting point"),
     ):
         Meeting.gather(team, requests)
     answer("10.0.0.1", "10.0.0.1:80/TOKEN")

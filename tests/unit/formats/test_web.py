@@ -19,7 +19,8 @@ import pytest
 import sentencepiece
 import torch
 
-from dragoman.base.errors import ConfigError
+import dragoman
+from dragoman.base.errors import ConfigError, MachineError
 from dragoman.cli import main
 from dragoman.corpus.shards import UNK
 from dragoman.formats.int8_onnx import Int8ModelGraph, quantized, rounded
@@ -238,7 +239,12 @@ def test_without_npm_or_a_network_it_says_what_to_fetch(
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     line = refused(capfd, tmp_path / "web")
     assert problem in line
-    assert "give the file onnxruntime-web-1.30.0.tgz as onnxruntime-web" in line
+    assert line.startswith("dragoman: --to web: npm ")
+    assert "name the file that it writes: --onnxruntime-web onnxruntime-web-1.30.0.tgz" in line
+    with pytest.raises(MachineError) as error:
+        dragoman.export(small_run(), to="web", output=tmp_path / "web")
+    assert str(error.value).startswith("to web: npm ")
+    assert str(error.value).endswith('onnxruntime_web="onnxruntime-web-1.30.0.tgz"')
 
 
 def test_an_error_of_npm_is_shown_soon(

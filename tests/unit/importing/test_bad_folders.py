@@ -243,6 +243,10 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "a vocabulary of any size": (  # noticed before a list of so many pieces is made
         a_huge_vocabulary_without_a_list, "asks for model.shared.weight of the shape (9999999"
     ),
+    "two vocabularies for shared embeddings": (
+        settings(vocab_size=900, decoder_vocab_size=899),
+        '"decoder_vocab_size" is 899, but "vocab_size" is 900, and encoder and decoder share',
+    ),
     "quantized by key": (
         settings(quantization_config={"load_in_8bit": True}), '"quantization_config"'
     ),

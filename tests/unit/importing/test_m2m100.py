@@ -329,7 +329,7 @@ def test_models_that_cannot_be_imported_are_refused_with_the_reason(
             True,
             lambda folder: change(folder, "tokenizer_config.json", legacy_behaviour=True),
             LATIN,
-            '"legacy_behaviour" is true',
+            '"legacy_behaviour" is true: the language token would come after the text',
         ),
         (
             False,

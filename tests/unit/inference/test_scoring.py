@@ -147,7 +147,7 @@ def test_models_of_other_languages_are_not_one_ensemble(
     for other in (reverse.path, next(reverse.checkpoints.iterdir())):
         with pytest.raises(CheckpointError, match=r"translates de to en, not en to de; name"):
             dragoman.synthesize(model, "text", "out", checkpoint=["best", str(other)])
-    with pytest.raises(ConfigError, match="a directory belongs to one model, and there are two"):
+    with pytest.raises(ConfigError, match="belongs to one model, but two models are given"):
         dragoman.score(model, "pairs.tsv", "out", reverse=reverse, checkpoint=str(checkpoint))
     assert not Path("out").exists()
 

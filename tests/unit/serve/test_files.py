@@ -27,7 +27,7 @@ def test_a_second_translation_into_a_file_is_refused_and_the_first_is_whole(tmp_
         nonlocal refused
         for group in shouted(lines, first):
             yield group
-            with pytest.raises(MachineError, match="out: another process writes it"):
+            with pytest.raises(MachineError, match="out: another process is writing it"):
                 transform_file(source, output, shouted, identity={})
             refused += 1
 

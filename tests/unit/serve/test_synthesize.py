@@ -184,7 +184,10 @@ def test_text_in_the_other_language_is_refused(
     words = ["synthesize", str(small_run().path), "--input", str(text), "--output", str(output)]
     assert main(words) == 2
     said = capsys.readouterr().err
-    assert f"{text}: is in de, and the model translates en to de; name the other text" in said
+    assert f"{text}: seems to be in de, but the model translates en to de; name another" in said
+    assert "or add --any-language if the guess is wrong" in said
+    with pytest.raises(ConfigError, match="or add any_language if the guess is wrong"):
+        dragoman.synthesize(small_run(), text, output)
     assert not output.exists()
     assert main([*words, "--any-language"]) == 0
     assert output.exists()

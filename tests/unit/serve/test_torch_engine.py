@@ -9,7 +9,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import dragoman
 from dragoman.cli import main
+from dragoman.formats.ctranslate2_engine import Sampling
+from dragoman.serve import translator
 from real_text import real_lines
 from small_run import small_run
 
@@ -47,3 +50,31 @@ def test_threads_and_batch_cells_change_the_work_and_not_the_output(tmp_path: Pa
     assert torch.get_num_threads() == before
     assert other.operations > 3 * usual.operations
     assert (tmp_path / "other").read_bytes() == (tmp_path / "usual").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "lack"),
+    [
+        ({}, "CTranslate2 is not installed; install it: pip install 'dragoman[serve]'"),
+        ({"engine": "torch"}, "the engine is torch; leave it out, or leave out engine"),
+        (
+            {"checkpoint": ["best", "last"]},
+            "CTranslate2 has no ensembles; leave it out, or name one checkpoint",
+        ),
+    ],
+)
+def test_what_keeps_ctranslate2_from_a_search_is_named(
+    options: dict[str, Any], lack: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(translator, "find_spec", lambda _: None)
+    with pytest.raises(dragoman.ConfigError) as error:
+        dragoman.Translator(small_run(), quantization="int8", **options)
+    assert str(error.value) == f"quantization int8: weights in int8 need CTranslate2, but {lack}"
+    if "engine" in options:
+        return
+    (tmp_path / "text").write_text("a house\n")
+    with pytest.raises(dragoman.ConfigError) as error:
+        dragoman.synthesize(
+            small_run(), tmp_path / "text", tmp_path / "out", sampling=Sampling(2, 1.0), **options
+        )
+    assert str(error.value) == f"sampling: needs CTranslate2, but {lack}"

@@ -331,7 +331,10 @@ def read_all(file: Path) -> None:
     [
         ("whole numbers", "weight holds I64, not floats of 16 or 32 bits"),
         ("no number", "weight has weights that are infinite or not numbers"),
-        ("a long header", "its header is said to have 1,099,511,627,776 bytes"),
+        (
+            "a long header",
+            "claims a header of 1,099,511,627,776 bytes, over the limit of 16,777,216",
+        ),
         ("half of it", "cannot be read: Error while deserializing header: invalid"),
         ("its last byte", "cannot be read: Error while deserializing header: incomplete"),
         ("a list for its vocabularies", "its metadata under trained_with cannot be read"),

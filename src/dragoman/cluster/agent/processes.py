@@ -108,7 +108,10 @@ class StoreProcess:
 
 @dataclass
 class Prepared:
-    """The processes of an agent. Each starts on first use, or earlier; the agent ends them all."""
+    """The helper processes of an agent: the one that measures, and the store.
+
+    `measuring` and `store` start their process if none runs; `close` ends both.
+    """
 
     _measuring: Measuring | None = None
     _store: StoreProcess | None = None
