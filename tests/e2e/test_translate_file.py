@@ -363,7 +363,7 @@ def test_an_export_has_no_other_checkpoints(
     (exported / "bundle.json").touch()  # the error comes before anything of it is read
     assert main(["translate", str(exported), "--checkpoint", which]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"dragoman: checkpoint {which}: an export has the weights of one")
+    assert said.startswith(f"dragoman: --checkpoint {which}: an export has the weights of one")
     assert said.count("\n") == 1, said
 
 
@@ -392,7 +392,7 @@ def test_int8_is_refused_if_the_model_cannot_have_it(
         path, options = bundle, options[1:]
     assert main(["translate", str(path), *options]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"dragoman: quantization int8: {problem}"), said
+    assert said.startswith(f"dragoman: --quantization int8: {problem}"), said
     assert said.count("\n") == 1, said
 
 

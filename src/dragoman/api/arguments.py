@@ -33,7 +33,11 @@ _OPTION: Final = re.compile(r"--([a-z][a-z-]*[a-z])(?: (?=\S*[0-9A-Z./])([^\s;,(
 """An option of the command line in an error, and its value if that looks like one."""
 _WHOLE: Final = re.compile(r"--([a-z][a-z-]*[a-z])(?: (.*))?")
 _SET: Final = re.compile(r"--set (?=[a-z_]+\.)")
-_PARAMETERS: Final = {"set": "overrides", "from": "origin"}
+_PARAMETERS: Final = {
+    "set": "overrides",
+    "from": "origin",
+    "sample": "sampling",
+}
 """Names of options that are not those of their parameters."""
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")

@@ -136,7 +136,7 @@ def synthesize(
         if sampling is not None and sampling.top_k > pieces:
             raise ConfigError(
                 f"{sampling.top_k} is more than the {pieces} pieces of the vocabulary",
-                place="sampling",
+                place="--sample",
                 remedy="give fewer, or all",
             )
         drawn = (sampling.top_k, sampling.temperature) if sampling else None
@@ -227,14 +227,14 @@ def score(
     if len(paths) > 1 and not is_choice(checkpoint) and Path(checkpoint).is_dir():
         raise ConfigError(
             "a checkpoint directory belongs to one model, but two models are given",
-            place=f"checkpoint {checkpoint}",
+            place=f"--checkpoint {checkpoint}",
             remedy="give best, last or a step: it is looked up in both runs",
         )
     for path in paths:
         if is_bundle(path) and checkpoint != "best":
             raise ConfigError(
                 "an export holds the weights of one checkpoint alone",
-                place=f"checkpoint {checkpoint}",
+                place=f"--checkpoint {checkpoint}",
                 remedy="leave it out, or name the run",
             )
     counts: Counter[str] = Counter()

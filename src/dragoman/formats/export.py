@@ -198,7 +198,7 @@ def _check_bits(request: Request) -> None:
     if request.bits not in has:
         raise ConfigError(
             f"{request.to} exports are written in {' or '.join(has)}, not in {request.bits}",
-            place="quantization",
+            place="--quantization",
             remedy="export to ctranslate2, or leave it out",
         )
 

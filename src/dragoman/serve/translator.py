@@ -315,20 +315,20 @@ def open_translator(
     if is_bundle(path) and [*checkpoints] != ["best"]:
         raise ConfigError(
             "an export has the weights of one checkpoint only",
-            place=f"checkpoint {','.join(checkpoints)}",
+            place=f"--checkpoint {','.join(checkpoints)}",
             remedy="leave it out, or name the run",
         )
     if is_bundle(path) and (bundle := Bundle.open(path)).info.kind in _FOR_CTRANSLATE2:
         if engine == "torch":
             raise ConfigError(
                 "this export holds no weights for PyTorch",
-                place="engine",
+                place="--engine",
                 remedy="leave it out, or name the run",
             )
         if quantization not in (None, bundle.info.quantization):
             raise ConfigError(
                 f"this export was written in {bundle.info.quantization}",
-                place=f"quantization {quantization}",
+                place=f"--quantization {quantization}",
                 remedy="leave it out, or name the run",
             )
         search = ARGOS_SEARCH if bundle.info.kind == "argos" else ()
@@ -352,7 +352,7 @@ def open_translator(
         arithmetic = _arithmetic(model, engine, quantization)
         if sampling is not None and arithmetic == "torch":
             lack, remedy = _lack(model, engine)
-            raise ConfigError(f"needs CTranslate2, but {lack}", place="sampling", remedy=remedy)
+            raise ConfigError(f"needs CTranslate2, but {lack}", place="--sample", remedy=remedy)
         searching: Engine = TorchEngine(model.models, threads, batch_cells)
         if arithmetic != "torch":
             cells = batch_cells or fitting_cells(model.models[0].config)
@@ -427,7 +427,7 @@ def _arithmetic(
     several = len(model.models) > 1
     if engine == "ctranslate2" and several:
         raise ConfigError(
-            "CTranslate2 has no ensembles", place="engine", remedy="use the engine torch"
+            "CTranslate2 has no ensembles", place="--engine", remedy="use --engine torch"
         )
     on_cpu = model.world.device.type == "cpu"
     possible = not several and on_cpu and find_spec("ctranslate2") is not None
@@ -437,7 +437,7 @@ def _arithmetic(
         lack, remedy = _lack(model, engine)
         raise ConfigError(
             f"weights in {quantization} need CTranslate2, but {lack}",
-            place=f"quantization {quantization}",
+            place=f"--quantization {quantization}",
             remedy=remedy,
         )
     return "torch"
