@@ -12,6 +12,7 @@ import dragoman
 from dragoman.cli import main
 from dragoman.corpus.shards import TokenShards
 from parallel_text import sentences, write_pairs
+from real_text import real_lines
 from tiny_recipe import TINY
 
 TEACHER = """
@@ -233,3 +234,18 @@ def test_translations_that_are_all_dropped_are_named(
         said = r"blank.en: none of its 2 lines has a translation to learn from \(empty 2\)"
         with pytest.raises(dragoman.CorpusError, match=said):
             dragoman.distill(teacher, "student-tiny", text="blank.en")
+
+
+def test_text_in_the_language_of_the_translations_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("py3langid")
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path, "train", sentences(60))
+    Path("tiny.toml").write_text(TINY)
+    settings = ["train.max_steps=1", "evaluate.bleu_pairs=0", "data.batch_tokens=256"]
+    teacher = dragoman.train(dragoman.load_recipe("tiny.toml", settings))
+    german = "".join(f"{line}\n" for line in real_lines("train", "de")[:20])
+    Path("text.de").write_text(german, "utf-8")
+    with pytest.raises(dragoman.ConfigError, match=r"text.de: seems to be in de, but the model"):
+        dragoman.distill(teacher, "student-tiny", text="text.de")

@@ -146,8 +146,11 @@ def _with_parameters(text: str, parameters: Sequence[str]) -> str:
 
 
 def checkpoints_of(given: Checkpoint | Sequence[Checkpoint]) -> list[str]:
-    """The names of one checkpoint or of several."""
-    return [str(given)] if isinstance(given, int | str) else [*map(str, given)]
+    """The names of one checkpoint or of several; raises ConfigError if there is none."""
+    names = [str(given)] if isinstance(given, int | str) else [*map(str, given)]
+    if not names or not all(names):
+        raise ConfigError("needs a checkpoint", place="checkpoint", remedy='give "best" or a step')
+    return names
 
 
 def opened_run(run: RunLike) -> RunDirectory:

@@ -13,7 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.api.arguments import Count, RunLike, checked
-from dragoman.base.errors import ConfigError, CorpusError, DragomanError, MachineError
+from dragoman.base.errors import (
+    CheckpointError,
+    ConfigError,
+    CorpusError,
+    DragomanError,
+    MachineError,
+)
 from dragoman.base.printable import clipped
 from dragoman.corpus.directions import Direction, listed, without_first_word
 from dragoman.corpus.shards import TokenShards
@@ -273,7 +279,8 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
                 place=run.path,
                 remedy="name the files of one, source and reference, and the target language",
             )
-        with suppress(CorpusError):  # its prepared text is gone; the other's may be there
+        # Its prepared text may be gone; that of the other run may be there.
+        with suppress(CorpusError, CheckpointError):
             folder = run.prepared() / "test"
             one = _Test("test", *read_pair(folder / "source.txt", folder / "target.txt"))
             # The translator puts the token before each source itself.

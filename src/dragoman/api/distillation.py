@@ -92,6 +92,7 @@ def distill(
     recipe: RecipeLike = "student-small",
     *,
     text: str | Path | None = None,
+    any_language: Flag = False,
     n_best: Count = 1,
     synthetic_only: Flag = False,
     checkpoint: Checkpoint = "best",
@@ -109,6 +110,7 @@ def distill(
     teacher: a run. Its dev and test sets and its languages become the student's.
     recipe: the student's recipe; its text and languages, and their shares, are not used.
     text: a file to translate, a sentence a line; None: the sources of the teacher's training text.
+    any_language: take that file even if it seems to be in the language of the translations.
     n_best: translations of each sentence to learn from; the teacher's beam is at least as wide.
     synthetic_only: whether the student learns from translations alone. By default it learns from
         the teacher's own pairs as well, except for those with a tag, such as back-translations.
@@ -150,6 +152,7 @@ def distill(
     place = (Path(folder) / f"{student.name}-of-{digest}").absolute()
     valid, test = (_held_out(run, split, place) for split in ("valid", "test"))
     place.mkdir(parents=True, exist_ok=True)
+    is_own = text is None
     if text is None:
         text = place / "source.txt"
         if not text.exists():
@@ -164,7 +167,7 @@ def distill(
             direction="forward",
             checkpoint=checkpoint,
             n_best=n_best,
-            any_language=True,
+            any_language=any_language or is_own,
             overrides=[f"search.beam_size={max(n_best, run.recipe().search.beam_size)}"],
             threads=threads,
             progress=progress,

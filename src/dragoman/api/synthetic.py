@@ -131,7 +131,7 @@ def synthesize(
     ):
         check_beam_holds(n_best, opened.recipe.search)
         if not any_language:
-            _check_language(source, opened.recipe)
+            _check_language(source, opened.recipe, target_language)
         pieces = opened.translator.subwords[1].vocab_size
         if sampling is not None and sampling.top_k > pieces:
             raise ConfigError(
@@ -290,20 +290,21 @@ def score(
     return Scored(place, counts["pairs"], counts["unscored"], resumed_after)
 
 
-def _check_language(text: Path, recipe: Recipe) -> None:
+def _check_language(text: Path, recipe: Recipe, target: str) -> None:
     """Raises ConfigError if a text is in a language that the model only translates into.
 
+    target: the language to translate into, of a model of several; its directions alone count.
     Without py3langid, or for a language that it does not know, nothing is checked.
     """
-    directions = recipe.corpus.directions
+    directions = [one for one in recipe.corpus.directions if one.target == (target or one.target)]
     sources = {one.source for one in directions}
     targets = {one.target for one in directions} - sources
     if find_spec("py3langid") is None or not text.is_file():
         return
     try:
         with text.open("rb") as file:
-            head = file.read(_IDENTIFIED_BYTES).rpartition(b"\n")[0].decode()
-    except (OSError, UnicodeDecodeError):  # which is an error of its own, later
+            head = file.read(_IDENTIFIED_BYTES).decode(errors="ignore")
+    except OSError:  # which is an error of its own, later
         return
     if len(head) < _LEAST_IDENTIFIED or "\0" in head:
         return

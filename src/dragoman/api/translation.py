@@ -62,10 +62,6 @@ class Translator:
     ) -> None:
         check_sections(overrides, ("search",))
         checkpoints = checkpoints_of(checkpoint)
-        if not any(checkpoints):
-            raise ConfigError(
-                "needs a checkpoint", place="checkpoint", remedy='give "best" or a step'
-            )
         path = model.path if isinstance(model, RunDirectory) else Path(model)
         self._is_closed = False
         self._open = ExitStack()

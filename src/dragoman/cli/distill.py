@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from dragoman.cli.options import (
+    ANY_LANGUAGE,
     CHECKPOINT,
     RANKS,
     RUNS,
@@ -37,6 +38,7 @@ from dragoman.cli.options import (
         metavar="INPUT",
         help="text to learn from (default: the teacher's training text)",
     ),
+    ANY_LANGUAGE,
     Option(
         "--n-best",
         type=positive,

@@ -159,6 +159,11 @@ PLACES = (RUNS, PREPARED, WORKERS)
 RANKS = Option("--ranks", type=positive, help="processes that train (default: one a GPU, or 1)")
 FRESH = Option("--fresh", action="store_true", help="start again, resume nothing")
 PRICE = Option("--price", help='the price of one machine for an hour, such as "3 USD"')
+ANY_LANGUAGE = Option(
+    "--any-language",
+    action="store_true",
+    help="accept text even if it seems to be in the target language",
+)
 THREADS = Option("--threads", type=positive, help="cores (default: all)")
 BATCH_CELLS = Option(
     "--batch-cells",

@@ -5,6 +5,7 @@ import contextlib
 from pathlib import Path
 
 from dragoman.cli.options import (
+    ANY_LANGUAGE,
     CHECKPOINT,
     QUANTIZATION,
     RAY,
@@ -69,11 +70,7 @@ def _temperature(text: str) -> float:
         metavar="T",
         help="the temperature of --sample (default: 1)",
     ),
-    Option(
-        "--any-language",
-        action="store_true",
-        help="accept text even if it seems to be in the target language",
-    ),
+    ANY_LANGUAGE,
     QUANTIZATION,
     THREADS.but(help="cores; with --ray, cores for each unit of work (default: all; with --ray 1)"),
     RAY,

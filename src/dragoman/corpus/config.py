@@ -166,7 +166,7 @@ class CorpusConfig(Section):
     """The test set, in such entries."""
     valid_pairs: int = Field(default=0, ge=0)
     """If `valid` is empty: this many training pairs of each direction are held out for
-    validation."""
+    validation, from entries without a tag or a translated side if there are any."""
     test_pairs: int = Field(default=0, ge=0)
     """If `test` is empty: this many of each direction are held out for testing."""
     lowercase: bool = False
@@ -328,10 +328,15 @@ class CorpusConfig(Section):
 
     @property
     def of_text(self) -> Self:
-        """The section with all that decides the shards: no entry's name, weight or `translated`."""
+        """The section with all that decides the shards: no entry's name or weight.
+
+        Whether an entry is `translated` decides which pairs are held out, if any are.
+        """
         # Shards of several directions, or of named or weighted entries, say where pairs are from.
         weight = 1.0 if self.is_mixed and len(self.train_directions) == 1 else None
-        plain = {"name": "", "weight": weight, "translated": ""}
+        plain: dict[str, Any] = {"name": "", "weight": weight}
+        if (self.valid or not self.valid_pairs) and (self.test or not self.test_pairs):
+            plain["translated"] = ""
         return self.model_copy(
             update={"train": tuple(entry.model_copy(update=plain) for entry in self.train)}
         )

@@ -140,6 +140,12 @@ class CleanedText:
         return [of_entries[entry] for entry in self._blocks["entries"]]
 
     @cached_property
+    def written(self) -> list[bool]:
+        """Whether people wrote both sides of the pairs of each run, as far as the recipe says."""
+        of_entries = [not (entry.tag or entry.translated) for entry in self._config.train]
+        return [of_entries[entry] for entry in self._blocks["entries"]]
+
+    @cached_property
     def encoders(self) -> tuple[RowEncoder, RowEncoder]:
         """The encoders of both sides; the same one twice if their files are equal."""
         files = [self._place.result / f"{side}.model" for side in SIDES]

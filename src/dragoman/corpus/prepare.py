@@ -234,7 +234,12 @@ class _Preparation:
         sizes = {"valid": self.config.valid_pairs, "test": self.config.test_pairs}
         wanted = {split: size for split, size in sizes.items() if split not in given}
         taken, keys = hold_out(
-            text.runs, wanted, sides, directions=text.directions, words=text.words
+            text.runs,
+            wanted,
+            sides,
+            directions=text.directions,
+            written=text.written,
+            words=text.words,
         )
         several = len(self.config.directions) > 1
         for split, pairs in taken.items():

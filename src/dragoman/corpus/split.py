@@ -67,14 +67,18 @@ def hold_out(
     given: HeldOutSides,
     *,
     directions: Sequence[Direction],
+    written: Sequence[bool] | None = None,
     words: Sequence[Sequence[str]] = (),
 ) -> tuple[dict[str, list[HeldOut]], Keys]:
     """Take dev and test pairs from the front of the shuffled training text.
 
-    wanted: pairs for each split, of each direction. given: the dev or test pairs that
-    exist already, without language tokens and tags. directions: the translation direction of the
-    pairs in each run. words: lists of language tokens and of tags; a source may begin with one word
-    of each list. No two pairs that are taken have a side in common, so the splits share none.
+    wanted: pairs for each split, of each direction.
+    given: the dev or test pairs that exist already, without language tokens and tags.
+    directions: the translation direction of the pairs in each run.
+    written: whether people wrote both sides of the pairs in each run. If a direction has such runs,
+        only their pairs are taken. None: people wrote all.
+    words: lists of language tokens and of tags; a source may begin with one word of each list.
+    No two pairs that are taken have a side in common, so the splits share none.
     Returns: the pairs of each split, and the keys of all of them.
     Raises: CorpusError if the text has too few different pairs.
     """
@@ -84,6 +88,8 @@ def hold_out(
         direction: {split: pairs for split, pairs in wanted.items() if pairs}
         for direction in directions
     }
+    is_written = written or [True] * len(directions)
+    some_written = {one for one, so in zip(directions, is_written, strict=True) if so}
     ranges = runs.in_order()
     while any(left.values()):
         found = next(ranges, None)
@@ -96,11 +102,12 @@ def hold_out(
             raise CorpusError(
                 f"too little text to hold out dev and test pairs, more are needed: {missing}",
                 place="corpus.train",
-                remedy="lower valid_pairs and test_pairs, or add text",
+                remedy="lower valid_pairs and test_pairs, or add text without a tag that no model "
+                "translated",
             )
         for key, pair, run in zip(found.keys, found.pairs, found.runs, strict=True):
             direction = directions[int(run)]
-            if not left[direction]:
+            if not left[direction] or (direction in some_written and not is_written[int(run)]):
                 continue
             source, target = pair.split("\t")
             plain = reduce(without_first_word, words, source)

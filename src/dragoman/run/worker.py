@@ -395,12 +395,14 @@ class _RankTraining:
         corpus, data = self.recipe.corpus, self.recipe.data
         several = len(corpus.train_directions) > 1
         stages = _stages(self.recipe, TokenShards(self.prepared / "train")) if not step else ()
-        for stage in stages:
-            if stage.mixture is None:
-                continue
-            parts = stage.mixture.parts()
+        mixtures = [stage.mixture for stage in stages if stage.mixture is not None]
+        for stage in stages if mixtures else ():
+            if stage.mixture is None:  # all pairs once, after or before a stage of other shares
+                parts = [(pairs, len(pairs)) for pairs, _ in mixtures[0].parts()]
+                weights: Sequence[float] = [1.0] * len(parts)
+            else:
+                parts, weights = stage.mixture.parts(), stage.mixture.weights
             total = sum(draws for _, draws in parts)
-            weights = stage.mixture.weights
             for entry, weight, (pairs, draws) in zip(corpus.train, weights, parts, strict=True):
                 direction = f", {listed([corpus.direction_of(entry)])}" if several else ""
                 planned = MixturePlanned(

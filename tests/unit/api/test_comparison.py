@@ -189,6 +189,24 @@ def test_bad_input_is_named(texts: tuple[Path, Path], tmp_path: Path) -> None:
         dragoman.compare(run, run)
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_one_of_two_runs_may_have_lost_its_prepared_text(
+    lost: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        write_pairs(Path(), "train", sentences(60))
+        Path("tiny.toml").write_text(TINY)
+        settings = ["train.max_steps=1", "data.batch_tokens=256"]
+        runs.append(dragoman.train(dragoman.load_recipe("tiny.toml", settings)).path.absolute())
+    shutil.rmtree(tmp_path / ("first", "second")[lost] / "prepared")
+    (found,) = dragoman.compare(*runs)
+    assert found.test == "test"
+    assert dragoman.compare(runs[1 - lost], runs[1 - lost])
+
+
 def test_words_are_counted_in_the_text_of_the_compared_language(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

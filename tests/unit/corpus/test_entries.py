@@ -75,10 +75,9 @@ def test_other_weights_and_names_have_the_same_default_place(
     (plain,) = Path("prepared").iterdir()
     assert plain.name == f"r-{digest(load_recipe('r.toml').corpus)[:8]}"
     written = (plain / "manifest.json").stat().st_mtime_ns
-    assert prepared("", ', translated = "target"') == 1
-    assert (plain / "manifest.json").stat().st_mtime_ns == written
     assert prepared(", weight = 1", ", weight = 2") == 2
-    assert prepared(', name = "a", weight = 3', ', weight = 1, translated = "target"') == 2
+    assert prepared(', name = "a", weight = 3', ", weight = 1") == 2
+    assert (plain / "manifest.json").stat().st_mtime_ns == written
     said = ', target_language = "fr"'
     assert prepared(f'{said}, source_language = "de"', f'{said}, source_language = "en"') == 3
     assert (
@@ -88,6 +87,29 @@ def test_other_weights_and_names_have_the_same_default_place(
         )
         == 3
     )
+
+
+@pytest.mark.parametrize("key", ['tag = "<bt>"', 'translated = "target"'])
+def test_dev_and_test_pairs_are_those_that_people_wrote(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    two_entries(tmp_path, {}, {})
+    recipe = """
+        [corpus]
+        train = [{source = "a.en", target = "a.de", KEY}, {source = "b.en", target = "b.de"}]
+        valid_pairs = 20
+        test_pairs = 20
+        subword.vocab_size = 120
+    """
+    Path("r.toml").write_text(recipe.replace("KEY", key))
+    assert main(["prepare", "r.toml", "--workers", "1"]) == 0
+    (prepared,) = Path("prepared").iterdir()
+    written = {*Path("b.en").read_text().splitlines()}
+    for split in ("valid", "test"):
+        sources = (prepared / split / "source.txt").read_text().splitlines()
+        assert len(sources) == 20
+        assert written.issuperset(sources)
 
 
 def test_a_corpus_without_names_and_weights_stays_as_it_was(tmp_path: Path) -> None:

@@ -51,6 +51,26 @@ def test_a_source_is_taken_once_with_or_without_a_tag(tmp_path: Path) -> None:
     assert sorted(plain) == sorted(f"s{n}" for n in range(20))
 
 
+@pytest.mark.parametrize("written", [(True, False), (False, True), (False, False)])
+def test_pairs_that_a_model_translated_are_held_out_only_if_there_are_no_others(
+    tmp_path: Path, written: tuple[bool, bool]
+) -> None:
+    for run in range(2):
+        pairs = [(f"s{run}-{n}", f"t{run}-{n}") for n in range(50)]
+        keys = pair_keys([s for s, _ in pairs], [t for _, t in pairs], seed=1)
+        lines = [f"{s}\t{t}" for s, t in pairs]
+        write_run(tmp_path / f"{run}.txt", keys, np.arange(1, 51), lines)
+    taken, _ = hold_out(
+        SortedRuns([tmp_path / "0.txt", tmp_path / "1.txt"]),
+        {"valid": 15, "test": 15},
+        HeldOutSides(),
+        directions=[EN_DE, EN_DE],
+        written=written,
+    )
+    runs = {int(source[1]) for split in taken.values() for source, _, _ in split}
+    assert runs == ({written.index(True)} if any(written) else {0, 1})
+
+
 def test_nothing_wanted_takes_nothing(tmp_path: Path) -> None:
     taken, keys = hold_out(
         runs_of(tmp_path, [("a", "b")]), {"valid": 0}, HeldOutSides(), directions=[EN_DE]

@@ -21,8 +21,10 @@ from dragoman.base.line_files import input_lines
 from dragoman.cli import main
 from dragoman.evaluation.validate import read_lines
 from dragoman.serve.synthesize import Direction, fault
+from parallel_text import sentences, write_pairs
 from real_text import real_lines
 from small_run import small_run
+from tiny_recipe import TINY
 
 
 @pytest.mark.parametrize(
@@ -191,6 +193,38 @@ def test_text_in_the_other_language_is_refused(
     assert not output.exists()
     assert main([*words, "--any-language"]) == 0
     assert output.exists()
+
+
+def test_the_wanted_target_decides_which_language_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of both directions translates from its target language, too."""
+    pytest.importorskip("py3langid")
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path, "train", sentences(60))
+    files = '{source = "train.en", target = "train.de", source_language'
+    back = '{source = "train.de", target = "train.en", source_language'
+    Path("both.toml").write_text(
+        TINY.replace(
+            'train = [{source = "train.en", target = "train.de"}]',
+            f'train = [{files} = "en", target_language = "de"}}, '
+            f'{back} = "de", target_language = "en"}}]',
+        )
+    )
+    settings = ["train.max_steps=1", "data.batch_tokens=256", "corpus.subword.vocab_size=80"]
+    run = dragoman.train(dragoman.load_recipe("both.toml", settings))
+    text = tmp_path / "text"
+    text.write_text("".join(f"{line}\n" for line in real_lines("train", "de")[:20]), "utf-8")
+    with pytest.raises(ConfigError, match="seems to be in de, but the model translates en to de;"):
+        dragoman.synthesize(run, text, tmp_path / "pairs", target_language="de")
+    dragoman.synthesize(run, text, tmp_path / "pairs", target_language="en")
+
+
+def test_a_synthesis_needs_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("a house\n")
+    for none in ([], "", [""]):
+        with pytest.raises(ConfigError, match=r"^checkpoint: needs a checkpoint; give "):
+            dragoman.synthesize(small_run(), tmp_path / "text", tmp_path / "out", checkpoint=none)
 
 
 def test_bad_input_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""What a run draws from each entry of text in each stage, as it says so at its start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import dragoman
+from parallel_text import sentences, write_pairs
+
+RECIPE = """
+name = "stages"
+stages = [{steps = 1}, {steps = 1, weights = {b = 1}}, {}]
+[corpus]
+train = [
+  {source = "a.en", target = "a.de", name = "a"},
+  {source = "b.en", target = "b.de", name = "b"},
+]
+valid_pairs = 5
+subword.vocab_size = 60
+[data]
+batch_tokens = 256
+[model]
+d_model = 16
+num_heads = 2
+d_ffn = 16
+encoder_layers = 1
+decoder_layers = 1
+[train]
+max_steps = 3
+validate_at_start = false
+[evaluate]
+bleu_pairs = 0
+"""
+
+
+def test_stages_without_weights_are_recorded_beside_those_with_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path, "a", sentences(60, seed=1))
+    write_pairs(tmp_path, "b", sentences(30, seed=2))
+    Path("stages.toml").write_text(RECIPE)
+    run = dragoman.train("stages.toml")
+    planned = [one for one in dragoman.read_events(run) if one["kind"] == "mixture_planned"]
+    pairs = {one["entry"]: one["pairs"] for one in planned}
+    all_of_both = [pairs["a"] / (pairs["a"] + pairs["b"]), pairs["b"] / (pairs["a"] + pairs["b"])]
+    for first_step, shares in ((1, all_of_both), (2, [0.0, 1.0]), (3, all_of_both)):
+        found = [one["share"] for one in planned if one["first_step"] == first_step]
+        assert found == pytest.approx(shares), first_step
+    assert [one["draws_per_pair"] for one in planned] == pytest.approx([1, 1, 0, 1, 1, 1])
