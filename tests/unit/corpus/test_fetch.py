@@ -422,7 +422,7 @@ def test_the_corpora_of_the_shipped_recipes_are_known() -> None:
     [
         ("Statmt-europarl_wmt13-9-deu-eng", "did you mean Statmt-europarl"),
         ("Europarl", "mtdata knows no corpus 'Europarl'"),
-        ("Statmt-europarl_wmt13-7-fra-eng", "not of the languages en and de; did you mean"),
+        ("Statmt-europarl_wmt13-7-fra-eng", "is not a corpus of en and de; did you mean"),
     ],
 )
 def test_an_id_that_does_not_fit_is_refused(did: str, words: str, tmp_path: Path) -> None:

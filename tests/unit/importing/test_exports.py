@@ -142,7 +142,7 @@ def test_a_card_says_how_a_text_gets_the_language_of_the_import(
     """Without its code such a model writes another language, and a card is all that others have."""
     expected = {
         "huggingface": '`tokenizer(">>nld<< A text.")`',
-        "onnx": "Every source begins with `>>nld<<`: its number is the first",
+        "onnx": "Every source begins with `>>nld<<`: its id is the first id of the source",
         "ctranslate2": '`[">>nld<<", *pieces]`',
     }
     sentences = for_dutch.with_name("some.en")
