@@ -40,9 +40,9 @@ demo: $(TRAINS)
 lab: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m lab.show
 
-# Three processes on two cores: two work while the tests of the third wait. A fourth takes more than it gives.
+# Four processes on two cores: two work while the tests of the others wait.
 test: $(READY)
-	$(BIN)/pytest --numprocesses 3 --dist worksteal -m "not slow and not system"
+	$(BIN)/pytest --numprocesses 4 --dist worksteal -m "not slow and not system"
 
 test-system: $(READY)
 	$(BIN)/pytest --numprocesses 2 --dist loadfile -m "system and not slow"
