@@ -8,31 +8,13 @@ import pytest
 
 import dragoman
 from parallel_text import sentences, write_pairs
+from tiny_recipe import TINY
 
-RECIPE = """
-name = "stages"
-stages = [{steps = 1}, {steps = 1, weights = {b = 1}}, {}]
-[corpus]
-train = [
+ENTRIES = """train = [
   {source = "a.en", target = "a.de", name = "a"},
   {source = "b.en", target = "b.de", name = "b"},
-]
-valid_pairs = 5
-subword.vocab_size = 60
-[data]
-batch_tokens = 256
-[model]
-d_model = 16
-num_heads = 2
-d_ffn = 16
-encoder_layers = 1
-decoder_layers = 1
-[train]
-max_steps = 3
-validate_at_start = false
-[evaluate]
-bleu_pairs = 0
-"""
+]"""
+STAGES = "stages = [{steps = 1}, {steps = 1, weights = {b = 1}}, {}]\n"
 
 
 def test_stages_without_weights_are_recorded_beside_those_with_weights(
@@ -41,8 +23,10 @@ def test_stages_without_weights_are_recorded_beside_those_with_weights(
     monkeypatch.chdir(tmp_path)
     write_pairs(tmp_path, "a", sentences(60, seed=1))
     write_pairs(tmp_path, "b", sentences(30, seed=2))
-    Path("stages.toml").write_text(RECIPE)
-    run = dragoman.train("stages.toml")
+    recipe = TINY.replace('train = [{source = "train.en", target = "train.de"}]', ENTRIES)
+    Path("stages.toml").write_text(STAGES + recipe)
+    settings = ["train.max_steps=3", "evaluate.bleu_pairs=0", "data.batch_tokens=256"]
+    run = dragoman.train(dragoman.load_recipe("stages.toml", settings))
     planned = [one for one in dragoman.read_events(run) if one["kind"] == "mixture_planned"]
     pairs = {one["entry"]: one["pairs"] for one in planned}
     all_of_both = [pairs["a"] / (pairs["a"] + pairs["b"]), pairs["b"] / (pairs["a"] + pairs["b"])]
