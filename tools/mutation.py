@@ -67,7 +67,7 @@ _REPORT: Final = (
     "golden/test_logs_that_fool.py",
     "golden/test_noisy_dev_loss.py",
     "golden/test_stages.py",
-    "golden/test_culprits.py",
+    "golden/test_all_culprits.py",
     "unit/reporting/test_culprits.py",
     "unit/reporting/test_openseq2seq.py",
     "unit/reporting/test_pauses.py",

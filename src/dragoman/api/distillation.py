@@ -152,7 +152,7 @@ def distill(
     place = (Path(folder) / f"{student.name}-of-{digest}").absolute()
     valid, test = (_held_out(run, split, place) for split in ("valid", "test"))
     place.mkdir(parents=True, exist_ok=True)
-    is_own = text is None
+    is_text_of_teacher = text is None
     if text is None:
         text = place / "source.txt"
         if not text.exists():
@@ -167,7 +167,7 @@ def distill(
             direction="forward",
             checkpoint=checkpoint,
             n_best=n_best,
-            any_language=any_language or is_own,
+            any_language=any_language or is_text_of_teacher,
             overrides=[f"search.beam_size={max(n_best, run.recipe().search.beam_size)}"],
             threads=threads,
             progress=progress,

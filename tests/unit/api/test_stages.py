@@ -1,4 +1,4 @@
-"""What a run draws from each entry of text in each stage, as it says so at its start."""
+"""The record of a run holds the share of each entry of text in each stage."""
 
 from __future__ import annotations
 
