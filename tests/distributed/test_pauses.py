@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.distributed.standing import FolderBoard
+from dragoman.distributed.standing import FolderBoard, Standing
 from dragoman.distributed.world import World
 from dragoman.reporting.health import examine
 from dragoman.reporting.reading import read_facts
@@ -179,6 +179,65 @@ def test_a_rank_that_stands_still_in_a_sum_is_named(tmp_path: Path) -> None:
         assert run_ranks(stopped_in_a_sum, str(tmp_path), world_size=2) == [12, 12]
     warning = _warning_meanwhile(tmp_path, 0, stopped_at[0], PAUSE_S)
     assert "it was in the sum of gradients of step 8" in warning.payload["cause"]
+
+
+def stopped_with_a_slow_board(world: World, directory: str) -> None:
+    """The process is stopped while its standing is being written, which takes long."""
+
+    class SlowBoard(FolderBoard):
+        def write(self, rank: int, standing: Standing) -> None:
+            super().write(rank, standing)
+            time.sleep(8)
+
+    folder = Path(directory)
+    with (
+        EventWriter(folder / "events") as events,
+        PauseWatch(
+            replace(world, world_size=2),
+            PhaseTimer(world.device),
+            events,
+            SlowBoard(folder, "standing-"),
+        ),
+    ):
+        ask_to_stop(folder)
+
+
+@pytest.mark.timeout(120)
+def test_a_pause_is_noticed_while_a_slow_disk_is_written_to(tmp_path: Path) -> None:
+    with pausing(tmp_path, 5.0):
+        run_ranks(stopped_with_a_slow_board, str(tmp_path), world_size=1)
+    (own,) = _alerts(tmp_path, 0, "stood still")
+    assert f"rank 0 on {os.uname().nodename} stood still for" in own.payload["cause"]
+
+
+def test_a_rank_that_comes_while_a_slow_disk_is_read_is_not_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While rank 1 reads the board in a first update, rank 0 comes, and updates are fast."""
+    monkeypatch.setattr("dragoman.training.pauses.LATE_S", 2.5)
+    began = time.monotonic()
+
+    class SlowBoard(FolderBoard):
+        beat = 0
+        step = 0
+
+        def read(self) -> Mapping[int, Standing]:
+            self.beat += 1
+            seen = {0: Standing("host", self.beat, self.step, "data_wait")}
+            if self.step == 0 and time.monotonic() - began > 2.6:
+                self.step = 6
+                for step in range(1, 7):
+                    watch.updated(step=step, seconds_s=0.01)
+            return seen
+
+    board = SlowBoard(tmp_path, "standing-")
+    with EventWriter(tmp_path / "events") as events:
+        world = replace(ONE_RANK, rank=1, world_size=2)
+        watch = PauseWatch(world, PhaseTimer(ONE_RANK.device), events, board)
+        with watch:
+            wait_until(lambda: board.step == 6, limit_s=30)
+            time.sleep(0.3)
+    assert [one for one in read_events(events.path) if one.kind == "alert"] == []
 
 
 def slow_start(world: World, directory: str) -> Any:

@@ -2,7 +2,9 @@
 
 The rank itself notices it afterwards: a thread that looks at the clock twice a second did not run.
 Meanwhile others notice it. A rank that gives no sign of life stands still, whatever it was doing; a
-rank that lives, but keeps the others waiting for far longer than a step takes, may hang.
+rank that lives, but keeps the others waiting for far longer than a step takes, may hang. A second
+thread reads and writes what the ranks report, because a slow disk or network may hold it: that is
+no pause.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ class _Wait:
 
 
 class PauseWatch:
-    """Watches this rank and the others from a thread; used as a context.
+    """Watches this rank and the others from two threads; used as a context.
 
     The first and the last rank, which are on different hosts if there are several, read the
     standings of all once a second, other ranks only while they wait.
@@ -118,10 +120,15 @@ class PauseWatch:
         self._read_at = 0.0
         self._wait: _Wait | None = None
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="watch-pauses", daemon=True)
+        self._stood_still = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._watch_clock, name="watch-clock", daemon=True),
+            threading.Thread(target=self._watch_others, name="watch-others", daemon=True),
+        ]
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(
@@ -131,7 +138,8 @@ class PauseWatch:
         traceback: TracebackType | None,
     ) -> None:
         self._stop.set()
-        self._thread.join(_END_S)  # a store out of reach may hold it for minutes
+        for thread in self._threads:
+            thread.join(_END_S)  # a store out of reach may hold it for minutes
 
     def updated(self, *, step: int, seconds_s: float) -> None:
         """`step` updates are complete; the last took so long."""
@@ -155,16 +163,31 @@ class PauseWatch:
     def _doing(self) -> str:
         return self._outside or self._timer.running or "sync"
 
-    def _run(self) -> None:
+    def _watch_clock(self) -> None:
+        """Report the pauses of this rank."""
         with contextlib.suppress(MachineError):  # of the writer: there is nowhere left to report it
-            self._look()  # before the first wait, as others miss only a rank that they have seen
             while not self._stop.is_set():
                 slept, turns = time.monotonic(), _turns()
                 self._stop.wait(LOOK_EVERY_S)
                 step, doing = self._step, self._doing  # the loop has only just gone on, too
                 gap_s = time.monotonic() - slept
                 if gap_s >= PAUSE_S and _turns() - turns < _TURNS_PER_S * gap_s:
+                    self._stood_still.set()
                     self._report_own(gap_s, step, doing)
+
+    def _watch_others(self) -> None:
+        """Report the pauses of other ranks, and write the standing of this one."""
+        with contextlib.suppress(MachineError):
+            self._look()  # before the first wait, as others miss only a rank that they have seen
+            while not self._stop.is_set():
+                slept = time.monotonic()
+                self._stop.wait(LOOK_EVERY_S)
+                if time.monotonic() - slept >= PAUSE_S:
+                    time.sleep(
+                        LOOK_EVERY_S / 5
+                    )  # the other thread finds out whether it was a pause
+                if self._stood_still.is_set():
+                    self._stood_still.clear()
                     self._wait = None
                     self._others.clear()  # they may have stood still as well
                 self._look()
@@ -255,6 +278,8 @@ class PauseWatch:
 
     def _report_late(self, wait: _Wait, now: float) -> None:
         """Alert if ranks that live have not come for long; the first that waits speaks for all."""
+        if self._doing != "sync" or self._step != wait.step:  # they came while the board was read
+            return
         waited_s = now - wait.began
         is_here = {
             rank: seen.standing.doing == "sync" and seen.standing.step >= wait.step
