@@ -110,7 +110,8 @@ def distill(
     teacher: a run. Its dev and test sets and its languages become the student's.
     recipe: the student's recipe; its text and languages, and their shares, are not used.
     text: a file to translate, a sentence a line; None: the sources of the teacher's training text.
-    any_language: take that file even if it seems to be in the language of the translations.
+    any_language: take that file even if it seems to be in a language that the teacher does not
+        translate.
     n_best: translations of each sentence to learn from; the teacher's beam is at least as wide.
     synthetic_only: whether the student learns from translations alone. By default it learns from
         the teacher's own pairs as well, except for those with a tag, such as back-translations.

@@ -25,7 +25,7 @@ from dragoman.base.line_files import (
 from dragoman.base.memory import keep_freed_memory, memory_errors_named
 from dragoman.corpus.directions import Direction as Languages
 from dragoman.corpus.directions import language_token, listed, token_for
-from dragoman.corpus.language import likely_languages
+from dragoman.corpus.language import NO_LANGUAGE, identify_language, is_known
 from dragoman.formats.bundle import Bundle, is_bundle
 from dragoman.formats.ctranslate2_engine import Sampling
 from dragoman.formats.kinds import Quantization
@@ -92,8 +92,8 @@ def synthesize(
     sampling: draws the pieces at random, which suits back-translation of much text; None: search.
     threads: cores; with Ray, of each unit of work, by default one.
     overrides: settings to change in the recipe's section search, such as "search.beam_size=1".
-    any_language: take the text even if py3langid says that it is in the language that the model
-        translates into.
+    any_language: take the text even if py3langid says that it is in a language that the model does
+        not translate.
     ray: the address of a Ray cluster whose nodes do the work, HOST:PORT or "auto"; None: this
         machine does it.
     progress: show the progress of the work.
@@ -291,15 +291,14 @@ def score(
 
 
 def _check_language(text: Path, recipe: Recipe, target: str) -> None:
-    """Raises ConfigError if a text is in a language that the model only translates into.
+    """Raises ConfigError if a text is in a language that the model does not translate.
 
     target: the language to translate into, of a model of several; its directions alone count.
     Without py3langid, or for a language that it does not know, nothing is checked.
     """
     directions = [one for one in recipe.corpus.directions if one.target == (target or one.target)]
     sources = {one.source for one in directions}
-    targets = {one.target for one in directions} - sources
-    if find_spec("py3langid") is None or not text.is_file():
+    if find_spec("py3langid") is None or not text.is_file() or not all(map(is_known, sources)):
         return
     try:
         with text.open("rb") as file:
@@ -308,15 +307,12 @@ def _check_language(text: Path, recipe: Recipe, target: str) -> None:
         return
     if len(head) < _LEAST_IDENTIFIED or "\0" in head:
         return
-    found = likely_languages(head, [*sources, *targets])
-    if len(found) < len(sources) + len(targets):
-        return
-    language, probability = found[0]
-    if language in targets and probability > _CERTAIN:
+    language, probability = identify_language(head, sources)
+    if probability > _CERTAIN and language not in (*sources, NO_LANGUAGE):
         raise ConfigError(
             f"seems to be in {language}, but the model translates {listed(directions)}",
             place=text,
-            remedy="name another text or a model of the opposite direction, "
+            remedy="name another text or a model of that language, "
             "or add --any-language if the guess is wrong",
         )
 

@@ -162,7 +162,7 @@ PRICE = Option("--price", help='the price of one machine for an hour, such as "3
 ANY_LANGUAGE = Option(
     "--any-language",
     action="store_true",
-    help="accept text even if it seems to be in the target language",
+    help="accept text even if it seems to be in another language",
 )
 THREADS = Option("--threads", type=positive, help="cores (default: all)")
 BATCH_CELLS = Option(

@@ -17,6 +17,16 @@ from typing import Any, Final
 from dragoman.base.errors import ConfigError, MachineError
 
 _LEAST_PROBABILITY: Final = 1e-30
+NO_LANGUAGE: Final = "zxx"
+"""The code that py3langid gives to text such as tables of numbers."""
+_VARIETIES: Final = (
+    {"ar", "ary", "arz"},
+    {"bs", "hr", "sr"},
+    {"id", "ms"},
+    {"nn", "no"},
+    {"wuu", "yue", "zh"},
+)
+"""Languages so close that py3langid takes one for another."""
 _SUBTAG: Final = re.compile(r"[-_.@]")
 _LOADING: Final = Lock()
 
@@ -58,6 +68,25 @@ def likely_languages(text: str, codes: Iterable[str]) -> list[tuple[str, float]]
     found: dict[str, float] = dict(_identifier().rank(text))
     known = [code for code in codes if base_language(code) in found]
     return sorted(((code, found[base_language(code)]) for code in known), key=lambda one: -one[1])
+
+
+def identify_language(text: str, expected: Iterable[str]) -> tuple[str, float]:
+    """The likeliest of all languages that py3langid knows, and its probability.
+
+    expected: if the text is in one of these or in a close variety of it, that one is returned.
+    Raises MachineError without py3langid.
+    """
+    language, probability = _identifier().rank(text)[0]
+    for code in expected:
+        base = base_language(code)
+        if base == language or any({base, language} <= varieties for varieties in _VARIETIES):
+            return code, probability
+    return language, probability
+
+
+def is_known(code: str) -> bool:
+    """Whether py3langid knows the language. Raises MachineError without py3langid."""
+    return base_language(code) in _identifier().labels
 
 
 def base_language(code: str) -> str:

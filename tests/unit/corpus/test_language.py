@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 from dragoman.base.errors import ConfigError, MachineError
-from dragoman.corpus.language import check_languages, likely_languages, other_language_log_odds
+from dragoman.corpus.language import (
+    check_languages,
+    identify_language,
+    likely_languages,
+    other_language_log_odds,
+)
 from real_text import real_lines
 
 PLACE = "corpus.filters.max_language_log_odds"
@@ -50,6 +55,16 @@ def test_the_language_of_a_sentence_is_found_among_some(own: str) -> None:
 def test_languages_that_cannot_be_recognised_are_left_out() -> None:
     assert [code for code, _ in likely_languages("Ein Hund bellt.", ["tlh", "de"])] == ["de"]
     assert likely_languages("Ein Hund bellt.", ["tlh"]) == []
+
+
+def test_a_close_variety_is_taken_for_the_expected_language() -> None:
+    croatian = (
+        "Djevojčica sjedi na klupi i čita knjigu. Dva čovjeka popravljaju krov kuće u ulici. "
+        "Vlak za Zagreb kreće u osam sati, a djeca već čekaju na kolodvoru. Nitko ne zna gdje je."
+    )
+    assert identify_language(croatian, [])[0] in {"bs", "hr", "sr"}
+    assert identify_language(croatian, ["sr-Latn"])[0] == "sr-Latn"
+    assert identify_language(croatian, ["sl", "de"])[0] in {"bs", "hr", "sr"}
 
 
 ASKED_AT_ONCE = """

@@ -195,6 +195,21 @@ def test_text_in_the_other_language_is_refused(
     assert output.exists()
 
 
+def test_text_in_a_third_language_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("py3langid")
+    text, output = tmp_path / "text", tmp_path / "pairs.tsv"
+    text.write_text(
+        "Un homme en bleu est debout sur une échelle et nettoie la fenêtre.\n"
+        "Deux hommes au fourneau préparent à manger pour leurs enfants.\n"
+        "Une petite fille grimpe dans une maisonnette en bois près de la rivière.\n"
+        "Les voisins regardent le match à la télévision jusqu'à minuit.\n",
+        "utf-8",
+    )
+    with pytest.raises(ConfigError, match="seems to be in fr, but the model translates en to de;"):
+        dragoman.synthesize(small_run(), text, output)
+    assert not output.exists()
+
+
 def test_the_wanted_target_decides_which_language_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
