@@ -17,6 +17,7 @@ from dragoman.base.files import file_sha256
 from dragoman.base.line_files import (
     FileProgress,
     TransformLines,
+    input_lines,
     is_device,
     output_place,
     progress_bar,
@@ -201,7 +202,7 @@ def score(
 ) -> Scored:
     """Add a column to pairs: the model's cross-entropy, in nats a target token.
 
-    pairs: a file of `source TAB target`; further columns are kept.
+    pairs: a file of `source TAB target`; further columns are kept. The first line says how many.
     reverse: a model of the opposite direction. Then there are three columns: cross-entropy of the
         target, of the source, and dual conditional cross-entropy (Junczys-Dowmunt 2018), which is
         low for good pairs.
@@ -237,6 +238,7 @@ def score(
                 place=f"--checkpoint {checkpoint}",
                 remedy="leave it out, or name the run",
             )
+    columns = _columns(source)
     counts: Counter[str] = Counter()
     keep_freed_memory()
     with (
@@ -255,6 +257,7 @@ def score(
         lines: TransformLines = PairScorer(
             models[0],
             models[1] if len(models) > 1 else None,
+            columns=columns,
             place=str(source),
             counts=counts,
             tokens=tokens,
@@ -267,6 +270,7 @@ def score(
                     (f"model-{number}", folders[0] if folders else "")
                     for number, (_, folders) in enumerate(sent)
                 ),
+                columns=columns,
                 place=str(source),
                 tokens=tuple(tokens),
             )
@@ -317,8 +321,16 @@ def _check_language(text: Path, recipe: Recipe, target: str) -> None:
         )
 
 
+def _columns(pairs: Path) -> int:
+    """The number of columns in the first line; raises CorpusError."""
+    with input_lines(pairs) as reader:
+        return next(reader.text(), "").count("\t") + 1
+
+
 def _text(path: Path) -> Path:
-    """The file, if it holds anything; raises CorpusError."""
+    """The file, if it exists and holds anything; raises CorpusError."""
+    if not path.exists():
+        raise CorpusError("no such file", place=path, remedy="check its name")
     if path.is_file() and not path.stat().st_size:
         raise CorpusError("is empty", place=path, remedy="give a sentence a line")
     return path

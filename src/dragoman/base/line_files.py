@@ -205,11 +205,17 @@ def output_place(output: Path, source: Path | None) -> Path:
     """The path to write to: the target of a link, so that the link stays.
 
     source: the input; None: the standard input.
-    Raises ConfigError if the output is a directory, if its directory does not exist, or if it is
-    the input, whose text would be lost.
+    Raises ConfigError if the output is "-" or a directory, if its directory does not exist, or if
+    it is the input, whose text would be lost.
     """
     if is_device(output):
         return output
+    if str(output) == "-":
+        raise ConfigError(
+            "does not stand for the standard output",
+            place=output,
+            remedy="name a file",
+        )
     output = Path(os.path.realpath(output))
     if output.is_dir():
         raise ConfigError("is a directory", place=output, remedy="name a file as the output")

@@ -89,6 +89,7 @@ class PairScorer:
     """Adds columns of scores to lines of `source TAB target`.
 
     forward: translates source to target. reverse: translates target to source; None: one column.
+    columns: of each line; empty ones are added to a line with fewer, so that scores line up.
     place: the name of the lines in errors. counts: the numbers of "pairs" and of "unscored" ones.
     tokens: the token before the texts of each of the two; "" for a model of one target language.
     """
@@ -98,6 +99,7 @@ class PairScorer:
         forward: TranslationModel,
         reverse: TranslationModel | None,
         *,
+        columns: int,
         place: str,
         counts: Counter[str],
         tokens: Sequence[str] = ("", ""),
@@ -108,6 +110,7 @@ class PairScorer:
                     "an ensemble cannot score", place="score", remedy="give one checkpoint"
                 )
         self._models = (forward, reverse)
+        self._columns = columns
         self._place = place
         self._counts = counts
         self._tokens = tokens
@@ -115,12 +118,12 @@ class PairScorer:
     def lines(self, lines: Iterable[str], first: int) -> Iterator[list[str]]:
         """Each line with its scores, group by group; first: the number of the first line.
 
-        Raises CorpusError that names a line without two columns.
+        Raises CorpusError that names a line with fewer than two columns, or with too many.
         """
         for group in groups_of_pairs(lines):
-            pairs = [self._pair(number, line) for number, line in enumerate(group, first)]
+            pairs = [self._cells(number, line) for number, line in enumerate(group, first)]
             first += len(group)
-            sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+            sources, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
             forward, reverse = self._models
             columns = [cross_entropies(forward, sources, targets, token=self._tokens[0])]
             if reverse is not None:
@@ -130,19 +133,26 @@ class PairScorer:
             self._counts["unscored"] += int(np.isnan(columns[-1]).sum())
             self._counts["pairs"] += len(group)
             yield [
-                "\t".join([line, *map(_cell, scores)]) + "\n"
-                for line, scores in zip(group, np.stack(columns, axis=1), strict=True)
+                "\t".join([*pair, *map(_cell, scores)]) + "\n"
+                for pair, scores in zip(pairs, np.stack(columns, axis=1), strict=True)
             ]
 
-    def _pair(self, number: int, line: str) -> tuple[str, str]:
-        columns = line.split("\t")
-        if len(columns) < 2:
+    def _cells(self, number: int, line: str) -> list[str]:
+        cells = line.split("\t")
+        if len(cells) < 2:
             raise CorpusError(
                 "has no tab between source and target",
                 place=f"{self._place}, line {number}",
                 remedy="make such lines of two files: paste a.en a.de > pairs.tsv",
             )
-        return columns[0], columns[1]
+        if len(cells) > self._columns:
+            raise CorpusError(
+                f"has {len(cells)} columns, line 1 has {self._columns}: the scores would not be in "
+                "one column",
+                place=f"{self._place}, line {number}",
+                remedy="remove the tabs that are too many, or the further columns of all lines",
+            )
+        return cells + [""] * (self._columns - len(cells))
 
 
 def _cell(score: float) -> str:

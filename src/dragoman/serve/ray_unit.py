@@ -95,11 +95,13 @@ class ScoringJob(Job):
     """`score`.
 
     models: the folder of each model, and that of its checkpoint in it; "" for an export.
-    place: the name of the pairs in errors. tokens: the token before the texts of each model.
+    columns: of each line of the pairs. place: the name of the pairs in errors.
+    tokens: the token before the texts of each model.
     """
 
     command: Literal["score"] = "score"
     models: tuple[tuple[str, str], ...]
+    columns: int
     place: str
     tokens: tuple[str, ...]
 
@@ -124,6 +126,7 @@ class ScoringJob(Job):
             yield PairScorer(
                 models[0],
                 models[1] if len(models) > 1 else None,
+                columns=self.columns,
                 place=self.place,
                 counts=counts,
                 tokens=self.tokens,

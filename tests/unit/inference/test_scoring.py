@@ -83,7 +83,7 @@ def test_a_pair_without_text_or_too_long_has_no_score() -> None:
 def test_lines_keep_their_columns_and_get_new_ones() -> None:
     model = loaded()
     counts: Counter[str] = Counter()
-    scorer = PairScorer(model, model, place="pairs", counts=counts)
+    scorer = PairScorer(model, model, columns=3, place="pairs", counts=counts)
     (written,) = scorer.lines(["A house.\tEin Haus.\t0.5", "\tnothing"], 1)
     source, target, kept, *scores = written[0].rstrip("\n").split("\t")
     assert (source, target, kept) == ("A house.", "Ein Haus.", "0.5")
@@ -91,8 +91,15 @@ def test_lines_keep_their_columns_and_get_new_ones() -> None:
     both = np.array([forward]), np.array([reverse])
     assert dual == pytest.approx(dual_cross_entropy(*both)[0], abs=1e-5)
     assert dual == pytest.approx(abs(forward - reverse) + (forward + reverse) / 2, abs=1e-5)
-    assert written[1] == "\tnothing\t\t\t\n"
+    assert written[1] == "\tnothing\t\t\t\t\n", "its scores are in the columns of the others"
     assert counts == {"pairs": 2, "unscored": 1}
+
+
+def test_a_line_with_too_many_columns_is_named(tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("A house.\tEin Haus.\n" * 3 + "A\tB\tC\n")
+    with pytest.raises(CorpusError, match=r"pairs.tsv, line 4: has 3 columns, line 1 has 2: the"):
+        dragoman.score(small_run(), pairs, tmp_path / "scores.tsv")
 
 
 def tiny(name: str, *directions: str) -> RunDirectory:

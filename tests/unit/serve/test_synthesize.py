@@ -259,6 +259,8 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"is not a (number of pieces|temperature)"):
             dragoman.Sampling(top_k, temperature)
     os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match=r"^-: does not stand for the standard output; name a"):
+        dragoman.synthesize(small_run(), text, "-")
     with pytest.raises(ConfigError, match="pipe: is a device or a pipe"):
         dragoman.synthesize(small_run(), text, tmp_path / "pipe")
     with pytest.raises(ConfigError, match="the input too"):
