@@ -160,8 +160,11 @@ class CleanedText:
         return self._place.recall("clean")
 
     @cached_property
-    def _lexical(self) -> lexical.LexicalTable:
-        return lexical.LexicalTable.load(self._place.lexical)
+    def _lexical(self) -> dict[Direction, lexical.LexicalTable]:
+        return {
+            direction: lexical.LexicalTable.load(self._place.lexical / str(number))
+            for number, direction in enumerate(self._config.train_directions)
+        }
 
     def plain(self, source: str) -> str:
         """A source without its language token and its tag."""
@@ -245,21 +248,46 @@ class CleanedText:
             counted[direction] = Counted(len(rows), words)
         return counted
 
-    def count_meetings(self, part: KeyRange) -> tuple[int, lexical.Keys, NDArray[np.int64]]:
-        """Pairs of a range that stay, and in how many of them pieces meet; see met_keys."""
-        source, target = self._rows(part)
-        target_size = self.encoders[1].vocab_size
-        return len(source.lengths), *lexical.met_keys(source, target, target_vocab_size=target_size)
+    def count_meetings(
+        self, part: KeyRange
+    ) -> dict[Direction, tuple[int, lexical.Keys, NDArray[np.int64]]]:
+        """The number of pairs of a range that stay, and of those in which pieces co-occur, for each
+        direction; see met_keys."""
+        size = self.encoders[1].vocab_size
+        return {
+            direction: (
+                len(source.lengths),
+                *lexical.met_keys(source, target, target_vocab_size=size),
+            )
+            for direction, (source, target) in self._rows(part).items()
+        }
 
-    def count_translations(self, part: KeyRange) -> lexical.Counts:
-        """How often pieces are translated by each other in a range, as far as is known."""
-        return self._lexical.counts(*self._rows(part))
+    def count_translations(self, part: KeyRange) -> dict[Direction, lexical.Counts]:
+        """How often pieces are translated by each other in a range, by the tables so far."""
+        return {
+            direction: self._lexical[direction].counts(source, target)
+            for direction, (source, target) in self._rows(part).items()
+        }
 
-    def _rows(self, part: KeyRange) -> tuple[TokenRows, TokenRows]:
-        """Source and target rows of the pairs of a range that stay."""
-        selected = self.select(self.runs.read(part))
-        source, target = self.encoders
-        return source.encode(selected.sources), target.encode(selected.targets)
+    def _rows(self, part: KeyRange) -> dict[Direction, tuple[TokenRows, TokenRows]]:
+        """Source and target rows of the pairs of a range that stay, for each direction in it."""
+        found = self.runs.read(part)
+        selected = self.select(found)
+        source = self.encoders[0].encode(selected.sources)
+        target = self.encoders[1].encode(selected.targets)
+        return {
+            direction: (source.select(own), target.select(own))
+            for direction, own in self._by_direction(found.runs[selected.rows])
+        }
+
+    def _by_direction(
+        self, runs: NDArray[np.int64]
+    ) -> Iterator[tuple[Direction, NDArray[np.bool_]]]:
+        """Each direction of some pairs, and which of the pairs are in it; runs: that of each."""
+        for direction in self._config.train_directions:
+            own = np.isin(runs, [run for run, of in enumerate(self.directions) if of == direction])
+            if own.any():
+                yield direction, own
 
     def encode(self, part: KeyRange) -> PartReport:
         """Write the rows of a range, its rejected pairs and, last, its report.
@@ -292,9 +320,12 @@ class CleanedText:
         surveys = []
         threshold = self._config.filters.min_lexical_gain
         if threshold is not None and len(selected.sources):
-            gains = self._lexical.gains(source, target)
-            accepted = gains >= threshold
             sources, targets, runs = selected.sources, selected.targets, found.runs[selected.rows]
+            gains = np.zeros(len(sources))
+            for direction, own in self._by_direction(runs):
+                table = self._lexical[direction]
+                gains[own] = table.gains(source.select(own), target.select(own))
+            accepted = gains >= threshold
             surveys.append(FilterSurvey(LEXICAL, threshold, at_least=True))
             surveys[0].see(
                 gains,

@@ -12,12 +12,12 @@ must not support itself: pieces count together only if they met in two pairs, an
 subtracted from their count in the end (absolute discounting, Ney et al. 1994).
 
 Pieces are those of the subword model, distinct ones of each side; so no language is special, and
-the tables are bounded by the vocabulary.
+the tables are bounded by the vocabulary. Each translation direction has a table of its own:
+otherwise a source would seem to predict a target merely by its language.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -110,7 +110,7 @@ class LexicalTable:
 
     def save(self, folder: Path) -> None:
         """Write each array into a file."""
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for name in self.__slots__:
             with whole_file(folder / f"{name}.npy") as file:
                 save_array(file, getattr(self, name))
@@ -175,18 +175,29 @@ def met_keys(
     return np.unique(with_none, return_counts=True)
 
 
-def often_met(parts: Iterable[tuple[Keys, NDArray[np.int64]]]) -> Keys:
-    """The keys that occur in two pairs or more, from the results of `met_keys` for parts of a
+class OftenMet:
+    """Finds the keys that occur in two pairs or more, from the results of `met_keys` for parts of a
     corpus."""
-    keys, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
-    waiting: list[tuple[Keys, NDArray[np.int64]]] = []
-    for part in parts:
-        waiting.append(part)
-        if sum(len(other) for other, _ in waiting) > len(keys):  # sorting all is worth it
-            keys, counts = _merged([(keys, counts), *waiting])
-            waiting = []
-    keys, counts = _merged([(keys, counts), *waiting])
-    return keys[counts >= 2]
+
+    def __init__(self) -> None:
+        self._merged = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._waiting: list[tuple[Keys, NDArray[np.int64]]] = []
+
+    def add(self, keys: Keys, counts: NDArray[np.int64]) -> None:
+        """Add the result for one part."""
+        self._waiting.append((keys, counts))
+        if sum(len(other) for other, _ in self._waiting) > len(self._merged[0]):
+            self._merge()  # sorting all is worth it
+
+    def keys(self) -> Keys:
+        """The keys, ascending."""
+        self._merge()
+        keys, counts = self._merged
+        return keys[counts >= 2]
+
+    def _merge(self) -> None:
+        self._merged = _merged([self._merged, *self._waiting])
+        self._waiting = []
 
 
 def _merged(

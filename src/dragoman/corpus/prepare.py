@@ -16,15 +16,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial, reduce
-from operator import add
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, CorpusError
@@ -55,9 +53,9 @@ from dragoman.corpus.lexical import (
     LEAST_PAIRS,
     SAMPLE_PAIRS,
     SAMPLE_RANGE_BYTES,
-    Keys,
+    Counts,
     LexicalTable,
-    often_met,
+    OftenMet,
 )
 from dragoman.corpus.manifest import (
     FILE_NAME,
@@ -174,7 +172,7 @@ class _Preparation:
         self._advance("learn", 0, None)
         self._learn()
         if self.config.filters.min_lexical_gain is not None:
-            self.place.once("relate", self._relate)
+            self.place.once("relate_directions", self._relate)
         self._stage("train", "encode", self._encode)
         self.place.once("runs_removed", self._remove_runs)
         self._write(given)
@@ -267,35 +265,58 @@ class _Preparation:
                 list(parallel_map(learn, [side], workers=self.workers))
 
     def _relate(self) -> dict[str, Any]:
-        """Write the table of pieces that translate each other, learnt from a sample."""
+        """Write a table for each direction of pieces that translate each other.
+
+        They are learnt from a sample, or from the whole text if a direction is too rare in it.
+        """
         text = CleanedText(self.place, self.config)
-        sample = text.runs.ranges(max_pairs=SAMPLE_PAIRS, range_bytes=SAMPLE_RANGE_BYTES)
         self._advance("relate", 0, None)
-        parts = parallel_map(text.count_meetings, sample, workers=self.workers)
-        sizes = [encoder.vocab_size for encoder in text.encoders]
-        pairs = 0
-
-        def met() -> Iterator[tuple[Keys, NDArray[np.int64]]]:
-            nonlocal pairs
-            for num_pairs, keys, counts in parts:
-                pairs += num_pairs
-                yield keys, counts
-
-        keys = often_met(met())
-        if pairs < LEAST_PAIRS:
+        directions = self.config.train_directions
+        most_pairs = SAMPLE_PAIRS * len(directions)
+        for max_pairs in (most_pairs, None):
+            sample = text.runs.ranges(max_pairs=max_pairs, range_bytes=SAMPLE_RANGE_BYTES)
+            pairs = dict.fromkeys(directions, 0)
+            met = {direction: OftenMet() for direction in directions}
+            for part in parallel_map(text.count_meetings, sample, workers=self.workers):
+                for direction, (num_pairs, keys, counts) in part.items():
+                    pairs[direction] += num_pairs
+                    met[direction].add(keys, counts)
+            if min(pairs.values()) >= LEAST_PAIRS or text.runs.num_pairs <= most_pairs:
+                break
+        rarest = min(directions, key=lambda one: pairs[one])
+        if pairs[rarest] < LEAST_PAIRS:
+            of = f" of {listed([rarest])}" if len(directions) > 1 else ""
             raise CorpusError(
-                f"{pairs} pairs are too few to learn which words translate each other",
+                f"{pairs[rarest]} pairs{of} are too few to learn which words translate each other",
                 place="corpus.filters.min_lexical_gain",
                 remedy=f"leave it out, or give at least {LEAST_PAIRS} pairs",
             )
-        table = LexicalTable.uniform(keys, vocab_sizes=(sizes[0], sizes[1]))
+        source_size, target_size = (encoder.vocab_size for encoder in text.encoders)
+        tables = {
+            direction: LexicalTable.uniform(
+                met[direction].keys(), vocab_sizes=(source_size, target_size)
+            )
+            for direction in directions
+        }
+        self._save_tables(tables)
         for iteration in range(1, ITERATIONS + 1):
-            table.save(self.place.lexical)
-            task = CleanedText(self.place, self.config).count_translations  # by this table
-            counts = reduce(add, parallel_map(task, sample, workers=self.workers))
-            table = LexicalTable.of(keys, counts, last=iteration == ITERATIONS)
-        table.save(self.place.lexical)
-        return {"pairs": pairs, "entries": len(keys)}
+            task = CleanedText(self.place, self.config).count_translations  # by these tables
+            sums: dict[Direction, Counts] = {}
+            for found in parallel_map(task, sample, workers=self.workers):
+                for direction, more in found.items():
+                    sums[direction] = sums[direction] + more if direction in sums else more
+            last = iteration == ITERATIONS
+            tables = {
+                direction: LexicalTable.of(table.keys, sums[direction], last=last)
+                for direction, table in tables.items()
+            }
+            self._save_tables(tables)
+        return {"pairs": sum(pairs.values())}
+
+    def _save_tables(self, tables: Mapping[Direction, LexicalTable]) -> None:
+        """Write them where `CleanedText` reads them."""
+        for number, direction in enumerate(self.config.train_directions):
+            tables[direction].save(self.place.lexical / str(number))
 
     def _encode(self) -> dict[str, Any]:
         text = CleanedText(self.place, self.config)

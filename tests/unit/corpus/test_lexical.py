@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from dragoman.base.errors import CorpusError
 from dragoman.corpus.config import CorpusConfig
-from dragoman.corpus.lexical import Counts, LexicalTable, met_keys, often_met
+from dragoman.corpus.lexical import Counts, Keys, LexicalTable, OftenMet, met_keys
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import prepare
 from dragoman.corpus.shards import BOS, TokenRows
@@ -28,6 +29,13 @@ def rows(texts: list[list[int]]) -> TokenRows:
     flat = [piece for text in texts for piece in text]
     lengths = np.array([len(text) for text in texts], dtype=np.int32)
     return TokenRows(np.array(flat, dtype=np.uint16), lengths)
+
+
+def often_met(parts: list[tuple[Keys, NDArray[np.int64]]]) -> Keys:
+    found = OftenMet()
+    for part in parts:
+        found.add(*part)
+    return found.keys()
 
 
 def expectation(
@@ -106,12 +114,17 @@ def test_parts_add_up_to_the_whole_and_may_be_empty() -> None:
         assert getattr(sums, name) == pytest.approx(getattr(at_once, name))
 
 
-def corpus(folder: Path, pairs: int, workers: int = 1) -> Manifest:
+def some_wrong(pairs: int) -> list[tuple[str, str]]:
     """Real pairs; the targets of every tenth and the one after it are exchanged."""
     english, german = real_lines("train", "en")[:pairs], real_lines("train", "de")[:pairs]
     for row in range(0, pairs - 1, 10):
         german[row], german[row + 1] = german[row + 1], german[row]
-    lines = [f"{source}\t{target}\n" for source, target in zip(english, german, strict=True)]
+    return [*zip(english, german, strict=True)]
+
+
+def corpus(folder: Path, pairs: int, workers: int = 1) -> Manifest:
+    """Made of `some_wrong`."""
+    lines = [f"{source}\t{target}\n" for source, target in some_wrong(pairs)]
     (folder / "a.tsv").write_text("".join(lines), "utf-8")
     config = CorpusConfig.model_validate(
         {
@@ -139,6 +152,49 @@ def test_pairs_that_belong_to_others_are_dropped(
     assert manifest.train.dropped["lexical"] == len(dropped)
     surveys = json.loads((tmp_path / "prepared-1/rejected/filters.json").read_bytes())
     assert "lexical" in json.dumps(surveys)
+
+
+def test_each_direction_is_judged_as_if_it_were_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one table of all directions, a source predicts a target merely by its language."""
+    monkeypatch.setattr("dragoman.corpus.prepare.LEAST_PAIRS", 1000)
+    monkeypatch.setattr("dragoman.corpus.prepare.SAMPLE_PAIRS", 500)  # too few: all are read
+    pairs = some_wrong(1500)
+    (tmp_path / "ende.tsv").write_text("".join(f"{one}\t{two}\n" for one, two in pairs), "utf-8")
+    (tmp_path / "deen.tsv").write_text("".join(f"{two}\t{one}\n" for one, two in pairs), "utf-8")
+    vocabulary: tuple[bytes, bytes] | None = None
+    found = {}
+    for name in ("both", "ende", "deen"):
+        entries = [
+            {"tsv": f"{way}.tsv", "source_language": way[:2], "target_language": way[2:]}
+            for way in ("ende", "deen")
+            if name in (way, "both")
+        ]
+        config = CorpusConfig.model_validate(
+            {
+                "folder": str(tmp_path),
+                "train": entries,
+                "subword": {"vocab_size": 1000, "joint": True},
+                "language_token": True,
+                "filters": {"min_lexical_gain": -0.6},
+            }
+        )
+        prepare(config, tmp_path / name, workers=1, vocabulary=vocabulary)
+        source, target = (tmp_path / name / f"{side}.model" for side in ("source", "target"))
+        vocabulary = source.read_bytes(), target.read_bytes()
+        for one in read_rejected(tmp_path / name, "train"):
+            if one.filter == "lexical":
+                found[name, Path(one.file).stem, one.line] = one.score
+    for way in ("ende", "deen"):
+        alone = {line: score for (name, _, line), score in found.items() if name == way}
+        together = {
+            line: score
+            for (name, file, line), score in found.items()
+            if (name, file) == ("both", way)
+        }
+        assert together == pytest.approx(alone)
+        assert sum((line - 1) % 10 < 2 for line in alone) > 0.8 * 300
 
 
 @pytest.mark.slow
