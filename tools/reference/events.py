@@ -10,7 +10,7 @@ from reference.docstrings import Docstring
 
 HEADER = f"""# Events
 
-Everything that happens in a run is one JSON object a line in `events/rank-NNNN.jsonl`. Console,
+Everything that happens in a run is one JSON object per line in `events/rank-NNNN.jsonl`. Console,
 TensorBoard and reports only read these files; so can you, with
 [`dragoman.read_events`](python.md#read_events), which leaves out `v` and `mono_s`.
 `events/prepare.jsonl` tells how the corpus was prepared.
@@ -23,17 +23,17 @@ Each event has these keys:
 | `v` | schema version, {SCHEMA_VERSION} |
 | `kind` | what happened |
 | `time` | UTC, seconds since 1970 |
-| `mono_s` | the writer's monotonic clock: differences are exact, also when the time of day jumps |
+| `mono_s` | the writer's monotonic clock: differences are exact even when the time of day jumps |
 | `host`, `rank`, `step` | who wrote it, after how many updates |
 
 The others are those of its kind, below. Units are in their names. A value is null if it was not
-measured. Losses are nats a target token.
+measured. Losses are nats per target token.
 
-One rank a host also looks at the host once a second: `host_sampled`, `network_sampled` if there are
-several ranks, `gpu_sampled` through NVIDIA's library, with `pip install 'dragoman[gpu]'`. In the
-first minute each second is an event, later ten seconds are one, from the sixth hour on a 2,000th of
-the run's age. Samples are means over the last `seconds_s`, amounts are sums over them, shares are
-of 1.
+One rank per host also samples the host every second. It writes `host_sampled`, `network_sampled`
+(if there are several ranks) and `gpu_sampled` (with `pip install 'dragoman[gpu]'`, NVIDIA's
+library). An event covers one second in the first minute, then ten seconds, and after 5.6 hours a
+2,000th of the run's age. Samples are means over the last `seconds_s`, amounts are sums over them,
+shares are of 1.
 
 A kill tears at most the last line; readers pass over it and count it.
 """

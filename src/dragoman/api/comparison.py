@@ -48,8 +48,10 @@ _LONGEST: Final = 500
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
-    """Two systems on one test set. test: its name. first, second: the names of the systems.
+    """Two systems on one test set.
 
+    test: the name of the test set.
+    first: the name of one system. second: the name of the other.
     result: scores, p-values, groups and sentences.
     counted_pairs: pairs of the first available training text, whose words were counted.
     """
@@ -97,7 +99,7 @@ def compare(
     """Translate test sets with two models and test whether the difference can be chance.
 
     first, second: each a run, a checkpoint's directory in a run, an export, or a file of
-        finished translations, one a line (then there is only one test set).
+        finished translations, one per line (then there is only one test set).
     tests: source text and reference of each test set; if empty, the test set of the runs.
     target_language: the language of the references. It is needed if a model translates into
         several languages, or if both are files of translations into Chinese, Japanese, Korean or

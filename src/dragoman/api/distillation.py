@@ -109,7 +109,8 @@ def distill(
 
     teacher: a run. Its dev and test sets and its languages become the student's.
     recipe: the student's recipe; its text and languages, and their shares, are not used.
-    text: a file to translate, a sentence a line; None: the sources of the teacher's training text.
+    text: a file to translate, one sentence per line; None: the sources of the teacher's training
+        text.
     any_language: take that file even if it seems to be in a language that the teacher does not
         translate.
     n_best: translations of each sentence to learn from; the teacher's beam is at least as wide.

@@ -33,7 +33,7 @@ def plan(
     like: RunLike | None = None,
     origin: str | Path | None = None,
 ) -> Plan:
-    """Seconds a step, hours and money of every strategy, before any machine is rented.
+    """Seconds per step, hours and cost of every strategy, before any machine is rented.
 
     ranks: 4 for four hosts of one rank, "2+1" for two hosts, "1x8" for one host of eight.
     hosts: hosts.toml or `10.0.0.1:2,10.0.0.2:1`, in place of ranks.
@@ -89,7 +89,7 @@ def read_events(run: RunLike, kind: str | None = None) -> list[dict[str, Any]]:
     fields are listed in docs/reference/events.md.
 
     kind: such as "train_interval" or "validated"; None: all kinds.
-    Raises CheckpointError if there is no run.
+    Raises CheckpointError if there is no run, ConfigError if there is no such kind.
     """
     directory = _directory(run)
     events = RunDirectory(directory).events

@@ -81,17 +81,17 @@ def synthesize(
 ) -> Synthesized:
     """Translate monolingual text into pairs to train on; an interrupted attempt is resumed.
 
-    model: a run or what `export` wrote. text: a file, a sentence a line.
+    model: a run or what `export` wrote. text: a file, one sentence per line.
     checkpoint: which weights of the run to use, such as "best", "last" or a step; several make an
         ensemble. The directory of another run with the same vocabulary and shape stands for its
         best checkpoint.
     direction: "back": translation TAB text, for a model of the opposite direction. "forward": text
         TAB translation, for distillation.
-    target_language: to translate into, if the model has several.
+    target_language: the language to translate into, if the model has several.
     n_best: translations of each line; each translation makes a pair.
-    quantization: "int8" or "float32", of the weights, with CTranslate2.
+    quantization: the type of the weights with CTranslate2, "int8" or "float32".
     sampling: draws the pieces at random, which suits back-translation of much text; None: search.
-    threads: cores; with Ray, of each unit of work, by default one.
+    threads: cores; None: all. With Ray, cores for each unit of work; None: one.
     overrides: settings to change in the recipe's section search, such as "search.beam_size=1".
     any_language: take the text even if py3langid says that it is in a language that the model does
         not translate.
@@ -104,7 +104,7 @@ def synthesize(
     if sampling is not None:
         if n_best > 1:
             raise ConfigError(
-                "sampling gives one translation a line", place="n_best", remedy="leave one out"
+                "sampling gives one translation per line", place="n_best", remedy="leave one out"
             )
         overrides = [*overrides, "search.beam_size=1"]
     source = _text(Path(text))
@@ -180,7 +180,7 @@ def synthesize(
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A file of pairs with their scores. unscored: pairs with an empty or a too long side."""
+    """A file of pairs with their scores. unscored: pairs with an empty or overlong side."""
 
     output: Path
     pairs: int
@@ -200,7 +200,7 @@ def score(
     ray: str | None = None,
     progress: Flag = False,
 ) -> Scored:
-    """Add a column to pairs: the model's cross-entropy, in nats a target token.
+    """Add a column to pairs: the model's cross-entropy, in nats per target token.
 
     pairs: a file of `source TAB target`; further columns are kept. The first line says how many.
     reverse: a model of the opposite direction. Then there are three columns: cross-entropy of the
@@ -332,7 +332,7 @@ def _text(path: Path) -> Path:
     if not path.exists():
         raise CorpusError("no such file", place=path, remedy="check its name")
     if path.is_file() and not path.stat().st_size:
-        raise CorpusError("is empty", place=path, remedy="give a sentence a line")
+        raise CorpusError("is empty", place=path, remedy="give one sentence per line")
     return path
 
 

@@ -51,8 +51,8 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     """Read a recipe by its name, from a file, or from a dictionary of its sections.
 
     source: the name of a shipped recipe, a TOML file, or a dictionary such as
-        `{"name": "mine", "corpus": {"train": [{"source": "a.en", "target": "a.de"}]}}`. Relative
-        names of files in it start at the working directory, those in a file at the file's folder.
+        `{"name": "mine", "corpus": {"train": [{"source": "a.en", "target": "a.de"}]}}`. Paths in a
+        dictionary are relative to the working directory, those in a file to the file's folder.
     overrides: values in place of its own, such as "train.max_steps=20".
     Raises ConfigError that names the file and line, or the override, the key and the remedy.
     """
@@ -72,7 +72,7 @@ def prepare(
 
     directory: the folder for the shards; None: `prepared/NAME-DIGEST`.
     workers: processes; None: all cores.
-    origin: a run, a bundle, a Hugging Face export or a model of another tool in that form, whose
+    origin: a run, a bundle or a model in Hugging Face form (exported by dragoman or not), whose
         vocabulary is kept.
     progress: show the progress of the work.
     Raises ConfigError, CorpusError and MachineError.
@@ -105,10 +105,10 @@ def train(
 ) -> RunDirectory:
     """Train a recipe, or go on with its unfinished run; returns the run's directory.
 
-    recipe: a recipe, or a run to go on with. A dictionary is read as by `load_recipe`: relative
-        names of files start at the working directory. Text that is not prepared yet is prepared.
-    origin: a run, a bundle, a Hugging Face export or a model of another tool in that form to start
-        from, with weights and vocabulary.
+    recipe: a recipe, or a run to go on with. A dictionary is read as by `load_recipe`: paths are
+        relative to the working directory. Text that is not prepared yet is prepared.
+    origin: a run, a bundle or a model in Hugging Face form (exported by dragoman or not), to start
+        from its weights and vocabulary.
     prepared: directory of the shards; None: `prepared/NAME-DIGEST`.
     runs: the folder of all runs.
     workers: processes that prepare text; None: all cores.
@@ -119,8 +119,8 @@ def train(
         and exported for CTranslate2, too.
     fresh: start again, resume nothing.
     on_event: called with each event of rank 0, and with the alerts of the other ranks, one after
-        the other. An error that it raises ends the training and comes out of this function; the
-        checkpoints stay.
+        the other. An error that it raises ends the training and is raised by this function, too;
+        the checkpoints stay.
     progress: show how the training goes.
     Raises ConfigError, CorpusError, CheckpointError, TrainingError and MachineError.
     InterruptedRunError is raised if SIGINT or SIGTERM ended the training; the same call resumes it.
@@ -260,7 +260,7 @@ def evaluate(
     on_event: OnEvent | None = None,
     progress: Flag = False,
 ) -> Evaluation:
-    """Translate a test set by real search and score it with sacreBLEU's metrics.
+    """Translate a test set by beam search and score it with sacreBLEU's metrics.
 
     run: a run, or what `export` or `import_model` wrote, which needs a source and a reference.
     checkpoint: which weights of a run to use: "best", "last", a step or a checkpoint's directory.

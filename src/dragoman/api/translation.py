@@ -35,12 +35,12 @@ class Translator:
     """A model that translates lines of text. Several threads may share one.
 
     model: a run's directory, or what `export` wrote: a bundle or a folder for CTranslate2, Hugging
-        Face or Argos Translate, whose package is searched as Argos Translate does.
-        `import_model` makes a bundle of a model of another tool.
+        Face or Argos Translate (the search is then that of Argos Translate). `import_model` makes a
+        bundle from a model of another tool.
     checkpoint: "best", "last", a step or a directory; of a run, several make an ensemble.
     engine: "ctranslate2", "torch", or "auto": CTranslate2 on a processor if it is installed.
-    target_language: to translate into, if the model has several.
-    quantization: "int8" or "float32", of the weights, with CTranslate2.
+    target_language: the language to translate into, if the model has several.
+    quantization: the type of the weights with CTranslate2, "int8" or "float32".
     threads: cores; None: all.
     overrides: settings to change in the recipe's section search, such as
         "search.length_penalty_alpha=0.8".
@@ -111,8 +111,8 @@ class Translator:
 
         n_best: the number of translations of each text, which come with their scores, best first.
         beam_size: how many hypotheses the search keeps, 1 is greedy; None: as the recipe says.
-        text_format: "line": a sentence a text. "document": texts are split into sentences and put
-            back together. "markup": tags of HTML or XML stay where they are as well.
+        text_format: "line": one sentence per text. "document": texts are split into sentences and
+            put back together. "markup": as "document", and tags of HTML or XML stay in place.
         Raises ConfigError if n_best is more than the beam holds.
         """
         if isinstance(texts, str):
@@ -222,11 +222,11 @@ def export(
         ("int8"); for browsers it is "int8".
     licence: the licence of the model, for its card; if none is given, an imported model keeps its
         own.
-    sentences: a file of source text to check it on; None: the run's dev set.
+    sentences: a file of source text for the check; None: the run's dev set.
     target_language: the target language of a package for Argos Translate, if the model has several.
     overrides: settings to change in the recipe's section search, such as "search.beam_size=2", if
         the format has them.
-    onnxruntime_web: its npm package, an archive or a folder, for browsers; None: npm fetches it.
+    onnxruntime_web: for browsers, the npm package as an archive or a folder; None: npm fetches it.
     Raises ConfigError, CheckpointError and MachineError; then nothing is written.
     """
     from dragoman.distributed.world import join_world
@@ -345,7 +345,7 @@ def _sound(texts: Iterable[Any]) -> Iterator[str]:
             text.encode()
         except UnicodeEncodeError as error:
             raise ConfigError(
-                f"holds half of a character at {error.start}",
+                f"holds half a character (a lone surrogate) at position {error.start}",
                 place=f"texts[{number}]",
                 remedy="decode it with errors='replace'",
             ) from error

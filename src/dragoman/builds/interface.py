@@ -51,7 +51,7 @@ def build(
     on_event: OnEvent | None = None,
     progress: Flag = False,
 ) -> Built:
-    """Find corpora of two languages, clean them and train the best model of a budget.
+    """Find corpora of two languages, clean them and train the best model within a budget.
 
     The same call resumes unfinished parts, and does not repeat finished ones.
 
@@ -61,7 +61,7 @@ def build(
     directory: the folder for all files; None: `builds/PAIR`. Its `build.toml` is the plan, which
         may be edited.
     choose: ids of corpora, in place of those that the rules choose.
-    mono: a file of text of the target language, a sentence a line.
+    mono: a file of text of the target language, one sentence per line.
     student: train a small, fast model on the best one, too.
     index: another index of mtdata, a file or an address; "": mtdata's own.
     overrides: settings to change in the recipes of all models, such as "corpus.lowercase=true".

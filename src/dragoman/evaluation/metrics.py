@@ -32,8 +32,9 @@ class Score:
     """A number, the method that makes it comparable, and its confidence interval.
 
     value: 0 to 100, more is better.
-    low, high: 95% confidence interval of sacreBLEU's bootstrap (Koehn 2004): the mean over the
-        resamples less and plus half the width of their middle 95%; None if none was made.
+    low: the lower end of the 95% confidence interval of sacreBLEU's bootstrap (Koehn 2004): the
+        mean of the resamples minus half the width of their middle 95%; None if none was made.
+    high: the upper end of that interval: the mean plus half the width; None if none was made.
     signature: the metric's name and sacreBLEU's signature, version included.
     """
 

@@ -101,11 +101,14 @@ class PairedComparison:
     """Two systems on one test set.
 
     scores: by metric, "bleu", "chrf" and, if it was asked for, "comet".
-    first_wins, ties, second_wins: sentences by their chrF.
+    first_wins: sentences in which the first system has the higher chrF.
+    ties: sentences with equal chrF.
+    second_wins: sentences in which the second system has the higher chrF.
     by_length: BLEU by the words of the reference.
     by_frequency: F1 of words by how often they are in the training text (as compare-mt, Neubig et
         al. 2019); empty if that text is not known.
-    first_best, second_best: the sentences in which one system is ahead the most.
+    first_best: the sentences in which the first system is furthest ahead.
+    second_best: the sentences in which the second system is furthest ahead.
     """
 
     pairs: int

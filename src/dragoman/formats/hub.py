@@ -49,7 +49,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 class Pushed:
     """The place of a model on the Hub.
 
-    commit: the address of this version of it.
+    url: its page. commit: the URL of this version.
     """
 
     url: str
@@ -94,7 +94,7 @@ def card_header(info: BundleInfo, *, base_form: str) -> str:
 
 
 def _languages_of(info: BundleInfo, text: str) -> str:
-    """The direction that a score is of: its text begins "test en-de," if there are several."""
+    """The direction that was scored: `text` begins with "test en-de," if there are several."""
     directions = [f"{one.source}-{one.target}" for one in info.directions]
     own = [one for one in directions if text.partition(",")[0].endswith(f" {one}")]
     return own[0] if own else "-".join(info.languages)

@@ -6,7 +6,7 @@ runs/<name>-<utc>-<digest>/
     manifest.json            the sources of the shards
     source.model target.model   the subword models
     environment.json         versions and hardware of the last start
-    events/                  what happened: prepare.jsonl, and one file a rank
+    events/                  what happened: prepare.jsonl, and one file per rank
     tensorboard/             the same for TensorBoard
     checkpoints/             step-NNNNNNN directories
     samples/                 translations of test sets
@@ -58,7 +58,7 @@ class RunDirectory:
 
     @property
     def events(self) -> Path:
-        """Event files, one a rank."""
+        """Event files, one per rank."""
         return self.path / "events"
 
     @property

@@ -1,4 +1,4 @@
-"""Events, each written once: one flat JSON object a line, one file for each rank.
+"""Events, each written once: one flat JSON object per line, one file for each rank.
 
 Envelope: v (schema version), kind, time (UTC seconds since 1970), mono_s (monotonic clock of the
 writer), host, rank, step. The rest is the payload of the kind, flat, with units in its names.
@@ -133,7 +133,7 @@ class CorpusDropped(Payload, kind="corpus_dropped"):
 
 
 class CorpusPrepared(Payload, kind="corpus_prepared"):
-    """The corpus is whole; seconds_s is the time of this process for it."""
+    """The corpus is ready; seconds_s is the time that this process took."""
 
     digest: str
     train_pairs: int
@@ -166,11 +166,12 @@ class TrainInterval(PhaseTimes, Payload, kind="train_interval"):
     Losses are nats per target token over the global batches. Tokens are those of the global
     batches, times and sync_bytes those of this rank; all are sums over the interval.
     interval_s: the sum of the step times, without validations and checkpoints between them.
-    train_loss: with label smoothing. train_nll: without.
-    compute_median_s: over the steps, of forward, backward and optimizer together.
+    train_loss: with label smoothing. train_nll: without label smoothing.
+    compute_median_s: the median over the steps of forward, backward and optimizer together.
     gradient_signal: estimated square of the norm of the true gradient, a mean over the updates in
-        which it was measured. gradient_noise: that of the noise of one target token. None if an
-        update has neither micro-batches nor ranks to compare.
+        which it was measured; None if an update has neither micro-batches nor ranks to compare.
+    gradient_noise: estimated square of the norm of the noise of one target token, a mean as well;
+        None if gradient_signal is.
     """
 
     epoch: int
@@ -193,7 +194,7 @@ class TrainInterval(PhaseTimes, Payload, kind="train_interval"):
 class Validated(Payload, kind="validated"):
     """One validation. Losses are nats per target token without smoothing, dropout off.
 
-    decoded_pairs: those that the scores are of: all, or those of directions with training text.
+    decoded_pairs: those that were scored: all, or those of directions with training text.
     """
 
     dev_loss: float
@@ -226,7 +227,7 @@ class TestScored(Payload, kind="test_scored"):
 
     weights: SHA-256 of the list of the checkpoint's files.
     settings: values that replaced the recipe's, as SECTION.KEY=VALUE, separated by spaces.
-    pairs: those that the scores are of: all, or those of directions with training text.
+    pairs: those that were scored: all, or those of directions with training text.
     checkpoint: as it was named. source: the path of the sources; None for the run's own test set.
     target: the language, if the model has several and the text is of one.
     """
@@ -253,7 +254,7 @@ class MetricScored(Payload, kind="metric_scored"):
     """The score that a further metric gives to the translations that were just scored.
 
     text: "valid", or the name of the test set.
-    low, high: its 95% interval, or None.
+    low: the lower end of its 95% interval, or None. high: the upper end, or None.
     """
 
     text: str
@@ -265,7 +266,7 @@ class MetricScored(Payload, kind="metric_scored"):
 
 
 class DirectionScored(Payload, kind="direction_scored"):
-    """One direction of the last score, of a model of several; the score before it is the mean.
+    """One direction of the last score, if there are several; that score is their mean.
 
     text: "valid", or the name of the test set. zero_shot: whether it has no training text, and so
     is not in the mean. loss: as in Validated; None for a test set.
@@ -288,13 +289,17 @@ class DirectionScored(Payload, kind="direction_scored"):
 
 
 class Compared(Payload, kind="compared"):
-    """`dragoman compare` found a model of this run better or worse than another, by one metric.
+    """`dragoman compare` compared a model of this run with another, by one metric.
 
-    name: the name of the test set. model, other: what was compared, as it was named; value is of
-    the model.
-    metric: "bleu", "chrf" or "comet". p_bootstrap, p_randomisation: the probability of such a
-    difference by chance. better: "run", "other" or "neither", by all metrics and tests.
-    ahead, behind: sentences in which the model has the higher and the lower chrF.
+    name: the name of the test set.
+    model: the model of this run, as it was named. other: the other model, as it was named.
+    value: the score of the model of this run. other_value: the score of the other model.
+    metric: "bleu", "chrf" or "comet".
+    p_bootstrap: the probability of such a difference by chance, by paired bootstrap.
+    p_randomisation: the same probability, by approximate randomisation.
+    better: "run", "other" or "neither", by all metrics and tests.
+    ahead: sentences in which the model of this run has the higher chrF.
+    behind: sentences in which the model of this run has the lower chrF.
     """
 
     name: str
@@ -317,7 +322,7 @@ class ComparedGroup(Payload, kind="compared_group"):
 
     by: "length" (BLEU of sentences, by the words of the reference) or "frequency" (F1 of words, by
     their occurrences in the training text). group: such as "10 to 19". size: sentences or words.
-    counted_pairs: pairs of the training text, drawn over the whole, in which they were counted.
+    counted_pairs: pairs at equal distances in the training text, whose words were counted.
     """
 
     name: str
@@ -331,7 +336,7 @@ class ComparedGroup(Payload, kind="compared_group"):
 
 
 class ComparedSentence(Payload, kind="compared_sentence"):
-    """A sentence in which one model of a comparison is ahead the most; chrF is 0 to 100."""
+    """A sentence in which one model of a comparison is furthest ahead; chrF is 0 to 100."""
 
     name: str
     other: str
@@ -364,9 +369,9 @@ class Alert(Payload, kind="alert"):
 class RankPaused(Payload, kind="rank_paused"):
     """A rank stood still for a while.
 
-    began: UTC seconds since 1970 by the clock of the writer. during: the phase of a step that it
-    was in, "sync" in a sum, or "validating", "saving" or "measuring" between steps; of another rank
-    its last known phase.
+    began: UTC seconds since 1970 by the clock of the writer.
+    during: its phase in a step ("sync": an all-reduce), or "validating", "saving" or "measuring"
+        between steps. If another rank wrote this, it is the last phase that is known.
     own: whether the rank itself wrote this, by its own clock; otherwise a rank that waited for it
     did.
     """
@@ -383,8 +388,8 @@ class StrategyChosen(Payload, kind="strategy_chosen"):
     """The strategy that `auto` chose from measurements made just before.
 
     label: the strategy with its numbers. compute_s: the time of a step without network, on the
-    slowest rank. link_bytes_per_s: the rate of the sums that training makes, through each host's
-    interface, each way. link_latency_s: the time that one message of a sum takes.
+    slowest rank. link_bytes_per_s: the rate of training's all-reduces through each host's
+    interface, each way. link_latency_s: the time that one message of an all-reduce takes.
     planned_wire_bytes: bytes of a step through each host's interface, each way, by the plan.
     """
 
@@ -400,10 +405,10 @@ class StrategyChosen(Payload, kind="strategy_chosen"):
 
 
 class LengthFitted(Payload, kind="length_fitted"):
-    """A run with a budget has another length from here on, as steps took another time than planned.
+    """The length of a run with a budget changed: it was slower or faster than planned.
 
-    step_s, validation_s: their time now. left_s: for training, before the last scores and the
-    export.
+    step_s: the time of a step now. validation_s: the time of a validation now.
+    left_s: for training, before the last scores and the export.
     """
 
     max_steps: int
@@ -433,9 +438,10 @@ class HostSampled(Payload, kind="host_sampled"):
     cpu_share: the busy part of the processors that the ranks may use, or of a container's limit.
     others_cpu_share: the part that other programs and other guests of the machine kept busy.
     queued_batches: those that the loader holds ready.
+    memory_used_bytes: of the whole host, or of the container if it has a limit.
+    memory_limit_bytes: of the whole host, or the limit of the container.
     process_memory_bytes: the memory of the rank that samples.
-    Other memory is that of the whole host, or of the container if it has a limit. The disk is the
-    one that holds the run.
+    The disk is the one that holds the run.
     sampling_s: processor time that all sampling took.
     """
 
@@ -455,11 +461,11 @@ class HostSampled(Payload, kind="host_sampled"):
 class GpuSampled(Payload, kind="gpu_sampled"):
     """One GPU, as its driver reports it.
 
-    utilisation_share: the time in which any kernel ran, also one that only waits.
+    utilisation_share: the share of the time in which any kernel ran, even one that only waits.
     sm_activity_share: the busy share of its multiprocessors; only Hopper and later count it.
     throttle_reasons: comma-separated, all that were seen, "" if the clock was free.
-    throttled_share: the share of the seconds in which the clock was lowered, other than by the
-        power limit.
+    throttled_share: the share of the seconds in which something other than the power limit lowered
+        the clock.
     ecc_errors: uncorrected ones since the driver was loaded.
     """
 
@@ -512,8 +518,8 @@ class LinkChanged(Payload, kind="link_changed"):
 
     interface: the one that the collectives use.
     where: the slow directions, in words.
-    since_step, since: the first step that was slower or faster, and when it began, UTC seconds
-        since 1970.
+    since_step: the first step that was slower or faster.
+    since: when that step began, UTC seconds since 1970.
     """
 
     interface: str
@@ -541,7 +547,7 @@ class Event:
     kind: what happened, such as "train_interval".
     time: UTC, seconds since 1970.
     mono_s: the writer's monotonic clock.
-    host, rank: who wrote it.
+    host: the machine that wrote it. rank: the rank that wrote it.
     step: after how many updates; None outside the training.
     payload: the fields of its kind alone, without those above.
     """

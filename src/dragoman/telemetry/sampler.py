@@ -196,7 +196,7 @@ def _disk_bytes(path: Path) -> tuple[int, int] | None:
 
 
 class NetworkProbe:
-    """Sums of one interface between two samples, and its busiest second."""
+    """Counts of one interface between two samples, and its busiest second."""
 
     names: ClassVar[str] = "counters of the interface"
 
@@ -220,7 +220,7 @@ class NetworkProbe:
         self._last = (now, sent)
 
     def sample(self, seconds_s: float) -> Iterator[Payload]:
-        """The sums; nothing if the interface was gone or came up again meanwhile."""
+        """The counts; nothing if the interface was gone or came up again meanwhile."""
         before, now = self._before, InterfaceCounters.read(self._interface)
         most, self._most, self._before = self._most, None, now
         if before is None or now is None or now.sent_bytes < before.sent_bytes:
@@ -346,7 +346,7 @@ class _GpuReadings:
 
 
 def _uuids(num_gpus: int) -> list[str]:
-    """NVML numbers GPUs in another order than CUDA, and includes GPUs that CUDA may not use."""
+    """NVML and CUDA number GPUs differently, and NVML includes GPUs that CUDA may not use."""
     import torch
 
     return [f"GPU-{torch.cuda.get_device_properties(n).uuid}" for n in range(num_gpus)]
@@ -400,10 +400,10 @@ def sample_every_s(age_s: float) -> float:
 class HostSampler:
     """Samples this host from a thread inside a `with` block.
 
-    In the first minute every second is an event; afterwards ten seconds are one, and from the sixth
-    hour on a 2,000th of the run's age, so that the record of a long run stays small. A probe that
-    fails (a driver that is gone) is given up with an alert that names it, and the others go on; a
-    full disk ends the sampling. Neither ends the training, which notices a full disk itself.
+    An event covers one second in the first minute, then ten seconds, and after 5.6 hours a 2,000th
+    of the run's age, so that the record of a long run stays small. A probe that fails (a driver
+    that is gone) is given up with an alert that names it, and the others go on; a full disk ends
+    the sampling. Neither ends the training, which notices a full disk itself.
     """
 
     def __init__(self, probes: Sequence[Probe], events: EventWriter) -> None:

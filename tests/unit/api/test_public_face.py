@@ -266,7 +266,7 @@ def test_a_wrong_argument_is_named_before_anything_happens(
     [
         ("texts: None is not a list", None, {}),
         (r"texts\[1\]: 5 is not a text", ["a", 5], {}),
-        (r"texts\[0\]: holds half of a character", ["\ud800"], {}),
+        (r"texts\[0\]: holds half a character \(a lone surrogate\) at position 0", ["\ud800"], {}),
         ("n_best: 0 is not a number", ["a"], {"n_best": 0}),
         ("n_best: '3' is not a number", ["a"], {"n_best": "3"}),
         ("text_format: 'x' is not a format", ["a"], {"text_format": "x"}),
