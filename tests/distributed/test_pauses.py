@@ -178,7 +178,7 @@ def test_a_rank_that_stands_still_in_a_sum_is_named(tmp_path: Path) -> None:
     with pausing(tmp_path, PAUSE_S) as stopped_at:
         assert run_ranks(stopped_in_a_sum, str(tmp_path), world_size=2) == [12, 12]
     warning = _warning_meanwhile(tmp_path, 0, stopped_at[0], PAUSE_S)
-    assert "it was in the sum of gradients of step 8" in warning.payload["cause"]
+    assert "it was in the all-reduce of gradients of step 8" in warning.payload["cause"]
 
 
 def stopped_with_a_slow_board(world: World, directory: str) -> None:
@@ -309,7 +309,7 @@ def test_a_rank_that_lives_and_does_not_come_is_named(tmp_path: Path) -> None:
     first, usual = (one.payload["cause"] for one in _alerts(tmp_path, 1, "it lives"))
     name = f"rank 0 on {os.uname().nodename}"
     for cause, step, late_s in ((first, 1, 7.0), (usual, 21, LATE_S)):
-        waited = cause.removeprefix(f"{name} has not come to the sum of step {step} for ")
+        waited = cause.removeprefix(f"{name} has not come to the all-reduce of step {step} for ")
         assert late_s <= float(waited.split(" s, ")[0]) < late_s + 2.5, cause
     assert first.endswith("and the others wait: it lives, in the wait for data")
     back = [one.payload["cause"] for one in _alerts(tmp_path, 1, "goes on")]

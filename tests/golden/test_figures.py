@@ -79,7 +79,7 @@ def test_figures_of_the_network(slow: Facts) -> None:
     _same(
         _rows(found["network"]),
         {
-            "exposed communication, of a step": 2.2 / STEP_S,
+            "share of a step in exposed communication": 2.2 / STEP_S,
             "strategy": "sync",
             "rank 0 on host-a": 2.2 / STEP_S,
             "rank 1 on host-b": 2.3 / OTHER_STEP_S,
@@ -125,7 +125,7 @@ def test_figures_of_a_step(slow: Facts) -> None:
             "pairs a step": 128,
             "source tokens a step": 2000,
             "target tokens a step": 2100,
-            "padding, of all cells": 0.05,
+            "share of padding in all cells": 0.05,
         },
     )
     assert "2.601 s/step = 0.3845 step/s" in found.says
@@ -215,16 +215,16 @@ def test_figures_of_busy_devices(tmp_path: Path) -> None:
     ).write(tmp_path / "run")
     found = _verdicts(read_facts(run))["processors"]
     rows, texts = _rows(found), _texts(found)
-    useful = rows.pop("useful FLOPs, of what matrix products reach (MFU)")
+    useful = rows.pop("useful FLOPs over what matrix products reach (MFU)")
     assert useful == pytest.approx(0.44, abs=0.005)
     tokens_per_s = (200_000 + 210_000) / 41.1
     _same(
         rows,
         {
-            "compute, of a step": 0.4 / 0.411,
+            "share of a step in compute": 0.4 / 0.411,
             "exposed communication": 0.01 / 0.411,
             "waiting for data": 0.001 / 0.411,
-            "padding, of all cells": 0.05,
+            "share of padding in all cells": 0.05,
             "source + target": tokens_per_s,
             "scaling efficiency": tokens_per_s / 12_000,
             "GPU 0 of host-a": 240.0,
@@ -254,10 +254,10 @@ def test_figures_of_one_host(tmp_path: Path) -> None:
         _rows(found["network_fit"]),
         {
             "hosts of the ranks": "host-a",
-            "time in sums between ranks, of a step": 0.1 / 0.501,
+            "share of a step in all-reduces between ranks": 0.1 / 0.501,
         },
     )
-    assert found["processors"].remedy == "Most of the rest went to sums between ranks."
+    assert found["processors"].remedy == "Most of the rest went to all-reduces between ranks."
 
 
 def test_one_process_sends_nothing(tmp_path: Path) -> None:

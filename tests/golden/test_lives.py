@@ -133,7 +133,7 @@ def test_a_link_of_other_hosts_does_not_count(tmp_path: Path) -> None:
     _change_lives(run, 1, _life(host="old-b"), _life(host="new-b"))
     found = _answers(read_facts(run))
     assert (found["network"].answer, found["network_fit"].answer) == ("cannot tell", "cannot tell")
-    assert "on new-a, new-b: Waiting in sums" in found["network"].says
+    assert "on new-a, new-b: Waiting in all-reduces" in found["network"].says
 
 
 def test_a_measured_link_counts_for_the_next_life_on_the_same_hosts(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def _overfitting(_log: Log, answers: Answers) -> Iterator[str]:
 def _network(log: Log, answers: Answers) -> Iterator[str]:
     network, fit = answers["network"], answers["network_fit"]
     step_s = _value(answers["step_time"], "mean")
-    exposed = _value(network, "exposed communication, of a step")
+    exposed = _value(network, "share of a step in exposed communication")
     computed_s = _value(fit, "exposed communication, computed")
     waited_s = _value(fit, "exposed communication, measured")
     machines = len(set(log.machines))
@@ -151,7 +151,7 @@ def _processors(log: Log, answers: Answers) -> Iterator[str]:
     verdict = answers["processors"]
     parts = [
         _value(verdict, name) or 0.0
-        for name in ("compute, of a step", "exposed communication", "waiting for data")
+        for name in ("share of a step in compute", "exposed communication", "waiting for data")
     ]
     if sum(parts) > 1.02:
         yield f"the parts of a step are {sum(parts)} of it"
@@ -165,7 +165,7 @@ def _processors(log: Log, answers: Answers) -> Iterator[str]:
         elif log.cpu[0] < 0.9 or log.cpu[1] > 0.1:
             yield f"fully used at {log.cpu}"
     else:
-        flops = _value(verdict, "useful FLOPs, of what matrix products reach (MFU)")
+        flops = _value(verdict, "useful FLOPs over what matrix products reach (MFU)")
         if log.power_w is not None and log.power_w < 125:
             yield f"fully used at {log.power_w} of 250 W"
         if "matrix rate" in verdict.says and (flops is None or not 0.3 <= flops <= 1):

@@ -98,8 +98,8 @@ def test_a_port_that_becomes_slow_is_noticed(make_lab: OpenLab, tmp_path: Path) 
     assert slow[0].step is not None
     assert SLOW_FROM < slow[0].step <= SLOW_FROM + NOTICED_AFTER
     cause = slow[0].payload["cause"]
-    assert f"the link {INTERFACE}, alpha to beta, beta to alpha, carries" in cause
-    assert re.search(r"since step (3\d), \d\d:\d\d:\d\d UTC", cause), cause
+    assert f"the link {INTERFACE}, alpha to beta, beta to alpha, fell from" in cause
+    assert re.search(r"at step (3\d), \d\d:\d\d:\d\d UTC", cause), cause
     assert "The rest will take" in cause
 
     (changed,) = (event.payload for event in events if event.kind == "link_changed")

@@ -299,7 +299,7 @@ def bandwidth(facts: ClusterFacts, _needs: RunNeeds) -> Iterator[Finding]:
     """No pair of hosts is slower than the other pairs, or than its cards claim."""
     for name, said in facts.unmeasured.items():
         remedy = "training would break off, too: see whether TCP passes between the hosts"
-        yield _fail("bandwidth", name, f"sums over the network broke off: {said}", remedy)
+        yield _fail("bandwidth", name, f"all-reduces over the network broke off: {said}", remedy)
     if not facts.pairs:
         if len(facts.hosts) + len(facts.unreachable) > 1 and not facts.unmeasured:
             yield _unknown("bandwidth")

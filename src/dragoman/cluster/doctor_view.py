@@ -81,7 +81,7 @@ def _network(facts: ClusterFacts) -> str:
     limits = [f"{name} {one.limit}" for name, one in limited]
     because = f", because {', '.join(limits)}" if limits else ""
     return (
-        f"Network: a sum over all hosts moves {measured} through each interface, each way"
+        f"Network: an all-reduce over all hosts moves {measured} through each interface, each way"
         f"{because}; the cards say {', '.join(sorted(claims))}."
     )
 

@@ -272,7 +272,7 @@ def choose_for_all_ranks(cluster: Cluster, workload: Workload) -> StrategyChoice
     return StrategyChoice(
         streamed,
         f"synchronising every step costs {slower}, and accumulation that hides it leaves "
-        f"the range of batches known to train well; local steps with a sum every "
+        f"the range of batches known to train well; local steps with an all-reduce every "
         f"{streamed.every} cost {left}",
         cluster,
         hosts,

@@ -73,7 +73,7 @@ def _network(plan: Plan) -> Lines:
     rate = f"{units.BYTE_RATE.text(link.bytes_per_s)} each way"
     if cluster.one_sided:
         ways = "; ".join(f"{one.name} {one.directions.limit}" for one in cluster.one_sided)
-        rate += f" in a sum: {ways}"
+        rate += f" in an all-reduce: {ways}"
     yield "between hosts", rate, link.source
     yield "a port's rate", f"{rates.NOMINAL_SHARE:.1%} of it is payload", rates.NOMINAL_SOURCE
     yield (
@@ -121,7 +121,7 @@ def _work(plan: Plan) -> Lines:
     weight_s = plan.cluster.diloco_weight_s
     yield (
         "work of diloco",
-        f"{weight_s * 1e9:.3g} ns a weight from one sum to the next",
+        f"{weight_s * 1e9:.3g} ns a weight from one all-reduce to the next",
         plan.cluster.diloco_source,
     )
 

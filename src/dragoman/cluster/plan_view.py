@@ -253,7 +253,7 @@ def _heading(plan: Plan) -> list[str]:
         f"{units.SHORT_COUNT.text(workload.target_tokens_per_step)} target tokens a step, "
         f"{units.COUNT.text(workload.max_steps)} steps",
         f"hosts: {cluster}, {'between more' if cluster.num_hosts == 1 else 'between them'} "
-        f"{units.BYTE_RATE.text(cluster.link.bytes_per_s)} each way in a sum "
+        f"{units.BYTE_RATE.text(cluster.link.bytes_per_s)} each way in an all-reduce "
         f"({cluster.link.source})",
         *(f"  {machine.name} {machine.directions.limit}" for machine in cluster.one_sided),
         compute,

@@ -244,7 +244,7 @@ class Directions:
 
     @property
     def slower_bytes_per_s(self) -> float:
-        """The limit of a sum, in which as much goes out as comes in."""
+        """The limit of an all-reduce, in which as much goes out as comes in."""
         return min(self.sends_bytes_per_s, self.receives_bytes_per_s)
 
     @property

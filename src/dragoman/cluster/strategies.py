@@ -230,7 +230,7 @@ class Cluster:
         return replace(self, machines=machines, link=self._link_with(faster))
 
     def _link_with(self, bytes_per_s: float) -> Link:
-        """The link if the slowest direction had this rate: a sum gets the same share of it."""
+        """The link if the slowest direction had this rate: an all-reduce gets the same share."""
         slowest = min(machine.directions.slower_bytes_per_s for machine in self.machines)
         if math.isinf(slowest) or math.isinf(bytes_per_s) or bytes_per_s == slowest:
             return self.link

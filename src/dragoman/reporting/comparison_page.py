@@ -23,7 +23,7 @@ from dragoman.reporting.plots import BLEU, LOSS_HEIGHT, without_start
 from dragoman.reporting.render import cell, write_files
 from dragoman.reporting.svg import Axis, LinePlot, Series
 
-_LOSS: Final = Axis("dev loss, nats a target token", "{:.4g}".format)
+_LOSS: Final = Axis("dev loss, nats per target token", "{:.4g}".format)
 _TOKENS: Final = Axis("source + target tokens", units.SHORT_COUNT.text)
 Table = list[list[str]]
 T = TypeVar("T")

@@ -507,8 +507,8 @@ def overfitting(facts: Facts) -> Verdict:
         evidence=tuple(_gap_evidence(facts)),
         thresholds=(
             f"yes: the last two dev losses are over {units.SHARE.text(OVERFIT_RISE)} above the "
-            "best, by more than chance or in an order that rises with 95% confidence, and the loss "
-            "on the training slice went on falling",
+            "best, by more than chance or after a rise (95% confidence), and the loss on the "
+            "training slice went on falling",
             f"yes: the loss on the training slice is below {units.SHARE.text(BY_HEART)} of the dev "
             "loss, and the training text was seen more than once",
             f"no: the dev loss has not turned, and the loss on the training slice is at least "

@@ -230,7 +230,7 @@ class RecordedGroup(ComparedGroup):
 
 
 class RecordedSentence(ComparedSentence):
-    """A sentence in which one model is ahead the most, and when."""
+    """A sentence in which one model is furthest ahead, and when."""
 
     time: float
 
@@ -379,7 +379,7 @@ class Pause:
 
     own: whether the rank recorded it itself; if not, a rank that waited for it did.
     step: updates that were complete.
-    during: the phase of a step, "sync" in a sum, "validating" or "saving".
+    during: the phase of a step ("sync": an all-reduce), or one of `OUTSIDE_STEPS`.
     """
 
     rank: int
@@ -655,7 +655,7 @@ class Facts:
 
     @property
     def train_s(self) -> float | None:
-        """Seconds inside updates, also those that were lost, without pauses."""
+        """Seconds inside updates, even those that were lost, without pauses."""
         seconds_s = summed(interval.interval_s for interval in self.intervals)
         return None if seconds_s is None else seconds_s + self.repeated_s
 

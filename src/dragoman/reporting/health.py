@@ -332,7 +332,7 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="rate_too_low",
         question="Is the learning rate too low?",
-        what="lowest dev loss or loss on training text, of that of a uniform prediction",
+        what="lowest loss, on dev or training text, as a share of a uniform prediction's",
         measure=_not_learnt,
         quantity=units.SHARE,
         limit=NOT_LEARNT,
@@ -351,7 +351,7 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="starved",
         question="Does training wait for data?",
-        what="waiting for data, of a step",
+        what="share of a step spent waiting for data",
         measure=measures.most_data_wait,
         culprits=_starved_ranks,
         is_whole=lambda facts: not facts.lacks_ranks,
@@ -419,7 +419,7 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="padding",
         question="Is much of a batch padding?",
-        what="padding, of all cells",
+        what="share of padding in all cells",
         measure=measures.padding_share,
         quantity=units.SHARE,
         limit=0.2,

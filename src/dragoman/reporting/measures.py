@@ -171,7 +171,7 @@ def exposed(facts: Facts) -> list[Interval]:
     """For each interval, the record of the rank that waited least in communication.
 
     A rank that is early also waits for the others. The one that waits least waits for the network
-    alone, unless ranks are late by turns within the interval. It may be another rank each time.
+    alone, unless ranks are late in turn within the interval. It may be another rank each time.
     Intervals that some rank lacks are left out: it may be the one that waited least.
     """
     least = []
@@ -202,7 +202,7 @@ def exposed_s(facts: Facts) -> float | None:
 
 
 def least_network_share(facts: Facts) -> float:
-    """The share of a step that the network surely took, even if ranks were late by turns.
+    """The share of a step that the network surely took, even if ranks were late in turn.
 
     In every step one rank waits for no other. So without the network a step lasts at most the sum
     of the time that all ranks do not wait.

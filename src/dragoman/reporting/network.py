@@ -50,7 +50,7 @@ def network(facts: Facts) -> Verdict:
         ),
         method="Exposed communication is timed where a rank waits for gradients after its own "
         "backward pass; in each interval the rank that waits least counts, as the others also "
-        "wait for ranks. Ranks that are late by turns make all of them wait, so bytes must "
+        "wait for ranks. Ranks that are late in turn make all of them wait, so bytes must "
         "explain the wait. Capacity is measured, never nominal.",
         remedy=remedy,
     )
@@ -77,7 +77,7 @@ def _is_network_bound(facts: Facts) -> Judgement:
     part = "" if found is None else _of_step(*found)
     if facts.is_one_host:
         say = "All ranks share one host: no network was used."
-        return "no", f"{say} Summing between them took {part}." if part else say, ""
+        return "no", f"{say} All-reduces between them took {part}." if part else say, ""
     if facts.lacks_ranks:
         return "cannot tell", _missing(facts), _BRING
     if found is None:
@@ -88,7 +88,7 @@ def _is_network_bound(facts: Facts) -> Judgement:
         say = f"Waiting took {units.SHARE.text(mean)} of a step in the only interval there is."
         return "cannot tell", say, "Train longer, or lower train.log_every_steps."
     sure = network_share(facts)
-    say = f"Waiting in sums took {part}"
+    say = f"Waiting in all-reduces took {part}"
     say += ": for the network, or for ranks that are late in turn." if high >= _LITTLE else "."
     if is_network(facts):
         say = f"Waiting for the network took {part}."
@@ -102,7 +102,8 @@ def _is_network_bound(facts: Facts) -> Judgement:
         )
     if sure >= NETWORK_BOUND:
         if sure < mean - _LARGE_RESIDUAL:
-            say = f"Waiting in sums took {part}, {units.SHARE.text(sure)} surely for the network."
+            say = f"Waiting in all-reduces took {part}, {units.SHARE.text(sure)} surely for the "
+            say += "network."
         say = say.removesuffix(".") + f"{_where(facts)}."
         return "yes", say, "Send less: bf16 gradients, accumulation, or a faster link."
     explained = _explained_share(facts)
@@ -143,8 +144,8 @@ def network_share(facts: Facts) -> float:
 
     It is the larger of two waits, but at most the whole wait: the one that bytes over the measured
     capacity explain and late ranks do not, and the one that ranks cannot have caused. The second
-    counts as 0 if a link that did not change explains less than half of it: sums also pack, add and
-    unpack, which may have been slow.
+    counts as 0 if a link that did not change explains less than half of it: all-reduces also
+    pack, add and unpack, which may have been slow.
     """
     waited = measures.exposed_share(facts)
     if waited is None or facts.lacks_ranks or facts.is_one_host:
@@ -247,7 +248,8 @@ def _network_evidence(facts: Facts) -> Iterator[Evidence]:
         yield in_words("processes that train", "1")
         return
     wire, seconds_s = _wire_bytes(facts), measures.step_s(facts)
-    yield evidence("exposed communication, of a step", units.SHARE, measures.exposed_share(facts))
+    name, share = "share of a step in exposed communication", measures.exposed_share(facts)
+    yield evidence(name, units.SHARE, share)
     if facts.chosen is not None:
         yield in_words("strategy, chosen by auto", f"{facts.chosen.label}: {facts.chosen.why}")
     elif facts.recipe is not None:
@@ -340,10 +342,10 @@ def _fit(facts: Facts) -> Judgement:
     says += f", a step {step}: "
     was = units.DURATION.text(exposed_s)
     if computed_s is None:
-        says += f"{was} of it was spent waiting in sums."
+        says += f"{was} of it was spent waiting in all-reduces."
         return "measured", says, ""
     says += f"{units.DURATION.text(computed_s)} of it should wait for the network, "
-    says += f"{was} was spent waiting in sums."
+    says += f"{was} was spent waiting in all-reduces."
     if abs(exposed_s - computed_s) < _LARGE_RESIDUAL * seconds_s:
         return "measured", says, ""
     if exposed_s < computed_s:
@@ -356,7 +358,7 @@ def _fit_evidence(facts: Facts) -> Iterator[Evidence]:
     if facts.world_size == 1 or facts.is_one_host:
         yield in_words("hosts of the ranks", ", ".join(facts.hosts))
         share = measures.exposed_share(facts)
-        yield evidence("time in sums between ranks, of a step", units.SHARE, share)
+        yield evidence("share of a step in all-reduces between ranks", units.SHARE, share)
         return
     network_s, exposed_s = _network_s(facts), measures.exposed_s(facts)
     yield evidence("sent per step and direction", units.SIZE, _wire_bytes(facts))

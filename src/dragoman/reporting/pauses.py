@@ -158,7 +158,7 @@ def pauses(facts: Facts) -> Verdict:
         answer="yes" if bad else "no" if facts.pauses or watched else "cannot tell",
         says=says,
         evidence=(
-            evidence("standing still, of the run", units.SHARE, share if watched else None),
+            evidence("share of the run in pauses", units.SHARE, share if watched else None),
             *(Evidence(one.name, one.seconds_s, _in_words(one)) for one in facts.pauses),
         ),
         thresholds=(f"yes from {units.SHARE.text(WORTH_A_LOOK)} of the run on",),

@@ -58,7 +58,7 @@ def losses(facts: Facts) -> list[Plot]:
     series = [
         Series(name, without_start(points, facts.last_step)) for name, points in curves.items()
     ]
-    axis = Axis("loss, nats a target token", "{:.4g}".format)
+    axis = Axis("loss, nats per target token", "{:.4g}".format)
     return [LinePlot(series, STEPS, axis, LOSS_HEIGHT)]
 
 

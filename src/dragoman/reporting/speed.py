@@ -51,9 +51,9 @@ def processors(facts: Facts) -> Verdict:
             f"matrix products reach, or {units.SHARE.text(FULL_POWER)} of the power of every GPU; "
             f"without one, at least {units.SHARE.text(FULL_HOST)} of the processors of every host "
             f"busy, at most {units.SHARE.text(MOST_OTHERS)} of them with other work",
-            f"no: less compute, processors or useful FLOPs, a GPU below "
-            f"{units.SHARE.text(LOW_POWER)} of its power unless its useful FLOPs are that many, or "
-            f"with a lowered clock for {units.SHARE.text(THROTTLED)} of the time",
+            f"no: less compute, processors or useful FLOPs; a GPU below "
+            f"{units.SHARE.text(LOW_POWER)} of its power, unless its useful FLOPs suffice; or a "
+            f"clock lowered for {units.SHARE.text(THROTTLED)} of the time",
             "cannot tell: any of these was not measured for every rank, GPU and host and for nine "
             "tenths of the run, or events of a rank are missing",
         ),
@@ -200,20 +200,21 @@ def _waits_since(facts: Facts) -> str:
 def _what_waits(facts: Facts) -> str:
     """The largest cause of waiting, in words.
 
-    A rank waits for data; the rank that waits least in sums waits for the network, or for ranks
-    that are late in turn; the others wait as well for ranks that compute for longer, as far as
+    A rank waits for data; the rank that waits least in all-reduces waits for the network, or for
+    ranks that are late in turn; the others also wait for ranks that compute for longer, as far as
     waiting for data does not make those late.
     """
     data = measures.most_data_wait(facts)
     sums = measures.exposed_share(facts)
     if sums is None or facts.lacks_ranks:  # which rank waited least is not known
-        both, sums = "waiting in sums, for the network or for another rank", _most_in_sums(facts)
+        both = "waiting in all-reduces, for the network or for another rank"
+        sums = _most_in_sums(facts)
         late = 0.0
     else:
         late = _most_in_sums(facts) - sums - (data or 0.0)
         both = "the network, or to ranks that are late in turn (see question 5)"
         if facts.is_one_host:
-            both = "sums between ranks"
+            both = "all-reduces between ranks"
         elif is_network(facts):
             both = "the network (see question 5)"
     starved = [
@@ -221,7 +222,7 @@ def _what_waits(facts: Facts) -> str:
     ]
     where = f" ({named(starved, between=', ')})" if len(facts.ranks) > 1 else ""
     longest = named(text for _, text in stragglers(facts))
-    slow = f"compute for longer: {longest}" if longest else "compute for longer by turns"
+    slow = f"compute for longer: {longest}" if longest else "compute for longer in turn"
     waits = {
         f"data{where}: raise data.prefetch_batches, look at the disk": data or 0.0,
         both: sums,
@@ -232,20 +233,20 @@ def _what_waits(facts: Facts) -> str:
 
 
 def _most_in_sums(facts: Facts) -> float:
-    """The largest part of a step that a rank spent in sums."""
+    """The largest part of a step that a rank spent in all-reduces."""
     shares = (measures.share(rank.intervals, "sync_s") for rank in facts.ranks)
     return max((share for share in shares if share is not None), default=0.0)
 
 
 def _busy_evidence(facts: Facts) -> Iterator[Evidence]:
-    yield evidence("compute, of a step", units.SHARE, compute_share(facts))
+    yield evidence("share of a step in compute", units.SHARE, compute_share(facts))
     yield evidence("exposed communication", units.SHARE, measures.exposed_share(facts))
     yield evidence("waiting for data", units.SHARE, measures.most_data_wait(facts))
-    yield evidence("padding, of all cells", units.SHARE, measures.padding_share(facts))
+    yield evidence("share of padding in all cells", units.SHARE, measures.padding_share(facts))
     yield evidence("source + target", units.TOKEN_RATE, measures.tokens_per_s(facts))
     flops = measures.useful_flop_share(facts)
     doubt = _IMPOSSIBLE if flops is not None and flops > 1 else ""
-    name = "useful FLOPs, of what matrix products reach (MFU)"
+    name = "useful FLOPs over what matrix products reach (MFU)"
     yield evidence(name, units.SHARE, flops, doubt)
     yield _scaling(facts)
     for gpu in facts.gpus:
@@ -325,7 +326,7 @@ def _step_evidence(facts: Facts, seconds_s: float | None) -> Iterator[Evidence]:
         count = measures.per_step(facts.intervals, name)
         label = f"{name.replace('_', ' ')} a step"
         yield evidence(label, units.COUNT, None if count is None else round(count))
-    yield evidence("padding, of all cells", units.SHARE, measures.padding_share(facts))
+    yield evidence("share of padding in all cells", units.SHARE, measures.padding_share(facts))
 
 
 def _batch_arithmetic(facts: Facts) -> Iterator[Evidence]:
@@ -347,7 +348,7 @@ def _batch_arithmetic(facts: Facts) -> Iterator[Evidence]:
     printed += f": {seen.pairs_per_rank} random pairs hold one of {at_most} pieces with a chance "
     printed += f"of {full}, and all are padded to it"
     padding = 1 - (source + target) / (2 * at_most)
-    yield evidence("padding, of all cells", units.SHARE, padding, printed)
+    yield evidence("share of padding in all cells", units.SHARE, padding, printed)
 
 
 def compute_share(facts: Facts) -> float | None:

@@ -45,7 +45,7 @@ def stragglers(facts: Facts) -> list[tuple[float, str]]:
 def slowest_rank(facts: Facts) -> float | None:
     """Compute of the slowest rank over that of the median rank in the same steps, if it lasted.
 
-    Ranks that are slow by turns do not count. If no rank was slow for long, the largest lower
+    Ranks that are slow in turn do not count. If no rank was slow for long, the largest lower
     quartile of a rank's ratios. None if a rank was slow for a quarter of the time, but in only one
     or two intervals.
     """

@@ -124,7 +124,7 @@ def work(arguments: Sequence[str], listeners: Sequence[EventListener] = ()) -> N
 
 
 def default_ranks() -> int:
-    """One process a GPU of this machine, or one."""
+    """One process for each GPU of this machine, or one."""
     return max(1, torch.cuda.device_count())
 
 
@@ -384,7 +384,7 @@ class _RankTraining:
                 peer="the other hosts",
                 bytes_per_s=rate.bytes_per_s,
                 latency_s=rate.latency_s,
-                method="sums of zeros as training makes them, each way at once",
+                method="all-reduces of zeros like those of training, each way at once",
             )
             self.events.write(link, step=step)
         return rate.bytes_per_s

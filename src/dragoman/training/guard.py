@@ -289,7 +289,7 @@ class StepGuard:
             all_s = sum(one.waited_s * one.steps for one in self._since_met)
             self._waits.append(_Steps(first.first, first.began, steps, all_s / steps))
             if len(self._waits) == _KNOWN_WAITS and not self._know_waits:
-                # Until now a step seemed to take only its own work.
+                # Until now a step was judged without its waits.
                 self._know_waits = True
                 self._usual_s.clear()
                 self.expected_s = self.expected_s if self._planned else None
@@ -532,7 +532,7 @@ def _slow_link(changed: LinkChanged, slowness: Slowness) -> Alert:
     card = f"; {slowness.card}" if slowness.card else ""
     return Alert(
         severity="warning",
-        cause=f"{link} carries {now} each way since {since}, {before} before{card}: "
+        cause=f"{link} fell from {before} to {now} each way at {since}{card}: "
         f"{slowness.steps}. {slowness.left}",
         remedy=f"{SEE_CARD}; dragoman doctor measures every link",
     )

@@ -60,7 +60,7 @@ _WORDS: Final = {
     "forward": "in the forward pass",
     "backward": "in the backward pass",
     "optimizer": "in the optimizer",
-    "sync": "in the sum of gradients",
+    "sync": "in the all-reduce of gradients",
 }
 
 
@@ -79,7 +79,7 @@ class _Other:
 
 @dataclass(slots=True)
 class _Wait:
-    """This rank waits in the sum after `step` updates, since `began` by the monotonic clock.
+    """This rank waits in the all-reduce after `step` updates, since `began` by the monotonic clock.
 
     reported: the ranks that were reported to be late, as they stood then.
     """
@@ -152,7 +152,7 @@ class PauseWatch:
 
     @contextmanager
     def outside(self, what: str) -> Iterator[None]:
-        """An activity that is not part of a step: "validating" or "saving"."""
+        """An activity that is not part of a step: see `OUTSIDE_STEPS`."""
         self._outside = what
         try:
             yield
@@ -229,7 +229,7 @@ class PauseWatch:
         if is_second:
             board.write(rank, Standing(self._host, self._beat, step, doing))
         if self._wait is not None and (doing != "sync" or self._wait.step != step):
-            for late, standing in self._wait.reported.items():  # its own step holds the time
+            for late, standing in self._wait.reported.items():  # its own step records the time
                 self._report_return(late, standing, now - self._wait.began, "the others waited")
             self._wait = None
         if self._wait is None and doing == "sync":
@@ -292,7 +292,7 @@ class PauseWatch:
         for rank in is_here.keys() - set(waiting) - wait.reported.keys():
             one = wait.reported[rank] = self._others[rank].standing
             cause = (
-                f"{_name(rank, one.host)} has not come to the sum of step "
+                f"{_name(rank, one.host)} has not come to the all-reduce of step "
                 f"{units.COUNT.text(wait.step + 1)} for {_long(waited_s)}, and the others wait: "
                 f"it lives, {_WORDS.get(one.doing, one.doing)}"
             )

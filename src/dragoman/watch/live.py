@@ -101,10 +101,10 @@ class Now:
     def phases(self) -> dict[str, float]:
         """Shares of a step over the last intervals, the mean over ranks; empty if not measured.
 
-        The wait in sums of the rank that waits least is called "network" if question 5 of the
-        report says so (`is_network`), otherwise "sums": the network, or ranks that are late by
-        turns. The other ranks also wait for ranks. The two causes cannot be distinguished on one
-        host, or if a rank is missing.
+        The wait in all-reduces of the rank that waits least is called "network" if question 5 of
+        the report says so (`is_network`), otherwise "all-reduce": the network, or ranks that are
+        late in turn. The other ranks also wait for ranks. The two causes cannot be distinguished
+        on one host, or if a rank is missing.
         """
         found = {}
         for phase, fields in _PHASES.items():
@@ -119,7 +119,7 @@ class Now:
             ranks = sum(waits) / len(waits) - least
             if not together:
                 since_change = measures.periods(life)[-1][1]
-                found["network" if is_network(since_change) else "sums"] = least
+                found["network" if is_network(since_change) else "all-reduce"] = least
             if together or ranks >= _WORTH_TELLING:
                 found["ranks"] = ranks
         return found

@@ -137,7 +137,7 @@ PHASE_STYLES: Final = {
     "compute": "cyan",
     "optimizer": "blue",
     "network": "red",
-    "sums": "bright_red",
+    "all-reduce": "bright_red",
     "ranks": "magenta",
 }
 _STATE_STYLES: Final = {"running": "green", "finished": "cyan", "not started": "dim"}

@@ -329,7 +329,7 @@ def test_each_direction_is_in_the_table() -> None:
 
 
 def test_a_link_too_fast_for_half_duplex_is_not_called_so() -> None:
-    # Of 10 Gbit/s a sum gets less than a message: the processors add.
+    # At 10 Gbit/s an all-reduce is slower than a message: the processors add.
     fast = {"forth_bytes_per_s": 1.1e9, "back_bytes_per_s": 1.1e9, "both_bytes_per_s": 0.6e9}
     facts = ClusterFacts(
         hosts=(host("alpha"), host("beta")), pairs=(pair("alpha", "beta", **fast),)
@@ -461,7 +461,7 @@ def test_the_table_shows_remedies_and_a_verdict() -> None:
     assert "2 GPUs stated, 1 visible" in text
     assert "-> see nvidia-smi there" in text
     assert "Not fit to train: 1 to fix (1 with a warning)." in text
-    assert "a sum over all hosts moves 116 MB/s through each interface" in text
+    assert "an all-reduce over all hosts moves 116 MB/s through each interface" in text
     assert "…" not in text
 
 

@@ -37,7 +37,7 @@ PRINTED = {
     "POWERSGD_COMPUTE": "work of powersgd: 8% of the compute",
     "POWERSGD_RANK": "8% of the compute; rank 4",
     "POWERSGD_LEAST_GAIN": "by more than 2 x (measured: one processor (Zen 5); assumed for others",
-    "DILOCO_WEIGHT_S": "work of diloco: 0.5 ns a weight from one sum to the next (assumed",
+    "DILOCO_WEIGHT_S": "work of diloco: 0.5 ns a weight from one all-reduce to the next (assumed",
     "GPU_SPREAD": "differ by 12.7% (standard deviation), and all wait for the slowest: 1.07 x",
     "MOST_FRAGMENTS": "F=16",
     "MOST_STEP_RATIO": "steps 1.08 x longer",

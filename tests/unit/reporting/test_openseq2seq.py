@@ -143,7 +143,7 @@ def test_a_log_answers_some_questions_and_cannot_tell_others(log: Path, tmp_path
     assert "4 MB/s" in answers["network"].says
     assert _row(answers["step_time"], "pairs a step") == "128 = 2 ranks x 64"
     # of the sides 10 of 22 are as long as max_length, the mean lengths are 104/11 and 6
-    assert _row(answers["step_time"], "padding, of all cells").startswith("22.7%")
+    assert _row(answers["step_time"], "share of padding in all cells").startswith("22.7%")
     assert not any(one.remedy for one in answers.values())
 
 
@@ -199,7 +199,8 @@ def test_the_real_log(shared_data: Path, tmp_path: Path) -> None:
     assert "teacher-forced" in tool
     assert answers["trained"].answer == "no"
     assert _row(answers["step_time"], "pairs a step") == "1,024 = 4 ranks x 256"
-    assert _row(answers["step_time"], "padding, of all cells").startswith("45.4%, estimated")
+    padding = _row(answers["step_time"], "share of padding in all cells")
+    assert padding.startswith("45.4%, estimated")
     assert _row(answers["step_time"], "source + target tokens a step").startswith("62,5")
     assert answers["processors"].answer == answers["network"].answer == "cannot tell"
     assert "365.3 MB" in answers["network"].says

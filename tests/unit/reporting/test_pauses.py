@@ -117,7 +117,7 @@ def test_the_longest_pause_is_named_first(tmp_path: Path) -> None:
     assert (short.answer, short.remedy) == ("no", "")
     assert "stood still for 3.40 s from" in short.says
     rows = {row.name: row.value for row in verdict.evidence}
-    assert rows.pop("standing still, of the run") == pytest.approx(69 / facts.wall_s)
+    assert rows.pop("share of the run in pauses") == pytest.approx(69 / facts.wall_s)
     assert rows == {"rank 0 on a": 9.0, "rank 1 on b": 60.0}
     between = pauses(replace(facts, pauses=(replace(PAUSE, during="saving"),)))
     assert "while saving after step 150" in between.says

@@ -103,7 +103,7 @@ def test_all_that_was_asked_for_is_on_a_small_terminal(tmp_path: Path) -> None:
         "data 0.2%",
         "compute 63.2%",
         "optimizer 3.3%",
-        "sums 33.3%",  # of a link that explains none of it
+        "all-reduce 33.3%",  # of a link that explains none of it
         "host-a",
         "host-b",
         "109 MB/s",
@@ -143,7 +143,7 @@ def test_a_running_run_says_what_is_left(tmp_path: Path) -> None:
 def test_waiting_for_ranks_is_not_called_the_network(tmp_path: Path) -> None:
     straggler = _recorded(compute_s=(0.4, 0.6), sync_s=(0.25, 0.05))
     phases = _now(straggler.write(tmp_path / "straggler")).phases
-    assert phases["sums"] == pytest.approx(0.05 / 0.651)
+    assert phases["all-reduce"] == pytest.approx(0.05 / 0.651)
     assert phases["ranks"] == pytest.approx(0.10 / 0.651)
     assert sum(phases.values()) == pytest.approx(1.0)
     shared = _recorded(one_host=True, extra=[(0, HOST)])  # which its first rank samples
@@ -172,7 +172,7 @@ WAITS = {
 def test_a_step_waits_for_the_network_if_the_report_says_so(name: str, tmp_path: Path) -> None:
     recorded, is_network = WAITS[name]
     now = _now(recorded.write(tmp_path / "run"))
-    assert ("network" in now.phases, "sums" in now.phases) == (is_network, not is_network)
+    assert ("network" in now.phases, "all-reduce" in now.phases) == (is_network, not is_network)
     assert ("Waiting for the network" in network(now.facts).says) == is_network
 
 
