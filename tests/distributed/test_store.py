@@ -78,7 +78,7 @@ def _is_store(entry: Path) -> bool:
 def test_an_address_of_another_machine_is_refused() -> None:
     with (
         closing(StoreProcess()) as process,
-        pytest.raises(MachineError, match=r"no store can be opened at 203\.0\.113\.1"),
+        pytest.raises(MachineError, match=r"cannot listen at 203\.0\.113\.1"),
     ):
         process.open("203.0.113.1")
 

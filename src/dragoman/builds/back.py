@@ -52,7 +52,7 @@ def translate(
     if not part.exists():
         lines = count_sentences(text)
         if not lines:
-            raise CorpusError("is empty", place=text, remedy="give a sentence a line")
+            raise CorpusError("is empty", place=text, remedy="give one sentence per line")
         wanted = min(lines, most_lines or lines, _that_fit(model, text, until))
         part.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(part) as file:

@@ -10,9 +10,9 @@ from dragoman.cli.options import RANKS, SET, WORKERS, Command, Option, Options
 @Command(
     "build",
     "find corpora of two languages, clean, train: within a budget",
-    "Find corpora of two languages, clean them and train the best model of a budget; with more "
-    "text of the target language if that is worth its time. build.toml lists all stages; you "
-    "may edit it, and then run the same command again.",
+    "Find corpora of two languages, clean them and train the best model within a budget, with "
+    "back-translations of text in the target language if they are worth the time. build.toml lists "
+    "all stages; you may edit it, and then run the same command again.",
     Option("pair", metavar="PAIR", help="source and target language, such as en-de"),
     Option(
         "--budget",
@@ -35,7 +35,10 @@ from dragoman.cli.options import RANKS, SET, WORKERS, Command, Option, Options
         help="use these corpora, not those that the rules choose (see --list)",
     ),
     Option(
-        "--mono", type=Path, metavar="FILE", help="text of the target language, a sentence a line"
+        "--mono",
+        type=Path,
+        metavar="FILE",
+        help="text of the target language, one sentence per line",
     ),
     Option(
         "--student", action="store_true", help="also train a small, fast student of the best model"

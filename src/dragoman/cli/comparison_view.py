@@ -118,8 +118,8 @@ def _print_where(comparison: Comparison) -> None:
         if groups:
             console.print("", _groups(title, groups))
     for title, sentences in (
-        ("A ahead the most", result.first_best),
-        ("B ahead the most", result.second_best),
+        ("A furthest ahead", result.first_best),
+        ("B furthest ahead", result.second_best),
     ):
         if sentences:
             console.print()

@@ -59,7 +59,7 @@ from dragoman.cli.options import (
         help="the type of the weights of both models in the comparison (default: int8)",
     ),
     RUNS,
-    RANKS.but(help="processes that train (default: one a GPU)"),
+    RANKS,
     THREADS.but(help="cores that translate (default: all)"),
 )
 def run(options: Options) -> None:

@@ -66,7 +66,7 @@ def run(options: Options) -> None:
     )
     note = options.runs / f".join-{hashlib.sha256(place.token.encode()).hexdigest()[:16]}"
     if place.node == 0:
-        # Beside the runs: what all machines share.
+        # Beside the runs, in a folder that all machines share.
         shards = options.prepared or options.runs.parent / steps.default_place(recipe)
         prepared = _once_free(
             lambda: steps.prepare(recipe, directory=shards, workers=options.workers)

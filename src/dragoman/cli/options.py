@@ -123,8 +123,8 @@ FROM = Option(
     dest="origin",
     type=Path,
     metavar="BUNDLE|RUN|FOLDER",
-    help="start from the weights and vocabulary of a bundle, a Hugging Face export, a run or a "
-    "model of another tool in that form",
+    help="start from the weights and vocabulary of a bundle, a run or a model in Hugging Face form "
+    "(exported by dragoman or not)",
 )
 RUN = Option("run", type=Path, metavar="RUN", help="a run directory")
 RUN_OR_BUNDLE = RUN.but(metavar="RUN|BUNDLE", help="a run directory, or an export")
@@ -144,7 +144,7 @@ TARGET = Option(
 )
 LICENCE = Option("--licence", default="Not stated.", help="the licence of the model, for its card")
 SENTENCES = Option(
-    "--sentences", type=Path, help="source text to check it on (default: the run's dev set)"
+    "--sentences", type=Path, help="source text for the check (default: the run's dev set)"
 )
 HOSTS = Option("--hosts", help="hosts.toml, or the inline form 10.0.0.1:2,10.0.0.2:1")
 RUNS = Option(
@@ -153,10 +153,10 @@ RUNS = Option(
 PREPARED = Option(
     "--prepared", type=Path, help="the folder of the shards (default: prepared/NAME-DIGEST)"
 )
-WORKERS = Option("--workers", type=positive, help="processes that prepare (default: one a core)")
+WORKERS = Option("--workers", type=positive, help="processes that prepare (default: one per core)")
 PLACES = (RUNS, PREPARED, WORKERS)
 """Where runs and shards lie, and how many processes prepare."""
-RANKS = Option("--ranks", type=positive, help="processes that train (default: one a GPU, or 1)")
+RANKS = Option("--ranks", type=positive, help="processes that train (default: one per GPU, or 1)")
 FRESH = Option("--fresh", action="store_true", help="start again, resume nothing")
 PRICE = Option("--price", help='the price of one machine for an hour, such as "3 USD"')
 ANY_LANGUAGE = Option(

@@ -17,8 +17,8 @@ from dragoman.cli.options import (
 @Command(
     "plan",
     "predict time and cost of every strategy before you rent a machine",
-    "Say how many seconds a step, hours and how much money a run takes on given hosts and links, "
-    "for every strategy, before any machine is rented.",
+    "Predict the seconds per step, the hours and the cost of a run on given hosts and links, for "
+    "every strategy, before any machine is rented.",
     *(RECIPE, SET),
     FROM.but(
         help="plan a training that starts from this model; its shape and vocabulary replace the "

@@ -1,16 +1,16 @@
-"""`dragoman setup`: a Python with torch on every host, over ssh."""
+"""`dragoman setup`: Python and torch on every host, over ssh."""
 
 from dragoman.cli.options import HOSTS, Command, Options
 
 
 @Command(
     "setup",
-    "make a Python with torch on every host, over ssh",
-    "Make a Python with torch on every host, over ssh.",
+    "install a Python environment with torch on every host, over ssh",
+    "Install a Python environment with torch on every host, over ssh.",
     HOSTS.but(required=True),
 )
 def run(options: Options) -> None:
-    """Make a Python with what dragoman needs on every host."""
+    """Install a Python environment with what dragoman needs on every host."""
     from dragoman.base.terminal import open_console
     from dragoman.cluster.hosts import load_hosts
     from dragoman.cluster.setup import set_up

@@ -43,7 +43,7 @@ def _temperature(text: str) -> float:
         help="a run or an export; more runs, of the same vocabulary and shape, make an ensemble",
     ),
     *(CHECKPOINT, SET, TARGET),
-    Option("--input", type=Path, required=True, help="text, a sentence a line"),
+    Option("--input", type=Path, required=True, help="text, one sentence per line"),
     Option(
         "--output",
         type=Path,

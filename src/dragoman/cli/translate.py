@@ -23,14 +23,20 @@ from dragoman.cli.options import (
     "translate lines of text or documents",
     "Translate lines, documents or text with tags. Several checkpoints make an ensemble.",
     *(RUN_OR_BUNDLE, CHECKPOINT, SET, TARGET),
-    Option("--input", type=Path, help="text, a sentence a line (default: stdin)"),
+    Option("--input", type=Path, help="text, one sentence per line (default: stdin)"),
     Option(
         "--output",
         type=Path,
         help="where to write it (default: stdout); with --input, the same command resumes after "
         "an interruption",
     ),
-    Option("--n-best", type=positive, default=1, metavar="N", help="N translations a line, scored"),
+    Option(
+        "--n-best",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="N translations per line, with scores",
+    ),
     Option(
         "--scores", action="store_true", help="write the score and a tab before each translation"
     ),
@@ -38,8 +44,8 @@ from dragoman.cli.options import (
         "--format",
         choices=["line", "document", "markup"],
         default="line",
-        help="line: a sentence a line. document: lines are split into sentences and put back. "
-        "markup: tags of HTML or XML stay where they are as well",
+        help="line: one sentence per line. document: lines are split into sentences and put back. "
+        "markup: as document, and tags of HTML or XML stay in place",
     ),
     Option(
         "--engine",

@@ -76,9 +76,7 @@ def plan_recipe(recipe: Recipe, request: PlanRequest, *, noise_tokens: float | N
     noise_tokens: the gradient noise scale that a run like this one has measured.
     """
     if (request.hosts is None) == (request.ranks is None):
-        raise ConfigError(
-            "needs --hosts or --ranks, and takes one of them", place="plan", remedy=_EXAMPLE
-        )
+        raise ConfigError("needs --hosts or --ranks, not both", place="plan", remedy=_EXAMPLE)
     workload = workload_of(recipe)
     if request.hosts is not None:
         known = load_hosts(request.hosts)

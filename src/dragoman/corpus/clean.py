@@ -272,7 +272,7 @@ def refuse_malformed(reports: Iterable[BlockReport]) -> Iterator[BlockReport]:
             raise CorpusError(
                 problem,
                 place=file,
-                remedy="convert the text to UTF-8, one sentence a line, "
+                remedy="convert the text to UTF-8, one sentence per line, "
                 "in two files or in two columns with one tab between them",
             )
         yield report

@@ -127,7 +127,7 @@ class _PartialFile:
                 offset = 0
             elif not response.headers.get("Content-Range", "").startswith(f"bytes {offset}-"):
                 self.forget()
-                return "the server sent another part than was asked for"
+                return "the server sent a part that was not asked for"
             length = response.headers.get("Content-Length")
             first = response.read(_FIRST_BYTES)
             if not offset:

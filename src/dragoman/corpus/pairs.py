@@ -185,7 +185,7 @@ class LineReader:
             raise CorpusError(
                 f"line {self._lines + 1} is longer than {len(text) >> 20} MiB",
                 place=self.path,
-                remedy="give text with one sentence a line",
+                remedy="give text with one sentence per line",
             )
         end = text.rfind(b"\n") + 1  # what comes after it is the beginning of a line
         text, self._pending = text[:end], text[end:] + self._pending
@@ -239,8 +239,8 @@ def unreadable(path: Path, error: OSError) -> CorpusError:
     return CorpusError(
         f"cannot be read ({error.strerror})",
         place=path,
-        remedy="check the name; relative names start at the recipe's folder, those in --set at "
-        "this one",
+        remedy="check the name; names are relative to the recipe's folder, in --set to the working "
+        "directory",
     )
 
 
@@ -366,7 +366,7 @@ class BlockReader:
                 raise CorpusError(
                     "holds no text",
                     place=entry.source.path,
-                    remedy="give a file with one sentence a line",
+                    remedy="give a file with one sentence per line",
                 )
 
     def _take(self, entry: TextEntry, readers: list[LineReader]) -> list[tuple[bytes, int]]:

@@ -69,7 +69,7 @@ def fetch(
 def fetch_monolingual(
     entry_id: str, directory: Path, *, language: str, index: Path | None = None
 ) -> Path:
-    """The text of a corpus of one language, a sentence a line, fetched if need be.
+    """The text of a corpus of one language, one sentence per line, fetched if need be.
 
     As `fetch` in all else.
     """
@@ -101,7 +101,7 @@ def _fetched(
     read: Callable[[Catalogue, Downloads], Iterator[tuple[str, ...]]],
     index: Path | None,
 ) -> list[Path]:
-    """The texts of a corpus, one a language."""
+    """The texts of a corpus, one per language."""
     paths = [directory / entry_id / f"text.{language}" for language in languages]
     if _are_as_fetched(*paths):
         return paths
@@ -111,9 +111,9 @@ def _fetched(
             _write_texts(read(Catalogue(index), downloads), paths)
         except DragomanError:
             raise
-        except Exception as error:  # whatever a parser says of bytes that it cannot read
+        except Exception as error:  # a parser may raise anything for bad bytes
             if isinstance(error, OSError) and error.errno is not None:
-                raise  # the system speaks: a disk, not the bytes
+                raise  # from the system: the disk is at fault, not the bytes
             downloads.remove()
             said = (str(error) or type(error).__name__).splitlines()[0]
             raise CorpusError(
@@ -283,7 +283,7 @@ class Sources:
                     "is a directory" if path.is_dir() else "does not exist",
                     place=path,
                     remedy=f"check the name in corpus.{split}; "
-                    "relative names start at the recipe's folder, those in --set at this one",
+                    "names are relative to the recipe's folder, in --set to the working directory",
                 )
             state = path.stat()
             self.files.append(SourceState(split, file.name, path, state.st_size, state.st_mtime_ns))
@@ -334,7 +334,7 @@ def _column_limits(
             raise CorpusError(
                 f"its first line names no column {score.column!r} after source and target"
                 if by_name
-                else f"its first line has {len(names)} column(s), so there is no {score.column}",
+                else f"its first line has no column {score.column}, only {len(names)}",
                 place=path,
                 remedy="correct scores of this entry in corpus.train",
             )

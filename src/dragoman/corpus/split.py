@@ -154,7 +154,7 @@ def read_directions(directory: Path) -> list[Direction]:
         return []
     except (OSError, UnicodeDecodeError, TypeError) as error:
         raise CorpusError(
-            "does not hold two languages a line", place=file, remedy="run dragoman prepare again"
+            "does not hold two languages per line", place=file, remedy="run dragoman prepare again"
         ) from error
 
 

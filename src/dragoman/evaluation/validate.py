@@ -308,7 +308,7 @@ def read_lines(path: Path) -> list[str]:
         line = error.object[: error.start].count(b"\n") + 1
         raise not_utf8(path, line=line, head=error.object) from error
     if not text:
-        raise CorpusError("holds no text", place=path, remedy="give one sentence a line")
+        raise CorpusError("holds no text", place=path, remedy="give one sentence per line")
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
 
 

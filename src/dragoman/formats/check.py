@@ -62,7 +62,7 @@ def check_near(
 
     Its own translations may differ much if the model has hardly learned.
     log_probabilities: the export's, for each piece of the hypotheses and for their end.
-    Raises CheckpointError if they are over 0.2 nats a token away from ours.
+    Raises CheckpointError if they are over 0.2 nats per token away from ours.
     """
     distances = []
     for hypothesis, theirs in zip(hypotheses, log_probabilities, strict=True):
@@ -72,7 +72,7 @@ def check_near(
         distances.append(distance / len(theirs))
     mean = sum(distances) / max(1, len(distances))
     if not mean <= _MOST_NATS:
-        raise _wrong(f"is {mean:.2f} nats a token away from the model", place)
+        raise _wrong(f"is {mean:.2f} nats per token away from the model", place)
 
 
 def _wrong(problem: str, place: Path) -> CheckpointError:

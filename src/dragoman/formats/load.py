@@ -255,7 +255,7 @@ class Origin:
         """Raises ConfigError if shards were made with another vocabulary."""
         if vocabulary_digests(prepared) != self.vocabularies:
             raise ConfigError(
-                f"was prepared with another vocabulary than that of {self.path}",
+                f"was prepared with a vocabulary that is not that of {self.path}",
                 place=prepared,
                 remedy="name a folder that is not there yet, or none",
             )

@@ -298,7 +298,7 @@ def _generation(folder: Path, config: Mapping[str, Any]) -> _Keys:
 
 
 def _check_ids(generation: _Keys, special: SpecialIds) -> None:
-    """Raises ConfigError if a search would begin or end with other ids than the model has."""
+    """Raises ConfigError if a search would begin or end with ids that are not the model's."""
     for name, number in (
         ("decoder_start_token_id", special.start),
         ("eos_token_id", special.end),

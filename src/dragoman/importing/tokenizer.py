@@ -225,7 +225,7 @@ def _nllb_list(
         known[name] != number for name, number in numbers.items()
     ):
         raise CheckpointError(
-            "gives pieces other ids than the SentencePiece model does",
+            "gives pieces ids that differ from those in the SentencePiece model",
             place=folder / TOKENIZER_FILE,
             remedy="copy the list and the SentencePiece model from the same model",
         )
@@ -351,7 +351,7 @@ def _read_marian(
 
 
 def _check_pieces(processor: Any, listed: Mapping[str, int], *, place: Path) -> None:
-    """Raises CheckpointError if a SentencePiece model is of another vocabulary than the list.
+    """Raises CheckpointError if a SentencePiece model and the list are of different vocabularies.
 
     Published lists leave a few pieces out; of another model's, those of few letters are listed.
     """
@@ -372,7 +372,7 @@ def _read_list(path: Path, vocab_size: int) -> dict[str, int]:
     for piece, number in listed.items():
         if _HALF_CHARACTER.search(piece):
             raise CheckpointError(
-                f"has the piece {piece!r}, which holds half of a character",
+                f"has the piece {piece!r}, which holds a lone surrogate",
                 place=path,
                 remedy="take the list that belongs to the model",
             )

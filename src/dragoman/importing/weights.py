@@ -162,7 +162,7 @@ def _matrices(
 
 
 def _check_positions(folder: Path, weights: Mapping[str, Tensor], config: ModelConfig) -> None:
-    """Raises CheckpointError if a file has other positions than the sinusoids."""
+    """Raises CheckpointError if a file has positions that are not the sinusoids."""
     for name in _POSITIONS:
         if name in weights and config.norm == "post":
             found = weights[name]
@@ -172,7 +172,7 @@ def _check_positions(folder: Path, weights: Mapping[str, Tensor], config: ModelC
             )
             if found.shape != ours.shape or not torch.allclose(found, ours, atol=_SAME, rtol=0):
                 raise CheckpointError(
-                    f"{name} holds other positions than Marian's sinusoids",
+                    f"{name} holds positions that are not Marian's sinusoids",
                     place=folder,
                     remedy="such a model cannot be imported; take one without learned positions",
                 )

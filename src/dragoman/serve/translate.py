@@ -86,7 +86,7 @@ def translate(options: TranslateOptions) -> int:
             remedy="leave out --input and --output: dragoman translate RUN -i < in.txt",
         )
     check_sections(options.overrides, ("search",))
-    if isinstance(sys.stdout, io.TextIOWrapper):  # as what is read, whatever the locale says
+    if isinstance(sys.stdout, io.TextIOWrapper):  # like the input, whatever the locale
         sys.stdout.reconfigure(encoding="utf-8")
     if options.output is not None:
         options = replace(options, output=output_place(options.output, options.input))
@@ -193,7 +193,7 @@ def _lines_of(number: int, translations: list[Translation], *, numbered: bool, s
 def _converse(opened: Opened, options: TranslateOptions) -> None:
     """A line, its translation and its time; on request, the attention of the model."""
     if sys.stdin.isatty():
-        print(f"a sentence a line; {_EXPLAIN} explains the last; Ctrl-D ends", file=sys.stderr)
+        print(f"one sentence per line; {_EXPLAIN} explains the last; Ctrl-D ends", file=sys.stderr)
     search = opened.recipe.search
     before = ""
     with input_lines(None) as reader:

@@ -52,7 +52,7 @@ _PURPOSES: Final = tuple(
         ("*session.*", "record", "who trains the run now, or how the last training ended"),
         ("*hosts.json", "record", "the hosts it was last trained on: what resume reads"),
         ("*budget.json", "record", "the budget, the expected BLEU, and when it was done"),
-        ("*rank-*.jsonl", "record", "what happened, one event a line"),
+        ("*rank-*.jsonl", "record", "what happened, one event per line"),
         ("*prepare.jsonl", "record", "what happened while the corpus was prepared"),
         ("*tfevents*", "record", "the same for TensorBoard"),
         ("*logs/*", "record", "output of the worker processes"),

@@ -75,11 +75,11 @@ BAD: dict[str, tuple[Callable[[Path], dict[str, object]], str]] = {
     ),
     "an endless line": (
         plain(LINES + gzip.compress(b"", mtime=0) + b"x" * (17 << 20)),
-        r"a\.en: line 301 is longer than 16 MiB; give text with one sentence a line",
+        r"a\.en: line 301 is longer than 16 MiB; give text with one sentence per line",
     ),
     "an endless line, packed": (
         plain(zstandard.compress(os.urandom(100_000).hex().encode() + b"x" * (1 << 24))),
-        r"a\.en: line 1 is longer than 16 MiB; give text with one sentence a line",
+        r"a\.en: line 1 is longer than 16 MiB; give text with one sentence per line",
     ),
     "a bomb": (
         plain(zstandard.compress(b"x" * (1 << 28))),

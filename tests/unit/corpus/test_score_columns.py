@@ -84,7 +84,7 @@ def test_a_tab_in_a_text_does_not_shift_the_scores(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "column", "problem"),
     [
-        ("", 5, r"scored.tsv: its first line has 4 column\(s\), so there is no 5"),
+        ("", 5, r"scored.tsv: its first line has no column 5, only 4"),
         ("", "laser", "scored.tsv: its first line names no column 'laser'"),
         ("laser\tsource\tx\ty\n", "laser", "names no column 'laser' after source and target"),
     ],

@@ -445,7 +445,7 @@ def test_a_checkpoint_is_not_taken_for_an_older_export(run: RunDirectory) -> Non
 
 def test_another_model_is_not_called_done(run: RunDirectory) -> None:
     far = Hypothesis([5, 6], -1.0, -1.0)
-    with pytest.raises(CheckpointError, match="nats a token"):
+    with pytest.raises(CheckpointError, match="nats per token"):
         check_near([far], [[-9.0, -9.0, -9.0]], place=run.path)
     check_near([far], [[-0.5, -0.4, -0.1]], place=run.path)
     for theirs in (["another"] * 20, ["the same"] * 17 + ["another"] * 3):

@@ -214,10 +214,10 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
         settings(static_position_embeddings=False), '"static_position_embeddings" is false'
     ),
     "learned positions in fact": (
-        weights(learned_positions), "embed_positions.weight holds other positions"
+        weights(learned_positions), "embed_positions.weight holds positions that are not"
     ),
     "positions without rows": (
-        weights(positions_without_rows), "embed_positions.weight holds other positions"
+        weights(positions_without_rows), "embed_positions.weight holds positions that are not"
     ),
     "sides of unequal width": (settings(decoder_ffn_dim=64), '"decoder_ffn_dim" is 64'),
     "sides of unequal heads": (
@@ -262,7 +262,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "no list of pieces": (without("vocab.json"), "vocab.json: is missing"),
     "ids twice": (listed(lambda ids: ids.update({"twice": 5})), "the same id 5"),
     "ids outside": (listed(lambda ids: ids.update({"far": 10**6})), "the id 1000000"),
-    "half a character": (listed(half_a_character), "which holds half of a character"),
+    "half a character": (listed(half_a_character), "which holds a lone surrogate"),
     "a name that we give to rows without a piece": (
         listed(a_made_up_name), "has the piece '<not listed 10>', a name that dragoman gives"
     ),

@@ -138,7 +138,7 @@ class Prepared:
 def _port(answer: str, address: str, *, wanted: int = 0) -> int:
     if not answer.strip():
         raise MachineError(
-            f"no store can be opened at {address}, port {wanted or 'any'}",
+            f"cannot listen at {address}" + (f", port {wanted}" if wanted else ""),
             remedy="check that the address is this machine's own and that the port is free",
         )
     return int(answer)
