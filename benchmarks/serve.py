@@ -187,7 +187,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--client", choices=["wrk", "python"], default="wrk" if shutil.which("wrk") else "python"
     )
-    parser.add_argument("--text", type=Path, help="a sentence a line (default: test2016)")
+    parser.add_argument("--text", type=Path, help="one sentence per line (default: test2016)")
     parser.add_argument("--other", type=Path, help="Python of another checkout")
     parser.add_argument("--soak", type=float, default=0, help="minutes of load, memory watched")
     return parser.parse_args()

@@ -149,7 +149,7 @@ def score(options: argparse.Namespace, scratch: Path) -> None:
                 logits = network.logits(batch := _batch(rows, np.array([pair]))).squeeze(0)
                 loss = torch.nn.functional.cross_entropy(logits, batch.target_BT.squeeze(0))
                 worst = max(worst, abs(float(loss) - float(found[pair])))
-    print(f"largest difference from the loss, 500 pairs: {worst:.1e} nats a token")
+    print(f"largest difference from the loss, 500 pairs: {worst:.1e} nats per token")
 
 
 def memory(options: argparse.Namespace, scratch: Path) -> None:

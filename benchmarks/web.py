@@ -1,4 +1,4 @@
-"""What `export --to web` makes of a run: how large, how fast in a browser, and how like our search.
+"""The export of a run `--to web`: how large, how fast in a browser, and how like our search.
 
     python benchmarks/web.py --run runs/demo-...
 

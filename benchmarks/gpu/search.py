@@ -144,7 +144,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--run", type=Path, required=True, help="whose model is taken")
     parser.add_argument("--checkpoint", default="best")
-    parser.add_argument("--source", type=Path, required=True, help="a sentence a line")
+    parser.add_argument("--source", type=Path, required=True, help="one sentence per line")
     parser.add_argument("--beams", type=int, nargs="+", default=[5, 1])
     parser.add_argument("--rounds", type=int, default=3)
     return parser.parse_args()

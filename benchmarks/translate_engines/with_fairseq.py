@@ -25,7 +25,7 @@ from fairseq.sequence_generator import SequenceGenerator
 
 
 def dictionary(size: int) -> Any:
-    """Of so many pieces, with our ids of the special ones."""
+    """A dictionary of so many pieces, with our ids of the special ones."""
     made = Dictionary()
     made.symbols = [f"piece-{number}" for number in range(size)]
     made.indices = {symbol: number for number, symbol in enumerate(made.symbols)}

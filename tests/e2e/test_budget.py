@@ -1,4 +1,4 @@
-"""A budget of a minute, spent for real: it ends in time, also after a kill."""
+"""A budget of a minute, spent for real: it ends in time, even after a kill."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def saved(folder: Path) -> bool:
 
 
 @pytest.mark.timeout(400)
-def test_a_minute_is_kept_with_a_kill_and_ends_with_scores_and_an_export(
+def test_a_killed_run_keeps_its_minute_and_has_scores_and_an_export(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "one.toml").write_text(

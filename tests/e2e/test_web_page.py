@@ -63,7 +63,7 @@ def open_page(browser: Any, url: str, **options: Any) -> Any:
 
 
 def translated(page: Any, text: str) -> str:
-    """What the page makes of a text."""
+    """The translation of a text on the page."""
     page.fill("#source", text)
     page.keyboard.press("Control+Enter")
     page.wait_for_selector("#time:text-matches('sentence$|translate$')")

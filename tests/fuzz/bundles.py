@@ -36,7 +36,7 @@ from dragoman.recipe.recipe import SHIPPED_RECIPES
 from hostile import BUNDLE, change_header, redo_digests
 
 LIMIT_S: Final = 5.0
-"""Of processor time, which a busy machine does not lengthen."""
+"""Seconds of processor time, which a busy machine does not lengthen."""
 ADDRESSES: Final = 3 << 30
 """Beyond those that the parent has already: what an example may allocate."""
 FILE_BYTES: Final = 1 << 26

@@ -130,7 +130,7 @@ def test_a_pilot_that_diverges_loses_and_ends_nothing(
 
 
 def test_half_the_budget_has_all_of_the_preparation(tmp_path: Path) -> None:
-    """Of 3,600 s, 2,000 s of preparation leave 1,130 s for training: half of it leaves none."""
+    """2,000 s of preparation leave 1,130 of 3,600 s for training; half the budget leaves none."""
     recipe, law = own(tmp_path), fit_law(law_curves())
     choice = chosen(recipe, 1130.0)
     half, twice = half_and_twice(choice, TEXT, law, training_s=1130.0, seconds_s=3600.0)

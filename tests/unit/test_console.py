@@ -142,7 +142,7 @@ def test_nothing_to_list_is_an_error_with_a_remedy(tmp_path: Path) -> None:
         console.print_inventory(tmp_path / "none")
 
 
-def test_a_preparation_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_preparation_shows_its_progress(capsys: pytest.CaptureFixture[str]) -> None:
     with preparing(every_s=0.0) as tell:
         tell("clean", 32_768, None)
         tell("encode", 10_000, 60_000)

@@ -1,4 +1,4 @@
-"""A signal ends a command also in a callback, whose exceptions Python drops, and in an import."""
+"""A signal ends a command even in a callback, whose exceptions Python drops, and in an import."""
 
 from __future__ import annotations
 

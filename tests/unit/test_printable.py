@@ -131,7 +131,7 @@ def test_doctor_shows_a_hostile_fact_harmlessly() -> None:
     assert is_harmless(findings_as_json(findings, facts))
 
 
-def test_every_console_of_ours_is_this_one() -> None:
+def test_only_two_files_use_a_plain_console() -> None:
     """A plain one shows only the user's own text, or a progress bar."""
     source = Path(sys.modules["dragoman"].__file__ or "").parent
     plain = {

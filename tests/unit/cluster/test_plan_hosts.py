@@ -123,7 +123,7 @@ def test_auto_takes_nothing_that_is_slower_than_sync(
 
 
 def test_a_processor_trains_as_fast_as_other_programs_show_that_it_can() -> None:
-    """Of this model, with 7.57 million weights, two hardware threads train 2,022 target tokens a
+    """Two hardware threads train this model, with 7.57 million weights, at 2,022 target tokens a
     second with fairseq, 2,155 with Eole and 5,208 with ours (benchmarks/README.md).
     """
     size = ["d_model=256", "d_ffn=1024", "encoder_layers=3", "decoder_layers=3"]

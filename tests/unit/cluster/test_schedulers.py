@@ -52,7 +52,7 @@ scontrol() {{ printf 'first\\nsecond\\n'; }}
 
 
 def as_a_pod_gets(word: str) -> str:
-    """What Kubernetes makes of a word of a command: $(NAME) is filled in, $$ is a dollar."""
+    """A word of a command as Kubernetes changes it: $(NAME) is filled in, $$ is a dollar."""
     variables = {"PET_MASTER_ADDR": "first", "PET_MASTER_PORT": "23456", "HOME": "/wrong"}
     return re.sub(
         r"\$\$|\$\((\w+)\)",

@@ -92,7 +92,7 @@ def means(first: list[float], second: list[float]) -> PairedScore:
 
 
 def test_means_are_tested_as_published() -> None:
-    """Of 10 sentences all 1,024 exchanges can be tried (Riezler and Maxwell 2005)."""
+    """All 1,024 exchanges of 10 sentences can be tried (Riezler and Maxwell 2005)."""
     rng = random.Random(1)
     first = [rng.random() for _ in range(10)]
     second = [min(1.0, score + rng.gauss(0.1, 0.2)) for score in first]

@@ -109,7 +109,7 @@ def test_ctranslate2_finds_what_our_search_finds(
             others += not same
             for one, two in zip(own, other, strict=False):
                 assert one.score == pytest.approx(two.score, rel=1e-3 if same else 0.02, abs=1e-3)
-        # Of random weights, rounding may decide which of two candidates a beam drops.
+        # With random weights, rounding may decide which of two candidates a beam drops.
         assert others <= 1
     (own,) = translate_batch([model], sources[-1:], SEARCHES[1])
     (other,) = engine.search(sources[-1:], SEARCHES[1])

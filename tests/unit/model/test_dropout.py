@@ -8,7 +8,7 @@ from dragoman.model.dropout import add_dropped, dropout, keep_mask, keep_scale
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5])
-def test_the_mask_has_the_asked_probability_and_no_pattern(p: float) -> None:
+def test_the_mask_has_the_given_probability_and_no_pattern(p: float) -> None:
     torch.manual_seed(1)
     keep = keep_mask(torch.Size([1000, 1001]), p).double()
     # Five standard deviations of the mean of a million draws.

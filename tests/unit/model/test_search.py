@@ -191,7 +191,7 @@ def test_a_limit_below_the_start_tokens_leaves_room_for_one_piece(beam_size: int
     assert len(found.ids) <= 1
 
 
-def test_batches_are_of_like_length_and_within_the_budget() -> None:
+def test_batches_hold_similar_lengths_within_the_budget() -> None:
     rng = np.random.default_rng(0)
     lengths = rng.integers(0, 60, 500).tolist()
     config = SearchConfig(beam_size=4, batch_tokens=1000)

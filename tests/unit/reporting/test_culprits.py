@@ -233,7 +233,7 @@ def test_every_throttled_gpu_is_named_with_its_time(tmp_path: Path) -> None:
     assert "; GPU 0 of host-a, by thermal, from the start until 14 Nov 22:20:21 UTC." in found.says
 
 
-def test_faulty_interfaces_are_named_alone_with_their_time(tmp_path: Path) -> None:
+def test_only_faulty_interfaces_are_named_with_their_time(tmp_path: Path) -> None:
     clean = NetworkSampled(
         seconds_s=10.0,
         interface="eth0",

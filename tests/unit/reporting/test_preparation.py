@@ -50,7 +50,7 @@ def test_a_stopped_attempt_counts_too(tmp_path: Path) -> None:
     assert prepare_s(_write(tmp_path, *stopped, *again)) == 40
 
 
-def test_an_earlier_corpus_of_the_same_place_does_not(tmp_path: Path) -> None:
+def test_an_earlier_corpus_of_the_same_place_does_not_count(tmp_path: Path) -> None:
     before = ((110, _stage(9)), (130, _whole(31)))
     assert prepare_s(_write(tmp_path, *before, (900, _stage(5)), (910, _whole(12)))) == 12
 

@@ -29,7 +29,7 @@ def _after(*, intervals: int, pause_s: float = 0.0, interval_s: float = 40.0) ->
 
 
 @pytest.mark.parametrize("wrong", [None, "many", True, float("inf"), [1]])
-def test_events_that_lack_what_is_read_of_them_change_nothing(wrong: object) -> None:
+def test_events_without_the_fields_that_it_reads_change_nothing(wrong: object) -> None:
     progress, before = _after(intervals=3), _after(intervals=3)
     for payload, name in (
         (RUN_STARTED, "max_steps"),

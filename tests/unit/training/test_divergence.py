@@ -29,7 +29,7 @@ EASY = ToyPairs(300, vocab_size=30, longest=6, seed=1)
 
 
 def judged(losses: Iterable[float], *, pieces: int = PIECES) -> tuple[int, Problem] | None:
-    """The step at which these losses, one a step, are called diverged, and why."""
+    """The step at which these losses, one per step, are called diverged, and why."""
     trend = LossTrend()
     for step, loss in enumerate(losses, start=1):
         after = trend.after(loss, step=step)

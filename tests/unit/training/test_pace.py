@@ -177,7 +177,7 @@ def test_a_run_with_slow_saves_ends_in_time(validations: int, save_s: float) -> 
     assert 3 <= by_clock <= 600.0 / (20 * save_s)
 
 
-def test_the_length_stays_if_all_is_as_thought() -> None:
+def test_the_length_stays_if_all_is_as_planned() -> None:
     simulation = Simulation(budget_of(1000.0), first_length=8200, step_s=0.1, validation_s=1.0)
     assert 950 <= simulation.run() <= 1000
     assert simulation.fits < 12
