@@ -17,7 +17,7 @@ _UNBROKEN: Final = 10_000
 
 
 class Terminal(Console):
-    """A rich console that takes styles from our code alone, not from a text, also inside Jupyter.
+    """A rich console that takes styles from our code alone, not from a text, even inside Jupyter.
 
     A character in a text that would steer the terminal is shown as U+FFFD, whoever wrote it.
 

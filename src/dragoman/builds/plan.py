@@ -68,7 +68,7 @@ class PlannedCorpus(Section):
 
 
 class PlannedStage(Section):
-    """A stage with its share of the budget, in any unit. set: overrides of its recipe alone."""
+    """A stage. share: its weight among the stages. set: overrides of its recipe alone."""
 
     name: StageName
     share: float = Field(ge=0.0, le=1e6)

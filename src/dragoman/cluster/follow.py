@@ -175,7 +175,7 @@ class HostFollower:
             case Done(exit_code=code, problem=problem, weight=weight, kind=kind) if code:
                 problem = f"{message.host}: {problem}"
                 own = as_raised(WorkerError(problem, code, kind))
-                if isinstance(own, MachineError):  # the host is not lost, and another attempt fails
+                if isinstance(own, MachineError):  # the host is there; a retry would fail
                     own = WorkerError(problem, code, kind)
                 self._fail(weight, own if weight == "own" else WorkerLostError(problem))
 

@@ -62,7 +62,7 @@ class Interrupted:
 
     @property
     def count(self) -> float:
-        """Expected interruptions: they come at a constant rate, also during a restart."""
+        """Expected interruptions: they come at a constant rate, even during a restart."""
         return self.run_s / self.mean_s
 
 

@@ -200,7 +200,7 @@ def _close_connections() -> None:
 
 
 def hang_up() -> None:
-    """End every ssh that was started here, and with it what it runs on its host."""
+    """End every ssh that was started here, and the command that it runs on its host."""
     with _starting:  # each host has a thread of its own
         running = list(_started)
     for process in running:

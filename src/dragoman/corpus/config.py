@@ -140,8 +140,8 @@ class CorpusConfig(Section):
     `{moses = "de-en.txt.zip"}` (an archive of OPUS with two texts) or
     `{mtdata = "Statmt-europarl-7-deu-eng"}`. With `tag = "<bt>"` beside it, each source begins with
     that word. With `weight = 3` beside each entry of the training text, pairs are drawn from them
-    in these shares. With `target_language = "fr"` beside it, an entry is of another language than
-    the section says.
+    in these shares. With `target_language = "fr"` beside it, an entry is in a language that
+    differs from that of the section.
     """
 
     folder: str = Field(default="", pattern=r"^[^\x00]*$")

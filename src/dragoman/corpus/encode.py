@@ -251,8 +251,8 @@ class CleanedText:
     def count_meetings(
         self, part: KeyRange
     ) -> dict[Direction, tuple[int, lexical.Keys, NDArray[np.int64]]]:
-        """The number of pairs of a range that stay, and of those in which pieces co-occur, for each
-        direction; see met_keys."""
+        """How many pairs of a range stay, and the keys and counts of `lexical.met_keys`, for each
+        direction."""
         size = self.encoders[1].vocab_size
         return {
             direction: (

@@ -67,7 +67,7 @@ def is_imported(content: bytes) -> bool:
 
 
 def sentencepiece_model(content: bytes, *, place: Path) -> sentencepiece.SentencePieceProcessor:
-    """A processor of the bytes of a SentencePiece model; raises CorpusError."""
+    """The SentencePiece processor of a model with these bytes; raises CorpusError."""
     try:
         return processor_of(content)
     except RuntimeError as error:

@@ -6,10 +6,10 @@ maximisation without any alignment. The gain of a pair is the mean over the piec
 
     ln (p(t | other side) / p(t)),    p(t | other side) = mean of p(t | s) over its pieces and none
 
-in nats a piece, of the worse direction. It is 0 or less if the sides have nothing to do with each
+in nats per piece, of the worse direction. It is 0 or less if the sides have nothing to do with each
 other, because then the other side predicts a piece no better than its frequency does. A wrong pair
-must not support itself: pieces count together only if they met in two pairs, and one meeting is
-subtracted from their count in the end (absolute discounting, Ney et al. 1994).
+must not support itself: two pieces count only if they co-occur in two pairs, and in the end one
+co-occurrence is subtracted from their count (absolute discounting, Ney et al. 1994).
 
 Pieces are those of the subword model, distinct ones of each side; so no language is special, and
 the tables are bounded by the vocabulary. Each translation direction has a table of its own:
@@ -70,7 +70,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class LexicalTable:
-    """p(target piece | source piece) and the reverse, for pieces that met often enough.
+    """p(target piece | source piece) and the reverse, for pieces that co-occur often enough.
 
     keys: source piece times the size of the target vocabulary plus target piece, ascending.
     forward, reverse: a probability for each key.
@@ -137,7 +137,7 @@ class LexicalTable:
         )
 
     def gains(self, sources: TokenRows, targets: TokenRows) -> Scores:
-        """The gain of each pair in its worse direction, in nats a piece."""
+        """The gain of each pair in its worse direction, in nats per piece."""
         meetings = _Meetings.of(sources, targets)
         gains = []
         for side, probabilities, frequencies in (
@@ -164,7 +164,7 @@ class LexicalTable:
 def met_keys(
     sources: TokenRows, targets: TokenRows, *, target_vocab_size: int
 ) -> tuple[Keys, NDArray[np.int64]]:
-    """The keys of pieces that are in a pair together, ascending, and in how many pairs."""
+    """The keys of pieces that co-occur, ascending, and the number of pairs in which each occurs."""
     meetings = _Meetings.of(sources, targets)
     with_none = np.concatenate(
         [
@@ -248,7 +248,7 @@ class _Side:
 
 @dataclass(frozen=True, slots=True)
 class _Meetings:
-    """Which pieces meet which in some pairs, seen from both sides."""
+    """Which pieces co-occur in some pairs, seen from both sides."""
 
     sources: _Side
     targets: _Side

@@ -426,7 +426,8 @@ def _bounds(widths: NDArray[np.int64], config: DataConfig) -> NDArray[np.int64]:
 def _permutation(size: int, seed: int, stream: int) -> NDArray[np.integer]:
     """0 to size - 1 in a random order, the same with every numpy and on every processor.
 
-    NumPy keeps the raw bits of Philox the same for ever, but not what Generator makes of them.
+    NumPy keeps the raw bits of Philox the same for ever, but not the numbers that Generator makes
+    from them.
     """
     key = np.array([seed % 2**64, stream], dtype=np.uint64)
     return _order(np.random.Philox(key=key).random_raw(size) >> np.uint64(32))

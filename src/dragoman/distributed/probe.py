@@ -104,7 +104,7 @@ def _pair(world: World, pair: tuple[int, int], group: dist.ProcessGroup) -> dict
     back, num_bytes = rate(partial(one_way, False), num_bytes)
     both = 0.0
     for _ in range(_TRIES):
-        # Half duplex stays; a processor that was busy with other things does not.
+        # Half duplex is slow each time; a busy processor only for a while.
         both = max(both, rate(both_ways, num_bytes)[0])
         if both >= _FULL_DUPLEX * min(forth, back):
             break

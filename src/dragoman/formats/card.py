@@ -237,8 +237,8 @@ def scores_of(
     """Scores of a checkpoint from its run's events, and its step; None for an average.
 
     Dev scores are those of a checkpoint of the run itself. Test scores are those that
-    `dragoman evaluate` found for these very weights, with the recipe's own search or with the one
-    that these overrides make of it.
+    `dragoman evaluate` found for these very weights, with the recipe's own search settings, changed
+    by exactly these overrides.
     """
     try:
         step = read_state(checkpoint).step

@@ -192,7 +192,7 @@ def _array(tensor: Tensor) -> NDArray[np.float32]:
 
 
 def quantize_weights(spec: Any) -> None:
-    """Turn each row of a specification's matrices to int8, with its scale; the rest stays fp32."""
+    """Convert a spec's matrices to int8, with a scale for each row; the rest stays fp32."""
     from ctranslate2.specs.model_spec import visit_spec
 
     def quantize(layer: Any, name: str, value: Any) -> None:

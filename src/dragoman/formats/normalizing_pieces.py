@@ -43,7 +43,7 @@ def with_normalization(model: bytes, *, lowercase: bool) -> bytes:
 
 @cache
 def _compiled(*, lowercase: bool) -> bytes:
-    """The rules in SentencePiece's own form, which its trainer makes of a list."""
+    """The rules in SentencePiece's own form, as its trainer compiles them."""
     lines = [
         f"{_codes(given)}\t{_codes(written)}\n"
         for given, written in sorted(_rules(lowercase=lowercase).items())

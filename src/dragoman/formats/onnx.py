@@ -339,7 +339,7 @@ class ModelGraph(Graph):
         self, attention: SelfAttention | CrossAttention, query: str, key: str, value: str,
         mask: str | None,
     ) -> str:  # fmt: skip
-        """All of (B, H, L, K) -> what attention adds, (B, L, D)."""
+        """Query, key and value (B, H, L, K) -> the output of attention (B, L, D)."""
         scaled = self.add("Mul", query, self.scalar(self.width**-0.5))
         weights = self.add("MatMul", scaled, self.add("Transpose", key, perm=[0, 1, 3, 2]))
         if mask is not None:

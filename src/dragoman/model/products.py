@@ -47,7 +47,7 @@ def onednn_project(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None
 
 
 def prefers_onednn(x_NI: Tensor, weight_OI: Tensor) -> bool:
-    """Whether the product is one of fp32 on a CPU and large enough, and oneDNN faster here."""
+    """Whether oneDNN is faster: for a large fp32 product, if MKL is slow on this processor."""
     return (
         x_NI.is_cpu
         and x_NI.dtype == weight_OI.dtype == torch.float32

@@ -105,7 +105,7 @@ class Residual(nn.Module):
         return self.norm(x_ND) if self.pre_norm else x_ND
 
     def leave(self, x_ND: Tensor, added_ND: Tensor) -> Tensor:
-        """The stream after the sub-layer has answered `added_ND`."""
+        """The stream after the sub-layer, whose output is `added_ND`."""
         x_ND = add_dropped(x_ND, added_ND, self.dropout, training=self.training)
         return x_ND if self.pre_norm else self.norm(x_ND)
 

@@ -167,7 +167,7 @@ def training_flop(
 def activation_bytes(config: ModelConfig, *, tokens: int, half: bool) -> int:
     """Bytes that the backward pass needs for `tokens` source and as many target tokens.
 
-    A sub-layer keeps the residual stream that enters its norm (fp32, also under autocast), and in
+    A sub-layer keeps the residual stream that enters its norm (fp32, even under autocast), and in
     the precision of the products (half: two bytes): the norm's output, each projection's output,
     the mixed values as attention gives them and again as rows, the activation's input and output
     as its derivative asks for; dropout keeps a mask of one byte. torch.compile keeps less;

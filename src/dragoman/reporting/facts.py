@@ -1,7 +1,7 @@
 """The measurements of a run, typed. None is "not measured", never a guess.
 
-Times are seconds; `time` is seconds since 1970 on the clock of rank 0. Losses are nats a target
-token. Shares are of 1.
+Times are seconds; `time` is seconds since 1970 on the clock of rank 0. Losses are nats per
+target token. Shares are of 1.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def plan_budget(
 ) -> BudgetPlan:
     """The plan alone; nothing is written.
 
-    Of text that is not prepared, the sizes of its files are all that is known.
+    If the text is not prepared, the sizes of its files are all that is known of it.
     Raises ConfigError if the budget is too small.
     """
     _check_possible(recipe)

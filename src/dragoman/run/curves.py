@@ -1,8 +1,8 @@
 """Learning curves of finished runs: those shipped with dragoman, and a local table of one's own.
 
 A curve holds numbers alone: the sizes of text and model, and the scores after some numbers of
-target tokens. The local table is `dragoman/curves/` below XDG_DATA_HOME (`~/.local/share`), a JSON
-file a run, which may be copied to others. DRAGOMAN_CURVES=off keeps no table and reads none.
+target tokens. The local table is `dragoman/curves/` below XDG_DATA_HOME (`~/.local/share`), one
+JSON file per run, which may be copied to others. DRAGOMAN_CURVES=off keeps no table and reads none.
 """
 
 from __future__ import annotations

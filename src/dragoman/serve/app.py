@@ -115,7 +115,7 @@ class TranslateResponse(BaseModel):
 
 
 class DetectRequest(BaseModel):
-    """A text of which the language is asked."""
+    """A text whose language is asked for."""
 
     model_config = ConfigDict(extra="forbid")
 

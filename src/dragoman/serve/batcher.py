@@ -138,7 +138,7 @@ class Batcher:
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
-        while self._jobs and not self._jobs[0].waiting:  # left the queue: its settings say nothing
+        while self._jobs and not self._jobs[0].waiting:  # all its rows have left the queue
             self._jobs.popleft()
         free = self.engine.num_workers - self._running
         if free <= 0 or not self._jobs:

@@ -1,13 +1,13 @@
 """Limits of a request, checked before any other code sees it.
 
 400   more than one Host, Origin, Sec-Fetch-Site or Authorization, or a field of a query or form
-      that is there twice: another program may check another one than we do; no Host with HTTP/1.1
+      that is there twice: another program may check the one that we do not; no Host with HTTP/1.1
       (RFC 9112, section 3.2)
 401   no token; only /health needs none
 403   sent by another site's page, without the knowledge of its reader
 408   a body that does not arrive in time
 413   a body that is too large
-421   another name than this machine's (DNS rebinding: another site's name that leads here)
+421   a name that is not this machine's (DNS rebinding: another site's name that leads here)
 429   one client has too many requests under way, or too long bodies
 503   the bodies of all clients together are too long
 """
@@ -83,7 +83,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if scope["method"] == "HEAD":  # uvicorn sends the head of the answer alone
+        if scope["method"] == "HEAD":  # uvicorn sends only the head of the answer
             scope = {**scope, "method": "GET"}
         client = client_of((scope.get("client") or ("",))[0])
         with self.metrics.request(scope["path"]) as status:

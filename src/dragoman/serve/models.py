@@ -240,7 +240,7 @@ class Models:
         return ", ".join(map(str, self.all_pairs()))
 
     def batchers(self) -> Iterator[tuple[tuple[str, str, str], Batcher]]:
-        """The batcher of each model, by its name, its sources and its targets, with commas."""
+        """Each batcher, by its model's name, sources and targets; several are joined by commas."""
         for batcher in {id(model.batcher): model.batcher for model in self}.values():
             own = [model.description for model in self if model.batcher is batcher]
             sources, targets = (

@@ -12,7 +12,7 @@ pipelining          requests sent without waiting for answers, which uvicorn par
 slow reader         an answer that is not read, or a few bytes at a time
 upgrade smuggling   an upgrade with a body, which httptools would read as the next request
 trailer smuggling   trailers that change a field that a proxy has checked in the head, such as Host
-second host         a whole address instead of a path, of another host than Host says
+second host         a whole address instead of a path, of a host that is not the one in Host
 """
 
 from __future__ import annotations

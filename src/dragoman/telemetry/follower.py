@@ -63,7 +63,7 @@ class Follower:
                 self._rest = self._rest[:1]
 
     def _is_another(self) -> bool:
-        """Whether the path names another file than the one that is open."""
+        """Whether the path names a file that is not the open one."""
         if self._file is None:
             return True
         try:

@@ -31,7 +31,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
     It contains the weights, their digest, and the names of the checkpoints. It averages the weights
     after the updates, not their moving averages. An older average at `output` is replaced.
 
-    Raises CheckpointError if a checkpoint is damaged or of another model than the first, or if
+    Raises CheckpointError if a checkpoint is damaged or not of the same model as the first, or if
     something else is at `output`; MachineError if the output cannot be written.
     """
     if not paths:

@@ -1,4 +1,4 @@
-"""The facts of this host: all that doctor asks and one host can find out alone."""
+"""The facts of this host that doctor asks for, as far as a host can find them out alone."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _gpus() -> tuple[int, int, dict[str, str | None]]:
 
 
 def _inside(request: FactsRequest) -> dict[str, float]:
-    """Rate of sums between this host's ranks; empty if there is one rank, or if they fail."""
+    """Rate of all-reduces between this host's ranks; empty if it has one rank, or if they fail."""
     if request.ranks == 1:
         return {}
     with tempfile.TemporaryDirectory(prefix="dragoman-") as folder:
@@ -135,7 +135,7 @@ def _digests(run_name: str) -> dict[str, str | None]:
     if not run_name:
         return digests
     run = Path(run_name)
-    if not run.is_dir():  # training copies it here
+    if not run.is_dir():  # not copied here yet
         return digests
     digests |= dict.fromkeys(("recipe", "data", "vocabulary"))
     with contextlib.suppress(OSError, ValueError, RecursionError, CorpusError):
