@@ -51,7 +51,8 @@ class TrainConfig(Section):
     ema_decay: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Decay of the exponential moving average of the weights; 0 keeps none."""
     patience: int = Field(default=0, ge=0)
-    """Validations without a new best after which training stops; 0 never stops early."""
+    """Validations without a new best after which training stops; 0 never stops early. If there are
+    stages, those of the last stage count."""
     stop_metric: Literal["dev_loss", "bleu"] = "dev_loss"
 
 

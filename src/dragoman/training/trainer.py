@@ -393,6 +393,8 @@ class _Loop:
         self.state = self.state.after_validation(
             dev_loss=event.dev_loss, bleu=event.bleu, stop_metric=self.config.stop_metric
         )
+        if self.state.step <= self.stage_starts[-1]:  # patience would skip the stages to come
+            self.state = self.state.model_copy(update={"validations_without_best": 0})
         if self.world.is_main:
             self.events.write(event, step=self.state.step)
             for further in (*validation.further_scores, *validation.samples):

@@ -206,6 +206,20 @@ def test_training_stops_when_validations_no_longer_improve(tmp_path: Path, metri
     assert (again.reason, again.state.step) == ("early_stop", 6)
 
 
+def test_patience_begins_with_the_last_stage(tmp_path: Path) -> None:
+    config = TrainConfig(max_steps=40, validate_every_steps=2, patience=2)
+    run = ToyRun(
+        tmp_path,
+        config,
+        CheckpointConfig(every_steps=50),
+        validate=lambda step, _model: ToyValidation(5.0 + step),
+        stage_starts=(0, 5, 11),
+    )
+    result = run.fit()
+    # The validations of steps 12 and 14 are in the last stage; earlier ones would have stopped it.
+    assert (result.reason, result.state.step) == ("early_stop", 14)
+
+
 def test_the_second_best_is_kept_too_between_checkpoints(tmp_path: Path) -> None:
     losses = {0: 9.0, 2: 5.0, 4: 7.0, 6: 6.0, 8: 8.0, 10: 8.5}
     run = ToyRun(
