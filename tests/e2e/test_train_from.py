@@ -10,6 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import dragoman
+from dragoman.base.errors import ConfigError
 from dragoman.cli import main
 from dragoman.corpus.subword import vocabulary_digests
 from dragoman.distributed.world import join_world
@@ -19,7 +21,9 @@ from dragoman.formats.kinds import Kind
 from dragoman.formats.load import Origin
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import Validated, read_events
+from parallel_text import sentences, write_pairs
 from small_run import small_run
+from tiny_recipe import TINY
 
 OTHERWISE = ["model.d_ffn=64", "corpus.subword.vocab_size=300", "train.max_steps=2"]
 OTHERWISE += ["schedule.peak_learning_rate=1e-9", "train.validate_at_start=true"]
@@ -50,6 +54,23 @@ def first_weights(run: Path) -> dict[str, torch.Tensor]:
 def dev_losses(run: Path) -> list[float]:
     events = [event for path in run.glob("events/*.jsonl") for event in read_events(path)]
     return [event.payload["dev_loss"] for event in events if event.kind == Validated.kind]
+
+
+def test_a_tag_that_the_vocabulary_does_not_know_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be cut into letters and unknown pieces."""
+    monkeypatch.chdir(tmp_path)
+    write_pairs(tmp_path, "train", sentences(60))
+    entry = 'train = [{source = "train.en", target = "train.de"'
+    Path("tagged.toml").write_text(TINY.replace(entry, f'{entry}, tag = "<bt>"'))
+    recipe = dragoman.load_recipe("tagged.toml")
+    origin = Origin.open(small_run().path)
+    with pytest.raises(ConfigError, match="its vocabulary does not know the tag <bt>; leave"):
+        origin.adapt(recipe)
+    settings = ["train.max_steps=1", "evaluate.bleu_pairs=0", "data.batch_tokens=256"]
+    run = dragoman.train(dragoman.load_recipe("tagged.toml", settings))
+    assert Origin.open(run.path).adapt(recipe).corpus.tags == ("<bt>",)
 
 
 def test_a_dry_run_is_of_what_the_command_would_train(

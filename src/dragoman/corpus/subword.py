@@ -46,22 +46,26 @@ class Subword:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read a SentencePiece model.
+        """Read a SentencePiece model; raises CorpusError as `parse`."""
+        return cls.parse(read_vocabulary(path), place=path)
+
+    @classmethod
+    def parse(cls, content: bytes, *, place: Path) -> Self:
+        """The SentencePiece model in a file's content. place: the file, for errors.
 
         Raises: CorpusError if it is not one, or has other ids for padding, unknown, beginning
         and end of sentence.
         """
-        content = read_vocabulary(path)
         try:
             processor = processor_of(content)
         except RuntimeError as error:
-            raise _unreadable(path) from error
+            raise _unreadable(place) from error
         ids = (processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id())
         if ids != (PAD, UNK, BOS, EOS):
             raise CorpusError(
                 f"has {ids} as ids of padding, unknown, beginning and end, "
                 f"not {(PAD, UNK, BOS, EOS)}",
-                place=path,
+                place=place,
                 remedy="use a model that dragoman prepare has trained",
             )
         return cls(processor)

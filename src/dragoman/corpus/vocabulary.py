@@ -50,10 +50,14 @@ class Vocabulary(Protocol):
 
 def load_vocabulary(path: Path) -> Vocabulary:
     """Read a vocabulary of either kind; raises CorpusError."""
-    content = read_vocabulary(path)
+    return parse_vocabulary(read_vocabulary(path), place=path)
+
+
+def parse_vocabulary(content: bytes, *, place: Path) -> Vocabulary:
+    """The vocabulary in a file of either kind; raises CorpusError that names the place."""
     if is_imported(content):
-        return ImportedVocabulary.parse(content, place=path)
-    return Subword.load(path)
+        return ImportedVocabulary.parse(content, place=place)
+    return Subword.parse(content, place=place)
 
 
 class RowEncoder:

@@ -17,7 +17,9 @@ from torch import nn
 
 from dragoman.base.errors import CheckpointError, ConfigError
 from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.shards import UNK
 from dragoman.corpus.subword import VOCABULARIES, read_vocabulary, vocabulary_digests
+from dragoman.corpus.vocabulary import parse_vocabulary
 from dragoman.distributed.world import World
 from dragoman.formats.bundle import INFO_FILE, Bundle, is_bundle
 from dragoman.formats.huggingface import model_from_huggingface
@@ -220,6 +222,7 @@ class Origin:
         model = {name: getattr(self.recipe.model, name) for name in _SHAPE}
         subword = {name: getattr(self.recipe.corpus.subword, name) for name in _SUBWORD}
         self._check_targets(recipe)
+        self._check_tags(recipe)
         corpus = {
             "lowercase": self.recipe.corpus.lowercase,
             "subword": recipe.corpus.subword.model_copy(update=subword),
@@ -249,6 +252,19 @@ class Origin:
                 remedy=f"choose target languages that have tokens: {', '.join(known)}"
                 if known
                 else "train one target language from this model, or several from none",
+            )
+
+    def _check_tags(self, recipe: Recipe) -> None:
+        """Raises ConfigError if the vocabulary does not know a tag of the recipe."""
+        vocabulary = parse_vocabulary(self.vocabulary[0], place=self.path)
+        tags = [*recipe.corpus.tags]
+        rows = vocabulary.encode(tags)
+        unknown = [tag for tag, row in zip(tags, rows, strict=True) if UNK in row]
+        if unknown:
+            raise ConfigError(
+                f"its vocabulary does not know the tag {', '.join(unknown)}",
+                place=self.path,
+                remedy="leave the tag out, or choose one whose letters and brackets it knows",
             )
 
     def check_prepared(self, prepared: Path) -> None:
