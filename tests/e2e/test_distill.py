@@ -9,6 +9,7 @@ import pytest
 import sacrebleu
 
 import dragoman
+from dragoman.api.distillation import write_own_pairs, write_sources
 from dragoman.cli import main
 from dragoman.corpus.shards import TokenShards
 from parallel_text import sentences, write_pairs
@@ -233,6 +234,42 @@ def test_translations_that_are_all_dropped_are_named(
         said = r"blank.en: none of its 2 lines has a translation to learn from \(empty 2\)"
         with pytest.raises(dragoman.CorpusError, match=said):
             dragoman.distill(teacher, "student-tiny", text="blank.en")
+
+
+def test_a_student_learns_only_what_the_teacher_learnt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text with the weight 0 is not translated; pairs of a model are not the teacher's own."""
+    monkeypatch.chdir(tmp_path)
+    lines = {}
+    for name, first in (("own", 0), ("off", 60), ("model", 120), ("late", 180)):
+        english, german = (real_lines("train", side)[first : first + 60] for side in ("en", "de"))
+        lines[name] = english
+        pairs = zip(english, german, strict=True)
+        Path(f"{name}.tsv").write_text("".join(f"{one}\t{two}\n" for one, two in pairs), "utf-8")
+    Path("mixed.toml").write_text(
+        "stages = [{steps = 1}, {weights = {late = 1}}]\n"
+        + TINY.replace(
+            'train = [{source = "train.en", target = "train.de"}]',
+            'train = [{tsv = "own.tsv", name = "own", weight = 1},'
+            ' {tsv = "off.tsv", name = "off", weight = 0},'
+            ' {tsv = "model.tsv", name = "model", weight = 1, translated = "target"},'
+            ' {tsv = "late.tsv", name = "late", weight = 0}]',
+        )
+    )
+    settings = ["train.max_steps=2", "evaluate.bleu_pairs=0", "data.batch_tokens=256"]
+    settings += ["corpus.valid_pairs=5", "corpus.subword.vocab_size=300"]
+    teacher = dragoman.train(dragoman.load_recipe("mixed.toml", settings))
+    write_sources(teacher, Path("sources.txt"))
+    write_own_pairs(teacher, Path("pairs.tsv"))
+    sources = Path("sources.txt").read_text("utf-8").splitlines()
+    own = [line.split("\t")[0] for line in Path("pairs.tsv").read_text("utf-8").splitlines()]
+    assert sum(map(len, map(set(sources).intersection, lines.values()))) > 0.8 * len(sources)
+    for name, learnt, is_own in (
+        ("own", True, True), ("off", False, False), ("model", True, False), ("late", True, True),
+    ):  # fmt: skip
+        assert bool({*lines[name]} & {*sources}) == learnt, name
+        assert bool({*lines[name]} & {*own}) == is_own, name
 
 
 def test_text_in_the_language_of_the_translations_is_refused(

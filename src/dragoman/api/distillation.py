@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
+import numpy as np
 from pydantic import ValidationError
 
 from dragoman.api.arguments import Checkpoint, Count, Flag, RecipeLike, RunLike, checked
@@ -186,7 +187,7 @@ def distill(
     if not synthetic_only:
         pairs = place / "pairs.tsv"
         if not pairs.exists():
-            _write_pairs(run, pairs)
+            write_own_pairs(run, pairs)
         if pairs.stat().st_size:  # it is empty if each of them has a tag
             learnt.append(TextFiles(tsv=str(pairs)))
     corpus = _student_text(student.corpus, run.recipe().corpus, tuple(learnt), valid, test)
@@ -281,24 +282,30 @@ def plain_sources(split: Path, corpus: CorpusConfig, copy: Path) -> Path:
 
 
 def write_sources(run: RunDirectory, path: Path) -> None:
-    """The source sides of the teacher's training text, without tags.
+    """The source sides of the text that the teacher was trained on, without tags.
 
     Sides with unknown pieces, and those that were cut off, are left out.
     """
     tags = run.recipe().corpus.tags
     with whole_file(path) as file:
-        for line in _training_lines(run, "source"):
+        for line in _training_lines(run, "source", _are_drawn(run.recipe())):
             if line is not None:
                 file.write(f"{without_first_word(line, tags)}\n".encode())
 
 
-def _write_pairs(run: RunDirectory, path: Path) -> None:
-    """The teacher's training text, without pairs that have a tag.
+def write_own_pairs(run: RunDirectory, path: Path) -> None:
+    """The text that the teacher was trained on, without pairs that have a tag or a translated side.
 
     Pairs with unknown pieces, and those that were cut off, are left out.
     """
-    tags = run.recipe().corpus.tags
-    sources, targets = _training_lines(run, "source"), _training_lines(run, "target")
+    corpus = run.recipe().corpus
+    tags = corpus.tags
+    are_drawn = _are_drawn(run.recipe())
+    taken = [
+        is_drawn and not entry.translated
+        for is_drawn, entry in zip(are_drawn, corpus.train, strict=True)
+    ]
+    sources, targets = (_training_lines(run, side, taken) for side in ("source", "target"))
     with whole_file(path) as file:
         for source, target in zip(sources, targets, strict=True):
             if source is None or target is None or without_first_word(source, tags) != source:
@@ -306,11 +313,19 @@ def _write_pairs(run: RunDirectory, path: Path) -> None:
             file.write(f"{source}\t{target}\n".encode())
 
 
-def _training_lines(run: RunDirectory, side: Literal["source", "target"]) -> Iterator[str | None]:
-    """A side of the teacher's training text, a line a pair.
+def _are_drawn(recipe: Recipe) -> list[bool]:
+    """Whether pairs of each entry of the training text are drawn in any stage."""
+    by_stage = [weights or [1.0] * len(recipe.corpus.train) for weights in recipe.weights()]
+    return [any(entry) for entry in zip(*by_stage, strict=True)]
 
-    None if a piece of it is unknown, or if the teacher's recipe may have cut it off: a student
-    would learn to stop in the middle of a sentence.
+
+def _training_lines(run: RunDirectory, side: str, taken: Sequence[bool]) -> Iterator[str | None]:
+    """A side of the teacher's training text, one line per pair.
+
+    taken: whether pairs of each entry are wanted. If no entry has a name or a weight, the shards do
+        not say which pair is from which: then all are taken.
+    None if the pair is not wanted, if a piece of its side is unknown, or if the teacher's recipe
+    may have cut the side off: a student would learn to stop in the middle of a sentence.
     """
     corpus = run.recipe().corpus
     too_long = corpus.max_pieces if corpus.too_long == "truncate" else math.inf
@@ -318,13 +333,17 @@ def _training_lines(run: RunDirectory, side: Literal["source", "target"]) -> Ite
     shards = TokenShards(prepared / "train")
     vocabulary = load_vocabulary(prepared / f"{side}.model")
     row_of = shards.source if side == "source" else shards.target
+    is_taken = np.ones(shards.num_pairs, np.bool_)
+    if not all(taken) and corpus.is_mixed:
+        is_taken = np.array(taken)[shards.entries()]
     prefix, _ = vocabulary.prefix("")  # such as >>fra<<, which would be decoded as text
     for first in range(0, shards.num_pairs, _ROWS_AT_A_TIME):
         last = min(first + _ROWS_AT_A_TIME, shards.num_pairs)
         rows = [row_of(pair).tolist() for pair in range(first, last)]
         plain = [row[len(prefix) * (row[: len(prefix)] == prefix) :] for row in rows]
-        for whole, row, line in zip(rows, plain, vocabulary.decode(plain), strict=True):
-            yield None if UNK in row or len(whole) >= too_long else line
+        lines = vocabulary.decode(plain)
+        for pair, whole, row, line in zip(range(first, last), rows, plain, lines, strict=True):
+            yield line if is_taken[pair] and UNK not in row and len(whole) < too_long else None
 
 
 def _student_text(
