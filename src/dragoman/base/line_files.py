@@ -35,7 +35,8 @@ _PACKED: Final = {
     b"PK\x03\x04": "unzip -p",
 }
 """The first bytes of packed files, and what unpacks them."""
-_UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
+UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
+"""The first bytes of text in UTF-16."""
 _HEAD_BYTES: Final = 8
 _SAY_EVERY_S: Final = 10.0
 TransformLines = Callable[[Iterable[str], int], Iterator[list[str]]]
@@ -172,7 +173,7 @@ def not_utf8(name: object, *, line: int, head: bytes) -> CorpusError:
             return CorpusError(
                 "is packed", place=str(name), remedy=f"unpack it: {command} FILE > TEXT"
             )
-    encoding = "utf-16" if head.startswith(_UTF_16) else "latin1"
+    encoding = "utf-16" if head.startswith(UTF_16) else "latin1"
     return CorpusError(
         "is not UTF-8",
         place=f"{name}, line {line}",

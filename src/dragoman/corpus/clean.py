@@ -273,7 +273,8 @@ def refuse_malformed(reports: Iterable[BlockReport]) -> Iterator[BlockReport]:
                 problem,
                 place=file,
                 remedy="convert the text to UTF-8, one sentence per line, "
-                "in two files or in two columns with one tab between them",
+                "in two files or in two columns with one tab between them; if a file has further "
+                "columns, name one in scores",
             )
         yield report
 

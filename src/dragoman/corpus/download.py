@@ -285,7 +285,11 @@ def _unzip(archive: Path, patterns: Sequence[str], folder: Path, limits: _Bounds
 
 
 def _only_name(opened: zipfile.ZipFile, pattern: str) -> str:
-    names = fnmatch.filter(opened.namelist(), pattern)
+    names = [
+        name
+        for name in fnmatch.filter(opened.namelist(), pattern)
+        if not name.startswith("__MACOSX/")  # which macOS adds to archives
+    ]
     if len(names) != 1:
         raise _no_single_member(pattern, len(names))
     if opened.getinfo(names[0]).compress_type not in _ZIP_PACKINGS:

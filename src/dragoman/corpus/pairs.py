@@ -24,6 +24,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from dragoman.base.errors import CorpusError
+from dragoman.base.line_files import UTF_16
 from dragoman.corpus.directions import Direction
 
 PIECE_BYTES: Final = 1 << 18
@@ -171,6 +172,12 @@ class LineReader:
                     pieces.append(b"\n")
                     num_lines += 1
                 break
+            if not (self._text_bytes or pieces) and piece.startswith(UTF_16):
+                raise CorpusError(
+                    "is UTF-16, not UTF-8",
+                    place=self.path,
+                    remedy="convert it, for example with: iconv -f utf-16 -t utf-8",
+                )
             ends = piece.count(b"\n")
             if num_lines + ends > max_lines:
                 ends = max_lines - num_lines

@@ -127,6 +127,7 @@ class _Units:
         self._depth += 1
         if self._depth > _MOST_NESTED:
             raise _UnfitError(f"elements in it are nested more than {_MOST_NESTED} deep")
+        name = _local(name)
         if name in _PARTS:
             self._start_part(name, attributes)
         elif self._in_segment:
@@ -136,8 +137,8 @@ class _Units:
         self._depth -= 1
         if self._code_depth:
             self._code_depth -= 1
-        elif name in _PARTS:
-            self._end_part(name)
+        elif _local(name) in _PARTS:
+            self._end_part(_local(name))
 
     def characters(self, text: str) -> None:
         if not self._open_parts:
@@ -190,6 +191,11 @@ class _Units:
         exact = self._variants.get(language)
         fitting = (text for code, text in self._variants.items() if _fits(code, language))
         return next(fitting, "") if exact is None else exact
+
+
+def _local(name: str) -> str:
+    """The name of an element without the prefix of its namespace."""
+    return name.rpartition(":")[2]
 
 
 def _plain(code: str) -> str:

@@ -50,6 +50,9 @@ def test_it_makes_the_corpus_that_its_texts_make(tmp_path: Path) -> None:
     assert prepared(tmp_path, moses=path.name) == from_zip
     from_texts = prepared(tmp_path, source="Books.de-en.en", target="Books.de-en.de")
     assert from_texts.digest == from_zip.digest
+    with zipfile.ZipFile(path, "a") as opened:  # as macOS packs it
+        opened.writestr("__MACOSX/._Books.de-en.en", "a resource")
+    assert prepared(tmp_path, moses=path.name).digest == from_zip.digest
 
 
 def test_an_archive_without_one_text_in_each_language_is_named(tmp_path: Path) -> None:

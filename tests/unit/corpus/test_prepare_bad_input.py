@@ -94,12 +94,22 @@ BAD: dict[str, tuple[Callable[[Path], dict[str, object]], str]] = {
         plain(b"short\n" * 40, (b"long" * (1 << 20) + b"\n") * 40),
         r"a\.de: its lines are far longer than those of a\.en: 40 have more than 128 MiB",
     ),
-    "utf-16": (plain("a\nb\n".encode("utf-16"), b"1\n2\n3\n"), r"a\.en: line 1 has 2 byte\(s\)"),
+    "utf-16": (
+        plain("a\nb\n".encode("utf-16"), b"1\n2\n3\n"),
+        r"a\.en: is UTF-16, not UTF-8; convert it, for example with: iconv -f utf-16 -t utf-8$",
+    ),
+    "utf-16, packed, on the other side": (
+        plain(b"1\n2\n3\n", gzip.compress("a\nb\n".encode("utf-16"))),
+        r"a\.de: is UTF-16, not UTF-8",
+    ),
     "a missing column": (
         tsv("one\teins\nalone\ntwo\tzwei\n"),
         r"a\.tsv: line 2 has 1 column\(s\) instead of 2; .*one tab between them",
     ),
-    "too many columns": (tsv("0.9\tone\teins\n"), r"a\.tsv: line 1 has 3 column\(s\) instead of 2"),
+    "too many columns": (
+        tsv("0.9\tone\teins\n"),
+        r"a\.tsv: line 1 has 3 column\(s\) instead of 2; .*name one in scores",
+    ),
     "cut-off gzip": (
         plain(gzip.compress(LINES)[:-10]),
         r"a\.en: the compressed file is damaged: it ends too early; fetch or pack it again",

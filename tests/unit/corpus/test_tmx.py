@@ -57,6 +57,13 @@ def test_languages_are_found_by_their_codes_in_any_form(path: Path) -> None:
     assert lines(path, text + "</tu><tu/></body></tmx>") == ["a\tb", "January\tJanuar", "\t"]
 
 
+def test_elements_may_have_the_prefix_of_a_namespace(path: Path) -> None:
+    text = (HEAD + unit("a", "b") + "</body></tmx>").replace("<tmx ", '<tmx xmlns:t="urn:x" ')
+    for name in ("tu", "tuv", "seg"):
+        text = text.replace(f"<{name}>", f"<t:{name}>").replace(f"</{name}>", f"</t:{name}>")
+    assert lines(path, text.replace("<tuv ", "<t:tuv ")) == ["a\tb"]
+
+
 @pytest.mark.parametrize("wanted", ["pt-BR", "pt_br", "PT-br"])
 @pytest.mark.parametrize("written", ["pt-BR", "pt_BR", "pt-br"])
 def test_the_region_that_is_asked_for_is_found_in_any_form(
