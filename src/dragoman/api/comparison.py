@@ -33,7 +33,7 @@ from dragoman.evaluation.paired import (
     compare_translations,
     word_counts,
 )
-from dragoman.evaluation.validate import read_lines, read_pair, text_name
+from dragoman.evaluation.validate import read_lines, read_pair
 from dragoman.formats.bundle import Bundle, is_bundle
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
@@ -50,7 +50,7 @@ _LONGEST: Final = 500
 class Comparison:
     """Two systems on one test set.
 
-    test: the name of the test set.
+    test: the name of the test set: "test" for that of the runs, else its files.
     first: the name of one system. second: the name of the other.
     result: scores, p-values, groups and sentences.
     counted_pairs: pairs of the first available training text, whose words were counted.
@@ -120,7 +120,9 @@ def compare(
             )
     runs = [_run_of(path) for path in paths]
     files = [(Path(source), Path(reference)) for source, reference in tests]
-    sets = [_Test(name, *read_pair(*pair)) for pair, name in zip(files, _names(files), strict=True)]
+    recipes = [one for one in map(_recipe_of, paths, runs) if one is not None]
+    into = target_language if any(_targets(one) > 1 for one in recipes) else ""
+    sets = [_Test(_name(*pair, into), *read_pair(*pair)) for pair in files]
     if not sets:
         sets = [_test_of_runs([run for run in runs if run is not None])]
     if len(sets) > 1 and not all(path.is_dir() for path in paths):
@@ -129,7 +131,6 @@ def compare(
             place="tests",
             remedy="name one test set, or models in place of the file",
         )
-    recipes = [one for one in map(_recipe_of, paths, runs) if one is not None]
     if len(recipes) == 2:
         _refuse_opposite(*recipes, place=paths[1])
     lowercase = any(one.scoring.lowercase for one in recipes)
@@ -262,12 +263,20 @@ def _run_of(path: Path) -> RunDirectory | None:
     return run_at(path)
 
 
-def _names(tests: Sequence[tuple[Path, Path]]) -> list[str]:
-    """Names of test sets: the stems of the sources, or more of the paths if these are equal."""
-    stems = [text_name(source) for source, _ in tests]
-    paths = [str(source.with_suffix("")) for source, _ in tests]
-    whole = [f"{source}, {reference}" for source, reference in tests]
-    return next((names for names in (stems, paths) if len({*names}) == len(names)), whole)
+def _targets(recipe: Recipe) -> int:
+    """The number of languages that a model translates into."""
+    return len({direction.target for direction in recipe.corpus.directions})
+
+
+def _name(source: Path, reference: Path, language: str) -> str:
+    """The name of a test set: its files, and the language if the models have several.
+
+    The paths are whole: a report keeps the comparisons of all calls, in whatever folder, and files
+    of several languages often have one stem.
+    """
+    folder, other = source.parent.resolve(), reference.parent.resolve()
+    second = reference.name if other == folder else other / reference.name
+    return f"{folder / source.name}, {second}" + (f" ({language})" if language else "")
 
 
 def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:

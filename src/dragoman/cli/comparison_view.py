@@ -60,9 +60,9 @@ def _print_scores(comparison: Comparison) -> None:
     """Scores, p-values and the verdict."""
     console = open_console()
     result = comparison.result
-    console.print(
-        Text(f"{comparison.test}: {units.COUNT.text(result.pairs)} sentences", style="bold")
-    )
+    sentences = f"{units.COUNT.text(result.pairs)} sentences"
+    title = f"{printable_line(comparison.test)}: {sentences}"
+    console.print(Text(title, style="bold"), soft_wrap=True)
     console.print(f"A  {printable_line(comparison.first)}", soft_wrap=True, markup=False)
     console.print(f"B  {printable_line(comparison.second)}", soft_wrap=True, markup=False)
     right = ("A", "B", "B - A", "p bootstrap", "p randomisation")

@@ -20,6 +20,8 @@ from real_text import real_lines
 from small_run import small_run
 from tiny_recipe import TINY
 
+TWO = ("de", "fr")
+
 
 @pytest.fixture
 def texts(tmp_path: Path) -> tuple[Path, Path]:
@@ -29,6 +31,20 @@ def texts(tmp_path: Path) -> tuple[Path, Path]:
     ):
         path.write_text("".join(f"{line}\n" for line in lines[:40]), "utf-8")
     return paths
+
+
+def run_of_two_languages() -> RunDirectory:
+    """A run from English into TWO; the French is German with "und" before each sentence."""
+    english, german = sentences(60)
+    write_lines(Path("train.en"), english)
+    write_lines(Path("train.de"), german)
+    write_lines(Path("train.fr"), [f"und {line}" for line in german])
+    more = '{source = "train.en", target = "train.fr", target_language = "fr"}'
+    named = 'target = "train.de", target_language = "de"}'
+    Path("tiny.toml").write_text(TINY.replace('target = "train.de"}', f"{named}, {more}"))
+    settings = ["train.max_steps=1", "evaluate.bleu_pairs=0", "data.batch_tokens=256"]
+    settings += ["corpus.target_language=de", "corpus.source_language=en"]
+    return dragoman.train(dragoman.load_recipe("tiny.toml", settings))
 
 
 @pytest.mark.system
@@ -72,17 +88,17 @@ def test_the_better_of_two_is_named_and_printed(
 
     page = dragoman.report(small_run())._repr_html_()
     rows = {row.name: row for one in dragoman.report(small_run()).answers for row in one.evidence}
-    row = rows[f"BLEU on test.en, beside {texts[1]}"]
+    row = rows[f"BLEU on {texts[0]}, test.de, beside {texts[1]}"]
     assert row.value == pytest.approx(bleu["first"])
     assert row.text.startswith(
         f"{bleu['first']:.2f}, the other 100.00, p {bleu['p_bootstrap']:.4f}"
     )
     assert row.text.endswith("shown to be better: the other")
-    assert f"chrF on test.en, beside {texts[1]}" in rows
+    assert f"chrF on {texts[0]}, test.de, beside {texts[1]}" in rows
     assert "shown to be better: the other" in page
 
     result = found["result"]
-    place = f"on test.en, beside {texts[1]}"
+    place = f"on {texts[0]}, test.de, beside {texts[1]}"
     ahead = f"{result['first_wins']}; equal in {result['ties']}, behind in {result['second_wins']}"
     assert rows[f"sentences ahead {place}"].text.startswith(ahead)
     for title, groups in (
@@ -104,22 +120,37 @@ def test_the_better_of_two_is_named_and_printed(
     assert html.escape(worst["source"]) in html.unescape(page)
 
 
-def test_test_sets_of_one_file_name_get_different_names(
+def test_a_report_keeps_test_sets_of_equal_file_names_apart(
     texts: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(small_run().path, run)
-    monkeypatch.chdir(tmp_path)
-    tests = []
-    for folder in ("wmt22", "wmt23"):
-        Path(folder).mkdir()
-        tests.append((Path(folder, "src.en"), Path(folder, "ref.de")))
-        for path, to in zip(texts, tests[-1], strict=True):
-            shutil.copyfile(path, to)
-    found = dragoman.compare(run, run, tests=tests)
-    assert [one.test for one in found] == ["wmt22/src", "wmt23/src"]
+    names = []
+    for folder, lines in (("wmt22", 40), ("wmt23", 30)):
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        for path, to in zip(texts, (Path("src.en"), Path("ref.de")), strict=True):
+            write_lines(to, path.read_text("utf-8").splitlines()[:lines])
+        (found,) = dragoman.compare(run, run, tests=[("src.en", "ref.de")])
+        names.append(found.test)
+    assert names == [f"{tmp_path}/{folder}/src.en, ref.de" for folder in ("wmt22", "wmt23")]
     rows = {row.name for one in dragoman.report(run).answers for row in one.evidence}
-    assert {f"BLEU on {one.test}, beside {run}" for one in found} <= rows
+    assert {f"BLEU on {name}, beside {run}" for name in names} <= rows
+
+
+def test_a_report_keeps_the_languages_of_a_model_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = run_of_two_languages()
+    names = []
+    for language in TWO:
+        tests = [("train.en", f"train.{language}")]
+        (found,) = dragoman.compare(run, run, tests=tests, target_language=language)
+        names.append(found.test)
+    assert names == [f"{tmp_path}/train.en, train.{language} ({language})" for language in TWO]
+    rows = {row.name for one in dragoman.report(run).answers for row in one.evidence}
+    assert {f"BLEU on {name}, beside {run.path}" for name in names} <= rows
 
 
 def test_a_report_has_nothing_of_an_earlier_comparison(tmp_path: Path) -> None:
@@ -212,20 +243,12 @@ def test_words_are_counted_in_the_text_of_the_compared_language(
 ) -> None:
     """A rare German word may be a common word in another language of the model."""
     monkeypatch.chdir(tmp_path)
-    english, german = sentences(60)
-    write_lines(tmp_path / "train.en", english)
-    write_lines(tmp_path / "train.de", german)
-    write_lines(tmp_path / "train.fr", [f"und {line}" for line in german])
-    more = '{source = "train.en", target = "train.fr", target_language = "fr"}'
-    named = 'target = "train.de", target_language = "de"}'
-    Path("tiny.toml").write_text(TINY.replace('target = "train.de"}', f"{named}, {more}"))
-    settings = ["train.max_steps=1", "evaluate.bleu_pairs=0", "data.batch_tokens=256"]
-    settings += ["corpus.target_language=de", "corpus.source_language=en"]
-    run = dragoman.train(dragoman.load_recipe("tiny.toml", settings))
+    run = run_of_two_languages()
+    english, _ = sentences(60)
     write_lines(tmp_path / "source", english[:2])
     write_lines(tmp_path / "target", ["und"] * 2)
     found = {}
-    for language in ("de", "fr"):
+    for language in TWO:
         (one,) = dragoman.compare(run, run, tests=[("source", "target")], target_language=language)
         found[language] = ([group.name for group in one.result.by_frequency], one.counted_pairs)
     assert found["de"][0] == ["0"]

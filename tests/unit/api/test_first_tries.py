@@ -146,7 +146,8 @@ def test_answers_show_themselves_at_a_prompt(tmp_path: Path) -> None:
         lines = real_lines("test", language)[:20]
         (tmp_path / f"t.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     (found,) = dragoman.compare(run, run, tests=[(tmp_path / "t.en", tmp_path / "t.de")])
-    assert repr(found).startswith(f"t, 20 sentences: {run.path} and {run.path}")
+    of = f"{tmp_path}/t.en, t.de, 20 sentences"
+    assert repr(found).startswith(f"{of}: {run.path} and {run.path}")
     assert repr(found).endswith("better: neither is shown to be")
 
 
