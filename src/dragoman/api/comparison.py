@@ -162,9 +162,14 @@ def compare(
             )
             first_name, second_name = map(str, paths)
             found.append(Comparison(test.name, first_name, second_name, result, counted_pairs))
-    for side, run in zip(SIDES, runs, strict=True):
-        if run is not None:
-            for comparison in found:
+    recorded = set()  # a run may be compared with itself, and a test set may be named twice
+    for side, run, beside in zip(SIDES, runs, reversed(paths), strict=True):
+        if run is None:
+            continue
+        for comparison in found:
+            key = (run.path.resolve(), beside.resolve(), comparison.test)
+            if key not in recorded:
+                recorded.add(key)
                 record(comparison, run, side)
     return found
 

@@ -138,6 +138,19 @@ def test_a_report_keeps_test_sets_of_equal_file_names_apart(
     assert {f"BLEU on {name}, beside {run}" for name in names} <= rows
 
 
+def test_a_report_has_a_comparison_of_a_run_with_itself_once(
+    texts: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(small_run().path, run)
+    monkeypatch.chdir(tmp_path)
+    assert len(dragoman.compare(run, "run", tests=[texts, texts])) == 2
+    rows = {row.name: row for one in dragoman.report(run).answers for row in one.evidence}
+    (groups,) = (row.text for name, row in rows.items() if name.startswith("BLEU by words"))
+    sizes = re.findall(r"\((\d+) sentences\)", groups)
+    assert sum(map(int, sizes)) == 40
+
+
 def test_a_report_keeps_the_languages_of_a_model_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
