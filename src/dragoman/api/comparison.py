@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.api.arguments import Count, RunLike, checked
+from dragoman.base.disk_errors import check_writable_names
 from dragoman.base.errors import (
     CheckpointError,
     ConfigError,
@@ -108,9 +110,10 @@ def compare(
     comet: a Python that has unbabel-comet, and a COMET checkpoint (Rei et al. 2020), which that
         Python loads in a process of its own, without downloads; by default there is no COMET.
     The comparison is recorded in the runs that can be written to, whose reports show it.
-    Raises ConfigError if there is no test set, the runs' test sets differ or one model translates
-    in the opposite direction of the other, CorpusError if a text cannot be read or has another
-    number of lines, CheckpointError if a model is damaged, MachineError if COMET fails.
+    Raises ConfigError if there is no test set, the runs' test sets differ, one model translates in
+    the opposite direction of the other or a name is not UTF-8, CorpusError if a text cannot be read
+    or has another number of lines, CheckpointError if a model is damaged, MachineError if COMET
+    fails.
     """
     paths = [one.path if isinstance(one, RunDirectory) else Path(one) for one in (first, second)]
     for path in paths:  # before hours of search, not after them
@@ -118,8 +121,9 @@ def compare(
             raise ConfigError(
                 "no such run, export or file of translations", place=path, remedy="check its name"
             )
-    runs = [_run_of(path) for path in paths]
     files = [(Path(source), Path(reference)) for source, reference in tests]
+    check_writable_names([*paths, *map(_whole, chain(*files))])
+    runs = [_run_of(path) for path in paths]
     recipes = [one for one in map(_recipe_of, paths, runs) if one is not None]
     into = target_language if any(_targets(one) > 1 for one in recipes) else ""
     sets = [_Test(_name(*pair, into), *read_pair(*pair)) for pair in files]
@@ -279,9 +283,14 @@ def _name(source: Path, reference: Path, language: str) -> str:
     The paths are whole: a report keeps the comparisons of all calls, in whatever folder, and files
     of several languages often have one stem.
     """
-    folder, other = source.parent.resolve(), reference.parent.resolve()
-    second = reference.name if other == folder else other / reference.name
-    return f"{folder / source.name}, {second}" + (f" ({language})" if language else "")
+    first, second = _whole(source), _whole(reference)
+    beside = second.name if first.parent == second.parent else second
+    return f"{first}, {beside}" + (f" ({language})" if language else "")
+
+
+def _whole(path: Path) -> Path:
+    """The path with its folder in full; a link keeps its own name."""
+    return path.parent.resolve() / path.name
 
 
 def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:

@@ -19,6 +19,7 @@ from dragoman.api.arguments import (
     opened_run,
 )
 from dragoman.api.notebook import NotebookProgress, in_notebook, preparing_in_notebook
+from dragoman.base.disk_errors import check_writable_names
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.terminal import open_console
 from dragoman.cluster.hosts import Hosts, load_hosts
@@ -274,6 +275,8 @@ def evaluate(
     """
     from dragoman.evaluation.metrics import Score  # imports sacreBLEU, which training does without
 
+    if source is not None:  # before hours of search, not after them
+        check_writable_names([Path(source).absolute()])
     found: list[Event] = []
     listeners = [_Calls(found.append), *listeners_of(on_event, progress)]
     if isinstance(run, RunDirectory) or not is_bundle(Path(run)):

@@ -6,11 +6,11 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dragoman.base.errors import MachineError
+from dragoman.base.errors import ConfigError, MachineError
 
 STANDARD_OUTPUT = "standard output"
 """The file name of errors of standard output, for which the system has none."""
@@ -91,3 +91,13 @@ def unwritable_name(error: UnicodeEncodeError) -> tuple[str, str]:
             "rename it",
         )
     return f"{error.encoding} has no character {character!a}", "rename that file or folder"
+
+
+def check_writable_names(paths: Iterable[Path]) -> None:
+    """Raises ConfigError if a path cannot stand in a record of a run, which is UTF-8."""
+    for path in paths:
+        try:
+            str(path).encode()
+        except UnicodeEncodeError as error:
+            problem, remedy = unwritable_name(error)
+            raise ConfigError(problem, place=path, remedy=remedy) from error

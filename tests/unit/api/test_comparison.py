@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import html
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -231,6 +232,28 @@ def test_bad_input_is_named(texts: tuple[Path, Path], tmp_path: Path) -> None:
         dragoman.compare(run, run, tests=[(texts[0], short)])
     with pytest.raises(dragoman.ConfigError, match="neither model has a test set"):
         dragoman.compare(run, run)
+
+
+def test_a_name_that_no_record_can_hold_is_refused_before_a_model_is_loaded(
+    texts: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    odd = shutil.copyfile(texts[0], tmp_path / os.fsdecode(b"t\xff.en"))
+    monkeypatch.setattr("dragoman.api.comparison.open_translator", None)
+    monkeypatch.setattr("dragoman.run.run.evaluate", None)
+    run, lines = str(small_run().path), str(texts[1])
+    for words in (
+        ["compare", run, run, "--test", f"{odd},{lines}"],
+        ["compare", run, run, "--test", f"{texts[0]},{odd}"],
+        ["compare", run, str(odd), "--test", f"{texts[0]},{lines}"],
+        ["evaluate", run, "--source", str(odd), "--reference", lines],
+    ):
+        assert main(words) == 2
+        (said,) = capsys.readouterr().err.splitlines()
+        assert re.search(r"a file or folder has the byte 0xff in its name, .*; rename it$", said)
+        assert str(odd.parent) in said
 
 
 @pytest.mark.parametrize("lost", [0, 1])
