@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from sacrebleu.metrics.base import Metric
-from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF, CHRFScore
 
 from dragoman.base.errors import CorpusError
@@ -74,9 +74,9 @@ def bleu_of(language: str, *, lowercase: bool = False) -> BLEU:
     """
     code = re.split("[._@-]", language.lower())[0]
     try:
-        return BLEU(lowercase=lowercase, tokenize=_TOKENIZERS.get(code, BLEU.TOKENIZER_DEFAULT))
+        return Bleu(lowercase=lowercase, tokenize=_TOKENIZERS.get(code, BLEU.TOKENIZER_DEFAULT))
     except RuntimeError:  # MeCab or its dictionary is not installed
-        return BLEU(lowercase=lowercase, tokenize="char")
+        return Bleu(lowercase=lowercase, tokenize="char")
 
 
 def chrf(
@@ -114,6 +114,15 @@ def score_all(
         )
         for name, metric in metrics.items()
     }
+
+
+class Bleu(BLEU):
+    """sacreBLEU's BLEU, at most 100: the rounding of its logarithms can make 100.00000000000004."""
+
+    def _compute_score_from_stats(self, stats: list[int]) -> BLEUScore:
+        score = super()._compute_score_from_stats(stats)
+        score.score = min(score.score, 100.0)
+        return score
 
 
 class Chrf(CHRF):

@@ -17,6 +17,7 @@ from dragoman.corpus.directions import Direction
 from dragoman.evaluation.config import EvaluateConfig
 from dragoman.evaluation.directions import mean_scores, score_directions
 from dragoman.evaluation.metrics import METRICS, Score, bleu, chrf
+from dragoman.evaluation.paired import compare_translations
 from real_text import real_lines
 
 
@@ -71,6 +72,16 @@ def test_scores_equal_the_sacrebleu_library_without_an_interval(
     assert chrf(hypotheses, references).value == (
         sacrebleu.corpus_chrf(hypotheses, [references]).score
     )
+
+
+def test_no_score_is_above_100(texts: tuple[list[str], list[str]]) -> None:
+    _, references = texts
+    assert sacrebleu.corpus_bleu(references, [references]).score > 100
+    for score in (bleu(references, references), chrf(references, references)):
+        assert score.value == 100
+    compared = compare_translations(references, references, references, sources=references)
+    assert {one.first for one in compared.scores.values()} == {100}
+    assert {one.first for one in compared.by_length} == {100}
 
 
 @pytest.mark.parametrize(
