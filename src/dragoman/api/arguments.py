@@ -72,8 +72,14 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
     command line, unless that has called it.
     """
 
+    form = signature(function)
+    paths = [name for name, one in form.parameters.items() if "Path" in str(one.annotation)]
+
     @wraps(function)
     def bare(*arguments: Parameters.args, **named: Parameters.kwargs) -> Returned:
+        given = form.bind(*arguments, **named).arguments
+        for name in paths:
+            _refuse_nul(given.get(name), place=name)
         return function(*arguments, **named)
 
     # The type of the result may be in a module that is imported late.
@@ -82,7 +88,7 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
     }
     validated = validate_call(config=ConfigDict(arbitrary_types_allowed=True))(bare)
     name = function.__qualname__.removesuffix(".__init__")
-    parameters = list(signature(function).parameters)
+    parameters = list(form.parameters)
 
     @wraps(function)
     def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Returned:
@@ -127,6 +133,22 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
             ) from error
 
     return call
+
+
+def _refuse_nul(value: object, *, place: str) -> None:
+    """Raises ConfigError for a path with a NUL, for which the system has no error but ValueError.
+
+    value: a path, or a list or tuple of paths; anything else is passed over.
+    """
+    if isinstance(value, list | tuple):
+        for one in value:
+            _refuse_nul(one, place=place)
+    elif isinstance(value, str | Path) and "\0" in str(value):
+        raise ConfigError(
+            f"{str(value)!r:.60} has a NUL character, which no path can have",
+            place=place,
+            remedy="remove it",
+        )
 
 
 def _with_parameters(text: str, parameters: Sequence[str]) -> str:

@@ -119,6 +119,25 @@ def test_an_error_of_the_system_is_one_of_dragoman(tmp_path: Path) -> None:
             call()
 
 
+@pytest.mark.parametrize(
+    ("place", "call"),
+    [
+        ("text", lambda odd: dragoman.synthesize(small_run(), odd, "pairs.tsv")),
+        ("output", lambda odd: dragoman.synthesize(small_run(), __file__, output=Path(odd))),
+        ("output", lambda odd: dragoman.score(small_run(), __file__, odd)),
+        ("source", lambda odd: dragoman.evaluate(small_run(), source=odd, reference=odd)),
+        ("tests", lambda odd: dragoman.compare(small_run(), small_run(), tests=[(odd, odd)])),
+        ("runs", lambda odd: dragoman.train("demo", runs=odd)),
+        ("directory", lambda odd: dragoman.prepare("demo", directory=odd)),
+        ("folder", lambda odd: dragoman.distill(small_run(), folder=odd)),
+    ],
+)
+def test_a_path_with_nul_is_refused(place: str, call: Callable[[str], object]) -> None:
+    said = rf"^{place}: 'mono\\x00\.de' has a NUL character, which no path can have; remove it$"
+    with pytest.raises(dragoman.ConfigError, match=said):
+        call("mono\0.de")
+
+
 def test_a_recipe_is_not_changed_in_place() -> None:
     recipe = dragoman.load_recipe("demo")
     with pytest.raises(dragoman.ConfigError, match=r"override such as \"SECTION\.max_steps=5\""):
