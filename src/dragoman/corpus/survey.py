@@ -24,7 +24,8 @@ EXAMPLES: Final = 20
 _LONGEST: Final = 300
 """Characters of an example's side; the rest is cut."""
 _LARGEST_FILE: Final = 1 << 26
-_LARGEST_SCORE: Final = float(np.finfo(np.float64).max)
+LARGEST_SCORE: Final = float(np.finfo(np.float64).max)
+"""Stands for infinity, which JSON does not have."""
 _SMALLEST_UNIT: Final = -300
 """The power of ten below which scores count as equal; that of 1e-322 is 0 as a number."""
 _ODD: Final = 0x9E3779B97F4A7C15
@@ -49,7 +50,7 @@ class FilterSurvey:
 
     counts: pairs kept and dropped by score.
     unscored: pairs whose score is not a number.
-    An infinite score counts as the largest finite one, as JSON has no infinity.
+    An infinite score counts as LARGEST_SCORE.
     kept, dropped: at most EXAMPLES pairs each, nearest to the threshold first.
     """
 
@@ -73,11 +74,11 @@ class FilterSurvey:
         scores, accepted, lines: an entry for each.
         pair: file, source and target of the nth.
         """
-        scores = np.clip(scores, -_LARGEST_SCORE, _LARGEST_SCORE)
+        scores = np.clip(scores, -LARGEST_SCORE, LARGEST_SCORE)
         known = ~np.isnan(scores)
         self.unscored += int((~known).sum())
         with np.errstate(over="ignore"):
-            distances = np.minimum(np.abs(scores - self.threshold), _LARGEST_SCORE)
+            distances = np.minimum(np.abs(scores - self.threshold), LARGEST_SCORE)
             orders = lines.astype(np.uint64) * np.uint64(_ODD)
         counts: dict[float, list[int]] = {}
         for place, (keep, examples) in enumerate(
@@ -184,5 +185,5 @@ def _rounded(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     unit = 10.0 ** np.maximum(digits - 2, _SMALLEST_UNIT)
     with np.errstate(over="ignore"):
         rounded: NDArray[np.float64] = np.round(scores / unit) * unit
-    rounded.clip(-_LARGEST_SCORE, _LARGEST_SCORE, out=rounded)
+    rounded.clip(-LARGEST_SCORE, LARGEST_SCORE, out=rounded)
     return rounded

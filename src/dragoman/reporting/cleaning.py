@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.base import units
 from dragoman.base.errors import CorpusError
 from dragoman.corpus.clean import REJECTED
-from dragoman.corpus.survey import FILE_NAME, Example, FilterSurvey, read_surveys
+from dragoman.corpus.survey import FILE_NAME, LARGEST_SCORE, Example, FilterSurvey, read_surveys
 from dragoman.reporting.elements import escape, figures, whole_page
 from dragoman.reporting.render import write_files
-from dragoman.reporting.svg import Axis, Histogram
+from dragoman.reporting.svg import Axis, Column, Histogram
 
 PAGE: Final = "filters.html"
 _MOST_COLUMNS: Final = 40
 _LARGEST_SHOWN: Final = 1e307
 """Larger scores are cut: an axis of twice this length, and a column more, must stay finite."""
-_SMALLEST_RANGE: Final = 1e-290
-"""The width of a page divided by this is still a finite number."""
+_SMALLEST_WIDTH: Final = 1e-290
+"""Of a column: the width of a page divided by this is still a finite number."""
+_KEPT, _DROPPED = 0, 1
+"""Their places among the counts of a score and in the legend."""
 
 
 def write_cleaning_page(prepared: Path) -> Path | None:
@@ -55,7 +60,9 @@ def cleaning_page(surveys: Sequence[FilterSurvey]) -> str:
         "<header><h1>What the filters dropped</h1></header>",
         "<p class='method'>Each filter sees the pairs that the filters before it kept. "
         "Heights are logarithms. A dashed line is the threshold; "
-        "the pairs under a histogram are those nearest to it on both sides.</p>",
+        "the pairs under a histogram are those nearest to it on both sides. "
+        "A column apart at an end is for scores beyond the axis: infinite ones, and at most a "
+        "hundredth of the others.</p>",
     ]
     for one in sorted(surveys, key=lambda one: (-_dropped(one), one.name)):
         body += _section(one)
@@ -72,8 +79,7 @@ def _section(one: FilterSurvey) -> Iterator[str]:
         yield escape(f", {one.unscored:,} of them without a score")
     yield "</p>"
     if len(one.counts) > 2:
-        axis = Axis("score", "{:.4g}".format)
-        yield figures([Histogram(_columns(one), ("kept", "dropped"), axis, one.threshold)])
+        yield figures([_histogram(one)])
     for title, examples in (("Dropped", one.dropped), ("Kept", one.kept)):
         if examples:
             yield f"<details><summary>{title}: {len(examples)} nearest to the threshold</summary>"
@@ -85,35 +91,87 @@ def _section(one: FilterSurvey) -> Iterator[str]:
 def _table(examples: Sequence[Example]) -> Iterator[str]:
     yield "<table class='runs'><tr><th>score</th><th>source</th><th>target</th><th>line</th></tr>"
     for one in examples:
-        cells = (f"{one.score:.4g}", one.source, one.target, f"{one.file}:{one.line}")
+        cells = (_score(one.score), one.source, one.target, f"{one.file}:{one.line}")
         yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
     yield "</table>"
+
+
+def _score(score: float) -> str:
+    return f"{score:.4g}" if abs(score) < LARGEST_SCORE else f"{math.copysign(math.inf, score)}"
 
 
 def _dropped(one: FilterSurvey) -> int:
     return sum(dropped for _, dropped in one.counts.values()) + one.unscored
 
 
-def _columns(one: FilterSurvey) -> list[tuple[float, tuple[float, float]]]:
-    """The start of each column of a histogram, and the numbers of pairs kept and dropped in it.
+def _histogram(one: FilterSurvey) -> Histogram:
+    """The scores of a filter, with an edge at the threshold: each column is kept or dropped.
 
-    The first and the last column hold the outermost hundredths of the scores; otherwise a few
-    outliers would leave no room for the rest.
+    Infinite scores, and the outermost hundredths of the others, are in columns apart: a few of them
+    would leave no room for the rest.
     """
     scores = np.array(sorted(one.counts), dtype=np.float64)
     counts = np.array([one.counts[score] for score in scores], dtype=np.float64)
-    shares = np.cumsum(counts.sum(axis=1)) / counts.sum()
-    low = min(float(scores[np.searchsorted(shares, 0.01)]), one.threshold)
-    high = max(float(scores[np.searchsorted(shares, 0.99)]), one.threshold)
-    low, high = max(low, -_LARGEST_SHOWN), min(high, _LARGEST_SHOWN)
-    high = max(high, low + _SMALLEST_RANGE)
-    edges = np.linspace(low, high, _MOST_COLUMNS + 1)
-    if len(scores) <= _MOST_COLUMNS and np.all(scores == np.round(scores)) and high - low < 40:
-        edges = np.arange(low, high + 2)
-    places = np.clip(np.searchsorted(edges, scores, side="right") - 1, 0, len(edges) - 2)
-    columns = np.zeros((len(edges) - 1, 2))
-    np.add.at(columns, places, counts)
-    return [
-        (float(edge), (float(kept), float(dropped)))
-        for edge, (kept, dropped) in zip(edges[:-1], columns, strict=True)
-    ]
+    finite = np.abs(scores) < LARGEST_SCORE
+    low, high, edges, at = _edges(one, scores[finite], counts[finite].sum(axis=1))
+    # A column of "at least" begins at its lower edge, one of "at most" ends at its upper edge.
+    inside = np.searchsorted(edges, scores, side="right" if one.at_least else "left") - 1
+    places = np.clip(inside, 0, len(edges) - 2) + 1
+    places[scores < low] = 0
+    places[scores > high] = len(edges)
+    kinds = (_DROPPED, _KEPT) if one.at_least else (_KEPT, _DROPPED)
+    columns = np.zeros(len(edges) + 1)
+    # A score is rounded and may be beyond the threshold, while its pair is not.
+    np.add.at(columns, np.minimum(places, at), counts[:, kinds[0]])
+    np.add.at(columns, np.maximum(places, at + 1), counts[:, kinds[1]])
+    shown = [Column(kinds[place > at], float(count)) for place, count in enumerate(columns)]
+    ends = ((shown[0], "less", scores < low), (shown[-1], "more", scores > high))
+    less, more = (
+        replace(column, label=_beyond(word, scores[apart])) if column.count else None
+        for column, word, apart in ends
+    )
+    return Histogram(
+        edges=edges.tolist(),
+        columns=shown[1:-1],
+        names=("kept", "dropped"),
+        x=Axis("score", "{:.4g}".format),
+        mark=float(edges[at]),
+        less=less,
+        more=more,
+    )
+
+
+def _edges(
+    one: FilterSurvey, scores: NDArray[np.float64], pairs: NDArray[np.float64]
+) -> tuple[float, float, NDArray[np.float64], int]:
+    """The lowest and highest score on the axis, the edges of its columns, and the place of the
+    threshold among them.
+
+    scores: finite ones, in ascending order. pairs: the number of each.
+    Whole numbers are in the middle of their columns.
+    """
+    centre = float(np.clip(one.threshold, -_LARGEST_SHOWN, _LARGEST_SHOWN))
+    is_whole = bool(np.all(scores == np.round(scores)))
+    if is_whole:
+        centre = math.ceil(centre) - 0.5 if one.at_least else math.floor(centre) + 0.5
+    low, high = (float(scores[0]), float(scores[-1])) if len(scores) else (centre, centre)
+    if len(scores) and not (is_whole and high - low < _MOST_COLUMNS):
+        shares = np.cumsum(pairs) / pairs.sum()
+        low, high = (float(scores[np.searchsorted(shares, share)]) for share in (0.01, 0.99))
+    low = min(max(low, -_LARGEST_SHOWN), centre)
+    high = max(min(high, _LARGEST_SHOWN), centre)
+    # Scores were rounded to three digits: narrower columns would tell no more.
+    width = max((high - low) / _MOST_COLUMNS, abs(centre) / 1000, _SMALLEST_WIDTH)
+    if is_whole:
+        width = max(1.0, float(np.ceil(width)))
+    below = max(1, math.ceil((centre - low) / width))
+    above = max(1, math.ceil((high - centre) / width))
+    edges: NDArray[np.float64] = centre + width * np.arange(-below, above + 1, dtype=np.float64)
+    return low, high, edges, below
+
+
+def _beyond(word: str, scores: NDArray[np.float64]) -> str:
+    """The label of a column apart: whether its scores are finite, infinite or both."""
+    is_infinite = np.abs(scores) >= LARGEST_SCORE
+    words = [word] * bool(np.any(~is_infinite)) + ["infinite"] * bool(np.any(is_infinite))
+    return ", ".join(words)

@@ -19,6 +19,8 @@ _CHARACTER = 7.0
 """Approximate width of a character of 12 px."""
 _LINE = 16.0
 _MOST_POINTS = 400
+_APART = 1.5
+"""Widths of a column that one apart takes, with the gap beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,44 +98,76 @@ class BarPlot:
 
 
 @dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a histogram.
+
+    kind: the place of its name in the legend.
+    label: stands below it.
+    """
+
+    kind: int
+    count: float
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Histogram:
     """Counts over a value, a line at `mark`.
 
-    columns: the start of each, in ascending order, and a count for each of `names`, which stand
-    side by side. Heights are logarithms, so rare values stay visible beside frequent ones.
+    Heights are logarithms, so rare values stay visible beside frequent ones.
+
+    edges: the beginning of each column and the end of the last, at equal distances.
+    names: the kinds of columns, for the legend.
+    less: a column apart for values below the first edge, or None. more: one for values above the
+    last edge.
     """
 
-    columns: Sequence[tuple[float, Sequence[float]]]
+    edges: Sequence[float]
+    columns: Sequence[Column]
     names: Sequence[str]
     x: Axis
     mark: float
+    less: Column | None = None
+    more: Column | None = None
     height: int = 150
 
     def svg(self, width: int) -> str:
         """The picture."""
-        columns, height = self.columns, self.height
-        low, high = columns[0][0], columns[-1][0]
-        step = (high - low) / max(1, len(columns) - 1) or 1.0
-        scale = width / (high + step - low)
-        tallest = max(math.log10(1 + count) for _, counts in columns for count in counts) or 1.0
-        body = []
-        for begin, counts in columns:
-            bar = step * scale / len(self.names)
-            for number, count in enumerate(counts):
-                tall = math.log10(1 + count) / tallest * (height - 20)
-                at = (begin - low) * scale + number * bar
-                body.append(
-                    f'<rect class="f{number}" x="{at:.1f}" y="{height - tall:.1f}" '
-                    f'width="{bar:.1f}" height="{tall:.1f}"/>'
-                )
-        for tick in ticks(low, high, 6):
-            at = min(max((tick - low) * scale, 14), width - 14)
-            body.append(_text(self.x.text(tick), at, height + 14, "middle"))
-        at = min(max((self.mark - low) * scale, 0), width)
-        body.append(f'<path class="axis-mark" d="M{at:.1f} 0V{height}"/>')
-        body.append(_text(self.x.label, width, height + 30, "end", kind="axis"))
+        num_apart = sum(one is not None for one in (self.less, self.more))
+        step = width / (len(self.columns) + _APART * num_apart)
+        start = _APART * step if self.less is not None else 0.0
+        low, high = self.edges[0], self.edges[-1]
+        x = _Scale(low, high, start, start + len(self.columns) * step, self._ticks(width))
+        placed = [(one, start + number * step) for number, one in enumerate(self.columns)]
+        ends = ((self.less, 0.0), (self.more, width - step))
+        placed += [(one, at) for one, at in ends if one is not None]
+        tallest = max(math.log10(1 + one.count) for one, _ in placed) or 1.0
+        body, base = [], self.height
+        for one, at in placed:
+            tall = math.log10(1 + one.count) / tallest * (base - 20)
+            body.append(
+                f'<rect class="f{one.kind}" x="{at + 0.05 * step:.1f}" y="{base - tall:.1f}" '
+                f'width="{0.9 * step:.1f}" height="{tall:.1f}"/>'
+            )
+        for tick in x.ticks:
+            text = self.x.text(tick)
+            half = len(text) * _CHARACTER / 2
+            at = min(max(x.at(tick), half), width - half)
+            body.append(_text(text, at, base + 14, "middle"))
+        body.append(f'<path class="axis-mark" d="M{x.at(self.mark):.1f} 0V{base}"/>')
+        body.append(_text(self.x.label, width / 2, base + 30, "middle", kind="axis"))
+        if self.less is not None:
+            body.append(_text(self.less.label, 0, base + 30, "start"))
+        if self.more is not None:
+            body.append(_text(self.more.label, width, base + 30, "end"))
         title = f"{', '.join(self.names)} over {self.x.label}"
-        return _under_legend(title, self.names, body, width, height + 34)
+        return _under_legend(title, self.names, body, width, base + 34)
+
+    def _ticks(self, width: int) -> list[float]:
+        """As many as there is room for, and no more than there are edges."""
+        low, high = self.edges[0], self.edges[-1]
+        widest = max(len(self.x.text(edge)) for edge in self.edges) * _CHARACTER + 10
+        return _x_ticks(low, high, min(6, len(self.edges), int(width / widest)))
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:

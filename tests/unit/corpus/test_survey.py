@@ -7,6 +7,7 @@ import math
 import re
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -73,6 +74,73 @@ def test_the_smallest_and_largest_numbers_have_a_place_on_the_page(
     page = (tmp_path / REJECTED / PAGE).read_text("utf-8")
     assert f"dropped {(~accepted).sum()} of {len(values):,} pairs" in page
     assert not re.search(r'"-?(nan|inf)"', page)
+
+
+def histogram(scores: list[float], threshold: float, *, at_least: bool) -> ElementTree.Element:
+    """The wide picture of the page of a filter with these scores."""
+    made = FilterSurvey("ratio", threshold, at_least=at_least)
+    values = np.array(scores)
+    accepted = values >= threshold if at_least else values <= threshold
+    made.see(values, accepted, np.arange(len(values)), lambda _: ("a", "source", "target"))
+    svg = re.search(r"<svg.*?</svg>", cleaning_page([made]))
+    assert svg is not None
+    return ElementTree.fromstring(svg[0])
+
+
+def bars(picture: ElementTree.Element) -> dict[str, list[tuple[float, float]]]:
+    """Where the bars of kept and of dropped pairs begin and end."""
+    found: dict[str, list[tuple[float, float]]] = {"kept": [], "dropped": []}
+    for one in picture.iterfind("g/rect"):
+        at, width = float(one.attrib["x"]), float(one.attrib["width"])
+        if float(one.attrib["height"]) > 0:
+            kind = {"f0": "kept", "f1": "dropped"}[one.attrib["class"]]
+            found[kind].append((at, at + width))
+    return found
+
+
+@pytest.mark.parametrize("at_least", [True, False])
+@pytest.mark.parametrize("threshold", [-0.2, 0.0, 0.5004, 3, 17])
+@pytest.mark.parametrize("whole", [True, False])
+def test_columns_are_kept_on_one_side_of_the_threshold_and_dropped_on_the_other(
+    whole: bool, threshold: float, at_least: bool
+) -> None:
+    scores = np.random.default_rng(1).normal(1, 6, 3000).round(0 if whole else 4)
+    near = [threshold, threshold + 0.0001, threshold - 0.0001]
+    picture = histogram([*scores, *near[: 1 if whole else 3]], threshold, at_least=at_least)
+    (mark,) = picture.iterfind("g/path")
+    at = float(mark.attrib["d"].removeprefix("M").split(" ")[0])
+    found = bars(picture)
+    left, right = ("dropped", "kept") if at_least else ("kept", "dropped")
+    assert max(end for _, end in found[left]) < at < min(begin for begin, _ in found[right])
+    assert min(begin for begin, _ in found[right]) - max(end for _, end in found[left]) < 40
+
+
+def test_infinite_scores_are_in_a_column_apart_and_leave_room_for_the_others() -> None:
+    scores = np.random.default_rng(1).normal(0, 1, 1000).tolist()
+    assert len(bars(histogram(scores, 0.5, at_least=True))["kept"]) > 10
+    picture = histogram([*scores, *[math.inf] * 40, *[-math.inf] * 40], 0.5, at_least=True)
+    assert len(bars(picture)["kept"]) > 10
+    texts = [one.text for one in picture.iter("text")]
+    assert texts.count("less, infinite") == texts.count("more, infinite") == 1
+    few = histogram([0.0, 0.25, 1.0, math.inf], 0.5, at_least=True)
+    assert [one.text for one in few.iter("text")][-1] == "infinite"
+
+
+def test_scores_between_the_threshold_and_most_others_have_their_place() -> None:
+    scores = np.random.default_rng(1).uniform(50, 100, 1000).tolist()
+    found = bars(histogram([*scores, 10.1, 10.2], 0.0, at_least=True))
+    assert not found["dropped"]
+    first = min(begin for begin, _ in found["kept"])
+    assert 0.05 < first / 760 < 0.15
+
+
+def test_numbers_below_a_histogram_are_not_cut() -> None:
+    picture = histogram([-1e306, 2.0, 3.5, 1e306], 0.5, at_least=True)
+    numbers = [one for one in picture.iterfind("g/text") if "class" not in one.attrib]
+    assert len(numbers) > 1
+    for one in numbers:
+        half = 7 * len(one.text or "") / 2
+        assert half <= float(one.attrib["x"]) <= float(picture.attrib["width"]) - half
 
 
 def test_parts_add_up_to_the_whole(tmp_path: Path) -> None:
