@@ -49,7 +49,8 @@ class FilterConfig(Section):
     drop_overlap: bool = True
     """Drop training pairs if either side occurs in the dev or test set."""
     max_number_differences: int | None = Field(default=None, ge=0)
-    """Numbers that occur on one side only, whatever their separators."""
+    """Numbers that occur on one side only, by their digits: separators and leading zeros do not
+    count."""
     drop_other_ending: bool = False
     """Drop pairs if one side ends as a statement, a question or with a colon, and the other
     does not."""
