@@ -13,6 +13,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import dragoman
@@ -20,10 +21,14 @@ from dragoman.base.errors import ConfigError
 from dragoman.cli import main
 from dragoman.cli.summary import print_summary
 from dragoman.corpus.directions import tempered
+from dragoman.corpus.shards import TokenShards
+from dragoman.distributed.world import join_world
 from dragoman.evaluation.metrics import bleu
+from dragoman.evaluation.validate import mean_loss
 from dragoman.formats.argos import translate_as_argos
 from dragoman.formats.bundle import Bundle
 from dragoman.formats.huggingface import translate_with_huggingface
+from dragoman.inference.translation import TranslationModel
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.reading import read_facts
 from dragoman.telemetry.events import read_events
@@ -35,6 +40,8 @@ from web_export import greedy, static_server, web_export
 
 pytestmark = pytest.mark.system
 TARGETS = ("de", "fr")
+SLICE = 100
+"""Training pairs whose loss the recipe measures."""
 _COLUMNS = ("source", "translation", "reference")
 RECIPE = """
 name = "languages"
@@ -80,6 +87,7 @@ validate_at_start = false
 every_steps = 100
 [evaluate]
 bleu_pairs = 30
+train_slice_pairs = 100
 bootstrap_samples = 10
 [search]
 beam_size = 3
@@ -198,6 +206,20 @@ def test_a_validation_is_the_mean_of_the_directions_with_text(run: RunDirectory)
         for key, mean in (("loss", whole["dev_loss"]), ("bleu", whole["bleu"])):
             assert sum(one[key] for one in trained) / len(trained) == pytest.approx(mean)
         assert whole["decoded_pairs"] == sum(one["pairs"] for one in trained) == 20
+
+
+def test_training_text_is_measured_in_the_mean_of_the_directions(run: RunDirectory) -> None:
+    last = events(run, "validated")[-1]
+    with join_world() as world:
+        loaded = TranslationModel.load(run, ["last"], world)
+        shards = TokenShards(run.prepared() / "train")
+        entries = shards.entries()
+        losses = []
+        for entry in (0, 1):
+            pairs = np.flatnonzero(entries == entry)
+            some = pairs[np.arange(SLICE // 2) * len(pairs) // (SLICE // 2)]
+            losses.append(mean_loss(loaded.models[0], shards, some, world, batch_tokens=4096))
+    assert last["train_slice_loss"] == pytest.approx(sum(losses) / 2, rel=1e-5)
 
 
 def test_directions_are_drawn_in_the_shares_of_the_temperature(run: RunDirectory) -> None:

@@ -355,6 +355,31 @@ def test_stages_have_their_own_weights_and_rates(mine: Path) -> None:
     assert load_recipe(again) == recipe
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "drawn"),
+    [
+        ("", "", [True, True]),
+        ("weight = 1}", "weight = 0}", [True, True]),
+        ("weight = 1}", 'weight = 0}, {tsv = "c.tsv", weight = 0}', [True, False, True]),
+        ("{news = 2, made = 1}", "{made = 1}", [True, True]),  # the first stage draws both
+        (
+            "[[stages]]\nsteps = 300\n[[stages]]\nsteps = 500\nweights = {made = 1}\n[[stages]]\n"
+            "weights = {news = 2, made = 1}",
+            "[[stages]]\nweights = {made = 1}",
+            [False, True],
+        ),
+    ],
+)
+def test_an_entry_is_drawn_if_any_stage_draws_it(
+    old: str, new: str, drawn: list[bool], mine: Path
+) -> None:
+    assert old in STAGED
+    mine.write_text(STAGED.replace(old, new))
+    directions = load_recipe(mine).drawn_directions()
+    assert [one is not None for one in directions] == drawn
+    assert {str(one) for one in directions if one} == {"en-de"}
+
+
 def test_without_stages_and_weights_nothing_is_said_of_them(mine: Path) -> None:
     recipe = load_recipe(mine)
     assert "stages" not in recipe.model_dump()

@@ -14,7 +14,8 @@ class EvaluateConfig(Section):
     """Dev pairs decoded at each validation, as many of each direction; 0 decodes none, the loss is
     still measured."""
     train_slice_pairs: int = Field(default=1000, ge=0)
-    """Fixed training pairs whose loss (dropout off) stands beside the dev loss."""
+    """Fixed training pairs whose loss (dropout off) stands beside the dev loss: as many of each
+    direction, from entries that any stage draws from. 0 measures none."""
     batch_tokens: int = Field(default=4096, ge=1)
     """Cells of the longer side in one batch of the loss."""
     bootstrap_samples: int = Field(default=1000, ge=0)

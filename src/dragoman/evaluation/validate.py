@@ -55,6 +55,8 @@ class ValidationData:
     max_source_pieces: the longest source, without end of sentence, that is translated in one go.
     directions: the translation direction of each dev pair; empty if there is but one. trained:
         those with training text.
+    train_slices: for each of these, the fixed pairs of `train` whose loss is measured; the same
+        number, or all pairs if a direction has fewer. Empty: none is measured.
     """
 
     dev: TokenShards
@@ -65,15 +67,28 @@ class ValidationData:
     max_source_pieces: int
     directions: Sequence[Direction] = ()
     trained: Collection[Direction] = ()
+    train_slices: Sequence[NDArray[np.int64]] = ()
 
     @classmethod
     def open(
-        cls, directory: Path, *, max_source_pieces: int, trained: Collection[Direction] = ()
+        cls,
+        directory: Path,
+        *,
+        max_source_pieces: int,
+        trained: Collection[Direction] = (),
+        drawn: Sequence[Direction | None] = (),
+        train_slice_pairs: int = 0,
     ) -> Self:
-        """Read the parts from the directory that `prepare` has written."""
+        """Read the parts from the directory that `prepare` has written.
+
+        drawn: the direction of each entry of the training text, None for those that the training
+            leaves out; empty: it draws from all of them, in one direction.
+        train_slice_pairs: the size of all training slices together.
+        """
+        train = TokenShards(directory / "train")
         return cls(
             dev=TokenShards(directory / "valid"),
-            train=TokenShards(directory / "train"),
+            train=train,
             subwords=(
                 load_vocabulary(directory / "source.model"),
                 load_vocabulary(directory / "target.model"),
@@ -83,6 +98,7 @@ class ValidationData:
             max_source_pieces=max_source_pieces,
             directions=read_directions(directory / "valid"),
             trained=trained,
+            train_slices=_train_slices(train, drawn, train_slice_pairs),
         )
 
 
@@ -153,11 +169,14 @@ def validate(
     losses = dict(zip(by_direction, dev_losses, strict=False))
     trained_losses = [losses[one] for one in losses if one in data.trained] or dev_losses
     train_slice_loss = None
-    if config.train_slice_pairs:
-        pairs = _evenly(data.train.num_pairs, config.train_slice_pairs)
-        train_slice_loss = mean_loss(
-            model, data.train, pairs, world, batch_tokens=config.batch_tokens
-        )
+    if data.train_slices:
+        # A mean over directions, as dev_loss: otherwise a gap between the two could come from
+        # directions of other sizes alone.
+        slice_losses = [
+            mean_loss(model, data.train, pairs, world, batch_tokens=config.batch_tokens)
+            for pairs in data.train_slices
+        ]
+        train_slice_loss = math.fsum(slice_losses) / len(slice_losses)
     decode_started = time.perf_counter()
     share = math.ceil(config.bleu_pairs / len(rows_by_text))
     decoded = [row for rows in rows_by_text for row in rows[:share].tolist()]
@@ -348,6 +367,26 @@ def further_scores(text: str, scores: Mapping[str, Score]) -> list[MetricScored]
         for name, score in scores.items()
         if name not in ("bleu", "chrf")
     ]
+
+
+def _train_slices(
+    train: TokenShards, drawn: Sequence[Direction | None], num_pairs: int
+) -> list[NDArray[np.int64]]:
+    """Pairs of the training text, spread evenly over what is drawn of each direction.
+
+    drawn: as in `ValidationData.open`. num_pairs: of all directions together.
+    """
+    directions = [one for one in dict.fromkeys(drawn) if one is not None]
+    if len(directions) <= 1 and None not in drawn:  # where shards may have no list of entries
+        slices = [_evenly(train.num_pairs, num_pairs)]
+    else:
+        entries, share = train.entries(), math.ceil(num_pairs / len(directions))
+        slices = []
+        for direction in directions:
+            numbers = [number for number, one in enumerate(drawn) if one == direction]
+            rows = np.flatnonzero(np.isin(entries, numbers))
+            slices.append(rows[_evenly(len(rows), share)])
+    return [rows for rows in slices if len(rows)]
 
 
 def _evenly(num_items: int, num_chosen: int) -> NDArray[np.int64]:

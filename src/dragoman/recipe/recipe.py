@@ -35,7 +35,7 @@ from dragoman.base.errors import ConfigError
 from dragoman.base.files import read_regular
 from dragoman.base.settings import Section
 from dragoman.corpus.config import FILE_KEYS, CorpusConfig
-from dragoman.corpus.directions import listed
+from dragoman.corpus.directions import Direction, listed
 from dragoman.data.config import LENGTH_GROUPS, DataConfig, StageConfig
 from dragoman.distributed.config import DistributedConfig
 from dragoman.evaluation.config import EvaluateConfig
@@ -155,15 +155,9 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _every_direction_is_drawn(self) -> Self:
-        corpus = self.corpus
-        drawn = {
-            corpus.direction_of(entry)
-            for weights in self.weights()
-            for number, entry in enumerate(corpus.train)
-            if weights is None or weights[number]
-        }
-        missing = [one for one in corpus.train_directions if one not in drawn]
-        if corpus.train and missing:
+        drawn = self.drawn_directions()
+        missing = [one for one in self.corpus.train_directions if one not in drawn]
+        if self.corpus.train and missing:
             raise ValueError(
                 f"no stage draws a pair of {listed(missing)}: "
                 "give its entries a weight above 0, or leave them out"
@@ -199,6 +193,16 @@ class Recipe(Section):
             if stage.weights is None
             else tuple(stage.weights.get(entry.name, 0.0) for entry in self.corpus.train)
             for stage in self.stages or (StageConfig(),)
+        )
+
+    def drawn_directions(self) -> tuple[Direction | None, ...]:
+        """For each entry of the training text, its direction; None if no stage draws from it."""
+        stages = self.weights()
+        return tuple(
+            self.corpus.direction_of(entry)
+            if any(weights is None or weights[number] for weights in stages)
+            else None
+            for number, entry in enumerate(self.corpus.train)
         )
 
 

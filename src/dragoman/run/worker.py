@@ -316,6 +316,8 @@ class _RankTraining:
             self.prepared,
             max_source_pieces=recipe.corpus.max_pieces,
             trained=recipe.corpus.train_directions,
+            drawn=recipe.drawn_directions(),
+            train_slice_pairs=recipe.scoring.train_slice_pairs,
         )
         return lambda _step: validate(
             model, data, config=recipe.scoring, search=recipe.search, world=self.world

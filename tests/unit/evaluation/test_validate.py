@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,9 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 from dragoman.base.errors import CorpusError
-from dragoman.corpus.shards import SideSize, write_side
+from dragoman.corpus.directions import Direction
+from dragoman.corpus.shards import SideSize, TokenShards, write_entries, write_side
+from dragoman.corpus.split import write_text
 from dragoman.distributed.world import World, join_world
 from dragoman.evaluation.config import EvaluateConfig
 from dragoman.evaluation.metrics import METRICS, Score, score_all
@@ -48,6 +51,7 @@ DEV_PAIRS = 60
 CONFIG = EvaluateConfig(
     bleu_pairs=50, train_slice_pairs=40, batch_tokens=500, bootstrap_samples=100
 )
+GERMAN, FRENCH = Direction("en", "de"), Direction("en", "fr")
 SEARCH = SearchConfig(beam_size=2, batch_tokens=400, max_length_extra=10)
 
 
@@ -79,7 +83,8 @@ def corpus(trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def data(corpus: Path) -> ValidationData:
-    return ValidationData.open(corpus, max_source_pieces=64)
+    slice_pairs = CONFIG.train_slice_pairs
+    return ValidationData.open(corpus, max_source_pieces=64, train_slice_pairs=slice_pairs)
 
 
 @pytest.fixture
@@ -157,6 +162,71 @@ def test_validation_measures_what_it_says(
     assert min(result.loss_s, result.decode_s) > 0
 
 
+def of_two_directions(corpus: Path, trained: TrainedModel, directory: Path) -> Path:
+    """The same corpus, whose training text is the dev text and pairs that are not drawn.
+
+    45 pairs are English to German, 15 English to French by their names, 60 from a third entry.
+    """
+    shutil.copytree(corpus, directory)
+    entries = np.repeat(np.array([0, 1, 2], dtype=np.int32), [45, 15, 60])
+    order = np.random.default_rng(1).permutation(len(entries))
+    lines = [read_lines(directory / f"valid/{side}.txt") for side in ("source", "target")]
+    write_text(directory / "valid", [*zip(*lines, strict=True)], [GERMAN] * 45 + [FRENCH] * 15)
+    for side, text, others in (
+        ("source", lines[0], trained.sources),
+        ("target", lines[1], trained.targets),
+    ):
+        ids = [*trained.subword.encode(text), *others[: len(entries) - len(text)]]
+        rows = token_rows([ids[row] for row in order])
+        size = SideSize(len(ids), len(rows.ids), rows.ids.dtype)
+        write_side(directory / "train", side, [rows], size=size)
+    write_entries(directory / "train", [entries[order]], num_pairs=len(entries))
+    return directory
+
+
+@pytest.mark.parametrize(("slice_pairs", "sizes"), [(90, [45, 15]), (21, [11, 11]), (0, [])])
+def test_training_text_is_measured_like_the_dev_text(
+    slice_pairs: int, sizes: list[int], corpus: Path, trained: TrainedModel, tmp_path: Path
+) -> None:
+    data = ValidationData.open(
+        of_two_directions(corpus, trained, tmp_path / "two"),
+        max_source_pieces=64,
+        trained=[GERMAN, FRENCH],
+        drawn=[GERMAN, FRENCH, None],
+        train_slice_pairs=slice_pairs,
+    )
+    assert [len(pairs) for pairs in data.train_slices] == sizes
+    entries = [set(data.train.entries()[pairs].tolist()) for pairs in data.train_slices]
+    assert entries == [{0}, {1}][: len(sizes)]
+    with join_world() as world:
+        result = validate(trained.model, data, config=CONFIG, search=SEARCH, world=world)
+    losses = {one.direction: one.loss for one in result.directions}
+    assert losses[GERMAN] != losses[FRENCH]
+    if slice_pairs == 90:  # it is the dev text, all of it
+        assert result.train_slice_loss == pytest.approx(result.dev_loss, rel=1e-6)
+    assert (result.train_slice_loss is None) == (not slice_pairs)
+
+
+def test_an_entry_that_is_not_drawn_is_not_measured(
+    corpus: Path, trained: TrainedModel, tmp_path: Path
+) -> None:
+    directory = of_two_directions(corpus, trained, tmp_path / "two")
+
+    def found(*drawn: Direction | None) -> list[list[int]]:
+        data = ValidationData.open(
+            directory, max_source_pieces=64, drawn=drawn, train_slice_pairs=12
+        )
+        return [pairs.tolist() for pairs in data.train_slices]
+
+    of_first = np.flatnonzero(TokenShards(directory / "train").entries() == 0)
+    assert found(GERMAN, None, None) == [of_first[np.arange(12) * 45 // 12].tolist()]
+    # Text of one direction that is all drawn is measured evenly, with and without a list of it.
+    evenly = [(np.arange(12) * 120 // 12).tolist()]
+    assert found(GERMAN, GERMAN, GERMAN) == found() == evenly
+    (directory / "train/entries.npy").unlink()
+    assert found(GERMAN) == evenly
+
+
 @pytest.mark.parametrize("number", [3, 30, 49, 50])
 def test_samples_are_spread_over_the_whole_set(
     number: int, trained: TrainedModel, data: ValidationData, world: World
@@ -178,8 +248,8 @@ def test_a_validation_is_an_event(
     result = validate(trained.model, data, config=CONFIG, search=SEARCH, world=world)
     undecoded = validate(
         trained.model,
-        data,
-        config=CONFIG.model_copy(update={"bleu_pairs": 0, "train_slice_pairs": 0}),
+        replace(data, train_slices=()),
+        config=CONFIG.model_copy(update={"bleu_pairs": 0}),
         search=SEARCH,
         world=world,
     )
@@ -222,7 +292,7 @@ def validate_as_rank(world: World, corpus: str) -> dict[str, Any]:
     torch.manual_seed(world.rank)
     model = small_model()
     model.load_state_dict(load_file(Path(corpus) / "model.safetensors"))
-    data = ValidationData.open(Path(corpus), max_source_pieces=20)
+    data = ValidationData.open(Path(corpus), max_source_pieces=20, train_slice_pairs=40)
     result = validate(model, data, config=CONFIG, search=SEARCH, world=world)
     uneven = mean_loss(model, data.dev, np.arange(3), world, batch_tokens=1)
     single = mean_loss(model, data.dev, np.arange(1), world, batch_tokens=1)
