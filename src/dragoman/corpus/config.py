@@ -56,6 +56,11 @@ class ScoreLimit(Section):
         return self
 
 
+def is_tag(word: str) -> bool:
+    """Whether a word may stand before sources without being found inside other words."""
+    return re.fullmatch("<.+>", word) is not None
+
+
 class TextFiles(Section):
     """One entry of parallel text; exactly one of its forms is set."""
 
@@ -113,7 +118,7 @@ class TextFiles(Section):
             )
         if self.scores and not self.tsv:
             raise ValueError("scores are columns of a tsv: this entry has none")
-        if self.tag and not re.fullmatch("<.+>", self.tag):
+        if self.tag and not is_tag(self.tag):
             raise ValueError(
                 f'tag = "{self.tag}" would also be cut out of words that hold it: '
                 'begin it with < and end it with >, such as "<bt>"'

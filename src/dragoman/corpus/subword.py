@@ -10,6 +10,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, Self
 
@@ -17,7 +18,7 @@ import sentencepiece
 
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import file_sha256, read_regular
-from dragoman.corpus.config import SubwordConfig
+from dragoman.corpus.config import SubwordConfig, is_tag
 from dragoman.corpus.shards import BOS, EOS, PAD, UNK
 
 VOCABULARIES: Final = ("source.model", "target.model")
@@ -43,6 +44,14 @@ class Subword:
             if not processor.is_control(number):
                 break
             self.tokens[processor.id_to_piece(number)] = number
+        # SentencePiece puts tags next, with the score 0. The first piece that BPE has learnt has
+        # this score, too, but its two letters are shorter than any tag.
+        behind = range(EOS + 1 + len(self.tokens), self.vocab_size)
+        named = ((processor.id_to_piece(number), processor.get_score(number)) for number in behind)
+        self.tags: tuple[str, ...] = tuple(
+            piece for piece, _ in takewhile(lambda one: not one[1] and is_tag(one[0]), named)
+        )
+        """Words that are one piece each, wherever they stand in a text."""
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, DragomanError
 from dragoman.base.version import VERSION
-from dragoman.corpus.directions import language_token, with_token
+from dragoman.corpus.directions import language_token, with_token, without_first_word
 from dragoman.corpus.manifest import Manifest
-from dragoman.corpus.subword import VOCABULARIES, read_vocabulary
+from dragoman.corpus.subword import VOCABULARIES, Subword, read_vocabulary
 from dragoman.distributed.world import World
 from dragoman.evaluation.validate import read_lines
 from dragoman.formats.bundle import (
@@ -218,6 +218,8 @@ def _sentences(job: ExportJob) -> list[str]:
             ) from error
     lines = _for_every_language(read_lines(file), job.tokens)
     subword, longest = job.model.subwords[0], job.model.max_source_pieces
+    if isinstance(subword, Subword):
+        lines = _for_every_tag(lines, subword.tags, job.tokens)
     fitting = (
         line for line in lines if 0 < len(subword.encode([job.normalized(line)])[0]) <= longest
     )
@@ -239,3 +241,18 @@ def _for_every_language(lines: list[str], tokens: Sequence[str]) -> list[str]:
     if any(own):
         return [line for group in zip_longest(*own) for line in group if line is not None]
     return [with_token(token, line) for token, line in zip(cycle(tokens), lines, strict=False)]
+
+
+def _for_every_tag(lines: list[str], tags: Sequence[str], tokens: Sequence[str]) -> list[str]:
+    """Lines without a tag and with each of these, in turn; a tag stands behind a language token.
+
+    An export that cuts a tag otherwise translates so many sentences differently that it is found.
+    """
+    if not tags:
+        return lines
+    tagged = []
+    for line, tag in zip(lines, cycle(("", *tags)), strict=False):
+        plain = without_first_word(line, tokens)
+        token = line.removesuffix(plain).rstrip(" ")
+        tagged.append(with_token(token, with_token(tag, without_first_word(plain, tags))))
+    return tagged

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -51,6 +52,7 @@ def write_huggingface(
     directory: Path,
     *,
     tokens: Sequence[str] = (),
+    tags: Sequence[str] = (),
 ) -> None:
     """Write configuration, weights and tokenizer into an existing directory.
 
@@ -58,6 +60,7 @@ def write_huggingface(
     subword_scores: the joint vocabulary's pieces and scores in the order of their ids.
     tokens: the tokens of the target languages, whose ids follow those of the special pieces; a text
         begins with one.
+    tags: words that are one piece each, wherever they stand; their ids follow those of the tokens.
     Raises ConfigError if transformers has no such architecture, MachineError if it is missing.
     """
     check_expressible(recipe)
@@ -83,6 +86,7 @@ def write_huggingface(
         kind=recipe.corpus.subword.kind,
         lowercase=recipe.corpus.lowercase,
         tokens=tokens,
+        tags=tags,
     )
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -277,10 +281,13 @@ def make_tokenizer(
     kind: Literal["bpe", "unigram"],
     lowercase: bool,
     tokens: Sequence[str] = (),
+    tags: Sequence[str] = (),
 ) -> Any:
     """The tokenizer that gives our ids for our normal form of a text, and its end of sentence.
 
     pieces: with their scores, in the order of their ids. tokens: those of languages among them.
+    tags: words among them that text is cut at. A text of a tag alone has no piece for the space
+    before it, as it has with us.
     If it lower-cases, it does so by characters: a capital sigma at the end of a word becomes the
     sigma of its middle.
     """
@@ -297,7 +304,7 @@ def make_tokenizer(
 
     known = {piece: number for number, (piece, _) in enumerate(pieces)}
     num_special = EOS + 1 + len(tokens)
-    special, others = pieces[:num_special], pieces[num_special:]
+    special, others = pieces[:num_special], pieces[num_special + len(tags) :]
     unknown: set[str] = set()
     if kind == "unigram":
         # The names of special pieces in a text are not such pieces but characters: even the most
@@ -306,7 +313,8 @@ def make_tokenizer(
         # that are not pieces would be less likely than the name: they become another character.
         longest = max(len(name) for name, _ in special)
         unlikely = longest * min((score for _, score in others), default=0.0) - 1.0
-        scored = [*((name, unlikely) for name, _ in special), *others]
+        given = ((name, unlikely) for name, _ in pieces[: num_special + len(tags)])
+        scored = [*given, *others]
         model: Any = models.Unigram(scored, unk_id=UNK, byte_fallback=False)
         unknown = {letter for name, _ in special for letter in name} - set(known)
     else:
@@ -324,15 +332,34 @@ def make_tokenizer(
             normalizers.NFC(),
             normalizers.Replace("\ufeff", ""),
             normalizers.Replace(Regex(f"[\t\r{UNICODE_SPACES}]"), " "),
+            normalizers.Prepend(" "),
             normalizers.Replace(Regex(" {2,}"), " "),
-            normalizers.Replace(Regex(r"\A | \z"), ""),  # Strip would take control characters too
-            *(normalizers.Replace(letter, _NO_PIECE) for letter in sorted(unknown)),
+            normalizers.Replace(Regex(r" \z"), ""),  # Strip would take control characters too
+            # The tokenizer also normalises the tags that it looks for in a text.
+            *(normalizers.Replace(Regex(rf"\A (?={re.escape(tag)}\z)"), "") for tag in tags),
+            *(
+                normalizers.Replace(Regex(_outside(tags, letter)), _NO_PIECE)
+                for letter in sorted(unknown)
+            ),
         ]
     )
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="always")
+    # The space before a text is there already; the text behind a tag begins with none of its own.
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="never")
     tokenizer.decoder = decoders.Metaspace(replacement=_SPACE, prepend_scheme="always")
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {pieces[EOS][0]}", special_tokens=[(pieces[EOS][0], EOS)]
     )
     tokenizer.add_tokens([AddedToken(token, normalized=False) for token in tokens])
+    tokenizer.add_tokens([AddedToken(tag, normalized=True) for tag in tags])
     return tokenizer
+
+
+def _outside(tags: Sequence[str], letter: str) -> str:
+    """A regular expression for a letter wherever it is no part of a tag."""
+    inside = [
+        (f"(?<={re.escape(tag[:place])})" if place else "") + re.escape(tag[place:])
+        for tag in tags
+        for place, one in enumerate(tag)
+        if one == letter
+    ]
+    return (f"(?!{'|'.join(inside)})" if inside else "") + re.escape(letter)

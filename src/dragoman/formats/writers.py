@@ -108,6 +108,7 @@ class HuggingFaceWriter(Writer):
             subword.scored_pieces(),
             draft,
             tokens=[*subword.tokens],
+            tags=subword.tags,
         )
         return translate_with_huggingface(draft, texts, search)
 

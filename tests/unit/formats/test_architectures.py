@@ -11,6 +11,7 @@ from sentencepiece import SentencePieceProcessor
 
 from dragoman.base.errors import ConfigError
 from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
+from dragoman.corpus.directions import without_first_word
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.shards import EOS
 from dragoman.corpus.subword import Subword, count_words, train_on_words
@@ -311,3 +312,37 @@ def test_the_tokenizer_knows_the_tokens_of_target_languages(kind: Any, lowercase
             (expected,) = own.encode([f"{token} {normalize(line, lowercase=lowercase)}"])
             assert expected[0] == own.tokens[token]
             assert tokenizer.encode(f"{token} {line}").ids == [*expected, EOS], line
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("lowercase", [False, True])
+@pytest.mark.parametrize("signs", ["", "<", "< / >"])
+def test_the_tokenizer_takes_a_tag_as_one_piece(kind: Any, lowercase: bool, signs: str) -> None:
+    tags, tokens = ("<bt>", "<s-t>"), ("<2de>",)
+    text = normalize("\n".join(real_lines("valid", "de")), lowercase=lowercase).split("\n")
+    words = count_words([*text, *[signs] * 20])
+    file = train_on_words(words, SubwordConfig(vocab_size=600, kind=kind), tags=tags, tokens=tokens)
+    own = Subword(SentencePieceProcessor(model_proto=file))
+    assert own.tags == tags
+    tokenizer = make_tokenizer(
+        own.scored_pieces(), kind=kind, lowercase=lowercase, tokens=tokens, tags=tags
+    )
+    assert tokenizer.encode("<bt> Ein").tokens[:2] == ["▁", "<bt>"]
+    for line in [*text[:200], *HOSTILE]:
+        first = line.split(" ", 1)[0]
+        for tagged in (
+            f"<bt> {line}",
+            f"\ufeff  <s-t>  {line}",
+            f"{line} <bt>",
+            f"{first}<bt>{line}",
+            f"<bt><s-t> {line}>bt<",
+            f"<2de> <bt> {line}",
+            f"<2de> {line}",
+            line,
+        ):
+            if without_first_word(normalize(tagged), tokens) in tags:
+                continue  # a tag alone, as is said there
+            (expected,) = own.encode([normalize(tagged, lowercase=lowercase)])
+            assert tokenizer.encode(tagged).ids == [*expected, EOS], tagged
+    rows = own.encode([f"<bt> {line}" for line in text[:50]])
+    assert [tokenizer.decode(row) for row in rows] == own.decode(rows)
