@@ -74,6 +74,7 @@ SHOWN = {
     "Flag": "bool",
     "Kind": "str",
     "Quantization": "str",
+    "RunQuantization": "str",
     "EngineName": "str",
     "Direction": "str",
     "TextFormat": "str",

@@ -29,7 +29,7 @@ from dragoman.corpus.directions import language_token, listed, token_for
 from dragoman.corpus.language import NO_LANGUAGE, identify_language, is_known
 from dragoman.formats.bundle import Bundle, is_bundle
 from dragoman.formats.ctranslate2_engine import Sampling
-from dragoman.formats.kinds import Quantization
+from dragoman.formats.kinds import RunQuantization
 from dragoman.model.config import check_beam_holds
 from dragoman.recipe.recipe import Recipe, check_sections
 from dragoman.recipe.run_directory import RunDirectory
@@ -72,7 +72,7 @@ def synthesize(
     checkpoint: Checkpoint | Sequence[Checkpoint] = "best",
     n_best: Count = 1,
     sampling: Sampling | None = None,
-    quantization: Quantization | None = None,
+    quantization: RunQuantization | None = None,
     threads: Count | None = None,
     overrides: Sequence[str] = (),
     any_language: Flag = False,

@@ -18,7 +18,7 @@ from dragoman.api.arguments import (
     whole,
 )
 from dragoman.base.errors import ConfigError
-from dragoman.formats.kinds import Kind, Quantization
+from dragoman.formats.kinds import Kind, Quantization, RunQuantization
 from dragoman.model.config import SearchConfig, check_beam_holds
 from dragoman.recipe.recipe import check_sections
 from dragoman.recipe.run_directory import RunDirectory
@@ -56,7 +56,7 @@ class Translator:
         target_language: str = "",
         checkpoint: Checkpoint | Sequence[Checkpoint] = "best",
         engine: EngineName = "auto",
-        quantization: Quantization | None = None,
+        quantization: RunQuantization | None = None,
         threads: Count | None = None,
         overrides: Sequence[str] = (),
     ) -> None:

@@ -11,6 +11,8 @@ from typing import Final, Literal
 
 Kind = Literal["bundle", "ctranslate2", "huggingface", "onnx", "argos", "web"]
 Quantization = Literal["float32", "float16", "int8"]
+RunQuantization = Literal["float32", "int8"]
+"""The types in which CTranslate2 gets the weights of a run that translates without an export."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -234,6 +234,11 @@ WRONG: list[tuple[str, Callable[[Any, Any], object]]] = [
     ("licence", lambda d, _: d.export(small_run(), to="bundle", licence=None)),
     ("engine", lambda d, _: d.Translator(small_run(), engine="x")),
     ("quantization", lambda d, _: d.Translator(small_run(), quantization="x")),
+    ("quantization", lambda d, _: d.Translator(small_run(), quantization="float16")),
+    (
+        "quantization: 'float16' cannot be used: input should be 'float32' or 'int8'",
+        lambda d, _: d.synthesize(small_run(), "text", "pairs", quantization="float16"),
+    ),
     ("threads", lambda d, _: d.Translator(small_run(), threads=-1)),
     ("model", lambda d, _: d.Translator(None)),
     (
