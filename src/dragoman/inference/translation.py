@@ -112,6 +112,12 @@ def checkpoint_path(run: RunDirectory, which: str, recipe: Recipe) -> Path:
             return CheckpointStore(other.checkpoints, other.recipe().checkpoint).choose("best")
         if RunDirectory(of).recipe_file.is_file():
             _check_languages(RunDirectory(of), recipe)
+        if not (path / DIGESTS_FILE).is_file() and not any(path.glob("*.safetensors")):
+            raise CheckpointError(
+                "is not a checkpoint: it holds no weights",
+                place=path,
+                remedy="give best, last, a step, or the directory of a checkpoint or of a run",
+            )
         return path
     if len(path.parts) > 1:
         raise CheckpointError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -172,3 +173,19 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="no such file"):
         dragoman.score(small_run(), tmp_path / "nothing", tmp_path / "scored.tsv")
     assert not (tmp_path / "scored.tsv").exists()
+
+
+def test_a_directory_that_is_no_checkpoint_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("pairs.tsv").write_text("A house.\tEin Haus.\n")
+    Path("runs").mkdir()
+    with pytest.raises(CheckpointError, match=r"^runs: is not a checkpoint: it holds no weights;"):
+        dragoman.score(small_run(), "pairs.tsv", "scored.tsv", checkpoint="runs")
+    torn = Path("torn")
+    shutil.copytree(next(small_run().checkpoints.iterdir()), torn)
+    (torn / "digests.json").unlink()
+    with pytest.raises(CheckpointError, match=r"torn/digests.json: is missing or torn"):
+        dragoman.score(small_run(), "pairs.tsv", "scored.tsv", checkpoint="torn")
+    assert not Path("scored.tsv").exists()
