@@ -106,6 +106,14 @@ def synthesize(
             raise ConfigError(
                 "sampling gives one translation per line", place="n_best", remedy="leave one out"
             )
+        for override in overrides:
+            key, _, value = override.partition("=")
+            if key.strip() == "search.beam_size" and value.strip() != "1":
+                raise ConfigError(
+                    "has no effect: sampling draws one translation without a beam",
+                    place=f"--set {override}",
+                    remedy="leave it or --sample out",
+                )
         overrides = [*overrides, "search.beam_size=1"]
     source = _text(Path(text))
     place = _place(Path(output), source)

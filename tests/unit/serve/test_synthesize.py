@@ -242,6 +242,30 @@ def test_a_synthesis_needs_a_checkpoint(tmp_path: Path) -> None:
             dragoman.synthesize(small_run(), tmp_path / "text", tmp_path / "out", checkpoint=none)
 
 
+def test_a_beam_beside_sampling_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text, output = tmp_path / "text", tmp_path / "pairs.tsv"
+    text.write_text("A man.\n")
+    beam = ["--set", "search.beam_size=4"]
+    asked = ["synthesize", str(small_run().path), "--input", str(text), "--output", str(output)]
+    capfd.readouterr()
+    assert main([*asked, "--sample", "all", *beam]) == 2
+    assert capfd.readouterr().err == (
+        "dragoman: --set search.beam_size=4: has no effect: sampling draws one translation "
+        "without a beam; leave it or --sample out\n"
+    )
+    sampling = dragoman.Sampling()
+    for override in ("search.beam_size = 4", "search.beam_size="):
+        with pytest.raises(ConfigError, match=rf"^{override}: has no effect: .*it or sampling out"):
+            dragoman.synthesize(small_run(), text, output, sampling=sampling, overrides=[override])
+    assert not output.exists()
+    made = dragoman.synthesize(
+        small_run(), text, output, sampling=sampling, overrides=["search.beam_size=1"]
+    )
+    assert made.lines == 1
+
+
 def test_bad_input_is_named(tmp_path: Path) -> None:
     text, output = tmp_path / "text", tmp_path / "pairs.tsv"
     text.write_text("")
