@@ -12,6 +12,7 @@ import dragoman
 from dragoman.api.distillation import write_own_pairs, write_sources
 from dragoman.cli import main
 from dragoman.corpus.shards import TokenShards
+from dragoman.serve.translator import LINES_AT_A_TIME
 from parallel_text import sentences, write_pairs
 from real_text import real_lines
 from tiny_recipe import TINY
@@ -283,5 +284,22 @@ def test_text_in_the_language_of_the_translations_is_refused(
     teacher = dragoman.train(dragoman.load_recipe("tiny.toml", settings))
     german = "".join(f"{line}\n" for line in real_lines("train", "de")[:20])
     Path("text.de").write_text(german, "utf-8")
+    before = sorted(tmp_path.iterdir())
     with pytest.raises(dragoman.ConfigError, match=r"text.de: seems to be in de, but the model"):
         dragoman.distill(teacher, "student-tiny", text="text.de")
+    Path("empty.en").touch()
+    with pytest.raises(dragoman.CorpusError, match=r"empty.en: is empty"):
+        dragoman.distill(teacher, "student-tiny", text="empty.en", folder="a/b")
+    Path("empty.en").unlink()
+    assert sorted(tmp_path.iterdir()) == before
+    # What an earlier call has left or begun stays.
+    Path("distilled").mkdir()
+    with pytest.raises(dragoman.ConfigError, match=r"seems to be in de"):
+        dragoman.distill(teacher, "student-tiny", text="text.de")
+    assert not list(Path("distilled").iterdir())
+    number = 3 * LINES_AT_A_TIME
+    Path("cut.en").write_bytes(b"A man.\n" + b"\n" * (number - 1) + b"\xff\n")
+    with pytest.raises(dragoman.CorpusError, match=rf"cut.en, line {number + 1}: is not UTF-8"):
+        dragoman.distill(teacher, "student-tiny", text="cut.en")
+    (begun,) = Path("distilled").iterdir()
+    assert (begun / ".synthetic.tsv.partial.json").is_file()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+import shutil
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -20,7 +22,7 @@ from dragoman.api.comparison import Comparison, compare, record
 from dragoman.api.synthetic import Synthesized, synthesize, weights_digest
 from dragoman.api.training import OnEvent, train
 from dragoman.api.translation import export
-from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.base.errors import ConfigError, CorpusError, DragomanError
 from dragoman.base.files import file_sha256, whole_file, write_whole
 from dragoman.base.settings import Section
 from dragoman.corpus.config import CorpusConfig, TextFiles
@@ -153,29 +155,30 @@ def distill(
         learnt_from += f"{n_best} translations"
     digest = hashlib.sha256(learnt_from.encode()).hexdigest()[:8]
     place = (Path(folder) / f"{student.name}-of-{digest}").absolute()
-    valid, test = (_held_out(run, split, place) for split in ("valid", "test"))
-    place.mkdir(parents=True, exist_ok=True)
     is_text_of_teacher = text is None
-    if text is None:
-        text = place / "source.txt"
-        if not text.exists():
-            write_sources(run, text)
-    output = place / "synthetic.tsv"
-    synthesized = _finished(output)
-    if synthesized is None:
-        synthesized = synthesize(
-            run,
-            text,
-            output,
-            direction="forward",
-            checkpoint=checkpoint,
-            n_best=n_best,
-            any_language=any_language or is_text_of_teacher,
-            overrides=[f"search.beam_size={max(n_best, run.recipe().search.beam_size)}"],
-            threads=threads,
-            progress=progress,
-        )
-        _keep_counts(synthesized)
+    with _removed_if_unused(place):
+        valid, test = (_held_out(run, split, place) for split in ("valid", "test"))
+        place.mkdir(parents=True, exist_ok=True)
+        if text is None:
+            text = place / "source.txt"
+            if not text.exists():
+                write_sources(run, text)
+        output = place / "synthetic.tsv"
+        synthesized = _finished(output)
+        if synthesized is None:
+            synthesized = synthesize(
+                run,
+                text,
+                output,
+                direction="forward",
+                checkpoint=checkpoint,
+                n_best=n_best,
+                any_language=any_language or is_text_of_teacher,
+                overrides=[f"search.beam_size={max(n_best, run.recipe().search.beam_size)}"],
+                threads=threads,
+                progress=progress,
+            )
+            _keep_counts(synthesized)
     if not synthesized.pairs:
         reasons = ", ".join(f"{reason} {count}" for reason, count in synthesized.dropped.items())
         raise CorpusError(
@@ -213,6 +216,21 @@ def distill(
     beams = [one.recipe().search.beam_size for one in (run, trained)]
     first, second = map(Served, exports, sizes, beams, rates)
     return Distilled(trained, synthesized, comparison, first, second)
+
+
+@contextmanager
+def _removed_if_unused(place: Path) -> Iterator[None]:
+    """If an error ends the block before anything is translated, remove the folders that it made."""
+    new = [folder for folder in (place, *place.parents) if not folder.exists()]
+    try:
+        yield
+    except DragomanError:
+        if new and not any(place.glob("*synthetic*")):
+            shutil.rmtree(place, ignore_errors=True)
+            for folder in new[1:]:
+                with suppress(OSError):  # another call may have filled it
+                    folder.rmdir()
+        raise
 
 
 def _keep_counts(synthesized: Synthesized) -> None:
