@@ -305,8 +305,9 @@ def write_sources(run: RunDirectory, path: Path) -> None:
     Sides with unknown pieces, and those that were cut off, are left out.
     """
     tags = run.recipe().corpus.tags
+    are_drawn = [direction is not None for direction in run.recipe().drawn_directions()]
     with whole_file(path) as file:
-        for line in _training_lines(run, "source", _are_drawn(run.recipe())):
+        for line in _training_lines(run, "source", are_drawn):
             if line is not None:
                 file.write(f"{without_first_word(line, tags)}\n".encode())
 
@@ -318,10 +319,9 @@ def write_own_pairs(run: RunDirectory, path: Path) -> None:
     """
     corpus = run.recipe().corpus
     tags = corpus.tags
-    are_drawn = _are_drawn(run.recipe())
     taken = [
-        is_drawn and not entry.translated
-        for is_drawn, entry in zip(are_drawn, corpus.train, strict=True)
+        direction is not None and not entry.translated
+        for direction, entry in zip(run.recipe().drawn_directions(), corpus.train, strict=True)
     ]
     sources, targets = (_training_lines(run, side, taken) for side in ("source", "target"))
     with whole_file(path) as file:
@@ -329,12 +329,6 @@ def write_own_pairs(run: RunDirectory, path: Path) -> None:
             if source is None or target is None or without_first_word(source, tags) != source:
                 continue
             file.write(f"{source}\t{target}\n".encode())
-
-
-def _are_drawn(recipe: Recipe) -> list[bool]:
-    """Whether pairs of each entry of the training text are drawn in any stage."""
-    by_stage = [weights or [1.0] * len(recipe.corpus.train) for weights in recipe.weights()]
-    return [any(entry) for entry in zip(*by_stage, strict=True)]
 
 
 def _training_lines(run: RunDirectory, side: str, taken: Sequence[bool]) -> Iterator[str | None]:
