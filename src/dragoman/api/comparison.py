@@ -125,6 +125,8 @@ def compare(
     check_writable_names([*paths, *map(_whole, chain(*files))])
     runs = [_run_of(path) for path in paths]
     recipes = [one for one in map(_recipe_of, paths, runs) if one is not None]
+    if len(recipes) == 2:
+        _refuse_opposite(*recipes, place=paths[1])
     into = target_language if any(_targets(one) > 1 for one in recipes) else ""
     sets = [_Test(_name(*pair, into), *read_pair(*pair)) for pair in files]
     if not sets:
@@ -135,8 +137,6 @@ def compare(
             place="tests",
             remedy="name one test set, or models in place of the file",
         )
-    if len(recipes) == 2:
-        _refuse_opposite(*recipes, place=paths[1])
     lowercase = any(one.scoring.lowercase for one in recipes)
     targets = [one.corpus.directions[0].target for one in recipes]
     language = target_language or next(iter(targets), "")
