@@ -162,7 +162,7 @@ def test_unsuitable_origins_are_refused_in_one_line(
     origin = Origin.open(run.path)
     origin.check_prepared(Path(prepared))
     wrong = Origin(run.path, "run", origin.recipe, origin.model, (b"", b""))
-    with pytest.raises(Exception, match="another vocabulary"):
+    with pytest.raises(Exception, match="was prepared with a vocabulary that is not that of"):
         wrong.check_prepared(Path(prepared))
 
 
