@@ -72,6 +72,36 @@ def test_an_output_without_room_is_one_line(words: str, run: Path) -> None:
     assert "; free " in said
 
 
+PROGRESS_WITHOUT_ROOM = """
+import sys
+from pathlib import Path
+from dragoman.base.disk_errors import disk_errors_named
+from dragoman.base.process import prepare_streams, report
+prepare_streams()
+try:
+    with disk_errors_named(Path("a.tsv")):
+        print("read and clean: 1,000 pairs", flush=True)
+except Exception as error:
+    code = report(error)
+sys.exit(code)
+"""
+
+
+def test_progress_of_work_on_a_disk_without_room_is_one_line() -> None:
+    """Such work gives each full disk a name; what is left of the output must not be tried again."""
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRESS_WITHOUT_ROOM],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("dragoman: standard output: the disk is full")
+    assert done.stderr.count("\n") == 1
+
+
 def test_help_into_an_output_without_room_is_one_line() -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(

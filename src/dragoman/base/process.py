@@ -116,6 +116,8 @@ def explain(error: BaseException) -> tuple[str, int]:
     if interrupted and isinstance(error, (ConfigError, CorpusError, CheckpointError)):
         return "interrupted", INTERRUPTED
     if isinstance(error, DragomanError):
+        if error.place == STANDARD_OUTPUT:  # work that shows its progress names every full disk
+            discard_output()
         return str(error), error.exit_code
     if isinstance(error, BrokenPipeError) and error.filename == STANDARD_OUTPUT:
         discard_output()  # the reader of our output has gone, as `| head` does
