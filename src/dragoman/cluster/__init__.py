@@ -17,11 +17,11 @@ plan_assumptions  what the figures of a plan assume, with sources
 plan_view         a plan as tables and as JSON
 
 Connections to the hosts:
-ssh               OpenSSH as a list of arguments; after how long a host counts as lost
+ssh               OpenSSH as a list of arguments; when a host counts as lost
 setup             installs a Python environment on every host
-copying, unpack   copies directories to a host, by their digests; receives them there
-agent             what runs on each host
-messages          what the controller and an agent say to each other
+copying, unpack   copies directories to a host; receives them there
+agent             the program on each host
+messages          the messages between the controller and an agent
 team              the controller's end of the agents, and the jobs that all of them do together
 
 Doctor:
@@ -30,7 +30,7 @@ checks            from these facts to findings and remedies
 doctor_view       the findings as a table and as JSON
 
 A run over the hosts:
-training          the whole of it: attempt after attempt, with the hosts that are present
+training          the whole run: attempt after attempt, with the hosts that are present
 follow            one attempt: records events, finds who failed first, ends the others
 checkpoints       copies a run's checkpoints between its hosts and this machine
 dry_run           every command that a run would start, for --dry-run

@@ -11,7 +11,7 @@ the same text takes 1/k of the steps, including the warm-up, and
     linear        rate x k         Goyal et al. 2017 (arXiv 1706.02677), for SGD with momentum and a
                                    warm-up; Marian does so for Adam with --mini-batch-words-ref
 
-    noise scale   if a run has measured its gradient noise scale N (in tokens, as the batch B):
+    noise scale   if a run has measured its gradient noise scale N (in tokens, like the batch B):
                                    steps x (1 + N / kB) / (1 + N / B), McCandlish et al. 2018
                                    (arXiv 1812.06162), equation 2.7; rate x f(kB) / f(B) with
                                    f(B) = 1 / (sqrt(N / B) + sqrt(B / N)), Li et al. 2024 (arXiv
@@ -53,7 +53,7 @@ class UpdateSettings:
     def of(
         cls, recipe: Recipe, *, tokens: float = 0.0, noise_tokens: float | None = None
     ) -> UpdateSettings:
-        """The numbers of a recipe, and of its batch."""
+        """The settings of a recipe, with the target tokens and noise scale of its batch."""
         name = "batch_sentences" if recipe.data.batch_tokens is None else "batch_tokens"
         count = recipe.data.batch_tokens or recipe.data.batch_sentences
         assert count is not None
@@ -132,7 +132,7 @@ def _square_root(update: UpdateSettings, factor: float) -> BatchRule:
 
 
 def _lengths(update: UpdateSettings, factor: float) -> list[str]:
-    """The numbers of steps for the same text."""
+    """The settings that count steps, divided by `factor`."""
     schedule = update.schedule
     settings = [f"train.max_steps={_steps(update.max_steps, factor)}"]
     if schedule.warmup_steps:
@@ -145,7 +145,7 @@ def _lengths(update: UpdateSettings, factor: float) -> list[str]:
 
 
 def _rate(update: UpdateSettings, factor: float, *, times: float) -> list[str]:
-    """The rate, multiplied by `times` at the same place of the text.
+    """The setting of the learning rate, multiplied by `times` at the same place of the text.
 
     `noam` falls with the root of the step: with a warm-up of 1/k of the steps its curve is already
     sqrt(k) times as high.

@@ -1,4 +1,4 @@
-"""A run's checkpoints between its hosts and this machine, each verified by its own digests.
+"""Copies a run's checkpoints between its hosts and this machine, verified by their own digests.
 
 The first host writes the state that all ranks share (step-0004000); every host writes the state of
 its own ranks (rank-0002/step-0004000). All of it is collected here, and a resume copies the missing
@@ -48,9 +48,9 @@ _NAME: Final = re.compile(r"(?:(rank-[0-9]{4,6})/)?step-[0-9]{7,12}")
 _NAMES: Final = TypeAdapter(list[str])
 _REST: Final = 9
 """A pause after a copy lasts this many times as long as the copy: ranks exchange gradients over the
-same port, and a slow one would carry little else."""
+same network port, and copies alone would fill a slow one."""
 _HUNG_UP_S: Final = 0.1
-"""How long a transfer may go on to its next item after its connection was closed."""
+"""Seconds between calls of `ssh.hang_up`: a transfer may have gone on to its next copy."""
 
 
 def newest_checkpoint(run: Path) -> str:
@@ -134,8 +134,7 @@ class RunOnHosts:
 
         trained: whether training has begun since the hosts got their missing checkpoints. Then logs
         are copied too, and shared checkpoints that the first host no longer keeps are removed here.
-        Before that, another host may have been the first, and this one may lack the best
-        checkpoint.
+        Before that, the first host may lack the best checkpoint, which an earlier first host wrote.
 
         If a host fails, the checkpoints of the others are still copied; then the error of the first
         host that failed is raised.
@@ -162,7 +161,7 @@ class RunOnHosts:
 
         For a run that has ended and will not be resumed: the other checkpoints and the states of
         single ranks stay on the hosts. If the first host no longer has this checkpoint, everything
-        is copied. Raises what `collect` raises.
+        is copied. Raises MachineError or CheckpointError.
         """
         first = self.hosts.host[0]
         names = self.on_host(first)
@@ -176,14 +175,14 @@ class RunOnHosts:
             self.fetch_logs(host)
 
     def _forget_what_lacks_in(self, names: Sequence[str]) -> None:
-        """Remove shared checkpoints that are not among these and are not newer than all of them."""
+        """Remove the shared checkpoints that are not among these and older than the newest one."""
         newest = max(map(step_number, names), default=-1)
         for path in step_directories(self.path / CHECKPOINTS):
             if path.name not in names and step_number(path.name) < newest:
                 discard(path)
 
     def spread(self, host: Host) -> None:
-        """Give a host the newest checkpoint that is here, and its ranks' own parts of it.
+        """Give a host the newest intact checkpoint that is here, and its ranks' own parts of it.
 
         The first host gets all checkpoints, including the best ones, because it decides which to
         keep.
@@ -196,7 +195,7 @@ class RunOnHosts:
             found = step_directories(self.path / CHECKPOINTS)
             names += [path.name for path in found if step_number(path.name) < step_number(newest)]
         here = [name for name in names if (self.path / CHECKPOINTS / name).is_dir()]
-        # A host that was away may have saved another one under the same name.
+        # A host that was away may have saved another checkpoint under the same name.
         kept = [
             f"{name}={file_sha256(self.path / CHECKPOINTS / name / DIGESTS_FILE)}" for name in here
         ]
@@ -212,8 +211,8 @@ class CheckpointTransfer:
     """Copies checkpoints of the first host here while training goes on, the newest first.
 
     Copies take at most a tenth of the time, except for the first. A checkpoint that is deleted
-    there before its turn is skipped; `finish` copies what is still missing. A thread of its own
-    writes all of it, so no signal interrupts it halfway.
+    there before its turn is skipped; `finish` copies all that is still missing. One thread does all
+    the copying, so no signal interrupts a copy halfway.
     """
 
     run: RunOnHosts
@@ -241,8 +240,8 @@ class CheckpointTransfer:
     def finish(self, *, best_alone: bool = False) -> None:
         """Return when all checkpoints and logs are here; raises DragomanError if some are not.
 
-        best_alone: copy only the best checkpoint, and break off the copy of another one.
-        An exception of a signal's handler ends the wait, but not the copy that is under way.
+        best_alone: copy only the best checkpoint and the logs, and break off any other copy.
+        An exception raised by a signal handler ends the wait, but not the copy under way.
         """
         self._best_alone = best_alone and bool(_NAME.fullmatch(self.best))
         self._end()

@@ -1,4 +1,4 @@
-"""From doctor's facts to findings: passes, failures and their remedies.
+"""From doctor's facts to findings: passes, warnings, failures and their remedies.
 
 Every check is a function of the facts alone. A new one is a function here, its entry in CHECKS and
 its test.
@@ -35,19 +35,19 @@ CheckStatus = Literal["ok", "unknown", "warning", "failure"]
 LEAST_SHARED_MEMORY_BYTES: Final = 1_000_000_000
 MOST_CLOCK_OFFSET_S: Final = 1.0
 STRAGGLER: Final = 1.25
-"""A host whose steps are this much longer than the hosts' median delays all others."""
+"""A host whose steps take more than this multiple of the hosts' median delays all others."""
 HALF_DUPLEX: Final = 0.65
-"""The limit for half duplex: each direction carries less than this share of its rate alone."""
+"""Half duplex: with both directions busy, each carries less than this share of its rate alone."""
 MOST_HALF_DUPLEX_BYTES_PER_S: Final = 1e9 / 8
 """Ethernet above 1 Gbit/s is full duplex only (IEEE 802.3ae); there the processor is the limit."""
 LEAST_OF_CLAIM: Final = 0.5
-"""Share of the rate that both cards claim. Virtual cards claim anything: this is only a warning."""
+"""Least share of the slower card's claim. Virtual cards claim anything, so less is a warning."""
 SLOW_PAIR: Final = 0.7
 """Below this share of the median pair's rate, something is wrong with a pair."""
 MOST_LATENCY_S: Final = 5e-3
 LEAST_DISK_BYTES_PER_S: Final = 50e6
 OTHERS: Final = "the others"
-"""In place of a host's name, which has no space: the other hosts, which could be checked."""
+"""Stands for a host's name, which never has a space: all hosts that could be checked."""
 _MAY_DIFFER: Final = ("driver",)
 _OF_GPUS: Final = ("nccl", "driver")
 _NO_INTERFACES: Final = ("lo", "docker", "br-", "virbr", "podman", "cni", "veth")
@@ -73,9 +73,9 @@ class Finding:
 class RunNeeds:
     """The needs of a run on its hosts.
 
-    needed_bytes: on each host's disk, for what it keeps.
+    needed_bytes: on each host's disk, for the files of the run.
     digests: the SHA-256 of this machine's code, recipe, data and vocabulary, by these names. Hosts
-        must have the same; what has no digest here is compared with the first host's.
+        must have the same; if a digest is missing here, that of the first host counts.
     """
 
     hosts: Hosts
@@ -107,8 +107,8 @@ def is_fit(findings: list[Finding]) -> bool:
 def measured_link(facts: ClusterFacts) -> Link | None:
     """The link that `plan` can count on; None if nothing was measured.
 
-    It is the rate of the all-reduce, or of the slowest pair, but at most that of the slower
-    direction: every host sends and receives all that an all-reduce moves.
+    Its rate is that of the all-reduce, or of the slowest pair if none was measured, but at most
+    that of any host's slower direction: an all-reduce sends as much as it receives on every host.
     """
     latency_s = max((pair.latency_s for pair in facts.pairs), default=LATENCY_S)
     slowest = min((pair.both_bytes_per_s for pair in facts.pairs), default=None)
@@ -179,7 +179,7 @@ def devices(facts: ClusterFacts, needs: RunNeeds) -> Iterator[Finding]:
 
 
 def versions(facts: ClusterFacts, needs: RunNeeds) -> Iterator[Finding]:
-    """The same software everywhere, as on most hosts, and all that training needs."""
+    """Every host has the versions of most hosts, and all packages that training needs."""
     for name in _names(host.versions for host in facts.hosts):
         asked = [one for one in facts.hosts if name not in _OF_GPUS or needs.host(one.host).gpus]
         usual = _usual([own for host in asked if (own := host.versions.get(name))])
@@ -201,7 +201,7 @@ def versions(facts: ClusterFacts, needs: RunNeeds) -> Iterator[Finding]:
 
 
 def digests(facts: ClusterFacts, needs: RunNeeds) -> Iterator[Finding]:
-    """Code, recipe, data and vocabulary are equal everywhere, and equal to those here."""
+    """Code, recipe, data and vocabulary equal those here, and no host uses this run's directory."""
     for host in facts.hosts:
         if not host.shares_run_directory:
             continue
@@ -502,7 +502,7 @@ def _nothing_wrong(check: str, well: str, facts: ClusterFacts) -> Finding:
 
 
 def _claimed(facts: ClusterFacts, pair: PairFacts) -> float:
-    """Bytes a second that the slower card of a pair claims; 0 if one of them claims nothing."""
+    """Bytes per second that the slower card of a pair claims; 0 if one of them claims nothing."""
     cards = [host.interface for host in facts.hosts if host.host in pair.hosts]
     speeds = [(card.speed_bits_per_s or 0.0) if card else 0.0 for card in cards]
     return min(speeds, default=0.0) / 8

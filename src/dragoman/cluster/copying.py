@@ -4,8 +4,8 @@ A directory's name on the host says what it holds (a digest, a run, a step), and
 appears there whole or not at all. A directory that exists already is not sent again, even if
 another host wrote it into a shared folder.
 
-The files are a tar stream over the connection that is open already, and not rsync's: a host needs
-nothing but Python, and each name that a host sends is checked before it is written here.
+The files travel as a tar stream over the open connection, not by rsync: a host needs nothing but
+Python, and each name that a host sends is checked before it is written here.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _PACKAGE: Final = Path(__file__).resolve().parents[1]
 _NOT_CODE: Final = ("__pycache__", "shipped")
 """Shipped recipes do not run on a host, so they are not sent: a run carries its own recipe."""
 READ_PROGRAM: Final = "import sys; exec(sys.stdin.buffer.read(int(sys.argv.pop(1))))"
-"""Runs a program of a given number of bytes from standard input, which is not installed on the
-host."""
+"""Reads a program of a given number of bytes from standard input and runs it: it need not be
+installed on the host."""
 _WANT: Final = f"{unpack.WANT}\n".encode()
 _PROGRAM: Final = Path(unpack.__file__).read_bytes()
 
@@ -49,7 +49,7 @@ class Parcel:
         )
 
     def send(self, host: Host) -> bool:
-        """Copy it to the host; False if it was there. Raises MachineError."""
+        """Copy the directory to the host; False if it was there. Raises MachineError."""
         command = receive_command(host, self.place, str(len(self.files)))
         with ssh.transfer(host, command, first=_PROGRAM) as transfer:
             wanted = transfer.output.readline(len(_WANT)) == _WANT
@@ -81,7 +81,7 @@ def receive_command(host: Host, place: str, num_files: str) -> list[str]:
 
 
 def read_code(package: Path = _PACKAGE) -> dict[str, bytes]:
-    """The files of the package by their name below it, sorted, as they are now."""
+    """The present contents of the package's files, by their sorted paths below it."""
     found = (path for path in package.rglob("*") if path.is_file())
     named = {path.relative_to(package).as_posix(): path for path in found}
     return {
@@ -111,6 +111,6 @@ def code_parcel(code: Mapping[str, bytes]) -> Parcel:
 
 
 def directory_parcel(place: str, directory: Path) -> Parcel:
-    """All files below a directory."""
+    """All files below a directory, as a parcel for a host."""
     found = sorted(path for path in directory.rglob("*") if path.is_file())
     return Parcel(place, {path.relative_to(directory).as_posix(): path for path in found})

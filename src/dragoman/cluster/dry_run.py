@@ -30,7 +30,7 @@ def planned_commands(hosts: Hosts, *, run: str) -> Iterator[str]:
         yield _sending(host, sent.place, str(len(sent.files)))
         for unknown in ("data/DIGEST", place, f"{place}/checkpoints/STEP"):
             yield _sending(host, unknown, "NUM_FILES")
-        # It starts once to measure and once to compare and train.
+        # The agent starts once to measure, and once to compare and train.
         yield _here(host, agent_command(host, code=digest, verb="answer"))
         for there in _there(host, hosts, number=number, run=place):
             # The text after a line break would be a command, not a part of the comment.

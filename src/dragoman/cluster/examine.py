@@ -1,6 +1,6 @@
-"""Doctor on real hosts: every fact that the checks need, from all hosts at once.
+"""Doctor on real hosts: collects every fact that the checks need, from all hosts at once.
 
-The last measurement is kept on this machine for `dragoman plan`, under the addresses of the hosts.
+This machine keeps the last measurement for `dragoman plan`, by the hosts' addresses and ranks.
 """
 
 from __future__ import annotations
@@ -116,10 +116,10 @@ def examine_hosts(hosts: Hosts, *, run: str = "") -> Examined:
 
 @contextmanager
 def marked(directory: Path) -> Iterator[str]:
-    """Inside the block a file of this name is in the directory here, and in no other one.
+    """Inside the block a file with the yielded name is in this directory, and in no other.
 
     A host that sees the file sees the same directory. Paths and inode numbers cannot show that if
-    machines share a disk.
+    machines share a disk. Raises MachineError if the file cannot be made.
     """
     path = directory / f".controller-{secrets.token_hex(8)}"
     try:
@@ -138,7 +138,7 @@ def ask(
     hosts: all hosts that will train together.
     run: the run whose files are compared, "" if there is none yet.
     mark: the name of the file that `marked` has put into that run's directory here.
-    measure: measure its steps, too.
+    measure: measure the speed of each host's steps, too.
     Raises MachineError if a host does not answer.
     """
     for host in team.hosts:
@@ -164,7 +164,10 @@ def ask(
 
 
 def clock_ahead_s(team: Team, host: Host) -> float:
-    """Seconds that a host's clock is ahead of ours, from the answer that took the least time."""
+    """Seconds that a host's clock is ahead of this machine's, from the quickest of its answers.
+
+    Raises MachineError if it does not answer.
+    """
     answers = []
     for _ in range(_CLOCK_QUESTIONS):
         asked = time.time()
@@ -219,7 +222,7 @@ def _measure(team: Team, facts: ClusterFacts, hosts: Hosts) -> ClusterFacts:
                     except ValidationError:
                         unmeasured[message.host] = "its measurement is not understood"
                         break
-                # The other hosts would wait for long for one that has failed.
+                # The other hosts would wait long for a host that has failed.
                 case None:
                     unmeasured[message.host] = team.agents[message.host].failure().problem
                     break
@@ -245,7 +248,7 @@ def _named(error: MachineError) -> list[str]:
 
 
 def _network(found: ProbeResult, hosts: Hosts) -> dict[str, Any]:
-    """The probe's results by host name; empty if the probe did not end."""
+    """The probe's results as fields of ClusterFacts; without rates if the probe did not end."""
     names = dict(enumerate(host.name for host in hosts.host))
     pairs = tuple(
         PairFacts(
@@ -265,9 +268,9 @@ class LastMeasurement(Section):
 
 
 def remember(hosts: Hosts, facts: ClusterFacts) -> None:
-    """Keep these facts in place of the last measurement, if they contain one of all hosts.
+    """Keep these facts in place of the last measurement, if all hosts were measured.
 
-    If they cannot be written they are not kept, and `plan` asks for what it lacks.
+    If they cannot be written, they are not kept, and `plan` asks for the missing ones.
     """
     if facts.unreachable or (not facts.pairs and len(hosts.host) > 1):
         return

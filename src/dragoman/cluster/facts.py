@@ -36,7 +36,7 @@ class HostFacts(Section):
     """GPUs on which a matrix product came out right."""
     cpu_cores: int
     versions: dict[str, str | None]
-    """Versions of python, torch, dragoman, ...; None if it is not installed."""
+    """Versions of python, torch, nccl, driver, ...; None if it is not installed."""
     digests: dict[str, str | None]
     """sha256 of code, recipe, data and vocabulary; None if it is not there."""
     shares_run_directory: bool = False
@@ -53,7 +53,7 @@ class HostFacts(Section):
     step_s: float | None = Field(default=None, gt=0.0)
     """Median of real training steps without any network."""
     flop_per_s: float | None = Field(default=None, gt=0.0)
-    """Useful arithmetic a second in these steps, of one rank."""
+    """Useful floating-point operations per second of one rank in these steps."""
     inside_bytes_per_s: float | None = Field(default=None, gt=0.0)
     """Rate through each of its ranks in an all-reduce between them; None if it has one rank."""
     closed_ports: tuple[str, ...] | None = None
@@ -63,7 +63,7 @@ class HostFacts(Section):
 
 
 class PairRates(Section):
-    """The rates of collectives between two, from the first to the second and back."""
+    """The rates of collectives between two hosts, from the first to the second and back."""
 
     forth_bytes_per_s: float = Field(gt=0.0)
     back_bytes_per_s: float = Field(gt=0.0)
@@ -96,10 +96,10 @@ class ClusterFacts(Section):
     unmeasured: dict[str, str] = Field(default_factory=dict)
     """Hosts on which measuring the network failed, and their messages."""
     all_reduce_bytes_per_s: float | None = None
-    """Payload a second through each interface in an all-reduce over all hosts."""
+    """Payload per second through each interface in an all-reduce over all hosts."""
     diloco_weight_s: float | None = None
-    """DiLoCo's own work in seconds for a weight, from one synchronisation to the next, on the
-    slowest host, measured with one rank on each host."""
+    """Seconds of DiLoCo's own work per weight, from one synchronisation to the next, on the slowest
+    host, measured with one rank on each host."""
 
     @property
     def directions(self) -> list[LinkDirection]:

@@ -35,10 +35,10 @@ from dragoman.telemetry.events import (
 from dragoman.training.durable import step_name
 
 _SAVE_S: Final = 60.0
-"""How long workers may take to save and end when they have met after a request to stop. Then they
+"""How long workers may take to save and end, once they have met upon a request to stop; then they
 are killed."""
 _MOST_MEETING_S: Final = 3600.0
-"""The longest time that they are given to meet."""
+"""The longest time that workers are given to meet."""
 _OTHER_FAILURES_S: Final = 5.0
 """How long to wait for failures of other hosts after the first one, to name the cause."""
 _INTERRUPTED: Final = InterruptedRunError.exit_code
@@ -77,7 +77,7 @@ class Record:
     def append(self, host: str, name: str, text: str) -> None:
         """Append whole lines to one file.
 
-        Raises MachineError if the host has no rank of this file, or if the disk is full.
+        Raises MachineError if the host has no rank of this file, or if it cannot be written.
         """
         rank = self._ranks.get((host, name))
         if rank is None:
@@ -122,8 +122,8 @@ class HostFollower:
     """Follows the hosts until every one is done, and decides when the others must end.
 
     returned: names of absent hosts that answer again.
-    steps_between_votes: from one meeting of all ranks to the next. They agree to stop when they
-        meet; on GPUs at the second meeting after the request.
+    steps_between_votes: steps from one meeting of all ranks to the next. Ranks agree to stop when
+        they meet; on GPUs at the second meeting after the request.
     """
 
     team: Team
@@ -138,10 +138,12 @@ class HostFollower:
     _kill_at: float = float("inf")
 
     def until_over(self, path: Path) -> Sequence[str]:
-        """Follow the hosts until all have ended; raises the likeliest cause if one has failed.
+        """Follow the hosts until all have ended.
 
-        Returns the names of lost hosts for which the others have saved and ended, as these answer
-        again; none if the training is over.
+        Returns the names of absent hosts that answer again, if the others have saved and ended for
+        them; none if the training is over. Raises InterruptedRunError if the user stopped the run,
+        otherwise the likeliest cause if a host has failed, or WorkerLostError if an unknown signal
+        ended the workers.
         """
         for message in self.team.until_done(tick_s=0.2):
             if message is not None:
@@ -181,7 +183,7 @@ class HostFollower:
 
     def _fail(self, weight: str, error: DragomanError) -> None:
         if not self.failures:
-            # Those that wait for the failed one in a collective do not react to a request to stop.
+            # Hosts that wait for the failed one in a collective do not react to a request to stop.
             self.team.send_to_all("stop")
             self._kill_at = time.monotonic() + _OTHER_FAILURES_S
         self.failures.append((_WEIGHTS[weight], len(self.failures), error))

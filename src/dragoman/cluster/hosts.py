@@ -15,8 +15,8 @@
     address = "10.0.0.2"
     gpus = 1
 
-Ranks count from the first host. Hosts may differ in everything but one: either all compute on GPUs,
-or all on their processors (`slots`).
+Ranks count from the first host. Hosts may differ in all but two things: either all compute on GPUs
+or all on their processors (`slots`), and all prices are in one currency.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _LOOKS: Final = {
     "folder": "a path, absolute or below the home of the user",
     "currency": "a currency of three letters, such as USD",
 }
-"""For each field, the form that a text must have if it does not match its pattern."""
+"""For each field with a pattern, the required form in words, for an error."""
 
 
 class HostDefaults(Section):
@@ -83,7 +83,7 @@ class HostDefaults(Section):
     interface: str | None = Field(default=None, pattern=_INTERFACE)
     """The network interface of the collectives; the one that routes to the peers if not set."""
     gpu: str | None = None
-    """Kind of GPU, as `dragoman plan` names them: v100, a100, ..."""
+    """Kind of GPU, as `dragoman plan` names it: v100, a100, ..."""
     gpu_link: str | None = None
     """The link between its GPUs, for `dragoman plan`: nvlink1 to nvlink5, pcie3 to pcie5, none (no
     peer to peer), or a measured rate such as 200GB/s; the usual one for the kind if not set."""
@@ -149,22 +149,22 @@ class Hosts(Section):
 
 
 class _HostsRecord(Hosts):
-    """The hosts as a run's directory has them."""
+    """The hosts as a run's directory records them."""
 
     left: bool = False
     """Whether the run has been trained on this machine since."""
 
 
 def is_this_machine(hosts: Hosts) -> bool:
-    """Whether there is one host, and it is the one that asks."""
+    """Whether this machine is the only host."""
     return len(hosts.host) == 1 and _address(hosts.host[0]) == "localhost"
 
 
 def load_hosts(text: str) -> Hosts:
-    """The hosts of a file or of the inline form: an existing file, or a name that ends like one.
+    """The hosts of a file, if it exists or the text ends like its name; else of the inline form.
 
-    Defaults are filled in, so every host has all of its settings. ConfigError names the file and
-    line, or the word of the inline form, the problem and the remedy.
+    Defaults are filled in, so every host has all of its settings. Raises ConfigError, which names
+    the file and line, or the word of the inline form, the problem and the remedy.
     """
     if text.strip().lower().endswith(_SUFFIXES) or _is_file(text):
         return _from_file(Path(text))
@@ -174,7 +174,7 @@ def load_hosts(text: str) -> Hosts:
 def _is_file(text: str) -> bool:
     try:
         return Path(text).is_file()
-    except OSError:  # a list of many hosts may be longer than the name of a file
+    except OSError:  # a list of many hosts may be longer than a file name may be
         return False
 
 
@@ -208,8 +208,10 @@ def recorded_hosts(run: Path) -> Hosts | None:
 
 
 def hosts_to_resume_on(run: Path) -> Hosts | None:
-    """The hosts to resume a run on; None if it was last trained on this machine, or never on
-    hosts."""
+    """The hosts to resume a run on; None if it was last trained on this machine, or never on hosts.
+
+    Raises CheckpointError if the record is there and cannot be read.
+    """
     record = _record(run)
     return None if record is None or record.left else recorded_hosts(run)
 
@@ -274,7 +276,7 @@ def _from_file(file: Path) -> Hosts:
 
 
 def _one_currency(hosts: list[Host], stated: str | None, *, places: list[str]) -> str:
-    """The currency of all prices; ConfigError names the first that is in another."""
+    """The currency of all prices. Raises ConfigError, which names the first price in another."""
     known = [(stated, "the file's")] if stated else []
     for host, place in zip(hosts, places, strict=True):
         own = host.currency or stated or DEFAULT_CURRENCY
@@ -328,7 +330,7 @@ def _check(host: Host, *, place: str) -> None:
 
 
 def _check_unique(hosts: list[Host], *, places: list[str]) -> None:
-    """Raises ConfigError that names two entries which are one machine, or have one name."""
+    """Raises ConfigError if two entries are one machine or have one name; it names both."""
     for key, text_of in _UNIQUE.items():
         seen: dict[str, int] = {}
         for number, host in enumerate(hosts):
@@ -353,7 +355,7 @@ def _login(host: Host) -> str:
 
 
 def _address(host: Host) -> str:
-    """The address; all addresses that only this machine can have get one name."""
+    """The address; this machine's own name and loopback addresses become `localhost`."""
     own = host.address.lower() in ("localhost", socket.gethostname().lower())
     return "localhost" if own or host.address.startswith("127.") else host.address
 

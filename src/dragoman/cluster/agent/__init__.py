@@ -1,9 +1,9 @@
 """The program on each host, started over ssh: `python -m dragoman.cluster.agent VERB FOLDER`.
 
 It reads commands as lines of JSON from its standard input and answers with lines of JSON. When its
-input ends, it ends all that it started: no process outlives the connection.
+input ends, it ends every process that it started: none outlives the connection.
 
-channel    lines of JSON, in and out; after how long the controller counts as lost
+channel    lines of JSON, in and out; when the controller counts as lost
 network    interfaces, addresses, listening sockets
 facts      the facts of this host
 processes  the process that measures, and the store

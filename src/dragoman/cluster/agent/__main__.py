@@ -36,7 +36,10 @@ def list_checkpoints(run: Path) -> None:
 
 
 def forget(run: Path, *names: str) -> None:
-    """Remove checkpoints that differ from the controller's of the same name: NAME=SHA256."""
+    """Remove checkpoints that differ from the controller's of the same name.
+
+    names: each NAME=SHA256, the digest of the controller's digests file.
+    """
     for name, _, expected in (word.partition("=") for word in names):
         path = run / "checkpoints" / name
         if path.is_dir():
@@ -50,7 +53,7 @@ def answer(channel: Channel) -> None:
 
     Raises ValueError if a request is not understood.
     """
-    # The other verbs need none of these, and start anew for each checkpoint.
+    # The other verbs need none of these, and `send` starts a new process for each checkpoint.
     from dragoman.cluster.agent.facts import gather
     from dragoman.cluster.agent.processes import Prepared
     from dragoman.cluster.agent.work import work

@@ -1,4 +1,4 @@
-"""The facts of this host that doctor asks for, as far as a host can find them out alone."""
+"""The facts for doctor that this host can find out alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def gather(request: FactsRequest, measuring: Callable[[], Measuring]) -> HostFac
     """
     visible, usable, below = _gpus() if request.gpus else (0, 0, {})
     disk = Path.cwd()
-    # Without its GPUs it would train on its processor, or hang until the controller gives it up.
+    # Without its GPUs it would train on its processor, or hang until the controller gives up.
     able = usable > 0 or not request.gpus
     speed = {}
     if request.measure and able:
@@ -103,7 +103,7 @@ def _gpus() -> tuple[int, int, dict[str, str | None]]:
 
 
 def _inside(request: FactsRequest) -> dict[str, float]:
-    """Rate of all-reduces between this host's ranks; empty if it has one rank, or if they fail."""
+    """Rate of all-reduces between this host's ranks; empty if there is one rank or they fail."""
     if request.ranks == 1:
         return {}
     with tempfile.TemporaryDirectory(prefix="dragoman-") as folder:
@@ -155,7 +155,7 @@ def vocabulary_digest(folder: Path) -> str:
 def data_digest(prepared: Path) -> str:
     """The digest of a prepared corpus from its present files, not from its manifest.
 
-    Raises OSError if one is missing, CorpusError if there is no manifest.
+    Raises OSError if a file is missing, CorpusError if the manifest is missing or broken.
     """
     files = Manifest.load(prepared).files
     found = {
@@ -167,7 +167,7 @@ def data_digest(prepared: Path) -> str:
 
 
 def _write_speed(folder: Path) -> float | None:
-    """Bytes a second written to the disk; None if nothing can be written."""
+    """Bytes per second written to the disk; None if nothing can be written."""
     path = folder / f".speed-{os.getpid()}"
     block = os.urandom(_WRITE_BYTES)
     started = time.perf_counter()

@@ -42,7 +42,7 @@ def resolve(name: str) -> tuple[str, ...]:
 
 
 def route_to(peers: Iterable[str]) -> str | None:
-    """The interface over which this host reaches the first of its peers that it can reach."""
+    """The interface of the route to the first peer that has one; None if there is none."""
     by_address = {address: name for name, address in addresses().items()}
     for peer in peers:
         with (
@@ -69,7 +69,7 @@ def interface_facts(name: str) -> InterfaceFacts:
 
 
 def unreachable(endpoints: Iterable[tuple[str, int]]) -> list[str]:
-    """The endpoints (address:port) that do not take a connection."""
+    """The endpoints (address:port) that do not accept a connection."""
     closed = []
     for address, port in endpoints:
         try:
@@ -80,7 +80,7 @@ def unreachable(endpoints: Iterable[tuple[str, int]]) -> list[str]:
 
 
 def listening(pids: Iterable[int]) -> set[tuple[str, int]]:
-    """Addresses and ports at which these processes take TCP connections."""
+    """Addresses and ports at which these processes accept TCP connections."""
     inodes = {inode for pid in pids for inode in _sockets(pid)}
     return {
         (address, port)

@@ -25,7 +25,7 @@ class Measuring:
     """The process of `dragoman.training.measuring`: creating this starts it, `close` ends it.
 
     ranks: the number of ranks on this host, which share its cores.
-    on_processor: its GPUs are not used.
+    on_processor: the process uses no GPU.
     """
 
     def __init__(self, *, ranks: int, on_processor: bool) -> None:
@@ -73,7 +73,7 @@ class Measuring:
             self.process.stdin.flush()
 
     def _answer(self, do: str, *, timeout_s: float, **values: Any) -> str:
-        """The line that it answers; "" if none comes in time, after which none will come."""
+        """The line that it answers; "" if it has ended or is too slow, and is killed for that."""
         assert self.process.stdout is not None
         self._send(do, **values)
         if not select.select([self.process.stdout], [], [], timeout_s)[0]:
@@ -110,7 +110,7 @@ class StoreProcess:
 class Prepared:
     """The helper processes of an agent: the one that measures, and the store.
 
-    `measuring` and `store` start their process if none runs; `close` ends both.
+    `measuring` starts its process if none runs, `store` at its first call; `close` ends both.
     """
 
     _measuring: Measuring | None = None

@@ -2,7 +2,7 @@
 
 The controller gives the commands. The first host opens the store in which all meet; the controller
 sends its address to every host, and they begin. `stop` lets workers save and end, `kill` ends them
-at once; so does the loss of the controller, after a while.
+at once. The loss of the controller acts as `stop`, and a minute later as `kill`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from dragoman.training.durable import discard, step_directories, step_number
 
 _FORWARD_EVERY_S: Final = 0.2
 _FORWARD_BYTES: Final = 1 << 20
-"""Most events of one message."""
+"""The most bytes of events in one message."""
 _OTHER_AGENT_S: Final = 10.0
-"""How long an agent that a lost connection has left may take to end."""
+"""How long an agent left over from a lost connection may take to end."""
 _OTHER_AGENT_EVERY_S: Final = 0.1
 _AGENT: Final = b"dragoman.cluster.agent"
 _SAVE_S: Final = 60.0
@@ -103,7 +103,10 @@ def forget_newer(checkpoints: Path, last: str) -> None:
 
 
 def _probe(channel: Channel, request: WorkRequest, share: Share, prepared: Prepared) -> None:
-    """One process on each host measures the network; its lines go to the controller unchanged."""
+    """Let the measuring process measure the network; its lines go to the controller unchanged.
+
+    Raises MachineError if it fails.
+    """
     measuring = prepared.measuring(ranks=request.ranks, on_processor=request.on_processor)
     process = measuring.process
     with _passing_signals(channel, process.pid):
@@ -139,7 +142,7 @@ _JOBS: Final[dict[str, Callable[[Channel, WorkRequest, Share, Prepared], None]]]
 
 @contextmanager
 def _store(request: WorkRequest, prepared: Prepared) -> Iterator[str]:
-    """On the first host, open the store in which all meet and yield its address; elsewhere ""."""
+    """On the first host, open the store in which all meet and yield its address; else yield ""."""
     if request.number:
         yield ""
         return
@@ -158,8 +161,8 @@ def _store(request: WorkRequest, prepared: Prepared) -> Iterator[str]:
 def _passing_signals(channel: Channel, pid: int | None = None) -> Iterator[None]:
     """Inside the block the controller's stop and kill reach the job as signals.
 
-    The first asks it to save and end, the second kills it: after a request to stop, only a kill
-    sends another, or the end of the connection after a while.
+    The first signal asks the job to save and end, the second kills it. After a stop, the second is
+    sent only upon a kill, or a minute after the end of the connection.
 
     pid: the id of the process that does the job; None if this process launches it.
     """
@@ -216,7 +219,8 @@ def _forwarding(spool: Spool, channel: Channel) -> Iterator[None]:
 
 
 def _exposed(address: str) -> list[str]:
-    """Addresses beside the private one at which processes of this agent take connections."""
+    """address:port at which this agent's processes accept connections, except on the private
+    address and loopback."""
     found = network.listening(network.descendants(os.getpid()))
     return sorted(
         f"{where}:{port}"
@@ -226,7 +230,7 @@ def _exposed(address: str) -> list[str]:
 
 
 def weight_of(error: DragomanError, log: Path) -> Weight:
-    """How likely this error is the cause: torchrun's report separates killed from failed workers.
+    """How likely this error is the cause; torchrun's report tells killed from failed workers.
 
     log: the output of torchrun.
     """
@@ -271,10 +275,10 @@ def agent_lock(logs: Path) -> Iterator[None]:
 
 
 def _end_agent(text: str) -> None:
-    """Kill the agent of this number, which holds the lock, and all that it started.
+    """Kill the agent with this process id, which holds the lock, and all that it started.
 
-    The number in the file is old until the agent that has just got the lock has written its own: by
-    now another program may have the number of a dead agent.
+    Until the new holder of the lock has written its own id, the file has that of a dead agent. By
+    now another program may have that id: it is left alone.
     """
     if text.isdecimal() and _is_agent(text):
         for pid in network.descendants(int(text)):
@@ -292,8 +296,8 @@ def _is_agent(pid: str) -> bool:
 class Spool:
     """Reads what is appended to the event files of some ranks, whole lines only.
 
-    had: for each file the size and sha256 of the user's copy. If the file here begins
-    differently, it is from another time or another host's rank, and a new one replaces it.
+    had: the size and sha256 of the controller's copy of each file. A file here that is shorter or
+    begins differently is from another attempt or another host's rank, and is removed.
     """
 
     def __init__(self, directory: Path, had: Mapping[str, tuple[int, str]]) -> None:
@@ -331,7 +335,7 @@ def prefix_digest(path: Path, size: int) -> str:
 
 
 def _goes_on(path: Path, size: int, digest: str) -> int:
-    """How many bytes of the file here the user has; a file that does not continue them is
+    """The bytes of this file that the controller has; a file that does not continue its copy is
     removed."""
     if path.is_file() and (path.stat().st_size < size or prefix_digest(path, size) != digest):
         path.unlink()
