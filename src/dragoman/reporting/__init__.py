@@ -5,7 +5,7 @@ lives         the lives of a run, from start to end: the machines of each, and i
 sampling, rank_file, reading   the events of a run directory -> facts
 imported, openseq2seq   a log of OpenSeq2Seq -> events
 trend         slopes with confidence intervals, and a curve to look ahead with
-measures      numbers that several questions need: tokens a second, MFU, scaling, waiting
+measures      numbers that several questions need: tokens per second, MFU, scaling, waiting
 spells        when a condition began, and when it ended
 pauses        whether a rank stood still
 stragglers    which ranks compute for longer than the others, and since when
@@ -15,7 +15,7 @@ verdicts      all twelve, in their order
 health        ailments, such as waiting for data, each with its limit and remedy
 comparison, comparison_page   runs beside each other
 cleaning      the page of dropped pairs
-svg, plots    plots, and their pictures that need nothing but themselves
-elements      what every page of HTML is made of
+svg, plots    plots, and their self-contained pictures
+elements      the parts of every page of HTML
 render, page  report.json, report.md and one page of HTML
 """

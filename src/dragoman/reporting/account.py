@@ -90,7 +90,7 @@ def _duration_evidence(facts: Facts) -> Iterator[Evidence]:
 
 
 def idle_s(facts: Facts) -> float | None:
-    """Wall clock that neither training nor evaluation nor saving explains."""
+    """Wall clock without training, evaluation, saving, pauses and steps not recorded yet."""
     if facts.wall_s is None or facts.train_s is None:
         return None
     known_s = facts.train_s + (measures.validate_s(facts) or 0.0) + (measures.save_s(facts) or 0.0)

@@ -24,9 +24,9 @@ _MOST_COLUMNS: Final = 40
 _LARGEST_SHOWN: Final = 1e307
 """Larger scores are cut: an axis of twice this length, and a column more, must stay finite."""
 _SMALLEST_WIDTH: Final = 1e-290
-"""Of a column: the width of a page divided by this is still a finite number."""
+"""The least width of a column: the width of a page divided by it is still finite."""
 _KEPT, _DROPPED = 0, 1
-"""Their places among the counts of a score and in the legend."""
+"""Indices into the counts of a score and into the legend."""
 
 
 def write_cleaning_page(prepared: Path) -> Path | None:
@@ -114,14 +114,14 @@ def _histogram(one: FilterSurvey) -> Histogram:
     counts = np.array([one.counts[score] for score in scores], dtype=np.float64)
     finite = np.abs(scores) < LARGEST_SCORE
     low, high, edges, at = _edges(one, scores[finite], counts[finite].sum(axis=1))
-    # A column of "at least" begins at its lower edge, one of "at most" ends at its upper edge.
+    # A column includes its lower edge with "at least", its upper edge with "at most".
     inside = np.searchsorted(edges, scores, side="right" if one.at_least else "left") - 1
     places = np.clip(inside, 0, len(edges) - 2) + 1
     places[scores < low] = 0
     places[scores > high] = len(edges)
     kinds = (_DROPPED, _KEPT) if one.at_least else (_KEPT, _DROPPED)
     columns = np.zeros(len(edges) + 1)
-    # A score is rounded and may be beyond the threshold, while its pair is not.
+    # A rounded score may be beyond the threshold although the exact one is not.
     np.add.at(columns, np.minimum(places, at), counts[:, kinds[0]])
     np.add.at(columns, np.maximum(places, at + 1), counts[:, kinds[1]])
     shown = [Column(kinds[place > at], float(count)) for place, count in enumerate(columns)]
@@ -144,11 +144,11 @@ def _histogram(one: FilterSurvey) -> Histogram:
 def _edges(
     one: FilterSurvey, scores: NDArray[np.float64], pairs: NDArray[np.float64]
 ) -> tuple[float, float, NDArray[np.float64], int]:
-    """The lowest and highest score on the axis, the edges of its columns, and the place of the
+    """The lowest and highest score on the axis, the edges of its columns, and the index of the
     threshold among them.
 
     scores: finite ones, in ascending order. pairs: the number of each.
-    Whole numbers are in the middle of their columns.
+    If all scores are whole numbers, each edge is midway between two of them.
     """
     centre = float(np.clip(one.threshold, -_LARGEST_SHOWN, _LARGEST_SHOWN))
     is_whole = bool(np.all(scores == np.round(scores)))

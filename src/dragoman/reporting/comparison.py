@@ -94,7 +94,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """The runs, notes for the reader, and the runs at equal amounts."""
+    """The runs, notes for the reader, and the scores of the runs at equal budgets."""
 
     compared: tuple[ComparedRun, ...]
     budgets: tuple[Resource, ...]
@@ -168,7 +168,7 @@ def _points(facts: Facts) -> Iterator[ValidationPoint]:
 
 
 def _time_and_money(facts: Facts, *, until: float | None = None) -> dict[str, float]:
-    """Seconds, machine-hours and money, summed over lives; the time between two lives is not
+    """Seconds, machine-seconds and money, summed over lives; the time between two lives is not
     counted."""
     used = {"wall_s": sum(lived_s(one, until) for one in facts.segments)}
     if (hours := machine_hours(facts, until=until)) is not None:
@@ -189,7 +189,7 @@ def _used_in_all(facts: Facts) -> dict[str, float]:
 
 
 def _comparable(compared: Sequence[ComparedRun]) -> tuple[bool, list[str]]:
-    """Whether dev losses may be compared, and a note for the reader."""
+    """Whether dev losses may be compared, and notes for the reader."""
     notes = []
     manifests = [one_run.facts.manifest for one_run in compared]
     known = [manifest for manifest in manifests if manifest is not None]

@@ -30,16 +30,16 @@ from dragoman.training.schedule import SCHEDULES
 STRETCH = 0.1
 """How far the trend looks ahead: 10% more steps."""
 LEAST_FALL = 0.003
-"""It is not worth training on if that lowers the dev loss by less than this share of it.
+"""If 10% more steps lower the dev loss by less than this share of it, they are not worth it.
 
-At a loss of 2 that is 0.006 nats, 0.6% of the perplexity, for 10% more time and money.
+At a loss of 2 this share is 0.006 nats, 0.6% of the perplexity.
 """
 LEAST_BLEU = 0.1
 """Points of BLEU that are worth 10% more steps: the last digit that papers print."""
 FEWEST = 4
 """Fewer validations after the start than this give no trend.
 
-A line through three leaves one degree of freedom, whose interval is 12.7 standard errors wide.
+A line through three leaves one degree of freedom: its interval is +-12.7 standard errors.
 """
 OVERFIT_RISE = 0.01
 """A dev loss this share above its best, twice in a row and not by chance, has turned.
@@ -95,7 +95,7 @@ lowest loss."""
 _SPIKE = 1.2
 _BY_CHANCE = 5
 _OF_NEIGHBOURS = 1.048
-"""Standard deviation of a normal distribution over the median distance between two draws."""
+"""Standard deviation of a normal distribution divided by the median distance of two draws."""
 _MOST_DISTANCES = 2
 _LOOK_AHEAD = 0.25
 _DECAY_LEFT = 2
@@ -142,7 +142,7 @@ def bleu_trend(facts: Facts) -> Trend | None:
 
 
 def decay_left(facts: Facts) -> float:
-    """The last learning rate over the final one of the schedule; 1 if the schedule does not decay.
+    """The last learning rate divided by the final one of the schedule; 1 if that does not decay.
 
     If it is above 1, the dev loss will fall again, however flat it is now.
     """
@@ -170,7 +170,7 @@ def _rates(recipe: Recipe, max_steps: int, *updates: int) -> list[float]:
 
 
 def stage_ahead(facts: Facts) -> int | None:
-    """The updates before the next stage, which changes text or rate; None if there is none ahead.
+    """The number of updates before the next stage, which changes text or rate; None without one.
 
     A stage is ahead until a validation has followed its start.
     """
@@ -200,7 +200,7 @@ def start_if_trained(facts: Facts) -> RecordedValidation | None:
 
 
 def worse_than_start(facts: Facts) -> str:
-    """How the last validation is worse than the trained model that the run started from; "" if not.
+    """How the last validation is worse than the trained model at the start; "" if not.
 
     The dev loss is over 1% higher, or the confidence interval of BLEU lies below that of the start.
     """
@@ -293,8 +293,9 @@ def bleu_lost(facts: Facts) -> float | None:
 def bleu_fell(facts: Facts) -> str:
     """When BLEU began to fall, from which value to which; "" if it does not fall or is not known.
 
-    It falls if a fifth of the best is lost, or if the later half falls with 95% confidence. The
-    fall begins after the last validation that lies in the confidence interval of the best.
+    It falls if a fifth of the best is lost, or if the trend of the later half loses over 0.1 points
+    in 10% more steps, with 95% confidence. The fall begins after the last validation that lies in
+    the confidence interval of the best.
     """
     best, lost, moves = best_bleu(facts), bleu_lost(facts), bleu_trend(facts)
     if best is None or lost is None:
@@ -349,7 +350,7 @@ def by_chance(losses: Sequence[float]) -> float:
 
 
 def far_above(lowest: float, chance: float) -> float:
-    """The loss above which one is far above `lowest`: 1.2 times as high, and not by chance."""
+    """The limit above which a loss is far above `lowest`: 1.2 times as high, and not by chance."""
     return max(_SPIKE * lowest, lowest + chance)
 
 
@@ -454,7 +455,7 @@ def rises_by_chance(since_best: Sequence[float]) -> float:
     if count > _MOST_EXACT:
         mean, variance = count * (count - 1) / 4, count * (count - 1) * (2 * count + 5) / 72
         return statistics.NormalDist(mean, math.sqrt(variance)).cdf(falls + 0.5)
-    orders = [1]  # how many orders of so many losses have 0, 1, 2 ... falling pairs
+    orders = [1]  # how many orders of `size` losses have 0, 1, 2 ... falling pairs
     for size in range(2, count + 1):
         pairs = size * (size - 1) // 2
         orders = [sum(orders[max(n + 1 - size, 0) : n + 1]) for n in range(pairs + 1)]

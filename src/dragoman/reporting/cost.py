@@ -17,7 +17,7 @@ def lived_s(segment: Segment, until: float | None = None) -> float:
 
 
 def machine_hours(facts: Facts, *, until: float | None = None) -> float | None:
-    """Hours of all machines together, from each start to each end; None without a time.
+    """Hours of all machines together, from each start to each end; None if nothing was timed.
 
     None also if it is not known how many machines took part: see `Facts.machines_of`.
     until: the moment at which to stop counting.
@@ -61,7 +61,7 @@ def spent(facts: Facts, *, until: float | None = None, more_s: float = 0.0) -> d
     """The cost of the lives that have a price, by currency.
 
     until: the moment at which to stop counting.
-    more_s: seconds that the last life goes on.
+    more_s: seconds for which the last life will go on.
     """
     amounts: dict[str, float] = {}
     for segment in facts.segments:

@@ -31,7 +31,7 @@ _UNBROKEN = re.compile(r"\b\d[\d.]*e-\d+\b|--[a-z][a-z-]*")
 def whole_page(title: str, body: str, *, head: str = "") -> str:
     """A page of this style; light and dark, wide and narrow, on screen and on paper.
 
-    head: more elements of its head.
+    head: further elements of the page's head.
     """
     style = resources.files("dragoman.reporting").joinpath("page.css").read_text(encoding="utf-8")
     return (

@@ -60,7 +60,7 @@ class Segment:
     price: HourlyPrice | None = None
     """The price of all machines together, as known when this life began."""
     clock_ahead_s: float = 0.0
-    """How far the clock of its host was ahead of rank 0's, which its times are on."""
+    """How far the clock of its host was ahead of rank 0's; the times are on rank 0's."""
     host: str = "unknown"
     """The host of this process."""
     device: str | None = None
@@ -255,7 +255,7 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spell:
-    """From the first to the last sign of something; steps if intervals show it."""
+    """The time from the first to the last sign of a condition; with steps, if intervals show it."""
 
     since: float
     until: float
@@ -270,7 +270,7 @@ class Spell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """Means over the samples of one GPU while training.
+    """Means over the samples of one GPU while training; of memory and errors, the most.
 
     throttled_share: the share of the time in which its clock was lowered; being at the power limit
         is not counted.
@@ -422,7 +422,7 @@ class Facts:
     num_parameters: int | None = None
     max_steps: int | None = None
     lengths: tuple[tuple[int, int], ...] = ()
-    """From which step on the run was to have how many, as a budget has fitted them."""
+    """(step, the number of steps that the run was to have from then on), as fitted to a budget."""
     segments: tuple[Segment, ...] = ()
     exit: Session | None = None
     """How the training command ended; None if it still trains, or if its end is not known."""
@@ -461,7 +461,7 @@ class Facts:
     recorded_hosts: int | None = None
     """How many hosts `train --hosts` wrote down, if their slots are as many as there are ranks."""
     budget: Budget | None = None
-    """The budget that all of the run had, with preparation, scores and export."""
+    """The budget of the whole run, including preparation, scores and export."""
     problems: tuple[str, ...] = ()
     """Faults of the evidence itself: torn lines, missing ranks, clocks that differ."""
     lives: tuple[Facts, ...] = ()
@@ -480,7 +480,7 @@ class Facts:
 
     @property
     def repeated_s(self) -> float:
-        """Seconds that they took the first time."""
+        """Seconds that the repeated steps took the first time."""
         again = fullest(self.ranks).repeated if self.ranks else ()
         return summed(one.interval_s for one in again) or 0.0
 
@@ -517,7 +517,8 @@ class Facts:
         return [life.host for life in lives if life is not None]
 
     def machines_of(self, segment: Segment) -> int | None:
-        """How many machines took part in one life; None if a rank of it has left no events.
+        """How many machines took part in one life; None if a rank left no events
+        and hosts.json does not tell.
 
         segment: one of `segments`. A restart may use fewer machines, or others.
         """
@@ -594,12 +595,12 @@ class Facts:
 
     @property
     def lacks_ranks(self) -> bool:
-        """Whether there are such ranks; True also if the number of ranks is not known."""
+        """Whether there are lacking ranks; True also if the number of ranks is not known."""
         return bool(self.lacking_ranks) or (self.imported is None and self.world_size is None)
 
     @property
     def lacking_text(self) -> str:
-        """These ranks, in words."""
+        """The lacking ranks, in words."""
         numbers = list(map(str, self.lacking_ranks))
         if not numbers:
             return "a rank"

@@ -52,7 +52,7 @@ _QUARTERS = 4
 _FULL_DISK = 0.3
 _CREEPS = 0.2
 STARVES = 0.1
-"""Share of a step in which a rank waits for data."""
+"""A rank that waits for data for this share of a step is starved."""
 MOST_SPIKES = 3
 _EARLY = 5
 """A fifth of the schedule is enough to learn something."""
@@ -102,7 +102,7 @@ class Ailment:
 
 
 def _divergences(facts: Facts) -> float | None:
-    """1 if the run recorded it; None if the loss rose far or is not finite, and no end says so."""
+    """1 if the run recorded that it diverged; None if the loss rose far or is not finite."""
     if has_diverged(facts):
         return 1.0
     if not facts.intervals or facts.intervals[-1].train_loss is None:
@@ -133,11 +133,11 @@ def _flat_share_left(facts: Facts) -> float | None:
 
 
 def _spikes(facts: Facts) -> float | None:
-    """The number of training losses `far_above` the lowest median of nine before, after the warmup.
+    """The number of losses after the warm-up `far_above` the lowest median of nine before them.
 
-    None if there are many, but the text may be the cause: a harder batch or corpus. The model is
-    the cause if the run diverged, if the losses are worse than a uniform prediction, or if the dev
-    loss is no longer at its best.
+    None if there are too few to compare, or if many are that high, but the text may be the cause: a
+    harder batch or corpus. The model is the cause if the run diverged, if the losses are worse than
+    a uniform prediction, or if the dev loss is no longer at its best.
     """
     high = _high(facts)
     if high is None:
@@ -153,7 +153,7 @@ def _spikes(facts: Facts) -> float | None:
 
 
 def _high(facts: Facts) -> dict[int, float] | None:
-    """Such losses, by step; None if there are too few to compare."""
+    """The losses that `_spikes` counts, by step; None if there are too few to compare."""
     warmup = facts.recipe.schedule.warmup_steps if facts.recipe else 0
     logged = [one for one in measures.points(facts.intervals, "train_loss") if one[0] > warmup]
     train_losses = [loss for _, loss in logged]
@@ -258,8 +258,8 @@ def _spikes_since(facts: Facts) -> Iterator[str]:
 
 
 def _growths(facts: Facts) -> list[tuple[float, Rank]]:
-    """Growth of each rank's peak memory after the first quarter of the run, if every later quarter
-    has it.
+    """Growth of each rank's peak memory after the first quarter of the run, as a share of it: three
+    times the least growth of a later quarter.
 
     A leak grows in each quarter; a first long batch or validation in only one of them.
     """

@@ -29,7 +29,7 @@ _RECENT = 20
 _MOST_SAMPLED = 0.9
 """Samples count for the whole run if they cover this share of its time."""
 _LEAST_NOISES = 5
-"""Intervals with a gradient noise; each of a few updates is mostly chance."""
+"""Fewer intervals with a gradient noise than this tell nothing: each is mostly chance."""
 COMPUTE_FIELDS = ("forward_s", "backward_s", "optimizer_s")
 _SIDES = ("source_tokens", "target_tokens")
 
@@ -60,14 +60,14 @@ def share(intervals: Sequence[Interval], *names: str) -> float | None:
 
 
 def data_waits(facts: Facts) -> list[tuple[float, Rank]]:
-    """The part of a step that each rank waited for data, the largest first."""
+    """The part of a step in which each rank waited for data, the largest first."""
     waits = [(share(rank.intervals, "data_wait_s"), rank) for rank in facts.ranks]
     known = [(waited, rank) for waited, rank in waits if waited is not None]
     return sorted(known, key=lambda found: -found[0])
 
 
 def most_data_wait(facts: Facts) -> float | None:
-    """The largest part of a step that a rank waited for data."""
+    """The largest part of a step in which a rank waited for data."""
     waits = data_waits(facts)
     return waits[0][0] if waits else None
 
@@ -125,7 +125,7 @@ def tokens(facts: Facts) -> float | None:
 
 
 def tokens_per_s(facts: Facts) -> float | None:
-    """Source and target tokens a second inside steps."""
+    """Source and target tokens per second inside steps."""
     timed = [one for one in steady(facts.intervals) if one.interval_s and one.target_tokens]
     seconds_s = sum(one.interval_s or 0.0 for one in timed)
     count = sum((one.source_tokens or 0) + (one.target_tokens or 0) for one in timed)
@@ -197,7 +197,7 @@ def exposed_interval(facts: Facts) -> tuple[float, float, float] | None:
 
 
 def exposed_s(facts: Facts) -> float | None:
-    """Seconds of a step that waited for the network: see `exposed`."""
+    """Seconds of a step spent waiting for the network: see `exposed`."""
     return _per_step(exposed(facts), "sync_s")
 
 
@@ -215,7 +215,7 @@ def least_network_share(facts: Facts) -> float:
 
 
 def wire_bytes_per_step(facts: Facts) -> float | None:
-    """Bytes that a rank sends for the gradients of one step: counted, not calculated."""
+    """The most bytes that a rank sends for the gradients of one step: counted, not calculated."""
     counts = [per_step(rank.intervals, "sync_bytes") for rank in facts.ranks]
     known = [count for count in counts if count is not None]
     return max(known) if known else None
@@ -229,7 +229,7 @@ def flat_ring_bytes(facts: Facts) -> float | None:
 
 
 def capacity_bytes_per_s(facts: Facts) -> float | None:
-    """The slowest of the links that were measured."""
+    """The rate of the slowest link that was measured."""
     return min((link.bytes_per_s for link in facts.links if link.bytes_per_s > 0), default=None)
 
 
@@ -309,7 +309,7 @@ def useful_flop_share(facts: Facts, *, host: str | None = None) -> float | None:
 
 
 def scaling_efficiency(facts: Facts) -> float | None:
-    """Tokens a second over those of the same number of devices that work alone.
+    """Tokens per second divided by those of the same number of devices that work alone.
 
     If no device was measured alone: the share of a step that a rank spends on data and compute,
     which is all that it would do alone. None for a single rank.

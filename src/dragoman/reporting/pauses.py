@@ -13,13 +13,13 @@ from dragoman.reporting.verdict import Evidence, Verdict, evidence, named
 from dragoman.telemetry.events import OUTSIDE_STEPS, PHASE_FIELDS
 
 WORTH_A_LOOK = 0.01
-"""If pauses take more than this share of the training time, their cause matters."""
+"""If pauses take this share of the run's wall clock or more, their cause matters."""
 _AT_LEAST = 0.8
 """A phase that lasted less than this share of a pause cannot contain it."""
 
 
 def known_pauses(pauses: Iterable[Pause]) -> list[Pause]:
-    """Each pause once, by time; a rank's own record goes before that of another rank."""
+    """Each pause once, by time; a rank's own record takes precedence over another rank's."""
     kept: list[Pause] = []
     for pause in sorted(pauses, key=lambda one: (not one.own, one.began)):
         if not any(
@@ -33,8 +33,8 @@ def known_pauses(pauses: Iterable[Pause]) -> list[Pause]:
 def without_pauses(ranks: Sequence[Rank], pauses: Sequence[Pause]) -> tuple[Rank, ...]:
     """Ranks whose intervals do not count the pauses.
 
-    A pause is not part of the time of a step: the paused rank loses it from the phase that it was
-    in, the others from their wait in sums.
+    A pause is not part of the time of a step: it is taken from the phase of the paused rank, and
+    from the other ranks' wait in all-reduces.
     """
     changed = {rank.rank: [*rank.repeated, *rank.intervals] for rank in ranks}
     for together in _groups([one for one in pauses if one.during not in OUTSIDE_STEPS]):
@@ -88,8 +88,8 @@ def _shorter(validation: RecordedValidation, seconds_s: float) -> RecordedValida
 
 
 def _interval_of(pause: Pause, rank: Rank, intervals: Sequence[Interval]) -> int | None:
-    """The index of the interval that contains a pause; None if its life ended before it was
-    recorded.
+    """The index of the interval that contains a pause; None if the life ended before the
+    interval was recorded.
 
     Intervals that were lost and made again are in the list twice, once for each life.
     """
@@ -171,7 +171,7 @@ def pauses(facts: Facts) -> Verdict:
 
 
 def longest(facts: Facts) -> list[Pause]:
-    """The longest first."""
+    """The pauses, the longest first."""
     return sorted(facts.pauses, key=lambda one: -one.seconds_s)
 
 

@@ -25,7 +25,7 @@ _HIDDEN_START: Final = 0.04
 def without_start(
     points: Sequence[tuple[float, float]], end: float
 ) -> Sequence[tuple[float, float]]:
-    """The points without the first 4% up to `end`, whose high loss would flatten the others."""
+    """The points beyond the first 4% of `end`, where high losses would flatten the others."""
     return [(x, y) for x, y in points if x >= end * _HIDDEN_START]
 
 
@@ -90,7 +90,7 @@ def step_parts(facts: Facts) -> list[Plot]:
 
 
 def exposed(facts: Facts) -> list[Plot]:
-    """The exposed communication of each rank over time; nothing if there is one rank."""
+    """The exposed communication of the first ranks over steps; nothing if there is one rank."""
     if facts.world_size == 1:
         return []
     series = [
@@ -130,7 +130,7 @@ def step_time(facts: Facts) -> list[Plot]:
 
 
 def checkpoint(facts: Facts) -> list[Plot]:
-    """The files of a checkpoint by size."""
+    """The sizes of the files of a checkpoint."""
     parts = [(file.name, file.size_bytes) for file in facts.checkpoint_files]
     return [BarPlot("a checkpoint", parts, units.SIZE.text)]
 

@@ -129,7 +129,7 @@ class RankFile:
     alerts: list[facts.RecordedAlert] = field(default_factory=list)
     pauses: list[facts.Pause] = field(default_factory=list)
     samples: Samples = field(default_factory=Samples)
-    """Those of all lives; each has its own."""
+    """Those of all lives; `host_records` has those of each."""
     prepare_s: float | None = None
     unreadable: str = ""
     """Why the file could not be read to its end."""
@@ -149,7 +149,7 @@ class RankFile:
     """How far UTC is ahead of the moments of this life; never above 0."""
     _alive: bool = False
     _lives: list[facts.Segment] = field(default_factory=list)
-    """As they began; what each event changes in the last one is in the next three."""
+    """Lives as they began; the next three fields hold the changes to the last one."""
     _ended: float = 0.0
     _last_step: int = 0
     _accounted: float = 0.0

@@ -25,7 +25,7 @@ class Rates:
     max_steps: int
     recipe: Recipe | None = None
     lengths: tuple[tuple[int, int], ...] = ()
-    """From which step on the run was to have how many, if that changed; see `Facts.lengths`."""
+    """The lengths of the run, each from a step on, if that changed; see `Facts.lengths`."""
 
     def at(self, update: int) -> float:
         """The rate of update number `update`, counted from 0."""
@@ -102,7 +102,7 @@ def rates_of(facts: Facts) -> Rates | None:
 
 
 def rate(facts: Facts) -> Verdict:
-    """Is the learning rate right?"""
+    """What does the learning rate do?"""
     found, question = rates_of(facts), "What does the learning rate do?"
     if found is None:
         return _logged(facts, question)

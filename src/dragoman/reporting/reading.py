@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The files of a run directory beside its events."""
+    """The files of a run directory besides its events."""
 
     manifest: Manifest | None = None
     recipe: Recipe | None = None
@@ -73,7 +73,7 @@ def read_facts(
 ) -> Facts:
     """The facts of a run.
 
-    price: what one machine costs in an hour; if None, the price that each life or hosts.json
+    price: the price of one machine per hour; if None, the price that each life or hosts.json
         records.
     now: seconds since 1970; the present if None.
     Raises CheckpointError if the directory is not a run.
@@ -104,7 +104,7 @@ def combine(
     price: HourlyPrice | None,
     now: float,
 ) -> Facts:
-    """The facts of a run up to the moment `now`, from its files, which were read by rank."""
+    """The facts of a run up to the moment `now`, from its event files, in the order of ranks."""
     problems = [problem for file in files for problem in file.problems()]
     problems += records.problems
     recipe = records.recipe
@@ -186,8 +186,8 @@ def _of_main_rank(file: RankFile, run: RunStart) -> Facts:
 
 
 def _clocks(file: RankFile, main: RankFile, problems: list[str]) -> list[Segment]:
-    """The lives of a rank on their own clocks, with how far these are ahead of rank 0's: ranks end
-    the same update of the same life at the same time."""
+    """The lives of a rank, with how far their clocks are ahead of rank 0's: ranks end the same
+    update of the same life at the same time."""
     own, theirs = file.segments, main.segments
     if not own or not theirs:
         return own
@@ -271,7 +271,7 @@ def _on_main_clock(file: RankFile, clocks: Sequence[Segment]) -> Rank:
 
 def _without_lost(rank: Rank, lives: Sequence[Segment]) -> Rank:
     """The rank; if it has no part in a later life of the run, its steps that this life made again
-    count as such."""
+    count as repeated."""
     if len(rank.segments) >= len(lives):
         return rank
     kept = list(accumulate((life.first_step for life in reversed(lives)), min))[::-1]

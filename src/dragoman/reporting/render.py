@@ -67,7 +67,7 @@ class Report:
 
 
 def write_files(directory: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Write texts by their names; returns their paths.
+    """Write texts into files of these names; returns their paths.
 
     Characters that are not safe in text are written as �: control characters, which can steer the
     terminal of a reader, and halves of surrogate pairs.

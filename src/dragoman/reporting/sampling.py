@@ -33,7 +33,7 @@ _READ: Final = {
         *("disk_free_bytes", "queued_batches"),
     ),
 }
-"""The numbers that are read of each kind of sample."""
+"""The numbers that are read from each kind of sample."""
 LOW_POWER: Final = 0.5
 """Below this share of its power limit a GPU waits rather than computes.
 
@@ -60,7 +60,7 @@ _SIGNS: Final[Mapping[str, Mapping[str, Callable[[Mapping[str, float], Sequence[
         "idle": lambda seen, _: seen.get("cpu_share", 1.0) < FULL_HOST,
     },
 }
-"""What a sample may show; the facts say from when to when samples showed it."""
+"""Conditions that a sample may show; the facts say from when to when samples showed them."""
 
 
 class Sample(NamedTuple):
@@ -214,7 +214,7 @@ class Samples:
         return any(kind == HostSampled.kind for kind, _, _ in self._sums)
 
     def gpus(self, names: Mapping[str, str], ahead_s: Mapping[str, float]) -> Iterator[Gpu]:
-        """Each GPU's means."""
+        """Each GPU's means; of memory and errors, the most."""
         for host, gpu, sums in self._of(GpuSampled.kind, names):
             errors = sums.of["ecc_errors"].most
             yield Gpu(
@@ -235,7 +235,7 @@ class Samples:
             )
 
     def traffic(self, names: Mapping[str, str], ahead_s: Mapping[str, float]) -> Iterator[Traffic]:
-        """Each interface's sums."""
+        """Each interface's totals."""
         for host, interface, sums in self._of(NetworkSampled.kind, names):
             yield Traffic(
                 host=host,

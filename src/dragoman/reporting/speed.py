@@ -18,19 +18,19 @@ from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence, n
 BUSY_COMPUTE = 0.9
 """If compute takes less than this share of a step, the device waits for something else."""
 FULL_POWER = 0.9
-"""From this share of its power limit on a GPU is full. Between both limits power decides
-nothing."""
+"""A GPU that draws this share of its power limit or more is full. Between `LOW_POWER` and this,
+power decides nothing."""
 THROTTLED = 0.05
 """A GPU whose clock is lowered for this share of the time counts as throttled."""
 BUSY_FLOPS = 0.3
-"""Useful FLOPs over those of matrix products in the same time.
+"""From this ratio on, of useful FLOPs to those of matrix products, a device is fully used.
 
 Large trainings that were tuned reach 21% to 46% of the peak (Chowdhery et al. 2022, table 3).
 """
 
 
 _MOST_SCALING = 1.1
-"""Several devices are not faster than the same number alone, up to the error of measurement."""
+"""A higher scaling efficiency is impossible, even with an error of measurement."""
 _IMPOSSIBLE = ", more than possible: the device was measured while something else used it"
 
 

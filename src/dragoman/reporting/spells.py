@@ -12,7 +12,7 @@ from dragoman.reporting.facts import Interval, Spell
 _OF_RUN = 4
 """A spell that lasts for a quarter of the run's time is not an accident of a few steps."""
 FEWEST = 3
-"""Intervals; in fewer nothing lasts."""
+"""In fewer intervals nothing lasts."""
 _LATEST = 1e11
 """Seconds since 1970; no clock shows more."""
 _ROUNDING = 1e-9
@@ -23,8 +23,9 @@ _WITHIN = 4
 def lasting(bad: Sequence[bool], seconds_s: Sequence[float] = ()) -> list[tuple[int, int]]:
     """The first and last index of each stretch in which something lasted.
 
-    It lasts if it is bad for three quarters of the time, over a quarter of all time, at more than
-    three places. seconds_s: the time of each place; if empty, all took the same.
+    It lasts over a quarter of all time or more, in at least three places, if three quarters of that
+    time and at least two of the places are bad. seconds_s: the time of each place; if empty, all
+    took the same.
     """
     took_s = seconds_s if sum(seconds_s) > 0 else [1.0] * len(bad)
     ends_s = list(accumulate(took_s, initial=0.0))

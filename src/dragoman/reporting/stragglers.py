@@ -46,8 +46,8 @@ def slowest_rank(facts: Facts) -> float | None:
     """Compute of the slowest rank over that of the median rank in the same steps, if it lasted.
 
     Ranks that are slow in turn do not count. If no rank was slow for long, the largest lower
-    quartile of a rank's ratios. None if a rank was slow for a quarter of the time, but in only one
-    or two intervals.
+    quartile of a rank's ratios. None if ranks or intervals are missing, or if a rank was slow for a
+    quarter of the time, but in only one or two intervals.
     """
     ranks = _most_ranks(facts)
     if ranks == 1:

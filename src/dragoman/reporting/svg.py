@@ -20,7 +20,7 @@ _CHARACTER = 7.0
 _LINE = 16.0
 _MOST_POINTS = 400
 _APART = 1.5
-"""Widths of a column that one apart takes, with the gap beside it."""
+"""The width of a separate column with its gap, in columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Histogram:
 
     edges: the beginning of each column and the end of the last, at equal distances.
     names: the kinds of columns, for the legend.
-    less: a column apart for values below the first edge, or None. more: one for values above the
+    less: a separate column for values below the first edge, or None. more: one for values above the
     last edge.
     """
 
@@ -164,14 +164,14 @@ class Histogram:
         return _under_legend(title, self.names, body, width, base + 34)
 
     def _ticks(self, width: int) -> list[float]:
-        """As many as there is room for, and no more than there are edges."""
+        """As many ticks as fit, but no more than there are edges."""
         low, high = self.edges[0], self.edges[-1]
         widest = max(len(self.x.text(edge)) for edge in self.edges) * _CHARACTER + 10
         return _x_ticks(low, high, min(6, len(self.edges), int(width / widest)))
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """At most `most` round numbers from low to high; at least two if they differ."""
+    """At most `most` round numbers from low to high; perhaps none if `most` is below five."""
     if high <= low:
         return [low]
     rough = (high - low) / max(most - 1, 1)
@@ -259,7 +259,7 @@ def _path(spots: Sequence[tuple[float, float]]) -> str:
 
 
 def _thinned(series: Series) -> Series:
-    """At most 400 points, evenly chosen, first and last among them; finite ones."""
+    """The series with at most 400 finite points, evenly chosen, with the first and the last."""
     kept = [n for n, (x, y) in enumerate(series.points) if math.isfinite(x) and math.isfinite(y)]
     if len(kept) > _MOST_POINTS:
         span = (len(kept) - 1) / (_MOST_POINTS - 1)

@@ -20,7 +20,7 @@ class Trend:
     """The gain of one more stretch of training, with its 95% confidence interval.
 
     A straight line over the logarithm of the step (least squares): learning curves are close to
-    straight there. Positive is more.
+    straight there. A positive gain is an increase.
     """
 
     gain: float
@@ -31,7 +31,7 @@ class Trend:
 
 def trend(steps: Sequence[float], values: Sequence[float], *, stretch: float) -> Trend | None:
     """The change of the value if the steps are multiplied by 1 + stretch; None below three
-    points."""
+    points or without two different steps."""
     if len(steps) < 3 or len(set(steps)) < 2:
         return None
     x, y = np.log(np.asarray(steps, dtype=float)), np.asarray(values, dtype=float)

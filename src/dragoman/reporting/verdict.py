@@ -63,5 +63,5 @@ def at_step(step: int) -> str:
 
 
 def in_words(name: str, text: str) -> Evidence:
-    """Evidence that is a word, not a number."""
+    """Evidence that is a text, not a number."""
     return Evidence(name, text, text)

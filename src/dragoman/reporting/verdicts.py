@@ -12,7 +12,7 @@ from dragoman.reporting import account, convergence, network, rates, speed
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.verdict import Verdict
 
-# Another question is a function like these and its entry here.
+# To add a question, write a function like these and list it here.
 QUESTIONS: tuple[Callable[[Facts], Verdict], ...] = (
     account.duration,
     convergence.trained,

@@ -7,7 +7,7 @@ host         facts of this host: hardware, memory used, network interface, price
 environment  versions, git state and hardware of a run
 sampler      the thread that samples processor, memory, disk, interface and GPUs once a second
 session      session.json: which process trains a run, and how that ended
-progress     the progress of a run, from its events: step, tokens a second, time left, best scores
+progress     the progress of a run, from its events: step, tokens per second, time left, best scores
 console      events and progress in words; computes nothing
 sinks        events for TensorBoard, Prometheus, MLflow and Weights & Biases
 config       the sinks section of a recipe

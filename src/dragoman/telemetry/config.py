@@ -1,4 +1,4 @@
-"""The sinks section of a recipe: where measurements go beside the run's own directory."""
+"""The sinks section of a recipe: where measurements go besides the run's own directory."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ class ConsoleSink(EventListener):
     """Shows a run: its progress in place at the bottom, events as lines above.
 
     If the console is not a terminal, progress is one line for each interval. quiet: only warnings,
-    test scores and the end.
+    errors, BLEU and chrF of test sets, and the end.
     """
 
     def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
@@ -285,7 +285,7 @@ class ConsoleSink(EventListener):
         self._live.update(progress_view(self._progress), refresh=True)
 
     def _show_sample(self, event: Event) -> None:
-        """The first sample of each validation; the others are kept in the run directory."""
+        """Show the first sample of each validation; the run directory keeps the others."""
         if event.step != self._sampled_step:
             self._sampled_step = event.step
             for label in ("source", "hypothesis"):

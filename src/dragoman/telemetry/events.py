@@ -4,8 +4,8 @@ Envelope: v (schema version), kind, time (UTC seconds since 1970), mono_s (monot
 writer), host, rank, step. The rest is the payload of the kind, flat, with units in its names.
 A new kind of event is one class here; readers ignore kinds and keys they do not know.
 
-Samples are means over the last `seconds_s`, amounts are sums over them; shares are of 1. None: not
-measured, or not known to this machine.
+Sampled values are means over the last `seconds_s`, and amounts are totals; shares are fractions of
+1. None: not measured, or not known to this machine.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ SCHEMA_VERSION = 1
 OUTSIDE_STEPS: Final = ("validating", "saving", "measuring")
 """Phases between steps in which a rank can pause."""
 STRAGGLES: Final = 1.25
-"""If a rank takes more than this multiple of the median rank's own work, others wait for it."""
+"""If a rank's own work takes more than this multiple of the median rank's, others wait for it."""
 POWER_CAP: Final = "power_cap"
 """A reason for a lowered clock that is not a fault: the GPU draws all the power it may."""
 _LARGEST: Final = 1e11
 """Larger than any clock's seconds and any run's steps."""
 LONGEST_LINE_BYTES: Final = 4 << 20
-"""dragoman writes no longer line."""
+"""dragoman writes no line that is longer."""
 _LARGEST_READ: Final = 1e21
 """Larger than any count of bytes, tokens or FLOP/s; a larger value counts as not measured."""
 KINDS: dict[str, type[Payload]] = {}
@@ -56,7 +56,7 @@ class Payload:
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def __init_subclass__(cls, *, kind: str = "") -> None:
-        """Make it a dataclass, and register its kind; without one it adds to a kind of events."""
+        """Make the class a dataclass, and register its kind; "" for one that extends a kind."""
         dataclass(frozen=True, kw_only=True)(cls)
         if kind:
             cls.kind = kind
@@ -66,8 +66,7 @@ class Payload:
 class RunStarted(Payload, kind="run_started"):
     """A worker began to train. On resume, resumed_from_step is the checkpoint's step.
 
-    price_per_hour: what all machines that take part cost in an hour, in this currency; None if it
-        is not known.
+    price_per_hour: the price of all machines that take part, in `currency`; None if unknown.
     """
 
     run_name: str
@@ -104,7 +103,7 @@ class Environment(Payload, kind="environment"):
 
 
 class RunFinished(Payload, kind="run_finished"):
-    """A worker left the loop. reason: max_steps, early_stop, signal or diverged."""
+    """A worker left the training loop. reason: max_steps, early_stop, signal or diverged."""
 
     reason: str
     best_dev_loss: float | None
@@ -157,14 +156,14 @@ class PhaseTimes:
 
 
 PHASE_FIELDS: Final = ("data_wait_s", "forward_s", "backward_s", "sync_s", "optimizer_s")
-"""They do not overlap."""
+"""The fields of phases, which do not overlap."""
 
 
 class TrainInterval(PhaseTimes, Payload, kind="train_interval"):
     """The updates since the last event of this kind, seen by one rank.
 
-    Losses are nats per target token over the global batches. Tokens are those of the global
-    batches, times and sync_bytes those of this rank; all are sums over the interval.
+    Losses are nats per target token over the global batches. Pairs and tokens are those of the
+    global batches; phase times and sync_bytes are those of this rank. All are totals.
     interval_s: the sum of the step times, without validations and checkpoints between them.
     train_loss: with label smoothing. train_nll: without label smoothing.
     compute_median_s: the median over the steps of forward, backward and optimizer together.
@@ -194,7 +193,7 @@ class TrainInterval(PhaseTimes, Payload, kind="train_interval"):
 class Validated(Payload, kind="validated"):
     """One validation. Losses are nats per target token without smoothing, dropout off.
 
-    decoded_pairs: those that were scored: all, or those of directions with training text.
+    decoded_pairs: how many were scored: all, or only those of directions with training text.
     """
 
     dev_loss: float
@@ -227,9 +226,9 @@ class TestScored(Payload, kind="test_scored"):
 
     weights: SHA-256 of the list of the checkpoint's files.
     settings: values that replaced the recipe's, as SECTION.KEY=VALUE, separated by spaces.
-    pairs: those that were scored: all, or those of directions with training text.
+    pairs: how many were scored: all, or only those of directions with training text.
     checkpoint: as it was named. source: the path of the sources; None for the run's own test set.
-    target: the language, if the model has several and the text is of one.
+    target: the target language, if the model has several and the test set is in one of them.
     """
 
     name: str
@@ -322,7 +321,8 @@ class ComparedGroup(Payload, kind="compared_group"):
     """Scores of both models of a comparison on a part of the test set.
 
     by: "length" (BLEU of sentences, by the words of the reference) or "frequency" (F1 of words, by
-    their occurrences in the training text). group: such as "10 to 19". size: sentences or words.
+    their occurrences in the training text). group: such as "10 to 19". size: number of sentences or
+    words.
     counted_pairs: pairs at equal distances in the training text, whose words were counted.
     """
 
@@ -372,7 +372,7 @@ class RankPaused(Payload, kind="rank_paused"):
 
     began: UTC seconds since 1970 by the clock of the writer.
     during: its phase in a step ("sync": an all-reduce), or "validating", "saving" or "measuring"
-        between steps. If another rank wrote this, it is the last phase that is known.
+        between steps. If another rank wrote this, `during` is the last known phase.
     own: whether the rank itself wrote this, by its own clock; otherwise a rank that waited for it
     did.
     """
@@ -409,7 +409,7 @@ class LengthFitted(Payload, kind="length_fitted"):
     """The length of a run with a budget changed: it was slower or faster than planned.
 
     step_s: the time of a step now. validation_s: the time of a validation now.
-    left_s: for training, before the last scores and the export.
+    left_s: the time left for training, before the last scores and the export.
     """
 
     max_steps: int
@@ -420,7 +420,7 @@ class LengthFitted(Payload, kind="length_fitted"):
 
 
 class MixturePlanned(Payload, kind="mixture_planned"):
-    """The part that one entry of text has in a stage of training.
+    """The share of one entry of text in a stage of training.
 
     share: the share of the pairs in an epoch that come from this entry.
     draws_per_pair: how often an epoch draws each of its pairs.
@@ -438,7 +438,7 @@ class HostSampled(Payload, kind="host_sampled"):
 
     cpu_share: the busy part of the processors that the ranks may use, or of a container's limit.
     others_cpu_share: the part that other programs and other guests of the machine kept busy.
-    queued_batches: those that the loader holds ready.
+    queued_batches: the mean number of these.
     memory_used_bytes: of the whole host, or of the container if it has a limit.
     memory_limit_bytes: of the whole host, or the limit of the container.
     process_memory_bytes: the memory of the rank that samples.
@@ -467,7 +467,7 @@ class GpuSampled(Payload, kind="gpu_sampled"):
     throttle_reasons: comma-separated, all that were seen, "" if the clock was free.
     throttled_share: the share of the seconds in which something other than the power limit lowered
         the clock.
-    ecc_errors: uncorrected ones since the driver was loaded.
+    ecc_errors: uncorrected memory errors since the driver was loaded.
     """
 
     gpu: int
@@ -488,7 +488,7 @@ class GpuSampled(Payload, kind="gpu_sampled"):
 class NetworkSampled(Payload, kind="network_sampled"):
     """The interface that the collectives use.
 
-    most_sent_bytes_per_s: in the busiest second.
+    most_sent_bytes_per_s: the rate of the busiest second.
     nominal_bits_per_s: the rate that the port claims.
     """
 
@@ -505,7 +505,7 @@ class NetworkSampled(Payload, kind="network_sampled"):
 
 
 class LinkMeasured(Payload, kind="link_measured"):
-    """The rate of a link in one direction, measured before or during the run."""
+    """The rate of a link each way, measured by all-reduces when a worker starts."""
 
     interface: str
     peer: str
@@ -515,10 +515,10 @@ class LinkMeasured(Payload, kind="link_measured"):
 
 
 class LinkChanged(Payload, kind="link_changed"):
-    """The network between hosts changed its rate; measured because steps became slower or faster.
+    """The rate of the network between hosts changed: measured after steps became slower or faster.
 
     interface: the one that the collectives use.
-    where: the slow directions, in words.
+    where: the slow directions, in words; "" if the network became faster.
     since_step: the first step that was slower or faster.
     since: when that step began, UTC seconds since 1970.
     """
@@ -595,7 +595,8 @@ class EventWriter:
 
     A line is handed to the operating system whole, so a kill tears at most the last one. A torn
     line of an earlier process is closed first, so that only that line is lost. Threads may write at
-    the same time; listeners are called one after the other.
+    the same time; listeners are called one after the other. Raises MachineError if the file cannot
+    be opened.
     """
 
     def __init__(self, directory: Path, *, rank: int = 0) -> None:

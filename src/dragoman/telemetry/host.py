@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from dragoman.base import units
 
 PRICE_VARIABLE: Final = "DRAGOMAN_PRICE_PER_HOUR"
-"""Names the environment variable of workers that holds the price of all hosts: `6.12 USD`."""
+"""The environment variable of workers with the price of all hosts per hour: `6.12 USD`."""
 NETWORK_INTERFACES: Final = Path("/sys/class/net")
 _INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _COUNTERS: Final = {
@@ -35,7 +35,7 @@ _MEMORY_FILES: Final = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Limit, use, and the name in memory.stat of the copies of files that can be given up."""
+"""Files of the limit and of the use, and the name of the inactive page cache in memory.stat."""
 
 
 def peak_memory_bytes() -> int:
@@ -59,9 +59,9 @@ def memory_bytes() -> int:
 
 
 def memory_used_bytes() -> int:
-    """The part of `memory_bytes` that is not available to a new program at once.
+    """The part of `memory_bytes` that a new program cannot use now.
 
-    That of the container if it has a limit, otherwise that of the machine.
+    It is the container's if the container has a limit, otherwise the machine's.
     """
     limits = dict(_container_memory())
     if (limit := memory_bytes()) in limits:
@@ -80,7 +80,7 @@ def memory_used_bytes() -> int:
 def _container_memory() -> Iterator[tuple[int, int]]:
     """Limit and use of the container, by both versions of control groups, if it has a limit.
 
-    Copies of files that were not read lately do not count, as in `docker stats`.
+    The inactive page cache does not count as used, as in `docker stats`.
     """
     for limit, used, cached in _MEMORY_FILES:
         numbers = [_read(str(_CONTROL_GROUPS / name)).strip() for name in (limit, used)]
@@ -98,7 +98,7 @@ class ProcessorQuota(NamedTuple):
 
 
 def container_processors() -> ProcessorQuota | None:
-    """The limit of this container, of control groups version 2; None if it has none."""
+    """The processor limit of this container (control groups version 2); None if it has none."""
     quota, _, period = _read(str(_CONTROL_GROUPS / "cpu.max")).partition(" ")
     used = re.search(r"^usage_usec (\d+)$", _read(str(_CONTROL_GROUPS / "cpu.stat")), re.MULTILINE)
     if used is None or not quota.isdecimal() or not period.strip().isdecimal():
@@ -113,7 +113,7 @@ def cpu_model() -> str:
 
 
 def process_started() -> float:
-    """When this process began, UTC seconds since 1970: before Python and its imports, on Linux."""
+    """When this process began, before Python; UTC seconds since 1970. Now, if that is unknown."""
     ticks = _read("/proc/self/stat").rpartition(")")[2].split()[19:20]  # the 22nd field
     uptime = _read("/proc/uptime").split()[:1]
     now = time.time()
@@ -124,7 +124,7 @@ def process_started() -> float:
 
 
 def cpu_cores() -> int:
-    """Logical processors this process may run on."""
+    """The number of logical processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -156,13 +156,13 @@ class HourlyPrice:
 
 
 def hourly_price() -> HourlyPrice | None:
-    """The price of this run; None if it is not known."""
+    """The price of all hosts of this run per hour; None if not known. Raises ConfigError."""
     text = os.environ.get(PRICE_VARIABLE)
     return HourlyPrice(*units.parse_money(text)) if text else None
 
 
 def collective_interface() -> str | None:
-    """The interface that Gloo or NCCL is set to use; None if they choose one themselves."""
+    """The interface that Gloo or NCCL is set to use; None if neither is set to one that exists."""
     for variable in _INTERFACE_VARIABLES:
         name = os.environ.get(variable, "").split(",")[0].removeprefix("=")
         if name and (NETWORK_INTERFACES / name).is_dir():
@@ -208,7 +208,7 @@ class InterfaceCounters:
 
 
 def nominal_bits_per_s(interface: str) -> float | None:
-    """The nominal rate of the port; None if it has none, as with virtual ones."""
+    """The nominal rate of the port; None if it has none, as virtual ports do."""
     try:
         megabits = interface_number(interface, "speed")
     except OSError:

@@ -44,11 +44,11 @@ class Best:
 
 @dataclass(slots=True)
 class Progress:
-    """The state of one run; `see` each of its events in order. Nothing here trusts a file.
+    """The state of one run: `see` must get each of its events in order. Nothing here trusts a file.
 
-    The time left is the remaining steps at the speed of the last 20 intervals, each with its
-    share of what this process spent outside steps so far (validation, checkpoints). Pauses, in
-    which a rank stood still, are left out of both.
+    The time left is the number of remaining steps times the seconds per step: those of the last
+    20 intervals, plus the mean time per step that this process spent outside steps so far
+    (validation, checkpoints). Both leave out pauses, in which a rank stood still.
     """
 
     run: Mapping[str, Any] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Progress:
     _steps: int = 0
     _in_steps_s: float = 0.0
     _paused_s: float = 0.0
-    """In steps, since the last interval."""
+    """Pauses in steps since the last interval."""
     _paused_outside_s: float = 0.0
 
     def see(self, event: Event) -> None:
@@ -109,7 +109,7 @@ class Progress:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Source and target tokens a second in the last interval, without padding."""
+        """Source and target tokens per second in the last interval, without padding."""
         if not self.interval.get("interval_s"):
             return None
         tokens: int = self.interval["source_tokens"] + self.interval["target_tokens"]

@@ -41,15 +41,15 @@ LOOK_EVERY_S: Final = 1.0
 _FIRST_MINUTE_S: Final = 60.0
 _SAMPLE_EVERY_S: Final = 10.0
 _MOST_SAMPLES: Final = 2000
-"""A sample spans at least this fraction of the run's age, so that long records grow slowly."""
+"""A sample spans at least the run's age divided by this, so that long records grow slowly."""
 _STATISTICS: Final = Path("/proc/stat")
 _SECTOR_BYTES: Final = 512
 _IDLE, _IO_WAIT = 3, 4
 _READ, _WRITTEN = 2, 6
 _USER_TICKS, _SYSTEM_TICKS = 11, 12
-"""Index after a program's name in /proc/PID/stat."""
+"""Indices of fields after the program's name in /proc/PID/stat."""
 _BUSY_FIELDS: Final = 8
-"""user to steal; guest time is part of user time already."""
+"""The fields from user to steal; user time already includes guest time."""
 _MILLI: Final = 1e-3
 _PERCENT: Final = 1e-2
 _MEGAHERTZ: Final = 1e6
@@ -78,11 +78,11 @@ class Probe(Protocol):
 
 
 class MachineProbe:
-    """Means of the host that runs this process.
+    """Measures processor, memory and disk of the host that runs this process.
 
     disk: any path on the disk that holds the run.
-    queued: batches that the loader holds ready.
-    pids: the process ids of all ranks of the run on this host; this process is one.
+    queued: returns the number of batches that the loader holds ready.
+    pids: the process ids of all ranks of the run on this host; empty: only this process.
     """
 
     names: ClassVar[str] = "processor, memory and disk"
@@ -115,7 +115,7 @@ class MachineProbe:
             self._queue.append(self._queued())
 
     def sample(self, seconds_s: float) -> Iterator[Payload]:
-        """Means and sums since the last call, and the present free disk and memory of processes."""
+        """Means and sums since the last call, and present free disk space and own memory."""
         cpu, own = _cpu_ticks(self._cpus), _process_ticks(self._pids)
         moved, spent_s = _disk_bytes(self._disk), time.thread_time()
         busy, ticks = cpu[0] - self._cpu[0], cpu[1] - self._cpu[1]
@@ -145,7 +145,7 @@ class MachineProbe:
 # psutil reads the same files, but would be one more package on every host, and it finds a disk by
 # its name, not by the device that holds a path.
 def _cpu_ticks(cpus: Set[int]) -> tuple[float, float]:
-    """Busy and total ticks of these processors together, or of the container if it has a limit."""
+    """Busy and total ticks of these processors together, or of a container that may use fewer."""
     quota = container_processors()
     if quota is not None and quota.limit < len(cpus):
         per_s = os.sysconf("SC_CLK_TCK")
@@ -161,7 +161,7 @@ def _cpu_ticks(cpus: Set[int]) -> tuple[float, float]:
 
 
 def _usable_cpus(pids: Sequence[int]) -> set[int]:
-    """The processors that any thread of these processes may run on; some threads may be bound."""
+    """The processors on which any thread of these processes may run; some threads may be bound."""
     cpus: set[int] = set()
     for pid in pids:
         with suppress(OSError):  # it has ended
@@ -176,7 +176,7 @@ def _process_ticks(pids: Sequence[int]) -> int | None:
     try:
         for pid in pids:
             text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-            # The second field is the program's name, in brackets, whatever is in it.
+            # The second field, the program's name, is in brackets and may contain anything.
             fields = text.rpartition(")")[2].split()
             ticks += int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])
     except OSError:
@@ -185,7 +185,7 @@ def _process_ticks(pids: Sequence[int]) -> int | None:
 
 
 def _disk_bytes(path: Path) -> tuple[int, int] | None:
-    """Bytes read from and written to the disk that holds a path, since it was attached."""
+    """Bytes read from and written to the disk of a path, since it was attached; None if unknown."""
     device = path.stat().st_dev
     try:
         statistics = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text()
@@ -196,7 +196,7 @@ def _disk_bytes(path: Path) -> tuple[int, int] | None:
 
 
 class NetworkProbe:
-    """Counts of one interface between two samples, and its busiest second."""
+    """Byte and packet counts of one interface between two samples, and its busiest second."""
 
     names: ClassVar[str] = "counters of the interface"
 
@@ -207,7 +207,7 @@ class NetworkProbe:
         self._most: float | None = None
 
     def look(self) -> None:
-        """Read the bytes that were sent."""
+        """Read the number of bytes sent."""
         try:
             now, sent = time.monotonic(), interface_number(self._interface, "statistics/tx_bytes")
         except OSError:
@@ -235,14 +235,14 @@ class NetworkProbe:
 
 
 class GpuProbe:
-    """Means of each GPU that trains on this host. None: the GPU does not report it."""
+    """Means of each GPU that trains on this host; None for a value that the GPU does not report."""
 
     names: ClassVar[str] = "GPUs"
 
     def __init__(self, num_gpus: int) -> None:
         """The first `num_gpus` devices of this process, as CUDA numbers them.
 
-        Raises MachineError if the library or its binding is missing.
+        Raises MachineError if the library or its binding is missing, or if NVML fails.
         """
         try:
             nvml = import_module("pynvml")
@@ -346,16 +346,16 @@ class _GpuReadings:
 
 
 def _uuids(num_gpus: int) -> list[str]:
-    """NVML and CUDA number GPUs differently, and NVML includes GPUs that CUDA may not use."""
+    """Ids by which NVML finds this process's GPUs: it numbers GPUs differently from CUDA."""
     import torch
 
     return [f"GPU-{torch.cuda.get_device_properties(n).uuid}" for n in range(num_gpus)]
 
 
 class MultiprocessorActivity:
-    """Means of one GPU between two calls; None if the GPU does not count it.
+    """The mean busy share of a GPU's multiprocessors between two calls; None if it counts none.
 
-    nvml: NVIDIA's binding, initialised. It raises errors for questions that are not supported.
+    nvml: NVIDIA's initialised binding, which raises errors for unsupported queries.
     """
 
     def __init__(self, nvml: Any, handle: Any) -> None:
@@ -422,7 +422,7 @@ class HostSampler:
 
     def _run(self) -> None:
         began = sampled = time.monotonic()
-        with suppress(MachineError):  # of the writer: it has no place left to report it
+        with suppress(MachineError):  # raised by the writer, which has no place left to report it
             self._of_each(lambda probe: probe.look())
             while self._probes and not self._stop.wait(LOOK_EVERY_S):
                 self._of_each(lambda probe: probe.look())
@@ -463,12 +463,12 @@ def host_sampler(
     num_gpus: int,
     pids: Sequence[int] = (),
 ) -> HostSampler:
-    """The sampler of all that this host measures; one of its ranks uses it.
+    """The sampler with every probe that works here; one rank of each host uses it.
 
     disk: a path on the disk that holds the run.
-    queued: batches that the loader holds ready.
+    queued: returns the number of batches that the loader holds ready.
     interface: the network interface of the collectives; None if there are none.
-    num_gpus: those that train here.
+    num_gpus: how many GPUs train here.
     pids: the process ids of all ranks of the run on this host; empty: this process is the only one.
     """
     probes: list[Probe] = []

@@ -1,5 +1,5 @@
-"""Which process trains a run now, so that another terminal can see and stop it, and no second one
-trains it.
+"""Which process trains a run now: another terminal can see and stop it, and no second process
+trains the same run.
 
 The process that trains holds `session.lock`, which is freed however it ends; `session.json` records
 which process that is or was, and how it ended.
@@ -49,7 +49,7 @@ class Session(Section):
 
 @contextmanager
 def training_session(run: Path) -> Iterator[None]:
-    """Hold the run while the block trains it. Raises CheckpointError if another process does.
+    """Hold the run while the block trains it. Raises CheckpointError if another does.
 
     Raises MachineError if the run cannot be written to.
     """
@@ -93,8 +93,8 @@ def read_session(run: Path) -> Session | None:
 def stop_session(run: Path, *, wait_s: float) -> Session:
     """Ask the process that trains the run to save and end, and wait for it; returns how it ended.
 
-    Raises CheckpointError if the run is not being trained, MachineError if it is on another machine
-    or takes longer.
+    Raises CheckpointError if the run is not being trained, MachineError if its process cannot be
+    stopped from here or takes longer.
     """
     session = read_session(run)
     if session is None or session.state != "running":

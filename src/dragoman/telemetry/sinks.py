@@ -1,7 +1,7 @@
 """Events for TensorBoard and other tools: Prometheus, MLflow, Weights & Biases.
 
-Each tool uses its own client library and is off unless the recipe's `sinks` section names it.
-One that fails never stops a run.
+Only TensorBoard is always on, and only its failure stops a run. Each other tool uses its own client
+library and is off unless the recipe's `sinks` section names it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _OF = {
     DirectionScored.kind: "{text}_{source}_{target}_",
     GpuSampled.kind: "gpu_{gpu}_",
 }
-"""The beginning of the names of values that several texts or GPUs have."""
+"""Prefixes of the names of values that several texts, directions or GPUs have."""
 _TENSORBOARD_NAMES = {
     TrainInterval.kind: {
         "train_loss": "train_loss",
@@ -197,7 +197,7 @@ def subscribe_sinks(events: EventWriter, config: SinksConfig, *, directory: Path
         sinks["wandb"] = WandbSink(config.wandb, directory)
     for name, sink in sinks.items():
         failsafe = FailsafeSink(name, sink, events)
-        # The library of MLflow waits for its server, for minutes if that does not answer.
+        # The library of MLflow waits for its server, for minutes if the server does not answer.
         events.subscribe(ThreadedSink(name, failsafe, events) if name == "mlflow" else failsafe)
 
 
@@ -271,7 +271,7 @@ class ThreadedSink(EventListener):
             self._warn("is not as fast as the run: events for it are dropped", event.step)
 
     def close(self) -> None:
-        """Wait a few seconds for the last events and the sink's own end."""
+        """Wait up to 10 s for the last events and the sink's own end."""
         self._waiting.put(None)
         self._thread.join(_LAST_S)
         if self._thread.is_alive():

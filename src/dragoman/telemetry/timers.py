@@ -59,7 +59,7 @@ class PhaseTimer:
     def take(self) -> PhaseTimes:
         """Times of the steps since the last call; starts again from zero.
 
-        On a GPU this waits until the device has done them.
+        On a GPU this waits until the device has finished these steps.
         """
         updates_s = self._clock.seconds(self._moments)
         steps_s = updates_s / np.array(self._steps)
@@ -92,7 +92,7 @@ class PhaseTimer:
 
 
 class _TimedPhase:
-    """Keeps the moments at which one phase began and ended, in turns."""
+    """Keeps the moments at which one phase began and ended, alternately."""
 
     def __init__(self, timer: PhaseTimer, name: Phase, clock: _PhaseClock) -> None:
         self._timer = timer
