@@ -9,19 +9,19 @@ download       one file over HTTP, whole or not at all; archives unpacked within
 pairs          files of parallel text, packed or not -> blocks of pairs, or an error naming the line
 normalize      one spelling for one character: BOM, CRLF, Unicode NFC, spaces
 filters        scores and thresholds; every dropped pair has a reason
-language       in which language a text is
+language       the language of a text
 agreement      numbers and final punctuation, which a translation keeps
 lexical        whether the sides of a pair translate each other, piece by piece
 survey         the scores that a filter gave, from which people choose a threshold
 clean          a block -> normalised, filtered pairs in a sorted run; rejected pairs, readable
 runs           the full shuffle: sorted runs on disk, read back by ranges of hashes; duplicates
 split          dev and test sets, given or held out
-directions     from which language into which, in a text and in a model
+directions     source and target languages of a text and of a model
 subword        SentencePiece models, trained on a bounded sample
-vocabulary, imported_vocabulary   the vocabulary of a side: our models, those of imported ones
+vocabulary, imported_vocabulary   the vocabulary of a side: of our models, of imported ones
 encode         cleaned runs -> the pairs that stay -> token rows
 shards         token ids on disk, memory-mapped; the ids that every subword model shares
-manifest       the parts of a prepared corpus
+manifest       the record of a prepared corpus: files, counts of each stage
 workers        one task over many items on several processes
 workplace      the folder of an unfinished corpus, so that work goes on after a kill
 prepare        the stages in order

@@ -20,21 +20,21 @@ _ENDINGS: Final = {
 
 
 def number_differences(source: str, target: str) -> int:
-    """Numbers that occur on one side only.
+    """The number of numbers that occur on one side only.
 
     Separators and leading zeros do not count: 1,000.50 is 1.000,50 and 1 000,50; 10:30 is 10.30
     and 10 h 30; 1,2,3 is 1, 2, 3. All other digits do: 1.50 is not 1.5.
     """
     ours, theirs = _numbers(source), _numbers(target)
     left, right = _without(ours, theirs), _without(theirs, ours)
-    # One side may write as one number what is several on the other.
+    # One side may write several numbers of the other as one.
     if left and right and _parts(left) == _parts(right):
         return 0
     return len(left) + len(right)
 
 
 def endings_differ(source: str, target: str) -> bool:
-    """Whether one side ends as a statement, a question or before a list, and the other does not.
+    """Whether the sides end differently: as a statement, a question, before a list, or as none.
 
     Full stops and exclamation marks are one kind; brackets and quotation marks after them are
     ignored. In Greek ";" is the question mark.
@@ -48,7 +48,7 @@ def _numbers(text: str) -> list[str]:
 
 
 def _without(numbers: list[str], others: list[str]) -> list[str]:
-    """The numbers that are not among the others, each of which stands for one."""
+    """The numbers without a partner of equal value in `others`; each partner counts once."""
     known = Counter(map(_value, others))
     left = []
     for number in numbers:
@@ -66,7 +66,7 @@ def _value(number: str) -> str:
 
 
 def _parts(numbers: list[str]) -> list[str]:
-    """The digits between the separators of numbers and between the numbers."""
+    """The runs of digits in the numbers, in order, in ASCII."""
     return [_plain(digits) for number in numbers for digits in _DIGITS.findall(number)]
 
 

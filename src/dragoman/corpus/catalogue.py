@@ -1,4 +1,4 @@
-"""mtdata's catalogue of named corpora: which there are, where they lie, and how they are read.
+"""mtdata's catalogue of named corpora: their names, addresses and formats.
 
 We use mtdata's index and its parsers. We do not use its downloads: they restart from nothing, keep
 a page of HTML as an archive, and accept an invalid certificate. Its unpacking follows links out of
@@ -48,7 +48,7 @@ class Listing(BaseModel):
     """A line of the index.
 
     did: the name, such as `Statmt-europarl-7-deu-eng`. meta: facts that not every corpus has; a
-    mirror may state `bytes` (as they are fetched), `pairs` and `licence` in it.
+    mirror may state `bytes` (of the download), `pairs` and `licence` in it.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -71,13 +71,13 @@ class Listing(BaseModel):
     @classmethod
     def _of_the_web(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for url in value:
-            if urlparse(url).scheme not in ("http", "https"):  # a file: would be read from here
+            if urlparse(url).scheme not in ("http", "https"):  # file: would be read here
                 raise ValueError(f"{url} is not a web address")
         return value
 
     @property
     def group(self) -> str:
-        """Who offers it, such as Statmt or OPUS."""
+        """The provider of the corpus, such as Statmt or OPUS."""
         return self.did.split("-")[0]
 
     @property
@@ -92,17 +92,17 @@ class Listing(BaseModel):
 
     @property
     def not_read(self) -> str:
-        """Why it cannot be read here; "" if it can."""
+        """Why the corpus cannot be read here; "" if it can."""
         return _NOT_READ.get(self.ext) or _NOT_READ.get(self.in_ext or "", "")
 
     @property
     def licence(self) -> str:
-        """As the index says it; "" if it does not."""
+        """The licence that the index states, cut to 200 characters; "" if it states none."""
         said = self.meta.get("licence")
         return said[:200] if isinstance(said, str) else ""
 
     def number(self, key: str) -> int | None:
-        """A count that the index states, such as "pairs" or "bytes"."""
+        """A count that the index states, such as "pairs" or "bytes"; None if it states none."""
         said = self.meta.get(key)
         return said if isinstance(said, int) and not isinstance(said, bool) and said > 0 else None
 
@@ -115,14 +115,14 @@ class Downloads:
     files: dict[str, Path] = field(default_factory=dict)
 
     def get(self, url: str, filename: str | None = None) -> Path:
-        """The file of that address, fetched if need be."""
+        """The file at this address, fetched if necessary; raises what `download` does."""
         path = self.place(url, filename)
         download(url, path)
         self.files[url] = path
         return path
 
     def place(self, url: str, filename: str | None = None) -> Path:
-        """The path of a download; filename: as it is to be called, without folders."""
+        """The path of a download. filename: its name, folders ignored; None: as in the URL."""
         host = (urlparse(url).hostname or "").strip(".") or "nohost"
         digest = hashlib.md5(url.encode(), usedforsecurity=False).hexdigest()
         name = PurePosixPath(filename or url.split("/")[-1]).name
@@ -145,15 +145,15 @@ class Downloads:
                     other.unlink()
 
     def remove(self) -> None:
-        """Remove damaged downloads, so that they are fetched again."""
+        """Remove the downloads in `files`, so that they are fetched again."""
         for path in self.files.values():
             path.unlink(missing_ok=True)
 
 
 class Catalogue:
-    """mtdata, if it is installed, and an index.
+    """mtdata's parsers and an index; raises MachineError if mtdata is not installed.
 
-    index: a file of its lines; None: mtdata's own, which is made at the first use (some 15 s).
+    index: a file of lines of JSON; None: mtdata's own, which is made at the first use (some 15 s).
     """
 
     def __init__(self, index: Path | None = None) -> None:
@@ -170,13 +170,13 @@ class Catalogue:
                 remedy='pip install "dragoman[fetch]"',
             ) from error
         self._parser = parser.Parser
-        # It warns of a file that is closed before its end, which may be long after an error.
+        # mtdata warns of a file that is closed before its end, perhaps long after an error.
         parser.log = logging.Logger("mtdata.parser", logging.CRITICAL)
         self._given = index
 
     @cached_property
     def index(self) -> Path:
-        """The file of the index."""
+        """The file of the index; raises MachineError if it cannot be made."""
         if self._given is not None:
             return self._given
         folder = Path(os.environ.get("MTDATA", "~/.mtdata")).expanduser().resolve()
@@ -192,7 +192,8 @@ class Catalogue:
     ) -> tuple[Listing, bool]:
         """The corpus of that id, and whether its first side is our target language.
 
-        Raises: ConfigError if there is none or its languages are not ours.
+        Raises: ConfigError if there is none or its languages are not ours; CorpusError if the index
+        cannot be read; MachineError if it cannot be made.
         """
         pair = self.tag(source_language), self.tag(target_language)
         try:
@@ -215,22 +216,22 @@ class Catalogue:
         return found, swapped
 
     def of_pair(self, source_language: str, target_language: str) -> list[Listing]:
-        """All corpora of these two languages, in the order of the index."""
+        """All corpora of these two languages, in the order of the index; errors as in `find`."""
         pair = self.tag(source_language), self.tag(target_language)
         return [one for one in self._lines(_Of(pair, self)) if self._fit(pair, one)[0]]
 
     def of_language(self, language: str) -> list[Listing]:
-        """All corpora of one language alone."""
+        """All corpora of one language alone; errors as in `find`."""
         tag = self.tag(language)
         return [one for one in self._lines(_Of((tag,), self)) if len(self._of(one)) == 1]
 
     def pairs(
         self, listing: Listing, downloads: Downloads, *, swapped: bool
     ) -> Iterator[tuple[str, str]]:
-        """Source and target of each pair, in the order of the corpus, fetched if need be.
+        """Source and target of each pair, in the order of the corpus; fetches it if necessary.
 
-        Raises what `download` does, and ValueError or what mtdata's parsers raise for bytes that
-        they cannot read.
+        Raises what `download` does, CorpusError for a format that is not read here, and anything
+        that unpacking and mtdata's parsers raise for bad bytes.
         """
         for segments in self._segments(listing, downloads):
             first, second, *_ = (str(segment or "") for segment in segments)
@@ -242,7 +243,7 @@ class Catalogue:
             yield segments if isinstance(segments, str) else str(segments[0] or "")
 
     def tag(self, code: str) -> Any:
-        """mtdata's tag of a language; raises ConfigError if the code is none."""
+        """mtdata's tag of a language; raises ConfigError if `code` is not a language code."""
         try:
             return self._tags.bcp47(code)
         except Exception as error:  # mtdata raises Exception itself
@@ -273,7 +274,7 @@ class Catalogue:
     def _texts(self, listing: Listing, entry: Any, downloads: Downloads) -> list[Path]:
         """Plain files for mtdata's parsers, one for each text."""
         kind = entry.in_ext or ("txt" if len(listing.url) > 1 else entry.ext)
-        # If there are several addresses, each has the name in it.
+        # If there are several addresses, each ends in the name of its file.
         name = entry.filename if len(listing.url) == 1 else None
         texts: list[Path] = []
         for url in listing.url:
@@ -286,7 +287,7 @@ class Catalogue:
         return texts
 
     def _lines(self, wanted: Any) -> Iterator[Listing]:
-        """The lines of the index that are wanted; raises CorpusError if one is not an entry."""
+        """The wanted lines of the index; raises CorpusError if it or one of them cannot be read."""
         try:
             with open_regular(self.index) as file:
                 number = 0
@@ -304,7 +305,7 @@ class Catalogue:
             listing = Listing.model_validate(json.loads(line))
             self._mtdata.DatasetId.parse(listing.did)
             return listing
-        except Exception as error:  # of JSON, of its values, and of mtdata, which raises Exception
+        except Exception as error:  # by json, pydantic or mtdata, which raises Exception itself
             why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
             raise CorpusError(
                 f"is not an entry of mtdata's index: {why.splitlines()[0] if why else 'damaged'}",
@@ -317,13 +318,13 @@ class Catalogue:
         return langs
 
     def _fit(self, pair: tuple[Any, Any], listing: Listing) -> tuple[bool, bool]:
-        """Whether a corpus is of these languages, and in the other order."""
+        """Whether a corpus is of these languages, and whether it has them in the other order."""
         langs = self._of(listing)
         if len(langs) != 2:
             return False, False
         try:
             fits, swapped = self._tags.BCP47Tag.check_compat_swap(pair, langs)
-        except AssertionError:  # of several languages, or of one language twice
+        except AssertionError:  # the corpus is of several languages, or of one twice
             return False, False
         return bool(fits), bool(swapped)
 
@@ -345,7 +346,7 @@ class Catalogue:
 
 
 class _Of:
-    """Whether a line of the index is of these languages, without reading all of it."""
+    """A test whether a line of the index is of these languages; it reads only the line's start."""
 
     def __init__(self, tags: tuple[Any, ...], catalogue: Catalogue) -> None:
         self._tags = tags
@@ -374,7 +375,7 @@ class _Of:
 
 
 def _make_index(file: Path) -> None:
-    """Let a process of its own make mtdata's index; it works in an empty folder."""
+    """Make mtdata's index in a process of its own, in an empty folder; raises MachineError."""
     with tempfile.TemporaryDirectory() as empty:
         module = "dragoman.corpus.mtdata_index"
         done = subprocess.run(

@@ -1,6 +1,6 @@
 """Blocks of raw lines -> normalised, filtered pairs, in sorted runs on disk.
 
-Rejected pairs can be read afterwards: zstd-packed TSV, one file a split. Columns: filter, score,
+Rejected pairs can be read afterwards: zstd-packed TSV, one file per split. Columns: filter, score,
 file, line, source, target. zstd frames may follow each other in one file, so the parts that workers
 write are joined as they are.
 """
@@ -46,7 +46,7 @@ _MAX_MALFORMED_SHARE = 0.01
 
 
 class RejectedPair(NamedTuple):
-    """A pair that is not in the split, the filter that dropped it and the score it had there."""
+    """A pair that is not in the split, the filter that dropped it, and that filter's score."""
 
     filter: str
     score: float
@@ -84,9 +84,8 @@ class BlockReport:
     """The result of cleaning one block. Bytes are those of the pairs that stay.
 
     file: the source file.
-    malformed: the file at fault and the fault of its line, for the first line that is not a pair;
-        empty if there is none.
-    entry: number of the entry of text.
+    malformed: the file and the fault of the first line that is not a pair; empty if there is none.
+    entry: the number of the block's entry of text.
     """
 
     file: str
@@ -181,7 +180,7 @@ class BlockCleaner:
         filters = self._config.filters
         sides = cleaned.sources, cleaned.targets
         if filters.drop_near_duplicates:
-            # Such pairs get equal keys, so they are treated as equal from here on.
+            # Near-duplicates get equal keys, so they are treated as equal from here on.
             sides = [near_key(text) for text in sides[0]], [near_key(text) for text in sides[1]]
         keys = pair_keys(*sides, seed=self._config.seed)
         if filters.drop_duplicates or filters.drop_near_duplicates:
@@ -255,7 +254,7 @@ def clean_block(
 
 
 def refuse_malformed(reports: Iterable[BlockReport]) -> Iterator[BlockReport]:
-    """Yield the reports in order, as long as most lines of each file are pairs.
+    """Yield the reports in order, as long as 99% of the lines of each file are pairs.
 
     Raises: CorpusError if over 1% of a file's lines so far are not UTF-8, or not two columns: such
     a file is of another kind, and dropping its lines would hide that.
@@ -280,7 +279,7 @@ def refuse_malformed(reports: Iterable[BlockReport]) -> Iterator[BlockReport]:
 
 
 def num_bytes(texts: list[str]) -> int:
-    """Bytes of the texts in UTF-8, a newline after each."""
+    """Bytes of the texts in UTF-8, with a newline after each."""
     return len("\n".join(texts).encode()) + (len(texts) > 0)
 
 
@@ -300,7 +299,7 @@ def _decode(block: Block) -> tuple[str, str, dict[int, Scores], list[Rejection]]
 
 
 def _decode_lines(text: bytes, file: str) -> tuple[str, list[Rejection]]:
-    """Text without its last newline, and the rows that are not UTF-8 with their bad bytes."""
+    """Text without its last newline, and the rows that are not UTF-8, scored by bad bytes."""
     try:
         return text[:-1].decode(), []
     except UnicodeDecodeError:
@@ -320,8 +319,8 @@ def _decode_lines(text: bytes, file: str) -> tuple[str, list[Rejection]]:
 def _split_columns(
     text: str, score_columns: Sequence[int], num_columns: int
 ) -> tuple[str, str, dict[int, Scores], list[Rejection]]:
-    """Source, target, scores by column, and the rows without two columns by their number of
-    columns.
+    """Source, target, scores by column, and the rows that do not have two columns, scored by
+    their number of columns.
 
     If there are columns of scores, there may be further columns, too. A row with more columns than
     the first line has no scores: a tab in its text has shifted them, and cut the text.

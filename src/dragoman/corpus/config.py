@@ -1,4 +1,4 @@
-"""The corpus section of a recipe: what text, which subwords; filters.py has the filters' part."""
+"""The corpus section of a recipe: its text and subwords; filters.py has the filters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.corpus.directions import Direction, language_token, listed
 from dragoman.corpus.filters import FilterConfig
 
 LANGUAGE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]*$"
-"""A language's code. It ends names of files, and pages and model cards show it."""
+"""A language's code. File names end in it, and pages and model cards show it."""
 FORMATS: Final = ("tmx", "moses")
 """Keys of an entry that name a file of another format; `sources.READERS` has their readers."""
 FILE_KEYS: Final = ("source", "target", "tsv", *FORMATS)
@@ -38,7 +38,7 @@ class SubwordConfig(Section):
 
 
 class ScoreLimit(Section):
-    """Bounds on a column of scores in a TSV file: all other pairs are dropped."""
+    """Bounds on a column of scores in a TSV file; pairs outside them are dropped."""
 
     column: int | str
     """Its number, counted from 1, or its name in the first line, which is then not a pair."""
@@ -162,9 +162,8 @@ class CorpusConfig(Section):
     xz. `tag = "<bt>"` puts a word before each source. `weight = 3` beside each entry sets the
     shares in which pairs are drawn from them; `name = "news"` is its name in the weights of a
     stage. `translated = "target"` says that a model translated that side. `scores = [{column = 5,
-    at_most = 4.0}]`
-    beside a TSV file drops pairs whose further columns are out of bounds: by number, or by name in
-    the file's first line; `at_least` or `at_most`."""
+    at_most = 4.0}]` beside a TSV file drops pairs whose further columns are out of bounds; `column`
+    is a number, or a name in the file's first line, and a bound is `at_least` or `at_most`."""
     valid: tuple[TextFiles, ...] = ()
     """The dev set, in such entries."""
     test: tuple[TextFiles, ...] = ()
@@ -290,11 +289,11 @@ class CorpusConfig(Section):
 
     @property
     def learns_from_a_model(self) -> bool:
-        """Whether targets of the training text are a model's, and those of the dev set are not."""
+        """Whether a model translated training targets, and a dev set is given."""
         return bool(self.valid) and any(one.translated == "target" for one in self.train)
 
     def direction_of(self, entry: TextFiles) -> Direction:
-        """From which language an entry translates into which."""
+        """The translation direction of an entry."""
         return Direction(
             entry.source_language or self.source_language,
             entry.target_language or self.target_language,
@@ -326,16 +325,16 @@ class CorpusConfig(Section):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether pairs may be drawn from entries of the training text in other shares."""
+        """Whether entries of the training text may be drawn in shares other than their sizes."""
         return len(self.train_directions) > 1 or any(
             entry.name or entry.weight is not None for entry in self.train
         )
 
     @property
     def of_text(self) -> Self:
-        """The section with all that decides the shards: no entry's name or weight.
+        """The section with only the keys that decide the shards: no entry's name or weight.
 
-        Whether an entry is `translated` decides which pairs are held out, if any are.
+        `translated` stays if pairs are held out, because it decides which.
         """
         # Shards of several directions, or of named or weighted entries, say where pairs are from.
         weight = 1.0 if self.is_mixed and len(self.train_directions) == 1 else None

@@ -1,8 +1,8 @@
-"""From which language into which: the directions of a text and of a model.
+"""The translation directions of a text and of a model.
 
 If a model translates into several languages, a token before each source names the target, such as
-`<2de>` (Johnson et al. 2017). It is a control symbol of the SentencePiece model: no text is cut
-into it, whatever stands in the text, and it is one id before those of the text.
+`<2de>` (Johnson et al. 2017). It is a control symbol of the SentencePiece model: no text is ever
+cut into it, and it is one id before those of the text.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Direction(NamedTuple):
 def language_token(target: str) -> str:
     """The word that stands before a source to be translated into this language.
 
-    In lower case, because models of lower-cased text must know it, too.
+    It is in lower case, because models of lower-cased text must know it, too.
     """
     return f"<2{target.lower()}>"
 
 
 def with_token(token: str, text: str) -> str:
-    """The text behind a token, or as it is if there is none."""
+    """The text after a token and a space; the text alone if `token` is empty."""
     return f"{token} {text}" if token else text
 
 
@@ -51,6 +51,7 @@ def token_for(target: str, directions: Sequence[Direction], tokens: Sequence[str
     """The token for a target language of a model; "" if the model has none.
 
     target: the wanted language; "" is enough if the model has only one.
+    tokens: the language tokens of the model.
     Raises ConfigError if the model has no such target, or has several and `target` is "".
     """
     targets = [*dict.fromkeys(direction.target for direction in directions)]

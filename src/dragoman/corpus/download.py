@@ -57,7 +57,7 @@ def download(url: str, path: Path, *, pause: Pause = time.sleep) -> None:
     Until it is whole the file is called `<name>.part`. If a server breaks off, is busy or cannot be
     reached, it is tried ATTEMPTS times; pause(seconds) is called in between. Raises CorpusError if
     the server has no such file, or sends HTML or a file whose end cannot be known; MachineError if
-    it cannot be reached. Both name the URL.
+    all attempts fail. Both name the URL.
     """
     if path.exists():
         return
@@ -91,7 +91,7 @@ def stated_bytes(url: str) -> int | None:
 
 
 def _attempt(url: str, part: _PartialFile) -> str:
-    """Fetch the missing part; returns a problem that may pass by the next attempt, otherwise ""."""
+    """Fetch the missing part; returns a problem that the next attempt may not meet, or ""."""
     try:
         return part.fetch(url)
     except urllib.error.HTTPError as error:
@@ -106,7 +106,7 @@ def _attempt(url: str, part: _PartialFile) -> str:
 
 
 class _PartialFile:
-    """The beginning of a file, and the version of the file by the server's ETag."""
+    """The beginning of a file, and its version: the server's ETag or Last-Modified."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -114,7 +114,10 @@ class _PartialFile:
         self._version = path.with_name(f"{path.name}.version")
 
     def fetch(self, url: str) -> str:
-        """Append the missing part; returns a problem, or "" if all is there."""
+        """Append the missing part; returns a problem, or "" if all is there.
+
+        Raises CorpusError as `_check`, and what urllib raises.
+        """
         offset = 0
         if self._part.exists() and self._version.exists():
             offset = self._part.stat().st_size
@@ -167,7 +170,7 @@ class _PartialFile:
         return size
 
     def _check(self, url: str, first: bytes, response: http.client.HTTPResponse) -> None:
-        """Refuse HTML, and text whose end cannot be known."""
+        """Raise CorpusError for HTML, and for text whose end cannot be known."""
         packed = first.startswith(_PACKED_STARTS)
         html = first.removeprefix(b"\xef\xbb\xbf").lstrip().lower().startswith(_HTML_STARTS)
         if not packed and (html or response.headers.get_content_type() == "text/html"):
@@ -197,7 +200,7 @@ def unpack_file(file: Path, folder: Path, *, kind: str) -> Path:
 def unpack_members(
     archive: Path, patterns: Sequence[str], folder: Path, *, kind: str
 ) -> list[Path]:
-    """Files in `folder` with the text of those members whose names match a pattern each.
+    """Files in `folder` with the texts of archive members, one member for each pattern of names.
 
     Raises: what `unpack_file` does; ValueError if a pattern matches no member or several, or a
     member that is not a file; what zipfile and tarfile raise for damaged archives.
@@ -250,7 +253,7 @@ def _pieces(file: Path) -> Iterator[bytes]:
 
 
 def _write(pieces: Iterator[bytes], path: Path, name: str, limits: _Bounds) -> Path:
-    """Write a text beside other texts; its name keeps the ending that it had."""
+    """Write a text to `path` with the suffix of `name`, except that of packing; returns it."""
     known = PurePosixPath(name)
     if known.suffix in _PACKED_SUFFIXES:
         known = known.with_suffix("")
@@ -304,7 +307,7 @@ def _member(opened: zipfile.ZipFile, name: str) -> Iterator[bytes]:
 
 
 class _ZipFile(io.BufferedReader):
-    """An archive for zipfile, which would otherwise follow any number in the file."""
+    """An archive for zipfile, which would otherwise trust any size and position in the file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(io.FileIO(path))
@@ -358,7 +361,7 @@ def _no_single_member(pattern: str, count: int) -> ValueError:
 
 
 class _ForwardStream:
-    """The part of a file's interface with which tarfile reads headers: it only goes forward."""
+    """The methods of a file with which tarfile reads headers; it only moves forward."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces

@@ -1,7 +1,6 @@
 """Cleaned runs -> token rows: the shuffled training text, a range of keys at a time.
 
-Only here all pairs can be seen together, so duplicates and overlaps with dev and test are removed
-here.
+All pairs come together only here, so duplicates and overlaps with dev and test are removed here.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ class PartReport:
 
 
 class Counted(NamedTuple):
-    """Pairs of a direction, and how often they have each word."""
+    """The number of pairs of a direction, and how often each word occurs in them."""
 
     pairs: int
     words: Counter[str]
@@ -194,8 +193,8 @@ class CleanedText:
 
     @cached_property
     def _backwards(self) -> set[HeldOut]:
-        """The held-out pairs in the opposite direction, as plain text: another entry may hold them
-        so."""
+        """The held-out pairs in the opposite direction, as plain text: another entry may hold
+        these."""
         moved = [split for split in HELD_OUT_SPLITS if not getattr(self._config, split)]
         turned = (
             HeldOut(target, self.plain(source), Direction(direction.target, direction.source))
@@ -204,7 +203,7 @@ class CleanedText:
         return {pair for pair in turned if pair.direction in self._config.train_directions}
 
     def select(self, found: SortedPairs) -> Selected:
-        """The pairs of a range that are not duplicates, not held out, and share no side with those.
+        """The pairs of a range that are neither duplicates nor held out, nor overlap dev or test.
 
         The score of an overlap is the number of shared sides.
         """
@@ -235,7 +234,7 @@ class CleanedText:
         return Selected(sources, targets, np.arange(len(cells)), rejections).keep(reasons == 0)
 
     def count_words(self, sides: Iterable[str], part: KeyRange) -> dict[Direction, Counted]:
-        """The words of some sides in the kept pairs of a range, for each direction."""
+        """The kept pairs of a range, and the words of some of their sides, for each direction."""
         found = self.runs.read(part)
         selected = self.select(found)
         texts = {"source": selected.sources, "target": selected.targets}
@@ -263,7 +262,7 @@ class CleanedText:
         }
 
     def count_translations(self, part: KeyRange) -> dict[Direction, lexical.Counts]:
-        """How often pieces are translated by each other in a range, by the tables so far."""
+        """How often pieces translate each other in a range, by the current tables."""
         return {
             direction: self._lexical[direction].counts(source, target)
             for direction, (source, target) in self._rows(part).items()
@@ -283,7 +282,7 @@ class CleanedText:
     def _by_direction(
         self, runs: NDArray[np.int64]
     ) -> Iterator[tuple[Direction, NDArray[np.bool_]]]:
-        """Each direction of some pairs, and which of the pairs are in it; runs: that of each."""
+        """Each direction of some pairs, and which pairs are in it. runs: the run of each pair."""
         for direction in self._config.train_directions:
             own = np.isin(runs, [run for run, of in enumerate(self.directions) if of == direction])
             if own.any():

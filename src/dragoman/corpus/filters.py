@@ -1,8 +1,8 @@
 """Scores and thresholds: why a pair is kept or dropped.
 
-A filter gives every pair a score; a pair is dropped by the first filter whose threshold its score
-exceeds. To add a filter, write its score, add a line to FILTERS and, if a recipe may set its
-threshold, a field to FilterConfig. Filters that cost more come later: they see fewer pairs.
+A filter gives every pair a score; a pair is dropped by the first filter that does not accept its
+score. To add a filter, write its score, add a line to FILTERS and, if a recipe may set its
+threshold, a field to FilterConfig. Costly filters come last, because they see fewer pairs there.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Columns:
         return len(self.sources)
 
     def only(self, rows: NDArray[np.int64]) -> Columns:
-        """Some of the pairs, in this order."""
+        """The pairs of these rows, which must ascend."""
         if len(rows) == len(self):
             return self
         sources, targets = ([side[row] for row in rows] for side in (self.sources, self.targets))
@@ -103,7 +103,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A named score and the highest value at which a pair is accepted; None: the filter is off.
+    """A named score and its threshold, the highest accepted value; None: the filter is off.
 
     at_least: the threshold is the lowest accepted value instead.
     """
@@ -119,9 +119,9 @@ class Filter:
 
 
 class Rejection(NamedTuple):
-    """Row of a block that a filter dropped, and the score it had.
+    """A row of a block that a filter dropped, and its score.
 
-    file: the file at fault, "" if the pair itself is.
+    file: the file at fault; "" if the pair itself is.
     """
 
     row: int
@@ -191,7 +191,7 @@ FILTERS: tuple[Filter, ...] = (
 
 
 def column_filters(limits: Iterable[ColumnLimit]) -> list[Filter]:
-    """Filters by scores that the file of the pairs holds."""
+    """Filters by the scores in further columns of a TSV file."""
 
     def by_column(limit: ColumnLimit, bound: float, *, at_least: bool) -> Filter:
         name = f"column_{limit.name}"

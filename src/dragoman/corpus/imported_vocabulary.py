@@ -5,8 +5,8 @@ pieces keep their order. The file keeps the original order, and the SentencePiec
 byte, so that an export can restore them.
 
 In MarianMT and M2M100 SentencePiece cuts the text, and a list gives the pieces their ids; a piece
-that is not listed is unknown. SentencePiece also joins pieces when decoding: MarianMT does it with
-the source's model, whatever language the pieces are of.
+that is not listed is unknown. SentencePiece also joins pieces when decoding: MarianMT does this
+with the source's model, whatever the language of the pieces.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def sentencepiece_model(content: bytes, *, place: Path) -> sentencepiece.Sentenc
 
 @dataclass(frozen=True, slots=True)
 class ImportedVocabulary:
-    """Text to ids and back, as the tokenizer that the model was imported with."""
+    """Text to ids and back, as with the original tokenizer of the imported model."""
 
     file: VocabularyFile
     vocab_size: int
@@ -124,7 +124,7 @@ class ImportedVocabulary:
 
     def encode_plain(self, texts: list[str]) -> list[list[int]]:
         """Ids of texts that have no prefix."""
-        # As text: a piece that this SentencePiece model does not know may still be listed.
+        # Pieces, not ids: one that this SentencePiece model does not know may still be listed.
         rows = (self._encoding.encode(text, out_type=str) for text in texts)
         return [[self._ids.get(piece, UNK) for piece in row] for row in rows]
 

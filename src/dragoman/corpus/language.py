@@ -1,4 +1,4 @@
-"""Identifies the language of a text, and how much likelier another one is than the expected one.
+"""The language of a text, and how much likelier another one is than the expected one.
 
 py3langid: naive Bayes over n-grams of bytes, made for short text of any domain (Lui and Baldwin
 2012, langid.py). Its probabilities are calibrated by the square root of the text's bytes.
@@ -95,7 +95,7 @@ def base_language(code: str) -> str:
 
 
 def _identifier(place: str = "") -> Any:
-    """The classifier, which has no types."""
+    """The classifier (py3langid has no types); raises MachineError without py3langid."""
     try:
         module = importlib.import_module("py3langid.langid")
     except ImportError as error:

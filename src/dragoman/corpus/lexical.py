@@ -6,14 +6,14 @@ maximisation without any alignment. The gain of a pair is the mean over the piec
 
     ln (p(t | other side) / p(t)),    p(t | other side) = mean of p(t | s) over its pieces and none
 
-in nats per piece, of the worse direction. It is 0 or less if the sides have nothing to do with each
+in nats per piece, in the worse direction. It is 0 or less if the sides have nothing to do with each
 other, because then the other side predicts a piece no better than its frequency does. A wrong pair
 must not support itself: two pieces count only if they co-occur in two pairs, and in the end one
 co-occurrence is subtracted from their count (absolute discounting, Ney et al. 1994).
 
-Pieces are those of the subword model, distinct ones of each side; so no language is special, and
-the tables are bounded by the vocabulary. Each translation direction has a table of its own:
-otherwise a source would seem to predict a target merely by its language.
+Pieces are those of the subword model, the distinct ones among the first 80 of each side; so no
+language is special, and the tables are bounded by the vocabulary. Each translation direction has a
+table of its own: otherwise a source would seem to predict a target merely by its language.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ Weights = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Expected counts over some pairs: how often pieces are translated by each other.
+    """Expected counts over some pairs: how often pieces translate each other.
 
     forward, reverse: one value for each key of the table.
-    source, target: pairs by piece.
+    source, target: the number of pairs with each piece.
     """
 
     forward: Weights
@@ -116,7 +116,7 @@ class LexicalTable:
                 save_array(file, getattr(self, name))
 
     def counts(self, sources: TokenRows, targets: TokenRows) -> Counts:
-        """How often pieces are translated by each other in these pairs: the expectation."""
+        """How often pieces translate each other in these pairs: the expectation step."""
         meetings = _Meetings.of(sources, targets)
         expected: list[Weights] = []
         for side, probabilities in (
@@ -215,11 +215,10 @@ def _merged(
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """The distinct pieces of one side of some pairs, and for each all of the other side, and none.
+    """The distinct pieces of one side of some pairs, each with all pieces of the other, and none.
 
     rows, pieces: the row and the id of each piece of this side, in the order of rows.
-    others: pieces of the other side, those for one piece of ours together: sizes of them from
-        starts on.
+    others: pieces of the other side; those for pieces[i] are the sizes[i] from starts[i] on.
     """
 
     rows: NDArray[np.int64]
@@ -231,7 +230,7 @@ class _Side:
 
     @classmethod
     def of(cls, ours: NDArray[np.int64], theirs: NDArray[np.int64], *, is_source: bool) -> Self:
-        """ours, theirs: row * 2^32 + piece, ascending."""
+        """The pieces of one side. ours, theirs: row * 2^32 + piece, ascending."""
         rows, pieces = np.divmod(ours, 1 << 32)
         with_none = np.unique(np.concatenate([theirs, (rows << 32) + _NONE]))
         first = np.searchsorted(with_none, rows << 32)
@@ -269,6 +268,6 @@ def _distinct(rows: TokenRows) -> NDArray[np.int64]:
 
 
 def _shares(counts: Weights, of: NDArray[np.int64], size: int, discount: float) -> Weights:
-    """Each count, less the discount, of all counts with the same number in `of`."""
+    """Each count, less the discount, as a share of all counts with the same number in `of`."""
     sums = np.bincount(of, counts, minlength=size)
     return np.maximum(counts - discount, 0.0) / np.maximum(sums[of], 1e-12)

@@ -41,7 +41,7 @@ class TextSize(Section):
 class SourceFile(Section):
     """A file that was read. name is as in the recipe; text is its size after unpacking.
 
-    mended: byte order marks and CRLF line ends that were removed, by name.
+    mended: how many byte order marks and CRLF line ends were removed, by name.
     """
 
     split: str
@@ -67,7 +67,7 @@ class StageFacts(Section):
 
 
 class SplitFacts(Section):
-    """One split: its stages in order, and the content of its shards. Pieces have no special ids."""
+    """One split: its stages in order, and the counts of its shards, without special ids."""
 
     stages: tuple[StageFacts, ...]
     pairs: int
@@ -108,7 +108,7 @@ class OutputFile(Section):
 class Manifest(Section):
     """The facts of a prepared corpus.
 
-    digest is over the files' digests: two corpora with one digest have the same text, models and
+    digest is over the files' digests: two corpora with equal digests have the same text, models and
     ids, wherever they were made and by however many workers.
     """
 

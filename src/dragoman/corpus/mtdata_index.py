@@ -2,10 +2,10 @@
 
     python -P -m dragoman.corpus.mtdata_index OUTPUT
 
-Importing `mtdata.index` loads a pickle from a folder of the user. Here the name of that pickle
-leads to a file without content, so the import ends before it has an index, but with the class that
-makes one from mtdata's own tables (some 15 s). The working directory has to be empty: mtdata would
-run files that it finds there.
+Importing `mtdata.index` loads a pickle from a folder of the user. Here the path of that pickle is
+an empty file, so the import ends without an index, but after the definition of the class that makes
+one from mtdata's own tables (some 15 s). The working directory has to be empty: mtdata would run
+files that it finds there.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main(output: Path) -> None:
 
 
 def _licences(resources: Path) -> dict[str, str]:
-    """Licences as far as mtdata knows them, by group or by address."""
+    """The licences that mtdata knows, by group or by address."""
     found: dict[str, str] = {}
     for group, name in _LICENCES.items():
         module: Any = sys.modules.get(f"mtdata.index.{name}")

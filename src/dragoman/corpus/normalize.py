@@ -27,13 +27,13 @@ limit: the longest run in a real language has 18."""
 _LONGEST_SORTED: Final = 10 * _LONGEST_RUN
 """Python sorts a run in quadratic time when it normalises; up to this length that costs nothing."""
 _NUM_CODES: Final = 0x20000
-"""No combining mark is after these two planes: ideographs and tags are."""
+"""Two planes: those after them hold ideographs and tags, but no combining marks."""
 _JOINER: Final = "\u034f"
 """COMBINING GRAPHEME JOINER, which that format puts into longer runs. It is invisible."""
 
 
 def normalize(text: str, *, lowercase: bool = False) -> str:
-    """The normalised form of text of any number of lines; the number of lines stays.
+    """The normalised form of a text; the number of its lines stays.
 
     Only the newline separates lines. Control characters stay, for a filter to judge.
     The time is linear in the length of the text, whatever the text is.
@@ -55,8 +55,8 @@ def normalize(text: str, *, lowercase: bool = False) -> str:
 
 
 def _cut_runs(text: str, *, longest: int) -> str:
-    """The text with a joiner after every 30 marks of each run of more marks than `longest`."""
-    # Two neighbours of such a sample lie in each run that is too long: that is quick to look for.
+    """The text with a joiner after every 30 marks of each run of over `longest` marks."""
+    # Each run that is too long holds two neighbours of this sample, which are quick to find.
     sample = _are_marks(text[:: longest // 2])
     if not (sample[1:] & sample[:-1]).any():
         return text
@@ -78,7 +78,7 @@ def _are_marks(text: str) -> NDArray[np.bool_]:
 
 
 def mark_bounds() -> list[int]:
-    """The codes at which combining marks begin and end, in turn, as far as we look for them."""
+    """The codes below _NUM_CODES at which combining marks begin and end, in turn."""
     bounds: list[int] = np.flatnonzero(np.diff(_mark_table(), prepend=False)).tolist()
     return bounds
 

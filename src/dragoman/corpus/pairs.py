@@ -1,10 +1,9 @@
 """Files of parallel text -> blocks of pairs, or an error that names the line.
 
-An entry is two aligned files or one TSV file of two columns, packed or not (`tmx` and `moses` make
-such lines of other formats). gzip, bzip2, zstd and
-xz are known by a file's first bytes, not by its name; they are unpacked a bounded piece at a time,
-however much a file unpacks to. A block is raw bytes: the process that reads only cuts at line ends,
-the processes that clean do the rest.
+An entry is two aligned files or one TSV file of two columns, packed or not (`tmx` and `moses` read
+such lines from other formats). gzip, bzip2, zstd and xz are known by a file's first bytes, not by
+its name; they are unpacked a bounded piece at a time, however much a file unpacks to. A block is
+raw bytes: the process that reads only cuts at line ends, the processes that clean do the rest.
 """
 
 from __future__ import annotations
@@ -132,9 +131,9 @@ def _slices(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """Facts of a file that has been read to its end; text_bytes are those after unpacking.
+    """Facts of a file that has been read to its end. text_bytes: its size after unpacking.
 
-    mended: how often each of MENDED was in it, if at all; normalisation removes them.
+    mended: how often it contains each of MENDED, without zeros; normalisation removes them.
     """
 
     path: Path
@@ -145,7 +144,7 @@ class FileFacts:
 
 
 class LineReader:
-    """Reads a file from start to end and digests it on the way; memory is bounded by RUN_BYTES."""
+    """Reads a file once and digests it on the way; the `max_bytes` of `take` bounds the memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -161,7 +160,8 @@ class LineReader:
         """The next lines, at most max_lines, and how many they are; (b"", 0) at the end.
 
         Every line ends with a newline, the last of the file too. Stops early at about max_bytes.
-        Raises: CorpusError if a line alone is longer, or the file cannot be read or unpacked.
+        Raises: CorpusError if a line alone is longer, or the file is UTF-16, or cannot be read or
+        unpacked.
         """
         pieces: list[bytes] = []
         num_lines = size = 0
@@ -377,7 +377,7 @@ class BlockReader:
                 )
 
     def _take(self, entry: TextEntry, readers: list[LineReader]) -> list[tuple[bytes, int]]:
-        """The next lines of each reader, as many of each; empty at the end."""
+        """The next lines, equally many from each reader; empty at the end."""
         text, num_lines = readers[0].take(self._block_lines)
         texts = [(text, num_lines)]
         for reader in readers[1:]:

@@ -97,7 +97,7 @@ def prepare(
     """Make a directory of shards, subword models and a manifest from the text of a recipe.
 
     workers: processes that clean and encode; the result does not depend on their number.
-    vocabulary: SentencePiece models of source and target to keep; none are learnt then.
+    vocabulary: the files of the source and target vocabularies to use; None: they are learnt.
     If the directory already holds the corpus of this section and these files, nothing is done.
     A preparation that was interrupted continues.
     Layout:
@@ -265,9 +265,10 @@ class _Preparation:
                 list(parallel_map(learn, [side], workers=self.workers))
 
     def _relate(self) -> dict[str, Any]:
-        """Write a table for each direction of pieces that translate each other.
+        """Write a table of pieces that translate each other for each direction.
 
-        They are learnt from a sample, or from the whole text if a direction is too rare in it.
+        The tables are learnt from a sample, or from the whole text if a direction is too rare in
+        the sample. Raises CorpusError if a direction has fewer than LEAST_PAIRS pairs.
         """
         text = CleanedText(self.place, self.config)
         self._advance("relate", 0, None)
@@ -300,7 +301,7 @@ class _Preparation:
         }
         self._save_tables(tables)
         for iteration in range(1, ITERATIONS + 1):
-            task = CleanedText(self.place, self.config).count_translations  # by these tables
+            task = CleanedText(self.place, self.config).count_translations  # by the saved tables
             sums: dict[Direction, Counts] = {}
             for found in parallel_map(task, sample, workers=self.workers):
                 for direction, more in found.items():
@@ -314,7 +315,7 @@ class _Preparation:
         return {"pairs": sum(pairs.values())}
 
     def _save_tables(self, tables: Mapping[Direction, LexicalTable]) -> None:
-        """Write them where `CleanedText` reads them."""
+        """Write the tables to the files that `CleanedText` reads."""
         for number, direction in enumerate(self.config.train_directions):
             tables[direction].save(self.place.lexical / str(number))
 
@@ -343,7 +344,7 @@ class _Preparation:
             )
 
     def _remove_runs(self) -> None:
-        """Give the disk back before the shards are written; rejected pairs stay."""
+        """Free disk space before the shards are written; rejected pairs stay."""
         for pattern in ("*.txt", "*.npy"):
             for path in self.place.runs.glob(pattern):
                 path.unlink()
@@ -410,7 +411,7 @@ class _Preparation:
 
 
 def _learn_one(place: Workplace, config: CorpusConfig, workers: int, side: str) -> None:
-    """Train the model of one side on a sample; the source's is that of both if it is joint."""
+    """Train the model of one side on a sample: of both sides if the model is joint."""
     sides = SIDES if config.subword.joint else (side,)
     text = CleanedText(place, config)
     sample = text.runs.ranges(max_pairs=config.subword.sample_sentences // len(sides))
@@ -422,7 +423,7 @@ def _learn_one(place: Workplace, config: CorpusConfig, workers: int, side: str) 
             by_direction[direction] = known._replace(pairs=known.pairs + counted.pairs)
     word_counts = _in_shares(list(by_direction.values()), config.temperature)
     tokens = config.language_tokens if "source" in sides else ()
-    for token in tokens:  # which is not text
+    for token in tokens:  # tokens are not text
         del word_counts[token]
     model = train_on_words(word_counts, config.subword, tags=config.tags, tokens=tokens)
     write_whole(place.result / f"{side}.model", model)
@@ -431,8 +432,8 @@ def _learn_one(place: Workplace, config: CorpusConfig, workers: int, side: str) 
 def _in_shares(directions: Sequence[Counted], temperature: float | None) -> Counter[str]:
     """How often each word occurs if directions have the shares in which training draws them.
 
-    A language with little text would else be cut into letters, and training shows it often. Words
-    of the direction that is drawn least often for its size are counted as they are.
+    Otherwise a language with little text, which training draws often, would be cut into letters.
+    Words of the direction that is drawn least often for its size are counted as they are.
     """
     summed = Counter[str]()
     if temperature is None:
@@ -463,7 +464,7 @@ def _write_pairs(
 
 
 def _describe_files(result: Path) -> dict[str, OutputFile]:
-    """Every file of models and splits; their digests are those of the corpus."""
+    """Size and digest of every file of models and splits; `digest_files` takes them."""
     names = sorted(
         path.relative_to(result).as_posix()
         for path in result.rglob("*")

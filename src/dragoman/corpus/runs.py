@@ -56,7 +56,7 @@ _LETTERS: Final = _Letters()
 
 
 def near_key(text: str) -> str:
-    """The letters of a text in one case, with 0 for each number; the text itself if it has none.
+    """The case-folded letters of a text, and 0 for each number; the text if it has no letters.
 
     Bifixer (Ramírez-Sánchez et al. 2020) finds near-duplicates in such a way; it also ignores
     accents, which distinguish words in many languages.
@@ -89,15 +89,15 @@ def repeated(keys: Keys) -> NDArray[np.bool_]:
 class HeldOutSides:
     """The sides of all dev and test pairs, to find training pairs that share one.
 
-    A text of a language is the same text as a source and as a target: a model that translates both
-    ways must not learn from a test pair backwards.
+    A text counts as the same whether it is a source or a target: a model that translates both ways
+    must not learn from a test pair backwards.
     """
 
     def __init__(self) -> None:
         self._texts: defaultdict[str, set[str]] = defaultdict(set)
 
     def add(self, direction: Direction, source: str, target: str) -> None:
-        """Hold out one more pair."""
+        """Add a held-out pair."""
         self._texts[direction.source.lower()].add(source)
         self._texts[direction.target.lower()].add(target)
 
@@ -118,9 +118,9 @@ class KeyRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SortedPairs:
-    """Pairs in the order of their keys; of equal keys the one that came first comes first.
+    """Pairs in the order of their keys; pairs with equal keys keep the order of the text.
 
-    pairs are `source<TAB>target`. runs and lines: where each pair came from.
+    pairs are `source<TAB>target`. runs, lines: the run and the line of the text of each pair.
     """
 
     keys: Keys
@@ -157,7 +157,7 @@ class SortedRuns:
     ) -> list[KeyRange]:
         """Ranges of about equal bytes that cover all keys, or those of the first max_pairs pairs.
 
-        They depend on the corpus alone.
+        They depend only on the corpus and these arguments.
         """
         end = KEY_SPACE if max_pairs is None else self._end_of(max_pairs)
         num_bytes = self.num_bytes * end // KEY_SPACE

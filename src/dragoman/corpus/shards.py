@@ -6,8 +6,8 @@ Files of a split, for side in source, target:
     <side>_lengths.npy  int32, shape (pairs,): pieces in each row
 If entries of the training text have names or weights, also
     entries.npy         int32, shape (pairs,): number of the entry that the pair comes from
-Rows hold no special ids; data/batch.py adds them. Every subword model shares these four ids, so
-that a shard needs no model to be read.
+Rows hold no special ids; data/batch.py adds them. Every subword model shares the four ids
+below, so that a shard needs no model to be read.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SideSize:
 
 
 class TokenShards:
-    """One split of a prepared corpus; nothing of its ids is read before it is asked for.
+    """One split of a prepared corpus; ids are read from disk only when asked for.
 
     directory: such as `prepared/train`.
     source_lengths, target_lengths: int32, shape (num_pairs,), pieces without end of sentence.
@@ -117,7 +117,7 @@ class TokenShards:
 def write_side(directory: Path, side: str, parts: Iterable[TokenRows], *, size: SideSize) -> None:
     """Write one side of a split from its parts in order; memory holds one part at a time.
 
-    size: the sum of the parts, which must be known ahead.
+    size: the size of all parts together, which must be known ahead.
     """
     names = [directory / f"{side}_{part}.npy" for part in ("ids", "offsets", "lengths")]
     with (
@@ -140,7 +140,7 @@ def write_side(directory: Path, side: str, parts: Iterable[TokenRows], *, size: 
 
 
 def write_entries(directory: Path, parts: Iterable[NDArray[np.int32]], *, num_pairs: int) -> None:
-    """Write which entry of the training text each pair comes from, part by part."""
+    """Write the entry of the training text of each pair, part by part."""
     with whole_file(directory / ENTRIES) as file:
         _write_header(file, np.dtype(np.int32), num_pairs)
         for part in parts:
@@ -148,7 +148,7 @@ def write_entries(directory: Path, parts: Iterable[NDArray[np.int32]], *, num_pa
 
 
 def save_array(file: BinaryIO, array: NDArray[Any]) -> None:
-    """Write an array as numpy.save does, but raise OSError if the disk is full, as it does not."""
+    """Write an array as numpy.save does, but raise OSError on a full disk (numpy.save does not)."""
     array = np.ascontiguousarray(array)
     np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
     file.write(array.data)
@@ -171,7 +171,7 @@ def _open_array(path: Path) -> NDArray[Any]:
 
 
 def _gather(ids: NDArray[Any], starts: NDArray[Any], lengths: NDArray[Any]) -> NDArray[Any]:
-    """Pieces of the rows that start at starts, end to end."""
+    """Pieces of the rows that start at `starts`, end to end."""
     ends = np.cumsum(lengths, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0
     return ids[np.repeat(starts - (ends - lengths), lengths) + np.arange(total)]

@@ -1,4 +1,4 @@
-"""The files of a recipe's entries, and whether a manifest was made of them.
+"""The files of a recipe's entries, and whether a manifest was made from them.
 
 A named corpus becomes two text files, fetched once.
 """
@@ -47,12 +47,12 @@ def fetch(
 ) -> TextFiles:
     """The two text files of the corpus that mtdata calls `entry_id`; fetches them if necessary.
 
-    directory: holds `<entry_id>/` with `text.<language>` twice and `fetched.json` (addresses,
+    directory: holds `<entry_id>/` with two files `text.<language>` and `fetched.json` (addresses,
     sha256 of the downloads and of the texts), and `archives/`, the downloads. Texts that agree with
     `fetched.json` are not made again, and archives that exist are not downloaded again.
     index: as for `Catalogue`.
     Raises ConfigError for an unknown id or one of other languages, CorpusError if the server or
-    the archive is at fault, MachineError if mtdata, the disk or the network is missing.
+    the archive is at fault, MachineError if mtdata is missing or the disk or network fails.
     """
     languages = (source_language, target_language)
 
@@ -69,9 +69,9 @@ def fetch(
 def fetch_monolingual(
     entry_id: str, directory: Path, *, language: str, index: Path | None = None
 ) -> Path:
-    """The text of a corpus of one language, one sentence per line, fetched if need be.
+    """The text of a corpus of one language, one sentence per line; fetches it if necessary.
 
-    As `fetch` in all else.
+    Files and errors are those of `fetch`.
     """
 
     def lines(catalogue: Catalogue, downloads: Downloads) -> Iterator[tuple[str]]:
@@ -126,7 +126,7 @@ def _fetched(
 
 
 def _write_texts(segments: Iterable[tuple[str, ...]], paths: Sequence[Path]) -> None:
-    """One line a segment; a line end inside one becomes a space."""
+    """Write one line per segment, line ends in it as spaces; raises ValueError if there is none."""
     folder = paths[0].parent
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _RECEIPT).unlink(missing_ok=True)
@@ -155,7 +155,7 @@ def _write_receipt(downloads: Downloads, texts: Sequence[Path]) -> None:
 
 
 def _are_as_fetched(*texts: Path) -> bool:
-    """Whether the receipt lists these texts; one is read only if its time differs."""
+    """Whether the receipt lists these texts; a text is read only if its time differs."""
     try:
         receipt = json.loads((texts[0].parent / _RECEIPT).read_text(encoding="utf-8"))
         known = receipt["texts"]
@@ -186,7 +186,8 @@ class Sources:
     """All entries of a corpus section, with their files found.
 
     downloads: where named corpora are kept.
-    Raises: ConfigError if there is no training text; CorpusError if a file is missing.
+    Raises: ConfigError if there is no training text, or two entries disagree on a file's language;
+    CorpusError if a file or a column of scores is missing; what `fetch` raises.
     """
 
     def __init__(self, config: CorpusConfig, *, downloads: Path) -> None:
@@ -302,9 +303,9 @@ class Sources:
     def _check_languages(
         self, split: str, number: int, found: Sequence[NamedPath], languages: Direction
     ) -> None:
-        """Raises ConfigError if another entry says that one of these files is in another language.
+        """Raise ConfigError if another entry says that one of these files is in another language.
 
-        A tsv has two, which it must have in the same order.
+        For a TSV file, both entries must name its two languages in the same order.
         """
         said = languages if len(found) > 1 else (" to ".join(languages),)
         for file, language in zip(found, said, strict=True):

@@ -24,7 +24,7 @@ DIRECTIONS: Final = "directions.txt"
 
 
 class HeldOut(NamedTuple):
-    """A pair that was taken from the training text."""
+    """A pair of a dev or test set."""
 
     source: str
     target: str
@@ -46,7 +46,7 @@ class GivenSplit:
 
 
 def read_split(entries: Sequence[TextEntry], config: CorpusConfig) -> GivenSplit:
-    """Read a dev or test set. All its pairs count, so only those without two sides are dropped."""
+    """Read a dev or test set; drops only malformed lines and pairs with an empty side."""
     reader = BlockReader(entries)
     pairs: list[tuple[str, str]] = []
     directions: list[Direction] = []
@@ -73,7 +73,8 @@ def hold_out(
     """Take dev and test pairs from the front of the shuffled training text.
 
     wanted: pairs for each split, of each direction.
-    given: the dev or test pairs that exist already, without language tokens and tags.
+    given: the dev or test pairs that exist already, without language tokens and tags; the pairs
+        that are taken are added.
     directions: the translation direction of the pairs in each run.
     written: whether people wrote both sides of the pairs in each run. If a direction has such runs,
         only their pairs are taken. None: people wrote all.
@@ -130,7 +131,7 @@ def write_text(
     pairs: Sequence[tuple[str, str]],
     directions: Sequence[Direction] | None = None,
 ) -> None:
-    """Write the text of a split, one line a pair, as source.txt and target.txt.
+    """Write the text of a split, one line per pair, as source.txt and target.txt.
 
     directions: the direction of each pair, for directions.txt; None if all are the same.
     """

@@ -1,7 +1,7 @@
 """SentencePiece models: trained on a bounded sample, applied in parallel.
 
-Text reaches SentencePiece normalised, so its own normalisation is off and decoding an encoding
-gives the text back, unknown characters apart.
+Text reaches SentencePiece normalised, so SentencePiece's own normalisation is off, and decoding
+restores an encoded text, except for unknown characters.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ VOCABULARIES: Final = ("source.model", "target.model")
 _LARGEST_BYTES: Final = 1 << 28
 """The largest SentencePiece model that is read: room for ten million pieces."""
 _LONGEST_WORD_BYTES = 1 << 20
-# The result of training depends on how the work is split, so the number is not the machine's.
+# The result of training depends on how the work is split, so the number of threads is fixed.
 _TRAINING_THREADS = 8
 _ONE_BY_ONE = 16
-"""SentencePiece starts a thread for a list, which costs as much as a dozen sentences and waits for
-a free core: so few texts are taken singly."""
+"""Up to this many texts are encoded singly: for a list SentencePiece starts a thread, which costs
+as much as a dozen sentences and waits for a free core."""
 
 
 class Subword:
@@ -39,7 +39,7 @@ class Subword:
         self._processor = processor
         self.vocab_size: int = processor.get_piece_size()
         self.tokens: dict[str, int] = {}
-        """Ids of the tokens that name a target language; empty in a model of one."""
+        """Ids of the tokens that name a target language; empty if the model has none."""
         for number in range(EOS + 1, self.vocab_size):
             if not processor.is_control(number):
                 break
@@ -124,10 +124,10 @@ class Subword:
 
 
 def processor_of(content: bytes) -> sentencepiece.SentencePieceProcessor:
-    """The SentencePiece model of a file; raises RuntimeError if there is none, or a piece is not
-    text."""
+    """The SentencePiece model in a file's content; raises RuntimeError if there is none, or a piece
+    is not text."""
     if not content:
-        raise RuntimeError("empty")  # which SentencePiece takes for no model at all
+        raise RuntimeError("empty")  # SentencePiece would ignore an empty model
     processor = sentencepiece.SentencePieceProcessor(model_proto=content)
     try:
         processor.id_to_piece([*range(processor.get_piece_size())])
@@ -137,7 +137,7 @@ def processor_of(content: bytes) -> sentencepiece.SentencePieceProcessor:
 
 
 def read_vocabulary(path: Path) -> bytes:
-    """The file of a SentencePiece model; CorpusError if it is not a regular file or too large."""
+    """The content of a vocabulary file; CorpusError if it cannot be read or is too large."""
     try:
         return read_regular(path, limit=_LARGEST_BYTES)
     except OSError as error:
@@ -151,7 +151,7 @@ def _unreadable(path: Path) -> CorpusError:
 
 
 def vocabulary_digests(directory: Path) -> dict[str, str]:
-    """SHA-256 of the two models in a directory, by file name; raises CorpusError."""
+    """SHA-256 of the two models in a directory, by file name; CorpusError if one cannot be read."""
     try:
         return {name: file_sha256(directory / name) for name in VOCABULARIES}
     except OSError as error:
@@ -183,7 +183,8 @@ def train_on_words(
 
     For BPE it is the model that SentencePiece learns from the sentences, in a fraction of the
     memory. The same counts give the same bytes.
-    Raises: CorpusError if vocab_size does not suit the text.
+    Raises: CorpusError if there is no text, vocab_size does not suit it, or config.kind is
+    "imported".
     """
     if config.kind == "imported":
         raise CorpusError(

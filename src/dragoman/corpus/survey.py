@@ -27,7 +27,7 @@ _LARGEST_FILE: Final = 1 << 26
 LARGEST_SCORE: Final = float(np.finfo(np.float64).max)
 """Stands for infinity, which JSON does not have."""
 _SMALLEST_UNIT: Final = -300
-"""The power of ten below which scores count as equal; that of 1e-322 is 0 as a number."""
+"""The least power of ten to which scores are rounded: that for 1e-322 is 0 as a float."""
 _ODD: Final = 0x9E3779B97F4A7C15
 """Multiplying by it spreads line numbers evenly over 64 bits (Knuth, volume 3, section 6.4)."""
 
@@ -69,10 +69,10 @@ class FilterSurvey:
         lines: NDArray[np.int64],
         pair: Callable[[int], tuple[str, str, str]],
     ) -> None:
-        """Add pairs, of which `accepted` are kept.
+        """Add pairs with their scores.
 
-        scores, accepted, lines: an entry for each.
-        pair: file, source and target of the nth.
+        scores, accepted, lines: a value for each pair; accepted: whether it is kept.
+        pair: returns file, source and target of the nth pair.
         """
         scores = np.clip(scores, -LARGEST_SCORE, LARGEST_SCORE)
         known = ~np.isnan(scores)
@@ -128,7 +128,7 @@ class FilterSurvey:
 
 
 def write_surveys(path: Path, surveys: Iterable[FilterSurvey]) -> None:
-    """Write surveys as JSON: scores in ascending order, examples without their order.
+    """Write surveys as JSON, with scores in ascending order.
 
     If surveys are too large for `read_surveys`, only their numbers of pairs are written.
     """
@@ -166,7 +166,7 @@ def read_surveys(path: Path) -> list[FilterSurvey]:
 
 
 def join_surveys(parts: Iterable[Path]) -> list[FilterSurvey]:
-    """The sum of the surveys in these files, those of one filter with one threshold together."""
+    """The surveys in these files, added up by filter and threshold; errors as `read_surveys`."""
     whole: dict[tuple[str, float, bool], FilterSurvey] = {}
     for part in parts:
         for one in read_surveys(part):
@@ -179,7 +179,7 @@ def join_surveys(parts: Iterable[Path]) -> list[FilterSurvey]:
 
 
 def _rounded(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """To three significant digits; those below 1e-298 to fewer."""
+    """The scores to three significant digits; those below 1e-298 to fewer."""
     sizes = np.abs(scores)
     digits = np.floor(np.log10(sizes, out=np.zeros_like(sizes), where=sizes > 0))
     unit = 10.0 ** np.maximum(digits - 2, _SMALLEST_UNIT)

@@ -32,7 +32,7 @@ _LONGEST_UNIT: Final = RUN_BYTES // 4
 
 @dataclass(frozen=True, slots=True)
 class TmxFile(NamedPath):
-    """A translation memory, and the languages that are wanted of it."""
+    """A translation memory, and the source and target languages to read from it."""
 
     languages: tuple[str, str]
 
@@ -118,8 +118,7 @@ class _Units:
         self.missing = list(languages)
 
     def take(self) -> bytes:
-        """The lines since the last call; texts become lines without copies, so memory stays
-        bounded."""
+        """The lines since the last call, which are then forgotten, so that memory stays bounded."""
         lines, self._lines = self._lines, []
         return "".join(lines).encode(errors="replace")
 
@@ -150,7 +149,7 @@ class _Units:
             self._text.append(text)
 
     def skipped(self, _name: str, _is_parameter: bool) -> None:
-        """Replace an entity that another file declares by a space."""
+        """Replace an entity that another file declares with a space."""
         self.characters(" ")
 
     @property
@@ -199,7 +198,7 @@ def _local(name: str) -> str:
 
 
 def _plain(code: str) -> str:
-    """A language's code in one of the ways in which programs write it: pt_BR is pt-br."""
+    """A language's code in lower case with hyphens: pt_BR is pt-br."""
     return code.lower().replace("_", "-")
 
 
@@ -208,6 +207,6 @@ def _fits(code: str, language: str) -> bool:
 
 
 def _refuse_declarations(_name: str, _system: str | None, _public: str | None, own: bool) -> None:
-    """A reference to tmx14.dtd does no harm, for it is never read; declarations might."""
+    """Refuse declarations in the file; a reference to tmx14.dtd is harmless: it is never read."""
     if own:
         raise _UnfitError("declares elements or entities of its own, which is not safe to read")

@@ -1,5 +1,5 @@
-"""The vocabulary of a side: SentencePiece models that we train, those of imported models, and the
-fast encoding of much text with either."""
+"""The vocabulary of a side, of a model that we train or of an imported one, and the fast encoding
+of much text with either."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class RowEncoder:
         prefixes = {word: self._subword.prefix(word)[0] for word in set(starts)}
         tokens = {word: self._packed([ids])[0] for word, ids in prefixes.items() if ids}
         for first, word in zip(firsts, starts, strict=True):
-            if word in tokens:  # here; in any other place it is text
+            if word in tokens:  # only here: anywhere else it is text
                 encoded[first] = tokens[word]
         return self._rows(encoded, counts)
 
@@ -104,7 +104,7 @@ class RowEncoder:
         return [array(typecode, ids).tobytes() for ids in rows]
 
     def _rows(self, encoded: list[bytes], counts: NDArray[np.int64]) -> TokenRows:
-        """Rows of so many encoded words each."""
+        """Token rows. counts: the number of encoded words in each row."""
         ids: NDArray[np.integer] = np.frombuffer(b"".join(encoded), dtype=self._dtype)
         sizes = np.fromiter(map(len, encoded), dtype=np.int32, count=len(encoded))
         # reduceat would widen to int64, and lengths go to disk as they are.

@@ -36,7 +36,7 @@ def parallel_map(
     if workers == 1:
         yield from map(task, items)
         return
-    with interrupts_wait():  # it would leave semaphores of the system behind
+    with interrupts_wait():  # an interrupt would leave semaphores behind
         pool = ProcessPoolExecutor(
             workers,
             mp_context=multiprocessing.get_context("spawn"),

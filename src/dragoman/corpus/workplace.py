@@ -26,8 +26,8 @@ _REPLACED = ("train", "valid", "test", "rejected")
 class Workplace:
     """Paths of the unfinished corpus.
 
-    runs: the cleaned training text. parts: its encoded pieces. lexical: which pieces translate each
-    other. result: what will be published.
+    runs: the cleaned training text. parts: its encoded ranges. lexical: tables of pieces that
+    translate each other. result: the files to publish.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -45,7 +45,7 @@ class Workplace:
     def begin(self, digest: str) -> None:
         """Keep the files of the work with this digest; remove those of other work.
 
-        Raises ConfigError if a folder is in the way that no corpus made.
+        Raises ConfigError if a folder that a corpus would replace belongs to none.
         """
         taken = [name for name in _REPLACED if (self.directory / name).exists()]
         if taken and not (self.directory / FILE_NAME).exists() and not self.root.exists():
@@ -64,7 +64,7 @@ class Workplace:
         write_whole(marker, digest)
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
-        """The result of make(), called once for this work; it must survive JSON."""
+        """The result of make(), called once for this work; the result must survive JSON."""
         path = self.root / f"{name}.json"
         if not path.exists():
             write_whole(path, json.dumps(make()))
@@ -79,7 +79,7 @@ class Workplace:
         return (self.root / f"{_RETIRED}.json").exists()
 
     def publish(self) -> None:
-        """Put the result in place of what the directory held; the manifest comes last."""
+        """Replace the corpus in the directory with the result; the manifest comes last."""
         self.once(_RETIRED, self._retire)
         names = sorted(path.name for path in self.result.iterdir())
         for name in sorted(names, key=lambda name: name == FILE_NAME):
@@ -97,7 +97,7 @@ class Workplace:
 
 
 class OccupiedError(MachineError):
-    """Another process prepares a corpus there."""
+    """Another process prepares a corpus in the same directory."""
 
 
 @contextmanager

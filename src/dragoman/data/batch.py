@@ -21,8 +21,8 @@ from dragoman.corpus.shards import BOS, EOS, PAD
 class RowGroup(NamedTuple):
     """Rows of like length that follow each other in a batch.
 
-    first_row, end_row: the rows. source_cells, target_cells: the length of their longest.
-    num_source_tokens, num_target_tokens: in all of them.
+    first_row, end_row: the rows. source_cells, target_cells: cells of each padded row.
+    num_source_tokens, num_target_tokens: tokens of all rows.
     """
 
     first_row: int
@@ -45,7 +45,7 @@ class Batch:
     source_BS: pieces, EOS, then PAD.
     decoder_input_BT: BOS, pieces, then PAD: the input of the decoder.
     target_BT: pieces, EOS, then PAD: the expected output.
-    groups: the rows that attention on a CPU pads to one length; () if all rows are one group.
+    groups: rows that attention on a CPU pads to one length; () if all rows are one group.
     """
 
     source_BS: Tensor
@@ -59,7 +59,7 @@ class Batch:
 
     @property
     def num_cells(self) -> int:
-        """Cells of both sides, each group padded by itself; cells less tokens are padding."""
+        """Cells of both sides, each group padded by itself; cells minus tokens are padding."""
         if not self.groups:
             return self.source_BS.numel() + self.target_BT.numel()
         return sum(
@@ -67,7 +67,7 @@ class Batch:
         )
 
     def split(self) -> list[Batch]:
-        """A batch of each group, as views; of all rows if they are one group."""
+        """One batch per group, as views; this batch if its rows are one group."""
         if not self.groups:
             return [self]
         return [
@@ -145,7 +145,7 @@ def make_batch(
 
 
 def _width(lengths: NDArray[np.integer], length_multiple: int) -> int:
-    """Cells of rows of these lengths with the end of sentence, rounded up."""
+    """Cells of a padded row: the longest of these lengths with its end of sentence, rounded up."""
     longest = int(lengths.max(initial=0)) + 1
     return -(-longest // length_multiple) * length_multiple
 

@@ -1,4 +1,4 @@
-"""The sections of a recipe that make batches: how (data), and of which pairs (stages)."""
+"""The sections of a recipe that make batches: their sizes (data) and their pairs (stages)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DataConfig(Section):
 
     def groups(self, longest_cells: int) -> int:
         """Groups in one micro-batch: `length_groups`, or fewer, so that each has room for the
-        longest row, or as many pairs as the others; one if pairs are drawn at random.
+        longest row, or for equally many pairs if `batch_sentences` is set; one without `bucket`.
 
         longest_cells: the padded length of the longest row.
         """
@@ -53,7 +53,7 @@ class DataConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _sentences_instead_of_tokens(cls, values: Any) -> Any:
-        # TOML has no word for None with which a recipe could take the default budget away.
+        # TOML has no None, so a recipe could not remove the default budget.
         if isinstance(values, dict) and values.get("batch_sentences") is not None:
             return {"batch_tokens": None} | values
         return values
@@ -69,7 +69,7 @@ class StageConfig(Section):
     """A stretch of the training with its own mixture of text and learning rate."""
 
     steps: int | None = Field(default=None, ge=1)
-    """Its length in updates; the last stage has none, because it ends with the run."""
+    """Its length in updates; the last stage needs none, because it ends with the run."""
     weights: dict[str, Annotated[float, Field(ge=0.0, le=1e9)]] | None = Field(
         default=None, min_length=1
     )

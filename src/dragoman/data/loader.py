@@ -50,8 +50,8 @@ class Update:
     update_index: steps of the run before this one; epoch counts from 0.
     micro_batches: this rank's rows, on the device; a micro-batch may have no row for this rank.
     steps: batches of the data section's size in it.
-    global_...: sums over all micro-batches and ranks, known without communication. Tokens count
-        the end of sentence; cells are those of both padded sides, so cells less tokens is padding.
+    global_...: totals of all micro-batches and ranks, known without communication. Tokens count
+        the end of sentence; cells are those of both padded sides; cells minus tokens are padding.
     """
 
     update_index: int
@@ -65,9 +65,9 @@ class Update:
 
 
 def merged(updates: Iterator[Update], every: int, *, max_steps: int | None) -> Iterator[Update]:
-    """Updates of `every` batches each; groups end at multiples of it, and at `max_steps`.
+    """Updates of `every` batches each; they end at multiples of `every`, and at `max_steps`.
 
-    max_steps: None: the run may become longer or shorter, always by whole groups.
+    max_steps: the length of the run; None: it may still change, always by whole updates.
     """
     group: list[Update] = []
     for update in updates:
@@ -94,7 +94,7 @@ def _merge(group: Sequence[Update]) -> Update:
 
 
 class Stage(NamedTuple):
-    """A stretch of a run: the update it begins with, and what its batches are drawn from."""
+    """A stretch of a run: its first update, and its mixture of text; None: every pair once."""
 
     first_update: int
     mixture: Mixture | None
@@ -105,8 +105,8 @@ class BatchStream:
 
     seed, stages, start_update: equal values give equal global batches on any number of ranks.
     stages: in their order, the first from update 0 on; the last one has no end.
-    device: where micro-batches are put; a GPU is handed them without waiting, from page-locked
-        memory.
+    device: the device of the micro-batches; copies to a GPU do not block, as they come from
+        page-locked memory.
 
     An error in making a batch is raised by `next` instead of that batch.
     """
@@ -153,7 +153,7 @@ class BatchStream:
         return self
 
     def __next__(self) -> Update:
-        """The next update; the duration of this call is the wait of training for data."""
+        """The next update; during this call the training waits for data."""
         update = self._made.get()
         if isinstance(update, BaseException):
             self._made.put(update)
@@ -193,7 +193,7 @@ class BatchStream:
             self._made.put(error)
 
     def _planned(self, start_update: int) -> Iterator[tuple[int, int, list[NDArray[np.integer]]]]:
-        """Update after update: its number, its epoch and the pair indices of its groups."""
+        """The number, the epoch and the pair indices of the groups of each update."""
         epochs_before = 0
         ends: list[float] = [*self._first_updates[1:], math.inf]
         for sampler, begin, end in zip(self.samplers, self._first_updates, ends, strict=True):
@@ -223,7 +223,7 @@ class BatchStream:
 
     def _make(self, update_index: int, epoch: int, groups: Sequence[NDArray[np.integer]]) -> Update:
         pairs = np.concatenate(groups)
-        size = self.samplers[0].groups_per_batch  # of all stages: they have the same pairs
+        size = self.samplers[0].groups_per_batch  # the same in all stages: all have the same pairs
         micro_batches = [groups[first : first + size] for first in range(0, len(groups), size)]
         return Update(
             update_index=update_index,

@@ -33,12 +33,12 @@ from dragoman.base.errors import CorpusError
 from dragoman.data.config import DataConfig
 
 _SLOTS_STREAM: Final = 2**64 - 1
-"""Random bits of the run; epoch n draws its own from streams 2n and 2n + 1."""
+"""The stream of the random bits of the run; epoch n draws from streams 2n and 2n + 1."""
 _ENTRY_STREAMS: Final = 2**40
 _STAGE_STREAMS: Final = 2**56
 """The distance between the streams of two entries and of two stages."""
 _MOST_ORDERS: Final = 1024
-"""Orders of equal pairs in a mixture: a small entry with a large weight has more turns an epoch."""
+"""Orders of equal pairs in a mixture; a small entry with a large weight needs many turns."""
 _SMALL_STRETCH: Final = 8
 """Fewer groups of a mixture than this are shuffled without regard to their lengths."""
 _TARGET_STEPS: Final = (1, 2, 3, 4)
@@ -58,7 +58,7 @@ class GlobalPosition(NamedTuple):
 class EpochPlan:
     """The updates of one epoch, for all ranks together.
 
-    pairs: indices of all pairs, a group after the other, shape (pairs,), int32 or int64.
+    pairs: indices of all pairs, group after group, shape (pairs,), int32 or int64.
     bounds: where groups begin and the last one ends, shape (groups + 1,).
     sequence: numbers of the groups in the order of training.
     groups_per_update: the last update of an epoch may have fewer.
@@ -93,7 +93,7 @@ class Sampler:
     stage: number of the stage, from 0; each stage draws random bits of its own.
 
     Planning 4.5 million pairs took 1.4 s for the run and 0.25 s for each epoch, on one core; it
-    needs 40 bytes a pair while it runs, of which 12 stay for the run and 4 for each plan.
+    needs 40 bytes per pair while it runs; 12 of them stay for the run and 4 for each plan.
     """
 
     def __init__(
@@ -203,8 +203,8 @@ class _Part:
     """Pairs of one entry. Every epoch draws the same number, each once before any is drawn again.
 
     pairs: their indices, ascending.
-    keys: their order of length.
-    stream: where its random bits lie.
+    keys: their length keys; see `_length_keys`.
+    stream: the first stream of its random bits.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class _Part:
         start = epoch * draws % size
         places = np.arange(draws)
         ranks = (places * size + start) // draws
-        # How often this rank was drawn before decides in which order of equal pairs it is now.
+        # How often this rank was drawn before decides which order of equal pairs it uses now.
         in_epoch = places - _ceil_div(ranks * draws - start, size)
         before = _ceil_div((ranks + 1) * draws, size) - _ceil_div((ranks + 1 - epoch) * draws, size)
         turns = (before + in_epoch) % _MOST_ORDERS
@@ -317,7 +317,7 @@ def rank_rows(
 
 
 def _of_groups(config: DataConfig, groups: int) -> DataConfig:
-    """The settings whose batches are the groups of those of `config`."""
+    """The settings with the budget of one group in place of that of a micro-batch."""
     if config.batch_tokens is not None:
         return config.model_copy(update={"batch_tokens": config.batch_tokens // groups})
     assert config.batch_sentences is not None

@@ -32,7 +32,7 @@ def open_comet(python: Path, checkpoint: Path, *, threads: int | None = None) ->
 
     python: a Python that has unbabel-comet. checkpoint: a file such as `checkpoints/model.ckpt`,
         with `hparams.yaml` in the folder above its own.
-    threads: cores; None: as many as PyTorch takes.
+    threads: CPU threads; None: as many as PyTorch takes.
     Raises ConfigError if one of the two is not there, MachineError if the checkpoint cannot be
     loaded.
     """
@@ -88,7 +88,7 @@ class Comet:
     def scores(
         self, sources: Sequence[str], translations: Sequence[str], references: Sequence[str]
     ) -> list[float]:
-        """The rating of each translation, mostly 0 to 1; raises MachineError if there is none."""
+        """The rating of each translation, mostly 0 to 1; raises MachineError if COMET fails."""
         rows = list(zip(sources, translations, references, strict=True))
         assert self._process.stdin is not None
         try:
@@ -114,7 +114,7 @@ class Comet:
         return answer
 
     def _failed(self) -> MachineError:
-        """The last line that the process wrote to its standard error, as an error."""
+        """An error with the last line that the process wrote to its standard error."""
         self._process.wait()
         self._errors.seek(0)
         lines = self._errors.read().decode("utf-8", "replace").split("\n")

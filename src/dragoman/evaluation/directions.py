@@ -45,7 +45,7 @@ class DirectionScore:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """For other ranks."""
+        """The values for `from_json` on other ranks."""
         return asdict(self)
 
     @classmethod
@@ -56,7 +56,7 @@ class DirectionScore:
 
 
 def rows_by_direction(directions: Sequence[Direction]) -> dict[Direction, NDArray[np.int64]]:
-    """The rows of each direction, in the order in which the directions begin."""
+    """The rows of each direction, in the order of their first rows."""
     return {
         direction: np.array([row for row, one in enumerate(directions) if one == direction])
         for direction in dict.fromkeys(directions)
@@ -72,7 +72,7 @@ def score_directions(
     trained: Collection[Direction],
     losses: Mapping[Direction, float] | None = None,
 ) -> list[DirectionScore]:
-    """Every direction by itself.
+    """The scores of each direction by itself.
 
     rows: the lines of each direction. trained: those with training text. losses: the loss of each
     direction, if it was measured.
@@ -102,7 +102,7 @@ def in_mean(scored: Sequence[DirectionScore]) -> Sequence[DirectionScore]:
 def mean_scores(scored: Sequence[DirectionScore]) -> dict[str, Score]:
     """The mean of every metric over the directions of `in_mean`, without intervals.
 
-    The signature says of how many directions.
+    The signature states the number of directions.
     """
     measured = [one.scores for one in in_mean(scored) if one.scores]
     means = {}
@@ -116,7 +116,7 @@ def mean_scores(scored: Sequence[DirectionScore]) -> dict[str, Score]:
 
 
 def bleu_and_chrf(scores: Mapping[str, Score]) -> dict[str, Any]:
-    """Their fields in an event, such as bleu, bleu_low, bleu_high; None if not measured."""
+    """The event fields of BLEU and chrF, such as bleu, bleu_low; None if not measured."""
     fields: dict[str, Any] = {}
     for name in ("bleu", "chrf"):
         score = scores.get(name)

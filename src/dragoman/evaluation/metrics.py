@@ -67,10 +67,10 @@ def bleu(
 
 
 def bleu_of(language: str, *, lowercase: bool = False) -> BLEU:
-    """sacreBLEU's BLEU with its tokenizer for a language by code, which its signature names.
+    """sacreBLEU's BLEU with its tokenizer for a language; the signature names the tokenizer.
 
-    That is 13a; for Chinese zh; for Japanese and Korean MeCab, or characters if it is not
-    installed; for Thai characters.
+    The tokenizer is 13a; for Chinese zh; for Japanese and Korean MeCab, or characters if MeCab is
+    not installed; for Thai characters. language: a code such as de or pt-BR.
     """
     code = re.split("[._@-]", language.lower())[0]
     try:
@@ -101,7 +101,7 @@ def score_all(
     *,
     language: str = "",
 ) -> dict[str, Score]:
-    """Every one of METRICS by name, or none if nothing was decoded. language: see `bleu_of`."""
+    """The score of each of METRICS; empty if nothing was decoded. language: see `bleu_of`."""
     if not hypotheses:
         return {}
     metrics = METRICS | {"bleu": partial(bleu, language=language)}

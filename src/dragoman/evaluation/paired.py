@@ -1,4 +1,4 @@
-"""Two systems on one test set: whether the difference can be chance, and in which sentences it is.
+"""Two systems on one test set: whether they differ by chance, and in which sentences they differ.
 
 The tests are sacreBLEU's own. They test whether other sentences could have reversed the result.
 They do not include the chance in training: the same recipe with another seed differs, too.
@@ -104,7 +104,7 @@ class PairedComparison:
     first_wins: sentences in which the first system has the higher chrF.
     ties: sentences with equal chrF.
     second_wins: sentences in which the second system has the higher chrF.
-    by_length: BLEU by the words of the reference.
+    by_length: BLEU by the number of words in the reference.
     by_frequency: F1 of words by how often they are in the training text (as compare-mt, Neubig et
         al. 2019); empty if that text is not known.
     first_best: the sentences in which the first system is furthest ahead.
@@ -272,7 +272,7 @@ class _Mean(Metric):
 
 
 def _paired_means(comet: CometScores) -> PairedScore:
-    """The means, times 100 as BLEU is, with the same tests."""
+    """The mean ratings, times 100, with the same tests."""
     first, second = (
         [repr(100 * score) for score in scores] for scores in (comet.first, comet.second)
     )

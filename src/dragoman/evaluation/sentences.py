@@ -52,7 +52,8 @@ def split_sentences(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
-    """At the end of a line; else not after an abbreviation, and not before a lower-case letter."""
+    """Whether this match ends a sentence; all do except full stops inside a line after an
+    abbreviation or before a lower-case letter."""
     if not match[0].startswith(".") or "\n" in match[0]:
         return True
     if text[match.end() : match.end() + 1].islower():
@@ -65,8 +66,9 @@ def _ends_sentence(text: str, start: int, match: re.Match[str]) -> bool:
 def cut_into_chunks(text: str, subword: Vocabulary, *, max_pieces: int) -> list[list[int]]:
     """Ids of the parts of a normalised text, each at most `max_pieces` long and none empty.
 
-    The text is cut between sentences, a sentence that is too long between words, and such a word
-    between pieces. Parts that fit together stay together. Each part has the whole text's prefix.
+    The text is cut between sentences, a sentence that is too long between words, and a word that is
+    too long between pieces. Parts that fit together stay together. Each part has the whole text's
+    prefix.
     """
     prefix, text = subword.prefix(text)
     max_pieces = max(1, max_pieces - len(prefix))

@@ -53,10 +53,10 @@ class ValidationData:
 
     subwords: the vocabularies of source and target. sources, references: the normalised dev text.
     max_source_pieces: the longest source, without end of sentence, that is translated in one go.
-    directions: the translation direction of each dev pair; empty if there is but one. trained:
+    directions: the translation direction of each dev pair; empty if there is one only. trained:
         those with training text.
-    train_slices: for each of these, the fixed pairs of `train` whose loss is measured; the same
-        number, or all pairs if a direction has fewer. Empty: none is measured.
+    train_slices: for each trained direction, the indices in `train` of the pairs whose loss is
+        measured; equally many, or all if a direction has fewer. Empty: none is measured.
     """
 
     dev: TokenShards
@@ -107,9 +107,10 @@ class Validation:
     """The result of one validation, the same on every rank.
 
     Losses are nats per target token without smoothing, dropout off; None if not measured.
-    scores: by the names of METRICS; empty if nothing was decoded. decoded_pairs: those that they
-        are of.
-    directions: each by itself; dev_loss and scores are means over those with training text then.
+    scores: by the names of METRICS; empty if nothing was decoded. decoded_pairs: the pairs behind
+        these scores.
+    directions: the scores of each, if there are several; dev_loss and scores are then means over
+        those with training text.
     """
 
     dev_loss: float
@@ -170,8 +171,8 @@ def validate(
     trained_losses = [losses[one] for one in losses if one in data.trained] or dev_losses
     train_slice_loss = None
     if data.train_slices:
-        # A mean over directions, as dev_loss: otherwise a gap between the two could come from
-        # directions of other sizes alone.
+        # A mean over directions, like dev_loss: otherwise the two could differ merely because the
+        # directions have other sizes.
         slice_losses = [
             mean_loss(model, data.train, pairs, world, batch_tokens=config.batch_tokens)
             for pairs in data.train_slices
@@ -240,7 +241,7 @@ def mean_loss(
 ) -> float:
     """Nats per target token over these pairs, dropout off, without smoothing; on every rank.
 
-    batch_tokens: rows times the longest side of a batch. Raises CorpusError without pairs, and
+    batch_tokens: most cells of the longer side of a batch. Raises CorpusError without pairs, and
     GivenUpError if a signal asks to stop.
     """
     if not len(indices):
@@ -307,13 +308,13 @@ def _gather_whole(world: World, own: Any) -> list[Any]:
 
 
 def text_name(source: Path) -> str:
-    """The name of a test set by the file of its sources; "test" and "valid" are the run's own."""
+    """The name of a test set, from its source file; a run has its own "test" and "valid"."""
     names = (source.stem, source.name, f"other-{source.name}")
     return next(one for one in names if one not in ("test", "valid"))
 
 
 def read_lines(path: Path) -> list[str]:
-    """Lines of a text file, ended by newlines alone; a carriage return before one belongs to it.
+    """The lines of a text file without their ends: a newline, or a carriage return and a newline.
 
     Raises CorpusError if the file cannot be read, is not UTF-8 or holds nothing.
     """
@@ -332,7 +333,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_pair(source: Path, reference: Path) -> tuple[list[str], list[str]]:
-    """The lines of a text and of its reference, as many of one as of the other.
+    """The lines of a text and of its reference, equally many.
 
     Raises CorpusError if they differ in number, or as `read_lines` does.
     """
@@ -372,12 +373,12 @@ def further_scores(text: str, scores: Mapping[str, Score]) -> list[MetricScored]
 def _train_slices(
     train: TokenShards, drawn: Sequence[Direction | None], num_pairs: int
 ) -> list[NDArray[np.int64]]:
-    """Pairs of the training text, spread evenly over what is drawn of each direction.
+    """For each direction, indices of training pairs, spread evenly over its drawn entries.
 
-    drawn: as in `ValidationData.open`. num_pairs: of all directions together.
+    drawn: as in `ValidationData.open`. num_pairs: in all directions together.
     """
     directions = [one for one in dict.fromkeys(drawn) if one is not None]
-    if len(directions) <= 1 and None not in drawn:  # where shards may have no list of entries
+    if len(directions) <= 1 and None not in drawn:  # shards may have no list of entries
         slices = [_evenly(train.num_pairs, num_pairs)]
     else:
         entries, share = train.entries(), math.ceil(num_pairs / len(directions))

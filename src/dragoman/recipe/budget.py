@@ -23,7 +23,7 @@ _FORMS: Final = 'a time such as 30min, 1h30m or 6h, or an amount such as "50 USD
 def parse_budget(text: str, price: HourlyPrice | None = None) -> float:
     """The seconds of a budget: the time itself, or the time that an amount of money pays for.
 
-    price: what all machines together cost in an hour; None if it is not known.
+    price: the cost per hour of all machines together; None if it is not known.
     Raises ConfigError if the text is neither, if the time is zero or more than a year, or if no
     price turns the money into time.
     """
@@ -80,7 +80,7 @@ def keys_set(section: Section, path: str = "") -> frozenset[str]:
 
 
 def filled(recipe: Recipe, values: Mapping[str, Any], *, by_hand: frozenset[str]) -> Recipe:
-    """The recipe with these values, but for the keys that were set by hand.
+    """The recipe with these values, except those whose keys were set by hand.
 
     Raises ConfigError if the sections then contradict each other.
     """

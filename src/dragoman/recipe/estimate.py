@@ -25,12 +25,12 @@ _ADAM_MOMENTS: Final = 2
 _LOSS_CHUNK_BYTES: Final = 3 * (4 << 20) * _FP32
 """Copies of the logits that exist at a time, including those of the softmax."""
 _COMPRESSED: Final = 3.5
-"""Text bytes in one byte of packed parallel text, about; the markup of a TMX takes few of these."""
+"""Text bytes per byte of packed parallel text, about; the markup of a TMX adds few bytes."""
 _PACKED: Final = (".gz", ".bz2", ".xz", ".zst", ".zip")
 _MARKED_UP: Final = 0.6
-"""Text bytes in one byte of a TMX, about."""
+"""Text bytes per byte of a TMX, about."""
 _SHARD_SHARE: Final = 0.6
-"""Shard bytes for one byte of text: two bytes a piece of 3 to 5 characters, and the lengths."""
+"""Shard bytes per byte of text: two bytes per piece of 3 to 5 characters, and the lengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The needs of a run of a recipe. Token counts are at most these.
+    """The needs of a run of a recipe. Token counts are upper bounds.
 
     shards_bytes: None if the text is not here yet to be measured.
     """
@@ -126,7 +126,7 @@ def estimate(recipe: Recipe, *, world_size: int = 1) -> Estimate:
 def strategy_numbers(config: DistributedConfig, world_size: int) -> tuple[float, int]:
     """For each weight: the numbers that a strategy keeps on a rank, and those that all ranks save.
 
-    Both come beside weights, gradient and the optimizer of rank 0. `auto` may choose `diloco`,
+    Both come on top of weights, gradient and the optimizer of rank 0. `auto` may choose `diloco`,
     which needs the most.
     """
     if world_size == 1:
@@ -170,7 +170,7 @@ def activation_bytes(config: ModelConfig, *, tokens: int, half: bool) -> int:
     A sub-layer keeps the residual stream that enters its norm (fp32, even under autocast), and in
     the precision of the products (half: two bytes): the norm's output, each projection's output,
     the mixed values as attention gives them and again as rows, the activation's input and output
-    as its derivative asks for; dropout keeps a mask of one byte. torch.compile keeps less;
+    as far as its derivative needs them; dropout keeps a mask of one byte. torch.compile keeps less;
     attention dropout on a CPU keeps the attention weights as well.
     """
     d, f = config.d_model, config.d_ffn
@@ -190,7 +190,7 @@ def activation_bytes(config: ModelConfig, *, tokens: int, half: bool) -> int:
 
 
 def text_bytes(entry: TextFiles, folder: Path) -> float | None:
-    """Bytes of text, unpacked; None if a file is not there (yet)."""
+    """Bytes of text, unpacked; None for a named corpus, or if a file is not there (yet)."""
     paths: list[Path] = [folder / name for key in FILE_KEYS if (name := getattr(entry, key))]
     if not paths or not all(path.is_file() for path in paths):
         return None

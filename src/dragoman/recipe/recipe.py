@@ -46,7 +46,7 @@ from dragoman.training.schedule import ScheduleConfig, learning_rate
 
 SHIPPED_RECIPES: Final = Path(__file__).parent / "shipped"
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-"""A recipe's name begins names of folders, and pages and model cards show it."""
+"""A recipe's name. Names of folders begin with it, and pages and model cards show it."""
 _LONGEST_BYTES: Final = 1 << 20
 _DEEPEST: Final = 16
 """Tables and arrays within each other; a recipe needs four."""
@@ -54,7 +54,7 @@ _NESTED: Final = (Mapping, list, tuple)
 _LONG_KEY: Final = re.compile(
     r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){100}"""
 )
-"""A key of a hundred parts: tomllib takes their number squared to read it."""
+"""A key of a hundred parts: tomllib reads it in quadratic time."""
 _SPLITS: Final = ("train", "valid", "test")
 _LONGEST_VALUE: Final = 200
 """Characters of a value in an error."""
@@ -92,7 +92,7 @@ class Recipe(Section):
 
     @property
     def scoring(self) -> EvaluateConfig:
-        """The evaluate section, also without regard to case if the model writes lower case only."""
+        """The evaluate section, with `lowercase` set if the model writes lower case only."""
         lowercase = self.evaluate.lowercase or self.corpus.lowercase
         return self.evaluate.model_copy(update={"lowercase": lowercase})
 
@@ -185,7 +185,7 @@ class Recipe(Section):
         return rate * self.stages[number].learning_rate_factor
 
     def weights(self) -> tuple[tuple[float, ...] | None, ...]:
-        """For each stage, the weights of the entries of the training text; None: all alike."""
+        """For each stage, the weights of the entries of the training text; None: no weights."""
         own = [entry.weight for entry in self.corpus.train]
         usual = None if None in own else tuple(weight for weight in own if weight is not None)
         return tuple(
@@ -229,9 +229,9 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     """The recipe of that name or file, with overrides like "schedule.warmup_steps=400".
 
     source: a mapping stands for the content of a file in the current folder.
-    The value of an override is TOML; a bare word is a string, no value at all restores a default.
-    `corpus.folder` of the result is absolute: names in the file start at its own folder, names
-    in an override at the current one. So the dump of a recipe works from anywhere.
+    The value of an override is TOML; a bare word is a string, and no value restores the default.
+    `corpus.folder` of the result is absolute: names in the file are relative to its folder,
+    names in an override to the current one. So the dump of a recipe works from anywhere.
     Raises ConfigError naming the file and line, or the override, the key and the remedy.
     """
     if isinstance(source, Mapping):
@@ -287,7 +287,7 @@ def dump_toml(recipe: Recipe) -> str:
 
 
 def check_sections(overrides: Sequence[str], sections: Sequence[str]) -> None:
-    """Raises ConfigError if an override has no effect on a trained model.
+    """Raise ConfigError if an override has no effect on a trained model.
 
     sections: those of the recipe that the command reads.
     """
@@ -316,7 +316,7 @@ def digest(section: Section) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Override:
-    """One `--set`: the key's path, its value, and the words it was given in."""
+    """One `--set`: the path of the key, its value, and the whole text."""
 
     path: tuple[str, ...]
     value: Any
@@ -350,7 +350,7 @@ class _Override:
             table[self.path[-1]] = self._anchored()
 
     def _anchored(self) -> Any:
-        """File names are those of the current directory, not of the recipe's."""
+        """The value with file names made absolute, from the current directory."""
         if self.path == ("corpus",) and isinstance(self.value, dict):
             folder = self.value.get("folder", "")  # where all its other names start
             return self.value | ({"folder": _resolved(folder)} if isinstance(folder, str) else {})
@@ -375,7 +375,7 @@ def _parse_value(value: str, override: str) -> Any:
 
 
 def _parse(text: str, *, place: str, in_file: bool = True) -> dict[str, Any]:
-    """TOML as its values; raises ConfigError, in no time, whatever the text is."""
+    """The values of a TOML text; raises ConfigError, quickly even for hostile text."""
     if key := _LONG_KEY.search(text):
         line = f":{text.count(chr(10), 0, key.start()) + 1}" if in_file else ""
         raise ConfigError(
@@ -389,16 +389,16 @@ def _parse(text: str, *, place: str, in_file: bool = True) -> dict[str, Any]:
         raise from_toml(error, place=place, in_file=in_file) from error
     except RecursionError as error:
         raise _too_deep(place) from error
-    except ValueError as error:  # a number of thousands of digits, a date that there is not
+    except ValueError as error:  # a number of thousands of digits, an impossible date
         raise ConfigError(
             f"is not TOML: {error}", place=place, remedy="give it a value of the usual size"
         ) from error
 
 
 def _check_depth(values: Any, *, place: str) -> None:
-    """Raises ConfigError if tables and arrays are nested deeper than any recipe's.
+    """Raise ConfigError if tables and arrays are nested deeper than in any recipe.
 
-    One of Python may contain itself, which counts as nested without end.
+    A container of Python may contain itself, which counts as endless nesting.
     """
     level = [values]
     for _ in range(_DEEPEST):
@@ -438,7 +438,7 @@ def _absolute(entries: Any) -> Any:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy as TOML would have been read; None is a key that is not there."""
+    """A copy without the keys whose value is None, which TOML does not have."""
     return {
         key: _plain(value) if isinstance(value, Mapping) else value
         for key, value in values.items()
@@ -506,11 +506,11 @@ def from_validation(
     text: str,
     overrides: Mapping[tuple[str, ...], str],
 ) -> ConfigError:
-    """The first wrong value, with the line of the file or the override it stands in.
+    """An error for the first wrong value, unknown keys first, with its line or override.
 
     root: the model that was validated, whose fields are searched for the nearest match.
     text: the content of the file.
-    overrides: the word of each `--set`, by the path of its key.
+    overrides: the text of each `--set`, by the path of its key.
     """
     # An unknown key often is the cause of what else is wrong.
     details = min(error.errors(), key=lambda entry: entry["type"] != "extra_forbidden")
@@ -533,8 +533,8 @@ def from_validation(
 def line_of(text: str, location: Location, *, whole: bool = False) -> int | None:
     """The line (from 1) that sets this key; for a key of an inline table, the line of the table.
 
-    whole: whether the line of the section is no answer if the key has none.
-    None if the file says nothing of it. Read line by line, for a file that tomllib accepts.
+    whole: only the line of the key itself counts, not that of its section.
+    None if the file has no such line. Read line by line, for a file that tomllib accepts.
     """
     table: Location = ()
     seen: Counter[Location] = Counter()
@@ -597,7 +597,7 @@ def _explain(details: ErrorDetails, root: type[BaseModel]) -> tuple[str, str]:
 
 
 def _where_it_belongs(location: Location, root: type[BaseModel]) -> str:
-    """The place that has a key of this name, else the nearest known key, else all keys."""
+    """A remedy: the section that has this key, else the nearest known key, else all keys."""
     key = str(location[-1])
     section = _model_at(location[:-1], root)
     known = list(section.model_fields) if section else []

@@ -6,7 +6,8 @@ runs/<name>-<utc>-<digest>/
     manifest.json            the sources of the shards
     source.model target.model   the subword models
     environment.json         versions and hardware of the last start
-    events/                  what happened: prepare.jsonl, and one file per rank
+    origin.json              the origin of the weights, if they were not drawn at random
+    events/                  the events: prepare.jsonl, and one file per rank
     tensorboard/             the same for TensorBoard
     checkpoints/             step-NNNNNNN directories
     samples/                 translations of test sets
@@ -34,7 +35,7 @@ from dragoman.recipe.recipe import Recipe, digest, dump_toml, recorded_recipe
 ORIGIN_FILE: Final = "origin.json"
 """In a run's directory: the origin of its weights before the first step."""
 PREPARE_EVENTS: Final = "prepare.jsonl"
-"""In the folder of events: what happened while the corpus of the run was prepared."""
+"""In the folder of events: those of the preparation of the corpus."""
 _DIGEST_CHARACTERS: Final = 8
 _LONGEST_RECORD: Final = 1 << 20
 _BREATH_S: Final = 0.05
@@ -49,7 +50,7 @@ class RunDirectory:
     path: Path
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", Path(self.path))  # people write text
+        object.__setattr__(self, "path", Path(self.path))  # callers may give a string
 
     @property
     def recipe_file(self) -> Path:
@@ -58,7 +59,7 @@ class RunDirectory:
 
     @property
     def events(self) -> Path:
-        """Event files, one per rank."""
+        """The folder of event files, one per rank."""
         return self.path / "events"
 
     @property
@@ -68,12 +69,12 @@ class RunDirectory:
 
     @property
     def tensorboard(self) -> Path:
-        """Event files in TensorBoard's own format."""
+        """The folder of event files in TensorBoard's own format."""
         return self.path / "tensorboard"
 
     @property
     def samples(self) -> Path:
-        """Translations of test sets."""
+        """The folder of translations of test sets."""
         return self.path / "samples"
 
     def recipe(self) -> Recipe:
@@ -81,10 +82,10 @@ class RunDirectory:
         return recorded_recipe(self.recipe_file)
 
     def prepared(self) -> Path:
-        """The shards this run trains on, checked to be the ones it started with.
+        """The prepared corpus of this run, checked to be the one it started with.
 
-        Raises CheckpointError if they are gone or were prepared again from other text, or if
-        the run does not say which they are.
+        Raises CheckpointError if it is gone or was prepared again from other text, or if the run
+        does not say where it lies; CorpusError if its manifest cannot be read.
         """
         file = self.path / "corpus.json"
         try:
@@ -146,8 +147,10 @@ class RunDirectory:
 
         origin: digest of the model that it starts from.
         fill: writes that model into the draft of the directory.
+        Raises MachineError if the directory cannot be created, CorpusError without a prepared
+        corpus.
         """
-        # Here, because commands that only read a run start sooner without all kinds of events.
+        # Imported here: commands that only read a run start sooner without all kinds of events.
         from dragoman.telemetry.events import event_file
 
         path = _new_name(runs, recipe, origin)
