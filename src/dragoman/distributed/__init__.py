@@ -18,7 +18,7 @@ probe           the rates between every two hosts, as doctor measures them
 all_reduce      sync and accum: the sum of all gradients in every update
 outer           the outer optimizers of diloco
 diloco          local steps, and now and then an exchange of a part of the weights
-diloco_work     measures the work of diloco for each weight
+diloco_work     measures the time of diloco's own work per weight
 powersgd        gradients as products of thin matrices
 strategies      from a recipe's section to its strategy
 """

@@ -19,7 +19,7 @@ class AllReduceSync(GradientSync):
 
     Gradients leave in buckets of weights, the last registered weight first: roughly the order in
     which backward reaches them. Every rank must run each last micro-step, with an empty batch if it
-    has none; a weight that its backward does not reach counts as zero.
+    has none; a weight that this rank's backward does not reach counts as zero.
 
     The buckets are those of PyTorch's DistributedDataParallel with one exception: PyTorch reorders
     them after the first update. The order in which an all-reduce adds the ranks' numbers depends on
@@ -45,7 +45,7 @@ class AllReduceSync(GradientSync):
 
     @contextmanager
     def micro_step(self, *, last: bool) -> Iterator[None]:
-        """All but the last micro-step add to the local gradients."""
+        """All micro-steps add to the local gradients; the last then sums them over all ranks."""
         if not last:
             yield
             return
@@ -69,7 +69,7 @@ class AllReduceSync(GradientSync):
         self.own_norm = torch.stack(self._own_squares).sum().sqrt() if self._own_squares else None
 
     def close(self) -> None:
-        """Remove the hooks from the model's weights."""
+        """Remove the hooks from the model's weights, and close the sum over hosts."""
         for hook in self._hooks:
             hook.remove()
         self._host_sum.close()
@@ -107,7 +107,7 @@ class _Bucket:
         self._wait: Wait | None = None
 
     def empty(self) -> None:
-        """Wait for every gradient again."""
+        """Mark every gradient as missing."""
         self.missing = set(self.views)
 
     def put(self, weight: Tensor) -> None:

@@ -14,7 +14,7 @@ Strategy = Literal["sync", "accum", "diloco", "powersgd", "auto"]
 class StrategyOptions(Section):
     """The keys of one strategy, and what other packages need to know of it without PyTorch.
 
-    Numbers are counted for each weight of the model, in fp32.
+    Numbers are fp32 numbers per weight of the model.
     """
 
     @property
@@ -39,7 +39,7 @@ class StrategyOptions(Section):
 
     @property
     def own_numbers(self) -> int:
-        """Numbers that every rank saves of its own."""
+        """Numbers that every rank saves separately."""
         return 0
 
     @property
@@ -97,8 +97,9 @@ class DilocoConfig(StrategyOptions):
 
     @property
     def kept_numbers(self) -> float:
-        """The weights that all hosts share, and the outer optimizer: two moments and a sum, or
-        perhaps a momentum. The fragment in transit has them again, and its rounding errors."""
+        """The weights that all hosts share, and the outer optimizer: two moments and a sum, or a
+        momentum, if any. The fragment in transit adds its weights, its share and its rounding
+        errors; for Adam, also two moments."""
         if self.outer == "adam":
             kept, in_transit = 4, 5
         else:
@@ -107,7 +108,7 @@ class DilocoConfig(StrategyOptions):
 
     @property
     def shared_numbers(self) -> int:
-        """The state of the outer optimizer: two moments, or perhaps a momentum."""
+        """The state of the outer optimizer: two moments, or a momentum, if any."""
         return 2 if self.outer == "adam" else int(self.outer_momentum > 0)
 
     @property
@@ -137,7 +138,7 @@ class PowersgdConfig(StrategyOptions):
         """The error of the last gradient, for each matrix that is compressed.
 
         Vectors, and matrices that are not worth compressing at a high rank, have none: the
-        forecast counts too much for them.
+        forecast is too high for them.
         """
         return 1
 
@@ -154,7 +155,7 @@ class DistributedConfig(Section):
     powersgd: PowersgdConfig = Field(default_factory=PowersgdConfig)
 
     def options_of(self, strategy: str) -> StrategyOptions:
-        """The keys of this strategy; those of the class above if it has none of its own.
+        """The keys of this strategy; a plain `StrategyOptions` if it has none of its own.
 
         strategy: a record of another version may name one that is not known here.
         """

@@ -41,8 +41,9 @@ from dragoman.distributed.outer import (
 )
 
 CPU_PART: Final = 2**18
-"""Numbers for which all that is read and written stays in a processor's last cache. With far fewer,
-starting an operation is a large part of it. A GPU processes a whole fragment at once."""
+"""Numbers of a part: all that is read and written for them stays in a processor's last cache. With
+far fewer, starting each operation would take much of the time. A GPU processes a whole fragment at
+once."""
 
 
 class DilocoSync(GradientSync):
@@ -91,8 +92,8 @@ class DilocoSync(GradientSync):
 
     @property
     def settled(self) -> bool:
-        """As in `GradientSync`: whether no fragment is in transit, because one has just arrived, or
-        before the first and after the last step."""
+        """As in `GradientSync`: whether no fragment is in transit: just after one has arrived,
+        before the first step, and after the last."""
         return self._settled
 
     def attach(self, optimizer: torch.optim.Adam) -> None:
@@ -124,7 +125,7 @@ class DilocoSync(GradientSync):
 
     @torch.no_grad()
     def finish(self) -> None:
-        """The global weights take in the progress of all replicas, and replace every
+        """Take the progress of all replicas into the global weights, which then replace every
         replica's."""
         if self._under_way is not None:
             self._receive(self._under_way)
@@ -158,7 +159,7 @@ class DilocoSync(GradientSync):
         return weights | self._outer.own_state() | numbers
 
     def wrote(self, own: Tensors) -> bool:
-        """Whether this replica wrote the given state; ranks of one replica have the same state."""
+        """Whether this replica wrote the state, judged by its names, fragments and ranks."""
         mine = self.own_state()
         return own.keys() == mine.keys() and (
             torch.equal(own[_RANKS], mine[_RANKS]) and own[_SENT_AT].shape == mine[_SENT_AT].shape
@@ -166,7 +167,7 @@ class DilocoSync(GradientSync):
 
     @torch.no_grad()
     def load_state(self, shared: Tensors, own: Tensors | None, *, step: int) -> None:
-        """Without its own weights, a replica starts from the global ones."""
+        """As in `GradientSync`; without its own state, a replica starts from the global weights."""
         self._step = step
         torch._foreach_copy_(self.weights(), self._row.weights())
         self._outer.load_state(shared, own)
@@ -180,7 +181,7 @@ class DilocoSync(GradientSync):
             self._due = turn
 
     def close(self) -> None:
-        """Remove the hooks from the model's weights."""
+        """Remove the hooks from the model's weights, and close the sums."""
         self._inner.close()
         self._host_sum.close()
 
@@ -212,7 +213,7 @@ class DilocoSync(GradientSync):
         self._settled = True
 
     def _take_in(self, arriving: _UnderWay, weights: list[Tensor] | None) -> None:
-        """Move the global weights once the sum has arrived, and this replica's `weights`.
+        """Once the sum has arrived, move the global weights and this replica's `weights`.
 
         weights: None at the end of training, when they become the global ones.
         """
@@ -240,7 +241,7 @@ class DilocoSync(GradientSync):
 _SENT_AT: Final = "sent_at"
 _RATES: Final = "learning_rates"
 _RANKS: Final = "ranks_of_replicas"
-"""No weight has this name: a weight's name has a dot."""
+"""No weight has one of these three names: a weight's name has a dot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,10 +250,10 @@ class _UnderWay:
 
     sent: this replica's weights at the sending.
     total: its own share, later the sum of all.
-    lost: what rounding has taken from both on this rank.
+    lost: the rounding errors of both on this rank.
     steps: since the fragment was last sent.
     end: the last of these steps.
-    learning_rate: their mean.
+    learning_rate: the mean over these steps.
     """
 
     parts: list[Fragment]

@@ -1,4 +1,4 @@
-"""Measures the work of `diloco` for every weight that it sends, with weights of its own.
+"""Measures the time of `diloco`'s own work per weight that it sends, on a model made for this.
 
 The time depends on the number of weights, not on the batch, and more on a processor's memory than
 on its arithmetic: 13 ns on one core of an AMD EPYC (Zen 3), 18 and 26 if two or three ranks share
@@ -32,7 +32,7 @@ _TRIES: Final = 5
 
 
 def measure_weight_s(world: World) -> float:
-    """Seconds for a weight between two sendings, without waiting, on the slowest rank.
+    """Seconds per weight between two sendings, without waiting, on the slowest rank.
 
     All ranks must call it. They work at the same time, as ranks that share a host will; it takes
     about a second.

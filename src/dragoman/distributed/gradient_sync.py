@@ -18,15 +18,15 @@ class GradientSync(ABC):
 
         with sync.micro_step(last=True):        # forward and backward of one micro-batch
             sync.module(batch).loss.backward()
-        optimizer.step()                        # of the learning rate times `rate_factor`
+        optimizer.step()                        # with the learning rate times `rate_factor`
         sync.after_update(step, learning_rate=learning_rate, skipped=skipped)
 
     module: the model whose forward is called.
-    bytes_sent: by this rank to other hosts so far, or to other ranks if there is one host; counted
-        from the tensors that were sent.
+    bytes_sent: bytes from this rank to other hosts so far, or to other ranks if there is one host;
+        counted from the tensors that were sent.
     loss_factor: multiplies the loss before backward.
     rate_factor: multiplies the learning rate of this rank's optimizer, and the norm of its
-        gradient to make it that of a whole one.
+        gradient, which then stands for the norm of the whole gradient.
     loss_scale: a factor of the gradients that changes during training; None without one.
     period: updates between two exchanges with all ranks.
     own_optimizer: whether each rank's optimizer has a state of its own.
@@ -135,7 +135,7 @@ class Stopwatch:
             self._unread[-1][1].record()
 
     def stop(self) -> None:
-        """End it."""
+        """End the interval."""
         if self._on_gpu:
             self._unread[-1][2].record()
         else:

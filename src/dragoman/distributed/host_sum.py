@@ -92,7 +92,7 @@ class HostSum:
             dist.broadcast(tensor, first, group=inside)
 
     def _start_on_gpu(self, tensor: Tensor, lost: Tensor | None) -> Wait:
-        """The same in a stream of its own, which the thread fills."""
+        """`_through_hosts` in a CUDA stream of its own, which the thread fills."""
         if self._stream is None:
             self._stream = torch.cuda.Stream(tensor.device)  # type: ignore[no-untyped-call]
         stream = self._stream

@@ -3,8 +3,8 @@
 If several machines train together, each of them starts its own share of the ranks.
 
 Workers print nothing: the events of the run are their record. Their stderr and torchrun's go to
-`launch_log` of the run. A worker that fails writes its one-line error into a file,
-which is raised here. When the starting process dies, torchrun and the workers end too.
+`launch_log` of the run. A worker that fails writes its one-line error into a file, and
+that error is raised here. When the starting process dies, torchrun and the workers end too.
 
 `python -m dragoman.distributed.launch ...` is torchrun with this last property.
 """
@@ -59,7 +59,7 @@ _SECONDS_TO_SAVE: Final = 60.0
 _SECONDS_TO_MEET: Final = 300
 """How long torchrun waits for the processes of the other hosts."""
 _OTHER_FAILURES_S: Final = 5.0
-"""After its workers were killed, torchrun may wait minutes for a store that cannot be reached."""
+"""How long torchrun may go on after a second signal; it may wait minutes for a lost store."""
 _HUNG_AFTER_S: Final = 60.0
 """If no thread of a worker has run for this long, it is stopped, or its machine thrashes."""
 
@@ -69,9 +69,9 @@ class Share:
     """This host's part of a run over `num_hosts` hosts; ranks are numbered in the order of hosts.
 
     interface: the only network interface that the collectives use.
-    price_per_hour: what all hosts together cost in an hour, such as `6.12 USD`; "" if it is not
+    price_per_hour: the cost of all hosts together per hour, such as `6.12 USD`; "" if it is not
         known.
-    on_processor: whether its ranks do not use the GPUs of the machine.
+    on_processor: whether its ranks compute on the processor even if the machine has GPUs.
     """
 
     number: int
@@ -149,7 +149,8 @@ def launch_workers(
     SIGTERM and SIGINT are passed on to the workers, which save and exit; a second one kills them.
     Raises WorkerError with the error of the first worker that failed, HungWorkerError if a worker
     gave no sign of life for `hung_after_s` and was killed, InterruptedRunError if a signal came
-    before a worker could handle it, TrainingError if a worker died without a message.
+    before a worker could handle it. If a worker died without a message, raises MachineError if the
+    disk of temporary files is full, else TrainingError.
     """
     log_path = launch_log(run_directory, share.number if share else None)
     log_path.parent.mkdir(exist_ok=True)
@@ -260,14 +261,15 @@ def workers_environment(ranks: int, meeting: Path, share: Share | None = None) -
 def rank_environment(ranks: int) -> dict[str, str]:
     """This process's environment, with the threads for one of `ranks` ranks that share its cores.
 
-    An OMP_NUM_THREADS that is set already counts.
+    An OMP_NUM_THREADS that is already set is kept.
     """
     threads = {"OMP_NUM_THREADS": str(max(1, host.cpu_cores() // ranks))}
     return threads | thread_environment() | os.environ
 
 
 class _SignalRelay(StopHandler):
-    """Inside the block SIGTERM and SIGINT go to the workers as SIGTERM, the second as SIGKILL.
+    """Inside the block the first SIGTERM or SIGINT goes to the workers as SIGTERM, later ones as
+    SIGKILL.
 
     They go to each worker, not to torchrun, which would kill after 30 seconds; they go to torchrun
     only while there is no worker yet.
@@ -334,7 +336,7 @@ def _end_workers(meeting: Path) -> None:
 
 
 def _failure(meeting: Path, log_path: Path, *, interrupted: bool) -> DragomanError:
-    """The error that was reported first; the others are often only its consequences."""
+    """The error that was reported first, as later ones are often its consequences; or a guess."""
     reports = sorted(meeting.glob("failure-*.json"), key=lambda path: path.stat().st_mtime_ns)
     if reports:
         record = json.loads(reports[0].read_text(encoding="utf-8"))

@@ -2,7 +2,7 @@
 
 The program `python -m dragoman.distributed.link_rate` measures between the ranks of one host, each
 a process that torchrun has started. Rank 0 prints {"inside_bytes_per_s"}: bytes that a rank sends,
-and receives, in a second of an all-reduce. GPUs use NCCL over the link between them, processors use
+and receives, per second of an all-reduce. GPUs use NCCL over the link between them, processors use
 Gloo.
 """
 
@@ -44,7 +44,7 @@ class LinkRate(NamedTuple):
 
 
 def sustained_rate(seconds: Callable[[int], float], num_bytes: int) -> tuple[float, int]:
-    """Bytes a second of a transfer, the median of some that take long enough; and their size.
+    """Bytes per second, the median of some transfers that take long enough; and their size.
 
     seconds: times a transfer of the given number of bytes; all ranks that take part must get the
         same answer.
@@ -68,9 +68,9 @@ def agree(rates: Sequence[float]) -> bool:
 def measure_directions(
     world: World, topology: Topology, *, bytes_per_s: float
 ) -> dict[tuple[int, int], float]:
-    """Bytes/s from each host to the next one, one after the other: (from, to), by host number.
+    """Bytes per second from each host to the next, by (from, to); one pair after the other.
 
-    bytes_per_s: about what to expect. Every rank calls it, and all get the same answer.
+    bytes_per_s: roughly the rate to expect. Every rank calls it, and all get the same answer.
     """
     num_bytes = min(max(int(bytes_per_s * _LONG_ENOUGH_S), LEAST_BYTES), MOST_BYTES)
     payload = torch.zeros(num_bytes, dtype=torch.uint8, device=world.device)

@@ -115,7 +115,7 @@ def cut(weights: Sequence[Tensor], count: int) -> list[Fragment]:
 class StepRange:
     """The steps that contribute to a fragment: their number, and the last one, `end`.
 
-    now: the step after which it has arrived.
+    now: the step after which the fragment has arrived.
     learning_rate: the mean over these steps.
     """
 
@@ -161,7 +161,7 @@ class Outer(ABC):
         exchange."""
 
     def decays(self, interval: StepRange) -> list[float] | None:
-        """Factors of weight decay for the global weights, weight by weight; None: no decay."""
+        """Factor of weight decay of each weight, for the global weights; None: no decay."""
         return None
 
     def shared_state(self) -> dict[str, Tensor]:
@@ -236,8 +236,8 @@ class OuterAdam(Outer):
     Adam divides by the root of v, the second moment of the gradient. That of a replica is
     mostly the noise of its small batch: with R replicas it is up to R times that of the whole
     batch for the same mean gradient, R^2 times if a token is in the batch of one replica
-    alone. So the mean of R replicas' own steps of Adam is that much too short, even if they
-    meet after every step, and longer training does not make up for it.
+    alone. So the mean of R replicas' own steps of Adam is too short by the root of this factor,
+    even if they meet after every step, and longer training does not make up for it.
 
     Here replicas send the sum of their gradients instead of how far their weights have moved. Both
     have the same size. All replicas run the same Adam over the gradient of the whole batch. g is
@@ -247,18 +247,18 @@ class OuterAdam(Outer):
         global = global - rate * (c1 m + c2 g / n) / (sqrt(v) + epsilon)
         m = beta1^n m + (1 - beta1^n) g / n
 
-    s estimates the mean square of one step's gradient from the sum: n steps of pure noise add up to
-    g^2 / n of it, a constant gradient to n times that. m, whose noise comes from earlier steps,
-    shows how much of the gradient was constant. m and v are corrected for their start as in Adam.
-    c1 and c2 are the sums over n steps of Adam of the momentum before them, and of a gradient
-    spread evenly over them:
+    s estimates the mean square of one step's gradient from the sum. It is g^2 / n if the steps are
+    pure noise; if the gradient is constant, g^2 / n is n times too large. m, whose noise comes from
+    earlier steps, shows how much of the gradient was constant. m and v are corrected for their
+    start as in Adam. Over n steps of Adam, c1 is the total weight of the momentum before them, and
+    c2 that of a gradient spread evenly over them:
 
         c1 = sum of beta1^k for k = 1 ... n                     c2 = n - c1
 
     With n = 1 this is Adam on the whole batch. Between sendings each replica continues from m and v
     with an Adam of its own, which decides at which weights the next gradients are taken. It sees
-    only its own part of the batch's gradient, a part 1 / R, so it steps at R times the rate with 1
-    / R of m; its v is the shared one plus the effect of its own part.
+    only its own 1 / R of the batch's gradient, so it steps at R times the rate with 1 / R of m;
+    its v is the shared one plus the effect of its own part.
 
     factor: the ranks of all replicas divided by those of this one (R, if replicas are alike).
     ranks: the number of ranks of this replica, each of which sends the same.
@@ -290,7 +290,8 @@ class OuterAdam(Outer):
             group["weight_decay"] /= self.rate_factor
 
     def step_made(self, skipped: Tensor | None = None) -> None:
-        """Add m: it is (1 - beta1) g plus beta1 times the m before, which `share` subtracts.
+        """Add m to the sum. m is (1 - beta1) g + beta1 times the m before, so `share` gets the sum
+        of g from the sum of m and from m at both ends.
 
         A skipped step leaves m as it was, and has no g.
         """
@@ -335,7 +336,7 @@ class OuterAdam(Outer):
         part.of(self._unsent).add_(lost)
 
     def decays(self, interval: StepRange) -> list[float] | None:
-        """The factor to which AdamW decays each weight over the steps of an interval."""
+        """The factors by which AdamW shrinks the weights over an interval; None for plain Adam."""
         if not isinstance(self._adam, torch.optim.AdamW):
             return None
         return [
@@ -353,7 +354,7 @@ class OuterAdam(Outer):
         return self._row.named(self._unsent, "unsent")
 
     def load_state(self, shared: Tensors, own: Tensors | None) -> None:
-        """A checkpoint of another strategy has the moments in its optimizer."""
+        """As in `Outer`; a checkpoint of another strategy has m and v in its optimizer."""
         self._find_moments()
         for kind, flat, mine in (
             ("exp_avg", self._first, self._own_first),

@@ -76,14 +76,14 @@ class Fp4(Packing):
     """Numbers in four bits: zero, and plus or minus 1, 1/2 ... 1/64.
 
     A number becomes the nearest of these, but zero if it is below 3/4 of 1/64. Two neighbours share
-    a byte, the first in its lower half; a code is a sign, 8, plus the power, from 1 for 1/64 to 7
-    for 1.
+    a byte, the first in its lower half. A code is 0 for zero, else 1 for 1/64 up to 7 for 1, plus 8
+    if the number is negative.
     """
 
     codes_bytes = BLOCK // 2
     _MANTISSA_BITS: Final = 23
     _BEFORE_FIRST: Final = 120
-    """The exponent field of half the smallest power in fp32, which counts from 127."""
+    """The exponent field, biased by 127, of half the smallest power in fp32."""
 
     def __init__(self) -> None:
         powers = torch.tensor([0.0, *(2.0**-k for k in range(6, -1, -1))])
@@ -113,7 +113,7 @@ FP4: Final = Fp4()
 
 
 PIECE: Final = 2**19
-"""About this many numbers are sent together: processor and network work at the same time."""
+"""About this many numbers are sent at a time, so processor and network work side by side."""
 
 
 def packed_all_reduce(
@@ -156,7 +156,7 @@ class _Arriving(NamedTuple):
     sent: Tensor
 
     def arrived(self) -> Tensor:
-        """Wait for them."""
+        """Wait for the bytes and return them."""
         if self.work is not None:
             self.work.wait()
         return self.packed

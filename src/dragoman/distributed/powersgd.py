@@ -54,7 +54,7 @@ class PowersgdSync(GradientSync):
 
     @contextmanager
     def micro_step(self, *, last: bool) -> Iterator[None]:
-        """All but the last micro-step add to the local gradients."""
+        """All micro-steps add to the local gradients; the last then sums them over all ranks."""
         yield
         if last:
             self._reduce()
@@ -134,7 +134,7 @@ class _Factors:
         return cls(name, weight, q.to(weight.device), error)
 
     def owed(self, scale: Tensor | None) -> Tensor:
-        """The gradient plus the error before it; scale: the loss scale that is in the gradient."""
+        """The gradient plus the kept error; scale: the loss scale that is in the gradient."""
         error = self.error if scale is None else self.error * scale
         return _gradient(self.weight).flatten(1) + error
 

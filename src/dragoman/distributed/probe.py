@@ -1,7 +1,7 @@
 """The rate of collectives on the network; `dragoman.training.measuring` runs it.
 
 Every rank prints {} once it has joined, and rank 0 the result as a line of JSON. Disjoint pairs are
-measured at the same time, so that N hosts take N - 1 rounds of a few seconds.
+measured at the same time, so that N hosts take N - 1 rounds of a few seconds, or N if N is odd.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ _TRIES: Final = 3
 """How often both directions at once are measured, if the first time shows no full duplex."""
 _LATENCY_ROUNDS: Final = 20
 _FULL_DUPLEX: Final = 0.9
-"""With both directions busy, each carries about as much as one alone; less is measured again."""
+"""In full duplex, each direction keeps at least this share of its rate while both are busy; less is
+measured again."""
 
 
 def measure(world: World) -> dict[str, Any]:
-    """Bytes a second of every pair, one way each and both at once, and of an all-reduce over all;
-    and the time of `diloco` for a weight.
+    """Bytes per second of every pair, one way each and both at once, and of an all-reduce over
+    all; and the time of `diloco` per weight.
 
     The result has all pairs of ranks, on every rank: `cluster.messages.ProbePair`. The first
     rank of a pair measures it; then the results are gathered.
@@ -118,7 +119,7 @@ def _pair(world: World, pair: tuple[int, int], group: dist.ProcessGroup) -> dict
 
 
 def _all_reduce(world: World, between_pairs: Sequence[float]) -> float | None:
-    """Bytes a second through each interface in an all-reduce over all; None for one rank.
+    """Bytes per second through each interface in an all-reduce over all; None for one rank.
 
     between_pairs: rates of the all-reduces between two ranks; with two ranks alone, the result.
     """
@@ -142,7 +143,7 @@ def _timed(world: World, act: Callable[[], Any]) -> float:
 
 
 def main() -> int:
-    """Measure as one rank, after `keep_freed_memory`: the time of diloco depends on memory."""
+    """Measure as one rank. Call `keep_freed_memory` first: the time of diloco depends on it."""
     with join_world() as world:
         print("{}", flush=True)  # signals that the ports are open now
         found = measure(world)

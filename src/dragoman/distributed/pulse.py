@@ -1,8 +1,8 @@
 """Signs of life of the workers of one machine: files that they touch. Free of torch.
 
 torchrun only checks whether a worker exists. A worker that was stopped, or whose machine thrashes,
-exists, so the others would wait for it in their next collective for half an hour. But such a worker
-no longer touches its file.
+still exists, so the others would wait for it in their next collective for half an hour. But such a
+worker no longer touches its file.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Standing:
 
 
 class Board(Protocol):
-    """The place at which ranks write and read. OSError or RuntimeError if it cannot be reached."""
+    """Where ranks write and read standings. Raises OSError or RuntimeError if out of reach."""
 
     def write(self, rank: int, standing: Standing) -> None:
         """Replace the earlier standing of this rank."""

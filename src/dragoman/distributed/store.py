@@ -1,4 +1,4 @@
-"""The store of several hosts, a process: `python -m dragoman.distributed.store`.
+"""The store of several hosts, as a process: `python -m dragoman.distributed.store`.
 
 The first line of its standard input is ADDRESS PORT, with port 0 for any free one. It prints the
 port it listens on and ends when its input ends. PyTorch's own servers listen on every interface of
@@ -27,7 +27,7 @@ def serve(address: str, *, port: int = 0) -> TCPStore:
 
 
 def connect(where: StoreAddress, *, prefix: str) -> Store:
-    """The part of the run's store with this name."""
+    """The part of the run's store whose keys have this prefix."""
     return PrefixStore(f"{where.token}/{prefix}", TCPStore(where.address, where.port))
 
 

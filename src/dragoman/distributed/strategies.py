@@ -38,7 +38,7 @@ def gradient_sync(
 ) -> Iterator[GradientSync]:
     """The strategy for a model. On entry, every rank gets the weights of rank 0.
 
-    config: its strategy must not be "auto", which must be resolved before, from measurements.
+    config: its strategy must not be "auto"; measurements must have resolved that before.
     """
     if world.world_size > 1:
         for tensor in (*model.parameters(), *model.buffers()):

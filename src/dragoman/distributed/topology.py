@@ -1,4 +1,4 @@
-"""Which ranks share a host, the groups through which they talk, and the bytes they send."""
+"""Which ranks share a host, and the groups through which they talk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Topology:
 
     hosts: ranks of each host in order.
     own: the index of this rank's host.
-    inside: the group of this host's ranks.
+    inside: the group of this host's ranks; None if it has one rank.
     between: the group of the first rank of each host; None for other ranks, and if there is one
         host.
     """

@@ -45,7 +45,7 @@ class _LinearFunction(torch.autograd.Function):
         x_NI, weight_OI = ctx.saved_tensors
         grad_x_NI = project(grad_NO, weight_OI.t()) if ctx.needs_input_grad[0] else None
         if grad_NO.shape[1] > x_NI.shape[1]:
-            # A product is a seventh faster with its longer side last; to turn it costs little.
+            # A product is a seventh faster with its longer side last; transposing it costs little.
             grad_weight_OI = project(x_NI.t(), grad_NO.t()).t()
         else:
             grad_weight_OI = project(grad_NO.t(), x_NI.t())
@@ -57,8 +57,8 @@ class _LinearFunction(torch.autograd.Function):
 def projection(d_in: int, *d_outs: int, bias: bool) -> Linear:
     """One linear layer for several projections of the same input, side by side in its output.
 
-    Each of them is initialised by itself (Xavier uniform): as one matrix of their joint height
-    they would start too small.
+    Each is initialised by itself (Xavier uniform): as one matrix of their joint height, they
+    would start too small.
     """
     linear = Linear(d_in, sum(d_outs), bias=bias)
     for weight in torch.split(linear.weight, list(d_outs)):
@@ -69,7 +69,7 @@ def projection(d_in: int, *d_outs: int, bias: bool) -> Linear:
 
 
 class SelfAttention(nn.Module):
-    """Every token of a row looks at the tokens of that row; with `causal`, at the earlier ones.
+    """Every token of a row looks at that row; with `causal`, only at itself and earlier tokens.
 
     query_key_value: (D) -> (3D), output: (D) -> (D); heads lie side by side in each D.
     """
@@ -84,7 +84,7 @@ class SelfAttention(nn.Module):
         self.output = projection(d, d, bias=bias)
 
     def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        """x_ND -> what attention adds to it, also (N, D)."""
+        """x_ND -> the output of attention, also (N, D)."""
         query_key_value_N3D = self.query_key_value(x_ND)
         dropout = self.dropout if self.training else 0.0
         if layout.ends_R is not None:
@@ -136,7 +136,7 @@ class CrossAttention(nn.Module):
     def forward(
         self, x_ND: Tensor, layout: Layout, memory_MD: Tensor, memory_layout: Layout
     ) -> Tensor:
-        """x_ND, memory_MD (M source tokens) -> what attention adds to x_ND."""
+        """x_ND, memory_MD (M source tokens) -> the output of attention, (N, D)."""
         query_ND, key_value_M2D = self.query(x_ND), self.key_value(memory_MD)
         dropout = self.dropout if self.training else 0.0
         if layout.ends_R is not None:
@@ -176,7 +176,7 @@ def attend(
     key_mask_BL: Tensor | None = None,
     causal: bool = False,
 ) -> Tensor:
-    """Padded rows through PyTorch's attention; the mixed values as a list (B * Q, D)."""
+    """PyTorch's attention over padded rows; returns the mixed values as a list (B * Q, D)."""
     query_BHQK, key_BHLK, value_BHLK = (
         split_heads(x, num_heads) for x in (query_BQD, key_BLD, value_BLD)
     )

@@ -20,7 +20,7 @@ class ModelConfig(Section):
     """Attention heads of every layer; they share the width."""
     d_ffn: int = Field(default=2048, ge=1)
     """Width inside the feed-forward sub-layer."""
-    # At most far more than is of use: a recipe that others wrote may ask for anything.
+    # The limit is far beyond use: a recipe that others wrote may ask for anything.
     encoder_layers: int = Field(default=6, ge=1, le=10_000)
     """Layers that read the source."""
     decoder_layers: int = Field(default=6, ge=1, le=10_000)
@@ -88,7 +88,7 @@ class ModelConfig(Section):
     ) -> dict[str, tuple[int, ...]]:
         """The shape of each parameter of `transformer.Transformer` by its name, by arithmetic.
 
-        So a file of weights from a stranger is compared before a model is built.
+        With it, a stranger's file of weights is checked before a model is built.
         Raises ValueError if `tied_embeddings` is "all" and the vocabularies differ in size.
         """
         if self.tied_embeddings == "all" and source_vocab_size != target_vocab_size:
@@ -160,7 +160,7 @@ class SearchConfig(Section):
     transformers."""
     early_stopping: bool = True
     """The search ends with the first `beam_size` finished translations. false: it goes on while the
-    best open one has a higher score, at its present length, than any of the best `beam_size`."""
+    best open one has a higher score, at its present length, than the worst of those."""
     end_at_limit: bool = False
     """The last token that the length limit allows is the end of sentence, at no cost."""
     no_repeat_ngram_size: int = Field(default=0, ge=0, le=100)
@@ -211,7 +211,7 @@ def length_penalty(length: int, config: SearchConfig) -> float:
 
 
 def power_search(config: SearchConfig, length: float) -> SearchConfig:
-    """The search with the power penalty that ranks most alike for translations of this length.
+    """This search with the power penalty that ranks translations of about this length most alike.
 
     d ln ((5 + L) / 6)^alpha / d ln L = alpha L / (5 + L) is the exponent for lengths around L.
     """

@@ -1,9 +1,9 @@
 """Dropout (Srivastava et al. 2014), cheap on a CPU.
 
 PyTorch draws one random number after another for dropout, which on a CPU takes a tenth of the
-training time. Here one 64-bit draw decides about four elements: an element is dropped if its 16
-bits lie below p * 65536, so that p is met to within 1/131072, and what is kept is scaled by the
-probability that results.
+training time. Here one 64-bit draw decides about four elements. An element is dropped if its 16
+bits lie below p * 65536, rounded, so p is met to within 1/131072. The kept elements are scaled for
+this rounded p.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _STEPS = 1 << 16
 
 
 def dropout(x: Tensor, p: float, *, training: bool) -> Tensor:
-    """Each element zero with probability p or scaled by 1 / (1 - p); x itself when not training."""
+    """Zeroes each element with probability p and scales the rest by 1 / (1 - p), if training."""
     if not training or p == 0.0:
         return x
     return _Dropout.apply(x, None, p) if x.is_cpu else F.dropout(x, p)  # type: ignore[no-untyped-call]
 
 
 def add_dropped(x: Tensor, added: Tensor, p: float, *, training: bool) -> Tensor:
-    """x + dropout(added): a sub-layer's answer joins the stream."""
+    """x + dropout(added): a sub-layer's output joins the residual stream."""
     if not training or p == 0.0:
         return x + added
     if x.is_cpu:
@@ -37,9 +37,9 @@ def add_dropped(x: Tensor, added: Tensor, p: float, *, training: bool) -> Tensor
 
 
 def keep_mask(shape: torch.Size, p: float) -> Tensor:
-    """uint8, 1 with probability 1 - p, on the CPU, drawn from PyTorch's generator.
+    """A mask in uint8 on the CPU: 1 with probability 1 - p, else 0.
 
-    PyTorch gives the seed only; the stream is NumPy's SFC64, twice as fast.
+    PyTorch's generator gives only the seed; the stream is NumPy's SFC64, twice as fast.
     """
     seed = int(torch.empty((), dtype=torch.int64).random_())
     num_words = -(-shape.numel() // 4)

@@ -3,7 +3,7 @@
 The hypotheses of a sentence share its caches. Each step adds one column of keys and values for
 every hypothesis, and a mask says which columns are the past of which hypothesis. So a beam is
 reordered by reordering the rows of that mask: no keys or values are moved, those of the source
-exist once for a sentence, and attention over all of a beam is one matrix product.
+exist once per sentence, and attention over a whole beam is one matrix product.
 
 Shapes: B sentences, W hypotheses of each, N = B * W, S source cells, P columns so far, D model
 width, H heads, K width of a head, V target vocabulary.
@@ -109,7 +109,7 @@ def inference(models: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def start_decoding(model: Transformer, source_BS: Tensor, source_lengths_B: Tensor) -> DecoderState:
-    """Encode the sources: the state in which each sentence has one hypothesis of no tokens.
+    """Encode the sources; returns a state in which each sentence has one hypothesis, still empty.
 
     source_BS: ids with end of sentence, then PAD; source_lengths_B counts the end of sentence.
     Call it inside `inference`.
@@ -150,8 +150,8 @@ def decode_step(model: Transformer, ids_BW: Tensor, state: DecoderState) -> Tens
     """Give each hypothesis its next token; returns the fp32 logits (B, W, V) of what follows.
 
     The logits are valid until the next step, which may overwrite them.
-    ids_BW: first the model's start token, later what was chosen for the hypotheses given to
-        `state.select`.
+    ids_BW: first the model's start tokens, one per step; later the tokens chosen for the
+        hypotheses given to `state.select`.
     """
     num_rows, width = ids_BW.shape
     own_WW = torch.full((width, width), -math.inf, device=ids_BW.device).fill_diagonal_(0)

@@ -1,7 +1,7 @@
 """Padded rows <-> the flat list of their real tokens.
 
-Everything but attention works on single tokens, so it is given a flat list of them and never sees
-padding; attention alone is given rows.
+All layers but attention work on single tokens. They are given a flat list, which can leave padding
+out. Attention is given rows, or the list and the end of each row in it.
 
 Shapes: B rows, L cells in a padded row, N tokens in the flat list, H heads, P projections side by
 side, ... any further dimensions.
@@ -70,7 +70,7 @@ class Layout:
 
     @cached_property
     def padding_bias(self) -> Tensor | None:
-        """(B, 1, 1, L), -inf where a row has no token to look at, else 0; None without padding."""
+        """(B, 1, 1, L), -inf on padding, else 0; None if there is no padding."""
         if self.real_BL is None:
             return None
         bias_BL = torch.zeros(self.real_BL.shape, device=self.real_BL.device)
@@ -78,7 +78,7 @@ class Layout:
 
     @cached_property
     def causal_bias(self) -> Tensor:
-        """(L, L), -inf where a later token would be looked at, else 0."""
+        """(query, key) (L, L), -inf on keys later than the query, else 0."""
         shape = (self.row_cells, self.row_cells)
         return torch.full(shape, -torch.inf, device=self.positions_N.device).triu(1)
 
@@ -157,5 +157,5 @@ def make_layout(
 
 
 def _numbers_of(chosen_C: Tensor, count: int) -> Tensor:
-    """Which members are true; their number is known beforehand, so that no GPU is waited for."""
+    """Indices of the true members; as their count is given, nothing waits for a GPU."""
     return torch.nonzero_static(chosen_C, size=count).view(-1)

@@ -1,8 +1,8 @@
 """Label-smoothed cross-entropy that keeps no logits.
 
 The logits of a whole batch are its largest tensor by far (4096 tokens x 32768 pieces are 512 MiB).
-Here they are made for some rows at a time, turned into the loss and its gradients on the spot, and
-their memory used again for the next rows.
+Here they are made for some rows at a time and turned into the loss and its gradients on the spot;
+their memory is used again for the next rows.
 
 Shapes: N target tokens, C rows in a chunk, D model width, V target vocabulary.
 """
@@ -50,10 +50,9 @@ def smoothed_cross_entropy(
     """The loss of softmax(x_ND @ weight_VD.T + bias_V) against target_N.
 
     bias_V: gets no gradient.
-
     smoothing: share of the probability spread evenly over all V pieces, the right one included
         (as torch.nn.functional.cross_entropy defines it).
-    compiled: on a GPU the steps between the matrix products are one kernel of torch.compile's.
+    compiled: on a GPU, torch.compile makes one kernel of the steps between the matrix products.
     """
     loss, nll = _ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
         x_ND, weight_VD, target_N, bias_V, smoothing, torch.is_grad_enabled(), compiled
@@ -85,8 +84,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     With p the softmax of the logits z, e the smoothing and t the target, the loss of a row is
     (1 - e) * -log p_t + e * mean(-log p), and its gradient in z is p - (1 - e) * onehot(t) - e / V.
-    The even part e / V never touches the V columns: it reaches the gradients, and mean(z) the loss,
-    through the sums of weight_VD and of x_ND.
+    The even part e / V is never spread over the V columns: it reaches the gradients through the
+    sums of weight_VD and of x_ND, as mean(z) reaches the loss.
     """
 
     @staticmethod
@@ -143,9 +142,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 def _step(
     logits_CV: Tensor, target_C1: Tensor, smoothing: float, with_gradients: bool
 ) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Logits, whose memory is used, to p - (1 - e) * onehot(t), sum(-log p_t), sum(log sum exp z).
+    """Logits -> p - (1 - e) * onehot(t), sum(-log p_t), sum(log sum exp z).
 
-    In the type of the logits; None without gradients.
+    The first has the type of the logits and may overwrite them; it is None without gradients.
     """
     dtype, logits_CV = logits_CV.dtype, logits_CV.float()
     target_logits_C1 = logits_CV.gather(1, target_C1)
@@ -162,9 +161,9 @@ def _step(
 def _fused_step(
     logits_CV: Tensor, target_C1: Tensor, smoothing: float, with_gradients: bool
 ) -> tuple[Tensor | None, Tensor, Tensor]:
-    """The same for torch.compile, which makes one kernel of it.
+    """`_step` for torch.compile, which makes one kernel of it.
 
-    On a GPU each line of `_step` reads and writes all logits.
+    On a GPU each line of `_step` itself reads and writes all logits.
     """
     wide_CV = logits_CV.float()
     log_partition_C1 = wide_CV.logsumexp(1, keepdim=True)
@@ -179,7 +178,7 @@ def _fused_step(
 
 @functools.cache
 def _compiled_step() -> _Step:
-    """For any number of rows at once; made on first use, since the compiler takes a second."""
+    """`_fused_step`, compiled once for any number of rows; on first use, as that takes a second."""
     compiled = torch.compile(_fused_step)
 
     def step(
@@ -193,7 +192,7 @@ def _compiled_step() -> _Step:
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """total + left @ right, where total may be of a wider type; its memory may be used."""
+    """total + left @ right; total may be of a wider type, and may be overwritten."""
     if prefers_onednn(left, right.t()):
         return total.add_(onednn_project(right.t(), left).t())
     if total.dtype == left.dtype:
@@ -204,6 +203,6 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _matmul_dtype(x: Tensor) -> torch.dtype:
-    """The type of autocast's products; a custom function has to look it up itself."""
+    """Autocast's type for products, else x's own; a custom function must look it up itself."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype

@@ -92,9 +92,10 @@ def _to_tokens(x_XQK: Tensor, layout: Layout, *, num_heads: int) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """Pieces of `width` numbers by their number in x.
+    """Blocks of `width` numbers, picked from x by their index.
 
-    The way back is a gather too, because each token is wanted once. PyTorch's own would add up.
+    The backward pass is a gather too, because each block is used once: the blocks that stand for
+    padding get no gradient. PyTorch's own backward pass would add gradients up.
     """
 
     @staticmethod
@@ -171,5 +172,5 @@ def _parts(heads: Tensor, memory_2XLK: Tensor | None) -> tuple[Tensor, Tensor, T
 
 
 def _dropped(x: Tensor, keep: Tensor | None, p: float) -> Tensor:
-    """x with dropout by a given mask."""
+    """x after dropout with a given mask; x itself without one."""
     return x if keep is None else keep.to(x.dtype).mul_(x).mul_(keep_scale(p))

@@ -31,7 +31,7 @@ def project(
 ) -> Tensor:
     """x_NI @ weight_OI.T + bias_O, (N, O); no gradient is promised.
 
-    memory_NO: a place that may be used for the result, if there is no bias.
+    memory_NO: memory that the result may be written to, if there is no bias.
     """
     if prefers_onednn(x_NI, weight_OI):
         return onednn_project(x_NI, weight_OI, bias_O)
@@ -41,7 +41,7 @@ def project(
 
 
 def onednn_project(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
-    """`project` by oneDNN: a product of 32-bit floats that torch.compile, too, writes for a CPU."""
+    """`project` by oneDNN: the operator that torch.compile, too, uses for fp32 on a CPU."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, weight_OI, bias_O, "none", [], "")
     return product
 

@@ -4,10 +4,10 @@ Every step ranks the continuations of a sentence's open hypotheses by log-probab
 the best `beam_size` that end are finished; the best `beam_size` that do not end stay open. The
 search for a sentence is over when `beam_size` hypotheses are finished, as in fairseq, CTranslate2
 and Hugging Face (`early_stopping=True`). Without early stopping, the default of Hugging Face, it
-goes on while the best open hypothesis has a higher score, at its present length, than any of the
-best `beam_size` finished ones. It is over earlier, with the same result, when no open hypothesis
-can still come before the finished ones that are asked for. Log-probabilities only fall, so an open
-hypothesis can reach at most its present one over the largest length penalty.
+goes on while the best open hypothesis has a higher score, at its present length, than the worst of
+the best `beam_size` finished ones. The search is over earlier, with the same result, when no open
+hypothesis can still come before the finished ones that are asked for. Log-probabilities only fall,
+so the score of an open hypothesis is at most its log-probability over the largest length penalty.
 Greedy search ends with the first end of sentence.
 
 Shapes: B sentences, W open hypotheses of each, C candidates for a sentence, T tokens so far, V
@@ -172,7 +172,7 @@ class _BatchSearch:
         )
 
     def _forbid_repetition(self, logits_BWV: Tensor) -> None:
-        """Take out pieces that would end an n-gram which a hypothesis has already.
+        """Take out pieces that would end an n-gram which the hypothesis already has.
 
         The probabilities of the others are normalised again, as in CTranslate2 and fairseq.
         """
@@ -270,7 +270,7 @@ class _BatchSearch:
 def best_continuations(
     logits_BWV: Tensor, scores_BW: Tensor, num_candidates: int, *, normalized: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The best ways to go on with each sentence: (scores_BC, w * V + piece), best first.
+    """The best continuations of each sentence, best first: (scores_BC, w * V + piece).
 
     logits_BWV: unnormalised, or log-probabilities if `normalized`.
     scores_BW: log-probabilities of the open hypotheses.

@@ -2,8 +2,8 @@
 
 FlashAttention takes 128 queries at a time and walks over the keys; a sentence of thirty pieces
 leaves three quarters of that idle. Here a program holds one head of one row whole: it reads
-queries, keys and values once. The backward pass computes the weights again, so it needs nothing
-kept from the forward pass, no second pass and no atomic sum, so that it repeats itself to the bit.
+queries, keys and values once. The backward pass computes the weights again. It needs nothing from
+the forward pass but its inputs, no second pass and no atomic sum; so it repeats itself to the bit.
 
 Shapes: N tokens in a flat list (M of them on the key side), H heads, K width of a head, R rows + 1;
 in a kernel Q queries and L keys of a row.
@@ -27,7 +27,7 @@ _LOG2_E: Final = 1.4426950408889634
 
 @triton.jit
 def _tokens(ends, HEADS: tl.constexpr, COUNT: tl.constexpr):
-    """Numbers of COUNT tokens from the start of this program's row, and a mask of those in it."""
+    """Indices of COUNT tokens from the start of this program's row, and a mask of those in it."""
     row = tl.program_id(0) // HEADS
     tokens = tl.load(ends + row) + tl.arange(0, COUNT)
     return tokens.to(tl.int64), tokens < tl.load(ends + row + 1)
@@ -42,7 +42,7 @@ def _places(tokens, stride, HEADS: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def _load(x, tokens, real, stride, HEADS: tl.constexpr, WIDTH: tl.constexpr):
-    """Zeros for tokens that the row has not."""
+    """This program's head of these tokens; zeros for tokens outside the row."""
     return tl.load(x + _places(tokens, stride, HEADS, WIDTH), mask=real[:, None], other=0.0)
 
 
@@ -54,7 +54,7 @@ def _store(x, tile, tokens, real, stride, HEADS: tl.constexpr, WIDTH: tl.constex
 
 @triton.jit
 def _weights(query_QK, key_LK, queries, keys, real_keys, scale, CAUSAL: tl.constexpr):
-    """softmax(query @ key.T * scale) over the keys that may be looked at; scale for base two."""
+    """softmax(query @ key.T * scale) over the keys that may be looked at; scale is for base 2."""
     scores_QL = tl.dot(query_QK, tl.trans(key_LK)) * scale
     seen = real_keys[None, :]
     if CAUSAL:
@@ -195,7 +195,7 @@ def _grid(query_NHK: Tensor, ends_R: Tensor) -> tuple[int]:
 
 
 def _shape(query_NHK: Tensor, longest_query: int, longest_key: int) -> dict[str, int]:
-    """Tiles large enough for the longest row, and a warp for every 16 of its tokens."""
+    """Tiles large enough for the longest rows, and a warp per 16 tokens of the larger tile."""
     queries, keys = (
         max(_LEAST_TILE, triton.next_power_of_2(size)) for size in (longest_query, longest_key)
     )

@@ -40,10 +40,10 @@ def sinusoids(
 
     Vaswani et al. 2017, section 3.5, in the form of tensor2tensor. The first half of the width
     holds sines, the second half cosines, of D/2 wavelengths in geometric progression from 2 pi to
-    10000 * 2 pi. The first token has position 1. So do Hugging Face's M2M100 (where PAD is 0, as
-    here), OpenNMT-tf and CTranslate2, which therefore run our weights unchanged.
+    10000 * 2 pi. The first token has position 1. Hugging Face's M2M100 (if PAD is 0, as here),
+    OpenNMT-tf and CTranslate2 do the same, and therefore run our weights unchanged.
 
-    kind: "marian" has the wavelengths 10000^(2i / D) of the paper itself, in the same order;
+    kind: "marian" has the wavelengths 2 pi * 10000^(2i / D) of the paper itself, in the same order;
         computed in 64 bits, as Hugging Face's MarianMT does.
     first: position of the first token.
     """
@@ -75,7 +75,7 @@ class FeedForward(nn.Module):
         self.output = projection(f, d, bias=True)
 
     def forward(self, x_ND: Tensor) -> Tensor:
-        """x_ND -> the term that the layer adds to it."""
+        """x_ND -> the output of the sub-layer, also (N, D)."""
         hidden_NF = self.input(x_ND)
         if self.activation == "swiglu":
             gate_NF, up_NF = hidden_NF.chunk(2, dim=-1)
@@ -121,7 +121,7 @@ class EncoderLayer(nn.Module):
         self.feed_forward_residual = Residual(config)
 
     def forward(self, x_MD: Tensor, layout: Layout) -> Tensor:
-        """One step of the source stream."""
+        """x_MD -> the output of the layer, also (M, D)."""
         residual = self.self_attention_residual
         x_MD = residual.leave(x_MD, self.self_attention(residual.enter(x_MD), layout))
         residual = self.feed_forward_residual
@@ -143,7 +143,7 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x_ND: Tensor, layout: Layout, memory_MD: Tensor, memory_layout: Layout
     ) -> Tensor:
-        """One step of the target stream; memory_MD is the encoder's output."""
+        """x_ND -> the output of the layer, also (N, D); memory_MD is the encoder's output."""
         residual = self.self_attention_residual
         x_ND = residual.leave(x_ND, self.self_attention(residual.enter(x_ND), layout))
         residual = self.cross_attention_residual
@@ -154,7 +154,7 @@ class DecoderLayer(nn.Module):
 
 
 def final_norm(config: ModelConfig) -> nn.Module:
-    """The norm at the end of a stack: a post-norm layer has already ended with one."""
+    """The norm at the end of a stack; none for post-norm, whose layers end with one."""
     return nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
 
 
@@ -265,7 +265,7 @@ class Embeddings(nn.Module):
     def logits(self, x_ND: Tensor, *, memory_NV: Tensor | None = None) -> Tensor:
         """The decoder's output -> logits (N, V); no gradient is promised.
 
-        memory_NV: where they may be put.
+        memory_NV: memory that the logits may be written to.
         """
         logits_NV = project(x_ND, self.output_matrix, memory_NO=memory_NV)
         return logits_NV if self.output_bias is None else logits_NV.add_(self.output_bias)
@@ -284,7 +284,7 @@ class Transformer(nn.Module):
     embeddings: matrices and positions.
     packed: whether padding is left out of the flat list of tokens; None: on a CPU, and on a GPU in
         half precision (see varlen_attention).
-    compiled: whether the loss may use what torch.compile writes for it, too (see compiling).
+    compiled: whether the loss, too, may use compiled code (see `compile_stacks`).
 
     Raises ValueError if all embeddings are tied and the vocabularies differ in size.
     """
@@ -333,7 +333,7 @@ class Transformer(nn.Module):
         )
 
     def logits(self, batch: Batch) -> Tensor:
-        """The whole logits (B, T, V); without meaning on padding."""
+        """The logits of all target cells, (B, T, V); meaningless on padding."""
         output_ND, layout = self._run(batch)
         embeddings = self.embeddings
         return layout.rows(F.linear(output_ND, embeddings.output_matrix, embeddings.output_bias))
@@ -356,9 +356,10 @@ class Transformer(nn.Module):
     def _splits(self, batch: Batch) -> bool:
         """Whether each group of the batch has a pass of its own.
 
-        If rows are padded, that pads none to the longest of all. But the time of a small model on a
-        GPU is that of its launches, and each pass has as many. All are one pass if their padding
-        takes less time, and little memory: the estimate of a recipe does not count it.
+        If rows are padded, such passes pad no row to the longest of the whole batch. But a small
+        model on a GPU takes the time of its kernel launches, and each pass has as many. So all
+        groups share one pass if their padding takes less time than the launches saved, and little
+        memory: the memory estimate of a recipe does not count it.
         """
         if not batch.groups or self._packs(batch):
             return False
@@ -423,8 +424,8 @@ _FP32_FLOP_PER_S: Final = 2e13
 """The rate of a GPU in fp32: an A100 has 20 TFLOP/s, an H100 67."""
 _MOST_PADDING_BYTES: Final = 2**30
 _LAUNCH_S: Final = 2e-3
-"""To launch a layer's kernels forward and backward: with 3+2 layers three more passes took 50 ms,
-beside other work (H100)."""
+"""Time to launch a layer's kernels, forward and backward: with 3+2 layers, three more passes took
+50 ms beside other work (H100)."""
 _COMPILERS: Final = ("torch._dynamo", "torch._inductor", "triton")
 """Modules of the compiler's errors; Triton raises a plain error for a missing compiler."""
 _NO_COMPILER: Final = "Failed to find C compiler"
@@ -437,8 +438,8 @@ def compile_stacks(model: Transformer, precision: str) -> None:
     They are compiled for shapes of any size at once: batches have so many shapes that
     compiling for the first ones would be time lost.
     """
-    # The compiler keeps its code on disk. Before PyTorch 2.13 (pull request 181564) it found the
-    # code of bf16 for fp16, and fp16 for bf16, whose results are then those of the other.
+    # The compiler keeps its code on disk. Before PyTorch 2.13 (pull request 181564) it took code
+    # of bf16 for fp16, and the reverse, so results were those of the wrong precision.
     tag = os.environ.get("TORCH_COMPILE_CACHE_KEY_TAG", "")
     torch.compiler.config.cache_key_tag = f"{tag}{precision}"
     model.encoder.compile(dynamic=True)
@@ -448,7 +449,7 @@ def compile_stacks(model: Transformer, precision: str) -> None:
 
 @contextmanager
 def compiler_errors_named() -> Iterator[None]:
-    """Turn the error of torch.compile into a MachineError."""
+    """Inside the block, errors of torch.compile become MachineErrors."""
     try:
         yield
     except RuntimeError as error:

@@ -59,7 +59,7 @@ def varlen_attention(
     *,
     causal: bool = False,
 ) -> Tensor:
-    """Each token looks at those of its own row; the mixed values as a list (N, D)."""
+    """Each token looks at its own row; with `causal`, not ahead. Mixed values as a list (N, D)."""
     assert layout.ends_R is not None
     assert memory_layout.ends_R is not None
     where = layout.ends_R, memory_layout.ends_R, layout.row_cells, memory_layout.row_cells

@@ -28,11 +28,12 @@ _WEIGHTS_FILE: Final = "model.safetensors"
 def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
     """Write the mean weights of checkpoints as a directory that `load_weights` reads.
 
-    It contains the weights, their digest, and the names of the checkpoints. It averages the weights
-    after the updates, not their moving averages. An older average at `output` is replaced.
+    The directory has the weights, their digest, and the names of the checkpoints. The mean is of
+    the weights after the updates, not of their moving averages. An older average at `output` is
+    replaced.
 
-    Raises CheckpointError if a checkpoint is damaged or not of the same model as the first, or if
-    something else is at `output`; MachineError if the output cannot be written.
+    Raises CheckpointError if there is no checkpoint, if one is damaged or not of the same model as
+    the first, or if something else is at `output`; MachineError if the output cannot be written.
     """
     if not paths:
         raise CheckpointError(

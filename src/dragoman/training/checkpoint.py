@@ -5,7 +5,7 @@ step-0004000/
     ema.safetensors         their moving average, if the run keeps one
     optimizer.safetensors   the optimizer's state, by parameter name and kind
     strategy.safetensors    state of the gradient strategy that is equal on all ranks
-    replica.safetensors     state of it that only this rank has
+    replica.safetensors     state of the strategy that only this rank has
     state.json              see `TrainState`
     digests.json            size and SHA-256 of each of the others
 rank-0001/step-0004000/     the same for another rank, but only its own state
@@ -141,7 +141,7 @@ STATE_FILE: Final = "state.json"
 TensorGroups = Mapping[str, Mapping[str, Tensor]]
 """Named tensors by the file they belong in: model, ema, optimizer, strategy, replica."""
 TrainedWith = Mapping[str, str]
-"""Settings of the model and digests of the vocabularies, without which the weights are wrong though
+"""Settings of the model and digests of the vocabularies. With others the weights are wrong, even if
 every tensor has the right shape. They are stored in the file of the weights, so copies have
 them."""
 _METADATA_KEY: Final = "trained_with"
@@ -149,7 +149,7 @@ _TRAINED_WITH: Final = TypeAdapter(dict[str, str])
 _OTHER_FILE: Final = "use another checkpoint, or copy the file here again"
 _LONGEST_STATE: Final = 1 << 20
 _LONGEST_HEADER: Final = 1 << 24
-"""Size of the header before the tensors: room for a hundred thousand of them."""
+"""Most bytes of the header before the tensors: room for a hundred thousand of them."""
 _FLOATS: Final = frozenset({"F32", "F16", "BF16"})
 _DIGITS: Final = 12
 """Digits of a digest that an error shows."""
@@ -307,9 +307,9 @@ class CheckpointStore:
         return self.directory / step_name(step)
 
     def _not_kept(self, step: int) -> list[Path]:
-        """All but the last ones and the best ones up to `step`.
+        """The checkpoints to remove: all but the last ones and the best ones up to `step`.
 
-        Later ones belong to steps that were given up because they were damaged.
+        Those of later steps were damaged, so the run went on from an older one.
         """
         states = {path: state for path, state in self._states() if _step(path) <= step}
         best = self.config.keep_best
@@ -421,12 +421,15 @@ def _opened_weights(file: Path) -> Iterator[Any]:
 
 
 def weights_metadata(trained_with: TrainedWith) -> dict[str, str]:
-    """For a file of weights; one entry, because safetensors writes several in any order."""
+    """The metadata of a file of weights; one entry, as safetensors writes several in any order."""
     return {_METADATA_KEY: json.dumps(dict(trained_with), sort_keys=True)}
 
 
 def read_trained_with(file: Path) -> dict[str, str]:
-    """The settings and digests that a file of weights was trained with; empty if it has none."""
+    """The settings and digests that a file of weights was trained with; empty if it has none.
+
+    Raises CheckpointError if they cannot be read.
+    """
     with _opened_weights(file) as weights:
         metadata: dict[str, str] = weights.metadata() or {}
     try:
@@ -437,7 +440,7 @@ def read_trained_with(file: Path) -> dict[str, str]:
 
 
 def check_trained_with(file: Path, expected: TrainedWith) -> None:
-    """Raises CheckpointError if weights would be used with anything else than in training."""
+    """Raises CheckpointError if weights were trained with other settings, or cannot be read."""
     for name, value in read_trained_with(file).items():
         if expected.get(name, value) != value:
             raise CheckpointError(

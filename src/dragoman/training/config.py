@@ -10,7 +10,7 @@ from dragoman.base.settings import Section
 
 Precision = Literal["fp32", "bf16", "fp16"]
 _REST: Final = 19
-"""Times the duration of a save, until the clock asks for the next one."""
+"""Least time from a save to the next one by the clock, in durations of a save."""
 
 
 class OptimizerConfig(Section):

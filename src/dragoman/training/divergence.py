@@ -7,23 +7,25 @@ all 0.4 times as far above it. The medians of these updates must be as far above
 largest of:
 
 - five standard deviations of the difference of two such means, estimated from the differences of
-  neighbouring batches;
+  neighbouring batches (the 0.4 does not lower these);
 - a third of the way back to the loss of a model that knows nothing, the logarithm of the number of
   target pieces;
 - a tenth of that loss, for a model that has hardly learnt.
 
-A run may diverge before it has a first mean. Then its first loss replaces it, with the noise of a
-single batch; and the dev loss, which has no such noise, must confirm it: both half as far above
-their earlier values. If only the dev loss rises, that is overfitting or another kind of text.
+A run may diverge before it has a lowest mean. Then its first loss replaces that mean, with the
+noise of a single batch. The dev loss has no such noise, so a validation judges without standard
+deviations: training has diverged if the dev loss is half as far above its best, and the last mean
+half as far above the first loss. If only the dev loss rises, that is overfitting or another kind of
+text.
 
 Raising a learning rate again lifts the loss of a trained model for a while. The demo's own peak
 rate, 30 times a usual one of fine-tuning, lifts it by a twentieth of the way back, and targets of
 other sources lift it by a sixth (benchmarks/divergence.py). Marian (`--throw-on-divergence 1000 10
 5`, marian-dev, src/training/scheduler.h) compares a fast moving average of 10 updates with a slow
 one of 1000 by five standard deviations of the losses, and only after 1000 updates. A fine-tuning
-may be shorter than that. The lowest mean replaces the slow average, which follows a loss that rises
-slowly. A mean alone rises with a spike of 15 updates that goes by, and a median alone jumps if
-batches are of two kinds, such as translations by a model and other text: in a student of 38,000
+may be shorter than that. The lowest mean replaces the slow average, which would follow a loss that
+rises slowly. A mean alone rises with a spike of 15 updates that goes by, and a median alone jumps
+if batches are of two kinds, such as translations by a model and other text: in a student of 38,000
 weights medians lay between 3.7 and 4.9 without any training, and means between 4.0 and 4.5.
 
 A stage of training may have other text, whose loss is another one from its first update on. So each
@@ -79,9 +81,9 @@ class LossTrend(BaseModel):
 
     recent: the losses of the last 120 updates with a finite loss, in nats per target token, with
         label smoothing. steps: the training steps at whose ends they were measured.
-    first: the loss of the first update. lowest_mean: the lowest mean of 40 updates so far, of which
-        the last one ended at lowest_step; None before there are 40. noise: the standard deviation
-        between batches in the 120 updates until then.
+    first: the loss of the first update. lowest_mean: the lowest mean of 40 updates so far; None
+        before there are 40. lowest_step: the step at which the last of them ended. noise: the
+        standard deviation between batches in the 120 updates until then.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -160,7 +162,7 @@ class LossTrend(BaseModel):
     def dev_problem(
         self, dev_loss: float, *, best: float, best_step: int, untrained_loss: float
     ) -> Problem | None:
-        """The problem if this is the dev loss and `best` was the best; None if there is none."""
+        """The problem that a dev loss shows if `best` was the best so far; None if none."""
         if self.first is None or dev_loss <= best + _far(best, untrained_loss) / 2:
             return None
         if self.mean <= self.first + _far(self.first, untrained_loss) / 2:

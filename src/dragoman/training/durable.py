@@ -47,13 +47,15 @@ _LONGEST_NAME: Final = 255
 
 
 def publish(directory: Path, fill: Callable[[Path], None]) -> int:
-    """Make a directory: `fill` writes its files into the path it is given. Returns their bytes.
+    """Make a directory: `fill` writes its files into the path it is given. Returns their size.
 
     Everything is on disk before the directory takes its name, so a crash at any moment leaves
     either all of it or a draft that `remove_drafts` removes. An older directory of the same name is
     replaced, and exists until then: `remove_drafts`, or the next `publish` of it, restores it if
-    needed. A link to a directory stays a link. The umask decides who may read the files. Raises
-    MachineError if the disk is full or cannot be written, and then leaves nothing behind.
+    needed. A link to a directory stays a link. The umask decides who may read the files.
+
+    Raises MachineError if the disk is full or cannot be written, or if the directory is moved
+    meanwhile; no draft is left behind.
     """
     directory = Path(os.path.realpath(directory))
     # No other process writes to this draft, so files of two writers are never mixed.

@@ -1,10 +1,10 @@
 """The gradient noise scale (McCandlish et al. 2018, An empirical model of large-batch training).
 
-A gradient over B target tokens has on average the square |G|^2 + tr(S) / B: the true gradient, and
-the noise of one token, divided by the tokens. Two batch sizes give both numbers (appendix A.1). An
-update has both at no extra cost if it has several micro-batches or ranks: a part of its gradient,
-and the whole. tr(S) / |G|^2 is the noise scale, in tokens. A batch far below it wastes steps, and a
-batch far above it wastes text.
+The squared norm of a gradient over B target tokens is on average |G|^2 + tr(S) / B: G is the true
+gradient, S the covariance of one token's gradient. Two batch sizes give both terms (appendix A.1).
+An update with several micro-batches or ranks has two sizes at no extra cost: a part of its
+gradient, and the whole. tr(S) / |G|^2 is the noise scale, in tokens. A batch far below it wastes
+steps, and a batch far above it wastes text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 MEASURE_EVERY: Final = 10
-"""Updates between two that are measured, which costs a pass over the gradients."""
+"""Steps between two measurements, each of which costs a pass over the gradients."""
 
 
 def signal_and_noise(part_norm: Tensor, norm: Tensor, *, part_tokens: int, tokens: int) -> Tensor:

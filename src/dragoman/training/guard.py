@@ -30,7 +30,7 @@ from dragoman.telemetry.host import (
 
 WINDOW_STEPS: Final = 10
 _FEWEST_STEPS: Final = 5
-"""Steps of a window; it is judged when a periodic wait has just ended."""
+"""Least steps of a window that is judged because a periodic wait has just ended."""
 _KNOWN_WAITS: Final = 2
 _KEPT_WAITS: Final = 3
 """Exchanges whose median counts: one long wait alone is not a slow network."""
@@ -59,7 +59,7 @@ class Card:
 
     @classmethod
     def read(cls) -> Card | None:
-        """Its present state; None if there is no card."""
+        """The card's present state; None if there is no card."""
         interface = collective_interface()
         counters = None if interface is None else InterfaceCounters.read(interface)
         if interface is None or counters is None:
@@ -67,7 +67,7 @@ class Card:
         return cls(interface, counters.carrier_changes, nominal_bits_per_s(interface))
 
     def since(self, before: Card) -> str:
-        """The changes since then, in words."""
+        """The changes since then, in words; "" if there are none."""
         was, now = before.nominal_bits_per_s, self.nominal_bits_per_s
         if was is not None and now is not None and was != now:
             speeds = f"{units.BIT_RATE.text(now)}, {units.BIT_RATE.text(was)} before"
@@ -153,16 +153,16 @@ class StepGuard:
     windows that were not slow. A network that was slow from the beginning is reported, too, by how
     long the first steps waited for it.
 
-    The median step counts. It would miss strategies that wait only now and then. For these, it is
-    the median time of a step without its waits plus the mean wait of a step, over all steps between
-    two exchanges; the wait is the median of the last three.
+    The time of the median step counts. It would miss the waits of strategies that wait only now and
+    then. For these, the time is the median without waits, plus the mean wait per step between two
+    exchanges (the median of the last three such means).
 
     judges_steps: one rank judges for all; the others report only slow first steps, which they may
         see alone.
     watches_card: one rank of each host watches its network card.
-    price: what all machines together cost in an hour; None if it is not known.
-    alone: no other rank has to be asked why steps are slow; otherwise the slowness is kept in
-        `found` until all ranks have met to find the cause.
+    price: the cost of all machines together per hour; None if it is not known.
+    alone: whether there is no other rank to ask why steps are slow; otherwise the slowness is kept
+        in `found` until all ranks have met to find the cause.
     """
 
     sync: GradientSync
@@ -254,8 +254,9 @@ class StepGuard:
     def _step_s(self) -> float:
         """Seconds of a step in this window; `last` is set to the median step.
 
-        If all steps wait alike, a few odd ones are noise. If only some steps wait for the others,
-        it is the median step without its wait plus the mean wait of a step between two exchanges.
+        If all steps wait alike, a few odd ones are noise. If only some steps wait for other ranks,
+        the result is the median step without its wait, plus the mean wait per step between two
+        exchanges.
         """
         waits_s = self.sync.waits.take_laps_s()[-len(self._window) :]
         for update, waited_s in zip(self._window, waits_s, strict=True):
@@ -348,9 +349,9 @@ class StepGuard:
         )
 
     def _turned(self, before_s: float, step_s: float) -> _Steps:
-        """Since when steps take this time and not the earlier one: from then on three of four did.
+        """The steps since their time changed from `before_s` to `step_s`: three of four show it.
 
-        With a strategy that waits now and then there may be no such step: then the window counts.
+        If the strategy waits only now and then, there may be none; then the window counts.
         """
         if self._wait_s > step_s / 2:
             slow = [one for one in self._waits if one.step_s >= self._wait_s / 2]
@@ -368,7 +369,7 @@ class StepGuard:
         return _Steps(first.first, first.began, self._steps, step_s)
 
     def _slow_from_the_start(self, step_s: float, left: int) -> Alert | None:
-        """Without a plan: whether waiting for others makes the first steps long."""
+        """The alert if, without a plan, waiting for others makes the first steps long."""
         working_s = step_s * (1 - self.last.waited_share)
         wasted_s = left * (step_s - working_s)
         if step_s <= TOLERATED * working_s or wasted_s < _WORTH_A_WORD_S:
@@ -394,7 +395,7 @@ class StepGuard:
 
 
 def explained(found: Slowness, cause: str, remedy: str) -> Alert:
-    """The alert of slow steps, with its cause."""
+    """The alert for slow steps, with their cause."""
     if found.card:
         cause, remedy = f"{cause}; {found.card}", SEE_CARD
     since = f"since step {units.COUNT.text(found.since_step)}, {units.time_of_day(found.since)}"
@@ -406,7 +407,7 @@ def explained(found: Slowness, cause: str, remedy: str) -> Alert:
 
 
 def recovered(found: Slowness) -> Alert:
-    """The alert that steps are as fast again."""
+    """The alert that steps are as fast as expected again."""
     since = f"since step {units.COUNT.text(found.since_step)}, {units.time_of_day(found.since)}"
     return Alert(
         severity="info", cause=f"{found.steps}, {since}", remedy="nothing needs to be done"
@@ -472,8 +473,8 @@ class Examination:
         own = None if guard.found is None else asdict(guard.found)
         found = next((one for one in self._world.gather_json(own) if one is not None), None)
         if found is None:
-            # The votes of the exchange before are counted: if two ranks have asked one after the
-            # other, the first alert already answers both.
+            # On GPUs votes count one exchange later: if two ranks have asked one after the other,
+            # the first alert already answers both.
             return []
         guard.found = None
         slowness = Slowness(**found)

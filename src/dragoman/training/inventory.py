@@ -107,8 +107,8 @@ class Inventory:
     def inference_bytes(self) -> int:
         """Bytes needed to translate: one set of weights and the vocabularies.
 
-        The weights are those of the newest checkpoint, or their moving average; 0 without a
-        checkpoint.
+        The weights are those of the newest checkpoint, as a moving average if it has one; 0 without
+        a checkpoint.
         """
         weights = [entry for entry in self.entries if entry.part == "weights"]
         if not weights:
@@ -162,8 +162,10 @@ def forecast_disk(
     strategy_tensors: int = 0,
 ) -> DiskForecast:
     """The most disk that a run takes under its keep policy, by arithmetic alone.
-    A checkpoint holds the weights, two moments of each and perhaps their moving average, in fp32.
+
+    A checkpoint holds the weights, two moments of each and their moving average, if any, in fp32.
     The best by dev loss and the best by BLEU may be different ones.
+
     strategy_tensors: further state that ranks save, in tensors as large as the weights.
     """
     tensors = 3 + (train.ema_decay > 0) + strategy_tensors

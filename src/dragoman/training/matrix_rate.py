@@ -22,7 +22,8 @@ _SIZES: Final = {"cuda": 8192, "cpu": 1024}
 """Square matrices that fill the device and take little time to make."""
 _TRIES: Final = 7
 _ENOUGH_S: Final = 1.0
-"""A type without instructions on the device (fp16 on most CPUs) is tried only once."""
+"""After this time no product begins: a type without instructions on the device (fp16 on most CPUs)
+is tried only once."""
 _CLEARLY_SLOWER: Final = 1.25
 """Half precision over fp32: a smaller slowdown may be noise."""
 

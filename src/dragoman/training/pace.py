@@ -1,7 +1,7 @@
 """The length of a run that has to end in time: measured, and fitted again while it trains.
 
-It measures the seconds of a step, of a validation and of a save. The costs of a validation and of
-the work after the training are kept in steps: if a neighbour takes a core, all become slower alike.
+The times of a step, of a validation and of a save are measured. Those of a validation and of its
+translations are kept in steps: if a neighbour takes a core, all become slower alike.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BUDGET_FILE: Final = "budget.json"
 """In the directory of a run that has a budget."""
 _LONGEST_RECORD: Final = 1 << 20
 _WARM_UPDATES: Final = 3
-"""The first ones of a process are slower than those that follow."""
+"""Updates that are not timed: the first of a process are slower than those that follow."""
 _LEAST_UPDATES: Final = 5
 _LOOK_EVERY_S: Final = 0.5
 _WINDOW_SHARE: Final = 0.04
@@ -48,9 +48,9 @@ class Budget(Section):
     started: UTC seconds since 1970, of the first command; all that passes since then counts.
     validation_s: the expected time of a validation, search_s that of its translations alone,
     save_s that of a save, until one was measured.
-    after_s: the part of the work after the training that is no translation.
-    after_searches: the other part, in translations of a validation: those of the test set and of
-    the export's check.
+    after_s: seconds of the work after the training, without translations.
+    after_searches: the translations of that work, of the test set and for the export's check, as a
+    multiple of `search_s`.
     starts: processes that begin one after the other before the test set is scored: a launcher and
     its workers, or none.
     """
@@ -185,8 +185,8 @@ def _events_between(step: int, length: int, every: int) -> int:
 class Pace:
     """Fits the length of a run to its budget; rank 0 has one, and its clock counts for all.
 
-    length: as it is now. multiple: steps of an update. validation_steps, search_steps: what the
-    last validation and its translations took, in steps; None before the first.
+    length: as it is now. multiple: steps of an update. validation_steps, search_steps: the time of
+    the last validation and of its translations, in steps; None before the first.
     """
 
     budget: Budget
@@ -201,7 +201,7 @@ class Pace:
     _outside_s: float = field(default=0.0, init=False)
     _updates: int = field(default=0, init=False)
     _window: deque[tuple[float, int]] = field(default_factory=deque, init=False)
-    """When updates ended, by a clock that stands still outside of steps; and their steps."""
+    """For each update its end, by a clock that stands still outside steps, and its step."""
     _looked: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -256,7 +256,7 @@ class Pace:
 
     @property
     def validation_s(self) -> float:
-        """Seconds of a validation at the speed of now."""
+        """Seconds of a validation at the present speed."""
         return self._now_s(self.validation_steps, self.budget.validation_s)
 
     def _now_s(self, steps: float | None, expected_s: float) -> float:
@@ -270,7 +270,7 @@ class Pace:
         return self.budget.aim - self.now() - after_s
 
     def wanted(self, step: int) -> int:
-        """A better length for the run, which is at this step; 0 if its present length will do."""
+        """A better length for the run, now at `step`; 0 if its length will do, or for now."""
         moment, step_s = self.now(), self.step_s
         if step_s is None or moment - self._looked < _LOOK_EVERY_S:
             return 0

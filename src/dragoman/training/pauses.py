@@ -39,18 +39,18 @@ LATE_S: Final = 5.0
 """A rank that gives no sign of life for this long is reported."""
 _LATE_UPDATES: Final = 5.0
 _MOST_LATE_S: Final = 300.0
-"""A rank that lives is reported if the others wait for more than `LATE_S` and for a
-number of usual updates, but at most for this much longer than one. Before updates are usual, they
-may compile, which takes less than this."""
+"""A rank that lives is reported if the others have waited for `LATE_S`, and for five usual updates
+or this much longer than one, whichever is less. Until the usual time is known, they wait for this
+long: the first updates may compile, which takes less."""
 _KEPT_UPDATES: Final = 50
 _FEWEST_UPDATES: Final = 5
 _READ_AFTER_S: Final = 2.0
 _MOST_BETWEEN_S: Final = 2.0
-"""Silence between two looks counts for no more: this rank itself may have been late to look."""
+"""Silence between two looks counts for at most this: this rank itself may have looked late."""
 _SILENT_S: Final = 2.5
 """A rank that was heard within this time lives."""
 _EVERY: Final = 2
-"""Looks: a rank writes its standing once a second, and then those of others may be read."""
+"""Looks from one write of a rank's standing to the next, a second later; then it may also read."""
 _END_S: Final = 2.0
 _ENDED: Final = "ended"
 """The phase of a rank that has left: its silence means nothing."""
@@ -81,7 +81,7 @@ class _Other:
 class _Wait:
     """This rank waits in the all-reduce after `step` updates, since `began` by the monotonic clock.
 
-    reported: the ranks that were reported to be late, as they stood then.
+    reported: the ranks that were reported to be late, with their standings then.
     """
 
     step: int
@@ -214,7 +214,7 @@ class PauseWatch:
                 self._look_at(self._board, time.monotonic())
 
     def _await_missing(self) -> None:
-        """Training may end just after a reported rank goes on: wait to see and record that."""
+        """Wait a moment at the end: a reported rank may have just gone on, which is recorded."""
         deadline = time.monotonic() + _END_S / 2
         while any(seen.reported for seen in self._others.values()) and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY_S / 5)
@@ -261,7 +261,7 @@ class PauseWatch:
             self._others[rank] = _Other(one)
 
     def _report_silent(self) -> None:
-        """Alert if ranks do not live; the first rank that lives and always looks speaks for all."""
+        """Alert if ranks are silent; one that is not (first or last if possible) speaks for all."""
         silent = {rank: seen for rank, seen in self._others.items() if seen.is_silent}
         ranks = range(self._world.world_size)
         speaker = next(rank for rank in (ranks[0], ranks[-1], *ranks) if rank not in silent)

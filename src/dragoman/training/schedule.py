@@ -47,13 +47,13 @@ class Run(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """A schedule and what reports say of it.
+    """A schedule and its description in reports.
 
     rate: the function that gives the learning rate of a step.
     formula: its text, in which {peak}, {final}, {total}, {decay}, {warmup}, {scale} and the name of
         every field of ScheduleConfig stand for the numbers of the recipe.
-    ends: whether it falls to its end at a known step: as long as that is to come, a flat dev loss
-        proves nothing.
+    ends: whether the rate falls to its end at a known step: until then, a flat dev loss proves
+        nothing.
     """
 
     rate: Callable[[int, ScheduleConfig, Run], float]
@@ -75,8 +75,8 @@ def noam(step: int, config: ScheduleConfig, run: Run) -> float:
 def inverse_sqrt(step: int, config: ScheduleConfig, _run: Run) -> float:
     """Linear warmup to the peak, then peak * sqrt(warmup / (step + 1)).
 
-    fairseq's inverse_sqrt (warmup from 0) after step + 1 updates, so that the first update does not
-    have a rate of 0.
+    fairseq's inverse_sqrt (warmup from 0) at step + 1, so that the first update does not have a
+    rate of 0.
     """
     n = step + 1
     if n < config.warmup_steps:

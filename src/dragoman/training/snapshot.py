@@ -58,7 +58,7 @@ def agreed_checkpoint(
     First each restores or removes what a kill left half replaced or half written. warn: called
     with the damage of those that this rank skips. Returns None if there is no checkpoint, or only
     that of step 0: the weights of another model, with which the run began. Raises CheckpointError
-    if ranks have none in common.
+    if all checkpoints of this rank are damaged, or if ranks have none in common.
     """
     store.of_rank(world.rank).clean()
     world.barrier()  # all read what rank 0 saves
@@ -116,7 +116,7 @@ def restore(checkpoint: Checkpoint, step: TrainStep, *, own: Checkpoint | None =
 
 
 def _own(store: CheckpointStore, checkpoint: Checkpoint, step: TrainStep) -> Checkpoint | None:
-    """This rank's part of the checkpoint; None if any rank lacks its own."""
+    """This rank's part of the checkpoint; None if any rank lacks its own or has not written it."""
     if not checkpoint.has("replica"):
         return None
     own = store.of_rank(step.world.rank).intact(checkpoint.state.step)

@@ -70,10 +70,10 @@ class Votes(NamedTuple):
 
 
 class Agreement:
-    """After every update each rank votes; what any of them wants, all do after the same update.
+    """After an update at which all meet, each rank votes; what any of them wants, all do then.
 
-    It costs one exchange of four integers for each update, and nothing if there is one rank. On
-    GPUs the result is that of the update before, which the device finished long ago: the exchange
+    It costs one exchange of four integers per meeting, and nothing if there is one rank. On
+    GPUs the result is that of the meeting before, which the device finished long ago: the exchange
     does not wait.
     """
 
@@ -82,7 +82,7 @@ class Agreement:
         self._under_way: tuple[Tensor, torch.cuda.Event] | None = None
 
     def reach(self, votes: Votes) -> Votes:
-        """Every rank calls this after every update."""
+        """The votes that all agreed on; every rank calls this at every meeting."""
         if self._world.world_size == 1:
             return votes
         ballot = torch.tensor(votes, dtype=torch.int32, device=self._world.device)

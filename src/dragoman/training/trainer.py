@@ -96,8 +96,8 @@ def fit(
         called again when training resumes.
     pace: on rank 0, if the run has to end in time: it says how many steps the run has, in place of
         `config`; None on other ranks.
-    stage_starts: the step at which each stage begins. It may have other text, so its losses and the
-        time of its steps are not compared with those of the stage before.
+    stage_starts: the step at which each stage begins. A stage may have other text, so its losses
+        and the time of its steps are not compared with those of the stage before.
     On SIGTERM and SIGINT the update under way is finished and saved. A second signal ends a rank
     that is alone at once; several ranks are ended by their launcher.
 
@@ -203,7 +203,7 @@ class _Loop:
         return self.state.max_steps or self.config.max_steps
 
     def _stage(self, step: int) -> int:
-        """The number of the stage of the step after which so many are made."""
+        """The index of the stage that the last of `step` steps belongs to."""
         return bisect.bisect_right(self.stage_starts, max(0, step - 1)) - 1
 
     def _take_stock(self, agreed: Votes) -> bool:
@@ -287,8 +287,8 @@ class _Loop:
     def _agree(self, step: int) -> Votes:
         """Meet the other ranks. Waiting for them is a part of the step.
 
-        With a strategy that sums only now and then, the sum may have arrived already if all have
-        met since they sent their shares. Then the wait for the slowest rank happens here.
+        If a strategy sums only now and then, its sum may have arrived already. Then this rank
+        waits here for the slowest one.
         """
         if self.world.world_size == 1:
             return self._votes(step)
