@@ -24,7 +24,7 @@ _waiting_blocks = 0
 """How many `interrupts_wait` blocks the process is in."""
 
 _REPEAT_AFTER_S: Final = 0.02
-"""After this time a signal is repeated that could not interrupt the work."""
+"""A signal that could not interrupt the work is repeated after this time."""
 
 
 def end_at_once_on_interrupt() -> None:
@@ -32,7 +32,7 @@ def end_at_once_on_interrupt() -> None:
 
     For the time before and after the work, when there is nothing to save or to remove. If the
     parent made the process ignore Ctrl-C, as for a background job of a script, it still ignores it.
-    A signal that waits is dropped: the work has ended before it could interrupt it.
+    A waiting signal is dropped, since the work that it should interrupt has ended.
     """
     signal.setitimer(signal.ITIMER_REAL, 0)
     usual = (signal.default_int_handler, signal.SIG_DFL, _raise_interrupt)

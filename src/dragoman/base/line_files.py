@@ -34,7 +34,7 @@ _PACKED: Final = {
     b"\x28\xb5\x2f\xfd": "zstd -dc",
     b"PK\x03\x04": "unzip -p",
 }
-"""The first bytes of packed files, and what unpacks them."""
+"""The first bytes of packed files, and the commands that unpack them."""
 UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 """The first bytes of text in UTF-16."""
 _HEAD_BYTES: Final = 8
@@ -58,7 +58,7 @@ class FileProgress:
 
     @property
     def text(self) -> str:
-        """In words, for people."""
+        """The progress in words, for people."""
         return f"{self.lines:,} lines, {self.share:.0%}"
 
 
@@ -277,8 +277,9 @@ def _locked_draft(draft: Path, output: Path) -> Iterator[IO[bytes]]:
 def _sound_part(
     draft: IO[bytes], record: Path, fingerprint: str, engine: str, tally: Counter[str]
 ) -> tuple[int, int]:
-    """The lines of input whose output is in the draft, and the bytes of that; 0 without a draft.
+    """The number of input lines whose output is in the draft, and the size of that output in bytes.
 
+    Both are 0 if the draft is missing or does not fit. The counts of its lines are added to tally.
     Raises ConfigError if another engine has made them.
     """
     try:
@@ -312,10 +313,7 @@ def _cut(draft: IO[bytes], record: Path, size_bytes: int) -> None:
 
 @contextmanager
 def write_errors_named(place: str) -> Iterator[None]:
-    """Turn a failed write into a MachineError that names the place, unless the reader has gone.
-
-    Raises MachineError.
-    """
+    """Turn a failed write into a MachineError that names the place, unless the reader has gone."""
     try:
         yield
     except BrokenPipeError:

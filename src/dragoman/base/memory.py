@@ -17,8 +17,8 @@ _M_TOP_PAD: Final = -2
 _M_MMAP_MAX: Final = -4
 _TOP_PAD_BYTES: Final = 64 << 20
 _ONEDNN_CACHES: Final = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
-# PyTorch has a class of its own for a GPU's memory; on a CPU its message is all there is. So it is
-# of CTranslate2.
+# PyTorch has an error class of its own for a GPU's memory; on a CPU only the message tells. The
+# same holds for CTranslate2.
 _SAID: Final = (
     *("out of memory", "can't allocate memory", "not enough memory"),
     "failed to allocate memory",

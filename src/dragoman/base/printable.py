@@ -1,4 +1,4 @@
-"""Text from outside, made safe for a terminal: nothing in it can steer what shows it.
+"""Text from outside, made safe for a terminal: nothing in it can steer the terminal.
 
 A host's name, its messages, a file that came from it: an escape sequence there could clear the
 screen, set the title, hide what follows, or write to the clipboard.

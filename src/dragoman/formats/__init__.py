@@ -1,21 +1,21 @@
 """Exports: a checkpoint in the formats of other programs.
 
-kinds               what every command needs to know of each format
+kinds               the facts of each format that every command needs
 bundle              a directory with everything a translation needs; read without torch
 card                its page for people: data, licence, scores, digests
 public              the keys of a run's records that leave with an export
-ctranslate2         the same model for CTranslate2: its file written, and checked before it is read
-ctranslate2_engine  translates with it; needs no torch
+ctranslate2         writes the model for CTranslate2, and checks its file before it is read
+ctranslate2_engine  translates with CTranslate2; needs no torch
 huggingface         the same model for transformers, with its tokenizer
 imported_form       an imported model, back in its own form for transformers
-hub                 that form on the Hugging Face Hub, and the head of its card
+hub                 an export for transformers on the Hugging Face Hub, and the head of its card
 onnx                the same model as two ONNX graphs: encoder, and a decoder's step
 int8_onnx           the same graphs with matrices in int8
 web                 a folder of static files that translates in a browser with them
-onnxruntime_web     what runs them there: its files, from npm
+onnxruntime_web     the library that runs them there: its files, from npm
 argos               a package for Argos Translate and LibreTranslate
 normalizing_pieces  a SentencePiece model with our normal form of text in it, for such packages
-sentence_ends       where sentences end as an ONNX graph, for such packages
+sentence_ends       an ONNX graph that finds where sentences end, for such packages
 export_job          one export under way, and the interface of a format's writer
 writers             the writers of all formats
 check               does an export translate like our own search?

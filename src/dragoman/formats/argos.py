@@ -3,7 +3,7 @@
 translate-EN_DE/metadata.json         languages and versions
 translate-EN_DE/model/                the model, for CTranslate2
 translate-EN_DE/sentencepiece.model   cuts a text into pieces, and joins those of a translation
-translate-EN_DE/minisbd/              where sentences end, as a graph for MiniSBD
+translate-EN_DE/minisbd/              a graph for MiniSBD that finds where sentences end
 translate-EN_DE/README.md             the model card
 
 Argos Translate's handling of a text is fixed (`translate.apply_packaged_translation` of version
@@ -57,7 +57,7 @@ _MODEL_FILES: Final = (
 )
 _FP32: Final = 4
 _MOST_OTHER_BYTES: Final = 1 << 28
-"""Beside the weights of a model: tables of positions, lists of pieces."""
+"""Bytes of a file beside the weights: tables of positions, lists of pieces."""
 _REMEDY: Final = "export it again from its run"
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 """A fixed time makes equal archives; it is the earliest time of zip."""
@@ -182,13 +182,13 @@ def translate_as_argos(folder: Path, sentences: list[str]) -> list[str]:
 
 
 def _add_prefix(config: Path, code: str) -> None:
-    """Have CTranslate2 begin every text with the piece that says into which language."""
+    """Have CTranslate2 begin every text with the piece that names the target language."""
     values: dict[str, Any] = json.loads(config.read_bytes())
     write_json(config, values | {"bos_token": code, "add_source_bos": True})
 
 
 def _check_libraries() -> None:
-    """Raises MachineError that names the one extra which has all libraries of such a package."""
+    """Raises MachineError if a library is missing; its remedy names the extra that has them all."""
     for module in ("ctranslate2", "langcodes", "onnx"):
         try:
             import_module(module)

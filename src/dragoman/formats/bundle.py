@@ -76,9 +76,9 @@ class Verified(Section):
 
 
 class BundleDirection(Section):
-    """One direction of a model of several, or the only one of a model with a token.
+    """One direction of a model that has several, or the only one of a model with a token.
 
-    token: what stands before a source to say so; "" if the model has no tokens.
+    token: the token before a source that chooses the target; "" if the model has no tokens.
     zero_shot: whether it had no training text.
     """
 
@@ -91,7 +91,7 @@ class BundleDirection(Section):
 class BundleInfo(Section):
     """The description of a bundle; vocabularies: SHA-256 by file name.
 
-    directions: those of a model that has several or needs a token; the first one is source_language
+    directions: those of a model that has several or needs a token; the first has source_language
     and target_language. Empty for other models.
     """
 
@@ -192,7 +192,7 @@ class Bundle:
             raise self._of_other_pieces()
 
     def card(self) -> str:
-        """Its page for people; raises CheckpointError."""
+        """The model card as Markdown; raises CheckpointError if it cannot be read."""
         file = self.path / CARD_FILE
         try:
             return read_regular(file, limit=_LONGEST_DESCRIPTION).decode()

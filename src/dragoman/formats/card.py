@@ -108,19 +108,19 @@ def _first_piece(piece: str, recipe: Recipe, kind: Kind) -> str:
 
 
 def _architecture(recipe: Recipe) -> str:
-    """The name that transformers has for it, see huggingface.py."""
+    """The architecture's name in transformers; see huggingface.py."""
     if recipe.model.norm == "pre":
         return "m2m_100"
     return "marian" if recipe.corpus.subword.kind == "imported" else "fsmt"
 
 
 def _text(words: str) -> str:
-    """Names as they are: no markup, and no line's end, whatever a run's files say."""
+    """Names as plain text: no markup and no line ends, whatever a run's files hold."""
     return re.sub(r"([\\`*\[\]<>|&])", r"\\\1", printable_line(words))
 
 
 def _code(words: str) -> str:
-    """The same in the letters of programs, which end at a backtick alone."""
+    """Names as inline code, which only a backtick could end."""
     return f"`{printable_line(words).replace('`', chr(39))}`"
 
 
@@ -185,7 +185,7 @@ def _notes(recipe: Recipe, manifest: Manifest, info: BundleInfo) -> str:
 
 
 def _start(recipe: Recipe) -> str:
-    """The first ids of a translation; of several, each is given in a step of its own."""
+    """The first ids of a translation, by name; each is given in a step of its own."""
     names = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}
     return " and then ".join(f"{names.get(one, one)}" for one in recipe.model.start_ids)
 
@@ -277,7 +277,7 @@ def scores_of(
 
 
 def _is_of(event: Event, weights: str, overrides: Sequence[str]) -> bool:
-    """Events of earlier versions do not say whose score they are."""
+    """Whether a score is of these weights and overrides; events of earlier versions do not say."""
     settings = event.payload.get("settings")
     if not isinstance(settings, str) or event.payload.get("weights") != weights:
         return False

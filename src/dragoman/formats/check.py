@@ -62,7 +62,7 @@ def check_near(
 
     Its own translations may differ much if the model has hardly learned.
     log_probabilities: the export's, for each piece of the hypotheses and for their end.
-    Raises CheckpointError if they are over 0.2 nats per token away from ours.
+    Raises CheckpointError if their mean distance from ours is over 0.2 nats per token.
     """
     distances = []
     for hypothesis, theirs in zip(hypotheses, log_probabilities, strict=True):

@@ -63,7 +63,7 @@ _SETTINGS: Final = {
     "scale_alibi": 0, "start_from_zero_embedding": 0, "embeddings_merge": 0,
     "multi_query_attention": 0,
 }  # fmt: skip
-"""The values in every file that dragoman writes."""
+"""Settings that have these values in every file that dragoman writes."""
 _BFLOAT16_EXPONENT: Final = 0x7F80
 """Its bits are all set if the number is infinite or NaN."""
 
@@ -153,7 +153,7 @@ def has_table_of_positions(config: ModelConfig) -> bool:
 
 
 def _put_layer(layer: Any, spec: Any) -> None:
-    """An encoder's or a decoder's layer."""
+    """Copy an encoder's or a decoder's layer into its description for CTranslate2."""
     own = layer.self_attention
     _put_linear(own.query_key_value, spec.self_attention.linear[0])
     _put_linear(own.output, spec.self_attention.linear[1])
@@ -187,7 +187,7 @@ def _put_norm(norm: Any, spec: Any) -> None:
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:
-    """A copy, for CTranslate2 quantizes in place."""
+    """A copy in fp32, since CTranslate2 quantizes in place."""
     return np.array(tensor.detach().float().cpu().numpy(), order="C")
 
 
@@ -210,8 +210,8 @@ def quantize_weights(spec: Any) -> None:
 def check_ctranslate2_file(file: Path, recipe: Recipe, manifest: Manifest) -> None:
     """Read all of a model.bin once.
 
-    Raises CheckpointError if it is not whole, is of another version, holds a tensor of another
-    shape than the recipe's model has, or a weight that is infinite or not a number.
+    Raises CheckpointError if it is not whole, is of another version, has other settings or tensor
+    shapes than the recipe's model, or has a weight that is infinite or not a number.
     """
     sizes = {"encoder": manifest.source_vocab_size, "decoder": manifest.target_vocab_size}
     try:
@@ -245,7 +245,7 @@ class _Reader:
         self.left = os.fstat(file.fileno()).st_size
 
     def take(self, size: int) -> bytes:
-        """The next so many bytes; nothing is allocated for more than the file has."""
+        """The next `size` bytes; nothing is allocated for more than the file has."""
         part = self._file.read(size) if size <= self.left else b""
         if len(part) != size:
             raise ValueError("it ends too early")

@@ -32,11 +32,11 @@ BATCH_SCORES: Final = 1_250_000
 """Rows x beam x vocabulary of one batch, at most: each step makes that many floats several times
 over. More than a few megabytes of them are no faster, and take memory on every core."""
 _BATCHES_A_WORKER: Final = 4
-"""Batches for each core, so that no core waits long for the last batch of another."""
+"""Batches per core, so that no core waits long for the last batch of another."""
 _ENOUGH_ROWS: Final = 64
-"""A batch is not made smaller than this for that reason: fewer rows take more time each."""
+"""A batch is not made smaller than this to give a core several: it would take longer per row."""
 _LEAST_ROWS: Final = 32
-"""Nor is it made smaller than this to give every core one."""
+"""A batch is not made smaller than this to give every core one."""
 _NOT_ZERO: Final = 1e-6
 """With an exponent of 0 CTranslate2 ends the search at another point."""
 _FIRST_FINISHED: Final = -8.0
@@ -62,18 +62,19 @@ def _question(search: SearchConfig, num_hypotheses: int) -> tuple[int, float]:
     Returns the number of finished hypotheses with which it ends the search and that it returns, and
     the exponent: it drops the others, the least first by log-probability over length^exponent.
 
-    By "power", beam_size: beam_size - 1 hypotheses may be finished before the last step, and
-    beam_size more with it. With fewer than beam_size returned, none of them need be of the last
-    step, and it would be unknown how far the search of a row went: a row whose search went beyond
-    its own length limit is searched again.
+    With "power" the number is beam_size: beam_size - 1 hypotheses may be finished before the last
+    step, and beam_size more with it. With fewer than beam_size returned, none of them need be of
+    the last step, and it would be unknown how far the search of a row went: a row whose search went
+    beyond its own length limit is searched again.
 
-    One by "gnmt", penalty ((5 + L) / 6)^alpha: the best is always among the beam_size that come
-    first with an exponent of alpha / 6. The penalty's slope, d ln penalty / d ln L =
-    alpha L / (5 + L), is nowhere less than that; so what comes before the best one by the power
-    alone is shorter. If beam_size were, the search would have ended before the best was finished.
+    One hypothesis with "gnmt", penalty ((5 + L) / 6)^alpha: the best is always among the beam_size
+    that come first with an exponent of alpha / 6. The penalty's slope, d ln penalty / d ln L =
+    alpha L / (5 + L), is nowhere less than that; so a hypothesis that comes before the best one
+    only with the power is shorter. If beam_size of them did, the search would have ended before the
+    best was finished.
 
-    Several by "gnmt": up to 2 beam_size - 1 are finished by the end of our search. CTranslate2
-    goes on until it has so many, and keeps the first; what was finished late is dropped then.
+    Several with "gnmt": up to 2 beam_size - 1 are finished by the end of our search. CTranslate2
+    goes on until it has that many, and keeps the first; `_candidates` drops those finished later.
     """
     beam = search.beam_size
     if search.length_penalty == "power":
@@ -85,7 +86,7 @@ def _question(search: SearchConfig, num_hypotheses: int) -> tuple[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """For each piece of a translation the weights of the source pieces, its end included."""
+    """The attention weights of all source pieces, with the end, for each piece of a translation."""
 
     target: list[str]
     source: list[str]
@@ -191,8 +192,8 @@ class CTranslate2Engine:
         """Begin to translate rows of pieces (without end of sentence); the results are in order.
 
         All are queued, the longest first, in batches of like length, some for every core.
-        scored: False if the scores are not used; they are 0 if the search can do without: a greedy
-        search needs no probabilities, only the largest.
+        scored: False if the scores are not used; a greedy search, which needs no probabilities,
+        then returns scores of 0.
         Raises ConfigError if more hypotheses are asked for than the beam holds.
         """
         order = sorted(range(len(sources)), key=lambda row: -len(sources[row]))
@@ -233,7 +234,7 @@ class CTranslate2Engine:
         return [list(result.log_probs)[len(self._prefix) :] for result in results]
 
     def align(self, source: list[int], target: list[int]) -> Alignment:
-        """The pieces that the model attends to when it is made to write this translation."""
+        """The model's attention to the source when it is made to write this translation."""
         pieces = [self._source_pieces[piece] for piece in source]
         prefix = [self._target_pieces[piece] for piece in target]
         (result,) = self._translator.translate_batch(
@@ -329,7 +330,7 @@ class CTranslate2Engine:
     ) -> tuple[list[Candidate], int]:
         """Hypotheses of CTranslate2 with our scores, best first, and the last step of our search.
 
-        limit: that the row's batch was searched with.
+        limit: the length limit of the row's batch.
         """
         result = future.result()
         _, exponent = _question(search, num_hypotheses)

@@ -60,8 +60,9 @@ def export(origin: RunDirectory | Bundle, request: Request, world: World) -> Exp
     """Write one checkpoint's weights in a format, and check its translations against ours.
 
     origin: a run, or the bundle of an imported model.
-    Raises ConfigError if the format cannot express the model, CheckpointError if the export
-    differs from our own search, or if its place is taken. Nothing is left behind then.
+    Raises ConfigError if the format cannot express the model or has no such option, CheckpointError
+    if the export differs from our own search or its place is taken, CorpusError if no sentence
+    fits the model, MachineError if a library is missing. Nothing is left behind then.
     """
     check_sections(request.overrides, ("search",))
     _check_search(request)
@@ -204,7 +205,10 @@ def _check_bits(request: Request) -> None:
 
 
 def _sentences(job: ExportJob) -> list[str]:
-    """Up to NUM_SENTENCES that fit the model; CorpusError if there are none."""
+    """Up to NUM_SENTENCES that fit the model.
+
+    Raises CorpusError if there are none, CheckpointError if the run has no prepared dev set.
+    """
     file = job.request.sentences
     if file is None:
         assert isinstance(job.origin, RunDirectory)
@@ -234,7 +238,7 @@ def _sentences(job: ExportJob) -> list[str]:
 
 
 def _for_every_language(lines: list[str], tokens: Sequence[str]) -> list[str]:
-    """Lines that begin with these tokens, each in turn; they are put before lines of other text."""
+    """Lines that begin with these tokens, each in turn; if none does, each gets a token in turn."""
     if not tokens:
         return lines
     own = [[line for line in lines if line.partition(" ")[0] == token] for token in tokens]
@@ -244,9 +248,10 @@ def _for_every_language(lines: list[str], tokens: Sequence[str]) -> list[str]:
 
 
 def _for_every_tag(lines: list[str], tags: Sequence[str], tokens: Sequence[str]) -> list[str]:
-    """Lines without a tag and with each of these, in turn; a tag stands behind a language token.
+    """Lines without a tag and with each of these, in turn; a tag follows a language token.
 
-    An export that cuts a tag otherwise translates so many sentences differently that it is found.
+    An export that splits tags differently then translates so many sentences differently that its
+    check fails.
     """
     if not tags:
         return lines

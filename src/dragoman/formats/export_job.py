@@ -33,7 +33,7 @@ class Request:
     quantization: the type of the weights; None: the first that the format has.
     licence: the licence of the model, in words for its card.
     sentences: a file of source text to check the export on; the run's dev set if it is None.
-    target: the language of a package for Argos Translate, of a model of several.
+    target: the target language of a package for Argos Translate, if the model has several.
     overrides: settings to change in the recipe's section search, such as "search.beam_size=2".
     onnxruntime_web: the package of that name for browsers; None: npm fetches it.
     """
@@ -59,7 +59,7 @@ class ExportJob:
     """An export under way.
 
     checkpoint: its directory, or an imported model's bundle.
-    recipe, manifest: as far as they are written into it.
+    recipe, manifest: those written into it, with public keys alone.
     """
 
     origin: RunDirectory | Bundle
@@ -71,7 +71,7 @@ class ExportJob:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """The tokens of the target languages that it is for; raises ConfigError for another one."""
+        """The tokens of the export's target languages; raises ConfigError for an unknown target."""
         tokens = self.recipe.corpus.language_tokens
         if not FORMATS[self.request.to].has_one_direction:
             return tokens
@@ -147,12 +147,12 @@ class Writer(ABC):
         """Write the weights into a folder that has the vocabularies; returns translations of the
         texts by the exported model.
 
-        The caller compares them with those of our own search, if the weights are not quantized. If
-        they are, the writer compares itself. Raises CheckpointError if the export is wrong.
+        The caller checks them against our own search if the weights are not quantized. If they are,
+        the writer makes a check of its own. Raises CheckpointError if the export is wrong.
         """
 
     def search(self) -> SearchConfig | None:
-        """The recipe's search, as near as the format has it; None: it has rules that we lack.
+        """The recipe's search, as near as the format has it; None: the format has its own rules.
 
         If the weights are not quantized, our own search must find the same translations.
         """

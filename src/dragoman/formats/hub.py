@@ -5,7 +5,7 @@ has put it. This module neither shows nor stores the token, removes it from all 
 server, and sends it to no address but the Hub's own.
 
 Large files are sent first, and the commit that names them last. An upload that broke off leaves the
-Hub unchanged, and files that had arrived are not sent again.
+model on the Hub unchanged, and files that had arrived are not sent again.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def card_header(info: BundleInfo, *, base_form: str) -> str:
 
 
 def _languages_of(info: BundleInfo, text: str) -> str:
-    """The direction that was scored: `text` begins with "test en-de," if there are several."""
+    """The direction that was scored; of several, the one named in `text`, as in "test en-de,"."""
     directions = [f"{one.source}-{one.target}" for one in info.directions]
     own = [one for one in directions if text.partition(",")[0].endswith(f" {one}")]
     return own[0] if own else "-".join(info.languages)
@@ -138,10 +138,10 @@ def check_can_push(hub_id: str) -> HfApi:
 
 
 def push(api: HfApi, folder: Path, hub_id: str, *, private: bool) -> Pushed:
-    """Send every file of an export; makes the model's place if it is not there.
+    """Send every file of an export; makes the model's repository if there is none.
 
-    Raises MachineError if the Hub cannot be reached or its answer is not understood, ConfigError if
-    it refuses. Then the Hub has all files or none.
+    Raises ConfigError if the Hub refuses the token or the card, MachineError if it cannot be
+    reached, answers with another error, or is not understood. The Hub has all files then, or none.
     """
     from huggingface_hub import CommitOperationAdd
 
@@ -263,7 +263,7 @@ def _language(code: str) -> str:
 
 
 def _licence(words: str) -> tuple[str | None, str | None]:
-    """The Hub's name of a licence, and another name if the Hub has none; None if none is given."""
+    """The Hub's name of a licence, or "other" and a name for it; two times None if not stated."""
     if words == "Not stated.":
         return None, None
     name = _slug(words)

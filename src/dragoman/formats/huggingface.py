@@ -61,7 +61,8 @@ def write_huggingface(
     tokens: the tokens of the target languages, whose ids follow those of the special pieces; a text
         begins with one.
     tags: words that are one piece each, wherever they stand; their ids follow those of the tokens.
-    Raises ConfigError if transformers has no such architecture, MachineError if it is missing.
+    Raises ConfigError if transformers has no such architecture, MachineError if transformers is not
+    installed.
     """
     check_expressible(recipe)
     transformers = _transformers()
@@ -102,7 +103,7 @@ def write_huggingface(
 
 
 def to_huggingface(model: Transformer, *, longest: int = 1024) -> Any:
-    """The same model as one of transformers', in eval mode; see check_expressible.
+    """Our model as a model of transformers, in eval mode; see check_expressible.
 
     longest: the longest source in tokens, with its end. The table of positions has room for it, and
         for at least 1024.
@@ -185,7 +186,7 @@ def fill_from_huggingface(file: Path, model: Transformer) -> None:
 
 
 def check_expressible(recipe: Recipe) -> None:
-    """Raises ConfigError that names the setting which transformers has no architecture for."""
+    """Raises ConfigError that names the setting for which transformers has no architecture."""
     if recipe.corpus.subword.kind == "imported":
         check_imported(recipe)
         return
@@ -206,9 +207,9 @@ def check_expressible(recipe: Recipe) -> None:
 def translate_with_huggingface(
     directory: Path, texts: list[str], search: SearchConfig
 ) -> list[str]:
-    """Translations by the export when transformers' Auto classes load it.
+    """Translations by the export, loaded with transformers' Auto classes.
 
-    Sentences of one length are a batch, with the length limit of our own search.
+    Sentences of equal length form a batch, with the length limit of our own search.
     Raises MachineError if transformers is not installed.
     """
     transformers = _transformers()
@@ -236,7 +237,8 @@ def translate_with_huggingface(
 
 @contextmanager
 def _silent(transformers: Any) -> Iterator[None]:
-    """Without progress bars and advice, such as to install a package that is not needed."""
+    """Inside the block transformers shows no progress bars and no advice, such as to install a
+    package that is not needed."""
     settings = transformers.utils.logging
     was_shown = settings.is_progress_bar_enabled()
     settings.disable_progress_bar()
@@ -261,7 +263,7 @@ def _transformers() -> Any:
 
 
 def _weights(model: Transformer) -> dict[str, Tensor]:
-    """Our weights under their names."""
+    """Our weights under the names that transformers has for them."""
     embeddings = model.embeddings
     if model.config.norm == "pre":
         weights = {"model.shared.weight": embeddings.target_matrix}
@@ -283,13 +285,13 @@ def make_tokenizer(
     tokens: Sequence[str] = (),
     tags: Sequence[str] = (),
 ) -> Any:
-    """The tokenizer that gives our ids for our normal form of a text, and its end of sentence.
+    """The tokenizer that normalises a text as we do, and gives our ids and the end of sentence.
 
-    pieces: with their scores, in the order of their ids. tokens: those of languages among them.
-    tags: words among them that text is cut at. A text of a tag alone has no piece for the space
-    before it, as it has with us.
-    If it lower-cases, it does so by characters: a capital sigma at the end of a word becomes the
-    sigma of its middle.
+    pieces: with their scores, in the order of their ids. tokens: the language tokens among them.
+    tags: words among them at which text is cut. As with us, a text that is a tag alone has no piece
+    for a space before it.
+    Lower-casing goes by characters: a capital sigma at the end of a word becomes the sigma of the
+    middle of a word.
     """
     from tokenizers import (
         AddedToken,

@@ -32,7 +32,7 @@ from dragoman.training.durable import publish
 
 _LONGEST_SETTINGS: Final = 1 << 26
 _LETTERS: Final = 2
-"""Codes of two letters are never of a group of languages."""
+"""A code of two letters always names one language, never a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,11 @@ def import_bundle(folder: Path, output: Path, languages: Languages, *, licence: 
 
 
 def _check_languages(folder: Path, imported: ImportedModel) -> None:
-    """Raises ConfigError if the folder of a MarianMT model says that a side is in another language.
+    """Raises ConfigError if the folder of a MarianMT model names another language for a side.
 
-    If a piece of the source chooses the target, the target is not compared. If the folder's code is
-    of a group, such as gem or mul, any language is taken. Codes of three letters are compared if
-    langcodes is installed.
+    If a piece of the source chooses the target, the target is not compared. If the folder's code
+    names a group, such as gem or mul, any language is accepted. The user's code of three letters is
+    compared if langcodes is installed.
     """
     path = folder / TOKENIZER_FILE
     source, _ = imported.vocabularies

@@ -134,7 +134,7 @@ def _config(model: Transformer, recipe: Recipe, search: SearchConfig) -> dict[st
 
 
 def shape_keys(config: ModelConfig) -> dict[str, Any]:
-    """The keys of config.json that every architecture here has, and calls by these names."""
+    """The keys of config.json that all architectures here share."""
     return {
         "d_model": config.d_model,
         "encoder_layers": config.encoder_layers,
@@ -241,7 +241,7 @@ def _common_settings(recipe: Recipe, file: VocabularyFile) -> dict[str, Any]:
 
 
 def listed_pieces(file: VocabularyFile) -> dict[str, int]:
-    """The original id of each piece that has a name there, in the order of the ids."""
+    """The original id of each piece that the original vocabulary names, in the order of the ids."""
     listed = {
         piece: number
         for piece, number in zip(file.pieces, file.their_ids, strict=True)
@@ -253,7 +253,7 @@ def listed_pieces(file: VocabularyFile) -> dict[str, int]:
 def _weights(
     model: Transformer, source_order: list[int], target_order: list[int]
 ) -> dict[str, Tensor]:
-    """All weights under their names; rows in the order of their ids."""
+    """All weights under the names of transformers; rows in the order of the original ids."""
     embeddings, tied = model.embeddings, model.config.tied_embeddings
     marian = model.config.norm == "post"
     rows: dict[str, tuple[Tensor, list[int]]] = {}
@@ -276,7 +276,7 @@ def _weights(
 
 
 def _reordered(rows: Tensor, order: list[int]) -> Tensor:
-    """Rows in the order of their ids; order: their id of each of our ids."""
+    """Rows in the order of the original ids; order: the original id for each of ours."""
     rows = rows.detach().cpu()
     there = torch.empty_like(rows)
     there[torch.tensor(order)] = rows

@@ -1,9 +1,9 @@
 """The graphs of a model with its matrices in int8, a quarter of their size.
 
 Each row o of a matrix has a scale of its own: w[o, i] = s[o] * q[o, i], with s[o] the largest
-|w[o, i]| over 127. The other factor stays in fp32: onnxruntime widens the matrices
-once, when it loads a graph. If activations were rounded too, as onnxruntime's tool for dynamic
-quantization does it, many more translations would change (benchmarks/README.md).
+|w[o, i]| over 127. Activations stay in fp32: onnxruntime widens the matrices once, when it loads a
+graph. If activations were rounded too, as by onnxruntime's tool for dynamic quantization, many more
+translations would change (benchmarks/README.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dragoman.model.transformer import Transformer
 
 
 class Int8ModelGraph(ModelGraph):
-    """The same operators; a matrix that is used twice is in the file once."""
+    """The same operators with matrices in int8; a matrix that is used twice is stored once."""
 
     def __init__(self, model: Transformer) -> None:
         super().__init__(model)

@@ -1,4 +1,4 @@
-"""The export formats, and what every command needs to know of each. Free of torch.
+"""The export formats, with the facts of each that every command needs. Free of torch.
 
 To add a format: enter its name in `Kind` and its record in `FORMATS`; write a `Writer`
 (formats/export_job.py), and enter it in `WRITERS` (formats/writers.py).
@@ -28,8 +28,7 @@ class ExportFormat:
     search_keys: the keys of the recipe's section search that it reads; None: all of them.
     has_repetition_guard: whether search.no_repeat_ngram_size has an effect.
     has_one_direction: it translates in one direction, even if the model has several.
-    language_note: for its card: how the token of the {target} language, {token}, gets before a
-        text.
+    language_note: for its card: how the {token} of the {target} language is put before a text.
     first_piece_note: the same for the {piece} that begins every source of an imported model; "" if
         the format or dragoman adds it.
     """

@@ -112,7 +112,7 @@ def _absent(path: Path) -> CheckpointError:
 
 
 def _read_for(folder: Path, recipe: Recipe | None) -> ImportedModel:
-    """A model of another tool, with its tokens of the languages that the recipe names, if any."""
+    """A model of another tool, read for the languages of the recipe if the recipe names them."""
     if recipe is not None and len(recipe.corpus.directions) == 1 and _names_languages(recipe):
         (direction,) = recipe.corpus.directions
         return read_folder(folder, Languages(direction.source, direction.target))
@@ -120,7 +120,7 @@ def _read_for(folder: Path, recipe: Recipe | None) -> ImportedModel:
 
 
 def _names_languages(recipe: Recipe) -> bool:
-    """Whether the recipe says both languages: those of a recipe that does not are a guess."""
+    """Whether the recipe names both languages; if not, its languages are a guess."""
     sides = ("source_language", "target_language")
     return recipe.corpus.model_fields_set.issuperset(sides) or all(
         getattr(entry, side) for entry in recipe.corpus.train for side in sides
@@ -218,7 +218,11 @@ class Origin:
         return whole.hexdigest()
 
     def adapt(self, recipe: Recipe) -> Recipe:
-        """A copy of a recipe with this model's shape and vocabulary; everything else stays."""
+        """A copy of a recipe with this model's shape, vocabulary and handling of padding.
+
+        The vocabulary includes lower-casing and language tokens; everything else stays.
+        Raises ConfigError if the vocabulary lacks a token or a tag of the recipe.
+        """
         model = {name: getattr(self.recipe.model, name) for name in _SHAPE}
         subword = {name: getattr(self.recipe.corpus.subword, name) for name in _SUBWORD}
         self._check_targets(recipe)
@@ -277,7 +281,8 @@ class Origin:
             )
 
     def plant(self, run: RunDirectory) -> None:
-        """Save these weights as the run's checkpoint of step 0, from which training begins."""
+        """Save these weights as the run's checkpoint of step 0, from which training begins, and
+        write down where they come from."""
         recipe, manifest = run.recipe(), Manifest.load(run.path)
         state = TrainState(
             seed=recipe.train.seed,

@@ -6,9 +6,9 @@ normalise itself. Programs that pass it the text of a user need a model with the
 
 SentencePiece replaces the longest sequence of characters that it has a rule for, from left to
 right. So the rules cover all of NFC with one exception: several combining marks after one letter
-that are not in the order of Unicode and have no composed character. Spaces in a row and at both
-ends SentencePiece removes itself. For lower-cased text there is another exception: a capital
-sigma at the end of a word becomes the sigma of its middle, as no rule sees the end of a word.
+that are not in the order of Unicode and have no composed character. SentencePiece itself removes
+repeated spaces and those at both ends. Lower-cased text has another exception: a capital sigma at
+the end of a word becomes the sigma of the middle of a word, as no rule sees the end of a word.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _rules(*, lowercase: bool) -> dict[str, str]:
     """The replacement of each character that changes, and of its decomposed forms."""
     codes = (code for code in range(_NUM_CODES) if code not in _SURROGATES)
     characters = [character for character in map(chr, codes) if character != _LINE_END]
-    # With signs around it: at an end of a line a space would go.
+    # Signs around each character keep a space from being removed at an end of its line.
     text = normalize(_LINE_END.join(f"|{one}|" for one in characters), lowercase=lowercase)
     rules: dict[str, str] = {}
     for character, line in zip(characters, text.split(_LINE_END), strict=True):

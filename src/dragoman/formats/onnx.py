@@ -42,9 +42,9 @@ _CACHES: Final = ("past_keys", "past_values")
 _OPSET: Final = 17
 """The first with LayerNormalization; onnxruntime has had it since 1.12."""
 _MOST_BYTES: Final = 2**31 - 2**20
-"""Protobuf reads no message of 2 GiB; the operators take the rest of it."""
+"""Bytes of weights: protobuf reads no message of 2 GiB, and the operators need the rest of it."""
 _IR_VERSION: Final = 8
-"""Version of the file format that belongs to it: the newest that older runtimes read."""
+"""The version of the file format that came with opset 17: runtimes of that time read no newer."""
 
 
 def write_onnx(
@@ -158,47 +158,47 @@ class Graph:
         """The size of all constants."""
 
     def input(self, name: str, dtype: type[np.generic], shape: Sequence[str | int]) -> str:
-        """A value that is given from outside."""
+        """Declare an input of the graph."""
         kind = self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         self._inputs.append(self._onnx.helper.make_tensor_value_info(name, kind, list(shape)))
         return name
 
     def output(self, value: str, name: str, shape: Sequence[str | int]) -> None:
-        """Give a value, in fp32, to the outside under this name."""
+        """Declare a value, in fp32, as the graph's output of this name."""
         self._nodes.append(self._onnx.helper.make_node("Identity", [value], [name]))
         kind = self._onnx.TensorProto.FLOAT
         self._outputs.append(self._onnx.helper.make_tensor_value_info(name, kind, list(shape)))
 
     def add(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """An operator with one output."""
+        """Append an operator with one output."""
         return self._add(operator, inputs, 1, attributes)[0]
 
     def split(self, value: str, parts: int, *, axis: int) -> list[str]:
-        """Equal parts of a value."""
+        """Split a value into equal parts."""
         return self._add("Split", (value,), parts, {"axis": axis})
 
     def stack(self, values: Sequence[str]) -> str:
-        """Values of one shape along a new first axis."""
+        """Stack values of one shape along a new first axis."""
         first = self.vector([0])
         return self.add("Concat", *(self.add("Unsqueeze", one, first) for one in values), axis=0)
 
     def scalar(self, value: float) -> str:
-        """An int64 or an fp32, as it is given."""
+        """A constant: int64 for an int, fp32 for a float."""
         return self.constant(np.array(value, np.int64 if isinstance(value, int) else np.float32))
 
     def vector(self, values: Sequence[int]) -> str:
-        """Whole numbers."""
+        """A constant vector of int64."""
         return self.constant(np.array(values, dtype=np.int64))
 
     def constant(self, array: NDArray[Any]) -> str:
-        """An array that is kept in the file."""
+        """A constant array, stored in the file."""
         self.num_bytes += array.nbytes
         name = f"constant_{len(self._constants)}"
         self._constants.append(self._onnx.numpy_helper.from_array(array, name))
         return name
 
     def proto(self, metadata: dict[str, str]) -> Any:
-        """The whole as onnx.ModelProto."""
+        """The whole graph as an onnx.ModelProto with this metadata."""
         helper = self._onnx.helper
         graph = helper.make_graph(
             self._nodes, "dragoman", self._inputs, self._outputs, self._constants
@@ -310,7 +310,7 @@ class ModelGraph(Graph):
         return self.add("Unsqueeze", mask, self.vector([1, 2]))
 
     def _embed(self, matrix: Tensor, ids: str, numbers: str) -> str:
-        """ids (B, L) at positions from 0 on (L,) -> (B, L, D); see `transformer.sinusoids`."""
+        """ids (B, L), positions from 0 on (L,) -> embeddings (B, L, D); `transformer.sinusoids`."""
         config = self.model.config
         scale = self.scalar(float(self.model.embeddings.scale))
         embedded = self.add("Mul", self._rows(matrix, ids), scale)
@@ -398,7 +398,7 @@ class ModelGraph(Graph):
         return self.add("Gather", self._weight(matrix), ids)
 
     def _weight(self, tensor: Tensor) -> str:
-        """Weights, in the file once though they are used twice, as tied embeddings are."""
+        """Weights as a constant; those used twice, such as tied embeddings, are stored once."""
         key = (tensor.data_ptr(), tensor.shape, tensor.stride())
         if key not in self._weights:
             array = tensor.detach().float().cpu().contiguous().numpy()

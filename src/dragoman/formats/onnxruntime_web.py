@@ -1,8 +1,8 @@
-"""onnxruntime-web, which runs ONNX graphs in browsers: its files, from where a user has them.
+"""The files of onnxruntime-web, which runs ONNX graphs in browsers.
 
-It is a package of npm. It is taken from a folder or archive that the user names, or fetched by
-the user's own npm, with its settings and its store of packages. Only the pinned version is
-accepted, by the SHA-256 of each file.
+It is a package of npm. It is read from a folder or archive that the user names, or fetched by the
+user's own npm, with that npm's settings and cache. Only the pinned version is accepted, by the
+SHA-256 of each file.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FILES: Final = {
 """Our name of each file, its name in the package, and its SHA-256."""
 _LARGEST_BYTES: Final = 1 << 26
 _LARGEST_UNPACKED: Final = 1 << 28
-"""Bytes of an archive, from its beginning to the files that are wanted."""
+"""The most unpacked bytes of an archive that are read to find the files."""
 _UNREADABLE: Final = (
     OSError, EOFError, ValueError, OverflowError, RecursionError, tarfile.TarError, zlib.error,
 )  # fmt: skip
@@ -50,7 +50,7 @@ _NPM_OPTIONS: Final = (
     "--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000",
 )  # fmt: skip
 _NPM_LINE: Final = re.compile(r"(?:npm (?:error|ERR!))?\s*(?:(?:network|notarget|\d{3})\s+)?(.*)")
-"""A line of its errors: the level, the kind of error, words."""
+"""A line of npm's errors: the level, the kind of error, words."""
 _NPM_FIELD: Final = re.compile(r"(?:code|errno|syscall|path|dest)\b")
 _LONGEST_REASON: Final = 200
 _TO_WEB: Final = "--to web"
@@ -64,7 +64,8 @@ def runtime_files(place: Path | None) -> dict[str, bytes]:
     """The content of each file by the name that it has in an export.
 
     place: the package's archive or its unpacked folder; None: npm fetches the archive.
-    Raises ConfigError if the place has not the pinned version, MachineError if npm cannot fetch it.
+    Raises ConfigError if the package cannot be read or is not the pinned version, MachineError if
+    npm cannot fetch it.
     """
     if place is not None:
         return _read(place)
@@ -160,7 +161,7 @@ def _in_archive(path: Path) -> dict[str, bytes]:
 
 
 class _Bounded:
-    """A file to read that ends with a ValueError when it has given _LARGEST_UNPACKED bytes."""
+    """A file whose `read` raises ValueError after more than _LARGEST_UNPACKED bytes."""
 
     def __init__(self, file: gzip.GzipFile) -> None:
         self._file = file

@@ -25,7 +25,7 @@ CORPUS: Final = {
     "subword.kind", "subword.vocab_size", "subword.joint",
     "subword.character_coverage", "subword.sample_sentences", "max_pieces", "too_long", "seed",
 }  # fmt: skip
-"""Keys of the corpus section; of files of text their names alone, without folders."""
+"""Keys of the corpus section; files of text keep their names alone, without folders."""
 RECIPE: Final = {
     "name",
     *(f"corpus.{key}" for key in CORPUS),
@@ -91,7 +91,7 @@ def _only(values: Mapping[str, Any], allowed: set[str], prefix: str = "") -> dic
 
 
 def _named(entry: TextFiles) -> TextFiles:
-    """An entry of text without folders; the number of a public data set is a name already."""
+    """An entry of text without the folders of its files; the id of a public data set stays."""
     files = ("source", "target", "tsv", *FORMATS, "mtdata")
     others = ("tag", "source_language", "target_language")
     return TextFiles.model_validate(

@@ -33,11 +33,11 @@ _CLASSES: Final = {
     "space": " ",
     "small": "".join(filter(str.islower, map(chr, range(0x10000)))),
 }
-"""Characters that a place of a pattern may have, by the name of the class."""
+"""The characters of each class."""
 _LETTERS: Final = ("small", "capitalized")
 
 Pattern = tuple[tuple[str, ...], int]
-"""A class or a character for each place, and the index of the place that it decides."""
+"""A class or a character for each place, and the index of the place that the pattern decides."""
 
 
 def write_sentence_ends(path: Path) -> None:
@@ -91,7 +91,7 @@ def _ends() -> Iterator[Pattern]:
 
 
 def _no_ends() -> Iterator[Pattern]:
-    """Patterns that do not end a sentence, though one of the others fits."""
+    """Patterns that do not end a sentence, even if one of `_ends` fits."""
     yield ("wide end", "wide end"), 0
     for closing in range(3):
         yield (".", *["closing"] * closing, "space", "small"), closing
@@ -106,7 +106,7 @@ def _no_ends() -> Iterator[Pattern]:
 def _filters(
     patterns: list[Pattern], channels: dict[str, int], *, before: int, after: int
 ) -> NDArray[np.float32]:
-    """Weights (patterns, channels, places) that are 1 if a pattern has this class at a place."""
+    """Weights (patterns, channels, places): 1 if the pattern has the class at the place, else 0."""
     shape = (len(patterns), len(channels), before + 1 + after)
     filters = np.zeros(shape, dtype=np.float32)
     for number, (classes, behind) in enumerate(patterns):

@@ -33,7 +33,7 @@ from dragoman.recipe.recipe import Recipe
 
 SETTINGS_FILE: Final = "web.json"
 PAGE: Final = Path(__file__).with_name("web_page")
-"""The files that every export has a copy of."""
+"""The folder of the page's files, which are copied into every export."""
 PAGE_FILES: Final = (
     "index.html", "common.css", "page.css", "common.js", "page.js", "worker.js", "translator.js",
     "text.js", "pieces.js", "onnxruntime-web.LICENSE",

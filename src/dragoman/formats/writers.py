@@ -40,7 +40,7 @@ from dragoman.model.config import SearchConfig
 from dragoman.recipe.recipe import Recipe
 
 _UNPACKED: Final = "package"
-"""The folder in a draft that a package for Argos Translate is made of."""
+"""The folder in a draft from which a package for Argos Translate is made."""
 
 
 class BundleWriter(Writer):
@@ -133,8 +133,8 @@ class WebWriter(Writer):
     """The files of onnxruntime-web."""
 
     def check(self) -> None:
-        """Raises ConfigError if a page cannot cut text with this vocabulary, MachineError if
-        onnxruntime-web cannot be had."""
+        """Read onnxruntime-web; raises ConfigError if it is not the pinned version or a page cannot
+        cut text with this vocabulary, MachineError if npm cannot fetch it."""
         for file in (self.job.origin.path / name for name in VOCABULARIES):
             check_for_web(read_vocabulary(file), place=file)
         self._runtime = runtime_files(self.job.request.onnxruntime_web)
@@ -161,7 +161,7 @@ class ArgosWriter(Writer):
         check_for_argos(self.job.model.subwords)
 
     def write(self, texts: list[str], draft: Path) -> list[str]:
-        """Write the package, unpacked; returns translations as by Argos Translate."""
+        """Write the package, unpacked; returns translations as Argos Translate makes them."""
         job = self.job
         subwords = job.model.subwords
         write_argos(

@@ -39,12 +39,12 @@ point between 6 and 32 was not measured."""
 
 
 class ChosenStrategy(NamedTuple):
-    """The section of the recipe with the choice in it, and seconds of a step by the plan."""
+    """The recipe's section with the choice in it, and the planned seconds per step."""
 
     config: DistributedConfig
     planned_step_s: float | None
     link_bytes_per_s: float | None = None
-    """The measurements before the choice, if there are several hosts."""
+    """The link's measured rate, if there are several hosts and the choice was made now."""
 
 
 def choose_strategy(
@@ -102,7 +102,7 @@ def measure_compute(
     world: World,
     at_most_s: float = math.inf,
 ) -> tuple[float, float]:
-    """Seconds of a step on the slowest rank without any network, and target tokens of a step.
+    """Seconds per step on the slowest rank without any network, and target tokens per step.
 
     These are real steps with a learning rate of zero, so that the weights stay as they are.
     at_most_s: no step begins after that time, but at least one is timed.
@@ -141,7 +141,7 @@ def device_name(world: World) -> str:
 
 
 def inside(rate: LinkRate, topology: Topology, world: World) -> Inside:
-    """On one host the measured rate, else the usual one between devices of this name."""
+    """The rate inside a host: measured if there is one host, else the usual one of such devices."""
     if topology.num_hosts == 1:
         return Inside("measured", rate.bytes_per_s, "measured")
     return inside_of(device_name(world))

@@ -1,4 +1,4 @@
-"""`dragoman run --budget`: the same run, made to end in time. All of it on one page.
+"""`dragoman run --budget`: the same run, made to end in time.
 
 The clock starts with the first command and never stops: preparation, measurements, training,
 restarts and the time between them, scores and export all count. While it trains, `training.pace`
@@ -72,13 +72,13 @@ _LEAST_STEPS: Final = 100
 """Fewer updates do not make a model that is worth its time."""
 _TIMING_SHARE: Final = 0.005
 _LONGEST_TIMING_S: Final = 3.0
-"""Share of the budget for timing the steps of one model, and the most seconds for it."""
+"""Share of the budget for timing the steps of one model, and the most seconds of that."""
 _OUTSIDE_SHARE: Final = 0.1
 """Share of the budget for timing, validations, scores and export, until they are measured."""
 _PREPARE_S: Final = 5.0
 """Time to begin, and to learn the vocabulary of a small text."""
 PREPARE_PAIRS_PER_S: Final = 15_000
-"""The rate of one core of a usual machine."""
+"""The rate of one core of a typical machine."""
 _STARTS: Final = 2
 """Ranks have a launcher, and each of the two imports PyTorch."""
 _LEAST_START_S: Final = 4.0
@@ -103,11 +103,11 @@ class TooSmallError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a budget is spent.
+    """The machines on which a budget is spent.
 
     ranks: on this machine; None: one for each GPU, or one. hosts: other machines in place of this
-    one. file: the argument that named them, or this machine's price. price: what all machines
-    together cost in an hour; None if it is not known.
+    one. file: the hosts file that names them, or gives this machine's price. price: the cost of all
+    machines together per hour; None if it is not known.
     """
 
     ranks: int | None = None
@@ -117,7 +117,10 @@ class Place:
 
     @classmethod
     def of(cls, file: str | None, *, ranks: int | None = None) -> Place:
-        """This machine, with its price if the hosts are this machine alone; or these hosts."""
+        """This machine, with its price if the hosts are this machine alone; or these hosts.
+
+        Raises ConfigError if ranks are given for other hosts or the file cannot be used.
+        """
         if file is None:
             return cls(ranks)
         hosts = load_hosts(file)
@@ -139,7 +142,7 @@ class Place:
 class BudgetPlan:
     """The training that was chosen for a budget.
 
-    recipe: it has all chosen settings but the lengths. training_s: the time for steps and
+    recipe: has all chosen settings but the lengths. training_s: the time for steps and
     validations. half, twice: the choices for half and for twice the budget. start_s: seconds until
     a process has started, mostly to import PyTorch. pilots: those that may decide; None if there is
     nothing to decide. piloted: those that were made.
@@ -160,7 +163,7 @@ class BudgetPlan:
 
     @property
     def takes_s(self) -> float:
-        """Seconds that all of it takes: the budget, or less if the recipe sets few steps."""
+        """Seconds that the whole run takes: the budget, or less if the recipe sets few steps."""
         unused_s = self.training_s - min(self.choice.best.training_s, self.training_s)
         return self.seconds_s - unused_s / (AIM - _OUTSIDE_SHARE)
 
@@ -171,7 +174,8 @@ def plan_budget(
     """The plan alone; nothing is written.
 
     If the text is not prepared, the sizes of its files are all that is known of it.
-    Raises ConfigError if the budget is too small.
+    Raises ConfigError if the budget is too small or the recipe excludes one, MachineError if
+    CTranslate2 is not installed.
     """
     _check_possible(recipe)
     by_hand = keys_set(recipe)
@@ -299,7 +303,7 @@ def _at_price(budget: Budget, place: Place) -> Budget:
 
 @contextmanager
 def _price_told(budget: Budget) -> Iterator[None]:
-    """Workers learn the price as those on hosts do."""
+    """Inside the block, workers that start learn the price as those on hosts do."""
     before = os.environ.get(PRICE_VARIABLE)
     if budget.price_per_hour is not None:
         os.environ[PRICE_VARIABLE] = f"{budget.price_per_hour} {budget.currency}"
@@ -363,7 +367,7 @@ def _plan(
 
 
 def _too_small(seconds_s: float, fixed_s: float) -> TooSmallError:
-    """The error if all that is not training takes the whole budget."""
+    """The error if the work beside the training takes the whole budget."""
     return TooSmallError(seconds_s, needed_s=(fixed_s + SHORTEST_S) / (AIM - _OUTSIDE_SHARE))
 
 
@@ -375,7 +379,7 @@ def _fetch_s(recipe: Recipe, place: Place) -> float:
 
 
 def _starts(place: Place) -> int:
-    """Processes that begin one after the other before ranks do something here."""
+    """Processes that start one after the other on this machine before its ranks can work."""
     from dragoman.run.worker import default_ranks  # imports torch
 
     ranks = place.ranks or default_ranks()
@@ -415,7 +419,8 @@ def machine_of(place: Place, *, vocab_size: int, budget_s: float) -> TrainingMac
 def _with_pilots(
     plan: BudgetPlan, shards: Path, *, folder: Path, print_line: Callable[[str], None]
 ) -> BudgetPlan:
-    """The plan after its pilots, if they are worth their time. After a kill they are left out."""
+    """The plan after its pilots, which are trained if they are worth their time and no kill has
+    ended them before. Raises ConfigError if they have left no time."""
     pilots = plan.pilots
     if pilots is None or pilots.why_not:
         return plan
@@ -535,7 +540,7 @@ def check_exports() -> None:
 
 
 def _asked(recipe: Recipe, seconds_s: float) -> str:
-    """Digest of recipe and budget; a key that is set to its default is not a free key."""
+    """Digest of recipe, budget and keys that are set: a key set to its default is not free."""
     text = f"{digest(recipe)} {seconds_s!r} {' '.join(sorted(keys_set(recipe)))}"
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -552,7 +557,7 @@ def _begun(recipe: Recipe, asked: str, runs: Path) -> RunDirectory | None:
 
 
 def _is_of_this_text(run: RunDirectory) -> bool:
-    """Whether the files of text are as they were when the run began, as far as they are there.
+    """Whether the files of text, if they are there, are as they were when the run began.
 
     Named corpora do not change, and are not fetched for this.
     """
@@ -567,7 +572,7 @@ def _is_of_this_text(run: RunDirectory) -> bool:
 
 
 def _started(recipe: Recipe, asked: str, runs: Path, *, now: float, fresh: bool) -> float:
-    """When the first command was given. A file records it until the run exists."""
+    """The time of the first command, in Unix seconds. A file records it until the run exists."""
     file = _start_record(recipe, asked, runs)
     if not fresh:
         try:

@@ -11,8 +11,8 @@ batch          2,048 cells x (tokens of the run / 3 million)^0.4, no less than 2
 peak rate      0.576 / width: the rate that suits Adam falls with the width (Yang et al. 2022); the
                constant is that of Transformer-base with 1.1e-3, and gives 4.5e-3 for a width of
                128; at most 9e-3, the rate for 64
-dropout        none; 0.1 from 6 epochs on, 0.2 from 15 on, 0.3 from 30 on (benchmarks/dropout.py; of
-               small text that is seen often: Araabi and Monz 2020)
+dropout        none; 0.1 from 6 epochs on, 0.2 from 30 on, 0.3 from 60 on (benchmarks/dropout.py;
+               for small text that is seen often: Araabi and Monz 2020)
 precision      bf16 on a GPU that has it, else fp32; torch.compile on a GPU from half an hour on
 schedule       a straight line to zero (Bergsma et al. 2025, "Straight to zero") over all steps that
                fit
@@ -49,11 +49,11 @@ VOCABULARY: Final = (200, 32_000)
 _UNKNOWN_PAIRS: Final = 1_000_000
 """The number of pairs to assume if the text is not here yet."""
 _ALIKE: Final = 0.03
-"""A larger model has to be better by this share of the BLEU: it is slower to translate with, and
-speeds that were timed in seconds are not sure."""
+"""A larger model has to be better by this share of the BLEU: it translates more slowly, and a speed
+that was timed in seconds is uncertain."""
 _CPU_BATCH: Final = (2048, 8192)
 TIMED_GPU_TOKENS: Final = 16_384
-"""Target tokens at a time by which models are compared: enough to keep a GPU busy."""
+"""Target tokens at a time with which models are timed on a GPU: enough to keep it busy."""
 _GPU_BATCH: Final = (TIMED_GPU_TOKENS, 65_536)
 """The least and the most cells. On a CPU a million tokens taught less with 1,280 than with 2,048.
 On an H100 a step of `big` took 60 ms with 7,424 cells, and 55 ms with 16,384 target tokens."""
@@ -66,8 +66,8 @@ LEAST_WIDTH: Final = 64
 _SPEED_ERROR: Final = 1.25
 """The factor by which a speed that was timed for seconds may be too high or too low for hours."""
 _WORTH_TIMING: Final = 0.8
-"""A model that is expected to have less than this share of the best BLEU, by the arithmetic that it
-needs, is not timed."""
+"""A model is not timed if its expected BLEU, at a speed that follows from its arithmetic, is below
+this share of the best."""
 _WORTH_COMPILING_S: Final = 1800.0
 """The compiler takes a minute or two."""
 SIZE_KEYS: Final = ("d_model", "num_heads", "d_ffn", "encoder_layers", "decoder_layers")
@@ -113,7 +113,7 @@ class TextFacts:
 class TrainingMachine:
     """The machine that trains.
 
-    speed: target tokens a second with a model of this recipe; a GPU computes 16,384 at a time.
+    speed: target tokens per second with a recipe's model; each GPU computes 16,384 at a time.
     num_gpus: GPUs that train.
     after_s: seconds after the training that depend on the model.
     """
@@ -128,10 +128,10 @@ class TrainingMachine:
 
 @dataclass(frozen=True, slots=True)
 class SizeCandidate:
-    """One size, with all that follows from it.
+    """One size, with the settings and figures that follow from it.
 
     tokens: target tokens that it sees in the time. most_tokens: target tokens in the steps that the
-    recipe sets. is_timed: whether its steps were timed; else its speed follows from that of the
+    recipe sets. is_timed: whether its steps were timed; if not, its speed follows from that of the
     size before it and the arithmetic of both. fits: whether it fits into the memory. after_s:
     seconds after the training that depend on the model. why_not: why another one is better; ""
     for the chosen one.
@@ -184,7 +184,7 @@ def choose(
     """The size that is expected to be best after this many seconds, in which a model is trained and
     its last checkpoint copied.
 
-    A larger one is measured as long as it may be better. Raises ConfigError if no size fits into
+    Larger sizes are tried as long as they may be better. Raises ConfigError if no size fits into
     the memory.
     """
     search = _SizeSearch(text, law, machine, by_hand, training_s)
@@ -223,7 +223,10 @@ def after_pilots(
     piloted: Collection[str],
     time_share: float,
 ) -> Choice:
-    """The choice after these pilots, for the share of the time that they have left over."""
+    """The choice of `best` after pilots, for the share of the time that is left.
+
+    piloted: the names of the sizes that had a pilot.
+    """
     found = []
     for one in choice.candidates:
         tokens = time_share * one.tokens
@@ -273,7 +276,7 @@ def at_other_budget(
 
 
 def _sizes(recipe: Recipe, by_hand: frozenset[str]) -> Iterator[tuple[str, Recipe]]:
-    """The recipe in each size; in one alone if it says the size itself."""
+    """The recipe in each size; in one alone if the recipe sets the size."""
     seen = []
     for name, numbers in SIZES.items():
         values = {f"model.{key}": number for key, number in zip(SIZE_KEYS, numbers, strict=True)}
@@ -313,7 +316,7 @@ class _SizeSearch:
     def _with_batch(
         self, name: str, recipe: Recipe, tokens_per_s: float, most_cells: int
     ) -> SizeCandidate:
-        """A candidate whose batch has no more cells than that."""
+        """A candidate whose batch has at most this many cells."""
         after_s = self.machine.after_s(recipe)
         training_s = max(self.training_s - after_s, SHORTEST_S)
         full_tokens_per_s = tokens_per_s
@@ -347,7 +350,7 @@ class _SizeSearch:
         )
 
     def tokens_per_step(self, recipe: Recipe) -> float:
-        """Target tokens of an update, with sentences of this text if its batch counts these."""
+        """Target tokens per update, by the mean length in this text if batches count sentences."""
         sentences = recipe.data.batch_sentences
         if sentences is None:
             return estimate(recipe).target_tokens_per_update
@@ -377,12 +380,12 @@ class _SizeSearch:
 
 
 def dropout_for(epochs: float) -> float:
-    """The dropout of a run that sees its text so many times."""
+    """The dropout of a run that sees its text this many times."""
     return next((share for most, share in _DROPOUTS if epochs < most), _MOST_DROPOUT)
 
 
 def _expected(law: Law, text: TextFacts, recipe: Recipe, tokens: float) -> Expected:
-    """The BLEU by the law; the interval also holds that of more and of fewer tokens."""
+    """The BLEU by the law; its interval allows for a speed that was timed too high or too low."""
     middle, few, many = (
         law.expect(
             text=text.digest,

@@ -1,4 +1,4 @@
-"""Learning curves of finished runs: those shipped with dragoman, and a local table of one's own.
+"""Learning curves of finished runs: those shipped with dragoman, and the user's local table.
 
 A curve holds numbers alone: the sizes of text and model, and the scores after some numbers of
 target tokens. The local table is `dragoman/curves/` below XDG_DATA_HOME (`~/.local/share`), one
@@ -45,9 +45,9 @@ class Point(Section):
 class Curve(Section):
     """The learning curve of one finished run.
 
-    source: where the figures come from. text: a digest of the training text's files.
-    epoch_tokens: target tokens of the training text. weights: how many weights the
-    model has without embeddings.
+    source: the origin of the figures. text: a digest of the direction and the files of the training
+    text. epoch_tokens: target tokens of the training text. weights: the number of the model's
+    weights without embeddings.
     ended: whether the learning rate had come to the end of its schedule. In the middle of one, a
     model is worse than a shorter run would be at its end (Hoffmann et al. 2022, section 3.1).
     """
@@ -129,7 +129,7 @@ def table() -> Path | None:
     if os.environ.get(CURVES_VARIABLE, "").lower() in ("off", "0", "no"):
         return None
     home = os.environ.get("XDG_DATA_HOME", "")
-    # A relative path is to be passed over, says the XDG base directory specification.
+    # The XDG base directory specification wants relative paths ignored.
     base = Path(home) if Path(home).is_absolute() else Path.home() / ".local" / "share"
     return base / "dragoman" / "curves"
 

@@ -35,7 +35,7 @@ _USUAL_LEVEL: Final = (math.log(40.0), 0.4)
 """ln of the best BLEU that any model reaches on a text, and its spread: 27 to 60. Without it,
 short curves alone would be extended to a BLEU that does not exist."""
 _LEAST_FACTOR: Final = 0.1
-"""b is at least this much when its spread between texts is set."""
+"""The least b from which its spread between texts is computed."""
 _SLOWER: Final = 0.5
 """Spread of b between texts, as a share of it: the demo's text needs one and a half times the
 tokens of Multi30k before it is translated."""
@@ -49,7 +49,7 @@ LEAST_BLEU: Final = 11.5
 """A model with a lower BLEU has hardly begun to translate. When one begins depends on the text, and
 the law does not hold before."""
 _BEYOND: Final = 2.0
-"""A figure further from all measured ones than this factor is called a guess."""
+"""An estimate for figures further than this factor from all measured ones is called a guess."""
 _LEAST_LOG: Final = -600.0
 """exp of less is 0, and models are compared by the logarithm of their BLEU."""
 LEAST_ERROR: Final = 0.06
@@ -75,7 +75,7 @@ class Expected:
 class Law:
     """The law with its constants.
 
-    levels: c of each text. slower: what its b is above `tokens_factor`. spread: the inverse of the
+    levels: c of each text. slower: its b minus `tokens_factor`. spread: the inverse of the
     normal matrix of the fit, whose rows are weights, tokens, the levels and `slower`. error: the
     root mean square error for a run that was not fitted, in ln BLEU. degrees: its degrees of
     freedom.
@@ -94,13 +94,13 @@ class Law:
     tokens_range: tuple[float, float]
 
     def lacking(self, text: str, weights: int, tokens: float, epoch_tokens: float) -> float:
-        """The distance of ln BLEU below the level of its text."""
+        """How far ln BLEU is below the level of its text."""
         of_weights, of_tokens = self.powers(weights, tokens, epoch_tokens)
         tokens_factor = max(self.tokens_factor + self.slower.get(text, 0.0), 0.0)
         return self.weights_factor * of_weights + tokens_factor * of_tokens
 
     def powers(self, weights: int, tokens: float, epoch_tokens: float) -> tuple[float, float]:
-        """weights^-alpha and tokens^-beta, in millions."""
+        """weights^-alpha and tokens^-beta, both counted in millions; repeated tokens count less."""
         seen = effective(tokens, epoch_tokens) / _MILLION
         return math.pow(weights / _MILLION, -self.alpha), math.pow(seen, -self.beta)
 
@@ -141,7 +141,7 @@ class Law:
 
 
 def effective(tokens: float, epoch_tokens: float) -> float:
-    """Tokens that teach as much when each is new (Muennighoff et al. 2023, equation 5)."""
+    """The number of new tokens that teach as much (Muennighoff et al. 2023, equation 5)."""
     once = min(tokens, epoch_tokens)
     repeated = max(tokens / epoch_tokens - 1, 0.0)
     return once + once * REPETITIONS * (1 - math.exp(-repeated / REPETITIONS))

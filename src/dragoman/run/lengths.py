@@ -1,4 +1,4 @@
-"""How a run spends the seconds of its budget: steps, validations, saves, scores, export."""
+"""The division of a budget's seconds: steps, validations, saves, scores, export."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dragoman.recipe.estimate import estimate
 from dragoman.recipe.recipe import Recipe
 
 AIM: Final = 0.97
-"""Share of the budget at which all is to be done: the last parts cannot be made shorter."""
+"""Share of the budget after which everything should be done: the last parts cannot be shortened."""
 VALIDATIONS_SHARE: Final = 0.06
 _MOST_VALIDATIONS: Final = 20
 LEAST_VALIDATIONS: Final = 3
@@ -21,7 +21,7 @@ _MOST_WARMUP: Final = 4000
 _SECONDS_PER_PAIR: Final = 1.0
 _LEAST_PAIRS: Final = 100
 _MOST_PAIRS: Final = 1000
-"""Dev pairs that a validation translates: one more for so many seconds of the budget."""
+"""Dev pairs that a validation translates: one per _SECONDS_PER_PAIR of the budget, in bounds."""
 _LOGS: Final = 100
 _SAVES: Final = 30
 _LEAST_SAVE_S: Final = 5.0
@@ -37,8 +37,8 @@ _EXPORT_WORK: Final = 2.0
 """The check of an export translates its sentences twice."""
 EXPORT_S: Final = 3.0
 _WEIGHT_S: Final = 1e-7
-"""Seconds that the score of the test set and the export take longer for each weight, to read and to
-convert it, and to translate with it on a CPU: 16 s for 180 million (H100, two busy cores)."""
+"""Seconds per weight that the score of the test set and the export need to read it, convert it and
+translate with it on a CPU: 16 s for 180 million (H100, two busy cores)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def _pieces_per_pair(manifest: Manifest, split: str) -> float:
 def expected_search_s(recipe: Recipe, manifest: Manifest, *, tokens_per_s: float) -> float:
     """Seconds that the translations of a validation will take.
 
-    tokens_per_s: target tokens trained on a second.
+    tokens_per_s: target tokens that are trained on per second.
     """
     return _SEARCH_COST * decoded_pieces(recipe, manifest) / tokens_per_s
 
@@ -102,7 +102,7 @@ def lengths(
     left_s: float,
     most_steps: int | None,
 ) -> dict[str, Any]:
-    """Values for the keys of a recipe that say when things happen, by their names.
+    """Values for the keys of a recipe that set its length, its schedule and its intervals.
 
     save_s: the time of the save after each validation. left_s: the time for training with all its
     validations and saves. most_steps: the recipe's limit; None: none.

@@ -1,15 +1,15 @@
 """Short trainings on the real text that decide between the last two or three models of a budget.
 
-They are made only if they pay for themselves. Their worth is the expected gain of a choice that
-knows more (the value of sample information, Raiffa and Schlaifer 1961): the law is unsure of the
-difference between two models, and a pilot measures it, with the error of a run. Their price is the
-BLEU that the rest of the budget loses, by the same law.
+They are made only if they pay for themselves. Their worth is the expected gain of a choice with
+more knowledge (the value of sample information, Raiffa and Schlaifer 1961): the law is unsure of
+the difference between two models, and a pilot measures it, with the error of a run. Their price is
+the BLEU that the rest of the budget loses, by the same law.
 
 Successive halving (Jamieson and Talwalkar 2016): of three, the worst is dropped, and the others are
 trained for twice the time. A pilot is not judged by its BLEU, which favours small models, but by
-how far that is from what the law expects of so short a training: a model that does better than
-expected will do so at full length, too, as far as that is not chance. This module is our own,
-because the pruners of Optuna and others compare scores of the same length, without such a law.
+how far that is from the law's forecast for so short a training: a model that beats its forecast
+will do so at full length, too, except for chance. This module is our own, because the pruners of
+Optuna and others compare scores of the same length, without such a law.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dragoman.run.curves import inner_weights
 from dragoman.run.expect import LEAST_BLEU, LEAST_ERROR, Law
 
 SHARE: Final = 0.06
-"""Share of the time of training for all pilots together."""
+"""The share of the training time that all pilots together take."""
 _MOST: Final = 3
 _LEAST_GAIN: Final = 0.001
 """In ln BLEU; a smaller gain is not worth a pilot."""
@@ -52,8 +52,8 @@ class Pilots:
 
 @dataclass(frozen=True, slots=True)
 class Piloted:
-    """A finished pilot. expected, found: BLEU of so short a training by the law, and on the dev
-    text."""
+    """A finished pilot. expected: the law's BLEU for so short a training. found: the BLEU on the
+    dev text."""
 
     name: str
     seconds_s: float
@@ -100,7 +100,8 @@ def decide(
     law: Law,
     train: Callable[[SizeCandidate, float], tuple[float, float]],
 ) -> tuple[SizeCandidate, list[Piloted]]:
-    """Train the pilots, and drop the worst after each round; returns the last, and all of them.
+    """Train the pilots, and drop the worst after each round; returns the last candidate, and all
+    finished pilots.
 
     train: trains a candidate for this many seconds; gives target tokens and the BLEU on the dev
         text.
@@ -154,7 +155,7 @@ def _gain(best: SizeCandidate, rival: SizeCandidate, text: TextFacts, law: Law) 
     doubt = _doubt(best, rival, text, law)
     if not doubt:
         return 0.0
-    # The belief after the pilots has moved by so much, on average.
+    # The standard deviation of the change that the pilots make to the expected difference.
     moves = doubt**2 / math.sqrt(doubt**2 + 2 * LEAST_ERROR**2)
     behind = math.log(best.expected.bleu / rival.expected.bleu) / moves
     return moves * (_NORMAL.pdf(behind) - abs(behind) * _NORMAL.cdf(-abs(behind)))

@@ -1,4 +1,4 @@
-"""How far the preparation of a corpus is, for people."""
+"""Shows people how far the preparation of a corpus is."""
 
 from __future__ import annotations
 

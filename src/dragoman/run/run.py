@@ -51,7 +51,7 @@ def run(
 ) -> RunDirectory:
     """Text -> shards -> checkpoints -> scores; the directory holds all of it.
 
-    show: gives a function that is called with the progress of the preparation.
+    show: a context that gives the function to call with the progress of the preparation.
     listeners: called with each event of rank 0, and with the alerts of the other ranks.
     """
     with show or nullcontext() as progress:
@@ -235,9 +235,9 @@ def _work(
     ranks: int | None,
     listeners: Sequence[EventListener],
 ) -> None:
-    """Let workers do a job: this process if one is enough, else others through torchrun."""
+    """Do a job: in this process if one rank is enough, else in workers through torchrun."""
     if ranks is None or ranks == 1:
-        from dragoman.run import worker  # imports torch, which who only starts others does without
+        from dragoman.run import worker  # imports torch, which a mere launcher does not need
 
         ranks = ranks or worker.default_ranks()
         if ranks == 1:
@@ -255,8 +255,8 @@ def _work(
 def _following(
     directory: RunDirectory, listeners: Sequence[EventListener]
 ) -> Iterator[Callable[[], None]]:
-    """A function that calls the listeners with the events that rank 0 has written since, and with
-    the alerts of the other ranks: if rank 0 stands still, only these can say so."""
+    """A function that calls the listeners with the events that rank 0 has written since its last
+    call, and with the alerts of other ranks: if rank 0 stands still, only they can say so."""
     main = event_file(directory.events, rank=0)
     followers = {path: Follower(path, from_end=True) for path in event_files(directory.events)}
 

@@ -1,4 +1,4 @@
-"""How fast this machine trains a model, and writes its checkpoints: a few real steps, one write."""
+"""The speed at which this machine trains a model and writes its checkpoints, from short trials."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from dragoman.training.step_rate import time_steps
 
 _CPU_TOKENS: Final = 1024
 _CHECKPOINT_NUMBERS: Final = 4
-"""For each weight: itself, its moving average and Adam's two averages."""
+"""Numbers per weight: itself, its moving average and Adam's two averages."""
 _FP32: Final = 4
 """Bytes of a number."""
 _WRITTEN_NUMBERS: Final = 4_000_000
@@ -51,7 +51,7 @@ class Speed:
 
     @property
     def tokens_per_s(self) -> float:
-        """Target tokens trained on a second."""
+        """Target tokens that are trained on per second."""
         return self.tokens_per_step / self.step_s
 
 
@@ -94,8 +94,8 @@ def measure_save(recipe: Recipe, manifest: Manifest, folder: Path) -> float:
 def these_hosts(hosts: Hosts, *, file: str) -> TrainingMachine:
     """The facts of several hosts that `choose` needs, with the speed of a model by `dragoman plan`.
 
-    file: as it was given with --hosts. Raises ConfigError if their speed is neither measured by
-    doctor nor given.
+    file: as it was given with --hosts. The machine's `speed` raises ConfigError if the hosts' speed
+    is neither measured by doctor nor given.
     """
     kinds = {host.gpu for host in hosts.host}
     on_gpu = bool(hosts.host[0].gpus)
@@ -130,9 +130,9 @@ def last_copy_s(recipe: Recipe, *, file: str) -> float:
 
 
 def this_machine(*, ranks: int, vocab_size: int, at_most_s: float) -> TrainingMachine:
-    """The facts of this machine that `choose` needs, which times a model only when `choose` asks.
+    """The facts of this machine that `choose` needs; a model is timed only when `choose` asks.
 
-    at_most_s: for the steps of one model.
+    at_most_s: the most seconds for the steps of one model.
     """
     keep_freed_memory()
     on_gpu = torch.cuda.is_available()
@@ -170,6 +170,6 @@ def _timing(
 
 
 def _beside(world: World, ranks: int) -> int:
-    """How many ranks compute beside each other at the speed of one alone: GPUs do; processes on one
-    processor share it, and this one takes all of it."""
+    """The number of ranks that compute side by side at the speed of one alone: GPUs do; processes
+    on one CPU share it, and this one takes all of it."""
     return ranks if world.device.type == "cuda" else 1

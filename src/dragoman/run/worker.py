@@ -176,7 +176,7 @@ def _events(
 
 @dataclass(frozen=True, slots=True)
 class _RankTraining:
-    """One rank of a training: the values that its parts share, and how they are put together."""
+    """One rank of a training: the values that its parts share, and their assembly."""
 
     run: RunDirectory
     recipe: Recipe
@@ -276,12 +276,12 @@ class _RankTraining:
     def strategy(
         self, model: Transformer, checkpoint: Checkpoint | None, *, has_moved: bool
     ) -> ChosenStrategy:
-        """The strategy of the recipe; for "auto" the one chosen at the start, or now."""
+        """The recipe's strategy; if that is "auto", the one chosen at the start, or now."""
         recipe = self.recipe
         if recipe.distributed.strategy != "auto":
             return ChosenStrategy(recipe.distributed, None)
         if checkpoint is not None:
-            # Elsewhere the choice stays, but the plan is not theirs.
+            # On other machines the choice stays, but the planned time does not hold.
             planned_step_s = None if has_moved else checkpoint.state.planned_step_s
             return ChosenStrategy(checkpoint.state.sync, planned_step_s)
         with batches(recipe, self.prepared, 0, self.world) as updates:
@@ -324,7 +324,7 @@ class _RankTraining:
         )
 
     def sampling(self, updates: BatchStream) -> AbstractContextManager[object]:
-        """The sampler of this host, in the first of its ranks."""
+        """The sampler of this host, which the first of its ranks runs."""
         world = self.world
         pids = world.gather_json(os.getpid())
         if world.local_rank:
@@ -449,7 +449,7 @@ class _RankTraining:
 
 
 def _are_others(state: TrainState, machines: tuple[str, ...]) -> bool:
-    """Whether training goes on elsewhere, so that nothing that was measured there counts here."""
+    """Whether training goes on on other machines, so that earlier measurements do not count."""
     return state.world_size != len(machines) or state.machines not in ((), machines)
 
 
@@ -469,7 +469,7 @@ def batches(recipe: Recipe, prepared: Path, start: int, world: World) -> BatchSt
 
 
 def _stages(recipe: Recipe, shards: TokenShards) -> list[Stage]:
-    """The stages by text: one with the weights of the stage before it goes on in its order."""
+    """The stages with their text: one with the weights of its predecessor goes on in its order."""
     usual = _tempered_weights(recipe, shards)
     weights = [usual if own is None else own for own in recipe.weights()]
     by_weights = itertools.groupby(

@@ -280,7 +280,7 @@ async def _streamed(
 ) -> AsyncIterator[bytes]:
     """The lines of a document, a few of them under way at a time.
 
-    If not all can come, the last line is an error: an answer without one is whole.
+    If some cannot come, the last line is an error: an answer without one is whole.
     """
     text, text_format = request.text, _FORMATS[request.format]
     sources = await in_thread_if_long(len(text), paragraphs, text, text_format)

@@ -61,7 +61,7 @@ class _QueuedRequest:
 class Batcher:
     """One queue for one engine; lives in one event loop.
 
-    max_waiting_pieces: that may wait at any time.
+    max_waiting_pieces: a request with which more would wait is refused, unless the queue is empty.
     max_wait_s: a request that would have to wait longer, at the measured speed, is refused.
     """
 

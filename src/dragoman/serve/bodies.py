@@ -28,7 +28,7 @@ LONG: Final = 2000
 MOST_FIELDS: Final = 64
 MOST_TEXTS: Final = 256
 MOST_CHARACTERS: Final = 100_000
-"""That one request may bring to be translated."""
+"""The most characters that one request may send to be translated."""
 _THREADS: Final = ThreadPoolExecutor(2, "long-text")
 """Few: each competes with the event loop for Python's global lock."""
 
@@ -37,7 +37,7 @@ logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 
 def _is_text(text: str) -> str:
-    """JSON may hold half of a surrogate pair, which no encoding of text can."""
+    """The text; raises ValueError for half of a surrogate pair, which UTF-8 cannot hold."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -143,7 +143,7 @@ async def fields_of(body: bytes, content_type: str) -> dict[str, Any]:
 
 
 def by_name(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Raises RepeatedFieldError if two have one name: another program may take the other one."""
+    """Fields by name; raises RepeatedFieldError if two share one: others may take the other one."""
     found = dict(fields)
     if len(found) < len(fields):
         raise RepeatedFieldError("a field is given more than once; send each field once")
@@ -151,7 +151,7 @@ def by_name(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _is_json(content_type: str) -> bool:
-    """A page elsewhere can make a browser post other types without asking us first."""
+    """Whether a type is JSON; a page elsewhere can make a browser post others without asking us."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind == "application/json" or (
         kind.startswith("application/") and kind.endswith("+json")

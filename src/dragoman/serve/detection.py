@@ -64,7 +64,10 @@ async def detected(models: Models, texts: Sequence[str]) -> list[DetectedLanguag
 
 
 async def _likely(texts: Sequence[str], languages: Sequence[str]) -> list[DetectedLanguage]:
-    """Raises the answer 501 if none can be identified; a single language is the answer anyway."""
+    """The languages that texts may be in, likeliest first; a single one is the answer anyway.
+
+    Raises the answer 501 if none of several can be identified.
+    """
     text = _TAG.sub(" ", "\n".join(texts)[:_MOST_CHARACTERS])
     try:
         # In a thread: the first call reads the detector from disk, most of a second.

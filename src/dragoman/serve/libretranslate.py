@@ -25,7 +25,7 @@ Wanted = TypeVar("Wanted", bound=BaseModel)
 
 
 class LibreDetectRequest(BaseModel):
-    """The fields of LibreTranslate's /detect; others are ignored, as it does itself."""
+    """The fields of LibreTranslate's /detect; others are ignored, as LibreTranslate does."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -55,7 +55,7 @@ def add_libretranslate(app: FastAPI, models: Models, limits: Limits) -> None:
         wanted = _valid(LibreRequest, await _fields(request))
         texts = [wanted.q] if isinstance(wanted.q, str) else wanted.q
         check_size(texts)
-        # It says 400 if there is no model.
+        # LibreTranslate answers 400 if there is no model.
         model, language = await choose(models, wanted.source, wanted.target, texts, missing=400)
         async with asyncio.timeout(limits.request_s):
             found = await model.translate(
@@ -97,7 +97,10 @@ def add_libretranslate(app: FastAPI, models: Models, limits: Limits) -> None:
 
 
 async def _fields(request: Request) -> dict[str, Any]:
-    """From JSON, a form or the query, as LibreTranslate takes them; the body goes first."""
+    """The fields of the query and of the body, JSON or a form, as LibreTranslate takes them.
+
+    A field of the body replaces that of the query. Raises the answer 400 if they cannot be read.
+    """
     body, content_type = await request.body(), request.headers.get("content-type", "")
     try:
         return by_name(request.query_params.multi_items()) | await fields_of(body, content_type)

@@ -3,7 +3,7 @@
 400   more than one Host, Origin, Sec-Fetch-Site or Authorization, or a field of a query or form
       that is there twice: another program may check the one that we do not; no Host with HTTP/1.1
       (RFC 9112, section 3.2)
-401   no token; only /health needs none
+401   no token or a wrong one; only /health needs none
 403   sent by another site's page, without the knowledge of its reader
 408   a body that does not arrive in time
 413   a body that is too large
@@ -79,7 +79,7 @@ class Guard:
     """Bytes of the requests under way, by client."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on with its whole body, or refuse it; one to HEAD is one to GET."""
+        """Pass a request on with its whole body, or refuse it; HEAD is handled as GET."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -139,7 +139,7 @@ class Guard:
     async def _read_body(
         self, scope: Scope, receive: Receive, client: str, body: bytearray
     ) -> None:
-        """The whole body, in time; only small ones, so reading ahead costs little memory."""
+        """Read the whole body in time; only small ones, so reading ahead costs little memory."""
         headers = dict(scope["headers"])
         if b"content-length" not in headers and b"transfer-encoding" not in headers:
             return
@@ -151,7 +151,7 @@ class Guard:
             raise _RefusedError(408, "the body did not arrive in time") from None
 
     async def _read(self, receive: Receive, declared: int, client: str, body: bytearray) -> None:
-        """A body in one piece. The rest of a body that is too large is read for a while and
+        """Read a body into one piece. The rest of a body that is too large is read for a while and
         dropped, because a client that is still sending would not see the answer."""
         limit = self.limits.max_body_bytes
         size = 0
@@ -268,7 +268,7 @@ def _text(headers: dict[bytes, bytes], name: bytes) -> str:
 
 
 def _is_loopback_name(host: str) -> bool:
-    """The host of a request, with a port or without."""
+    """Whether a request's host, with a port or without, is a loopback name or is empty."""
     name = _PORT.sub("", host)
     if name.lower() in _LOOPBACK_NAMES:
         return True

@@ -71,5 +71,5 @@ class Metrics:
         self._waiting.labels(*model).set(waiting_pieces)
 
     def text(self) -> bytes:
-        """In Prometheus' text format."""
+        """All counters in Prometheus' text format."""
         return generate_latest(self.registry)

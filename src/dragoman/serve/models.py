@@ -21,7 +21,7 @@ from dragoman.serve.translator import TextTranslator, Translation
 
 _MOST_PIVOTS: Final = 100_000
 _LONGEST_CARDS: Final = 100_000_000
-"""Characters of the cards of all directions: each has that of its model."""
+"""Characters of the cards of all directions; each direction has its model's card."""
 
 
 class ModelDescription(BaseModel):
@@ -102,7 +102,7 @@ class ServedModel:
         return LanguagePair(source=what.source, target=what.target, via=None, models=[what.name])
 
     def after(self, texts: Iterable[str], text_format: TextFormat) -> ServedModel:
-        """This model with the language's code at the start of the first of these texts."""
+        """This model for the parts of one text: a code that begins the first applies to all."""
         return replace(self, translator=self.translator.after(texts, text_format))
 
     async def translate(
@@ -124,7 +124,7 @@ class ServedModel:
 
 @cache
 def _of_width(search: SearchConfig, beam_size: int) -> SearchConfig:
-    """The same object each time, because rows are batched by the identity of their settings."""
+    """A search with this beam; the same object each time, which makes settings cheap to compare."""
     return search.model_copy(update={"beam_size": beam_size})
 
 
@@ -171,8 +171,8 @@ class Pivot:
 class Models:
     """All models of a server, by their languages, and the pairs of languages that two make.
 
-    Two models make a pair for which there is no model; of several such, those that were named
-    first.
+    Two models make a pair only if no single model translates it; of several such, those that were
+    named first.
     """
 
     def __init__(self, models: Sequence[ServedModel]) -> None:

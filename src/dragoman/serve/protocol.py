@@ -12,7 +12,7 @@ pipelining          requests sent without waiting for answers, which uvicorn par
 slow reader         an answer that is not read, or a few bytes at a time
 upgrade smuggling   an upgrade with a body, which httptools would read as the next request
 trailer smuggling   trailers that change a field that a proxy has checked in the head, such as Host
-second host         a whole address instead of a path, of a host that is not the one in Host
+second host         a whole address instead of a path, whose host is not the one in Host
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _OTHER_FILES: Final = 100
 _WHOLE_ADDRESS: Final = re.compile(rb"[^/?]*://([^/?#]*)")
 _CHECK_EVERY_S: Final = 0.5
 _LAST_WORDS_S: Final = 2.0
-"""After the limit, for answers to be read."""
+"""Seconds after the limit in which answers may still be read."""
 GRACE_S: Final = 5
-"""After the limit, for connections to end; then uvicorn cancels, with a traceback for each."""
+"""Seconds after the limit for connections to end; uvicorn then cancels each with a traceback."""
 
 
 def allow_connections() -> None:
@@ -228,7 +228,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._idle.pop(self._who, None)
 
     def _refuse(self, status: bytes, *, always: bool = False) -> None:
-        """always: answer even if the client has not begun a request."""
+        """Close the connection, with this status if a request has begun and has no answer yet.
+
+        always: send the status even if the client has not begun a request.
+        """
         always = always or self._begun or self._stray_bytes > 0
         self._become_busy()
         if self.transport.is_closing():

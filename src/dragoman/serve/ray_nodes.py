@@ -41,9 +41,9 @@ from dragoman.training.durable import DIGESTS_FILE, read_digests
 Cut = Callable[[Iterable[str]], Iterator[list[str]]]
 """Lines -> the lines of each unit."""
 AHEAD: Final = 2
-"""Units that are sent for each that can be worked on: one more waits for the next free core."""
+"""Units that are sent per unit that can be worked on: one more waits for the next free core."""
 HELD: Final = 16
-"""Units for each that can be worked on, from the first that is not done: their results are held."""
+"""Units per unit that can be worked on, from the first not yet written: later results are held."""
 ATTEMPTS: Final = 6
 """A unit that has ended this many processes or nodes is given up."""
 ANSWER_S: Final = 10.0
@@ -209,7 +209,7 @@ def _result(reference: Any) -> Finished:
 def join_ray(address: str) -> Iterator[None]:
     """Join a cluster that runs, as `ray start` has made it.
 
-    address: HOST:PORT of its head, or "auto" for that to which this machine belongs.
+    address: HOST:PORT of its head, or "auto" for the cluster to which this machine belongs.
     Raises ConfigError if it is neither, MachineError if Ray is not installed or does not answer.
     """
     match = _ADDRESS.fullmatch(address)
@@ -259,7 +259,7 @@ def _check_answer(host: str, port: int, address: str) -> None:
 def _check_joins(address: str) -> None:
     """Join in another process first: Ray may wait for minutes, and may end the process that joins.
 
-    Raises MachineError.
+    Raises MachineError if the cluster cannot be joined.
     """
     remedy = (
         "give the head of a Ray cluster of this version, and let this machine take part: "

@@ -95,7 +95,7 @@ class ScoringJob(Job):
     """`score`.
 
     models: the folder of each model, and that of its checkpoint in it; "" for an export.
-    columns: of each line of the pairs. place: the name of the pairs in errors.
+    columns: the columns in each line of the pairs. place: the name of the pairs in errors.
     tokens: the token before the texts of each model.
     """
 
@@ -229,7 +229,7 @@ def _installed(package: str) -> str:
 
 
 def _check_packages(packages: Mapping[str, str]) -> None:
-    """Raises MachineError if this node would give other results, or none."""
+    """Raises MachineError if this node lacks a package or has another version of it."""
     for package, wanted in packages.items():
         if (found := _installed(package)) != wanted:
             raise MachineError(

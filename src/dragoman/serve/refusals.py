@@ -35,7 +35,7 @@ def refusal(problem: str) -> HTTPException:
 
 
 def fields_refusal(error: ValidationError, wanted: type[BaseModel]) -> HTTPException:
-    """The answer 422 to fields that do not make such a request; nothing that was sent is in it."""
+    """The answer 422 to fields that do not make such a request; it repeats names, never values."""
     by_field: dict[str, list[ErrorDetails]] = {}
     for one in error.errors(include_url=False, include_input=False):
         name = str(one["loc"][0]) if one["loc"] else ""

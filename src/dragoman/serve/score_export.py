@@ -1,4 +1,4 @@
-"""The scores of an export: a model without a run, which no event or translation is written into."""
+"""The scores of an export: a model without a run, so no event or translation is stored."""
 
 from __future__ import annotations
 

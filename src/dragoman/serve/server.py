@@ -23,15 +23,15 @@ from dragoman.serve.translator import TextTranslator, open_translator
 _TOKEN_VARIABLE = "DRAGOMAN_TOKEN"  # noqa: S105
 _SHORTEST_TOKEN = 16
 _ALLOCATIONS = 50_000
-"""Between two collections of young garbage; Python's 700 are allocated by a handful of requests."""
+"""Allocations between two collections of young garbage; a few requests make Python's default."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
     """The options of the command.
 
-    bundles: exports, one for a pair of languages.
-    token_file: has the token that clients send.
+    bundles: exports; no two may translate the same pair of languages.
+    token_file: holds the token that clients send; None: the environment may hold it.
     threads, batch_cells: as for `open_translator`.
     timeout: seconds that a request may take.
     queue: subword pieces that may wait.
@@ -50,7 +50,12 @@ class ServeOptions:
 
 
 def serve(options: ServeOptions) -> int:
-    """Answer requests until a signal comes, then finish those under way."""
+    """Answer requests until a signal comes, then finish those under way.
+
+    Raises ConfigError if the address is not loopback and there is no token or if the models do not
+    go together, CheckpointError if a path is no export, MachineError if a package is missing or the
+    server cannot listen.
+    """
     token = _token(options.token_file)
     if not _is_loopback(options.host) and token is None:
         raise ConfigError(
@@ -159,7 +164,10 @@ def _open(stack: ExitStack, path: Path, options: ServeOptions) -> tuple[Bundle, 
 
 
 def _token(file: Path | None) -> str | None:
-    """From a file or the environment: a command line can be read by every user of a machine."""
+    """The token, from a file or the environment: every user of a machine can read a command line.
+
+    None if there is none. Raises ConfigError if it cannot be read or is not fit.
+    """
     if file is None:
         given = os.fsencode(os.environ.get(_TOKEN_VARIABLE, ""))
     else:

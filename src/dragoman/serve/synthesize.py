@@ -20,7 +20,7 @@ from dragoman.serve.translator import Opened
 Direction = Literal["back", "forward"]
 """back: translation TAB text. forward: text TAB translation."""
 REASONS: Final = ("empty", "copied", "repeating")
-"""Why a translation is dropped, in the order in which the reasons are looked at."""
+"""The reasons to drop a translation, in the order in which they are checked."""
 _LOOP_WORDS: Final = 4
 _LOOP_TIMES: Final = 4
 _UNSPACED_LOOP: Final = re.compile(

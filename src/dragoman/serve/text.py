@@ -19,7 +19,7 @@ _TAG_WITH_VALUES = re.compile(
     r"""<[A-Za-z](?:[^<>"'=]|=\s*+(?:"[^"]*+"|'[^']*+'|))*+>"""  # < and > may stand in quotes
 )
 _LONGEST_QUOTED = 1000
-"""Quotes count only in this many first characters of a tag, so that each < of hostile text is
+"""Quotes count only in the first characters of a tag, this many, so that each < of hostile text is
 cheap."""
 _RAW = re.compile(r"<(script|style)\b", re.IGNORECASE | re.ASCII)
 _RAW_END = {

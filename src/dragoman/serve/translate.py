@@ -135,7 +135,7 @@ def _shown(text: str) -> str:
 
 
 def _write_whole(opened: Opened, options: TranslateOptions, output: Path) -> None:
-    """To a device as it is, or from the standard input: an output that appears when complete."""
+    """Write to a device at once, or to a file that appears when it is complete."""
     with (
         write_errors_named(str(output)),
         input_lines(options.input) as reader,

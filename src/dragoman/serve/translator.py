@@ -49,7 +49,7 @@ _FOR_CTRANSLATE2: Final[tuple[Kind, ...]] = ("ctranslate2", "argos")
 """Exports that hold a model for CTranslate2 alone."""
 LINES_AT_A_TIME: Final = 2048
 CHARACTERS_AT_A_TIME: Final = 400_000
-"""Texts that are sorted by length and searched together, while as many again are prepared."""
+"""Characters of texts that are searched together, while as many again are prepared."""
 _WINDOW: Final = 8000
 """Characters that are encoded at once; SentencePiece needs a hundred bytes for each."""
 
@@ -164,8 +164,9 @@ class TextTranslator:
     """An engine with the subwords it was trained with.
 
     max_source_pieces: the longest row that is translated in one go.
-    token: says into which language, before every row; "" if the model has none.
-    code: such as `>>fra<<`, of texts that do not begin with one; "" if there is none.
+    token: the token of the target language, put before every row; "" if the model has none.
+    code: a language code such as `>>fra<<`, for texts that do not begin with one; "" if there is
+        none.
     """
 
     engine: Engine
@@ -176,7 +177,8 @@ class TextTranslator:
     code: str = ""
 
     def after(self, texts: Iterable[str], text_format: TextFormat) -> TextTranslator:
-        """This translator with the language's code at the start of the first of these texts."""
+        """This translator for the parts of one text: a code that begins the first applies to
+        all."""
         parts = (part for text in texts for part in cut(text, text_format) if part.translated)
         first = next(parts, TextPart("", translated=True)).source().replace("\n", " ")
         return replace(self, code=self._code(normalize(first, lowercase=self.lowercase)))
@@ -254,7 +256,7 @@ class TextTranslator:
 
 
 def groups_of(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Texts that are searched together."""
+    """Groups of texts that are searched together."""
     group: list[str] = []
     characters = 0
     for text in texts:
@@ -310,7 +312,8 @@ def open_translator(
         likeliest translation.
     target: the language to translate into, if there are several.
     Raises CheckpointError if the run or bundle is damaged; ConfigError if the engine cannot run the
-    model, if the model has no such target, or if a checkpoint of a bundle is named.
+    model, if the model has no such target, or if a checkpoint of a bundle is named; MachineError if
+    CTranslate2 is needed and not installed.
     """
     if is_bundle(path) and [*checkpoints] != ["best"]:
         raise ConfigError(
@@ -402,7 +405,7 @@ def _token_of(bundle: Bundle, target: str) -> str:
 def _token(recipe: Recipe, target: str, source: Vocabulary) -> str:
     """The token of the target language; raises ConfigError.
 
-    source: an imported one may know languages that the model was not imported for.
+    source: the source vocabulary; an imported one may know further languages than the model's.
     """
     corpus = recipe.corpus
     targets = {one.target for one in corpus.directions}
@@ -423,7 +426,7 @@ def _token(recipe: Recipe, target: str, source: Vocabulary) -> str:
 def _arithmetic(
     model: TranslationModel, engine: EngineName, quantization: Quantization | None
 ) -> Quantization | Literal["torch"]:
-    """CTranslate2 with weights of this kind, or PyTorch; raises ConfigError."""
+    """The type of the weights for CTranslate2, or "torch"; raises ConfigError if it cannot be."""
     several = len(model.models) > 1
     if engine == "ctranslate2" and several:
         raise ConfigError(
