@@ -12,13 +12,12 @@ with the source's model, whatever the language of the pieces.
 from __future__ import annotations
 
 import base64
-import binascii
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
 import sentencepiece
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from dragoman.base.errors import CorpusError
 from dragoman.base.settings import Section
@@ -92,7 +91,7 @@ class ImportedVocabulary:
         try:
             file = VocabularyFile.model_validate_json(content)
             models = [base64.b64decode(text) for text in (file.encoding, file.decoding)]
-        except (ValidationError, binascii.Error) as error:
+        except ValueError as error:  # of pydantic and of base64
             raise CorpusError(
                 "is not a vocabulary that this version can read", place=place, remedy=_REMEDY
             ) from error

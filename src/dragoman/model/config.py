@@ -160,7 +160,8 @@ class SearchConfig(Section):
     transformers."""
     early_stopping: bool = True
     """The search ends with the first `beam_size` finished translations. false: it goes on while the
-    best open one has a higher score, at its present length, than the worst of those."""
+    best open one has a higher score, at its present length, than the worst of the best
+    `beam_size` finished ones."""
     end_at_limit: bool = False
     """The last token that the length limit allows is the end of sentence, at no cost."""
     no_repeat_ngram_size: int = Field(default=0, ge=0, le=100)

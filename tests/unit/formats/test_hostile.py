@@ -250,6 +250,10 @@ CASES: dict[str, tuple[Spoil, str]] = {
         both_vocabularies(as_imported(prefix=[7] * 100_000)),
         "source.model: is not a vocabulary that this version can read",
     ),
+    "a vocabulary of others that is not in base64": (
+        both_vocabularies(as_imported(encoding="ä")),
+        "source.model: is not a vocabulary that this version can read",
+    ),
     **{
         f"a pipe for {name}": (place(name, os.mkfifo), "not a regular file")
         for name in ("recipe.toml", "model.safetensors", "source.model", "manifest.json")
