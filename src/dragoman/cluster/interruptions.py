@@ -2,7 +2,7 @@
 
 Hosts are taken away independently of each other, at a constant rate: the time until any host is
 taken away is exponential with mean M, 1 / M = sum over hosts of 1 / M_host. A run of W seconds of
-work saves after every tau seconds of work, which takes delta. An interruption costs the work since
+work saves after every tau seconds of work; a save takes delta. An interruption costs the work since
 the last checkpoint, and R until all train again. Each segment is repeated until it succeeds, and so
 is each restart, so the expected wall clock is exactly
 
@@ -24,10 +24,10 @@ from dragoman.cluster.strategies import Cluster, Prediction
 from dragoman.cluster.workload import Workload
 
 RESTART_S: Final = 37.0
-"""From the loss of a host until the remaining hosts train again (docs/how-to/two-machines.md)."""
+"""Seconds from a host's loss until the others train again (docs/how-to/two-machines.md)."""
 RESTART_SOURCE: Final = "measured: lab hosts of two cores; assumed for others"
 _LONGEST_S: Final = 100 * 365.25 * 86_400.0
-"""Longer expectations count as infinite: a hundred years."""
+"""Longer expected times count as infinite: a hundred years."""
 SAVED_BYTES: Final = 12
 """Bytes of a checkpoint for each weight: itself and Adam's two averages, in fp32."""
 
@@ -36,15 +36,16 @@ SAVED_BYTES: Final = 12
 class Interrupted:
     """The expected course of a run whose hosts may be taken away.
 
-    mean_s: between two interruptions, of any host.
+    mean_s: mean seconds between two interruptions of any host.
     every_steps, every_s: steps and seconds of work between two checkpoints.
-    save_s: seconds for a checkpoint.
-    restart_s: until all train again.
-    best_every_steps: the number of steps with the shortest run.
+    save_s: seconds to save a checkpoint.
+    restart_s: seconds from an interruption until all train again.
+    best_every_steps: the steps between two checkpoints that make the run shortest.
     run_s, best_run_s: the expected wall clock with either; infinite above a hundred years.
     price, best_price: the cost of these, with all hosts paid for all of the time; None if a price
         is not known.
-    steady_s, steady_price: without interruptions, on hosts that are never taken away.
+    steady_s, steady_price: wall clock and cost without interruptions, at the price of hosts that
+        are never taken away; at their spot price if that is not known.
     """
 
     mean_s: float
@@ -62,7 +63,7 @@ class Interrupted:
 
     @property
     def count(self) -> float:
-        """Expected interruptions: they come at a constant rate, even during a restart."""
+        """The expected number of interruptions; their rate is constant, even during a restart."""
         return self.run_s / self.mean_s
 
 
@@ -108,7 +109,7 @@ def interrupted(cluster: Cluster, chosen: Prediction, workload: Workload) -> Int
 def expected_s(
     work_s: float, *, every_s: float, save_s: float, restart_s: float, mean_s: float
 ) -> float:
-    """The expected wall clock of `work_s`; infinite above a hundred years."""
+    """The expected wall clock of `work_s` seconds of work; infinite above a hundred years."""
     try:
         segment_s = mean_s * math.exp(restart_s / mean_s) * math.expm1((every_s + save_s) / mean_s)
     except OverflowError:
@@ -120,8 +121,8 @@ def expected_s(
 def best_every_s(*, save_s: float, mean_s: float) -> float:
     """Seconds of work between two checkpoints for the shortest wall clock.
 
-    Daly 2006, equation 37: Young's sqrt(2 delta M) with two terms more; M if saving takes longer
-    than 2 M.
+    Daly 2006, equation 37: Young's sqrt(2 delta M) with two more terms, less delta; M if delta is
+    at least 2 M.
     """
     if save_s >= 2 * mean_s:
         return mean_s

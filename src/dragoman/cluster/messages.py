@@ -23,7 +23,7 @@ from dragoman.base.settings import Section
 from dragoman.cluster.facts import HostFacts, PairRates
 
 Verb = Literal["answer", "list", "send", "forget"]
-"""The task of an agent: to answer commands, or one thing with the files of a run."""
+"""The task of an agent: to answer commands, or one action on the files of a run."""
 AgentCommand = Literal[
     "stay", "time", "facts", "prepare_store", "work", "reach", "begin", "stop", "kill"
 ]
@@ -38,7 +38,7 @@ class FactsRequest(Section):
     run: a directory below this host's folder, "" if there is none yet.
     mark: the name of a file that the controller has put into its own directory of that run.
     ranks: the number of ranks on this host.
-    measure: whether to train for some seconds, to learn how fast it is.
+    measure: whether to train for some seconds, to measure the host's speed.
     """
 
     host: str
@@ -59,10 +59,10 @@ class WorkRequest(Section):
     token: keeps the processes of this job apart from all others.
     run: the run's directory below the folder, also its name on the host.
     checkpoint: the name of the one to resume from; newer ones belong to steps that were given up.
-    price_per_hour: what all hosts together cost in an hour, with the currency; "" if it is not
+    price_per_hour: the price of all hosts together for an hour, with the currency; "" if it is not
         known.
     on_processor: its ranks do not use the GPUs that the host may have.
-    events: file name, size and digest of the controller's copy for each of this host's ranks.
+    events: by file name, size and sha256 of the controller's copy of the events of each rank here.
     """
 
     job: Literal["train", "probe"]

@@ -50,7 +50,7 @@ class StrategyChoice:
 
     @property
     def who(self) -> str:
-        """Its hosts by name: `alpha alone`."""
+        """Its hosts in words: `alpha alone`, or their number if there are more than three."""
         names = [machine.name for machine in self.cluster.machines]
         if len(names) > _FEW_NAMES:
             return f"the {len(names)} fastest hosts alone"
@@ -124,14 +124,14 @@ class Plan:
 
     @property
     def chosen(self) -> Row:
-        """The choice for the whole run."""
+        """The choice for the whole run. Its `alone_s` and `speed_up` have no meaning."""
         choice = self.choice
         return Row("", choice.cluster, choice.prediction, 1.0, self.workload.max_steps)
 
     @property
     def larger_batch(self) -> int:
-        """How many of the recipe's batches an update has if `accum` is chosen; otherwise how many
-        it would have if each rank had a whole batch."""
+        """The number of the recipe's batches in an update if `accum` is chosen; otherwise the
+        number if each rank had a whole batch."""
         if self.choice.prediction.strategy == "accum":
             return self.choice.prediction.every
         return self.choice.cluster.num_ranks
@@ -222,9 +222,10 @@ def choose(cluster: Cluster, workload: Workload) -> StrategyChoice:
     """`auto`: the usual strategy if the network allows it, otherwise one that needs it less.
 
     `sync` if its step takes at most 1.15 times the compute. Otherwise the smallest accumulation
-    within that and within the range of tokens per update known to train as well. Otherwise
-    streaming DiLoCo with the smallest H that hides the link, up to 500, if that is faster than
-    `sync`. One host alone, the faster hosts or one GPU, if all hosts together are not faster.
+    within that, if it is in the range known to train as well. Otherwise `streaming` DiLoCo, if
+    there are several hosts and it is faster than `sync`; if not, `sync`. Fewer hosts if all
+    together are not faster: one rank, one host, the faster hosts, or the hosts that send as fast as
+    they receive.
     """
     single = _rank_alone(cluster)
     if cluster.num_ranks == 1:
@@ -293,8 +294,8 @@ def _rank_alone(cluster: Cluster) -> StrategyChoice:
 
 
 def _hosts_alone(cluster: Cluster, workload: Workload) -> Iterator[StrategyChoice]:
-    """Fewer hosts than all: each host with several ranks alone, the faster hosts, and the hosts
-    that send as fast as they receive."""
+    """Fewer hosts than all: one host of each kind with several ranks, the faster hosts, and the
+    hosts that send as fast as they receive."""
     unlike: dict[object, int] = {}
     for number, machine in enumerate(cluster.machines):
         if machine.ranks > 1 and cluster.num_hosts > 1:
@@ -326,12 +327,12 @@ def _limit_gone(one_sided: list[Machine]) -> str:
 
 
 def _smallest_accumulation(synced: Prediction) -> int:
-    """The smallest K at which accumulation is within 1.15 of the compute."""
+    """The smallest K at which accumulation is within 1.15 times the compute."""
     return max(1, math.ceil(synced.exposed_s / ((NEARLY_FREE - 1) * synced.compute_s) - 1e-9))
 
 
 def _what_ifs(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
-    """Other clusters than this one, the closest first; further hosts are like the first."""
+    """This cluster, then others, the closest first; further hosts are like the first."""
     yield "these hosts", cluster
     if cluster.one_sided:
         yield _limit_gone(cluster.one_sided), cluster.without_limits

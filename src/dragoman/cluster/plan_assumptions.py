@@ -172,7 +172,7 @@ def _rules(plan: Plan) -> Lines:
 def _unlike(
     machines: Iterable[Machine], key: Callable[[Machine], object]
 ) -> list[tuple[str, Machine]]:
-    """One machine of each kind and ` on` its hosts' names; no names if there is one kind."""
+    """For each kind: ` on` and its hosts' names ("" if there is one kind), and one machine."""
     kinds: dict[object, list[Machine]] = {}
     for machine in machines:
         kinds.setdefault(key(machine), []).append(machine)

@@ -43,22 +43,22 @@ from dragoman.training.config import Precision
 Value = TypeVar("Value")
 _EXAMPLE: Final = "such as --link 100Mbit --ranks 4 --gpu v100"
 _RANGE_STEP_S: Final = (1e-6, 1e6)
-"""Larger numbers are typing mistakes, and would make the figures infinite."""
+"""Numbers outside are typing mistakes; larger ones would make the figures infinite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
     """The options of `dragoman plan` as they were typed; None if one was not given.
 
-    hosts: a file or the inline form, instead of ranks; doctor's last measurement of them counts if
-        link and gpu are not given.
+    hosts: a file or the inline form, instead of ranks; doctor's last measurement of them gives the
+        rates that link and gpu leave open.
     link: a rate, in bits for a port and in bytes for a measurement.
     ranks: 4, 2+1 or 1x8.
-    gpu: the kind of all ranks.
-    gpu_link: the link between those of one host, a kind or a measured rate.
-    compute: seconds of one rank's share of a step without network, as the mean over ranks while all
+    gpu: the device of all ranks, a kind of GPU or cpu.
+    gpu_link: the link between the GPUs of one host, a kind or a measured rate.
+    compute: time of one rank's share of a step without network, the mean over ranks while all ranks
         of a host work; it replaces the known speed of the kind.
-    price: what one host costs in an hour.
+    price: the price of one host for an hour; it replaces the prices of all hosts.
     """
 
     link: str | None = None
@@ -73,7 +73,7 @@ class PlanRequest:
 def plan_recipe(recipe: Recipe, request: PlanRequest, *, noise_tokens: float | None = None) -> Plan:
     """The plan for a recipe; ConfigError names the option that is missing or wrong.
 
-    noise_tokens: the gradient noise scale that a run like this one has measured.
+    noise_tokens: the gradient noise scale, in target tokens, that a similar run has measured.
     """
     if (request.hosts is None) == (request.ranks is None):
         raise ConfigError("needs --hosts or --ranks, not both", place="plan", remedy=_EXAMPLE)
@@ -88,7 +88,7 @@ def plan_recipe(recipe: Recipe, request: PlanRequest, *, noise_tokens: float | N
     if request.gpu is None:
         _check_kinds(hosts)
     elif request.compute is None:
-        device(request.gpu, recipe.train.precision)  # a wrong name before a missing link
+        device(request.gpu, recipe.train.precision)  # reports a wrong name before a missing link
     if request.price is not None:  # instead of all prices in the file
         price, currency = _price(request.price)
         paid = {"price_per_hour": price, "spot_price_per_hour": None}
@@ -104,7 +104,7 @@ def plan_recipe(recipe: Recipe, request: PlanRequest, *, noise_tokens: float | N
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request, and the facts about its hosts; only their ranks if they were not named."""
+    """A request, its hosts and their facts. Hosts that were not named have only ranks."""
 
     workload: Workload
     precision: Precision
@@ -159,7 +159,10 @@ class _Asked:
         )
 
     def link(self) -> Link:
-        """The link between hosts: as given, otherwise as measured."""
+        """The link between hosts: given, measured, or a port of 1 Gbit/s if there is one host.
+
+        Raises ConfigError if it is not known.
+        """
         if self.request.link is not None:
             return _typed("--link", self.request.link, Link.parse)
         link = measured_link(self.measured.facts) if self.measured else None
@@ -175,7 +178,7 @@ class _Asked:
         )
 
     def _directions(self, host: Host) -> Directions:
-        """The directions as doctor measured them; unknown if another link was given."""
+        """The directions as doctor measured them; unknown without that, or if a link was given."""
         if self.request.link is not None or self.measured is None:
             return Directions()
         return directions(self.measured.facts).get(host.name, Directions())
@@ -190,7 +193,7 @@ class _Asked:
         return DILOCO_WEIGHT_S[kind], DILOCO_SOURCES[kind]
 
     def save_bytes_per_s(self) -> tuple[float, str]:
-        """The slowest disk that doctor measured, otherwise the assumption."""
+        """The rate of the slowest disk that doctor measured, otherwise the assumption."""
         facts = self.measured.facts.hosts if self.measured else ()
         rates = [one.disk_write_bytes_per_s for one in facts if one.disk_write_bytes_per_s]
         if not rates:
@@ -204,17 +207,17 @@ class _Asked:
         return "cpu" if host.slots else host.gpu
 
     def _facts(self, host: Host) -> HostFacts | None:
-        """Doctor's facts about the host, unless another kind of GPU was given.
+        """Doctor's facts about the host; None if there are none, or if a kind of GPU was given.
 
-        A host whose GPUs doctor did not see, or did not use, was measured on its processor.
+        If doctor could not use all of its GPUs, it measured other devices, or nothing.
         """
         facts = self.measured.facts.hosts if self.measured and self.request.gpu is None else ()
         fitting = (one for one in facts if (one.host, one.gpus_usable) == (host.name, host.gpus))
         return next(fitting, None)
 
     def _all_measured(self) -> bool:
-        """Whether doctor has measured the arithmetic of all hosts; some alone cannot be
-        compared."""
+        """Whether doctor has measured the arithmetic of all hosts: measured rates are not mixed
+        with those of the tables."""
         facts = [self._facts(host) for host in self.hosts]
         return all(one is not None and one.flop_per_s for one in facts)
 

@@ -88,7 +88,7 @@ def recommendation(plan: Plan) -> str:
 def worth_of_links(plan: Plan) -> list[str]:
     """The savings of a faster network, one line for each; nothing without prices.
 
-    It is compared with the choice for these hosts. If that choice hides the link with local steps
+    Each is compared with the choice for these hosts. If that choice hides the link with local steps
     or larger batches, it is also compared at equal training, synchronising every step. The saving
     divided by the hours of the faster run is the highest price per hour that such a network is
     worth.
@@ -120,7 +120,7 @@ def _saving(now: Row, then: Row, *, currency: str) -> str | None:
 
 
 def larger_batches(plan: Plan) -> list[str]:
-    """How the learning rate follows if the batch grows with the ranks, as advice."""
+    """Advice on the learning rate if `accum` enlarges the batch, or if it grew with the ranks."""
     factor = plan.larger_batch
     if plan.update is None or factor < 2:
         return []
@@ -155,7 +155,7 @@ def larger_batches(plan: Plan) -> list[str]:
 
 
 def interruptions(expected: Interrupted, *, currency: str) -> str:
-    """The expected course if hosts may be taken away, against the same hosts without that."""
+    """In words: the course if hosts may be taken away, and the course without interruptions."""
     every = f"saving every {units.COUNT.text(expected.every_steps)} steps"
     apart = f"one every {units.DURATION.text(expected.mean_s)}"
     if math.isinf(expected.run_s):
@@ -310,7 +310,7 @@ def _run(plan: Plan, row: Row) -> list[str]:
     slower = 1 / row.speed_up
     digits = 2 if slower < 10 else 1 if slower < 100 else 0
     ratio = f"{row.speed_up:.2f} x" if faster else f"{slower:,.{digits}f} x slower"
-    # In hours, so that rows compare; less than an hour in minutes or seconds.
+    # In hours, so that rows can be compared; less than an hour in minutes or seconds.
     run = (units.HOURS if row.run_s >= units.HOUR_S else units.DURATION).text(row.run_s)
     return [run, *([cost] if _priced(plan) else []), ratio]
 

@@ -25,7 +25,7 @@ NOMINAL_SOURCE: Final = (
     "ports and NCCL"
 )
 LATENCY_S: Final = 0.3e-3
-"""One message of a ring between hosts, if doctor has not measured it."""
+"""Seconds of one message of a ring between hosts, if doctor has not measured it."""
 LATENCY_SOURCE: Final = "assumed: one switch between the hosts"
 LAYER_S: Final = 16.6e-3 / 8
 """The time in which a GPU's host can start the kernels of one layer: forward, backward and Adam.
@@ -41,11 +41,11 @@ FLOP_PER_BASE_TOKEN: Final = 183e6
 _FP32_SHARE: Final = 8_742 * FLOP_PER_BIG_TOKEN / 15.7e12
 """The share of its fp32 peak that a V100 reaches in NVIDIA's table, 70%."""
 _A100_SHARE: Final = 82_059 * FLOP_PER_BIG_TOKEN / 312e12
-"""The share of its dense bf16 peak that an A100 reaches there, 33%."""
+"""The share of its dense bf16 peak that an A100 reaches in that table, 33%."""
 ONE_WAY: Final = 0.6
-"""A direction that carries less than this share of the way back has a limit of its own."""
+"""A direction with less than this share of the opposite rate has a limit of its own."""
 _RANGE_BYTES_PER_S: Final = (1.0, 1e15)
-"""A larger value is a typing mistake: the figures of a plan would be infinite."""
+"""Values outside are typing mistakes; with larger ones a plan's figures would be infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,15 @@ DEVICES: Final = {
     "fp32": {one.name: one for one in _FP32},
     "half": {one.name: one for one in _HALF},
 }
-"""By precision and name; TF32 is never used."""
+"""Devices by precision and name; TF32 is never used."""
 WITHOUT_BF16: Final = frozenset({"p100", "v100", "t4"})
 
 
 def device(name: str, precision: Precision = "bf16") -> Device:
-    """The device of this name; ConfigError names the closest one, or all."""
+    """The device of this name, as in fp32 if it lacks bf16.
+
+    Raises ConfigError, which names the closest device or all, if it is not known.
+    """
     name = name.lower()
     known = DEVICES["fp32" if precision == "fp32" else "half"]
     if name not in known:
@@ -207,7 +210,7 @@ def inside_of(device_name: str) -> Inside:
 class Link:
     """The rate of collectives over the slowest network interface, in each direction.
 
-    bytes_per_s: payload a second of an all-reduce between hosts, both directions busy.
+    bytes_per_s: payload per second of an all-reduce between hosts, both directions busy.
     latency_s: the time that one message takes from one host to another.
     """
 
@@ -249,7 +252,7 @@ class Directions:
 
     @property
     def faster_bytes_per_s(self) -> float:
-        """The rate of the direction that has no limit of its own."""
+        """The rate of the faster direction."""
         return max(self.sends_bytes_per_s, self.receives_bytes_per_s)
 
     @property
@@ -271,7 +274,7 @@ UNKNOWN: Final = Directions()
 
 
 def one_sided(ways: Sequence[Directions]) -> list[int]:
-    """The numbers of the hosts of which one direction has a limit of its own.
+    """The numbers of the hosts that have a limit of their own in one direction.
 
     With only two hosts, the sender may be slow to send or the receiver slow to receive. Then the
     sender is named, as doctor does.

@@ -22,7 +22,7 @@ from dragoman.distributed.launch import Share
 from dragoman.distributed.rendezvous import StoreAddress
 
 TOKEN_VARIABLE: Final = "DRAGOMAN_JOB_TOKEN"  # noqa: S105  # its name, not the token
-"""Names the environment variable that keeps one run's processes apart from all others.
+"""The environment variable with the secret that keeps one run's processes apart from all others.
 
 It is not the server's token: a user who may request translations must not be able to join a
 training.
@@ -52,9 +52,9 @@ class ScheduledNode:
     def read(
         cls, at: str, *, node: int | None, nodes: int | None, environment: Mapping[str, str]
     ) -> Self:
-        """Read ADDRESS:PORT, and take what is None from the scheduler's environment.
+        """Read ADDRESS:PORT; the token, and numbers that are None, are read from the environment.
 
-        Raises ConfigError if that is not enough.
+        Raises ConfigError if a value is missing or wrong.
         """
         match = _ENDPOINT.fullmatch(at)
         if match is None or not 0 < int(match["port"]) < 1 << 16:
@@ -86,11 +86,13 @@ def met(place: ScheduledNode, *, wait_s: float) -> Iterator[Share]:
     """This machine's share; inside the block the store is open.
 
     wait_s: how long the first machine may take to open it, as it may have to prepare a corpus.
-    Raises MachineError if the address is not the first machine's own, or if it does not answer.
+    Raises MachineError if the name has no address for five minutes; if the address is a loopback
+    address (with several machines), has no route or is not the first machine's own; if the store
+    cannot be opened there, or does not answer in time.
     """
     address = _resolved(place.host)
     if place.nodes > 1 and ipaddress.ip_address(address).is_loopback:
-        # Many machines resolve their own name so. The other machines could not reach such a store.
+        # Many machines resolve their own name to this; no other machine could reach the store.
         raise MachineError(
             f"{place.host} is {address} here, which no other machine can reach",
             place="--at",
@@ -132,7 +134,10 @@ def _wait_for(store: StoreAddress, wait_s: float) -> None:
 
 
 def _resolved(host: str) -> str:
-    """The address of a name; a cluster may publish it only after the machine has started."""
+    """The address of a name; a cluster may publish it only after the machine has started.
+
+    Raises MachineError if there is none after five minutes.
+    """
     deadline = time.monotonic() + _RESOLVE_S
     while not (found := network.resolve(host)):
         if time.monotonic() > deadline:

@@ -1,7 +1,7 @@
 """Files for schedulers, which start `dragoman join` on every machine.
 
 Slurm gets a script for sbatch; Kubernetes a TrainJob of Kubeflow Trainer (v1alpha1) with its
-runtime torch-distributed; SkyPilot a task: it rents the machines and gives them back.
+runtime torch-distributed; SkyPilot a task, for which it rents machines and gives them back.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _GPU: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True, slots=True)
 class ScheduledJob:
-    """A training for a scheduler.
+    """A training for a scheduler. Raises ConfigError if a value cannot be used.
 
     name: the scheduler's name for it: a DNS label, as Kubernetes requires.
     recipe: a shipped recipe, or a TOML file by its path on the machines.
@@ -43,7 +43,7 @@ class ScheduledJob:
     gpus: the number of GPUs in each machine; with 0 the ranks compute on its processor.
     gpu: their kind, in SkyPilot's words, such as V100.
     ranks: the number of ranks on each machine.
-    hours: after them the scheduler may end the job; it can be resumed.
+    hours: the time limit, at which the scheduler may end the job; it can be resumed.
     image: the container image, for Kubernetes.
     """
 

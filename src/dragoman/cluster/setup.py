@@ -42,7 +42,7 @@ def requirements(*, gpus: bool) -> Iterator[str]:
 
 
 def environment_of(host: Host) -> str:
-    """The directory of the virtual environment of `python`; raises ConfigError if it has none."""
+    """The virtual environment of the host's Python; raises ConfigError if it is in none."""
     python = PurePosixPath(host.python)
     if python.parent.name != "bin" or len(python.parts) < 3:
         raise ConfigError(
@@ -64,7 +64,10 @@ def commands(host: Host) -> list[list[str]]:
 
 
 def set_up(hosts: Hosts, *, print_line: Callable[[str], None]) -> None:
-    """Prepare all hosts at once. Raises ConfigError, and the first MachineError of a host."""
+    """Prepare all hosts at once.
+
+    Raises ConfigError if a host's Python is in no virtual environment, and the first MachineError.
+    """
     for host in hosts.host:
         environment_of(host)
 
@@ -80,7 +83,7 @@ def _run(host: Host, command: list[str]) -> None:
     try:
         ssh.run(host, command, timeout_s=_INSTALL_S)
     except MachineError as error:
-        if error.problem.startswith(("ssh ", ssh.LOST)):  # ssh is missing here, or cannot log in
+        if error.problem.startswith(("ssh ", ssh.LOST)):  # no ssh, no login, or connection lost
             raise
         raise MachineError(
             f"`{' '.join(command[:4])} ...` failed: {error.problem}",

@@ -55,7 +55,7 @@ _MOST_OUTPUT_BYTES: Final = 4 << 20
 _MOST_ERROR_BYTES: Final = 1 << 16
 """The last bytes of a host's standard error that are read: our longest error is a traceback."""
 _HARDLY_BYTES: Final = 1 << 10
-"""Fewer bytes than these, within the time that a host may be silent, count as silence."""
+"""Fewer bytes within the time that a host may be silent count as silence."""
 _LONGEST_REASON: Final = 1000
 _ALIVE_EVERY_S: Final = 5
 _started: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
@@ -138,7 +138,7 @@ def start(host: Host, arguments: Sequence[str], *, stderr: int) -> subprocess.Po
 
 
 def _socket(host: Host) -> str:
-    """The socket of the shared connection to a host; "none" if there is no room for one."""
+    """The socket of the shared connection to a host; "none" if there is no folder for it."""
     with _starting:  # otherwise two threads could each make a folder
         folder = _sockets()
     if folder is None:
@@ -152,7 +152,9 @@ def _socket(host: Host) -> str:
 
 @cache
 def _sockets() -> Path | None:
-    """A folder for the sockets, removed at exit. Its path is short: a socket's has 107 bytes.
+    """A folder for the sockets, removed at exit; None if it cannot be made.
+
+    Its path is short, as a socket's may have at most 107 bytes.
 
     A process that is killed leaves its folder, and the next process removes it: a lock in it shows
     whether its process still runs.
@@ -224,7 +226,7 @@ class _Patience:
     """Waits for the pipes of one program, and fails if that takes too long.
 
     Only waiting counts: a disk of this machine may be slow, and time asleep is not waiting.
-    timeout_s: for the whole program; None: it fails if a host passes hardly a byte for `silence_s`.
+    timeout_s: for all waits together; None: the host's `silence_s`, for the waits for each KiB.
     """
 
     def __init__(self, host: Host, timeout_s: float | None) -> None:
@@ -272,7 +274,7 @@ class _HostOutput(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Bytes that have come, at most as many as the buffer holds; none at the end."""
+        """Read bytes that have come, as many as fit; returns their number, 0 at the end."""
         self._patience.wait_for(self._pipe, select.POLLIN)
         num_bytes = os.readv(self._pipe.fileno(), [buffer])
         self._patience.passed(num_bytes)
@@ -293,7 +295,7 @@ class Transfer:
         self.output = io.BufferedReader(_HostOutput(process.stdout, patience))
 
     def write(self, content: bytes) -> int:
-        """Write all of this to the program; raises MachineError if the host reads nothing for long.
+        """Write all of this to the program; raises MachineError if the host reads too slowly.
 
         A program that has ended needs no input: its exit code shows why it ended.
         """
@@ -312,7 +314,10 @@ class Transfer:
         self._input.close()
 
     def end(self) -> None:
-        """Wait for the end of a program that gets no more input and has little output left."""
+        """Wait for the end of a program that gets no more input and has little output left.
+
+        Raises MachineError if it has more than 1 MiB left, or does not end in time.
+        """
         self.end_input()
         deadline = time.monotonic() + self._patience.limit_s
         left = _MOST_GREETING_BYTES
@@ -337,8 +342,10 @@ def transfer(
     """Run a program on the host with large input or output; after the block it has succeeded.
 
     first: the beginning of its input.
-    timeout_s: the limit of the whole; None: it fails if no byte passes for the host's `silence_s`.
-    Raises MachineError if it does not begin, fails or takes longer.
+    timeout_s: the limit of the whole; None: it fails if fewer than 1 KiB pass within the host's
+        `silence_s`.
+    Raises MachineError if it does not begin, fails, takes longer, or has more than 1 MiB of output
+    left after the block.
     """
     with (
         tempfile.TemporaryFile() as errors,
@@ -388,7 +395,7 @@ def read_errors(file: IO[bytes]) -> bytes:
 
 
 def odd_answer(host: Host, problem: str = "it sends more than dragoman ever does") -> MachineError:
-    """The error for a host whose answer no agent sends, such as a line without end."""
+    """The error for an answer that no agent sends, such as a line without end."""
     return MachineError(
         problem,
         place=host.name,

@@ -39,16 +39,16 @@ OVERLAP_SHARE: Final = 0.9
 after a while."""
 OVERLAP_SOURCE: Final = "assumed"
 POWERSGD_COMPUTE: Final = 1.08
-"""Its products, orthogonalisation and error feedback, as a multiple of a step's compute.
+"""A step's compute with its products, orthogonalisation and error feedback, over that without.
 
-They depend on the weights, not on the batch: 3.6 to 6.2 ns a weight on one core of an AMD EPYC (Zen
-5), 2.9 to 4.1 on two (they wait for memory). On a processor with large batches this factor is too
-high.
+These depend on the weights, not on the batch: 3.6 to 6.2 ns per weight on one core of an AMD EPYC
+(Zen 5), 2.9 to 4.1 on two (they wait for memory). On a processor with large batches this factor is
+too high.
 """
 POWERSGD_SOURCE: Final = "measured: one processor (Zen 5); assumed for others and for GPUs"
 DILOCO_WEIGHT_S: Final = {"cpu": 18e-9, "gpu": 0.5e-9}
-"""DiLoCo's work on every weight that is sent, whatever the batch, if it was not measured (`auto`
-and doctor do: distributed/diloco_work.py)."""
+"""Seconds of DiLoCo's work per weight that is sent, whatever the batch, if it was not measured;
+`auto` and doctor measure it (distributed/diloco_work.py)."""
 DILOCO_SOURCES: Final = {
     "cpu": "measured: a core of an AMD EPYC (Zen 3) beside a busy neighbour; assumed for others",
     "gpu": "assumed: 330 bytes of memory a weight, 40 kernels for each half a million",
@@ -71,7 +71,7 @@ def largest_of_draws(count: int) -> float:
 
 
 def bucket_bytes(shapes: Sequence[tuple[int, ...]]) -> list[int]:
-    """How DistributedDataParallel cuts fp32 gradients of these weights into collectives.
+    """Bytes of each collective of DistributedDataParallel for fp32 gradients of these weights.
 
     shapes: in the model's order; gradients are complete from its end to its beginning. A bucket
     is closed when it has reached its size; no weight is split.

@@ -54,7 +54,7 @@ class Machine:
         rest.
     rate, source: the rate from which alone_s was computed, and its source, for people.
     least_s: the least time of a share, however small: a GPU's host needs it to start the kernels.
-    is_given: a user gave it as --compute.
+    is_given: whether a user gave the time as --compute.
     most_shares: ranks among which a batch can be divided; a sentence stays whole.
     shares_processor: its ranks share one processor, so that all together are as fast as one alone.
     spread: the standard deviation of steps over their mean.
@@ -95,9 +95,9 @@ class Cluster:
     """Hosts with ranks on them, and the network between them.
 
     diloco_weight_s: DiLoCo's own work on a weight, from one synchronisation to the next.
-    save_bytes_per_s: to the disk of the slowest host.
+    save_bytes_per_s: the rate of the slowest disk of the hosts.
 
-    A plan asks thousands of times for what is cached.
+    A plan reads the cached properties thousands of times.
     """
 
     machines: tuple[Machine, ...]
@@ -281,7 +281,7 @@ class Cluster:
         return wire.ring_bytes(size_bytes, num_ranks=self.num_hosts)
 
     def diloco_s(self, workload: Workload) -> float:
-        """DiLoCo's own work from one synchronisation of all weights to the next."""
+        """Seconds of DiLoCo's own work from one synchronisation of all weights to the next."""
         return workload.num_parameters * self.diloco_weight_s
 
     def __str__(self) -> str:
@@ -386,11 +386,11 @@ def diloco(
 
 
 def streaming(cluster: Cluster, workload: Workload) -> Prediction:
-    """DiLoCo a fragment at a time, always one on its way, with the H that hides the link.
+    """DiLoCo a fragment at a time, always one on its way; H hides the link if 500 steps suffice.
 
-    Among the numbers of fragments F whose steps are not much longer than the shortest, it takes the
-    one with the youngest gradients on arrival: on average they are H/2 steps old when they leave,
-    and H/F steps older when they arrive.
+    Some numbers of fragments F make a step not much longer than the shortest. Among these it takes
+    the one with the youngest gradients on arrival: on average they are H/2 steps old when they
+    leave, and H/F steps older when they arrive.
     """
     size = workload.num_parameters * wire.FP4_BYTES
     local_s = cluster.compute_s + _exposed_s(cluster, workload, _inside_s(cluster, workload))
@@ -427,7 +427,7 @@ def _prediction(
 
 
 def _inside_s(cluster: Cluster, workload: Workload) -> float:
-    """One sum of gradients, in fp32, among the ranks of each host."""
+    """Seconds of one sum of gradients, in fp32, among the ranks of each host."""
     return cluster.inside_s(workload.num_parameters * wire.FP32_BYTES)
 
 

@@ -51,7 +51,7 @@ _END_S: Final = 10.0
 class Message(NamedTuple):
     """An answer of an agent; `said` is None if its connection ended.
 
-    size_bytes: the size of its line plus about that of its object in memory.
+    size_bytes: the size of its line plus the approximate size of its object in memory.
     """
 
     host: str
@@ -97,7 +97,7 @@ class Agent:
             self._process.stdin.flush()
 
     def failure(self) -> MachineError:
-        """Why the connection ended, as far as ssh reported it; closes it if it is open."""
+        """The error that ended the connection; kills ssh if it does not end within 10 s."""
         try:
             exit_code = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
@@ -214,8 +214,8 @@ class Team:
             self._over.wait(_STAY_EVERY_S)
 
     def each(self, kind: type[AgentAnswer], *, timeout_s: float) -> dict[str, AgentAnswer]:
-        """One message of this kind from every agent, by host; MachineError if one does not
-        answer."""
+        """One message of this kind from every agent, by host; MachineError if one fails, is gone or
+        does not answer in time."""
         heard: dict[str, AgentAnswer] = {}
         deadline = time.monotonic() + timeout_s
         while len(heard) < len(self.agents):
@@ -278,7 +278,7 @@ class Meeting:
     """A team whose hosts know their shares of a job and wait for the command to begin.
 
     store: where they will meet.
-    closed: the address:port of peers that each could not reach.
+    closed: by host, the address:port of peers that it could not reach.
     """
 
     team: Team
@@ -289,8 +289,8 @@ class Meeting:
     def gather(cls, team: Team, requests: Mapping[str, WorkRequest]) -> Self:
         """Send every host its share and let it try to reach the others.
 
-        Raises MachineError if a host is gone or takes longer than two minutes, or if the store is
-        not on the first host.
+        Raises MachineError if a host fails, is gone or takes longer than two minutes for an answer,
+        or if the store is not on the first host.
         """
         for name, request in requests.items():
             team.agents[name].send("work", request=request.model_dump(mode="json"))

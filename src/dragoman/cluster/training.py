@@ -64,11 +64,11 @@ from dragoman.training.pace import BUDGET_FILE, Budget, read_budget
 
 _RUN_FILES: Final = ("recipe.toml", "manifest.json", "source.model", "target.model")
 _MOST_IN_VAIN: Final = 3
-"""How often in a row training may break off without a new checkpoint."""
+"""How many times in a row training may break off at the same checkpoint and be tried again."""
 _BREATH_S: Final = 3.0
-"""Seconds in which a machine notices that it has lost its processes."""
+"""Seconds before the next attempt, in which a machine notices the loss of its processes."""
 _LOOK_AFTER_S: Final = 15.0
-"""Seconds until a lost host is tried again; doubled each time the same host is lost again."""
+"""Seconds between tries of the absent hosts; doubled after each attempt without all hosts."""
 _LOOK_AT_MOST_S: Final = 900.0
 _NOBODY_S: Final = 300.0
 """How long all hosts may be unreachable: this machine's own line may be down."""
@@ -104,8 +104,9 @@ def train_on_hosts(
 
     listeners: they receive the events of rank 0.
     print_line: prints messages for people.
-    Raises NotFitError, WorkerLostError if training breaks off again and again without a new
-    checkpoint, InterruptedRunError if the user stopped it, and the errors of the workers.
+    Raises NotFitError; MachineError if the first attempt cannot begin, if no host answers for long,
+    or if training breaks off again and again without a new checkpoint; InterruptedRunError if the
+    user stopped it; and the errors of the workers.
     """
     with StopRequests() as requests:
         if not (run.path / HOSTS_FILE).exists():
@@ -149,7 +150,7 @@ class Members:
         return any(host.name not in self._unfit for host in self._all.host)
 
     def find_present(self, *, print_line: PrintLine) -> None:
-        """Hosts that accept a login become present. Raises MachineError if none does for long."""
+        """Hosts that accept a login become present. MachineError if none does for five minutes."""
         deadline = time.monotonic() + _NOBODY_S
         while True:
             asked = [host for host in self._all.host if host.name not in self._unfit]
@@ -227,7 +228,7 @@ class _Training:
     """The training of a run, attempt after attempt.
 
     code: the digest of the code on the hosts.
-    is_first: before anything has been trained, the user must fix what goes wrong.
+    is_first: whether this is the first attempt, in which the user must fix what goes wrong.
     """
 
     run: RunDirectory
@@ -296,7 +297,7 @@ class _Training:
                 {}
                 if budget is None
                 else {
-                    # The clock of the first host that is present keeps to it.
+                    # The first present host keeps to it, by its own clock.
                     host.name: budget.by_clock(clock_ahead_s(team, host))
                     for host in hosts.host
                 }
@@ -331,7 +332,7 @@ class _Training:
     def _bring(self, remote: RunOnHosts, budgets: Mapping[str, Budget]) -> None:
         """Copy data, run and checkpoint to every host that lacks them.
 
-        budgets: by the clock of each host; none if the run has no budget.
+        budgets: the budget by the clock of each host; empty if the run has none.
         """
 
         def bring(host: Host) -> None:
@@ -406,7 +407,7 @@ def bring_back(
 
     best_alone: copy only the best checkpoint; the rest stays on the hosts.
     If a signal interrupts it, it raises InterruptedRunError, which names the hosts that hold the
-    rest.
+    rest. Other errors are only printed.
     """
     run = transfer.run
     try:

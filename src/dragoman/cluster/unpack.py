@@ -2,9 +2,9 @@
 
     python -c 'exec(...)' DIRECTORY NUM_FILES < archive
 
-It prints `have` if the directory exists, otherwise `want`, and reads a tar archive of NUM_FILES
-files. The controller reads archives from hosts with the same function. Only the standard library is
-used.
+It prints `have` if the directory exists. Otherwise it prints `want`, reads a tar archive of
+NUM_FILES files, and prints `done`. The controller reads archives from hosts with the same function.
+Only the standard library is used.
 """
 
 import os
@@ -22,8 +22,9 @@ WANT = "want"
 def unpack(stream: IO[bytes], directory: Path) -> int:
     """Write the plain files of a tar stream below the directory; returns how many there were.
 
-    Raises ValueError for links, devices, names that lead out of the directory and files inside of
-    files. Raises EOFError if the stream ends early, or is not an archive.
+    Raises ValueError for all but plain files (folders, links, devices, sparse files), for absolute
+    names and names with `..`, for files inside of files, and for headers that are longer than 8 KiB
+    or contradict each other. Raises EOFError if the stream ends early, or is not an archive.
     """
     try:
         return _unpack(_Forward(stream), directory)
@@ -105,7 +106,10 @@ def _write(stream: _Forward, member: tarfile.TarInfo, directory: Path) -> None:
 
 
 def receive(directory: Path, num_files: int) -> None:
-    """Print whether the directory is wanted, and read it from standard input if so."""
+    """Print whether the directory is wanted; if so, read it from standard input and print `done`.
+
+    Raises ValueError or EOFError, as `unpack` does, and EOFError if there are not `num_files`.
+    """
     if directory.is_dir():
         print("have", flush=True)
         return
@@ -120,7 +124,7 @@ def receive(directory: Path, num_files: int) -> None:
         try:
             draft.rename(directory)
         except OSError:
-            if not directory.is_dir():  # another host was first
+            if not directory.is_dir():  # otherwise another host was first
                 raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)

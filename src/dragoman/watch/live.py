@@ -76,7 +76,7 @@ class HostNow:
 
     @property
     def memory_share(self) -> float | None:
-        """The share of the host's memory that is in use."""
+        """The share of the host's memory that is in use; None if it is not known."""
         used, limit = (
             number(self.machine.get(f"memory_{name}_bytes")) for name in ("used", "limit")
         )
@@ -94,7 +94,7 @@ class Now:
 
     @property
     def life(self) -> Facts:
-        """The facts of the last life that has intervals, if earlier ones were on other machines."""
+        """The facts of the last life with intervals; all facts if the run counts as one life."""
         return self.facts.lives[-1] if self.facts.lives else self.facts
 
     @property
@@ -103,8 +103,8 @@ class Now:
 
         The wait in all-reduces of the rank that waits least is called "network" if question 5 of
         the report says so (`is_network`), otherwise "all-reduce": the network, or ranks that are
-        late in turn. The other ranks also wait for ranks. The two causes cannot be distinguished
-        on one host, or if a rank is missing.
+        late in turn. The other ranks also wait for "ranks". The two causes cannot be distinguished
+        on one host, or if a rank is missing: then the whole wait is called "ranks".
         """
         found = {}
         for phase, fields in _PHASES.items():
@@ -170,7 +170,7 @@ class LiveRun:
         self._progress = Progress()
 
     def look(self) -> bool:
-        """Read the lines that were added; returns whether there were any."""
+        """Read the lines and records that were added; returns whether there were any."""
         changed = self._find_records()
         for path in event_files(self._directory / "events"):
             if path not in self._files:
@@ -196,14 +196,14 @@ class LiveRun:
             file.follower.close()
 
     def _hosts(self, ranks: Container[int]) -> Iterator[HostNow]:
-        """The hosts that these ranks are on and sample."""
+        """The hosts of these ranks, with the samples that the ranks took."""
         for _, file in sorted(self._files.items()):
             host, record = file.sampled, file.record
             if host is not None and host.name == record.host and record.rank in ranks:
                 yield host
 
     def _find_records(self) -> bool:
-        """Read recipe and manifest, which exist from the beginning of a run or arrive with it."""
+        """Read recipe and manifest once, as soon as they are there; returns whether it did."""
         if self._records is not None or not (self._directory / "recipe.toml").is_file():
             return False
         self._records = Records.read(self._directory)
@@ -257,7 +257,8 @@ def newest_run(runs: Path) -> Path:
 
 
 def _alerts(facts: Facts) -> Iterator[str]:
-    """Messages for the user: the run's own alerts of the last hour, the newest first."""
+    """Messages for the user: the error that ended the run; its alerts of the last hour without
+    mere information, the newest first; the report's findings; problems of its records."""
     if facts.exit is not None and facts.exit.problem:
         yield facts.exit.problem
     since = facts.segments[-1].ended - _ALERTS_S if facts.segments else 0.0

@@ -60,7 +60,10 @@ class Mirror:
         ]
 
     def __enter__(self) -> Self:
-        """Wait until every host has answered; raises MachineError if none can be reached."""
+        """Wait until every host has answered or failed, at most 60 s for each.
+
+        Raises MachineError if all have failed.
+        """
         (self._directory / "events").mkdir(parents=True, exist_ok=True)
         for thread in self._threads:
             thread.start()
@@ -106,7 +109,7 @@ class Mirror:
             self._over.wait(_AGAIN_S)
 
     def _listen(self, line: _Line) -> None:
-        """Read the events of one connection; raises MachineError when it ends."""
+        """Read the records of one connection; raises MachineError when it ends."""
         host = line.host
         places = [f"{host.folder}/runs/{self._run.name}", str(self._run)]
         command = [host.python, "-c", READ_PROGRAM, str(len(_PROGRAM)), *places]
@@ -154,7 +157,10 @@ class Mirror:
                 line.heard.set()
 
     def _write(self, name: str, at: int, anew: bool, content: bytes) -> None:
-        """Write a piece at its place: hosts that share a folder send the same piece."""
+        """Write a piece of a file at its place: hosts that share a folder send the same piece.
+
+        Raises ValueError if the file is no record of a run, or if the piece leaves a gap.
+        """
         if not _NAME.fullmatch(name) or at < 0:
             raise ValueError(f"no record of a run: {name}")
         path = self._directory / name
@@ -175,8 +181,9 @@ class Mirror:
 def remote_run(hosts: Hosts, run: Path, *, price: HourlyPrice | None) -> Iterator[LiveRun]:
     """A run on hosts: by its name in their folders, or by its path there.
 
-    price: what one machine costs in an hour; if None, the recorded price, or else the price in the
-    settings of its hosts. Raises MachineError if no host can be reached.
+    price: the price of one machine for an hour; if None, the recorded price, or else the price in
+        the settings of the hosts.
+    Raises MachineError if all hosts have failed.
     """
     with tempfile.TemporaryDirectory(prefix="dragoman-watch-") as scratch:
         directory = Path(scratch) / run.name

@@ -1,7 +1,7 @@
 """The state of a run as lines and curves that fit a terminal of any size.
 
-The curves are drawn here and not by plotext, whose figures are one for the whole process: it has
-one state, and this screen redraws several plots, each for the room that is left.
+The curves are drawn here and not by plotext: it has one figure for the whole process, and this
+screen redraws several plots, each in the space that is left.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 
 
 def chart(plot: LinePlot, styles: Sequence[str], *, width: int, height: int) -> list[Text]:
-    """A heading, then `height` - 1 rows of lines with their highest and lowest value beside.
+    """A heading, then `height` - 1 rows of curves with their highest and lowest value at the left.
 
     styles: the style of each series, whose points are in the order of x. Rows have at most `width`
-    characters. Without two points to draw, the chart says so.
+    characters. If no series has two points, the last value of the first one is shown instead, or
+    that there is no curve yet.
     """
     heading = Text.assemble((plot.y.label, "bold"), no_wrap=True)
     if len(plot.series) > 1:
@@ -154,7 +155,7 @@ def screen(now: Now, *, width: int, height: int) -> list[Text]:
     """At most `height` lines of at most `width` characters: the important ones first.
 
     Charts get the space that the rest leaves; if it is too small they are left out, then hosts. No
-    name in a file steers the terminal: unprintable characters are shown as �.
+    text of a file controls the terminal: unprintable characters are shown as �.
     """
     head = [*_head(now, width), Text()]
     phases, alerts = list(_phases(now, width)), list(_alerts(now))
@@ -184,7 +185,7 @@ def _head(now: Now, width: int) -> Iterator[Text]:
     yield bar([(share, "cyan")], width=max(width - len(done) - _GAP, 10)).append(f"  {done}")
     yield _pairs([("", part) for part in times(now)])
     yield _pairs(how_well(now))
-    # The units in its value name it, and a terminal of 80 columns has no room for a label.
+    # The units of a step's time name it, and 80 columns have no room for a label.
     yield _pairs(("" if name == "a step" else name, text) for name, text in how_fast(now))
 
 
@@ -233,7 +234,7 @@ def how_fast(now: Now) -> Iterator[tuple[str, str]]:
 
 
 def _charts(facts: Facts, width: int, height: int) -> list[Text]:
-    """Loss, BLEU and learning rate side by side; on a narrow terminal the loss alone."""
+    """Loss, BLEU and learning rate side by side; on a narrower terminal two, or the loss alone."""
     columns = 3 if width >= 72 else 2 if width >= 48 else 1
     each = (width - _GAP * (columns - 1)) // columns
     height -= 1
@@ -281,7 +282,10 @@ def _phases(now: Now, width: int) -> Iterator[Text]:
 
 
 def _hosts(now: Now, width: int) -> list[Text]:
-    """A row for each host under a heading; columns without any value are left out."""
+    """A row for each host under a heading, without columns that have no value.
+
+    The last columns are left out if the terminal is too narrow.
+    """
     rows = [host_cells(now, host) for host in now.hosts]
     names = list(dict.fromkeys(name for row in rows for name in row))
     names = [name for name in names if any(row.get(name, _UNKNOWN) != _UNKNOWN for row in rows)]
@@ -340,7 +344,10 @@ def _row(cells: dict[str, str], widths: dict[str, int], style: str) -> Text:
 
 
 def _cut(rows: list[Text], most: int) -> list[Text]:
-    """A heading and as many hosts as fit, then the number of the others; at least one host."""
+    """A heading and as many hosts as fit, then the number of the others.
+
+    If `most` is 1 or 2, only the number; if it is 0, nothing.
+    """
     if len(rows) <= most:
         return rows
     shown = rows[: most - 1] if most >= _LEAST_TABLE else []

@@ -2,9 +2,9 @@
 
     python -c 'exec(...)' PLACE...
 
-It sends the first of the places that holds a run; there may be none yet. It reads one line of JSON,
-the number of bytes that the reader has of each file, and writes frames: a line of JSON, then as
-many bytes as that line says. It ends when its input ends. Only the standard library is used.
+It sends the run in the first place that holds one; there may be none yet. It reads one line of
+JSON, the number of bytes that the reader has of each file, and writes frames: a line of JSON, then
+as many bytes as that line says. It ends when its input ends. Only the standard library is used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WHOLE = ("manifest.json", "recipe.toml")
 
 
 def find_run(places: list[Path]) -> Path | None:
-    """The first place that holds a run."""
+    """The first place that holds a run; None if there is none."""
     for place in places:
         if (place / "recipe.toml").is_file() or (place / "events").is_dir():
             return place
@@ -31,7 +31,7 @@ def find_run(places: list[Path]) -> Path | None:
 
 
 class Sender:
-    """Sends the bytes that the reader lacks. had: the bytes of each file that it has."""
+    """Sends the bytes that the reader lacks. had: how many it has of each file."""
 
     def __init__(self, places: list[Path], had: dict[str, int]) -> None:
         self._places = places
@@ -39,7 +39,7 @@ class Sender:
         self._sent_run: bool | None = None
 
     def send(self) -> None:
-        """Send all that was added since the last call, then the place of the run."""
+        """Send all that was added since the last call, then whether there is a run, if new."""
         run = find_run(self._places)
         names = [] if run is None else [name for name in _WHOLE if (run / name).is_file()]
         if run is not None:

@@ -31,7 +31,7 @@ _MEGA = 1e6
 
 
 def shell(now: Now, *, nonce: str) -> str:
-    """The whole page; its script replaces the part of `live` every two seconds."""
+    """The whole page. Its script replaces the part of `live` every 2 s, every 10 s if hidden."""
     style, script = (
         resources.files("dragoman.watch").joinpath(name).read_text(encoding="utf-8")
         for name in ("watch.css", "watch.js")
@@ -109,9 +109,9 @@ _CONNECTION_S: Final = 10.0
 class WatchServer(ThreadingHTTPServer):
     """The page of one run on the loopback interface; port 0 takes a free one.
 
-    Only requests that name this machine are answered, and none that a page of another site
-    triggered. Each connection has a thread, a deadline and one request; if there are too many, a
-    new one is closed.
+    Requests that do not name this machine are refused, and so are those that a page of another
+    site triggered, except by a link to the page. Each connection has a thread, ten seconds and one
+    request; if there are 64, a new one is closed. Raises MachineError if the port cannot be used.
     """
 
     daemon_threads = True
@@ -136,7 +136,7 @@ class WatchServer(ThreadingHTTPServer):
 
     @property
     def names(self) -> set[str]:
-        """The names that a request may use for this server."""
+        """The values that the header Host of a request may have."""
         return {f"{host}:{self.server_port}" for host in (_LOOPBACK, "localhost")}
 
     def now(self) -> Now:
@@ -146,26 +146,26 @@ class WatchServer(ThreadingHTTPServer):
             return self._run.now()
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Whether there is a thread for another connection."""
+        """Whether another connection may have a thread; if so, sets its deadline."""
         if len(self._deadlines) >= _MOST_CONNECTIONS:
             return False
         self._deadlines[request] = time.monotonic() + _CONNECTION_S
         return True
 
     def service_actions(self) -> None:
-        """Called twice a second: end connections that send or read too slowly."""
+        """Called at least twice a second: end connections that send or read too slowly."""
         for request, deadline in list(self._deadlines.items()):
             if time.monotonic() > deadline:
                 with suppress(OSError):  # it has just been closed
                     request.shutdown(socket.SHUT_RDWR)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection, whose thread is then free."""
+        """Close a connection, which makes room for another."""
         self._deadlines.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that disconnects is not an error of ours."""
+        """Print an error, except that a client disconnected."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -224,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def version_string(self) -> str:
-        """Do not reveal the version of Python."""
+        """The name of this server, without the version of Python."""
         return "dragoman"
 
     def log_message(self, format: str, *args: Any) -> None:

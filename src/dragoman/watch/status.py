@@ -71,7 +71,7 @@ def status_as_json(found: list[Status]) -> str:
 
 
 def print_status(found: list[Status], console: Console) -> None:
-    """A line for each run, and its error below it."""
+    """A table with a line for each run, then the errors of all runs."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("run", "state", "step", "loss", "tokens/s", "last event", "done at"):
         table.add_column(heading, no_wrap=heading != "run", overflow="fold")

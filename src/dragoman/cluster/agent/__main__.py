@@ -88,7 +88,7 @@ _FILES: Final[dict[str, Callable[..., None]]] = {
 
 
 def main() -> None:
-    """Change to the folder and run the verb."""
+    """Make the folder if it is missing, change to it and run the verb."""
     verb, folder, *rest = sys.argv[1:]
     # Programs started from here find this code wherever they run.
     os.environ["PYTHONPATH"] = str(Path(os.environ["PYTHONPATH"]).resolve())

@@ -130,7 +130,10 @@ def _results(
 
 
 def _digests(run_name: str) -> dict[str, str | None]:
-    """Digests of the code, a run's recipe, the data it names, and that data's subword models."""
+    """Digests of the code, and of a run's recipe, data and subword models; None if not readable.
+
+    Without a run here, only that of the code.
+    """
     digests: dict[str, str | None] = {"code": code_digest(read_code())}
     if not run_name:
         return digests

@@ -33,7 +33,7 @@ def addresses() -> dict[str, str]:
 
 
 def resolve(name: str) -> tuple[str, ...]:
-    """The IPv4 addresses of a name on this host."""
+    """The IPv4 addresses to which a name resolves on this host; none if it does not."""
     try:
         entries = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
     except OSError:

@@ -335,8 +335,10 @@ def prefix_digest(path: Path, size: int) -> str:
 
 
 def _goes_on(path: Path, size: int, digest: str) -> int:
-    """The bytes of this file that the controller has; a file that does not continue its copy is
-    removed."""
+    """The number of bytes of this file that the controller has; 0 if there is no file.
+
+    A file that does not continue the controller's copy is removed.
+    """
     if path.is_file() and (path.stat().st_size < size or prefix_digest(path, size) != digest):
         path.unlink()
     return size if path.is_file() else 0
