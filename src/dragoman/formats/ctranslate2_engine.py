@@ -31,6 +31,8 @@ _KEY_AND_VALUE_BYTES: Final = 2 * 4
 BATCH_SCORES: Final = 1_250_000
 """Rows x beam x vocabulary of one batch, at most: each step makes that many floats several times
 over. More than a few megabytes of them are no faster, and take memory on every core."""
+BATCH_TOKENS: Final = 4096
+"""Rows x longest source of one batch, at most: a greedy search of more tokens is slower."""
 _BATCHES_A_WORKER: Final = 4
 """Batches per core, so that no core waits long for the last batch of another."""
 _ENOUGH_ROWS: Final = 64
@@ -178,8 +180,8 @@ class CTranslate2Engine:
 
     def batch_rows(self, longest: int, beam_size: int) -> int:
         """The most rows to search together, if the longest one has this many pieces."""
-        by_cells = self.batch_cells // ((longest + 1) * beam_size)
-        return max(1, min(by_cells, BATCH_SCORES // (len(self._target_pieces) * beam_size)))
+        by_tokens = min(self.batch_cells // beam_size, BATCH_TOKENS) // (longest + 1)
+        return max(1, min(by_tokens, BATCH_SCORES // (len(self._target_pieces) * beam_size)))
 
     def submit(
         self,

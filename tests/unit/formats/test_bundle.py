@@ -122,19 +122,21 @@ def test_a_search_whose_scores_nobody_reads_finds_the_same(for_ctranslate2: Path
 
 
 @pytest.mark.parametrize(
-    ("cells", "scores", "cores", "most"),
+    ("cells", "tokens", "scores", "cores", "most"),
     [
-        (10**9, 10**9, 1, 200),
-        (2 * 11 * 7, 10**9, 1, 7),
-        (10**9, 2 * 5, 1, 5),
-        (10**9, 10**9, 2, 64),  # some for each core: the last ones are the shorter
-        (10**9, 10**9, 8, 32),
+        (10**9, 10**9, 10**9, 1, 200),
+        (2 * 11 * 7, 10**9, 10**9, 1, 7),
+        (10**9, 11 * 6, 10**9, 1, 6),
+        (10**9, 10**9, 2 * 5, 1, 5),
+        (10**9, 10**9, 10**9, 2, 64),  # some for each core: the last ones are the shorter
+        (10**9, 10**9, 10**9, 8, 32),
     ],
 )
-def test_batches_are_bounded_by_cells_scores_and_cores(
+def test_batches_are_bounded_by_cells_tokens_scores_and_cores(
     for_ctranslate2: Path,
     monkeypatch: pytest.MonkeyPatch,
     cells: int,
+    tokens: int,
     scores: int,
     cores: int,
     most: int,
@@ -142,6 +144,7 @@ def test_batches_are_bounded_by_cells_scores_and_cores(
     opened = Bundle.open(for_ctranslate2)
     pieces = len(opened.subwords()[1].all_pieces())
     monkeypatch.setattr(ctranslate2_engine, "BATCH_SCORES", scores * pieces)
+    monkeypatch.setattr(ctranslate2_engine, "BATCH_TOKENS", tokens)
     engine = CTranslate2Engine(opened.path, opened.subwords(), threads=cores, batch_cells=cells)
     begun: list[int] = []
     start_batch = engine.start_batch
