@@ -75,6 +75,15 @@ def join_rejected(path: Path, parts: Iterable[Path]) -> None:
             file.write(part.read_bytes())
 
 
+def read_rejected(path: Path) -> Iterator[RejectedPair]:
+    """The pairs in a file that `join_rejected` wrote; raises OSError, ValueError or ZstdError."""
+    with zstandard.open(path, "rt", encoding="utf-8", newline="\n") as lines:
+        next(lines)
+        for line in lines:
+            name, score, file, number, source, target = line.removesuffix("\n").split("\t")
+            yield RejectedPair(name, float(score), file, int(number), source, target)
+
+
 def _cell(text: str) -> str:
     return text.replace("\t", " ").replace("\n", " ")
 

@@ -21,7 +21,7 @@ from dragoman.base.printable import clipped
 
 FILE_NAME: Final = "filters.json"
 EXAMPLES: Final = 20
-_LONGEST: Final = 300
+LONGEST: Final = 300
 """Characters of an example's side; the rest is cut."""
 _LARGEST_FILE: Final = 1 << 26
 LARGEST_SCORE: Final = float(np.finfo(np.float64).max)
@@ -100,8 +100,8 @@ class FilterSurvey:
                         float(scores[row]),
                         file,
                         int(lines[row]),
-                        clipped(source, _LONGEST),
-                        clipped(target, _LONGEST),
+                        clipped(source, LONGEST),
+                        clipped(target, LONGEST),
                     )
                 )
         self._count(counts)

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import zstandard
 from numpy.typing import NDArray
 
 from dragoman.base import units
 from dragoman.base.errors import CorpusError
-from dragoman.corpus.clean import REJECTED
-from dragoman.corpus.survey import FILE_NAME, LARGEST_SCORE, Example, FilterSurvey, read_surveys
+from dragoman.base.printable import clipped
+from dragoman.corpus.clean import REJECTED, RejectedPair, read_rejected
+from dragoman.corpus.survey import (
+    EXAMPLES,
+    FILE_NAME,
+    LARGEST_SCORE,
+    LONGEST,
+    Example,
+    FilterSurvey,
+    read_surveys,
+)
 from dragoman.reporting.elements import escape, figures, whole_page
 from dragoman.reporting.render import write_files
 from dragoman.reporting.svg import Axis, Column, Histogram
@@ -37,8 +47,11 @@ def write_cleaning_page(prepared: Path) -> Path | None:
     folder = prepared / REJECTED
     if (folder / PAGE).exists() or not (folder / FILE_NAME).is_file():
         return None
+    read = folder / "train.tsv.zst"
     try:
-        page = cleaning_page(read_surveys(folder / FILE_NAME))
+        dropped = dropped_by_filter(read)
+        read = folder / FILE_NAME
+        page = cleaning_page(read_surveys(read), dropped)
     except (
         OSError,
         ValueError,
@@ -46,16 +59,39 @@ def write_cleaning_page(prepared: Path) -> Path | None:
         LookupError,
         AttributeError,
         ArithmeticError,
+        zstandard.ZstdError,
     ) as error:
         raise CorpusError(
-            "is damaged", place=folder / FILE_NAME, remedy="remove it, or prepare another directory"
+            "is damaged", place=read, remedy="remove the prepared directory, and prepare it again"
         ) from error
     (path,) = write_files(folder, {PAGE: page})
     return path
 
 
-def cleaning_page(surveys: Sequence[FilterSurvey]) -> str:
-    """The page, with the filters that dropped most first."""
+@dataclass(slots=True)
+class Dropped:
+    """The pairs that a filter dropped. examples: the first EXAMPLES of them."""
+
+    pairs: int = 0
+    examples: list[RejectedPair] = field(default_factory=list)
+
+
+def dropped_by_filter(path: Path) -> dict[str, Dropped]:
+    """The pairs in a file of rejected pairs, by filter; none if the file has been removed."""
+    found: dict[str, Dropped] = {}
+    for pair in read_rejected(path) if path.is_file() else ():
+        one = found.setdefault(pair.filter, Dropped())
+        one.pairs += 1
+        if len(one.examples) < EXAMPLES:
+            one.examples.append(pair)
+    return found
+
+
+def cleaning_page(surveys: Sequence[FilterSurvey], dropped: Mapping[str, Dropped]) -> str:
+    """The page: first the filters with a threshold, then others, such as duplicates.
+
+    In both parts those that dropped most come first.
+    """
     body = [
         "<header><h1>What the filters dropped</h1></header>",
         "<p class='method'>Each filter sees the pairs that the filters before it kept. "
@@ -66,6 +102,9 @@ def cleaning_page(surveys: Sequence[FilterSurvey]) -> str:
     ]
     for one in sorted(surveys, key=lambda one: (-_dropped(one), one.name)):
         body += _section(one)
+    others = dropped.keys() - {one.name for one in surveys}
+    for name in sorted(others, key=lambda name: (-dropped[name].pairs, name)):
+        body += _plain_section(name, dropped[name])
     return whole_page("What the filters dropped", f"<main>{''.join(body)}</main>")
 
 
@@ -86,6 +125,18 @@ def _section(one: FilterSurvey) -> Iterator[str]:
             yield from _table(examples)
             yield "</details>"
     yield "</section>"
+
+
+def _plain_section(name: str, found: Dropped) -> Iterator[str]:
+    yield f"<section><h2>{escape(name.replace('_', ' '))}</h2>"
+    yield f"<p>has no threshold: dropped {units.COUNT.text(found.pairs)} pairs</p>"
+    yield f"<details><summary>Dropped: the first {len(found.examples)}</summary>"
+    yield "<table class='runs'><tr><th>source</th><th>target</th><th>line</th></tr>"
+    for one in found.examples:
+        sides = (clipped(text, LONGEST) for text in (one.source, one.target))
+        cells = (*sides, f"{one.file}:{one.line}")
+        yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+    yield "</table></details></section>"
 
 
 def _table(examples: Sequence[Example]) -> Iterator[str]:

@@ -82,7 +82,7 @@ def histogram(scores: list[float], threshold: float, *, at_least: bool) -> Eleme
     values = np.array(scores)
     accepted = values >= threshold if at_least else values <= threshold
     made.see(values, accepted, np.arange(len(values)), lambda _: ("a", "source", "target"))
-    svg = re.search(r"<svg.*?</svg>", cleaning_page([made]))
+    svg = re.search(r"<svg.*?</svg>", cleaning_page([made], {}))
     assert svg is not None
     return ElementTree.fromstring(svg[0])
 
@@ -166,6 +166,10 @@ def test_surveys_that_are_written_can_be_read(
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_prepared_corpus_tells_what_every_filter_saw(workers: int, tmp_path: Path) -> None:
     write_real_text(tmp_path, "valid")
+    for language in ("en", "de"):  # 21 pairs occur twice
+        copied = tmp_path / f"valid.{language}"
+        lines = copied.read_text("utf-8").splitlines(keepends=True)
+        copied.write_text("".join(lines + lines[:21]), "utf-8")
     with (tmp_path / "valid.de").open("a", encoding="utf-8") as german:
         german.write(f"<script>alert(1)</script>\x1b[31m {'x' * 999}\n")
     with (tmp_path / "valid.en").open("a", encoding="utf-8") as english:
@@ -192,15 +196,25 @@ def test_a_prepared_corpus_tells_what_every_filter_saw(workers: int, tmp_path: P
     assert "&lt;script&gt;alert(1)" in page
     assert "<script" not in page
     assert "\x1b" not in page
+    duplicates = rejected.count("duplicate")
+    assert duplicates >= 21
+    assert f"<h2>duplicate</h2><p>has no threshold: dropped {duplicates} pairs</p>" in page
+    assert "Dropped: the first 20" in page
     assert write_cleaning_page(place) is None
     (place / REJECTED / PAGE).unlink()
     for change in ({"unknown": 1}, {"counts": [[1, "a", 2]]}, {"name": 1}):
         (place / REJECTED / FILE_NAME).write_text(json.dumps({"filters": [filters[0] | change]}))
         with pytest.raises(CorpusError, match=r"filters\.json: is damaged"):
             write_cleaning_page(place)
+    (place / REJECTED / FILE_NAME).write_text(json.dumps({"filters": filters}))
+    (place / REJECTED / "train.tsv.zst").write_bytes(b"\x28\xb5\x2f\xfd torn")
+    with pytest.raises(CorpusError, match=r"train\.tsv\.zst: is damaged"):
+        write_cleaning_page(place)
+    (place / REJECTED / "train.tsv.zst").unlink()
+    assert write_cleaning_page(place)
 
 
 def test_a_filter_that_saw_nothing_has_a_place_on_the_page() -> None:
-    page = cleaning_page([survey([]), survey([1.0, 2.0, 3.0, 30.0])])
+    page = cleaning_page([survey([]), survey([1.0, 2.0, 3.0, 30.0])], {})
     assert "dropped 0 of 0 pairs" in page
     assert page.count("<svg") == 2
