@@ -102,6 +102,9 @@ def scalars(event: Event) -> dict[str, float]:
         found |= {f"{name}_share": seen[f"{name}_s"] / interval_s for name in get_args(Phase)}
         found["tokens_per_s"] = (seen["source_tokens"] + seen["target_tokens"]) / interval_s
         found["step_s"] = interval_s / seen["steps"]
+    elif event.kind == MetricScored.kind:
+        text = "" if seen["text"] == "valid" else f"{seen['text']}_"
+        found[re.sub(r"\W", "_", f"{text}{seen['metric']}")] = seen["value"]
     of = re.sub(r"\W", "_", _OF.get(event.kind, "").format(**seen))
     return {f"{of}{name}": float(value) for name, value in found.items() if value is not None}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.base.errors import MachineError
-from dragoman.telemetry.events import EventWriter, GpuSampled, NetworkSampled
+from dragoman.telemetry.events import EventWriter, GpuSampled, MetricScored, NetworkSampled
 from dragoman.telemetry.sinks import PrometheusSink
 from example_events import RUN_STARTED, TRAIN_INTERVAL, VALIDATED
 
@@ -97,6 +97,18 @@ def test_samples_of_the_host(events: EventWriter, port: int) -> None:
     )
     assert found["dragoman_gpu_1_utilisation_share"] == 1
     assert "dragoman_gpu_1_power_w" not in found  # not measured is not zero
+
+
+def test_scores_of_a_further_metric(events: EventWriter, port: int) -> None:
+    for text, value in (("valid", 41.25), ("news-2016", 40.5)):
+        events.write(
+            MetricScored(
+                text=text, metric="comet-22", value=value, low=None, high=None, signature="COMET"
+            )
+        )
+    found = _read(port)
+    assert found["dragoman_comet_22"] == 41.25
+    assert found["dragoman_news_2016_comet_22"] == 40.5
 
 
 def test_a_port_that_is_taken_is_an_error() -> None:

@@ -109,6 +109,15 @@ def test_a_metric_of_your_own_is_shown(tmp_path: Path) -> None:
     assert [(point.step, point.value) for point in curves.Scalars("eval_ter")] == [(100, 41.25)]
 
 
+def test_quiet_tells_a_metric_of_your_own_for_test_sets_alone() -> None:
+    scores = [
+        MetricScored(text=text, metric="ter", value=4.0, low=None, high=None, signature="TER")
+        for text in ("valid", "test2016")
+    ]
+    (line,) = _shown([event(one) for one in scores], terminal=False, quiet=True).splitlines()
+    assert line == "test2016   ter 4.0   TER"
+
+
 def test_a_full_disk_is_named_where_it_happens(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     sink = TensorBoardSink(tmp_path)
