@@ -129,6 +129,8 @@ def test_a_micro_batch_holds_at_least_one_pair() -> None:
     config = DataConfig(batch_tokens=10)
     assert cells_per_micro_batch(config, max_pieces=256) == 257
     assert cells_per_micro_batch(config, max_pieces=4) == 10
+    padded = DataConfig(batch_sentences=3, length_multiple=8)
+    assert cells_per_micro_batch(padded, max_pieces=8) == 3 * 16
     accumulated = recipe_of(data={"batch_tokens": 1000, "accumulate": 3})
     assert estimate(accumulated).target_tokens_per_update == 3000
 

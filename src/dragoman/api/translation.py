@@ -18,7 +18,7 @@ from dragoman.api.arguments import (
     whole,
 )
 from dragoman.base.errors import ConfigError
-from dragoman.formats.kinds import Kind, Quantization, RunQuantization
+from dragoman.formats.kinds import NOT_STATED, Kind, Quantization, RunQuantization
 from dragoman.model.config import SearchConfig, check_beam_holds
 from dragoman.recipe.recipe import check_sections
 from dragoman.recipe.run_directory import RunDirectory
@@ -205,7 +205,7 @@ def export(
     checkpoint: Checkpoint = "best",
     output: str | Path | None = None,
     quantization: Quantization | None = None,
-    licence: str = "Not stated.",
+    licence: str = NOT_STATED,
     sentences: str | Path | None = None,
     target_language: str = "",
     overrides: Sequence[str] = (),
@@ -256,7 +256,7 @@ def push(
     hub_id: str,
     *,
     checkpoint: Checkpoint = "best",
-    licence: str = "Not stated.",
+    licence: str = NOT_STATED,
     sentences: str | Path | None = None,
     private: bool = False,
 ) -> Pushed:
@@ -289,7 +289,7 @@ def import_model(
     *,
     source_language: str = "",
     target_language: str = "",
-    licence: str = "Not stated.",
+    licence: str = NOT_STATED,
 ) -> Imported:
     """Write a MarianMT (OPUS-MT), M2M100 or NLLB model in Hugging Face form as a bundle.
 

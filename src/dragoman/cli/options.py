@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeAlias
 
+from dragoman.formats.kinds import NOT_STATED
+
 Options: TypeAlias = argparse.Namespace
 """The values of a command's options."""
 CommandFunction: TypeAlias = Callable[[Options], int | None]
@@ -142,7 +144,7 @@ TARGET = Option(
     metavar="LANGUAGE",
     help="the language to translate into, if the model has several",
 )
-LICENCE = Option("--licence", default="Not stated.", help="the licence of the model, for its card")
+LICENCE = Option("--licence", default=NOT_STATED, help="the licence of the model, for its card")
 SENTENCES = Option(
     "--sentences", type=Path, help="source text for the check (default: the run's dev set)"
 )

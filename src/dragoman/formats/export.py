@@ -32,8 +32,8 @@ from dragoman.formats.bundle import (
 )
 from dragoman.formats.card import model_card, scores_of
 from dragoman.formats.check import check_equal, compare
-from dragoman.formats.export_job import NOT_STATED, ExportJob, Request, Writer, greedy
-from dragoman.formats.kinds import FORMATS
+from dragoman.formats.export_job import ExportJob, Request, Writer, greedy
+from dragoman.formats.kinds import FORMATS, NOT_STATED
 from dragoman.formats.load import load_translation_model
 from dragoman.formats.public import public_manifest, public_recipe
 from dragoman.formats.writers import WRITERS

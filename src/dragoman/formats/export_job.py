@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from dragoman.corpus.directions import Direction, token_for
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
@@ -14,15 +13,13 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.subword import vocabulary_digests
 from dragoman.formats.bundle import Bundle, BundleInfo
-from dragoman.formats.kinds import FORMATS, Kind, Quantization
+from dragoman.formats.kinds import FORMATS, NOT_STATED, Kind, Quantization
 from dragoman.inference.translation import TranslationModel
 from dragoman.model.config import SearchConfig, power_search
 from dragoman.model.search import Hypothesis, translate_batch
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
-
-NOT_STATED: Final = "Not stated."
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from dragoman.base.errors import ConfigError, DragomanError, MachineError
 from dragoman.base.printable import printable_line
 from dragoman.base.version import VERSION
 from dragoman.formats.bundle import BundleInfo
+from dragoman.formats.kinds import NOT_STATED
 
 if TYPE_CHECKING:
     from httpx2 import Client, Request
@@ -264,7 +265,7 @@ def _language(code: str) -> str:
 
 def _licence(words: str) -> tuple[str | None, str | None]:
     """The Hub's name of a licence, or "other" and a name for it; two times None if not stated."""
-    if words == "Not stated.":
+    if words == NOT_STATED:
         return None, None
     name = _slug(words)
     if name in _LICENCES:

@@ -13,6 +13,8 @@ Kind = Literal["bundle", "ctranslate2", "huggingface", "onnx", "argos", "web"]
 Quantization = Literal["float32", "float16", "int8"]
 RunQuantization = Literal["float32", "int8"]
 """The types in which CTranslate2 gets the weights of a run that translates without an export."""
+NOT_STATED: Final = "Not stated."
+"""The licence of a model for which nobody has named one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ micro-batch is full, every sentence as long as the recipe lets it be.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
@@ -140,10 +141,11 @@ def strategy_numbers(config: DistributedConfig, world_size: int) -> tuple[float,
 
 def cells_per_micro_batch(config: DataConfig, *, max_pieces: int) -> int:
     """Cells of the longer side of one global micro-batch, at most; no side has more."""
+    longest = math.ceil((max_pieces + 1) / config.length_multiple) * config.length_multiple
     if config.batch_sentences is not None:
-        return config.batch_sentences * (max_pieces + 1)
+        return config.batch_sentences * longest
     assert config.batch_tokens is not None
-    return max(config.batch_tokens, max_pieces + 1)
+    return max(config.batch_tokens, longest)
 
 
 def training_flop(
