@@ -53,7 +53,7 @@ class StrategyChoice:
         """Its hosts in words: `alpha alone`, or their number if there are more than three."""
         names = [machine.name for machine in self.cluster.machines]
         if len(names) > _FEW_NAMES:
-            return f"the {len(names)} fastest hosts alone"
+            return f"{len(names)} of the hosts alone"
         return f"{' and '.join(names)} alone"
 
 

@@ -152,7 +152,7 @@ def _number(
     option: str, given: int | None, variables: Sequence[str], environment: Mapping[str, str]
 ) -> int:
     texts = (environment.get(variable, "") for variable in variables)
-    number = given if given is not None else next((int(t) for t in texts if t.isdigit()), None)
+    number = given if given is not None else next((int(t) for t in texts if t.isdecimal()), None)
     if number is None:
         raise ConfigError(
             f"no scheduler sets it here (none of {', '.join(variables)} is set)",

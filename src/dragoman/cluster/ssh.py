@@ -323,8 +323,10 @@ class Transfer:
         left = _MOST_GREETING_BYTES
         while piece := self.output.read1(1 << 16):
             left -= len(piece)
-            if left < 0 or time.monotonic() > deadline:
+            if left < 0:
                 raise odd_answer(self._host)
+            if time.monotonic() > deadline:
+                raise self._patience.over()
         self.wait()
 
     def wait(self) -> int:

@@ -84,7 +84,7 @@ def _container_memory() -> Iterator[tuple[int, int]]:
     """
     for limit, used, cached in _MEMORY_FILES:
         numbers = [_read(str(_CONTROL_GROUPS / name)).strip() for name in (limit, used)]
-        if all(text.isdigit() for text in numbers):
+        if all(text.isdecimal() for text in numbers):
             known = _read(str((_CONTROL_GROUPS / limit).with_name("memory.stat")))
             copies = re.search(rf"^{cached} (\d+)$", known, re.MULTILINE)
             yield int(numbers[0]), max(int(numbers[1]) - int(copies[1] if copies else 0), 0)

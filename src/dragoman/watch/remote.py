@@ -67,12 +67,15 @@ class Mirror:
         (self._directory / "events").mkdir(parents=True, exist_ok=True)
         for thread in self._threads:
             thread.start()
-        for line in self._lines:
-            line.heard.wait(_FIRST_S)
-        failures = [line.failure for line in self._lines if line.failure is not None]
-        if len(failures) == len(self._lines):
+        try:
+            for line in self._lines:
+                line.heard.wait(_FIRST_S)
+            failures = [line.failure for line in self._lines if line.failure is not None]
+            if len(failures) == len(self._lines):
+                raise failures[0]
+        except BaseException:  # Ctrl-C, too: threads and ssh must not outlive the directory
             self._end()
-            raise failures[0]
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -70,6 +70,11 @@ def test_the_text_is_prepared_where_all_machines_find_it(
     assert RunDirectory.open(run).prepared().parent == shared / "prepared"
 
 
+def test_a_variable_that_is_no_number_counts_as_not_set() -> None:
+    known = {"DRAGOMAN_JOB_TOKEN": "0123456789abcdef", "SLURM_NODEID": "²", "PET_NODE_RANK": "1"}
+    assert ScheduledNode.read("10.0.0.1:29400", node=None, nodes=2, environment=known).node == 1
+
+
 def test_the_token_of_a_run_is_not_that_of_the_server() -> None:
     token = "0123456789abcdef"
     with pytest.raises(ConfigError, match=r"^DRAGOMAN_JOB_TOKEN: it must hold 16 or more"):
