@@ -28,7 +28,7 @@ from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
 
 OF_CALLER: Final = "a function that dragoman was given has raised it"
-"""The note on an error of the system that the caller's own code raised."""
+"""The note on an OSError that the caller's own code raised."""
 _OPTION: Final = re.compile(r"--([a-z][a-z-]*[a-z])(?: (?=\S*[0-9A-Z./])([^\s;,()]+))?")
 """An option of the command line in an error, and its value if that looks like one."""
 _WHOLE: Final = re.compile(r"--([a-z][a-z-]*[a-z])(?: (.*))?")
@@ -38,7 +38,7 @@ _PARAMETERS: Final = {
     "from": "origin",
     "sample": "sampling",
 }
-"""Names of options that are not those of their parameters."""
+"""Options whose names differ from those of their parameters."""
 Parameters = ParamSpec("Parameters")
 Returned = TypeVar("Returned")
 
@@ -59,7 +59,7 @@ Checkpoint: TypeAlias = int | str
 Texts: TypeAlias = Annotated[Iterable[str], SkipValidation]
 """A list, a column of a table, a generator: each text is checked when it is read."""
 RecipeLike: TypeAlias = InstanceOf[Recipe] | Mapping[str, Any] | str | Path
-"""A recipe, the name of a shipped one, a TOML file, or a dictionary of what such a file holds."""
+"""A recipe, the name of a shipped one, a TOML file, or a dictionary of its sections."""
 RunLike: TypeAlias = InstanceOf[RunDirectory] | str | Path
 """A run, or the path of its directory."""
 
@@ -67,9 +67,9 @@ RunLike: TypeAlias = InstanceOf[RunDirectory] | str | Path
 def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
     """The function, with a check of its arguments against their annotations before it begins.
 
-    Raises ConfigError that names the parameter and its value, MachineError if the function ends
-    with an error of the system. Errors of the function name its parameters, and not options of the
-    command line, unless that has called it.
+    Raises ConfigError that names the parameter and its value, MachineError in place of an OSError
+    of the function, unless the caller's own code raised that. Errors of the function name its
+    parameters; if the command line has called it, they name options.
     """
 
     form = signature(function)
@@ -136,7 +136,7 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
 
 
 def _refuse_nul(value: object, *, place: str) -> None:
-    """Raises ConfigError for a path with a NUL, for which the system has no error but ValueError.
+    """Raises ConfigError for a path with a NUL character, for which Python raises only ValueError.
 
     value: a path, or a list or tuple of paths; anything else is passed over.
     """
@@ -168,7 +168,7 @@ def _with_parameters(text: str, parameters: Sequence[str]) -> str:
 
 
 def checkpoints_of(given: Checkpoint | Sequence[Checkpoint]) -> list[str]:
-    """The names of one checkpoint or of several; raises ConfigError if there is none."""
+    """The names of one or several checkpoints; raises ConfigError if there is none or one is ""."""
     names = [str(given)] if isinstance(given, int | str) else [*map(str, given)]
     if not names or not all(names):
         raise ConfigError("needs a checkpoint", place="checkpoint", remedy='give "best" or a step')

@@ -1,4 +1,4 @@
-"""Two models translate the same test sets; is one better?"""
+"""Two models translate the same test sets: is one better?"""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from dragoman.serve.translator import open_translator
 from dragoman.telemetry.events import Compared, ComparedGroup, ComparedSentence, EventWriter
 
 _COUNTED_PAIRS: Final = 100_000
-"""Training pairs whose words are counted at most; they are drawn over the whole text."""
+"""The most training pairs whose words are counted, spread over the whole text."""
 _LONGEST: Final = 500
 """Characters of a text in the record of a run."""
 
@@ -55,7 +55,7 @@ class Comparison:
     test: the name of the test set: "test" for that of the runs, else its files.
     first: the name of one system. second: the name of the other.
     result: scores, p-values, groups and sentences.
-    counted_pairs: pairs of the first available training text, whose words were counted.
+    counted_pairs: training pairs whose words were counted, of the first run that still has them.
     """
 
     test: str
@@ -110,10 +110,10 @@ def compare(
     comet: a Python that has unbabel-comet, and a COMET checkpoint (Rei et al. 2020), which that
         Python loads in a process of its own, without downloads; by default there is no COMET.
     The comparison is recorded in the runs that can be written to, whose reports show it.
-    Raises ConfigError if there is no test set, the runs' test sets differ, one model translates in
-    the opposite direction of the other or a name is not UTF-8, CorpusError if a text cannot be read
-    or has another number of lines, CheckpointError if a model is damaged, MachineError if COMET
-    fails.
+    Raises ConfigError if a model does not exist, there is no test set, the runs' test sets differ,
+    a file of translations is given with several test sets, one model translates in the opposite
+    direction of the other or a name is not UTF-8; CorpusError if a text cannot be read or has
+    another number of lines; CheckpointError if a model is damaged; MachineError if COMET fails.
     """
     paths = [one.path if isinstance(one, RunDirectory) else Path(one) for one in (first, second)]
     for path in paths:  # before hours of search, not after them
@@ -179,7 +179,10 @@ def compare(
 
 
 def record(comparison: Comparison, run: RunDirectory, side: Winner) -> None:
-    """Write the comparison into the events of a compared run, if these can be written to."""
+    """Write the comparison into the events of a compared run, if they can be written.
+
+    side: the system that this run is.
+    """
     other: Winner = "second" if side == "first" else "first"
     result = comparison.result
     better = "neither" if result.winner is None else "run" if result.winner == side else "other"
@@ -278,10 +281,10 @@ def _targets(recipe: Recipe) -> int:
 
 
 def _name(source: Path, reference: Path, language: str) -> str:
-    """The name of a test set: its files, and the language if the models have several.
+    """The name of a test set: its files, and the language if a model translates into several.
 
-    The paths are whole: a report keeps the comparisons of all calls, in whatever folder, and files
-    of several languages often have one stem.
+    The paths are absolute: a report keeps the comparisons of calls in all folders. The suffixes
+    stay: files of several languages often have the same stem.
     """
     first, second = _whole(source), _whole(reference)
     beside = second.name if first.parent == second.parent else second
@@ -289,12 +292,12 @@ def _name(source: Path, reference: Path, language: str) -> str:
 
 
 def _whole(path: Path) -> Path:
-    """The path with its folder in full; a link keeps its own name."""
+    """The absolute path; links in its folder are resolved, a link as its last part is not."""
     return path.parent.resolve() / path.name
 
 
 def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
-    """The test set that the runs have in common."""
+    """The test set of the runs; raises ConfigError if there is none or if they differ."""
     found: list[_Test] = []
     for run in runs:
         corpus = run.recipe().corpus
@@ -329,8 +332,8 @@ def _test_of_runs(runs: Sequence[RunDirectory]) -> _Test:
 def _training_words(
     run: RunDirectory, language: str, *, lowercase: bool
 ) -> tuple[Counter[str] | None, int]:
-    """Words of the target side of the training text in this language, and the number of pairs;
-    None if it is gone."""
+    """Counts of the words of the training text in the target language, and the number of pairs
+    counted; None and 0 if the text is gone."""
     corpus = run.recipe().corpus
     entries = None
     try:

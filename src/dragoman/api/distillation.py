@@ -44,7 +44,7 @@ _ROWS_AT_A_TIME: Final = 10_000
 class Served:
     """An export and its speed.
 
-    sentences_per_s: how many sentences of the test set it translates in a second, on this machine.
+    sentences_per_s: sentences of the test set that it translates per second on this machine.
     """
 
     path: Path
@@ -108,10 +108,10 @@ def distill(
     on_event: OnEvent | None = None,
     progress: Flag = False,
 ) -> Distilled:
-    """Train a student on the teacher's translations (Kim and Rush 2016) and pairs; compare the two.
+    """Train a student on a teacher's translations (Kim and Rush 2016) and pairs; then compare both.
 
     teacher: a run. Its dev and test sets and its languages become the student's.
-    recipe: the student's recipe; its text and languages, and their shares, are not used.
+    recipe: the student's recipe; its text, its languages and the weights of texts are not used.
     text: a file to translate, one sentence per line; None: the sources of the teacher's training
         text.
     any_language: take that file even if it seems to be in a language that the teacher does not
@@ -266,7 +266,7 @@ def _digest_of(text: Path) -> str:
 
 
 def _held_out(run: RunDirectory, split: str, place: Path) -> _ParallelFiles:
-    """The dev or test set of the teacher as plain text."""
+    """The dev or test set of the teacher as plain text; raises ConfigError if there is none."""
     directory = run.prepared() / split
     if not (directory / "source.txt").is_file():
         raise ConfigError(
@@ -300,9 +300,9 @@ def plain_sources(split: Path, corpus: CorpusConfig, copy: Path) -> Path:
 
 
 def write_sources(run: RunDirectory, path: Path) -> None:
-    """The source sides of the text that the teacher was trained on, without tags.
+    """Write the source sides of the text that the teacher was trained on, without tags.
 
-    Sides with unknown pieces, and those that were cut off, are left out.
+    Sides with unknown pieces, and those that may have been cut off, are left out.
     """
     tags = run.recipe().corpus.tags
     are_drawn = [direction is not None for direction in run.recipe().drawn_directions()]
@@ -313,9 +313,9 @@ def write_sources(run: RunDirectory, path: Path) -> None:
 
 
 def write_own_pairs(run: RunDirectory, path: Path) -> None:
-    """The text that the teacher was trained on, without pairs that have a tag or a translated side.
+    """Write the pairs that the teacher was trained on, but none with a tag or a translated side.
 
-    Pairs with unknown pieces, and those that were cut off, are left out.
+    Pairs with unknown pieces, and those that may have been cut off, are left out.
     """
     corpus = run.recipe().corpus
     tags = corpus.tags
@@ -334,10 +334,10 @@ def write_own_pairs(run: RunDirectory, path: Path) -> None:
 def _training_lines(run: RunDirectory, side: str, taken: Sequence[bool]) -> Iterator[str | None]:
     """A side of the teacher's training text, one line per pair.
 
-    taken: whether pairs of each entry are wanted. If no entry has a name or a weight, the shards do
-        not say which pair is from which: then all are taken.
-    None if the pair is not wanted, if a piece of its side is unknown, or if the teacher's recipe
-    may have cut the side off: a student would learn to stop in the middle of a sentence.
+    taken: whether the pairs of each entry are wanted. If no entry has a name or a weight, the
+        shards do not say from which entry a pair is: then all pairs are taken.
+    A line is None if the pair is not wanted, if a piece of its side is unknown, or if the teacher's
+    recipe may have cut the side off: a student would learn to stop in the middle of a sentence.
     """
     corpus = run.recipe().corpus
     too_long = corpus.max_pieces if corpus.too_long == "truncate" else math.inf
@@ -383,7 +383,7 @@ def _student_text(
 
 
 def _rates(exports: Sequence[Path], texts: list[str], threads: int | None) -> Iterator[float]:
-    """Sentences a second of each model: the median of rounds in which they take turns."""
+    """Sentences per second of each model: the median of rounds in which they take turns."""
     rates: list[list[float]] = [[] for _ in exports]
     for _ in range(_ROUNDS):
         for path, found in zip(exports, rates, strict=True):

@@ -35,7 +35,7 @@ def in_notebook() -> bool:
 
 
 class _OutputArea:
-    """One place of a notebook, of which the content is replaced."""
+    """One output of a notebook, whose content is replaced by what is shown next."""
 
     def __init__(self) -> None:
         self._shown: Any = None
@@ -58,7 +58,7 @@ class _OutputArea:
 
 @contextmanager
 def preparing_in_notebook() -> Iterator[OnProgress]:
-    """A function that shows how a preparation progresses, and nothing if there is nothing to do."""
+    """A function that shows the progress of a preparation; it shows nothing if nothing is to do."""
     place, said_at = _OutputArea(), -_SAY_EVERY_S
 
     def show(stage: str, pairs: int, total: int | None) -> None:

@@ -41,7 +41,7 @@ def plan(
     gpu: the kind of all ranks, such as "v100" or "cpu".
     gpu_link: "nvlink4", "pcie4", "200GB/s".
     compute: measured seconds of one rank's share of a step, such as "0.25s".
-    price: what one host costs in an hour, such as "3 USD".
+    price: the price of one host for an hour, such as "3 USD".
     like: a run of this model and text; its gradient noise predicts the gain of a larger batch.
     origin: the model that the training starts from, as in `train`.
     Raises ConfigError that names the missing or wrong part, and CheckpointError if the model to
@@ -72,7 +72,7 @@ def plan(
 def report(run: RunLike, *, price: str | None = None) -> Report:
     """Twelve questions about a run, answered from its record; a notebook shows the page.
 
-    price: what one machine costs in an hour, such as "3 USD"; None: the recorded price.
+    price: the price of one machine for an hour, such as "3 USD"; None: the recorded price.
     Raises CheckpointError if there is no run, ConfigError if the price cannot be read.
     """
     return Report.of(
@@ -82,11 +82,10 @@ def report(run: RunLike, *, price: str | None = None) -> Report:
 
 @checked
 def read_events(run: RunLike, kind: str | None = None) -> list[dict[str, Any]]:
-    """The events of a run and of the preparation of its text in the order of their time.
+    """The events of a run and of the preparation of its text, in order of time.
 
-    Each is a flat dictionary:
-    `pandas.DataFrame(read_events(run, "train_interval"))` is a table of them. The kinds and their
-    fields are listed in docs/reference/events.md.
+    Each is a flat dictionary, so `pandas.DataFrame(read_events(run, "train_interval"))` is a table
+    of events. The kinds and their fields are listed in docs/reference/events.md.
 
     kind: such as "train_interval" or "validated"; None: all kinds.
     Raises CheckpointError if there is no run, ConfigError if there is no such kind.

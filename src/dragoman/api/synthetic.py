@@ -1,4 +1,4 @@
-"""Pairs made of monolingual text, and scores of pairs. Free of torch until a model needs it."""
+"""Pairs made from monolingual text, and scores of pairs. Free of torch until a model needs it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from dragoman.training.durable import DIGESTS_FILE
 
 _IDENTIFIED_BYTES: Final = 4000
 _LEAST_IDENTIFIED: Final = 200
-"""Characters from which on the language of a text is certain."""
+"""The least characters of a text whose language is identified; shorter ones are uncertain."""
 _CERTAIN: Final = 0.999
 
 
@@ -210,14 +210,15 @@ def score(
 ) -> Scored:
     """Add a column to pairs: the model's cross-entropy, in nats per target token.
 
-    pairs: a file of `source TAB target`; further columns are kept. The first line says how many.
+    pairs: a file of `source TAB target`; further columns are kept. The first line sets
+        the number of columns.
     reverse: a model of the opposite direction. Then there are three columns: cross-entropy of the
         target, of the source, and dual conditional cross-entropy (Junczys-Dowmunt 2018), which is
         low for good pairs.
     target_language: the language of the targets, if the model translates into several.
     checkpoint: which weights of each run to use, such as "best", "last" or a step.
     ray, progress: as for `synthesize`.
-    A pair with an empty side or one that is longer than the model's max_pieces has no score.
+    A pair has no score if a side is empty or longer than the model's max_pieces.
     Raises ConfigError, CorpusError, CheckpointError and MachineError; finished lines are kept.
     """
     from dragoman.distributed.world import join_world
@@ -305,8 +306,9 @@ def score(
 def _check_language(text: Path, recipe: Recipe, target: str) -> None:
     """Raises ConfigError if a text is in a language that the model does not translate.
 
-    target: the language to translate into, of a model of several; its directions alone count.
-    Without py3langid, or for a language that it does not know, nothing is checked.
+    target: the language to translate into; only the directions into it count. "": all count.
+    Nothing is checked without py3langid, if it does not know a source language, or if the text is
+    short.
     """
     directions = [one for one in recipe.corpus.directions if one.target == (target or one.target)]
     sources = {one.source for one in directions}
@@ -330,13 +332,13 @@ def _check_language(text: Path, recipe: Recipe, target: str) -> None:
 
 
 def _columns(pairs: Path) -> int:
-    """The number of columns in the first line; raises CorpusError."""
+    """The number of columns in the first line; raises CorpusError if it cannot be read."""
     with input_lines(pairs) as reader:
         return next(reader.text(), "").count("\t") + 1
 
 
 def _text(path: Path) -> Path:
-    """The file, if it exists and holds anything; raises CorpusError."""
+    """The path itself; raises CorpusError if no file is there or it is empty."""
     if not path.exists():
         raise CorpusError("no such file", place=path, remedy="check its name")
     if path.is_file() and not path.stat().st_size:
@@ -379,7 +381,9 @@ def _direction(recipes: Sequence[Recipe], target: str, *, place: Path) -> Langua
 
     recipes: the recipe of the model and, if there is a reverse model, that of the reverse model,
         which must have the opposite direction.
-    place: the directory of the last model, for errors. Raises ConfigError.
+    place: the directory of the last model, for errors.
+    Raises ConfigError if the model has no such target, or if the reverse model has none or several
+    of the opposite directions.
     """
     corpus = recipes[0].corpus
     token_for(target, corpus.directions, corpus.language_tokens)

@@ -76,7 +76,8 @@ def prepare(
     origin: a run, a bundle or a model in Hugging Face form (exported by dragoman or not), whose
         vocabulary is kept.
     progress: show the progress of the work.
-    Raises ConfigError, CorpusError and MachineError.
+    Raises ConfigError, CorpusError and MachineError, and CheckpointError if the origin cannot be
+    read.
     """
     recipe, model = _adapted(recipe, origin)
     with shown(progress) as on_progress:
@@ -119,10 +120,10 @@ def train(
         have a price. It chooses the settings that the recipe leaves out, and the model is scored
         and exported for CTranslate2, too.
     fresh: start again, resume nothing.
-    on_event: called with each event of rank 0, and with the alerts of the other ranks, one after
-        the other. An error that it raises ends the training and is raised by this function, too;
+    on_event: called with each event of rank 0, and with the alerts of the other ranks, one at a
+        time. An error that it raises ends the training and is raised by this function, too;
         the checkpoints stay.
-    progress: show how the training goes.
+    progress: show the progress of the training.
     Raises ConfigError, CorpusError, CheckpointError, TrainingError and MachineError.
     InterruptedRunError is raised if SIGINT or SIGTERM ended the training; the same call resumes it.
     While text is prepared, Ctrl-C raises KeyboardInterrupt, as usual in Python.
@@ -233,8 +234,8 @@ class Evaluation:
 
     name: the name of the text. pairs: how many pairs were scored.
     scores: by metric, such as "bleu" and "chrf".
-    translations: the file that holds them, a line each; of a test set of several directions, the
-        folder in which each has its file; None for an export, which stays as it is.
+    translations: the file of the translations, one per line; for a test set of several directions,
+        the folder with a file for each; None for an export, whose folder stays as it is.
     decode_s: seconds to translate the whole text.
     directions: scores of each direction, such as "en-de", if there are several; `scores` are their
         means then, over those with training text.
@@ -331,7 +332,7 @@ def evaluate(
 
 
 def _scores(scored: Mapping[str, Any]) -> dict[str, Score]:
-    """Those that an event has fields for."""
+    """The scores that are fields of an event: BLEU and chrF."""
     from dragoman.evaluation.metrics import Score
 
     return {
@@ -346,7 +347,7 @@ def _scores(scored: Mapping[str, Any]) -> dict[str, Score]:
 
 
 def _named_run(recipe: RecipeLike | RunDirectory) -> RunDirectory | None:
-    """The run that was named in place of a recipe."""
+    """The run that was named in place of a recipe; None if a recipe was named."""
     if isinstance(recipe, RunDirectory):
         return recipe
     if isinstance(recipe, str | Path) and Path(recipe).is_dir():
@@ -376,7 +377,7 @@ def _path(path: str | Path | None) -> Path | None:
 
 
 def shown(progress: bool) -> AbstractContextManager[OnProgress | None]:
-    """A function that shows the progress of a preparation; None if nobody wants to see it."""
+    """A function that shows the progress of a preparation; None without `progress`."""
     if not progress:
         return nullcontext()
     return preparing_in_notebook() if in_notebook() else preparing()

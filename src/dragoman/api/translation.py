@@ -35,8 +35,8 @@ class Translator:
     """A model that translates lines of text. Several threads may share one.
 
     model: a run's directory, or what `export` wrote: a bundle or a folder for CTranslate2, Hugging
-        Face or Argos Translate (the search is then that of Argos Translate). `import_model` makes a
-        bundle from a model of another tool.
+        Face or Argos Translate (for the last, the search is that of Argos Translate).
+        `import_model` makes a bundle from a model of another tool.
     checkpoint: "best", "last", a step or a directory; of a run, several make an ensemble.
     engine: "ctranslate2", "torch", or "auto": CTranslate2 on a processor if it is installed.
     target_language: the language to translate into, if the model has several.
@@ -107,13 +107,14 @@ class Translator:
         n_best: int | None = None,
         text_format: TextFormat = "line",
     ) -> list[str] | list[list[Translation]]:
-        """The translation of each text; with n_best a list of translations of each.
+        """The translation of each text; with n_best, a list of translations for each.
 
         n_best: the number of translations of each text, which come with their scores, best first.
-        beam_size: how many hypotheses the search keeps, 1 is greedy; None: as the recipe says.
+        beam_size: how many hypotheses the search keeps; 1 is greedy; None: as the recipe says.
         text_format: "line": one sentence per text. "document": texts are split into sentences and
             put back together. "markup": as "document", and tags of HTML or XML stay in place.
-        Raises ConfigError if n_best is more than the beam holds.
+        Raises ConfigError if an argument cannot be used, such as an n_best above the beam size, or
+        if the Translator is closed.
         """
         if isinstance(texts, str):
             raise _one_text(texts)
@@ -186,7 +187,7 @@ def translate(
     checkpoint: Checkpoint | Sequence[Checkpoint] = "best",
     text_format: TextFormat = "line",
 ) -> list[str]:
-    """The translation of each text by a run or an export, except for ONNX and browsers.
+    """The translation of each text by a run, or by an export other than for ONNX and browsers.
 
     target_language, beam_size, checkpoint, text_format: as for `Translator` and its `translate`.
     A `Translator` loads the model once for many calls, and has more options.
@@ -227,7 +228,7 @@ def export(
     overrides: settings to change in the recipe's section search, such as "search.beam_size=2", if
         the format has them.
     onnxruntime_web: for browsers, the npm package as an archive or a folder; None: npm fetches it.
-    Raises ConfigError, CheckpointError and MachineError; then nothing is written.
+    Raises ConfigError, CorpusError, CheckpointError and MachineError; then nothing is written.
     """
     from dragoman.distributed.world import join_world
     from dragoman.formats.export import export as write
@@ -297,8 +298,8 @@ def import_model(
         it.
     source_language, target_language: in the model's own spelling, if its folder does not name them.
     licence: the licence of the model, for its card.
-    Raises ConfigError or CheckpointError if it cannot be represented exactly; then nothing is
-    written.
+    Raises ConfigError or CheckpointError if the model cannot be represented exactly, CorpusError if
+    a SentencePiece model cannot be read; then nothing is written.
     """
     from dragoman.formats.import_bundle import import_bundle
     from dragoman.importing.tokenizer import Languages
@@ -308,7 +309,7 @@ def import_model(
 
 
 def _wanted(n_best: Any) -> int:
-    """The number of translations that is asked for; raises ConfigError."""
+    """The requested number of translations; raises ConfigError if it is no whole number above 0."""
     try:
         number = whole(n_best)
     except ValueError:

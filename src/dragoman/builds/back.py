@@ -1,7 +1,6 @@
 """Text that a model of the build translates: for back-translation, and for a student.
 
-The number of lines is measured: some lines are translated first, and then as many as fit into the
-time.
+The speed is measured on some lines first; the time left then decides how many lines are translated.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from dragoman.recipe.run_directory import RunDirectory
 from dragoman.serve.synthesize import Direction
 
 MOST_OF_PAIRS: Final = 5
-"""Lines that are back-translated, for each pair: 4.8 gained 6 BLEU, more was not measured."""
+"""The most lines back-translated per pair: 4.8 gained 6 BLEU, more was not measured."""
 _TIMED_LINES: Final = 64
 _WORTH: Final = 1.5
-"""A student is worth its time if the decoder of its teacher has this many times its weights."""
+"""The least ratio of decoder weights, of teacher to student, that is worth a student's time."""
 _SURE: Final = 0.8
-"""Share of the time that is planned with: the timed lines may be easier than the rest."""
+"""Share of the time left to fill with lines: the timed lines may be easier than the rest."""
 _LEAST_LINES: Final = 100
 
 
@@ -43,9 +42,10 @@ def translate(
     most_lines: int | None,
     progress: bool,
 ) -> dict[str, Any]:
-    """Translate as many lines of a text as fit until a moment; resumes an unfinished attempt.
+    """Translate as many lines of a text as the time allows; resumes an unfinished attempt.
 
-    until: UTC seconds since 1970. most_lines: the most lines to translate; None: all, if they fit.
+    until: when the time is over, in UTC seconds since 1970.
+    most_lines: the most lines to translate; None: all, if they fit.
     Raises CorpusError if the text cannot be read or is empty, and what `synthesize` raises.
     """
     part = output.with_name(f"text-{direction}.txt")
@@ -64,7 +64,10 @@ def translate(
 
 
 def _that_fit(model: Path, text: Path, until: float) -> int:
-    """Lines that are translated until a moment, at the speed of some."""
+    """How many lines fit into the time left, at the speed of the first ones; 100 or more.
+
+    until: when the time is over, in UTC seconds since 1970.
+    """
     with open_regular(text) as file:
         some = [
             line.decode(errors="replace").strip() for line in itertools.islice(file, _TIMED_LINES)
@@ -115,7 +118,7 @@ def _unreadable_named(path: Path) -> Iterator[None]:
 
 
 def sources_of(run: RunDirectory, path: Path) -> Path:
-    """A file of the source sides of a run's training text."""
+    """The file of the source sides of a run's training text, written if it is missing."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_sources(run, path)
@@ -134,16 +137,16 @@ def student_sections() -> dict[str, dict[str, Any]]:
 
 
 def is_small(teacher: Recipe, student: Recipe) -> bool:
-    """Whether the decoder of a teacher has hardly more to do for a token than its student's.
+    """Whether a teacher's decoder does hardly more work per token than its student's.
 
-    An encoder works on all tokens at once, so the decoder is what a translation waits for.
+    An encoder works on all tokens at once, so the decoder takes most of the time.
     """
     pieces = teacher.corpus.subword.vocab_size
     return _decoder_weights(teacher, pieces) < _WORTH * _decoder_weights(student, pieces)
 
 
 def _decoder_weights(recipe: Recipe, pieces: int) -> int:
-    """Weights in matrices that each token of a translation meets, the output's included."""
+    """Weights of the decoder's matrices that each output token uses, the output matrix included."""
     model = recipe.model
     width, inner = model.d_model, model.d_ffn * (3 if model.activation == "swiglu" else 2)
     return model.decoder_layers * (6 * width**2 + width * inner) + pieces * width

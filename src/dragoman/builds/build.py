@@ -1,14 +1,14 @@
-"""`dragoman build`: corpora -> shards -> models -> the best one to serve. All of it on one page.
+"""`dragoman build`: corpora -> shards -> models -> the best one to serve.
 
     builds/en-de/
-        build.toml   corpora.tsv            the plan, and all corpora with the reason of each
+        build.toml   corpora.tsv            the plan; all corpora, each with the reason for its use
         build.html   build.md               what each stage cost and gained
-        model                               the best export, a link
+        model   model-student               links to the best export and to that of the student
         clock.json   stages/                when it began; a record of each stage
         downloads/   shards/   back/   student/   runs/
 
-Stages are done in order, each once: their results are whole or absent, and their parts resume after
-a kill.
+Stages are done in order, each once. The result of a stage is whole or absent; a stage that was
+killed resumes.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ STUDENT: Final = "model-student"
 _DOWNLOADS: Final = "downloads"
 _HELD_OUT_SHARE: Final = 0.05
 _HELD_OUT: Final = (50, 1000)
-"""Pairs of the training text that become a dev or test set if there is none: a share of them, and
-the least and the most pairs."""
+"""The least and the most pairs of the training text that become a dev or test set if there is none;
+the number between is the share above."""
 _TAG: Final = "<bt>"
 _MORE_TEXT: Final[tuple[StageName, ...]] = ("reverse", "back-translate", "train-more")
 _SMALLER: Final[tuple[StageName, ...]] = ("translate", "student")
@@ -93,8 +93,9 @@ def build(
 ) -> tuple[list[BuildStage], Clock]:
     """Do all stages of a plan that are not done yet; returns their records and the clock.
 
-    began: when the first command was given.
-    Raises ConfigError if the budget is too small, and what the stages raise.
+    began: when the command was given, in UTC seconds since 1970: a new clock starts then.
+    Raises ConfigError if the budget is too small, MachineError if another process builds in the
+    directory, and what the stages raise.
     """
     budget_s = parse_budget(plan.budget, place.price)
     check_exports()
@@ -162,7 +163,7 @@ class _Builder:
         self._clean(recipe)
         models = [self._train("train", recipe)]
         if not (self.directory / MODEL).is_symlink():
-            self._link(MODEL, models[0])  # it is there, whatever becomes of the stages that follow
+            self._link(MODEL, models[0])  # there is a model, even if the stages that follow fail
         if "reverse" in shares and not self._were_left_out(*_MORE_TEXT):
             with self._optional(*_MORE_TEXT):
                 models += self._with_more_text(recipe, fetched)
@@ -253,8 +254,8 @@ class _Builder:
         return self._made("train", corpus)
 
     def _made(self, stage: StageName, corpus: dict[str, Any], **sections: dict[str, Any]) -> Recipe:
-        """The recipe of a stage: nothing is set but its text, its languages and what the plan
-        sets."""
+        """The recipe of a stage: it sets only its text and languages, these sections, and the
+        overrides of the plan."""
         source, target = self.plan.direction
         if stage == "reverse":
             source, target = target, source
@@ -310,8 +311,8 @@ class _Builder:
         return self._do(name, digest(recipe), work, has_begun=has_begun)
 
     def _with_more_text(self, recipe: Recipe, fetched: BuildStage) -> list[BuildStage]:
-        """Back-translation (Sennrich et al. 2016): a model of the other direction, its
-        translations, and a model of both texts."""
+        """Back-translation (Sennrich et al. 2016): a model of the opposite direction, its
+        translations, and a model trained on these and the pairs."""
         texts = fetched.facts["texts"]
         mono = next((one["target"] for one in texts if one["use"] == "mono"), self.plan.mono)
         if not mono:
@@ -345,8 +346,8 @@ class _Builder:
         return [self._train("train-more", self._made("train-more", text))]
 
     def _student(self, first: Recipe, teacher: BuildStage) -> None:
-        """Distillation (Kim and Rush 2016): a small model learns from the best one, and from the
-        pairs of the first."""
+        """Distillation (Kim and Rush 2016): a small model learns from translations by the best one,
+        and from the pairs of the first."""
         run = RunDirectory.open(Path(teacher.facts["run"]))
         asked = digest_of(teacher.facts["run"])
         synthetic = self.directory / "student" / asked[:8] / "synthetic.tsv"
@@ -354,7 +355,7 @@ class _Builder:
         text: dict[str, Any] = {"train": [made, *_pairs_of(first)]}
         held_out = self._held_out(run.recipe(), run.prepared())
         text |= {split: [texts] for split, texts in held_out.items()}
-        # Its text has each sentence twice, which is no reason for more pieces than its teacher has.
+        # It needs no more pieces than its teacher, although its text has each sentence twice.
         text["subword"] = {"vocab_size": run.recipe().corpus.subword.vocab_size}
         recipe = self._made("student", text, **back.student_sections())
         if back.is_small(run.recipe(), recipe):
@@ -379,8 +380,8 @@ class _Builder:
 
     @contextmanager
     def _optional(self, *names: StageName) -> Iterator[None]:
-        """Inside the block a stage is left out if it no longer fits into the budget or its training
-        diverges: a model exists already."""
+        """If a stage in the block no longer fits into the budget or its training diverges, leave
+        out all of these stages that are not done: a model exists already."""
         try:
             yield
         except (DivergenceError, TooSmallError, OverError) as error:
@@ -442,7 +443,7 @@ class _Builder:
         }
 
     def _link(self, name: str, trained: BuildStage) -> None:
-        """Let a name lead to the export of a training."""
+        """Make a link of this name to the export of a training."""
         link, draft = self.directory / name, self.directory / f".{name}.new"
         draft.unlink(missing_ok=True)
         draft.symlink_to(Path(trained.facts["export"]).relative_to(self.directory))

@@ -6,8 +6,8 @@ of the speed that is four times too low or too high does little harm.
 
 Which: text that people have translated before text that was mined from the web, where many pairs
 are not translations (Kreutzer et al. 2022); the larger before the smaller, as each fetch costs; of
-several versions the newest. A corpus is left out if it takes more than the shares of `fetch` and
-`clean`, or if its size is not known.
+several versions the newest. A corpus is left out if the share of `fetch` or of `clean` is too small
+for it, or if its size is not known.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from dragoman.run.choose import PAIR_BYTES
 
 Use = Literal["train", "valid", "test", "mono"]
 _UNPACKED: Final = 3.5
-"""Bytes of text in a byte of an archive."""
+"""Bytes of text per byte of an archive."""
 _MINED: Final = re.compile(
     r"ccaligned|ccmatrix|commoncrawl|paracrawl|wikimatrix|nllb|xlent|wiki_?titles|hplt|macocu"
 )
-"""Names of corpora that programs have found on the web, or that are lists of names."""
+"""Matches names of corpora that were mined from the web or are lists of names."""
 _HELD_OUT: Final = re.compile(
     r"news_?test|generaltest|newsdev|ntrex|wmt_news|flores|(^|_)(dev|test|devtest|valid|tst)(_|$)"
 )
-"""Names of dev and test sets, which are never trained on."""
+"""Matches names of dev and test sets, which are never trained on."""
 _DEV: Final = re.compile(r"(^|_)(dev|newsdev|valid)(_|$)")
 _AT_ONCE: Final = 16
-"""This many threads ask servers for sizes."""
+"""The number of threads that ask servers for sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """A corpus of the catalogue.
 
-    num_bytes: the size of its download. pairs: the most that it can have, a guess from the bytes
-        if is_guess.
+    num_bytes: the size of its download. pairs: its number of pairs, a guess from the bytes if
+        is_guess; of monolingual text, lines. None: not known.
     use: its purpose in the build; None if it is left out. why: the reason for either.
     """
 
@@ -59,8 +59,8 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class CorpusLimits:
-    """The text that a budget has time for. pairs: those that training sees once; most_pairs: those
-    that can be cleaned; most_bytes: those that can be fetched."""
+    """The amounts of text that a budget has time for. pairs: seen once in training; most_pairs:
+    cleaned; most_bytes: fetched."""
 
     pairs: int
     most_pairs: int
@@ -68,9 +68,9 @@ class CorpusLimits:
 
 
 def sized(listings: Sequence[Listing], *, at_most_s: float) -> list[Corpus]:
-    """The corpora with the sizes that the index states, or else their servers.
+    """The corpora with the sizes that the index states, or else those that their servers state.
 
-    at_most_s: how long to wait for the servers.
+    at_most_s: how long to wait for the servers; a size that comes later is not known.
     """
     unknown = dict.fromkeys(
         url
@@ -106,7 +106,7 @@ def _sized(listing: Listing, stated: Mapping[str, int | None]) -> Corpus:
 def by_budget(
     corpora: Sequence[Corpus], limits: CorpusLimits, *, pair: tuple[str, str]
 ) -> list[Corpus]:
-    """All corpora, each with a use or the reason why it has none, by the rules of this module."""
+    """All corpora, each with a reason and, if it is chosen, a use, by the rules of this module."""
     held_out = [one for one in corpora if _HELD_OUT.search(one.listing.name)]
     chosen = _dev_and_test(held_out, limits, pair)
     newest = _newest([one for one in corpora if one not in held_out])
@@ -130,8 +130,8 @@ def by_budget(
 
 
 def by_hand(corpora: Sequence[Corpus], ids: Sequence[str]) -> list[Corpus]:
-    """All corpora, with a use for those chosen by id: the name of a corpus says if it is a dev or
-    test set.
+    """All corpora, with a use for those chosen by id: a corpus is a dev or test set if its name
+    says so, otherwise training text.
 
     Raises ConfigError for an id that no corpus has.
     """
@@ -158,7 +158,7 @@ def _use_of(listing: Listing) -> Use:
 
 
 def _training_text(ranked: Iterable[Corpus], limits: CorpusLimits) -> dict[str, Corpus]:
-    """The first corpora that together have enough text."""
+    """All ranked corpora by id, with reasons; the first that have enough text get a use."""
     found: dict[str, Corpus] = {}
     pairs = num_bytes = 0
     for one in ranked:
@@ -188,7 +188,7 @@ def _training_text(ranked: Iterable[Corpus], limits: CorpusLimits) -> dict[str, 
 def _dev_and_test(
     held_out: Sequence[Corpus], limits: CorpusLimits, pair: tuple[str, str]
 ) -> dict[str, Corpus]:
-    """The newest test set, and a dev set that is not of the same year."""
+    """The newest test set and a dev set of another year, by id; if there are any that fit."""
     source, target = pair
     usable = [
         one
@@ -207,7 +207,7 @@ def _dev_and_test(
         found[test.listing.did] = replace(test, use="test", why="the newest test set")
         usable = [one for one in usable if not _is_alike(one, test)]
         same = [one for one in usable if one.listing.name == test.listing.name]
-    # A dev set and a test set of one kind of text say the same of a model.
+    # Dev and test sets of the same kind of text rank models alike.
     devs = same or [one for one in usable if _use_of(one.listing) == "valid"] or usable
     if devs:
         why = "the test set of another year" if same else "a dev set"
@@ -216,8 +216,8 @@ def _dev_and_test(
 
 
 def monolingual(corpora: Sequence[Corpus], *, lines: int, most_bytes: int) -> Corpus | None:
-    """The smallest corpus of one language that has enough lines, or the largest; None if none
-    fits."""
+    """The smallest corpus of one language with enough lines, or else the largest; None if none is
+    small enough to fetch."""
     usable = [
         replace(one, pairs=2 * one.pairs if one.is_guess else one.pairs)
         for one in corpora
@@ -239,7 +239,7 @@ def _worth(one: Corpus) -> tuple[bool, int, str]:
 
 
 def _newest(corpora: Iterable[Corpus]) -> dict[str, Corpus]:
-    """The newest version of each family whose size is known."""
+    """The newest version of each family; versions of unknown size count only if all are."""
     found: dict[str, Corpus] = {}
     for one in corpora:
         family = _family(one.listing)

@@ -24,7 +24,7 @@ class Built:
     directory: the folder with all its files. model: the best export, for `Translator`.
     student: the export of the small, fast model, if there is one.
     report: a page with the cost and the gain of each stage.
-    stages: the record of each, with the seconds it was given, its start and end, and its facts.
+    stages: the record of each stage: the seconds it was given, its start and end, and its facts.
     """
 
     directory: Path
@@ -68,8 +68,8 @@ def build(
     hosts: hosts.toml with the machines to train on, or with the price of this one.
     ranks: processes on this machine; None: one for each GPU, or one.
     workers: processes that prepare text; None: all cores.
-    on_event: called with each event of each training, one after the other.
-    progress: show how it goes.
+    on_event: called with each event of each training, one at a time.
+    progress: show the progress of the build.
     Raises ConfigError, CorpusError, MachineError and what `train` raises.
     """
     folder = Path(directory) if directory is not None else Path("builds") / pair

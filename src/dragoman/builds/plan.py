@@ -55,7 +55,7 @@ _HEAD: Final = """\
 
 class PlannedCorpus(Section):
     """A corpus to fetch. needed: if it cannot be fetched, the build ends; otherwise the corpus is
-    left out. People read the fields after `needed`; dragoman does not."""
+    left out. The fields after `needed` are for people: they change only the report."""
 
     id: str = Field(pattern=r"^[^\s/\\\x00-\x1f]+$", max_length=300)
     use: Use
@@ -80,7 +80,7 @@ class BuildPlan(Section):
     """All that a build does.
 
     index: address or file of mtdata's index; "": mtdata's own. mono: a file of text of the target
-    language. set: overrides of the recipes.
+    language. set: overrides of all recipes.
     """
 
     pair: str
@@ -121,11 +121,11 @@ class BuildPlan(Section):
 
     @property
     def direction(self) -> Direction:
-        """From which language into which."""
+        """The source and the target language."""
         return parse_pair(self.pair)
 
     def shares(self) -> dict[StageName, float]:
-        """The share of each stage that is done, in order, as parts of 1."""
+        """The share of each stage that is done, in order; together they are 1."""
         given = {one.name: one.share for one in self.stage if one.share > 0}
         total = sum(given.values())
         return {name: given[name] / total for name in STAGES if name in given}
@@ -136,7 +136,7 @@ class BuildPlan(Section):
         return [*self.set, *next(own, ())]
 
     def why(self, name: StageName) -> str:
-        """The reason of a stage."""
+        """The reason for a stage; "" if none is given."""
         return next((one.why for one in self.stage if one.name == name), "")
 
     def save(self, directory: Path) -> None:
@@ -151,7 +151,7 @@ class BuildPlan(Section):
 
 
 def parse_pair(text: str) -> Direction:
-    """The languages of "en-de"; raises ConfigError if it is not a pair."""
+    """The languages of "en-de"; raises ConfigError if it is not a pair of two languages."""
     match = _PAIR.fullmatch(text)
     if match is None:
         raise ConfigError(
@@ -169,8 +169,8 @@ def parse_pair(text: str) -> Direction:
 
 
 def read_plan(directory: Path) -> BuildPlan | None:
-    """The plan of a build; None if there is none. Raises ConfigError that names line, key and
-    remedy."""
+    """The plan of a build; None if there is none. Raises ConfigError if it cannot be read or
+    done."""
     file = directory / FILE
     try:
         text = read_regular(file, limit=_LONGEST).decode("utf-8-sig")

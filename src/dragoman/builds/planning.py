@@ -1,10 +1,10 @@
-"""The plan of a build: what its budget is spent on, by rules that say their reasons.
+"""The plan of a build: how its budget is spent, by rules that state their reasons.
 
-Back-translation: if the training would see the pairs 15 times and more, and there is text of the
-target language. A pass over text that was seen 15.4 times teaches a third of what new text would
-(Muennighoff et al. 2023: R*), and models learn from translated text as well (Sennrich et al. 2016).
-Its shares make sure that a model of the pairs alone is there first: the gain is
-measured against it.
+Back-translation: if the training would see the pairs 15.4 times or more, there is as much text of
+the target language as there are pairs, and each of three trainings gets a minute or more. A pass
+over text that was seen 15.4 times teaches a third of what new text would (Muennighoff et al. 2023:
+R*), and models learn from translated text as well (Sennrich et al. 2016).
+A model of the pairs alone is trained first: the gain is measured against it.
 
 A student: only if somebody wants one. It is faster than its teacher, and rarely better.
 """
@@ -70,26 +70,26 @@ _WHY_FIRST: Final = "a model of the pairs alone: what the gain of more text is m
 _TOKENS_PER_PAIR: Final = 18.0
 """Target tokens of a typical pair: 75 bytes in pieces of 4.5, and the end of the sentence."""
 _FETCH_BYTES_PER_S: Final = 2e6
-"""The rate of a usual line and a usual server: a guess, since neither is measured before."""
+"""The rate of a usual connection and server: a guess, since neither is measured beforehand."""
 _LEAST_PAIRS: Final = 10_000
 """Fewer pairs do not make a useful model, however short the time."""
 _LEAST_TRAINING_S: Final = 60.0
-"""The first training may be shorter; further ones are planned only if they last this long."""
+"""The only training may be shorter; several are planned only if each lasts this long."""
 _ASK_SHARE: Final = 0.02
 _ASK_S: Final = (5.0, 60.0)
-"""The share of the budget for asking servers for sizes, and its least and most seconds."""
+"""The least and the most seconds for asking servers for sizes; the share of the budget is above."""
 _TIMED_PIECES: Final = 8000
 """Vocabulary of the model that is timed."""
 _SPEED_SIZES: Final = ((600.0, "mini"), (math.inf, "small"))
-"""The size of the model that is timed, for budgets up to each number of seconds."""
+"""The size of the model that is timed, by the largest budget in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """The wishes of the user.
 
-    budget: as typed; "" if the build has a plan already. choose: ids of corpora; empty: by the
-    budget. overrides: settings to change in the recipes of all models.
+    budget: as typed; "" if the build has a plan already. choose: ids of corpora; empty: the budget
+    decides. overrides: settings to change in the recipes of all models.
     """
 
     pair: str
@@ -102,7 +102,7 @@ class Wanted:
 
     @property
     def index_place(self) -> str:
-        """The index as an address or an absolute path, which is valid in every folder."""
+        """The index as an address or an absolute path, valid in every folder; "": mtdata's own."""
         if not self.index or "://" in self.index:
             return self.index
         return str(Path(self.index).resolve())
@@ -111,11 +111,12 @@ class Wanted:
 def planned(
     wanted: Wanted, directory: Path, place: Place, *, began: float, dry_run: bool = False
 ) -> tuple[BuildPlan, list[Corpus]]:
-    """The plan in the directory of a build, or a new plan that is written there, with the use of
-    each corpus.
+    """The plan in the directory of a build, and no corpora; or a new plan, which is written there,
+    and all corpora with their uses.
 
     began: when the command was given: the clock of a new build starts then, unless dry_run.
-    Raises ConfigError if the plan contradicts the wishes, and what `make_plan` raises.
+    Raises ConfigError if the plan contradicts the wishes or a new one has no budget, and what
+    `read_plan`, `index_file` and `make_plan` raise.
     """
     pair = parse_pair(wanted.pair)
     plan = read_plan(directory)
@@ -162,7 +163,7 @@ def listed(
 ) -> list[Corpus]:
     """All corpora of the pair with their sizes.
 
-    Raises ConfigError if the index has none.
+    Raises ConfigError if the index has none of this pair.
     """
     found = catalogue.of_pair(*pair)
     if not found:
@@ -175,7 +176,11 @@ def listed(
 
 
 def index_file(index: str, directory: Path) -> Path | None:
-    """The file of an index: one of the web is fetched once, into the directory of the build."""
+    """The file of an index; one on the web is fetched once, into the directory of the build.
+
+    None for "": mtdata's own. Raises ConfigError for another kind of address, and what `download`
+    raises.
+    """
     if "://" not in index:
         return Path(index) if index else None
     if not index.startswith(("http://", "https://")):
@@ -191,7 +196,7 @@ def index_file(index: str, directory: Path) -> Path | None:
 
 
 def save_corpora(corpora: Sequence[Corpus], directory: Path) -> None:
-    """Write `corpora.tsv`: all corpora, with what each is used for and why."""
+    """Write `corpora.tsv`: all corpora, each with its use and the reason."""
     lines = ["id\tuse\tbytes\tpairs\tlicence\turl\twhy"]
     for one in corpora:
         cells = (
@@ -204,7 +209,7 @@ def save_corpora(corpora: Sequence[Corpus], directory: Path) -> None:
 
 
 def _asking_s(budget_s: float) -> float:
-    """Seconds that servers have to say how large their corpora are."""
+    """Seconds that servers have to state the sizes of their corpora."""
     least, most = _ASK_S
     return min(max(_ASK_SHARE * budget_s, least), most)
 
@@ -212,10 +217,11 @@ def _asking_s(budget_s: float) -> float:
 def make_plan(
     catalogue: Catalogue, wanted: Wanted, pair: tuple[str, str], budget_s: float, place: Place
 ) -> tuple[BuildPlan, list[Corpus]]:
-    """The plan, and all corpora with the reason of each.
+    """The plan, and all corpora with their uses and the reasons.
 
-    Raises ConfigError if nothing fits into the budget, MachineError if no server says how large its
-    corpora are, and what `listed` raises.
+    Raises ConfigError if nothing fits into the budget or the corpora chosen by hand make no plan,
+    MachineError if no server states the size of a corpus, CorpusError if the text of one language
+    cannot be read, and what `listed` raises.
     """
     corpora = listed(catalogue, wanted, pair, at_most_s=_asking_s(budget_s))
     if not wanted.choose and all(one.num_bytes is None for one in corpora):
@@ -277,7 +283,8 @@ def _more_text(
     limits: CorpusLimits,
     budget_s: float,
 ) -> tuple[Corpus | None, str, str]:
-    """Text of the target language from the index, why it is translated, and why it is not."""
+    """A corpus of the target language from the index, if one is used; the reason for
+    back-translation; the reason against it. One of the reasons is ""."""
     given = None if wanted.mono is None else count_sentences(wanted.mono)
     if not pairs:
         return None, "", "the number of pairs is not known"
@@ -339,7 +346,7 @@ def _planned(one: Corpus, *, needed: bool) -> PlannedCorpus:
 
 
 def _tokens_per_s(wanted: Wanted, place: Place, budget_s: float) -> float:
-    """How fast the place trains a model of a usual size: which one will be trained is not known."""
+    """Target tokens per second for a model of a usual size: the size to train is not known yet."""
     recipe = load_recipe(
         {"name": "speed", "corpus": {"train": [{"tsv": "none"}], "valid_pairs": 1}},
         wanted.overrides,

@@ -20,7 +20,7 @@ HEADINGS: Final = ("stage", "share", "planned", "spent", "cost", "made", "gained
 def rows(
     plan: BuildPlan, done: Sequence[BuildStage], clock: Clock, price: HourlyPrice | None
 ) -> list[tuple[str, ...]]:
-    """A row for each stage, and the sum."""
+    """A row for each stage, and one for the whole build, from its start to the last end."""
     records = {one.name: one for one in done}
     found: list[tuple[str, ...]] = []
     for name, share in plan.shares().items():
@@ -73,7 +73,7 @@ def made(stage: BuildStage) -> str:
 
 
 def gained(name: StageName, records: dict[StageName, BuildStage]) -> str:
-    """BLEU after a stage, and its gain over the stage before."""
+    """BLEU of a stage's model, and its gain: over `train`, or for a student over its teacher."""
     facts = records[name].facts
     dev, test = facts.get("dev_bleu"), facts.get("test_bleu")
     said = [
@@ -145,7 +145,7 @@ def _page(plan: BuildPlan, table: Sequence[tuple[str, ...]], done: Sequence[Buil
 
 
 def _corpora(plan: BuildPlan, done: Sequence[BuildStage]) -> Iterator[tuple[str, str]]:
-    """Each corpus of the plan, with what came of it and its licence."""
+    """Each corpus of the plan, with its use, lines, licence and reasons."""
     fetched = next((one.facts for one in done if one.name == "fetch" and one.facts), None)
     lines = {} if fetched is None else {text["id"]: text["lines"] for text in fetched["texts"]}
     left_out = {} if fetched is None else fetched["left_out"]

@@ -1,6 +1,6 @@
-"""When each stage of a build began and ended: a file a stage, and one for the clock.
+"""When each stage of a build began and ended: a file per stage, and one for the clock.
 
-The clock is that of the wall, from the first command on. A stage gets its share of the time left
+The clock measures wall time from the first command on. A stage gets its share of the time left
 when it begins; the stages that follow get the time that it does not use.
 """
 
@@ -28,14 +28,14 @@ _FOLDER: Final = "stages"
 _CLOCK: Final = "clock.json"
 _LONGEST: Final = 1 << 24
 _REPORT_S: Final = 1.0
-"""Time of the budget for the work after the last stage."""
+"""Seconds of the budget for the work after the last stage."""
 
 
 class BuildStage(Section):
     """The record of a stage.
 
     asked: a digest of its inputs. started, ended: UTC seconds since 1970. seconds_s: the time
-    that it was given. facts: what it has made and found. skipped: why it was not done.
+    that it was given. facts: its results. skipped: why it was not done; "" if it was not left out.
     """
 
     name: StageName
@@ -76,7 +76,7 @@ class Clock:
     @classmethod
     def of(cls, directory: Path, budget_s: float, *, began: float) -> Clock:
         """The clock of this directory, which starts if it has not started yet. A changed budget
-        moves its end."""
+        moves its end. Raises CheckpointError if its file is damaged."""
         file = directory / _CLOCK
         try:
             return cls(float(json.loads(read_regular(file, limit=_LONGEST))), budget_s)
@@ -92,8 +92,8 @@ class Clock:
 
 
 def forget_clock(directory: Path) -> None:
-    """Let the clock start again with the next command, before anything is trained. A stage that
-    has begun and not ended starts again, too: its time was a share of the old budget."""
+    """Let the clock start again with the next command; only if nothing has been trained. A stage
+    that has begun and not ended starts again, too: its time was a share of the old budget."""
     (directory / _CLOCK).unlink(missing_ok=True)
     for name in STAGES:
         stage = read_stage(directory, name)
@@ -103,7 +103,7 @@ def forget_clock(directory: Path) -> None:
 
 @contextmanager
 def clock_runs(directory: Path, *, began: float) -> Iterator[None]:
-    """Start the clock of a build that is planned now; an error of the plan stops it again."""
+    """Start the clock of a build that is planned now; a DragomanError stops it again."""
     if (directory / _CLOCK).exists():
         yield
         return
@@ -153,7 +153,8 @@ def save_stage(directory: Path, stage: BuildStage) -> BuildStage:
 
 @dataclass(frozen=True)
 class Stages:
-    """Does stages once, on one clock. ended: called with the record of a stage that has ended."""
+    """Does each stage once, on one clock. ended: called with the record of a stage that has ended
+    or was left out."""
 
     directory: Path
     plan: BuildPlan
@@ -172,9 +173,10 @@ class Stages:
 
         asked: a digest of its inputs; if it has changed, the stage is done again. has_begun:
         whether the stage has left something to resume from when its time is over. work: does the
-        stage and returns its facts; an error that it raises ends the build, and the next command
-        resumes the stage.
-        Raises OverError if the time of the build is over.
+        stage and returns its facts; after an error that it raises, the next command resumes the
+        stage.
+        Raises OverError if the time of the build is over before the stage begins, CheckpointError
+        if its record is damaged.
         """
         stage = read_stage(self.directory, name)
         if stage is not None and stage.asked == asked and stage.ended is not None:

@@ -22,7 +22,7 @@ _DEFAULT_COUNT: Final = 5
     ),
 )
 def run(options: Options) -> None:
-    """Average checkpoints into one model; CheckpointError if there are fewer than were named."""
+    """Average checkpoints into one model; CheckpointError if there are fewer than requested."""
     from dragoman.base.errors import CheckpointError
     from dragoman.recipe.run_directory import RunDirectory
     from dragoman.training.average import average_checkpoints
@@ -34,7 +34,7 @@ def run(options: Options) -> None:
     wanted = options.best or options.last
     count = wanted or _DEFAULT_COUNT
     found = store.best(count + 1) if options.best else store.last(count + 1)
-    # Step 0 is the model that --from has named: nothing is trained yet.
+    # Step 0 is the model that --from named: it is not trained yet.
     trained = [path for path in found if step_number(path.name) > 0]
     paths = trained[:count] if options.best else trained[-count:]
     if wanted and len(paths) < wanted:

@@ -19,7 +19,7 @@ from dragoman.training.pace import read_budget
 
 
 def print_plan(plan: BudgetPlan) -> None:
-    """A row for each candidate, why the others lose, and what other budgets would buy."""
+    """Print a row per candidate, the reasons for the choice, and the BLEU of other budgets."""
     console, best = open_console(), plan.choice.best
     table = plain_table(
         "model",
@@ -102,7 +102,7 @@ def _bleu(expected: Expected) -> str:
 
 
 def _reasons(plan: BudgetPlan) -> Iterator[str]:
-    """Why the chosen one has these numbers, a line each; those that were set have no reason."""
+    """The reason for each setting of the chosen candidate; or that the setting was made by hand."""
     best, recipe = plan.choice.best, plan.choice.best.recipe
     tokens = units.SHORT_COUNT.text(best.tokens)
     on_gpu = "on a GPU" if recipe.train.precision == "bf16" else "without a GPU that has bf16"
@@ -141,7 +141,7 @@ def _reasons(plan: BudgetPlan) -> Iterator[str]:
 
 
 def _vocabulary(recipe: Recipe) -> str:
-    """The reason of the vocabulary: it is chosen before the pairs are counted."""
+    """The reason for the size of the vocabulary, which is chosen before the pairs are counted."""
     pieces, pairs = recipe.corpus.subword.vocab_size, TextFacts.guessed(recipe).pairs
     least, most = VOCABULARY
     limits = {least: ", at least that", most: ", at most that"}
@@ -152,7 +152,7 @@ def _vocabulary(recipe: Recipe) -> str:
 
 
 def _pilots(plan: BudgetPlan) -> Iterator[str]:
-    """The pilots that were made, or would be, or why there are none."""
+    """The pilots that were made or will be, or the reason why there are none."""
     pilots = plan.pilots
     if pilots is None:
         return

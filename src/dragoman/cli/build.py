@@ -1,4 +1,4 @@
-"""`dragoman build`: a pair of languages and a budget, in; a model to serve, out."""
+"""`dragoman build`: a pair of languages and a budget -> a model to serve."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from dragoman.cli.options import RANKS, SET, WORKERS, Command, Option, Options
     *(RANKS, WORKERS),
 )
 def run(options: Options) -> None:
-    """Plan, or read the plan; then do the stages that are left."""
+    """Make or read the plan; then do the stages that are left."""
     from dragoman.base.terminal import open_console
     from dragoman.builds.build import Views, build
     from dragoman.builds.plan import parse_pair

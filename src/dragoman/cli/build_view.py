@@ -15,7 +15,7 @@ from dragoman.telemetry.host import HourlyPrice
 
 
 def print_corpora(corpora: Sequence[Corpus], *, most: int | None = None) -> None:
-    """A row for each corpus, the chosen ones first; most: the number of rows for the others."""
+    """Print a row for each corpus, the chosen ones first. most: the most rows for the others."""
     console = open_console()
     table = plain_table("corpus", "use", right=("size", "pairs"))
     table.add_column("licence")
@@ -40,7 +40,7 @@ def print_corpora(corpora: Sequence[Corpus], *, most: int | None = None) -> None
 
 
 def print_build_plan(plan: BuildPlan, budget_s: float, price: HourlyPrice | None) -> None:
-    """A row for each stage, before it begins."""
+    """Print a row for each stage of a plan, before any begins."""
     console = open_console()
     table = plain_table("stage", right=("share", "time"))
     if price is not None:

@@ -1,8 +1,7 @@
-"""`dragoman COMMAND ...`: one parser, one module a command.
+"""`dragoman COMMAND ...`: one parser, one module per command.
 
-In a module of this package `@Command` says what a command is called and which options it has; the
-function below does the work. It imports what is heavy inside, so that `dragoman --help` starts at
-once.
+In the module of a command, `@Command` gives its name and options; the function below it does the
+work. The function itself imports heavy modules, so that `dragoman --help` starts at once.
 """
 
 from __future__ import annotations
@@ -57,13 +56,13 @@ _COMMANDS: Final = (
     *(doctor, setup, resume, stop, status),
     *(generate, join),
 )
-"""In the order of `dragoman --help`."""
+"""The modules of the commands, in the order of `dragoman --help`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is 0, or that of the error's class.
+    """Run one command; returns the exit code: the command's own, or that of the error's class.
 
-    Whatever goes wrong is one line on standard error.
+    An error is one line on standard error.
     """
     prepare_streams()
     options_before = NAMES_OPTIONS.set(True)
@@ -97,8 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command_parser(words: Sequence[str] | None = None) -> Parser:
     """The parser of `dragoman`, with that of each command.
 
-    words: only the commands among these get their options, because adding all of them takes longer
-    than the rest of the parser. None: all get them.
+    words: only the commands among these get their options, because adding those of all takes longer
+    than the rest of the parser. None: all commands get them.
     """
     parser = Parser(
         prog="dragoman",

@@ -16,13 +16,13 @@ from dragoman.evaluation.paired import FEWEST, FEWEST_DIFFERENT, SIGNIFICANT, Gr
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Scores, p-values and the verdict; then where the systems differ."""
+    """Print scores, p-values and the verdict; then where the systems differ."""
     _print_scores(comparison)
     _print_where(comparison)
 
 
 def print_distilled(made: Distilled) -> None:
-    """Compare student and teacher in one table; then list the files of both."""
+    """Print student and teacher in one table; then the files of both."""
     console = open_console()
     result = made.comparison.result
     table = plain_table("", right=("teacher", "student", "difference"))
@@ -57,7 +57,7 @@ def print_distilled(made: Distilled) -> None:
 
 
 def _print_scores(comparison: Comparison) -> None:
-    """Scores, p-values and the verdict."""
+    """Print scores, p-values and the verdict."""
     console = open_console()
     result = comparison.result
     sentences = f"{units.COUNT.text(result.pairs)} sentences"
@@ -99,7 +99,7 @@ def _print_scores(comparison: Comparison) -> None:
 
 
 def _print_where(comparison: Comparison) -> None:
-    """Where the systems differ: by length, by rare words, and in which sentences."""
+    """Print where the systems differ: by length, by rare words, and in which sentences."""
     console = open_console()
     result = comparison.result
     console.print(

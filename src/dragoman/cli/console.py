@@ -26,7 +26,7 @@ from dragoman.training.inventory import DiskForecast, Inventory, forecast_disk, 
 
 
 def print_recipes(recipes: Iterable[ShippedRecipe]) -> None:
-    """The shipped recipes, a row each."""
+    """Print the shipped recipes, a row each."""
     table = plain_table("recipe", "what it is for")
     table.columns[0].no_wrap = True
     for recipe in recipes:
@@ -35,7 +35,8 @@ def print_recipes(recipes: Iterable[ShippedRecipe]) -> None:
 
 
 def print_dry_run(recipe: Recipe, *, world_size: int = 1) -> None:
-    """The resolved recipe, then the needs of a run of it on each of `world_size` ranks."""
+    """Print the resolved recipe; then the steps, arithmetic, memory and disk of its run on
+    `world_size` ranks, and the missing files of its text."""
     console = open_console()
     console.print(dump_toml(recipe).rstrip("\n"), soft_wrap=True)
     taken = estimate(recipe, world_size=world_size)
@@ -49,7 +50,7 @@ def print_dry_run(recipe: Recipe, *, world_size: int = 1) -> None:
 
 
 def print_prepared(manifest: Manifest, directory: Path) -> None:
-    """Pairs in, pairs out and the reasons of dropped pairs, split by split."""
+    """Print pairs read and kept, and the reasons for dropping pairs, split by split."""
     console = open_console()
     console.print(Text(str(directory), style="bold"), soft_wrap=True)
     console.print("", _splits(manifest), "")
@@ -71,7 +72,8 @@ def print_prepared(manifest: Manifest, directory: Path) -> None:
 
 
 def print_inventory(path: Path) -> None:
-    """Every file of a run, a checkpoint or prepared shards; their sizes by purpose; a forecast."""
+    """Print the files of a run, a checkpoint or prepared shards, their sizes and, for a run, the
+    most disk that it can take."""
     console, inventory = open_console(), take_inventory(path)
     console.print(Text(printable_line(str(path)), style="bold"), soft_wrap=True)
     console.print(_files(inventory), "", _facts(_parts(inventory)))

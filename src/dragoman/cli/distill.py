@@ -63,7 +63,7 @@ from dragoman.cli.options import (
     THREADS.but(help="cores that translate (default: all)"),
 )
 def run(options: Options) -> None:
-    """Translate, train, export, compare, and print the losses and gains of the student."""
+    """Translate, train, export and compare; then print the losses and gains of the student."""
     from dragoman.api.distillation import distill
     from dragoman.cli.comparison_view import print_distilled
 

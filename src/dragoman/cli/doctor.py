@@ -6,7 +6,7 @@ from typing import Final
 from dragoman.cli.options import HOSTS, JSON, Command, Option, Options
 
 _NEEDED_BYTES: Final = 2_000_000_000
-"""Disk on each host if no run gives a number: code, some data, some checkpoints."""
+"""Free disk that each host must have: for code, some data, some checkpoints."""
 
 
 @Command(

@@ -49,7 +49,7 @@ from dragoman.formats.kinds import FORMATS
     ),
 )
 def run(options: Options) -> None:
-    """Write a checkpoint's weights in a format that others run, checked."""
+    """Write a checkpoint in a format that others run, and print the result of the check."""
     from dragoman.api.translation import export
     from dragoman.base import units
     from dragoman.formats.check import warning_of

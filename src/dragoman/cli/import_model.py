@@ -33,7 +33,7 @@ from dragoman.cli.options import LICENCE, Command, Option, Options, keywords
     LICENCE,
 )
 def run(options: Options) -> None:
-    """Write the model of a folder as a bundle, which translate, serve, export and train take."""
+    """Write the model of a folder as a bundle, for translate, serve, export and train."""
     from dragoman.api.translation import import_model
     from dragoman.base import units
 

@@ -86,7 +86,7 @@ def run(options: Options) -> None:
 
 
 def _once_free(prepare: Callable[[], Path]) -> Path:
-    """The shards. Jobs of one corpus that start together prepare it once, and all use it."""
+    """The prepared shards. If another job prepares the same corpus, wait, then use its shards."""
     from dragoman.corpus.workplace import OccupiedError
 
     deadline = time.monotonic() + _WAIT_S
@@ -100,7 +100,8 @@ def _once_free(prepare: Callable[[], Path]) -> Path:
 
 
 def _read_when_there(note: Path) -> str:
-    """The file of the first machine, once the shared folder shows it here."""
+    """The first machine's note, once the shared folder shows it; raises MachineError if it never
+    does."""
     deadline = time.monotonic() + _APPEAR_S
     while True:
         with contextlib.suppress(FileNotFoundError):

@@ -18,7 +18,7 @@ CommandFunction: TypeAlias = Callable[[Options], int | None]
 
 
 class Parser(argparse.ArgumentParser):
-    """Prints its errors on one line, as all other parts do."""
+    """A parser that prints its errors on one line, as all of dragoman does."""
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong with the command line, and end with exit code 2."""
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
 class Option:
     """An option or a positional argument, with the settings of `ArgumentParser.add_argument`.
 
-    An option that goes to a function of `dragoman.api` as it is has the name of its parameter.
+    An option that is passed unchanged to a function of `dragoman.api` has its parameter's name.
     """
 
     def __init__(self, *names: str, **settings: Any) -> None:
@@ -55,7 +55,7 @@ class Command:
     """A command; as a decorator it takes the function that does the work.
 
     summary: for the list of all commands. description: for the command's own help.
-    options: what the command accepts; only one of the options in a tuple can be given.
+    options: those that the command accepts; only one of the options in a tuple can be given.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Command:
         return self
 
     def add_to(self, commands: argparse._SubParsersAction[Parser], *, options: bool) -> None:
-        """Add the parser of this command to that of `dragoman`; with its options if it is used."""
+        """Add the parser of this command to that of `dragoman`. options: whether it gets any."""
         parser = commands.add_parser(
             self.name, help=self.summary, description=self.description, add_help=options
         )
@@ -92,7 +92,7 @@ def keywords(options: Options, *but: str) -> dict[str, Any]:
 
 
 def positive(text: str) -> int:
-    """A whole number above 0."""
+    """A whole number above 0; raises ArgumentTypeError."""
     with contextlib.suppress(ValueError):
         if (value := int(text)) > 0:
             return value
@@ -100,7 +100,7 @@ def positive(text: str) -> int:
 
 
 def models(text: str) -> list[str]:
-    """Names of models that commas separate."""
+    """Names of models, separated by commas; raises ArgumentTypeError if one is empty."""
     names = text.split(",")
     if not all(names):
         raise argparse.ArgumentTypeError(f"{text!r} has an empty name between commas")
@@ -157,7 +157,7 @@ PREPARED = Option(
 )
 WORKERS = Option("--workers", type=positive, help="processes that prepare (default: one per core)")
 PLACES = (RUNS, PREPARED, WORKERS)
-"""Where runs and shards lie, and how many processes prepare."""
+"""The folders of runs and shards, and the number of processes that prepare."""
 RANKS = Option("--ranks", type=positive, help="processes that train (default: one per GPU, or 1)")
 FRESH = Option("--fresh", action="store_true", help="start again, resume nothing")
 PRICE = Option("--price", help='the price of one machine for an hour, such as "3 USD"')

@@ -1,4 +1,4 @@
-"""`dragoman plan`: what a run will take on given hosts and links, before any machine is rented."""
+"""`dragoman plan`: time and cost of a run on given hosts, before any machine is rented."""
 
 from dragoman.cli.options import (
     FROM,

@@ -11,7 +11,7 @@ from dragoman.cli.options import PLACES, RECIPE, SET, Command, Options
     *(RECIPE, SET, *PLACES),
 )
 def run(options: Options) -> None:
-    """Text files -> shards."""
+    """Text files -> token shards; print the pairs kept and dropped."""
     from dragoman.api.training import prepare
     from dragoman.cli.console import print_prepared
     from dragoman.corpus.manifest import Manifest

@@ -1,5 +1,4 @@
-"""`dragoman report`: the report of one run, of several beside each other, or of a log of
-OpenSeq2Seq."""
+"""`dragoman report`: the report of a run or of a log of OpenSeq2Seq, or a comparison of runs."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from dragoman.telemetry.host import HourlyPrice
 
     _Report = tuple[Callable[[Path], list[Path]], Path, str]
-    """A function that writes the report to a directory; that directory's default; the JSON."""
+    """A function that writes the report to a directory, the default directory, and the JSON."""
 
 
 @Command(

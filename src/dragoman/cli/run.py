@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     ),
 )
 def run(options: Options) -> None:
-    """Prepare, train, evaluate and show some translations; or only estimate all this."""
+    """Prepare, train, evaluate and show some translations; with --dry-run only estimate the run."""
     from dragoman.cli import console
     from dragoman.recipe.recipe import load_recipe
 

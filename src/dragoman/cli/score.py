@@ -29,7 +29,7 @@ from dragoman.cli.options import CHECKPOINT, RAY, TARGET, Command, Option, Optio
     RAY,
 )
 def run(options: Options) -> None:
-    """Score the pairs and print how many have no score."""
+    """Score the pairs; print how many there are, and how many have no score."""
     from dragoman.api.synthetic import score
     from dragoman.base import units
     from dragoman.base.errors import ConfigError

@@ -10,7 +10,7 @@ from dragoman.cli.options import HOSTS, Command, Options
     HOSTS.but(required=True),
 )
 def run(options: Options) -> None:
-    """Install a Python environment with what dragoman needs on every host."""
+    """Install a Python environment with all that dragoman needs on every host."""
     from dragoman.base.terminal import open_console
     from dragoman.cluster.hosts import load_hosts
     from dragoman.cluster.setup import set_up

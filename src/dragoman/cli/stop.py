@@ -14,7 +14,7 @@ _STOP_S: Final = 180.0
     RUN,
 )
 def run(options: Options) -> None:
-    """End a training from another terminal; everything is saved first."""
+    """End a training from another terminal, after it has saved everything."""
     from dragoman.base.terminal import open_console
     from dragoman.recipe.run_directory import RunDirectory
     from dragoman.telemetry.session import stop_session

@@ -20,7 +20,7 @@ _NUM_SENTENCES = 3
 
 
 def print_summary(run: RunDirectory) -> None:
-    """Three sentences of the test set with their translations, and the places of a run."""
+    """Print up to three translated sentences of the test set, and the places of the run's files."""
     console = open_console()
     corpus = run.recipe().corpus
     direction, translated = _translated(run, corpus)
@@ -48,8 +48,8 @@ def print_summary(run: RunDirectory) -> None:
 
 
 def _translated(run: RunDirectory, corpus: CorpusConfig) -> tuple[Direction, list[tuple[str, ...]]]:
-    """The test set's first direction, and its sources, translations and references; of a run
-    without a test set, its first direction and no sentence."""
+    """The test set's first direction, and its sources, translations and references. Without a
+    translated test set: the run's first direction and no sentence."""
     test = run.prepared() / "test"
     directions = rows_by_direction(read_directions(test))
     direction = next(iter(directions), corpus.directions[0])
@@ -68,13 +68,13 @@ def _translated(run: RunDirectory, corpus: CorpusConfig) -> tuple[Direction, lis
 
 
 def _shortest_third(sentences: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """At most three sentences, evenly from the shorter third of the set: they fit on a line."""
+    """At most three sentences, spread over the shortest third of the set: they fit on a line."""
     short = sorted(sentences, key=lambda sentence: len(sentence[0]))[: max(1, len(sentences) // 3)]
     return short[:: max(1, -(-len(short) // _NUM_SENTENCES))]
 
 
 def _is_echoed(text: str) -> bool:
-    """Whether `echo` of every shell writes this text as it is, and a terminal shows it so."""
+    """Whether `echo` writes this text unchanged in every shell, and terminals show it unchanged."""
     return (
         text == printable_line(text) and text.strip() != "" and text[0] != "-" and "\\" not in text
     )

@@ -76,7 +76,7 @@ def _temperature(text: str) -> float:
     RAY,
 )
 def run(options: Options) -> None:
-    """Translate the text and print the numbers of lines and pairs."""
+    """Translate the text; print the numbers of lines, pairs and dropped translations."""
     from dragoman.api.synthetic import synthesize
     from dragoman.base import units
     from dragoman.base.errors import ConfigError

@@ -84,7 +84,7 @@ def run(options: Options) -> None:
 
 
 def train_shown(recipe: Recipe | RunDirectory | Path, **options: Any) -> None:
-    """Train like `dragoman.train`, and print how to resume.
+    """Train as `dragoman.train` does, and print the directory of the run.
 
     If the hosts are not fit to train, doctor's findings are printed first.
     """
@@ -102,7 +102,7 @@ def train_shown(recipe: Recipe | RunDirectory | Path, **options: Any) -> None:
 
 
 def _dry_run(options: Options, hosts: Hosts | None) -> None:
-    """The forecast of a run; with hosts also every command that would run."""
+    """Print the forecast of a run; with hosts, print also every command that would run."""
     from dragoman.cli.console import print_dry_run
     from dragoman.cluster.dry_run import planned_commands
     from dragoman.recipe.recipe import load_recipe

@@ -67,7 +67,7 @@ from dragoman.cli.options import (
     ),
 )
 def run(options: Options) -> int:
-    """Translate lines of text; at a terminal each as it is typed."""
+    """Translate lines of text; at a terminal, each line when it is typed."""
     from dragoman.serve.translate import TranslateOptions, translate
 
     return translate(TranslateOptions(**keywords(options)))

@@ -1,4 +1,4 @@
-"""`dragoman watch RUN`: show a run until it is over or the user ends the command."""
+"""`dragoman watch RUN`: show a run until the user ends the command; with --once, once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def run(options: Options) -> None:
 
 @contextmanager
 def _opened(options: Options) -> Iterator[LiveRun]:
-    """The run that was named, here or on hosts."""
+    """The named run, here or on hosts; without a name, the newest here."""
     from dragoman.reporting.cost import parse_price
     from dragoman.watch.live import newest_run, open_run
 
@@ -84,7 +84,7 @@ def _print(run: LiveRun, console: Console) -> None:
 
 
 def _follow(run: LiveRun, console: Console) -> None:
-    """Draw on the whole terminal, again whenever there is news or the window changes its size."""
+    """Draw on the whole terminal; redraw after news, a change of its size, or some seconds."""
     from rich.console import ConsoleDimensions, Group
     from rich.live import Live
 

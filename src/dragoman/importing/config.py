@@ -1,7 +1,7 @@
 """config.json of transformers -> the sections of a recipe; keys without a counterpart are refused.
 
-A key that is missing has the default of transformers' class, since older versions wrote only what
-differs from it. Keys that do not change the output of a model are ignored.
+A missing key has the default of transformers' class, since older versions wrote only the keys that
+differ from it. Keys that do not change the output of a model are ignored.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _FIXED: Final[dict[str, dict[str, Any]]] = {
         "share_encoder_decoder_embeddings": True,
     },
 }  # fmt: skip
-"""Keys that may only have one value, if they are there; None: any value, it is not used."""
+"""Keys that may have only this value, if they are there; None: any value, since it is not used."""
 _UNCHANGED_SEARCH: Final[dict[str, tuple[Any, ...]]] = {
     "do_sample": (False,), "num_beam_groups": (1,), "diversity_penalty": (0.0,),
     "repetition_penalty": (1.0,), "encoder_repetition_penalty": (1.0,),
@@ -72,7 +72,7 @@ _UNCHANGED_SEARCH: Final[dict[str, tuple[Any, ...]]] = {
     "exponential_decay_length_penalty": (), "remove_invalid_values": (False,),
     "guidance_scale": (1.0,),
 }  # fmt: skip
-"""Keys of generation that our search lacks, with the values that switch them off; so does None.
+"""Keys of generation that our search lacks, with the values that switch them off, as null does.
 Ours forbids repeated n-grams before the probabilities are normalised, transformers afterwards."""
 _READ_SEARCH: Final = frozenset({
     "bad_words_ids", "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id",
@@ -95,7 +95,7 @@ _HARMLESS_SEARCH: Final = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class SpecialIds:
-    """Their ids of padding, end of sentence and start of decoding."""
+    """The original model's ids of padding, end of sentence and start of decoding."""
 
     padding: int
     end: int
@@ -106,9 +106,9 @@ class SpecialIds:
 class ImportedConfig:
     """The configuration of a folder in Hugging Face form.
 
-    model: our start ids, without a token for a target language.
+    model: its start_ids are our ids, without the token of a target language.
     max_positions: tokens of the longest sentence, its end included.
-    forced_begin: their id of the first piece of every translation; None if it is free.
+    forced_begin: the original id of the first piece of every translation; None if it is free.
     """
 
     family: Literal["marian", "m2m_100"]
@@ -122,7 +122,7 @@ class ImportedConfig:
 
 
 def read_json(path: Path, *, limit: int = _LONGEST_BYTES) -> dict[str, Any]:
-    """The object in a file of JSON; raises CheckpointError."""
+    """The object in a file of JSON; raises CheckpointError if the file is missing or holds none."""
     try:
         values = json.loads(read_regular(path, limit=limit))
     except FileNotFoundError as error:
@@ -143,8 +143,8 @@ def read_json(path: Path, *, limit: int = _LONGEST_BYTES) -> dict[str, Any]:
 def read_config(folder: Path) -> ImportedConfig:
     """The model that a folder's configuration describes.
 
-    Raises ConfigError that names the key and its value if our model has no counterpart of it,
-    CheckpointError if a file is missing or no JSON.
+    Raises ConfigError that names a key and its value if our model has no counterpart of them,
+    CheckpointError if config.json is missing or a file is not JSON.
     """
     path = folder / CONFIG_FILE
     values = read_json(path)
@@ -198,7 +198,10 @@ def read_config(folder: Path) -> ImportedConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """The keys of a file with the defaults of those that are missing."""
+    """The keys of a file, with defaults for missing keys.
+
+    Its methods raise ConfigError that names a key whose value is of the wrong kind.
+    """
 
     path: Path
     values: Mapping[str, Any]
@@ -231,7 +234,7 @@ class _Keys:
         return float(value)
 
     def same(self, name: str, other: str, *, least: int, most: int) -> int:
-        """A number that encoder and decoder must have in common."""
+        """A number that must be the same for encoder and decoder."""
         value = self.number(name, least=least, most=most)
         if self.number(other, least=least, most=most) != value:
             raise self.refused(
@@ -280,7 +283,7 @@ def _model(family: str, keys: _Keys, special: SpecialIds) -> ModelConfig:
 
 
 def _generation(folder: Path, config: Mapping[str, Any]) -> _Keys:
-    """generation_config.json, which alone counts; older folders have its keys in config.json.
+    """The keys of generation_config.json; in older folders, which lack it, those of config.json.
 
     Raises ConfigError if it has an unknown key, which might change translations.
     """
@@ -345,9 +348,9 @@ def _search(generation: _Keys, special: SpecialIds, max_positions: int) -> Searc
     if not isinstance(penalty, int | float) or not 0 <= penalty <= 5:
         raise generation.refused("length_penalty", why="not a number from 0 to 5")
     longest = max_positions
-    if values.get("max_new_tokens") is not None:  # it counts before max_length, and without start
+    if values.get("max_new_tokens") is not None:  # it overrides max_length, and excludes the start
         longest = generation.number("max_new_tokens", least=1, most=1_000_000) + 1
-    # transformers writes 20 if no limit was set: no model was made for so few.
+    # transformers writes 20 if no limit was set: no model is meant for so few tokens.
     elif values.get("max_length") not in (None, 20):
         longest = generation.number("max_length", least=2, most=1_000_000)
     beam_size = values.get("num_beams")

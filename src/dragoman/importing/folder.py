@@ -17,16 +17,16 @@ from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import NAME, Recipe
 
 UNKNOWN_LANGUAGE: Final = "und"
-"""The code for a language that is not known, of ISO 639."""
+"""The code of ISO 639 for an unknown language."""
 _LONGEST_CODE: Final = 35
-"""Characters of a language's code in a recipe."""
+"""The most characters of a language's code in a recipe."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
     """The model of a folder in our form.
 
-    recipe: without text; others trained the model.
+    recipe: names no text, since others trained the model.
     """
 
     recipe: Recipe
@@ -40,8 +40,8 @@ def is_foreign(path: Path) -> bool:
 
 
 def fetching(path: Path) -> str:
-    """How to get the model of this name from the Hugging Face Hub; "" if it is not such a name."""
-    if len(path.parts) != 2 or path.parent.exists():  # it is not OWNER/NAME
+    """How to get the model of this name from the Hugging Face Hub; "" if it is not OWNER/NAME."""
+    if len(path.parts) != 2 or path.parent.exists():  # a path, not a name
         return ""
     return f"fetch it first: hf download {path} --local-dir {path.name}"
 
@@ -49,8 +49,9 @@ def fetching(path: Path) -> str:
 def read_folder(folder: Path, languages: Languages) -> ImportedModel:
     """Read a folder with a MarianMT, M2M100 or NLLB model.
 
-    No code of the folder is executed, and no pickle is read. Raises ConfigError or CheckpointError
-    that names the file and its fault if the model cannot be imported.
+    No code of the folder is executed, and no pickle is read. Raises ConfigError, CheckpointError
+    or, for a SentencePiece model, CorpusError that names the file and its fault if the model cannot
+    be imported.
     """
     if not folder.is_dir():
         remedy = fetching(folder) or "name a folder with config.json in it"

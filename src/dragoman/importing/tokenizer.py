@@ -16,15 +16,15 @@ from dragoman.corpus.subword import read_vocabulary
 from dragoman.importing.config import ImportedConfig, read_json
 
 NOT_LISTED: Final = "<not listed "
-"""The beginning of the names of pieces for rows of the matrices that have no listed piece."""
+"""The beginning of the made-up pieces for ids without a listed piece."""
 TOKENIZER_FILE: Final = "tokenizer_config.json"
 _LONGEST_LIST: Final = 1 << 26
 """Bytes of a list of pieces: room for a million."""
 _BEGIN: Final = 2
-"""The one id below EOS that is not a special piece of every model; see `shards`."""
+"""The one id up to EOS whose special piece, the beginning of a sentence, not every model has."""
 LANGUAGE_OF_NLLB: Final = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}\Z")
 _MOST_DIGITS: Final = 20
-"""The digits of an id: no vocabulary is that large, and Python refuses to read thousands."""
+"""The digits of an id that are read: enough for any vocabulary; Python refuses thousands."""
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 _MARIAN_FILES: Final = ("source.spm", "target.spm")
 M2M100_LANGUAGES: Final = {
@@ -48,7 +48,7 @@ _CLASSES: Final = {
 }
 M2M100_MODEL: Final = "sentencepiece.bpe.model"
 _LEAST_LISTED: Final = 0.5
-"""The share of the pieces of a SentencePiece model that the list of pieces has at least."""
+"""The least share of the pieces of a SentencePiece model that the list of pieces must have."""
 _COPY: Final = "copy all files of the model into this folder"
 
 
@@ -70,7 +70,7 @@ class Tokenizer:
 
     @property
     def orders(self) -> tuple[list[int], list[int]]:
-        """Their id of each of our ids, of the source and of the target."""
+        """The original id of each of our ids: for the source, and for the target."""
         return [*self.source.their_ids], [*self.target.their_ids]
 
 
@@ -78,7 +78,8 @@ def read_tokenizer(folder: Path, config: ImportedConfig, languages: Languages) -
     """The tokenizer of a folder.
 
     Raises CheckpointError if a file is missing or does not belong to the configuration,
-    ConfigError if the tokenizer does what ours cannot, or does not know a language.
+    CorpusError if a SentencePiece model cannot be read, ConfigError if the tokenizer does what ours
+    cannot, or does not know a language.
     """
     path = folder / TOKENIZER_FILE
     settings = read_json(path, limit=_LONGEST_LIST) if path.exists() else {}
@@ -103,7 +104,7 @@ def read_tokenizer(folder: Path, config: ImportedConfig, languages: Languages) -
 def _read_m2m100(
     folder: Path, config: ImportedConfig, languages: Languages, settings: Mapping[str, Any]
 ) -> Tokenizer:
-    """M2M100, or NLLB, whose list of pieces follows from its SentencePiece model."""
+    """The tokenizer of M2M100, or of NLLB, whose list of pieces follows from SentencePiece's."""
     model = folder / M2M100_MODEL
     if not model.exists():
         raise CheckpointError(
@@ -190,7 +191,10 @@ def _read_m2m100(
 def _nllb_list(
     folder: Path, settings: Mapping[str, Any], processor: Any
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """Pieces with their ids, and the piece of each language, as fairseq has numbered them."""
+    """Pieces with their ids, as fairseq numbers them, and the piece of each language.
+
+    Raises CheckpointError if a file is missing or contradicts the SentencePiece model.
+    """
     fast = _read_if_there(folder / "tokenizer.json")
     fairseq = ["<s>", "<pad>", "</s>", "<unk>"]
     pieces = [processor.id_to_piece(number) for number in range(processor.get_piece_size())]
@@ -233,9 +237,9 @@ def _nllb_list(
 
 
 def _check_list_of(fast: Mapping[str, Any], known: Mapping[str, int], *, place: Path) -> None:
-    """Raises CheckpointError if tokenizer.json lists pieces that are not those of SentencePiece.
+    """Raises CheckpointError if tokenizer.json gives a piece another id than SentencePiece does.
 
-    transformers reads that list alone, so that the other file may be of another model.
+    transformers reads tokenizer.json alone, so the SentencePiece model may be of another model.
     """
     model = fast.get("model")
     listed = model.get("vocab") if isinstance(model, dict) else None
@@ -250,7 +254,7 @@ def _check_list_of(fast: Mapping[str, Any], known: Mapping[str, int], *, place: 
 
 
 def _added_tokens(settings: Mapping[str, Any], fast: Mapping[str, Any]) -> dict[str, int]:
-    """Pieces that were added to those of SentencePiece, with their ids, from both files."""
+    """Added pieces with their ids, from tokenizer_config.json and tokenizer.json."""
     entries = settings.get("added_tokens_decoder")
     numbered = [*entries.items()] if isinstance(entries, dict) else []
     added = fast.get("added_tokens")
@@ -265,7 +269,7 @@ def _added_tokens(settings: Mapping[str, Any], fast: Mapping[str, Any]) -> dict[
 
 
 def _check_added(folder: Path, settings: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raises ConfigError if pieces were added that SentencePiece alone would never give."""
+    """Raises ConfigError if pieces were added that SentencePiece itself never gives."""
     added = _added_tokens(settings, _read_if_there(folder / "tokenizer.json"))
     added |= _read_if_there(folder / "added_tokens.json")
     for name in added:
@@ -278,7 +282,7 @@ def _check_added(folder: Path, settings: Mapping[str, Any], known: Collection[st
 
 
 def _read_model(path: Path) -> bytes:
-    """The bytes of a SentencePiece model; raises CorpusError."""
+    """The bytes of a SentencePiece model; raises CorpusError if they cannot be read."""
     try:
         return read_vocabulary(path)
     except CorpusError as error:
@@ -353,7 +357,7 @@ def _read_marian(
 def _check_pieces(processor: Any, listed: Mapping[str, int], *, place: Path) -> None:
     """Raises CheckpointError if a SentencePiece model and the list are of different vocabularies.
 
-    Published lists leave a few pieces out; of another model's, those of few letters are listed.
+    Published lists leave a few pieces out. Lists of other models share only the shortest pieces.
     """
     numbers = range(processor.get_piece_size())
     known = [processor.id_to_piece(number) in listed for number in numbers]
@@ -366,7 +370,7 @@ def _check_pieces(processor: Any, listed: Mapping[str, int], *, place: Path) -> 
 
 
 def _read_list(path: Path, vocab_size: int) -> dict[str, int]:
-    """Pieces with their ids; raises CheckpointError."""
+    """Pieces with their ids; raises CheckpointError if one is invalid or an id is given twice."""
     listed = read_json(path, limit=_LONGEST_LIST)
     taken: dict[int, str] = {}
     for piece, number in listed.items():
@@ -401,7 +405,10 @@ def _order(
     *,
     place: Path,
 ) -> tuple[list[int], list[str]]:
-    """Their id of each of our ids, and its piece; ids that are not listed get made-up names."""
+    """The original id of each of our ids, and the piece of each, made up if it is not listed.
+
+    Raises CheckpointError if the list contradicts config.json or lacks a special piece.
+    """
     pieces = {number: piece for piece, number in listed.items()}
     for piece in listed:
         if piece.startswith(NOT_LISTED):
@@ -449,7 +456,7 @@ def _special_names(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _special_ids(ids: Mapping[str, int], settings: Mapping[str, Any]) -> tuple[int, ...]:
-    """Ids that transformers leaves out of a text: special pieces, and those that were added."""
+    """Our ids that transformers leaves out of a text: special pieces, some of which were added."""
     added: list[Any] = []
     for key in ("additional_special_tokens", "extra_special_tokens"):
         value = settings.get(key)
@@ -463,7 +470,7 @@ def _special_ids(ids: Mapping[str, int], settings: Mapping[str, Any]) -> tuple[i
 
 
 def _content(value: Any) -> str:
-    """A piece that may be written as text or as an object with the text in it."""
+    """A piece that is written as text or as an object with the text in it; "" if it is neither."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else ""
@@ -474,7 +481,7 @@ def _is_code(piece: str) -> bool:
 
 
 def _target_code(listed: Iterable[str], language: str, *, place: Path) -> str:
-    """The piece of a language's code, such as >>fra<<."""
+    """The piece of a language's code, such as >>fra<<; raises ConfigError if it is not listed."""
     code = f">>{language}<<"
     if code not in listed:
         known = sorted(piece for piece in listed if _is_code(piece))

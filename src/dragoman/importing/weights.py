@@ -1,7 +1,7 @@
 """Weights of MarianMT and M2M100 <-> our weights.
 
-Their names differ from ours only in spelling; but here the projections of one input are one
-matrix. Rows of embeddings are in the order of our ids here and of theirs there.
+The names in files of transformers differ from ours in spelling, and our projections of one input
+are one matrix. Rows of embeddings are in the order of our ids here, of the original ids in files.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OTHER_CONFIG: Final = "take the config.json that belongs to the weights"
 def weight_files(folder: Path) -> list[Path]:
     """The files that hold a folder's weights.
 
-    Raises CheckpointError if there are none in safetensors. Others run code when they are read.
+    Raises CheckpointError if there are none in safetensors: reading other formats can run code.
     """
     if (folder / WEIGHTS_FILE).exists():
         return [folder / WEIGHTS_FILE]
@@ -72,10 +72,10 @@ def _is_file_name(name: str) -> bool:
 
 
 def checked_files(folder: Path, config: ImportedConfig) -> list[Path]:
-    """The files with the weights of a folder, whose headers are checked against its configuration.
+    """The files of a folder's weights, once their headers have been checked.
 
-    Raises CheckpointError if they are of another model. The check comes first, because the
-    vocabulary and the model may be as large as the configuration says.
+    Raises CheckpointError if they do not fit the configuration. This check comes first, because a
+    false configuration could ask for a vocabulary and a model of any size.
     """
     files = weight_files(folder)
     shapes: dict[str, tuple[int, ...]] = {}
@@ -102,8 +102,8 @@ def read_model(
 ) -> Transformer:
     """Our model with the weights of a folder.
 
-    files: that `checked_files` has found.
-    orders: their id of each of our ids, of the source and of the target.
+    files: those that `checked_files` returned.
+    orders: the original id of each of our ids: for the source, and for the target.
     Raises CheckpointError if the weights cannot be read or contradict the configuration.
     """
     weights: dict[str, Tensor] = {}
@@ -148,7 +148,7 @@ def _filled(
 def _matrices(
     folder: Path, config: ImportedConfig, weights: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Vectors of source and target pieces and of the output, in their order."""
+    """The matrices of source, target and output, with rows in the order of the original ids."""
     source = weights[_SOURCE] if _SOURCE in weights else weights[_SHARED]
     target = weights[_TARGET] if _TARGET in weights else weights[_SHARED]
     output = weights.get(_OUTPUT, target)
@@ -162,7 +162,7 @@ def _matrices(
 
 
 def _check_positions(folder: Path, weights: Mapping[str, Tensor], config: ModelConfig) -> None:
-    """Raises CheckpointError if a file has positions that are not the sinusoids."""
+    """Raises CheckpointError if the positions in a file of MarianMT are not the sinusoids."""
     for name in _POSITIONS:
         if name in weights and config.norm == "post":
             found = weights[name]
@@ -181,7 +181,7 @@ def _check_positions(folder: Path, weights: Mapping[str, Tensor], config: ModelC
 def _expected_shapes(
     config: ImportedConfig, found: Mapping[str, tuple[int, ...]], *, place: Path
 ) -> dict[str, tuple[int, ...]]:
-    """The shapes that the configuration asks for, under their names."""
+    """The shapes that the configuration asks for, under transformers' names."""
     model = config.model
     if model.encoder_layers + model.decoder_layers > len(found):
         layers = model.encoder_layers + model.decoder_layers
@@ -219,9 +219,9 @@ def _lies(folder: Path, problem: str) -> CheckpointError:
 
 
 def layer_weights(model: Transformer) -> dict[str, Tensor]:
-    """Our weights but the embeddings under the names that transformers' models have for them.
+    """Our weights, except for the embeddings, under the names of transformers' models.
 
-    They are views of ours: writing to them changes the model.
+    They are views: writing to them changes the model. Zeros stand for biases that it lacks.
     """
     weights: dict[str, Tensor] = {}
     for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
@@ -255,7 +255,7 @@ def _layer(name: str, layer: EncoderLayer | DecoderLayer) -> dict[str, Tensor]:
 
 
 def _fused(name: str, parts: str, fused: nn.Linear) -> dict[str, Tensor]:
-    """Projections that are one matrix here and several there."""
+    """The projections of one matrix of ours, which are several in transformers' models."""
     weights = {}
     slices = zip(fused.weight.chunk(len(parts)), _bias(fused).chunk(len(parts)), strict=True)
     for part, (weight, bias) in zip(parts, slices, strict=True):
@@ -269,6 +269,6 @@ def _linear(name: str, module: nn.Linear | nn.LayerNorm) -> dict[str, Tensor]:
 
 
 def _bias(module: nn.Linear | nn.LayerNorm) -> Tensor:
-    """Zero if a recipe has left it out, for which there is no setting."""
+    """The bias; zeros if the recipe leaves it out, for which transformers has no setting."""
     bias: Tensor | None = module.bias
     return torch.zeros(module.weight.shape[0]) if bias is None else bias

@@ -21,16 +21,17 @@ from dragoman.model.incremental import inference
 
 PAIRS_AT_A_TIME: Final = 16_384
 _BATCH_CELLS: Final = 8_192
-"""Rows x longest side of a batch."""
+"""Rows times the pieces of the longest side of a batch, at most."""
 
 
 def cross_entropies(
     model: TranslationModel, sources: Sequence[str], targets: Sequence[str], *, token: str = ""
 ) -> NDArray[np.float64]:
-    """The cross-entropy of each pair: nats per target token, with the end of sentence, no dropout.
+    """The cross-entropy of each pair: nats per target token, end of sentence included, no dropout.
 
     The texts are normalised as the model's training text was, and the token is put before the
-    sources. NaN for a pair with an empty side or one of more pieces than the model's max_pieces.
+    sources. NaN for a pair with a side that is empty or has more pieces than the model's
+    max_pieces.
     """
     (network,) = model.models
     normalised = [
@@ -74,12 +75,12 @@ def _mean_nll(model: TranslationModel, rows: Sequence[Sequence[list[int]]]) -> N
 def dual_cross_entropy(
     forward: NDArray[np.float64], reverse: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """|forward - reverse| + (forward + reverse) / 2, low for good pairs (Junczys-Dowmunt 2018)."""
+    """|forward - reverse| + (forward + reverse) / 2: low for good pairs (Junczys-Dowmunt 2018)."""
     return np.abs(forward - reverse) + (forward + reverse) / 2
 
 
 def groups_of_pairs(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Pairs that are sorted by length and scored together."""
+    """Lines in groups of PAIRS_AT_A_TIME, which are sorted by length and scored together."""
     rest = iter(lines)
     while group := [*itertools.islice(rest, PAIRS_AT_A_TIME)]:
         yield group
@@ -89,9 +90,10 @@ class PairScorer:
     """Adds columns of scores to lines of `source TAB target`.
 
     forward: translates source to target. reverse: translates target to source; None: one column.
-    columns: of each line; empty ones are added to a line with fewer, so that scores line up.
+    columns: the number in each line; a line with fewer gets empty ones, so that scores line up.
     place: the name of the lines in errors. counts: the numbers of "pairs" and of "unscored" ones.
-    tokens: the token before the texts of each of the two; "" for a model of one target language.
+    tokens: the language token for each of the two models; "" for a model of one target language.
+    Raises ConfigError if a model is an ensemble.
     """
 
     def __init__(

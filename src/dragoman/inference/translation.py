@@ -44,7 +44,7 @@ from dragoman.training.durable import DIGESTS_FILE
 
 @dataclass(frozen=True, slots=True)
 class TranslationModel:
-    """A model with its subwords; models holds more than one for an ensemble."""
+    """A model with its subwords; `models` holds several for an ensemble."""
 
     models: tuple[Transformer, ...]
     subwords: tuple[Vocabulary, Vocabulary]
@@ -56,7 +56,7 @@ class TranslationModel:
     def load(cls, run: RunDirectory, checkpoints: Sequence[str], world: World) -> Self:
         """The models of some checkpoints of a run, on the world's device.
 
-        checkpoints: each a choice such as "best" or "last", or a checkpoint's directory.
+        checkpoints: see `checkpoint_path`.
         Raises CheckpointError if one is missing, damaged or of another model.
         """
         recipe = run.recipe()
@@ -98,10 +98,11 @@ class TranslationModel:
 
 
 def checkpoint_path(run: RunDirectory, which: str, recipe: Recipe) -> Path:
-    """The directory of a choice such as "best", "last" or a path; for another run, its best one.
+    """The directory of a checkpoint: of "best", "last", a step or a path; the path of another run
+    stands for its best checkpoint.
 
     A directory with the name of a choice must be written as a path, such as "./best": whatever the
-    current directory holds, "best" is the run's own.
+    current directory holds, "best" is the run's own. Raises CheckpointError if there is none.
     """
     path = Path(which)
     if path.is_dir() and not is_choice(which):
@@ -163,8 +164,8 @@ def trained_with(recipe: Recipe, vocabularies: Mapping[str, str]) -> dict[str, s
 def model_for(file: Path, recipe: Recipe, manifest: Manifest) -> Transformer:
     """The model of a recipe for a file of weights, untrained.
 
-    Both may come from a stranger: the shapes in the file's header are compared before a model
-    is built. Raises CheckpointError if the file does not hold the recipe's model.
+    File and recipe may come from a stranger: the shapes in the file's header are compared before a
+    model is built. Raises CheckpointError if the file does not hold the recipe's model.
     """
     shapes = weight_shapes(file)
     layers = recipe.model.encoder_layers + recipe.model.decoder_layers
@@ -206,13 +207,13 @@ def score_text(
     world: World,
     events: EventWriter,
 ) -> None:
-    """Translate a text and score it against its reference; without one, the run's test set.
+    """Translate a text and score it against its reference; without both, the run's test set.
 
     target: the language of the reference, if the model translates into several.
     The translations are kept in `samples/`, the scores as events; for a test set of several
     directions, the scores of each and their mean. Every rank of the world calls it.
     Raises CorpusError if the texts cannot be read or differ in length, CheckpointError if the
-    checkpoint is missing, damaged or of another model, ConfigError if it has no such target.
+    checkpoint is missing, damaged or of another model, ConfigError if the model has no such target.
     """
     recipe = load_recipe(run.recipe_file, overrides)
     corpus = recipe.corpus
@@ -227,7 +228,7 @@ def score_text(
         token = token_for(target, corpus.directions, corpus.language_tokens)
         name = text_name(source)
     sources, references = read_pair(source, reference)  # before hours of search, not after them
-    path = checkpoint_path(run, checkpoint, recipe)  # which of them is the best may change
+    path = checkpoint_path(run, checkpoint, recipe)  # once: another may become the best
     model = TranslationModel.load(run, [str(path)], world)
     weights = file_sha256(path / DIGESTS_FILE)
     started = time.perf_counter()
