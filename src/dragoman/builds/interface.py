@@ -86,7 +86,7 @@ def build(
     began = time.time()
     plan, _ = planned(wanted, folder, place, began=began)
     views = Views(
-        print_line=open_console().print if progress else say_nothing,
+        print_line=open_console(outlives_reader=True).print if progress else say_nothing,
         show=lambda: shown(progress),
         show_plan=say_nothing,
         listeners=lambda: listeners_of(on_event, progress),

@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 
 from dragoman.base import units
 from dragoman.base.disk_errors import disk_errors_named
-from dragoman.base.errors import CheckpointError, ConfigError, DragomanError
+from dragoman.base.errors import CheckpointError, ConfigError
 from dragoman.base.files import read_regular, write_whole
 from dragoman.base.settings import Section
 from dragoman.builds.plan import FILE, STAGES, BuildPlan, StageName
@@ -103,7 +103,7 @@ def forget_clock(directory: Path) -> None:
 
 @contextmanager
 def clock_runs(directory: Path, *, began: float) -> Iterator[None]:
-    """Start the clock of a build that is planned now; a DragomanError stops it again."""
+    """Start the clock of a build that is planned now; an error or Ctrl-C stops it again."""
     if (directory / _CLOCK).exists():
         yield
         return
@@ -112,7 +112,7 @@ def clock_runs(directory: Path, *, began: float) -> Iterator[None]:
         write_whole(directory / _CLOCK, json.dumps(began))
     try:
         yield
-    except DragomanError:
+    except BaseException:
         forget_clock(directory)
         with suppress(OSError):
             directory.rmdir()  # if nothing else is there

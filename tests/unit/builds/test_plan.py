@@ -10,7 +10,15 @@ import pytest
 from dragoman.base.errors import ConfigError, DivergenceError
 from dragoman.builds.plan import BuildPlan, PlannedCorpus, PlannedStage, parse_pair, read_plan
 from dragoman.builds.report import rows
-from dragoman.builds.stages import BuildStage, Clock, OverError, Stages, forget_clock, read_stage
+from dragoman.builds.stages import (
+    BuildStage,
+    Clock,
+    OverError,
+    Stages,
+    clock_runs,
+    forget_clock,
+    read_stage,
+)
 from dragoman.telemetry.host import HourlyPrice
 
 
@@ -194,3 +202,16 @@ def test_a_stage_that_fails_and_is_left_out_keeps_its_time(tmp_path: Path) -> No
     assert table["train"][3] != ""
     assert table["train"][4].endswith("USD")
     assert table["train"][5] == "left out: it diverged"
+
+
+@pytest.mark.parametrize("stopped", [ConfigError("is wrong"), KeyboardInterrupt()])
+def test_planning_that_ends_early_uses_no_budget(tmp_path: Path, stopped: BaseException) -> None:
+    def plan() -> None:
+        with clock_runs(place, began=1.0):
+            assert [*place.iterdir()]
+            raise stopped
+
+    place = tmp_path / "build"
+    with pytest.raises(type(stopped)):
+        plan()
+    assert not place.exists()
