@@ -31,6 +31,8 @@ from dragoman.reporting.svg import Axis, Column, Histogram
 
 PAGE: Final = "filters.html"
 _MOST_COLUMNS: Final = 40
+_LONGEST_PLACE: Final = 24
+"""Characters of a file and line that leave enough of the page for the text."""
 _LARGEST_SHOWN: Final = 1e307
 """Larger scores are cut: an axis of twice this length, and a column more, must stay finite."""
 _SMALLEST_WIDTH: Final = 1e-290
@@ -134,17 +136,23 @@ def _plain_section(name: str, found: Dropped) -> Iterator[str]:
     yield "<table class='runs'><tr><th>source</th><th>target</th><th>line</th></tr>"
     for one in found.examples:
         sides = (clipped(text, LONGEST) for text in (one.source, one.target))
-        cells = (*sides, f"{one.file}:{one.line}")
-        yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+        yield f"<tr>{''.join(f'<td>{escape(side)}</td>' for side in sides)}{_place(one)}</tr>"
     yield "</table></details></section>"
 
 
 def _table(examples: Sequence[Example]) -> Iterator[str]:
     yield "<table class='runs'><tr><th>score</th><th>source</th><th>target</th><th>line</th></tr>"
     for one in examples:
-        cells = (_score(one.score), one.source, one.target, f"{one.file}:{one.line}")
-        yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+        cells = (_score(one.score), one.source, one.target)
+        yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}{_place(one)}</tr>"
     yield "</table>"
+
+
+def _place(pair: Example | RejectedPair) -> str:
+    """A cell with the file and line of a pair; a short one stays on one line."""
+    text = f"{pair.file}:{pair.line}"
+    short = len(text) <= _LONGEST_PLACE
+    return f"<td class='whole'>{escape(text)}</td>" if short else f"<td>{escape(text)}</td>"
 
 
 def _score(score: float) -> str:
