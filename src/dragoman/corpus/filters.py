@@ -44,8 +44,8 @@ class FilterConfig(Section):
     drop_duplicates: bool = True
     """Keep only the first of equal pairs."""
     drop_near_duplicates: bool = False
-    """Keep only the first of pairs that differ in nothing but case, numbers, punctuation and
-    spaces."""
+    """Keep only the first of pairs that differ in nothing but case, numbers, punctuation, symbols
+    and spaces."""
     drop_overlap: bool = True
     """Drop training pairs if either side occurs in the dev or test set."""
     max_number_differences: int | None = Field(default=None, ge=0)

@@ -96,7 +96,8 @@ def cleaning_page(surveys: Sequence[FilterSurvey], dropped: Mapping[str, Dropped
     """
     body = [
         "<header><h1>What the filters dropped</h1></header>",
-        "<p class='method'>Each filter sees the pairs that the filters before it kept. "
+        "<p class='method'>Each filter saw the pairs that the filters which ran before it kept; "
+        "those that dropped most come first here. "
         "Heights are logarithms. A dashed line is the threshold; "
         "the pairs under a histogram are those nearest to it on both sides. "
         "A column apart at an end is for scores beyond the axis: infinite ones, and at most a "
