@@ -96,8 +96,8 @@ def cleaning_page(surveys: Sequence[FilterSurvey], dropped: Mapping[str, Dropped
     """
     body = [
         "<header><h1>What the filters dropped</h1></header>",
-        "<p class='method'>Each filter saw the pairs that the filters which ran before it kept; "
-        "those that dropped most come first here. "
+        "<p class='method'>Each filter saw only the pairs that earlier filters had kept. "
+        "The filters that dropped most come first on this page. "
         "Heights are logarithms. A dashed line is the threshold; "
         "the pairs under a histogram are those nearest to it on both sides. "
         "A column apart at an end is for scores beyond the axis: infinite ones, and at most a "

@@ -20,7 +20,7 @@ from dragoman.telemetry.events import Event, EventListener, MetricScored, Strate
 from dragoman.telemetry.progress import Progress
 
 _LOUD_KINDS = {TestScored.kind, events.RunFinished.kind}
-_OF_TEXTS = {MetricScored.kind, events.DirectionScored.kind}
+_SCORES_OF_TEXTS = {MetricScored.kind, events.DirectionScored.kind}
 _SEVERITY_STYLES = {"info": "cyan", "warning": "yellow", "error": "bold red"}
 _METRICS = {"bleu": "BLEU", "chrf": "chrF"}
 _ENDINGS = {
@@ -257,7 +257,7 @@ class ConsoleSink(EventListener):
         loud = (
             event.kind in _LOUD_KINDS
             or (event.kind == events.Alert.kind and event.payload["severity"] != "info")
-            or (event.kind in _OF_TEXTS and event.payload["text"] != "valid")
+            or (event.kind in _SCORES_OF_TEXTS and event.payload["text"] != "valid")
         )
         if self._quiet and not loud:
             return
