@@ -122,7 +122,7 @@ def compare(
                 "no such run, export or file of translations", place=path, remedy="check its name"
             )
     files = [(Path(source), Path(reference)) for source, reference in tests]
-    check_writable_names([*paths, *map(_whole, chain(*files))])
+    check_writable_names(map(_whole, chain(paths, *files)))
     runs = [_run_of(path) for path in paths]
     recipes = [one for one in map(_recipe_of, paths, runs) if one is not None]
     if len(recipes) == 2:
@@ -186,7 +186,8 @@ def record(comparison: Comparison, run: RunDirectory, side: Winner) -> None:
     other: Winner = "second" if side == "first" else "first"
     result = comparison.result
     better = "neither" if result.winner is None else "run" if result.winner == side else "other"
-    of = {"name": comparison.test, "other": getattr(comparison, other)}
+    # As absolute as the name of the test set, for the same reason.
+    of = {"name": comparison.test, "other": str(_whole(Path(getattr(comparison, other))))}
     with suppress(MachineError), EventWriter(run.events) as events:
         for metric, score in result.scores.items():
             events.write(

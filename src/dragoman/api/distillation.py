@@ -166,6 +166,7 @@ def distill(
         output = place / "synthetic.tsv"
         synthesized = _finished(output)
         if synthesized is None:
+            output.unlink(missing_ok=True)  # a call that ended before it kept the counts left it
             synthesized = synthesize(
                 run,
                 text,

@@ -98,7 +98,8 @@ def synthesize(
     ray: the address of a Ray cluster whose nodes do the work, HOST:PORT or "auto"; None: this
         machine does it.
     progress: show the progress of the work.
-    Raises ConfigError, CorpusError, CheckpointError and MachineError; finished lines are kept.
+    Raises ConfigError if the output has text already; CorpusError, CheckpointError and
+    MachineError; finished lines are kept.
     """
     check_sections(overrides, ("search",))
     if sampling is not None:
@@ -219,7 +220,8 @@ def score(
     checkpoint: which weights of each run to use, such as "best", "last" or a step.
     ray, progress: as for `synthesize`.
     A pair has no score if a side is empty or longer than the model's max_pieces.
-    Raises ConfigError, CorpusError, CheckpointError and MachineError; finished lines are kept.
+    Raises ConfigError if the output has text already; CorpusError, CheckpointError and
+    MachineError; finished lines are kept.
     """
     from dragoman.distributed.world import join_world
     from dragoman.formats.load import load_translation_model
@@ -347,14 +349,21 @@ def _text(path: Path) -> Path:
 
 
 def _place(output: Path, source: Path) -> Path:
-    """The path of the output; raises ConfigError if a file cannot be written there."""
+    """The path of the output; raises ConfigError if a file cannot be written there, or if there is
+    one with text: it may be the work of a night.
+    """
     if is_device(output):
         raise ConfigError(
             "is a device or a pipe, which cannot be resumed",
             place=output,
             remedy="name a file as the output",
         )
-    return output_place(output, source)
+    place = output_place(output, source)
+    if place.exists() and place.stat().st_size:
+        raise ConfigError(
+            "exists already", place=output, remedy="name another file as the output, or remove it"
+        )
+    return place
 
 
 def _shown(progress: bool) -> AbstractContextManager[Callable[[FileProgress], None]]:

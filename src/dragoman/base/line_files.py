@@ -35,6 +35,7 @@ _PACKED: Final = {
     b"PK\x03\x04": "unzip -p",
 }
 """The first bytes of packed files, and the commands that unpack them."""
+_PACKED_SUFFIXES: Final = frozenset({".gz", ".bz2", ".xz", ".zst", ".zip"})
 UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 """The first bytes of text in UTF-16."""
 _HEAD_BYTES: Final = 8
@@ -206,8 +207,8 @@ def output_place(output: Path, source: Path | None) -> Path:
     """The path to write to: the target of a link, so that the link stays.
 
     source: the input; None: the standard input.
-    Raises ConfigError if the output is "-" or a directory, if its directory does not exist, or if
-    it is the input, whose text would be lost.
+    Raises ConfigError if the output is "-" or a directory, if its name is that of a packed file, if
+    its directory does not exist, or if it is the input, whose text would be lost.
     """
     if is_device(output):
         return output
@@ -216,6 +217,12 @@ def output_place(output: Path, source: Path | None) -> Path:
             "does not stand for the standard output",
             place=output,
             remedy="name a file",
+        )
+    if output.suffix in _PACKED_SUFFIXES:
+        raise ConfigError(
+            f"is plain text whatever its name, so it should not end in {output.suffix}",
+            place=output,
+            remedy=f"name {output.with_suffix('')} as the output, and pack that",
         )
     output = Path(os.path.realpath(output))
     if output.is_dir():

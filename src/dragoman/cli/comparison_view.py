@@ -85,6 +85,8 @@ def _print_scores(comparison: Comparison) -> None:
         if result.pairs - result.ties < FEWEST_DIFFERENT
         else f"{letter} is better: every p is below {SIGNIFICANT}."
         if letter
+        else "Neither is shown to be better: the scores disagree."
+        if all(score.winner for score in result.scores.values())
         else f"Neither is shown to be better: that needs every p below {SIGNIFICANT}."
     )
     console.print(Text(verdict, style="bold"), soft_wrap=True)

@@ -21,7 +21,7 @@ from dragoman.cli.options import CHECKPOINT, RAY, TARGET, Command, Option, Optio
         "--output",
         type=Path,
         required=True,
-        help="the file to write: the lines of PAIRS with columns of scores; the same command "
+        help="a new file: the lines of PAIRS with columns of scores; the same command "
         "resumes after an interruption",
     ),
     TARGET,

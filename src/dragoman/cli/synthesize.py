@@ -48,7 +48,8 @@ def _temperature(text: str) -> float:
         "--output",
         type=Path,
         required=True,
-        help="the file of pairs, source TAB target; the same command resumes after an interruption",
+        help="a new file of pairs, source TAB target; the same command resumes after an "
+        "interruption",
     ),
     Option(
         "--direction",

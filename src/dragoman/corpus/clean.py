@@ -38,10 +38,23 @@ from dragoman.corpus.survey import FilterSurvey, write_surveys
 REJECTED = "rejected"
 INVALID_UTF8 = "invalid_utf8"
 COLUMNS = "columns"
+NOT_A_NUMBER = "not_a_number"
 DUPLICATE = "duplicate"
 NEAR_DUPLICATE = "near_duplicate"
-_MALFORMED = {COLUMNS: "column(s) instead of 2", INVALID_UTF8: "byte(s) that are not UTF-8"}
-"""Filters of lines that are not pairs, and the unit of their counts."""
+_MALFORMED = {
+    COLUMNS: (
+        "has {:.0f} column(s) instead of 2",
+        "give one sentence per line, in two files or in two columns with one tab between them; "
+        "if a file has further columns, name one in scores",
+    ),
+    INVALID_UTF8: ("has {:.0f} byte(s) that are not UTF-8", "convert the text to UTF-8"),
+    NOT_A_NUMBER: (
+        "has text instead of a number in column {:.0f}",
+        "write numbers such as 6.52, leave a cell empty if a pair has no score, or name another "
+        "column in scores",
+    ),
+}
+"""Filters of lines that are not pairs with scores, and the fault, with its score, and remedy."""
 _MAX_MALFORMED_SHARE = 0.01
 
 
@@ -93,7 +106,7 @@ class BlockReport:
     """The result of cleaning one block. Bytes are those of the pairs that stay.
 
     file: the source file.
-    malformed: the file and the fault of the first line that is not a pair; empty if there is none.
+    malformed: file, fault and remedy of the first line that is not a pair; empty if there is none.
     entry: the number of the block's entry of text.
     """
 
@@ -157,8 +170,8 @@ class CleanBlock:
         problem = []
         for pair in self.rejected:
             if pair.filter in _MALFORMED:
-                what = f"line {pair.line} has {pair.score:.0f} {_MALFORMED[pair.filter]}"
-                problem = [pair.file, what]
+                fault, remedy = _MALFORMED[pair.filter]
+                problem = [pair.file, f"line {pair.line} {fault.format(pair.score)}", remedy]
                 break
         return BlockReport(
             file=self.file,
@@ -215,6 +228,12 @@ def run_path(runs: Path, index: int) -> Path:
     return runs / f"{index:06d}.txt"
 
 
+def read_reports(runs: Path) -> list[BlockReport]:
+    """The reports of all blocks that a folder of runs holds, in order."""
+    paths = sorted(runs.glob("*.json"))
+    return [BlockReport(**json.loads(path.read_bytes())) for path in paths]
+
+
 def clean_block(
     block: Block, config: CorpusConfig, *, filters: Sequence[Filter] = FILTERS
 ) -> CleanBlock:
@@ -265,8 +284,8 @@ def clean_block(
 def refuse_malformed(reports: Iterable[BlockReport]) -> Iterator[BlockReport]:
     """Yield the reports in order, as long as 99% of the lines of each file are pairs.
 
-    Raises: CorpusError if over 1% of a file's lines so far are not UTF-8, or not two columns: such
-    a file is of another kind, and dropping its lines would hide that.
+    Raises: CorpusError if over 1% of a file's lines so far are not UTF-8, not two columns, or have
+    text in place of a score: the file is of another kind, and dropping its lines would hide that.
     """
     lines, malformed = Counter[str](), Counter[str]()
     first: dict[str, list[str]] = {}
@@ -276,14 +295,8 @@ def refuse_malformed(reports: Iterable[BlockReport]) -> Iterator[BlockReport]:
         if report.malformed:
             first.setdefault(report.file, report.malformed)
         if malformed[report.file] > _MAX_MALFORMED_SHARE * lines[report.file]:
-            file, problem = first[report.file]
-            raise CorpusError(
-                problem,
-                place=file,
-                remedy="convert the text to UTF-8, one sentence per line, "
-                "in two files or in two columns with one tab between them; if a file has further "
-                "columns, name one in scores",
-            )
+            file, problem, remedy = first[report.file]
+            raise CorpusError(problem, place=file, remedy=remedy)
         yield report
 
 
@@ -329,7 +342,7 @@ def _split_columns(
     text: str, score_columns: Sequence[int], num_columns: int
 ) -> tuple[str, str, dict[int, Scores], list[Rejection]]:
     """Source, target, scores by column, and the rows that do not have two columns, scored by
-    their number of columns.
+    their number of columns, or that have text in place of a score, scored by its column.
 
     If there are columns of scores, there may be further columns, too. A row with more columns than
     the first line has no scores: a tab in its text has shifted them, and cut the text.
@@ -344,15 +357,11 @@ def _split_columns(
         sources.append(source)
         targets.append(others[0] if scores and others else "\t".join(others))
         for column, values in scores.items():
-            is_there = column <= len(others) < num_columns
-            values.append(_number(others[column - 1]) if is_there else np.nan)
+            cell = others[column - 1] if column <= len(others) < num_columns else ""
+            try:
+                values.append(float(cell) if cell.strip() else np.nan)
+            except ValueError:
+                values.append(np.nan)
+                rejections.append(Rejection(row, NOT_A_NUMBER, column + 1))
     given_scores = {column: np.array(values) for column, values in scores.items()}
     return "\n".join(sources), "\n".join(targets), given_scores, rejections
-
-
-def _number(text: str) -> float:
-    """The number that a cell holds; nan if it holds none."""
-    try:
-        return float(text)
-    except ValueError:
-        return np.nan

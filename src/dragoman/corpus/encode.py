@@ -330,7 +330,7 @@ class CleanedText:
                 gains,
                 accepted,
                 found.lines[selected.rows].astype(np.int64),
-                lambda row: (files[runs[row]], sources[row], targets[row]),
+                lambda row: (files[runs[row]], self.plain(sources[row]), targets[row]),
             )
             rejections = rejections + [
                 Rejection(int(selected.rows[row]), LEXICAL, float(gains[row]))
@@ -356,7 +356,8 @@ class CleanedText:
         rejected = []
         for row, name, score, _ in rejections:
             file, line = files[found.runs[row]], int(found.lines[row])
-            rejected.append(RejectedPair(name, score, file, line, *found.pairs[row].split("\t")))
+            sides = found.pairs[row].split("\t")
+            rejected.append(RejectedPair(name, score, file, line, self.plain(sides[0]), sides[1]))
         write_whole(path.with_suffix(".rejected"), pack_rejected(rejected))
         write_surveys(path.with_suffix(".scores"), surveys)
         write_whole(path, json.dumps(asdict(report)))

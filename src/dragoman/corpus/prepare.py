@@ -33,8 +33,8 @@ from dragoman.corpus.clean import (
     BlockReport,
     join_rejected,
     pack_rejected,
+    read_reports,
     refuse_malformed,
-    run_path,
 )
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.directions import Direction, listed, tempered
@@ -43,7 +43,6 @@ from dragoman.corpus.encode import (
     Counted,
     PartReport,
     count_side,
-    part_path,
     read_entries,
     read_rows,
 )
@@ -105,7 +104,8 @@ def prepare(
         train/  valid/  test/        shards; valid and test also source.txt and target.txt
         rejected/<split>.tsv.zst     what was dropped and why
         rejected/filters.json        the scores that filters gave, with examples
-    Raises: ConfigError, CorpusError, MachineError; the directory then holds what it held before.
+    Raises: ConfigError, CorpusError, MachineError; the directory then holds what it held before,
+    and, if no training pair was left, what was dropped and why in `failed-preparation/`.
     """
     began = time.monotonic()
     languages = [code for direction in config.directions for code in direction]
@@ -217,8 +217,10 @@ class _Preparation:
             reports.append(report)
             pairs += report.pairs_in
             self._advance("clean", pairs, None)
+        facts = _stage_facts("clean", reports)
+        self._refuse_no_pairs(facts)
         return {
-            "facts": _some_left(_stage_facts("clean", reports), place="corpus.train").model_dump(),
+            "facts": facts.model_dump(),
             "sources": self.sources.describe("train", reader.facts),
             "files": [report.file for report in reports],
             "entries": [report.entry for report in reports],
@@ -327,21 +329,41 @@ class _Preparation:
             reports.append(report)
             pairs += report.pairs_in
             self._advance("encode", pairs, text.runs.num_pairs)
-        facts = _some_left(_stage_facts("encode", reports), place="corpus.train")
+        facts = _stage_facts("encode", reports)
+        self._refuse_no_pairs(facts)
         self._refuse_empty_directions(len(reports))
         return {"facts": facts.model_dump(), "parts": [asdict(report) for report in reports]}
+
+    def _refuse_no_pairs(self, facts: StageFacts) -> None:
+        """Raise CorpusError if a stage has left no training pair, and keep what was dropped."""
+        if not facts.pairs_out:
+            self._write_rejected(self.place.failed)
+            raise _none_left(
+                facts,
+                "corpus.train",
+                remedy=f"look at {self.place.failed}, or loosen corpus.filters",
+            )
 
     def _refuse_empty_directions(self, num_parts: int) -> None:
         """Raise CorpusError if no training pair of a direction is left: none would be learnt."""
         directions = [self.config.direction_of(entry) for entry in self.config.train]
         parts = (read_entries(self.place.parts, index) for index in range(num_parts))
         learnt = {directions[entry] for entries in parts for entry in np.unique(entries)}
-        if missing := [one for one in self.config.train_directions if one not in learnt]:
-            raise CorpusError(
-                f"no training pair of {listed(missing)} is left",
-                place="corpus.train",
-                remedy="look at its text, loosen corpus.filters, or leave its entries out",
-            )
+        missing = [one for one in self.config.train_directions if one not in learnt]
+        if not missing:
+            return
+        self._write_rejected(self.place.failed)
+        cleaned = read_reports(self.place.runs)
+        of_missing = [report for report in cleaned if directions[report.entry] in missing]
+        facts = _stage_facts("clean", of_missing)
+        reasons = [f"{reason} {pairs}" for reason, pairs in facts.dropped.items()]
+        if facts.pairs_out:
+            reasons.append(f"duplicate, overlapping or too long {facts.pairs_out}")
+        raise CorpusError(
+            f"no training pair of {listed(missing)} is left ({', '.join(reasons)})",
+            place="corpus.train",
+            remedy=f"look at {self.place.failed}, loosen corpus.filters, or leave the entries out",
+        )
 
     def _remove_runs(self) -> None:
         """Free disk space before the shards are written; rejected pairs stay."""
@@ -383,14 +405,7 @@ class _Preparation:
                 splits[split] = _split_facts([stage], [report])
         files = _describe_files(place.result)
         rejected = place.result / REJECTED
-        rejected.mkdir(exist_ok=True)
-        paths = [run_path(place.runs, index) for index in range(len(clean["files"]))]
-        paths += [part_path(place.parts, index) for index in range(len(parts))]
-        join_rejected(rejected / "train.tsv.zst", [path.with_suffix(".rejected") for path in paths])
-        surveys = join_surveys(
-            filter(Path.is_file, (path.with_suffix(".scores") for path in paths))
-        )
-        write_surveys(rejected / SURVEYS, surveys)
+        self._write_rejected(rejected)
         for split in given:
             join_rejected(rejected / f"{split}.tsv.zst", [place.rejected(split)])
         manifest = Manifest(
@@ -404,6 +419,18 @@ class _Preparation:
             files=files,
         )
         write_whole(place.result / FILE_NAME, manifest.model_dump_json(indent=1))
+
+    def _write_rejected(self, folder: Path) -> None:
+        """Write the training pairs that were dropped so far, and the scores that filters gave."""
+        folder.mkdir(exist_ok=True)
+        paths = [
+            path
+            for part in (self.place.runs, self.place.parts)
+            for path in sorted(part.glob("*.rejected"))
+        ]
+        join_rejected(folder / "train.tsv.zst", paths)
+        scores = (path.with_suffix(".scores") for path in paths)
+        write_surveys(folder / SURVEYS, join_surveys(filter(Path.is_file, scores)))
 
     def _advance(self, stage: str, pairs: int, total: int | None) -> None:
         if self.progress is not None:
@@ -517,9 +544,11 @@ def _share(part: int, whole: int) -> float:
 def _some_left(facts: StageFacts, *, place: str) -> StageFacts:
     if facts.pairs_out:
         return facts
+    raise _none_left(facts, place, remedy="look at the text")
+
+
+def _none_left(facts: StageFacts, place: str, *, remedy: str) -> CorpusError:
     reasons = ", ".join(f"{reason} {pairs}" for reason, pairs in facts.dropped.items())
-    raise CorpusError(
-        f"none of {facts.pairs_in} pairs is left ({reasons})",
-        place=place,
-        remedy="look at the text, or loosen corpus.filters",
+    return CorpusError(
+        f"none of {facts.pairs_in} pairs is left ({reasons})", place=place, remedy=remedy
     )

@@ -18,6 +18,7 @@ from dragoman.base.files import remove_tree, try_lock, write_whole
 from dragoman.corpus.manifest import FILE_NAME
 
 _FOLDER = ".unfinished"
+FAILED = "failed-preparation"
 _RETIRED = "retired"
 _REPLACED = ("train", "valid", "test", "rejected")
 """Folders of a corpus, which a new one replaces."""
@@ -27,7 +28,8 @@ class Workplace:
     """Paths of the unfinished corpus.
 
     runs: the cleaned training text. parts: its encoded ranges. lexical: tables of pieces that
-    translate each other. result: the files to publish.
+    translate each other. result: the files to publish. failed: outside the folder, the rejected
+    pairs of a corpus of which no pair was left.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -37,6 +39,7 @@ class Workplace:
         self.parts = self.root / "parts"
         self.lexical = self.root / "lexical"
         self.result = self.root / "result"
+        self.failed = directory / FAILED
 
     def rejected(self, split: str) -> Path:
         """The rejected pairs of a dev or test set."""
@@ -54,6 +57,7 @@ class Workplace:
                 place=self.directory,
                 remedy="choose another directory",
             )
+        remove_tree(self.failed)
         marker = self.root / "plan"
         if not marker.exists() or marker.read_text() != digest:
             remove_tree(self.root)

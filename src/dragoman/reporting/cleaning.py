@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dragoman.base import units
 from dragoman.base.errors import CorpusError
 from dragoman.base.printable import clipped
-from dragoman.corpus.clean import REJECTED, RejectedPair, read_rejected
+from dragoman.corpus.clean import RejectedPair, read_rejected
 from dragoman.corpus.survey import (
     EXAMPLES,
     FILE_NAME,
@@ -41,12 +41,11 @@ _KEPT, _DROPPED = 0, 1
 """Indices into the counts of a score and into the legend."""
 
 
-def write_cleaning_page(prepared: Path) -> Path | None:
-    """Write `rejected/filters.html` of a prepared corpus, if it has scores and no page yet.
+def write_cleaning_page(folder: Path) -> Path | None:
+    """Write `filters.html` into a folder of rejected pairs, if it has scores and no page yet.
 
     Raises: CorpusError if the scores are damaged, MachineError if the page cannot be written.
     """
-    folder = prepared / REJECTED
     if (folder / PAGE).exists() or not (folder / FILE_NAME).is_file():
         return None
     read = folder / "train.tsv.zst"

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.base.disk_errors import disk_errors_named
-from dragoman.base.errors import ConfigError
+from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.corpus.clean import REJECTED
 from dragoman.corpus.directions import token_for
 from dragoman.corpus.prepare import OnProgress
 from dragoman.corpus.prepare import prepare as prepare_corpus
+from dragoman.corpus.workplace import FAILED
 from dragoman.distributed.launch import Share, WorkerError, as_raised, launch_workers
 from dragoman.recipe.recipe import Recipe, check_sections, digest
 from dragoman.recipe.run_directory import RunDirectory
@@ -82,15 +84,19 @@ def prepare(
         if origin is not None:
             directory = directory.with_name(f"{directory.name}-of-{origin.digest[:8]}")
     with EventWriter(directory / "events") as events:
-        prepare_corpus(
-            recipe.corpus,
-            directory,
-            workers=workers or os.cpu_count() or 1,
-            events=events,
-            progress=progress,
-            vocabulary=None if origin is None else origin.vocabulary,
-        )
-    write_cleaning_page(directory)
+        try:
+            prepare_corpus(
+                recipe.corpus,
+                directory,
+                workers=workers or os.cpu_count() or 1,
+                events=events,
+                progress=progress,
+                vocabulary=None if origin is None else origin.vocabulary,
+            )
+        except CorpusError:
+            write_cleaning_page(directory / FAILED)
+            raise
+    write_cleaning_page(directory / REJECTED)
     if origin is not None:
         origin.check_prepared(directory)
     return directory

@@ -165,7 +165,38 @@ def test_a_report_keeps_the_languages_of_a_model_apart(
         names.append(found.test)
     assert names == [f"{tmp_path}/train.en, train.{language} ({language})" for language in TWO]
     rows = {row.name for one in dragoman.report(run).answers for row in one.evidence}
-    assert {f"BLEU on {name}, beside {run.path}" for name in names} <= rows
+    assert {f"BLEU on {name}, beside {run.path.absolute()}" for name in names} <= rows
+
+
+def test_scores_that_disagree_name_no_winner(
+    texts: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spelt, cut = Path("spelt.de"), Path("cut.de")
+    words = [line.split() for line in texts[1].read_text("utf-8").splitlines()]
+    # BLEU counts whole words, chrF letters.
+    spelt.write_text("".join(" ".join(f"{word}e" for word in line) + "\n" for line in words))
+    cut.write_text("".join(" ".join(line[: 1 + len(line) // 2]) + "\n" for line in words))
+    assert main(["compare", "spelt.de", "cut.de", "--test", ",".join(map(str, texts))]) == 0
+    said = capsys.readouterr().out
+    assert "Neither is shown to be better: the scores disagree." in said
+
+
+def test_a_report_keeps_files_of_the_same_name_apart(
+    texts: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory.open(shutil.copytree(small_run().path, tmp_path / "run"))
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        shutil.copy(texts[1], "out.de")
+        dragoman.compare(run, "out.de", tests=[texts])
+    rows = {row.name for one in dragoman.report(run).answers for row in one.evidence}
+    for name in ("one", "other"):
+        assert f"BLEU on {texts[0]}, test.de, beside {tmp_path / name / 'out.de'}" in rows
 
 
 def test_a_report_has_nothing_of_an_earlier_comparison(tmp_path: Path) -> None:

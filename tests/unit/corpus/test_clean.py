@@ -54,15 +54,14 @@ def test_tsv_lines_need_two_columns(line: bytes, columns: int) -> None:
 
 def report(pairs: int, malformed: int, line: int = 3) -> BlockReport:
     dropped = {"columns": malformed} if malformed else {}
-    return BlockReport(
-        "a.tsv", pairs, pairs, dropped, 0, 0, ["a.tsv", f"line {line} is odd"] if malformed else []
-    )
+    problem = ["a.tsv", f"line {line} is odd", "mend it"] if malformed else []
+    return BlockReport("a.tsv", pairs, pairs, dropped, 0, 0, problem)
 
 
 def test_few_malformed_lines_pass_and_many_do_not() -> None:
     reports = [report(1000, 10), report(10, 0), report(1000, 10)]
     assert list(refuse_malformed(reports)) == reports
-    with pytest.raises(CorpusError, match=r"a\.tsv: line 3 is odd; convert the text"):
+    with pytest.raises(CorpusError, match=r"a\.tsv: line 3 is odd; mend it"):
         list(refuse_malformed([report(1000, 5), report(1000, 16, 1003)]))
 
 

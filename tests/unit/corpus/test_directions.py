@@ -12,12 +12,14 @@ from pydantic import ValidationError
 from sentencepiece import SentencePieceProcessor
 
 from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.corpus import clean
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.directions import Direction, language_token, tempered, token_for
 from dragoman.corpus.prepare import prepare
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.split import read_directions, read_text
 from dragoman.corpus.subword import Subword
+from dragoman.corpus.workplace import FAILED
 from dragoman.evaluation.sentences import cut_into_chunks
 from dragoman.recipe.recipe import digest, load_recipe
 from parallel_text import sentences, write_lines
@@ -179,7 +181,7 @@ def test_a_dev_sentence_is_found_behind_every_token(tmp_path: Path) -> None:
             file.write(f"{line}\n")
     prepare(config, tmp_path / "prepared", workers=1)
     rejected = [(one.filter, one.source) for one in read_rejected(tmp_path / "prepared", "train")]
-    assert sorted(rejected) == [("overlap", f"<2de> {dev}"), ("overlap", f"<2fr> {dev}")]
+    assert sorted(rejected) == [("overlap", dev)] * 2
 
 
 BOTH_WAYS = [entry("train", "en", "de"), entry("train", "de", "en")]
@@ -213,9 +215,22 @@ def test_a_pair_that_was_held_out_is_not_trained_on_backwards(
 
 def test_a_direction_without_training_pairs_is_refused(tmp_path: Path) -> None:
     train = [entry("train", "en", "de"), entry("valid", "en", "fr")]
-    with pytest.raises(CorpusError, match=r"no training pair of en to fr is left.*leave its"):
+    message = (
+        r"en to fr is left \(duplicate, overlapping or too long 20\); look at .*, or leave the"
+    )
+    with pytest.raises(CorpusError, match=message):
         prepare(corpus(tmp_path, train=train), tmp_path / "prepared", workers=1)
-    assert not (tmp_path / "prepared").exists()
+    failed = tmp_path / "prepared" / FAILED
+    assert list(failed.parent.iterdir()) == [failed]
+    assert Counter(one.filter for one in clean.read_rejected(failed / "train.tsv.zst")) == {
+        "overlap": 20
+    }
+    write_lines(tmp_path / "same.fr", IN["en"][:500])
+    train[1] = entry("train", "en", "fr") | {"target": "same.fr"}
+    with pytest.raises(
+        CorpusError, match=r"no training pair of en to fr is left \(identical 500\)"
+    ):
+        prepare(corpus(tmp_path, train=train), tmp_path / "prepared", workers=1)
 
 
 @pytest.mark.parametrize("how", ["weight = 0", 'name = "none"'])

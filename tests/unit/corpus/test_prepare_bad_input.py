@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,9 +12,13 @@ import pytest
 import zstandard
 
 from dragoman.base.errors import ConfigError, CorpusError, DragomanError
+from dragoman.corpus.clean import read_rejected
 from dragoman.corpus.config import SubwordConfig, TextFiles
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import prepare
+from dragoman.corpus.survey import EXAMPLES, read_surveys
+from dragoman.corpus.survey import FILE_NAME as SURVEYS
+from dragoman.corpus.workplace import FAILED
 from parallel_text import sentences, small_corpus, write_lines, write_pairs
 
 SOURCES, TARGETS = sentences(300)
@@ -114,10 +119,6 @@ BAD: dict[str, tuple[Callable[[Path], dict[str, object]], str]] = {
         plain(gzip.compress(LINES)[:-10]),
         r"a\.en: the compressed file is damaged: it ends too early; fetch or pack it again",
     ),
-    "nothing is left": (
-        plain(LINES, LINES),
-        r"^corpus\.train: none of 300 pairs is left \(.*identical 300\); look at the text",
-    ),
     "a test set without text": (empty_test_set, r"^corpus\.test: none of 2 pairs is left"),
     "too large a vocabulary": (
         settings(subword=SubwordConfig(vocab_size=50_000)),
@@ -147,6 +148,22 @@ def test_bad_input_is_one_line_and_changes_nothing(tmp_path: Path, name: str, wo
     with pytest.raises(DragomanError, match=message):
         prepare(config, tmp_path / "new", workers=workers)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_corpus_of_which_nothing_is_left_shows_what_was_dropped(tmp_path: Path) -> None:
+    """They are out of the way of the next preparation, which removes them."""
+    same_on_both_sides = plain(LINES, LINES)(tmp_path)
+    failed = tmp_path / "out" / FAILED
+    message = r"^corpus\.train: none of 300 pairs is left \(identical 300\); look at .*/out/failed"
+    for _ in range(2):
+        with pytest.raises(CorpusError, match=message):
+            prepare(small_corpus(tmp_path, **same_on_both_sides), tmp_path / "out", workers=1)
+        pairs = list(read_rejected(failed / "train.tsv.zst"))
+        assert Counter(pair.filter for pair in pairs) == {"identical": 300}
+        (survey,) = (one for one in read_surveys(failed / SURVEYS) if one.name == "identical")
+        assert len(survey.dropped) == EXAMPLES
+    prepare(small_corpus(tmp_path), tmp_path / "out", workers=1)
+    assert not failed.exists()
 
 
 def test_folders_of_somebody_else_are_not_replaced(tmp_path: Path) -> None:

@@ -70,6 +70,24 @@ def test_a_pair_without_a_number_is_dropped(tmp_path: Path) -> None:
     assert math.isnan(read_rejected(tmp_path / "prepared", "train")[0].score)
 
 
+def test_a_few_cells_of_text_are_dropped_and_counted_apart(tmp_path: Path) -> None:
+    scored(tmp_path)
+    text = (tmp_path / "scored.tsv").read_text("utf-8")
+    (tmp_path / "scored.tsv").write_text(text + "Yes.\tJa.\t0,5\t1\nNo.\tNein.\t\t1\n", "utf-8")
+    manifest = prepared(tmp_path, {"column": 3, "at_most": 1000.0})
+    assert manifest.train.dropped == {"column_3": 1, "not_a_number": 1}
+    pair = read_rejected(tmp_path / "prepared", "train")[0]
+    assert (pair.filter, pair.score, pair.line) == ("not_a_number", 3, PAIRS + 1)
+
+
+@pytest.mark.parametrize("cell", ["{},52", "50%", "abc", "{} 1"])
+def test_a_column_without_numbers_is_refused_with_its_first_line(cell: str, tmp_path: Path) -> None:
+    scored(tmp_path, cell=cell)
+    problem = r"scored\.tsv: line 1 has text instead of a number in column 3; write numbers such as"
+    with pytest.raises(CorpusError, match=problem):
+        prepared(tmp_path, {"column": 3, "at_most": 1000.0})
+
+
 def test_a_tab_in_a_text_does_not_shift_the_scores(tmp_path: Path) -> None:
     """A line of Multi30k has one: its target would be cut, and be judged by another score."""
     scored(tmp_path)

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+import dragoman
 from dragoman.base.errors import CorpusError
 from dragoman.corpus.clean import REJECTED
 from dragoman.corpus.config import CorpusConfig
@@ -24,6 +25,7 @@ from dragoman.corpus.survey import (
     read_surveys,
     write_surveys,
 )
+from dragoman.corpus.workplace import FAILED
 from dragoman.reporting.cleaning import PAGE, cleaning_page, write_cleaning_page
 from real_text import write_real_text
 from rejected_pairs import read_rejected
@@ -68,10 +70,9 @@ def test_the_smallest_and_largest_numbers_have_a_place_on_the_page(
     accepted = values >= threshold
     made.see(values, accepted, np.arange(len(values)), lambda _: ("a", "source", "target"))
     assert sum(dropped for _, dropped in made.counts.values()) == (~accepted).sum()
-    (tmp_path / REJECTED).mkdir()
-    write_surveys(tmp_path / REJECTED / FILE_NAME, [made])
+    write_surveys(tmp_path / FILE_NAME, [made])
     write_cleaning_page(tmp_path)
-    page = (tmp_path / REJECTED / PAGE).read_text("utf-8")
+    page = (tmp_path / PAGE).read_text("utf-8")
     assert f"dropped {(~accepted).sum()} of {len(values):,} pairs" in page
     assert not re.search(r'"-?(nan|inf)"', page)
 
@@ -191,7 +192,7 @@ def test_a_prepared_corpus_tells_what_every_filter_saw(workers: int, tmp_path: P
         name: rejected.count(name) for name in dropped if name in rejected
     }
     assert manifest.train.dropped["length_ratio"] == dropped["length_ratio"] == 1
-    assert write_cleaning_page(place) == place / REJECTED / PAGE
+    assert write_cleaning_page(place / REJECTED) == place / REJECTED / PAGE
     page = (place / REJECTED / PAGE).read_text("utf-8")
     assert "&lt;script&gt;alert(1)" in page
     assert "<script" not in page
@@ -200,18 +201,34 @@ def test_a_prepared_corpus_tells_what_every_filter_saw(workers: int, tmp_path: P
     assert duplicates >= 21
     assert f"<h2>duplicate</h2><p>has no threshold: dropped {duplicates} pairs</p>" in page
     assert "Dropped: the first 20" in page
-    assert write_cleaning_page(place) is None
+    assert write_cleaning_page(place / REJECTED) is None
     (place / REJECTED / PAGE).unlink()
     for change in ({"unknown": 1}, {"counts": [[1, "a", 2]]}, {"name": 1}):
         (place / REJECTED / FILE_NAME).write_text(json.dumps({"filters": [filters[0] | change]}))
         with pytest.raises(CorpusError, match=r"filters\.json: is damaged"):
-            write_cleaning_page(place)
+            write_cleaning_page(place / REJECTED)
     (place / REJECTED / FILE_NAME).write_text(json.dumps({"filters": filters}))
     (place / REJECTED / "train.tsv.zst").write_bytes(b"\x28\xb5\x2f\xfd torn")
     with pytest.raises(CorpusError, match=r"train\.tsv\.zst: is damaged"):
-        write_cleaning_page(place)
+        write_cleaning_page(place / REJECTED)
     (place / REJECTED / "train.tsv.zst").unlink()
-    assert write_cleaning_page(place)
+    assert write_cleaning_page(place / REJECTED)
+
+
+def test_a_page_shows_the_pairs_of_a_corpus_of_which_nothing_is_left(tmp_path: Path) -> None:
+    write_real_text(tmp_path, "valid")
+    corpus = {
+        "folder": str(tmp_path),
+        "train": [{"source": "valid.en", "target": "valid.de"}],
+        "valid_pairs": 10,
+        "filters": {"max_words": 1},
+    }
+    with pytest.raises(
+        CorpusError, match=r"none of \d+ pairs is left .*; look at .*/failed-preparation"
+    ):
+        dragoman.prepare({"corpus": corpus}, directory=tmp_path / "prepared")
+    page = (tmp_path / "prepared" / FAILED / PAGE).read_text("utf-8")
+    assert "<h2>over long</h2>" in page
 
 
 def test_a_filter_that_saw_nothing_has_a_place_on_the_page() -> None:

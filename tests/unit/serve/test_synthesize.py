@@ -289,4 +289,14 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
         dragoman.synthesize(small_run(), text, tmp_path / "pipe")
     with pytest.raises(ConfigError, match="the input too"):
         dragoman.synthesize(small_run(), text, text)
+    packed = tmp_path / "pairs.tsv.gz"
+    problem = r"should not end in \.gz; name .*/pairs\.tsv as the output, and pack that"
+    with pytest.raises(ConfigError, match=problem):
+        dragoman.synthesize(small_run(), text, packed)
     assert not output.exists()
+    assert not packed.exists()
+    output.write_text("The work of a night.\n")
+    for command in (dragoman.synthesize, dragoman.score):
+        with pytest.raises(ConfigError, match=r"exists already; name another file as the output"):
+            command(small_run(), text, output)
+    assert output.read_text() == "The work of a night.\n"
