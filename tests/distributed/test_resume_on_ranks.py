@@ -85,15 +85,22 @@ def _resumed(world: World, directories: list[str]) -> Any:
 def test_ranks_of_several_machines_go_on_from_one_checkpoint(tmp_path: Path) -> None:
     ToyRun(tmp_path / "one", TrainConfig(max_steps=10)).fit()
     ToyRun(tmp_path / "two", TrainConfig(max_steps=10, seed=2)).fit()
-    cases = {name: tmp_path / name for name in ("none", "equal", "damaged", "lost", "other")}
+    names = ("none", "equal", "damaged", "lost", "only older", "other")
+    cases = {name: tmp_path / name for name in names}
     for case in list(cases)[1:]:
         for machine in ("machine-0", "machine-1"):
             shutil.copytree(tmp_path / "one" / "checkpoints", cases[case] / machine)
     with (cases["damaged"] / "machine-1/step-0000010/model.safetensors").open("ab") as file:
         file.write(b"?")
     shutil.rmtree(cases["lost"] / "machine-1")
+    shutil.rmtree(cases["only older"] / "machine-0/step-0000010")
+    shutil.rmtree(cases["only older"] / "machine-1/step-0000005")
     shutil.rmtree(cases["other"] / "machine-1")
     shutil.copytree(tmp_path / "two" / "checkpoints", cases["other"] / "machine-1")
     said = run_ranks(_resumed, [str(path) for path in cases.values()], world_size=2)
-    refused = "rank 1 lacks the checkpoint of step 10 that other ranks have"
-    assert said == [[None, 10, 5, refused, refused]] * 2
+    refused = [
+        "rank 1 has no checkpoint, and rank 0 has one of step 10",
+        "rank 1 lacks the checkpoint of step 5, the newest intact one of rank 0",
+        "ranks 0 and 1 have different checkpoints of step 10",
+    ]
+    assert said == [[None, 10, 5, *refused]] * 2

@@ -171,7 +171,7 @@ def checkpoints_of(given: Checkpoint | Sequence[Checkpoint]) -> list[str]:
     """The names of one or several checkpoints; raises ConfigError if there is none or one is ""."""
     names = [str(given)] if isinstance(given, int | str) else [*map(str, given)]
     if not names or not all(names):
-        raise ConfigError("needs a checkpoint", place="checkpoint", remedy='give "best" or a step')
+        raise ConfigError("is empty", place="checkpoint", remedy='give "best" or a step')
     return names
 
 

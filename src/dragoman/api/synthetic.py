@@ -354,7 +354,7 @@ def _place(output: Path, source: Path) -> Path:
     """
     if is_device(output):
         raise ConfigError(
-            "is a device or a pipe, which cannot be resumed",
+            "is a device or a pipe, so an interrupted command could not be resumed",
             place=output,
             remedy="name a file as the output",
         )

@@ -41,6 +41,6 @@ def run(options: Options) -> None:
     info = imported.info
     print(
         f"{info.source_language} to {info.target_language}, {info.num_parameters:,} parameters: "
-        "translate with it, or train on with dragoman train RECIPE --from"
+        "translate with it, or continue its training with dragoman train RECIPE --from"
     )
     print(f"{imported.path}: {units.SIZE.text(imported.size_bytes)}")

@@ -98,7 +98,7 @@ def _prices(texts: Sequence[str], *, count: int) -> list[HourlyPrice | None]:
         raise ConfigError(
             f"{len(texts)} prices for {count} runs",
             place="--price",
-            remedy="give one for all, or one for each in their order",
+            remedy="give one price for all runs, or one for each run, in the same order",
         )
     prices: list[HourlyPrice | None] = [parse_price(text) for text in texts]
     return prices if len(prices) == count else (prices or [None]) * count

@@ -64,7 +64,7 @@ def refuse(architecture: str, reasons: dict[str, bool]) -> None:
     for place, inexpressible in reasons.items():
         if inexpressible:
             raise ConfigError(
-                f"{architecture} has nothing for this setting of the recipe",
+                f"{architecture} cannot represent this setting of the recipe",
                 place=place,
                 remedy="export to ctranslate2 or bundle, which take every recipe",
             )
@@ -271,7 +271,7 @@ def _weights(
         if bias is None:
             bias = torch.zeros(len(embeddings.target_matrix))
         weights["final_logits_bias"] = _reordered(bias, target_order)[None]
-    # Copies: slices of one matrix of ours are tensors of their own there.
+    # Cloned, as safetensors refuses tensors that share memory: one matrix of ours becomes several.
     return {name: weight.detach().float().cpu().clone() for name, weight in weights.items()}
 
 

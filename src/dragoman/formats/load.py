@@ -170,7 +170,7 @@ class Origin:
 
         recipe: the recipe of the training to come; a model of another tool takes its languages, if
             it has them.
-        Raises CheckpointError if it is none of these, damaged, or has no weights to train on, and
+        Raises CheckpointError if it is none of these, damaged, or has no weights to train, and
         ConfigError if it is a model of another tool that cannot be imported.
         """
         if not is_bundle(path):
@@ -255,7 +255,7 @@ class Origin:
                 place=self.path,
                 remedy=f"choose target languages that have tokens: {', '.join(known)}"
                 if known
-                else "train one target language from this model, or several from none",
+                else "train one target language from this model, or leave --from out for several",
             )
 
     def _check_tags(self, recipe: Recipe) -> None:
@@ -277,7 +277,7 @@ class Origin:
             raise ConfigError(
                 f"was prepared with a vocabulary that is not that of {self.path}",
                 place=prepared,
-                remedy="name a folder that is not there yet, or none",
+                remedy="name a new folder, or leave --prepared out",
             )
 
     def plant(self, run: RunDirectory) -> None:

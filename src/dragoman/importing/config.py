@@ -158,7 +158,10 @@ def read_config(folder: Path) -> ImportedConfig:
     keys = _Keys(path, _DEFAULTS[family] | values)
     names = keys.values.get("architectures") or []
     if not isinstance(names, list) or any(name not in _ARCHITECTURES for name in names):
-        raise keys.refused("architectures", remedy="only whole translation models are imported")
+        raise keys.refused(
+            "architectures",
+            remedy="import a MarianMTModel or an M2M100ForConditionalGeneration",
+        )
     for name, only in _FIXED[family].items():
         if name in values and only is not None and values[name] not in (only, None):
             raise keys.refused(name)

@@ -110,7 +110,7 @@ def _read_m2m100(
         raise CheckpointError(
             "is missing",
             place=model,
-            remedy=f"{_COPY}, or take it from the model that this one was trained on from",
+            remedy=f"{_COPY}, or take it from the model that this one was trained from",
         )
     content = _read_model(model)
     processor = sentencepiece_model(content, place=model)
@@ -378,20 +378,20 @@ def _read_list(path: Path, vocab_size: int) -> dict[str, int]:
             raise CheckpointError(
                 f"has the piece {piece!r}, which holds a lone surrogate",
                 place=path,
-                remedy="take the list that belongs to the model",
+                remedy="take the vocabulary file that belongs to the model",
             )
         if type(number) is not int or not 0 <= number < vocab_size:
             raise CheckpointError(
                 f"gives {piece!r} the id {number!r}, and the model has ids from 0 to "
                 f"{vocab_size - 1}",
                 place=path,
-                remedy="take the list that belongs to the model",
+                remedy="take the vocabulary file that belongs to the model",
             )
         if number in taken:
             raise CheckpointError(
                 f"gives {piece!r} and {taken[number]!r} the same id {number}",
                 place=path,
-                remedy="take the list that belongs to the model",
+                remedy="take the vocabulary file that belongs to the model",
             )
         taken[number] = piece
     return listed
@@ -415,7 +415,7 @@ def _order(
             raise CheckpointError(
                 f"has the piece {piece!r}, a name that dragoman gives to rows without a piece",
                 place=place,
-                remedy="take the list that belongs to the model",
+                remedy="take the vocabulary file that belongs to the model",
             )
     wanted = {"pad": config.special.padding, "eos": config.special.end}
     for kind, number in wanted.items():
@@ -432,7 +432,7 @@ def _order(
         raise CheckpointError(
             f"the list of pieces has no {names['unk']!r}",
             place=place,
-            remedy="take the list that belongs to the model",
+            remedy="take the vocabulary file that belongs to the model",
         )
     first = {PAD: config.special.padding, UNK: unknown, EOS: config.special.end}
     if len(set(first.values())) < len(first):

@@ -428,7 +428,7 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="evaluation",
         question="Is it evaluated too often?",
-        what="share of validation in training and validation",
+        what="validation's share of the time of training and validation",
         measure=_evaluation_share,
         quantity=units.SHARE,
         limit=0.2,

@@ -186,7 +186,11 @@ def _token(file: Path | None) -> str | None:
     if not token and file is None:
         return None
     if not token.isprintable():  # no header can carry it, so no client could send it
-        raise ConfigError("the token is more than one line", place=place, remedy=remedy)
+        raise ConfigError(
+            "the token has a line break or another character that cannot be printed",
+            place=place,
+            remedy=remedy,
+        )
     if len(token) < _SHORTEST_TOKEN:
         raise ConfigError(
             f"the token has fewer than {_SHORTEST_TOKEN} characters", place=place, remedy=remedy

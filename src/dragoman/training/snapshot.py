@@ -1,4 +1,4 @@
-"""Everything that an update changes, as named tensors, to and from a checkpoint."""
+"""Collects and restores everything that an update changes: the state, and named tensors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def agreed_checkpoint(
     First each restores or removes what a kill left half replaced or half written. warn: called
     with the damage of those that this rank skips. Returns None if there is no checkpoint, or only
     that of step 0: the weights of another model, with which the run began. Raises CheckpointError
-    if all checkpoints of this rank are damaged, or if ranks have none in common.
+    if all checkpoints of this rank are damaged, or if ranks do not have the same one.
     """
     store.of_rank(world.rank).clean()
     world.barrier()  # all read what rank 0 saves
@@ -70,14 +70,31 @@ def agreed_checkpoint(
     common = newest if min(steps) == max(steps) else store.intact(oldest)
     digests = world.gather_json("" if common is None else file_sha256(common.path / DIGESTS_FILE))
     if common is None or len(set(digests)) > 1:
-        differs = (digest != digests[0] for digest in digests)
-        other = next((rank for rank, does in enumerate(differs) if does), steps.index(min(steps)))
         raise CheckpointError(
-            f"rank {other} lacks the checkpoint of step {max(steps)} that other ranks have",
+            _difference(steps, digests),
             place=store.directory,
-            remedy="delete the run's checkpoints on that rank's machine, and start again",
+            remedy="copy this folder from a machine with the newest checkpoint to the others, and "
+            "start again",
         )
     return common if common.state.step else None
+
+
+def _difference(steps: list[int], digests: list[str]) -> str:
+    """Why ranks do not have the same checkpoint.
+
+    steps: of the newest intact one of each rank; -1 if it has none.
+    digests: of each rank's checkpoint of the lowest of these steps; "" if it lacks that.
+    """
+    behind, ahead = steps.index(min(steps)), steps.index(max(steps))
+    if steps[behind] < 0:
+        return f"rank {behind} has no checkpoint, and rank {ahead} has one of step {steps[ahead]}"
+    if "" in digests:
+        return (
+            f"rank {digests.index('')} lacks the checkpoint of step {steps[behind]}, the newest "
+            f"intact one of rank {behind}"
+        )
+    other = next(rank for rank, digest in enumerate(digests) if digest != digests[0])
+    return f"ranks 0 and {other} have different checkpoints of step {steps[behind]}"
 
 
 def resume(checkpoint: Checkpoint, store: CheckpointStore, step: TrainStep) -> TrainState:

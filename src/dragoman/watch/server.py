@@ -126,7 +126,7 @@ class WatchServer(ThreadingHTTPServer):
         except OSError as error:
             raise MachineError(
                 f"cannot listen on port {port}: {error.strerror}",
-                remedy="name another --port, or none for a free one",
+                remedy="name another --port, or leave it out for a free one",
             ) from error
 
     @property

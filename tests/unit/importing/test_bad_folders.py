@@ -184,7 +184,7 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "another architecture": (settings(model_type="t5"), '"model_type" is "t5"'),
     "several architectures": (settings(model_type=["marian"]), '"model_type" is ["marian"]'),
-    "a number of architectures": (settings(architectures=5), '"architectures" is 5; only whole'),
+    "a number of architectures": (settings(architectures=5), '"architectures" is 5; import a'),
     "a list of activations": (
         settings(activation_function=[]), '"activation_function" is [], not one of'
     ),

@@ -58,9 +58,10 @@ def test_a_token_that_is_no_text_is_one_line(
     assert "the token is not UTF-8" in complaint(capsys)
 
 
-def test_a_token_of_two_lines_is_refused_as_nobody_could_send_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("between", ["\n", "\t", "\0"])
+def test_a_token_with_a_character_that_no_header_can_carry_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], between: str
 ) -> None:
-    (tmp_path / "token").write_text("0123456789abcdef\nfedcba9876543210\n")
+    (tmp_path / "token").write_text(f"0123456789abcdef{between}fedcba9876543210\n")
     assert main(["serve", "nothing", "--token-file", str(tmp_path / "token")]) != 0
-    assert "the token is more than one line" in complaint(capsys)
+    assert "the token has a line break or another character" in complaint(capsys)

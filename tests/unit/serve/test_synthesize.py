@@ -238,7 +238,7 @@ def test_the_wanted_target_decides_which_language_is_refused(
 def test_a_synthesis_needs_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("a house\n")
     for none in ([], "", [""]):
-        with pytest.raises(ConfigError, match=r"^checkpoint: needs a checkpoint; give "):
+        with pytest.raises(ConfigError, match=r"^checkpoint: is empty; give "):
             dragoman.synthesize(small_run(), tmp_path / "text", tmp_path / "out", checkpoint=none)
 
 

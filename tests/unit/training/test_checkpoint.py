@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dragoman.base.errors import CheckpointError
+from dragoman.distributed.world import World
 from dragoman.training.checkpoint import (
     Checkpoint,
     CheckpointStore,
@@ -244,6 +245,27 @@ def test_a_checkpoint_is_put_back_if_a_kill_stopped_its_replacement(tmp_path: Pa
     assert not list(store.directory.glob(".*"))
     save_step(store, 2)
     assert not list(store.directory.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("step", "digest", "problem"),
+    [
+        (-1, "", "rank 1 has no checkpoint, and rank 0 has one of step 2"),
+        (3, "", "rank 1 lacks the checkpoint of step 2, the newest intact one of rank 0"),
+        (1, "1", "rank 0 lacks the checkpoint of step 1, the newest intact one of rank 1"),
+        (2, "2", "ranks 0 and 1 have different checkpoints of step 2"),
+    ],
+)
+def test_ranks_without_the_same_checkpoint_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, digest: str, problem: str
+) -> None:
+    store = make_store(tmp_path)
+    save_step(store, 2)
+    of_rank_1 = iter((step, digest))
+    monkeypatch.setattr(World, "gather_json", lambda _world, own: [own, next(of_rank_1)])
+    with pytest.raises(CheckpointError) as error:
+        agreed_checkpoint(store, ONE_RANK, fail)
+    assert error.value.problem == problem
 
 
 FULL_DISK = """
