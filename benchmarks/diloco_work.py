@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def measure(sizes: list[int], rounds: int) -> None:
-    """What a rank does."""
+    """The work of a rank."""
     keep_freed_memory()  # as a training does
     taken_ns: dict[int, list[float]] = {size: [] for size in sizes}
     with join_world() as world:

@@ -2,7 +2,7 @@
 
     benchmarks/divergence.py [--folder DIR] [--only WORD]
 
-Trains a small model on the demo's text for 2,500 steps, then trains on from it (`--from`): ten
+Trains a small model on the demo's text for 2,500 steps, then continues from it (`--from`): ten
 healthy runs at a constant rate, two at ten times that, which lifts the loss for a while, and ten in
 which something goes wrong at a known step. Prints for each its losses, what `dragoman report` says
 of it, and where and with which words it was stopped. A healthy run that is stopped is an error, and

@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def _measured(config: CorpusConfig, directory: Path, workers: int) -> tuple[Seconds, Usage]:
-    """What prepare takes in a process of its own, its workers included."""
+    """The cost of prepare in a process of its own, with its workers."""
     process = multiprocessing.get_context("spawn").Process(
         target=_prepare, args=(config, directory, workers)
     )
@@ -118,7 +118,7 @@ def _prepare(config: CorpusConfig, directory: Path, workers: int) -> None:
 
 
 def _raw_encoding(folder: Path, directory: Path, workers: int) -> Seconds:
-    """What SentencePiece alone takes for both sides of the text."""
+    """The cost of SentencePiece alone for both sides of the text."""
     total = Seconds(0.0, 0.0)
     for name, model in (("train.en", "source.model"), ("train.de", "target.model")):
         processor = sentencepiece.SentencePieceProcessor(model_file=str(directory / model))

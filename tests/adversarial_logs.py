@@ -64,7 +64,7 @@ def _recipe_text() -> str:
 
 @dataclass
 class Log:
-    """What happened; `write` puts down what of it was recorded."""
+    """The facts of a training; `write` writes those that were recorded."""
 
     world_size: int
     machines: tuple[int, ...]
@@ -105,7 +105,7 @@ class Log:
     max_share: float
     """The share of the schedule that is done."""
     device_rate: tuple[float, float | None] | None = None
-    """What a device alone reaches: FLOP/s of matrix products, tokens a second."""
+    """The rates of one device alone: FLOP/s of matrix products, tokens per second."""
     measured_alone: bool = True
     """Every rank measured its device; or else the first alone."""
     cut: tuple[int, float] | None = None
@@ -145,7 +145,7 @@ class Log:
 
     @property
     def must_wait_s(self) -> float:
-        """What the slowest link that was measured must cost a step, however late a rank is.
+        """The seconds that the slowest measured link must add to a step, however late a rank is.
 
         A rank that is last in a step computes twice as long. Nine tenths of its backward pass hide
         transfers, but not that of the last bucket: the demo's recipe has nearly all weights in it.

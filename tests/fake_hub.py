@@ -25,7 +25,7 @@ LARGE_FILES = (".safetensors", ".model")
 
 @dataclass
 class FakeHub:
-    """What has arrived; stored: large files by digest. models: files of each, by name.
+    """A Hub and the files it got; stored: large files by digest. models: files of each, by name.
 
     breaks_off: whether an upload of a large file is cut off in the middle.
     answers: status and content in place of its own answer, by a part of the request's path.

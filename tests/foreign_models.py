@@ -20,7 +20,7 @@ SHAPE = {
     "max_position_embeddings": 128,
 }  # fmt: skip
 OPUS = {"activation_function": "swish", "scale_embedding": True}
-"""What all OPUS-MT models of the first series have."""
+"""The settings of all OPUS-MT models of the first series."""
 MARIAN_VARIANTS: dict[str, dict[str, Any]] = {
     "opus": OPUS,
     "relu and deep encoder": {

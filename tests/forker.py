@@ -22,7 +22,7 @@ from typing import Any, TypedDict
 from dragoman.distributed.launch import end_with_parent
 
 _WARM = ("torch._dynamo", "toy_fit", "dragoman.run.run", "dragoman.run.worker")
-"""What PyTorch's optimizers load when the first is made, and all else that most ranks need."""
+"""The modules that the first of PyTorch's optimizers loads, and others that most ranks need."""
 
 
 class Call(TypedDict):

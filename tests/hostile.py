@@ -14,7 +14,7 @@ BUNDLE = Path(__file__).parent / "golden" / "from_4254f71" / "bundle"
 
 
 def redo_digests(directory: Path) -> None:
-    """What whoever changes a file would do as well; other than regular files are left out."""
+    """Write new digests, as whoever changes a file would; only regular files have one."""
     digests = {
         file.name: {
             "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
@@ -50,7 +50,7 @@ def change_weights(file: Path, value: float, name: str | None = None) -> None:
 
 
 def redo_vocabularies(directory: Path) -> None:
-    """What whoever changes a vocabulary would do as well: its digests, and then those of all."""
+    """Write new digests of vocabularies, then of all files, as whoever changes one would."""
     digests = {
         name: hashlib.sha256((directory / name).read_bytes()).hexdigest()
         for name in ("source.model", "target.model")

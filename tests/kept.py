@@ -1,4 +1,4 @@
-"""What tests train, made once and kept in build/kept/ for every process and for later runs."""
+"""Models of tests, trained once and kept in build/kept/ for every process and for later runs."""
 
 from __future__ import annotations
 

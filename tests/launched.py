@@ -1,4 +1,4 @@
-"""What test_launch.py starts: as a program the launcher's caller, or one of its workers.
+"""The program that test_launch.py starts: the launcher's caller, or one of its workers.
 
 launched.py launch TASK     calls launch_workers, as run.py does, or as the agent of a host does if
                             OF_SEVERAL_HOSTS names a store

@@ -12,7 +12,7 @@ from dragoman.corpus.shards import EOS
 
 @dataclass(frozen=True)
 class MemoryPairs:
-    """What data.loader.PairStore asks for. Row i of both sides holds only its own number."""
+    """A data.loader.PairStore in memory. Row i of both sides holds only its own number."""
 
     source_lengths: NDArray[np.int32]
     target_lengths: NDArray[np.int32]

@@ -94,7 +94,7 @@ def _environment(rank: int, local_rank: int, world_size: int, directory: str) ->
 
 
 def enter(file: str, function: str, directory: str, arguments: str) -> None:
-    """What each process does: load the test's module by its file and call the function."""
+    """The work of each process: load the test's module by its file and call the function."""
     spec = importlib.util.spec_from_file_location("of_the_test", file)
     assert spec is not None
     assert spec.loader is not None

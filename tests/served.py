@@ -39,7 +39,7 @@ def served_bundle() -> Path:
 
 @dataclass
 class Answer:
-    """What came back."""
+    """The answer of the server."""
 
     status: int
     body: bytes

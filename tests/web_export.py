@@ -118,6 +118,6 @@ def static_server(root: Path) -> Iterator[StaticServer]:
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """What an export says to its page."""
+    """The settings that an export has for its page."""
     settings: dict[str, Any] = json.loads((folder / "web.json").read_bytes())
     return settings

@@ -32,7 +32,7 @@ BESIDE = {
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[#)])")
 FENCE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r"^(```\w+ title=)(\S+)$", re.MULTILINE)
-"""zensical wants the quotation marks that GitHub does without."""
+"""zensical wants the quotation marks that GitHub does not need."""
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 
 
@@ -95,7 +95,7 @@ def as_markdown(notebook: str) -> str:
 
 
 class Page(HTMLParser):
-    """What a page loads, where its links lead, its anchors and its text."""
+    """The files that a page loads, the targets of its links, its anchors and its text."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Page(HTMLParser):
 
 
 def wrong_in(path: Path) -> list[str]:
-    """What a page loads from elsewhere, and links that lead nowhere."""
+    """The faults of a page, such as files that it loads from elsewhere and broken links."""
     page = Page(path)
     found = ["shows the marks of a block of code"] if "```" in page.text else []
     for address in page.loaded + page.links:

@@ -107,7 +107,7 @@ def split(pairs: list[Pair]) -> dict[str, list[Pair]]:
 
 
 def keys(pairs: Iterable[Pair]) -> Iterator[str]:
-    """What two sides must share to count as the same sentence: letters and digits."""
+    """The letters and digits of each side: sides with the same ones are the same sentence."""
     for pair in pairs:
         for side in pair:
             yield "".join(filter(str.isalnum, side.casefold()))

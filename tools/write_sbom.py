@@ -83,7 +83,7 @@ def bill_of(wheel: Path, archive: Path) -> str:
 
 
 def _closure(requirements: list[Requirement], extras: set[str]) -> dict[str, set[str]]:
-    """What is asked for, and all that this asks for: by name the names that each one asks for."""
+    """All packages that these need, by name, each with the names that it needs itself."""
     found: dict[str, set[str]] = {}
     waiting = list(_asked(requirements, extras))
     while waiting:

@@ -273,7 +273,7 @@ class _Replica:
             start += weight.numel()
 
     def take(self, span: slice) -> list[Tensor]:
-        """What it sends, and what it is when it does so."""
+        """The sums that it sends, and its weights and moments at that time."""
         sent = self.summed[span].clone()
         self.summed[span] = 0
         moments = [self.moments(kind)[span] for kind in ("exp_avg", "exp_avg_sq")]
@@ -391,7 +391,7 @@ def _state(sync: GradientSync, optimizer: torch.optim.Adam) -> dict[str, Any]:
 
 
 def _ends(sync: GradientSync) -> list[list[float]]:
-    """What training leads to: this replica's weights and the global ones, and both as one."""
+    """The weights of this replica, the global ones, and those after the end of training."""
     local, shared = _flat(sync.module), torch.cat([w.flatten() for w in sync.weights()])
     sync.finish()
     return [local.tolist(), shared.tolist(), _flat(sync.module).tolist()]

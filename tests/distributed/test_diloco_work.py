@@ -1,4 +1,4 @@
-"""What `diloco` takes for a weight, beside what it takes for a model's."""
+"""The measured time of `diloco` for a weight, compared with its time in a run."""
 
 from __future__ import annotations
 

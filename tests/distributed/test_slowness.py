@@ -96,7 +96,7 @@ def test_a_rank_that_becomes_slow_is_named(
 
 
 def half_speed_from_the_start(world: World, slow: int) -> Any:
-    """What the ranks find when one takes four times as long as the other from the first step."""
+    """The alerts if one rank takes four times as long as the other from the first step."""
     from torch import nn
 
     from dragoman.distributed.gradient_sync import NoSync
@@ -168,7 +168,7 @@ def test_a_run_whose_first_rank_is_slow_from_the_start_is_reported(tmp_path: Pat
 def changed_link(
     world: World, before_bytes_per_s: float, slow: bool, slow_sender: int | None
 ) -> Any:
-    """What two hosts find, over real sockets, when the network carried so much before."""
+    """The findings of two hosts, over real sockets, if the network carried so much before."""
     import torch.distributed as dist
     from torch import nn
 

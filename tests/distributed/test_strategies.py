@@ -44,7 +44,7 @@ def test_every_strategy_is_in_this_suite() -> None:
 
 @dataclass(frozen=True)
 class Trained:
-    """What `trained` left behind; said: by each rank."""
+    """The results of `trained`; said: by each rank."""
 
     strategy: str
     directory: Path

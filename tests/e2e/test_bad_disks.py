@@ -129,7 +129,7 @@ def disk(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def furnish(disk: Path, trained: Path) -> None:
-    """What a command finds there: a finished run, and one that was only begun."""
+    """Put a finished run on the disk, and one that was only begun."""
     for entry in disk.iterdir():
         shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     (run,) = (trained / "runs").iterdir()

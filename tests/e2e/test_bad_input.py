@@ -20,7 +20,7 @@ from dragoman.cli import main
 
 @dataclass
 class Case:
-    """What is done to a good folder, the command, and words that its one line must hold."""
+    """A change to a good folder, the command, and words that its one line must hold."""
 
     name: str
     words: list[str]

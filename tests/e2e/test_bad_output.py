@@ -225,7 +225,7 @@ def test_a_bug_is_one_line_that_says_where_its_traceback_is(
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_error_of_the_system_is_named(
+def test_a_system_error_is_named(
     error: Exception,
     words: str,
     monkeypatch: pytest.MonkeyPatch,

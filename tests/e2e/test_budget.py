@@ -94,7 +94,7 @@ def test_a_killed_run_keeps_its_minute_and_has_scores_and_an_export(
     assert (
         curve.pairs == json.loads((path / "manifest.json").read_bytes())["splits"]["train"]["pairs"]
     )
-    # What is done is not done again.
+    # Finished work is not repeated.
     monkeypatch.chdir(folder)
     with pytest.raises(dragoman.ConfigError, match="a run cannot get a new budget"):
         dragoman.train(path, budget="1h")

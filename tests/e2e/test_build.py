@@ -83,7 +83,7 @@ def test_killed_three_times_it_ends_with_a_served_model(
     assert process.returncode == 0, said
     assert time.time() - began < 1.5 * 150
     place = tmp_path / "builds" / "en-de"
-    # What has come of a file is kept: only what was on its way at a kill is sent again.
+    # Received parts of files are kept: only bytes on their way at a kill are sent again.
     for path, content in mirror.files.items():
         on_its_way = mirror.sent[path] - len(content)
         assert on_its_way == 0 if path == "/mtdata.jsonl" else on_its_way <= KILLS * (1 << 16)
@@ -102,7 +102,7 @@ def test_killed_three_times_it_ends_with_a_served_model(
         answer = server.ask("/translate", {"text": ["Click the button.", "Open the file."]})
         assert answer.status == 200
         assert len(answer.json["translations"]) == 2
-    # What is done is not done again.
+    # Finished stages are not repeated.
     sent, steps = dict(mirror.sent), len(kinds)
     monkeypatch.chdir(tmp_path)
     built = dragoman.build("en-de")

@@ -292,7 +292,7 @@ def test_text_in_the_language_of_the_translations_is_refused(
         dragoman.distill(teacher, "student-tiny", text="empty.en", folder="a/b")
     Path("empty.en").unlink()
     assert sorted(tmp_path.iterdir()) == before
-    # What an earlier call has left or begun stays.
+    # The folder of an earlier call stays.
     Path("distilled").mkdir()
     with pytest.raises(dragoman.ConfigError, match=r"seems to be in de"):
         dragoman.distill(teacher, "student-tiny", text="text.de")

@@ -23,7 +23,7 @@ SOURCES = (
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the site is made of, where it may be spoilt."""
+    """A copy of the sources of the site, which may be spoilt."""
     if not Path(sys.executable).with_name("zensical").is_file():
         pytest.skip("zensical is not installed: pip install -c constraints.txt -e '.[docs]'")
     folder = tmp_path_factory.mktemp("site")

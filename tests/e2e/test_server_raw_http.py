@@ -127,8 +127,8 @@ CASES: dict[str, tuple[int, bytes]] = {
     "a chunk longer than it said": (400, posted(CHUNKED, b"c\r\n" + BODY + b"XX0\r\n\r\n")),
     "chunks with lone LFs": (400, posted(CHUNKED, b"c\n" + BODY + b"\n0\n\n")),
     "a chunk with an extension": (200, posted(CHUNKED, CHUNKS.replace(b"c\r", b"c;a=b\r"))),
-    "a Host behind the body": (200, posted(CHUNKED, CHUNKS[:-2] + b"Host: far.test\r\n\r\n")),
-    "garbage behind a request": (200, b"GET /health HTTP/1.1\r\n" + HOST + b"\r\n\x00garbage\r\n"),
+    "a Host after the body": (200, posted(CHUNKED, CHUNKS[:-2] + b"Host: far.test\r\n\r\n")),
+    "garbage after a request": (200, b"GET /health HTTP/1.1\r\n" + HOST + b"\r\n\x00garbage\r\n"),
     "requests sent ahead": (200, (b"GET /health HTTP/1.1\r\n" + HOST + b"\r\n") * 3),
 }
 

@@ -325,7 +325,7 @@ def test_sentences_end_there_as_they_do_here(browser: Any) -> None:
 
 
 def in_browser(browser: Any, folder: Path, code: str, given: Any) -> Any:
-    """What a function returns that runs in a page beside the files of a folder."""
+    """The result of a function that runs in a page beside the files of a folder."""
     with static_server(folder) as server:
         page = browser.new_page()
         page.goto(f"{server.url}/text.js")

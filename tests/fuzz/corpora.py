@@ -48,7 +48,7 @@ from parallel_text import sentences
 
 _LONGEST_S: Final = 5.0
 _BYTES_PER_S: Final = 2_000_000
-"""What prepare reads at least: millions of lines take their time, but never more than that."""
+"""The lowest rate of prepare: millions of lines take time, but never more than this."""
 _BOMB_BYTES: Final = 32 << 20
 _PROCESS_SHARE: Final = 0.05
 _SOURCES, _TARGETS = sentences(300)

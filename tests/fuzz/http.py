@@ -82,7 +82,7 @@ class Sent:
 
 @dataclass
 class Figures:
-    """What all clients saw."""
+    """The counts of all clients."""
 
     requests: int = 0
     bytes_sent: int = 0

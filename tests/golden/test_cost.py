@@ -113,7 +113,7 @@ def test_without_its_start_the_number_of_ranks_is_not_known(tmp_path: Path) -> N
         path.write_bytes(path.read_bytes().split(b"\n", 2)[2])
     facts = read_facts(run, price=PRICE)
     assert _cost(facts).answer == "cannot tell"
-    # What its first event tells of, a validation of 10 s, was before it.
+    # The validation of 10 s that its first event reports was before that event.
     assert facts.wall_s == pytest.approx(8000 * 0.411 + 8 * 10.5 + 10)
 
 

@@ -68,7 +68,7 @@ def answers(facts: Facts) -> dict[str, Verdict]:
     return found
 
 
-# What is lost of two ranks' files, of which the second straggles behind a slow link.
+# Losses from the files of two ranks, of which the second straggles on a slow link.
 def _without_rank_0(run: Path) -> None:
     file_of(run, 0).unlink()
 
@@ -248,7 +248,7 @@ def _healthy(step: int) -> float:
     return 1.5 + 6 * math.exp(-step / 300)
 
 
-# What happened, and what questions 2 and 3 and the learning rate must say.
+# The events, and the right answers to questions 2 and 3 and about the learning rate.
 LEARNT: dict[str, tuple[Recorded, dict[str, str], str]] = {
     "the training slice was measured in the first steps alone": (
         Recorded(
@@ -351,12 +351,12 @@ LEARNT: dict[str, tuple[Recorded, dict[str, str], str]] = {
         {"trained": "cannot tell", "overfitting": "yes"},
         "yet BLEU still rises",
     ),
-    "trained on from another model, its recipe lost: the first loss says nothing": (
+    "trained from another model, its recipe lost: the first loss says nothing": (
         Recorded(dev_loss=lambda step: 2.0 + 2.0 * math.exp(-step / 500), bleu=lambda _step: None),
         {"trained": "cannot tell", "rate_too_low": "cannot tell"},
         "no recipe gives the vocabulary size",
     ),
-    "trained on from another model, and worse than it, by its dev loss": (
+    "trained from another model, and worse than it, by its dev loss": (
         Recorded(
             dev_loss=lambda step: 1.5 if step == 0 else 2.4 + 1e-4 * math.sin(step),
             train_slice_loss=lambda _step: 2.3,
@@ -366,7 +366,7 @@ LEARNT: dict[str, tuple[Recorded, dict[str, str], str]] = {
         {"trained": "no", "translations_worse": "yes", "plateau": "cannot tell"},
         "worse now: dev loss 1.5000 at step 0, now 2.4",
     ),
-    "trained on from another model, and worse than it, by BLEU alone": (
+    "trained from another model, and worse than it, by BLEU alone": (
         Recorded(
             dev_loss=lambda step: 2.0 + 1e-4 * math.sin(step),
             bleu=lambda step: 35.0 if step == 0 else 30.0,
@@ -375,7 +375,7 @@ LEARNT: dict[str, tuple[Recorded, dict[str, str], str]] = {
         {"trained": "no"},
         "worse now: BLEU 35.0 (34.0 to 36.0) at step 0, now 30.0 (29.0 to 31.0)",
     ),
-    "trained on from another model, and as good as it": (
+    "trained from another model, and as good as it": (
         Recorded(dev_loss=lambda step: 2.0 + 1e-4 * math.sin(step), recipe=CONSTANT),
         {"trained": "yes", "translations_worse": "no"},
         "The dev loss is flat",

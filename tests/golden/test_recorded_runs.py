@@ -190,7 +190,7 @@ def test_one_pause_is_reported_as_a_pause() -> None:
     says = verdicts["pauses"].says
     assert "rank 1 on vm stood still for 20 s from 24 Nov 04:11:21 UTC on, in step 62" in says
     assert "26.7% of the run" in says
-    # What a step takes and what of it is compute is that of all other steps.
+    # The time of a step, and its compute, are those of all other steps.
     raw = [RankFile.read(RECORDED / "one_pause" / "events" / f"rank-000{n}.jsonl") for n in (0, 1)]
     for rank, file in zip(facts.ranks, raw, strict=True):
         quiet = [one for one in file.intervals if one.step not in (10, 70)]

@@ -26,7 +26,7 @@ def _link(bytes_per_s: float) -> Payload:
 
 
 def _wire_s(bytes_per_s: float) -> float:
-    """What the gradients of a step cost of it, 90% of the backward pass hiding the first part."""
+    """How much longer gradients make a step, if 90% of the backward pass hides transfers."""
     return max(4 * 7_420_000 / bytes_per_s - 0.9 * 0.65 * 0.4, 0.0)
 
 

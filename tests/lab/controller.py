@@ -105,7 +105,7 @@ def set_up_controller(lab: Lab, *, slots: Sequence[int] = (2, 1)) -> Controller:
 
 
 def programs(host: LabHost) -> list[str]:
-    """What runs on a host beside its first process and sshd: all of it is ours.
+    """The programs on a host other than its first process and sshd: all of them are ours.
 
     No word is looked for: the folder of this checkout has a part in many command lines.
     """

@@ -32,7 +32,7 @@ STRATEGIES = {
         *("--set", "distributed.diloco.wire=fp4"),
     ),
 }
-"""What a break must not matter to; `diloco` is as `auto` takes it behind a slow link, where a
+"""Strategies that must survive a break; `diloco` is as `auto` chooses it for a slow link, where a
 fragment is always on its way."""
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 

@@ -23,7 +23,7 @@ NUM_WEIGHTS = WIDTH * WIDTH + WIDTH
 STEPS = 8
 SIZES = (wire.FP4_BYTES, wire.BF16_BYTES, wire.FP32_BYTES)
 FP4, BF16, FP32 = (NUM_WEIGHTS * size for size in SIZES)
-# What is reduced in STEPS steps, from the beginning of a period to its end.
+# The bytes that are reduced in STEPS steps, from the beginning of a period to its end.
 REDUCED: dict[str, tuple[dict[str, Any], float]] = {
     "sync": ({}, STEPS * BF16),
     "sync fp32": ({"wire": "fp32"}, STEPS * FP32),

@@ -116,7 +116,7 @@ def test_a_starved_link_is_the_bottleneck_and_a_free_one_is_not(
         assert traffic.sent_bytes_per_s is not None
         assert 0.4 < traffic.sent_bytes_per_s / STARVED_BYTES_PER_S < 1.1
 
-    # What the wire does not cost is a rank's own work, as on a free wire; that of two runs differs
+    # The rest of a step is a rank's own work, as on a free wire; that of two runs differs
     # on a machine that is not ours alone.
     slow_s, free_s = measures.step_s(starved), measures.step_s(free)
     share, free_share = measures.exposed_share(starved), measures.exposed_share(free)

@@ -59,7 +59,7 @@ def test_a_draft_that_a_kill_has_left_and_an_export_are_no_runs(
     assert [one["run"] for one in json.loads(capsys.readouterr().out)] == [str(tmp_path / "demo-1")]
 
 
-def test_an_end_is_remembered(tmp_path: Path) -> None:
+def test_the_end_of_a_session_is_recorded(tmp_path: Path) -> None:
     assert read_session(tmp_path) is None
     assert read_status(tmp_path).state == "not started"
     with training_session(tmp_path):

@@ -97,7 +97,7 @@ def meaning(command: str, action: argparse.Action) -> str:
 
 
 def default(action: argparse.Action) -> str:
-    """What holds if it is left out."""
+    """The value that an option has if it is left out."""
     if defaults := DEFAULT.findall(str(action.help)):
         assert len(defaults) == 1, f"{called(action)} has two defaults"
         return cell(defaults[0])

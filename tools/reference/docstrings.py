@@ -1,4 +1,4 @@
-"""What a docstring of ours says of each name, and the prose around it.
+"""Splits our docstrings into the meaning of each name and the prose around it.
 
 A docstring names parameters or fields at the start of a line or of a sentence: `ranks: processes on
 this machine; None: one.` or `source, reference: a text and its translation.`
@@ -39,7 +39,7 @@ class Docstring:
         return cls(prose, meanings, raises)
 
     def meaning(self, name: str) -> str:
-        """What it says of one name."""
+        """The meaning of one name; "" if there is none."""
         return next((text for names, text in self.meanings.items() if name in names), "")
 
 

@@ -114,7 +114,7 @@ def train(
     prepared: directory of the shards; None: `prepared/NAME-DIGEST`.
     runs: the folder of all runs.
     workers: processes that prepare text; None: all cores.
-    ranks: processes on this machine; None: one for each GPU, or one.
+    ranks: processes on this machine; None: one for each GPU, or one without GPUs.
     hosts: hosts.toml or `10.0.0.1:2,10.0.0.2:1`, to train on several machines.
     budget: the time or money for all of it, such as "30min", "6h", or "50 USD" with hosts that
         have a price. It chooses the settings that the recipe leaves out, and the model is scored
@@ -268,13 +268,14 @@ def evaluate(
     checkpoint: which weights of a run to use: "best", "last", a step or a checkpoint's directory.
     source, reference: a text and its translation; None: the run's own test set.
     target_language: the language of the reference, if the model translates into several.
-    ranks: processes on this machine; None: one for each GPU, or one. An export takes one.
+    ranks: processes on this machine; None: one for each GPU, or one without GPUs. An export takes
+        one.
     overrides: settings to change in the recipe's sections search and evaluate, such as
         "search.beam_size=5".
     on_event, progress: as for `train`.
     Raises ConfigError, CorpusError, CheckpointError and MachineError.
     """
-    from dragoman.evaluation.metrics import Score  # imports sacreBLEU, which training does without
+    from dragoman.evaluation.metrics import Score  # imports sacreBLEU, which training does not need
 
     if source is not None:  # before hours of search, not after them
         check_writable_names([Path(source).absolute()])

@@ -1,4 +1,4 @@
-"""Errors of the system about files and disks, as one line each."""
+"""System errors about files and disks, as one line each."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _NUMPY_WROTE_LESS = r"\d+ requested and \d+ written"
 
 
 def is_full(error: OSError) -> bool:
-    """Whether a write failed for lack of space, which numpy reports without the system's number."""
+    """Whether a write failed for lack of space; numpy reports this without an errno."""
     return error.errno in _FULL or (
         error.errno is None and re.fullmatch(_NUMPY_WROTE_LESS, str(error)) is not None
     )
 
 
 def as_machine_error(error: OSError, place: str | Path = "") -> MachineError:
-    """An error of the system about a file or stream, as a MachineError with a remedy.
+    """A system error about a file or stream, as a MachineError with a remedy.
 
     place: stands in the message if the system names no file.
     """
@@ -66,7 +66,7 @@ def as_machine_error(error: OSError, place: str | Path = "") -> MachineError:
 
 @contextmanager
 def disk_errors_named(directory: Path) -> Iterator[None]:
-    """Turn an error of the system about a disk into a MachineError with a remedy.
+    """Turn a system error about a disk into a MachineError with a remedy.
 
     directory: stands in the message if the system names no file.
     """

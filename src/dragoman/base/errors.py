@@ -53,7 +53,7 @@ class DragomanError(Exception):
         return f"{text}; {self.remedy}" if self.remedy else text
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback: the caller needs the one line."""
+        """The lines that IPython shows in place of a traceback: the error's line and its notes."""
         return [f"{type(self).__name__}: {self}", *getattr(self, "__notes__", ())]
 
 

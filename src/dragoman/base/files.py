@@ -56,7 +56,7 @@ def write_whole(path: Path, content: bytes | str) -> None:
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Write an object into a file as JSON, with one key per line."""
-    import json  # a millisecond, which `dragoman --help` does without
+    import json  # a millisecond, which `dragoman --help` does not need
 
     path.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -71,7 +71,7 @@ class Quantity:
         return "not measured" if value is None else self.text(value)
 
     def interval(self, low: float | None, high: float | None) -> str:
-        """A confidence interval to put behind a value, such as " (22.1 to 24.6)"; "" if unknown."""
+        """A confidence interval to put after a value, such as " (22.1 to 24.6)"; "" if unknown."""
         if low is None or high is None:
             return ""
         return f" ({self.text(low)} to {self.text(high)})"

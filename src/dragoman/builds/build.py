@@ -394,7 +394,8 @@ class _Builder:
             self.stages.skip(name, digest_of(self.plan.model_dump()), why)
 
     def _were_left_out(self, *names: StageName) -> bool:
-        """Whether an earlier command with the same plan has left one of these out."""
+        """Whether an earlier command with the same plan left one of these stages out; if so, adds
+        their records to `done`."""
         records = [read_stage(self.directory, name) for name in names]
         asked = digest_of(self.plan.model_dump())
         if all(one is None or not one.skipped or one.asked != asked for one in records):

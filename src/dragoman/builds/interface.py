@@ -66,7 +66,7 @@ def build(
     index: another index of mtdata, a file or an address; "": mtdata's own.
     overrides: settings to change in the recipes of all models, such as "corpus.lowercase=true".
     hosts: hosts.toml with the machines to train on, or with the price of this one.
-    ranks: processes on this machine; None: one for each GPU, or one.
+    ranks: processes on this machine; None: one for each GPU, or one without GPUs.
     workers: processes that prepare text; None: all cores.
     on_event: called with each event of each training, one at a time.
     progress: show the progress of the build.

@@ -1,4 +1,4 @@
-"""`dragoman generate`: a file for Slurm, Kubernetes or SkyPilot."""
+"""`dragoman generate`: a job file for Slurm, Kubernetes or SkyPilot."""
 
 import re
 import sys
@@ -13,8 +13,9 @@ _PASSWORD: Final = re.compile(r"://[^/\s]*@")
 
 @Command(
     "generate",
-    "a file for Slurm, Kubernetes or SkyPilot",
-    "Write the file of a scheduler that starts the machines itself: Slurm, Kubernetes or SkyPilot.",
+    "write a job file for Slurm, Kubernetes or SkyPilot",
+    "Write a job file for a scheduler that starts the machines itself: Slurm, Kubernetes or "
+    "SkyPilot.",
     Option("kind", choices=["slurm", "kubernetes", "skypilot"], help="the scheduler"),
     *(RECIPE, SET),
     Option("--folder", required=True, help="a folder that all machines share"),
@@ -32,7 +33,7 @@ _PASSWORD: Final = re.compile(r"://[^/\s]*@")
     Option("--image", default="", help="the image of the container, for Kubernetes"),
 )
 def run(options: Options) -> None:
-    """Write the file of a scheduler to standard output."""
+    """Write a job file for a scheduler to standard output."""
     from dragoman.cluster.schedulers import SCHEDULERS, ScheduledJob
     from dragoman.recipe.recipe import load_recipe
 

@@ -219,13 +219,13 @@ def predict_all(cluster: Cluster, workload: Workload) -> list[Prediction]:
 
 
 def choose(cluster: Cluster, workload: Workload) -> StrategyChoice:
-    """`auto`: the usual strategy if the network allows it, otherwise one that needs it less.
+    """The strategy of `auto`: `sync` if the network is fast enough, otherwise one that sends less.
 
-    `sync` if its step takes at most 1.15 times the compute. Otherwise the smallest accumulation
-    within that, if it is in the range known to train as well. Otherwise `streaming` DiLoCo, if
-    there are several hosts and it is faster than `sync`; if not, `sync`. Fewer hosts if all
-    together are not faster: one rank, one host, the faster hosts, or the hosts that send as fast as
-    they receive.
+    `sync` is chosen if its step takes at most 1.15 times the compute; otherwise the smallest
+    accumulation that achieves this, if its batch is known to train as well; otherwise `streaming`
+    DiLoCo, if there are several hosts and it is faster than `sync`; otherwise `sync`. Fewer hosts
+    are chosen if all hosts together are not faster: one rank, one host, the faster hosts, or the
+    hosts that send as fast as they receive.
     """
     single = _rank_alone(cluster)
     if cluster.num_ranks == 1:

@@ -103,9 +103,9 @@ WITHOUT_BF16: Final = frozenset({"p100", "v100", "t4"})
 
 
 def device(name: str, precision: Precision = "bf16") -> Device:
-    """The device of this name, as in fp32 if it lacks bf16.
+    """The device of this name; for bf16, at its fp32 rate if it has no bf16.
 
-    Raises ConfigError, which names the closest device or all, if it is not known.
+    Raises ConfigError if the name is not known; the error suggests the closest name, or lists all.
     """
     name = name.lower()
     known = DEVICES["fp32" if precision == "fp32" else "half"]

@@ -1,9 +1,9 @@
-"""Runs on a host before any code of ours is there: receives a directory, whole or not at all.
+"""A script that receives a directory on a host before our code is there, whole or not at all.
 
     python -c 'exec(...)' DIRECTORY NUM_FILES < archive
 
 It prints `have` if the directory exists. Otherwise it prints `want`, reads a tar archive of
-NUM_FILES files, and prints `done`. The controller reads archives from hosts with the same function.
+NUM_FILES files, and prints `done`. The controller reads archives from hosts with `unpack`, too.
 Only the standard library is used.
 """
 

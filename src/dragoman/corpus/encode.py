@@ -247,7 +247,7 @@ class CleanedText:
             counted[direction] = Counted(len(rows), words)
         return counted
 
-    def count_meetings(
+    def count_co_occurrences(
         self, part: KeyRange
     ) -> dict[Direction, tuple[int, lexical.Keys, NDArray[np.int64]]]:
         """How many pairs of a range stay, and the keys and counts of `lexical.met_keys`, for each

@@ -117,11 +117,11 @@ class LexicalTable:
 
     def counts(self, sources: TokenRows, targets: TokenRows) -> Counts:
         """How often pieces translate each other in these pairs: the expectation step."""
-        meetings = _Meetings.of(sources, targets)
+        found = _CoOccurrences.of(sources, targets)
         expected: list[Weights] = []
         for side, probabilities in (
-            (meetings.targets, self.forward),
-            (meetings.sources, self.reverse),
+            (found.targets, self.forward),
+            (found.sources, self.reverse),
         ):
             places, known = self._find(side.keys(len(self.target)))
             weights = np.where(known, probabilities[places], 0.0)
@@ -132,17 +132,17 @@ class LexicalTable:
         return Counts(
             expected[0],
             expected[1],
-            np.bincount(meetings.sources.pieces, minlength=len(self.source)),
-            np.bincount(meetings.targets.pieces, minlength=len(self.target)),
+            np.bincount(found.sources.pieces, minlength=len(self.source)),
+            np.bincount(found.targets.pieces, minlength=len(self.target)),
         )
 
     def gains(self, sources: TokenRows, targets: TokenRows) -> Scores:
         """The gain of each pair in its worse direction, in nats per piece."""
-        meetings = _Meetings.of(sources, targets)
+        found = _CoOccurrences.of(sources, targets)
         gains = []
         for side, probabilities, frequencies in (
-            (meetings.targets, self.forward, self.target),
-            (meetings.sources, self.reverse, self.source),
+            (found.targets, self.forward, self.target),
+            (found.sources, self.reverse, self.source),
         ):
             places, known = self._find(side.keys(len(self.target)))
             weights = np.where(known, probabilities[places], 0.0)
@@ -165,11 +165,11 @@ def met_keys(
     sources: TokenRows, targets: TokenRows, *, target_vocab_size: int
 ) -> tuple[Keys, NDArray[np.int64]]:
     """The keys of pieces that co-occur, ascending, and the number of pairs in which each occurs."""
-    meetings = _Meetings.of(sources, targets)
+    found = _CoOccurrences.of(sources, targets)
     with_none = np.concatenate(
         [
-            meetings.targets.keys(target_vocab_size),
-            meetings.sources.pieces * target_vocab_size + _NONE,
+            found.targets.keys(target_vocab_size),
+            found.sources.pieces * target_vocab_size + _NONE,
         ]
     )
     return np.unique(with_none, return_counts=True)
@@ -246,8 +246,8 @@ class _Side:
 
 
 @dataclass(frozen=True, slots=True)
-class _Meetings:
-    """Which pieces co-occur in some pairs, seen from both sides."""
+class _CoOccurrences:
+    """The co-occurrences of source and target pieces in some pairs, listed from each side."""
 
     sources: _Side
     targets: _Side

@@ -194,7 +194,7 @@ class LineReader:
                 place=self.path,
                 remedy="give text with one sentence per line",
             )
-        end = text.rfind(b"\n") + 1  # what comes after it is the beginning of a line
+        end = text.rfind(b"\n") + 1  # the rest is a line that is not complete yet
         text, self._pending = text[:end], text[end:] + self._pending
         self._lines += num_lines
         self._text_bytes += len(text)

@@ -280,7 +280,7 @@ class _Preparation:
             sample = text.runs.ranges(max_pairs=max_pairs, range_bytes=SAMPLE_RANGE_BYTES)
             pairs = dict.fromkeys(directions, 0)
             met = {direction: OftenMet() for direction in directions}
-            for part in parallel_map(text.count_meetings, sample, workers=self.workers):
+            for part in parallel_map(text.count_co_occurrences, sample, workers=self.workers):
                 for direction, (num_pairs, keys, counts) in part.items():
                     pairs[direction] += num_pairs
                     met[direction].add(keys, counts)

@@ -1,4 +1,4 @@
-"""The sections of a recipe that make batches: their sizes (data) and their pairs (stages)."""
+"""The recipe sections that define batches: sizes (data) and the pairs to draw (stages)."""
 
 from __future__ import annotations
 

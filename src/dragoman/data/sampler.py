@@ -222,9 +222,9 @@ class _Part:
         self._stream = stream
 
     def widths(self, widest: NDArray[np.int64]) -> NDArray[np.int64]:
-        """For each place, the most cells of any pair that can fill it, shape (draws,).
+        """The largest number of cells of any pair that can fill each place, shape (draws,).
 
-        widest: the cells of all pairs of the text.
+        widest: that number for each pair of the text, shape (pairs,); see `_widest`.
         """
         by_length: NDArray[np.int64] = widest[self.pairs[self._ranked(0)]]
         size, draws = len(by_length), self._num_draws

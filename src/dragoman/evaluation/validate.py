@@ -1,7 +1,7 @@
 """A validation: the loss on dev text and on training text, and scored translations of dev text.
 
-The ranks share the work in whole batches, which do not depend on the number of ranks, and sums are
-exact: any number of ranks measures the same numbers and writes the same text.
+The ranks share the work in whole batches, which do not depend on the number of ranks, and sums do
+not depend on their order. So losses, scores and texts are the same with any number of ranks.
 """
 
 from __future__ import annotations

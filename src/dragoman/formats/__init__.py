@@ -20,6 +20,6 @@ export_job          one export under way, and the interface of a format's writer
 writers             the writers of all formats
 check               does an export translate like our own search?
 export              writes an export and compares its translations with our own
-load                a bundle or a run as our model, to translate with or to train on from
+load                a bundle or a run as our model, to translate with or to continue training from
 import_bundle       writes an imported model as a bundle
 """

@@ -345,7 +345,7 @@ def make_tokenizer(
             ),
         ]
     )
-    # The space before a text is there already; the text behind a tag begins with none of its own.
+    # The space before a text is there already; the text after a tag begins with none of its own.
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="never")
     tokenizer.decoder = decoders.Metaspace(replacement=_SPACE, prepend_scheme="always")
     tokenizer.post_processor = processors.TemplateProcessing(

@@ -1,13 +1,13 @@
 """A SentencePiece model that brings text into our normal form itself.
 
 Our SentencePiece model is trained on text that `corpus.normalize` has normalised, and does not
-normalise itself. Programs that pass it the text of a user need a model with the rules of
+itself normalise. Programs that pass it the text of a user need a model with the rules of
 `corpus.normalize` in it.
 
 SentencePiece replaces the longest sequence of characters that it has a rule for, from left to
-right. So the rules cover all of NFC with one exception: several combining marks after one letter
-that are not in the order of Unicode and have no composed character. SentencePiece itself removes
-repeated spaces and those at both ends. Lower-cased text has another exception: a capital sigma at
+right. So the rules cover all of NFC with one exception: a letter with several combining marks that
+are not in canonical order and have no composed character. SentencePiece itself removes repeated
+spaces and those at both ends. Lower-cased text has another exception: a capital sigma at
 the end of a word becomes the sigma of the middle of a word, as no rule sees the end of a word.
 """
 

@@ -74,7 +74,7 @@ class CTranslate2Writer(Writer):
         return job.decoded([best.ids for best, *_ in engine.search(ids, job.recipe.search)])
 
     def search(self) -> SearchConfig:
-        """The recipe's search as CTranslate2 has it."""
+        """The recipe's search settings with the rules that CTranslate2 always applies."""
         return self.job.recipe.search.as_in_ctranslate2()
 
 

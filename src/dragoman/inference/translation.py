@@ -108,7 +108,7 @@ def checkpoint_path(run: RunDirectory, which: str, recipe: Recipe) -> Path:
     if path.is_dir() and not is_choice(which):
         of = path.absolute().parent.parent  # the run of a checkpoint
         if RunDirectory(path).recipe_file.is_file():
-            other = RunDirectory.open(path)  # an export is refused by name
+            other = RunDirectory.open(path)  # its error says so if this is an export
             _check_languages(other, recipe)
             return CheckpointStore(other.checkpoints, other.recipe().checkpoint).choose("best")
         if RunDirectory(of).recipe_file.is_file():

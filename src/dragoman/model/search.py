@@ -212,7 +212,7 @@ class _BatchSearch:
         parents_BC: NDArray[np.int64],
         tokens_BC: NDArray[np.int64],
     ) -> None:
-        """Add the candidates that end to the finished hypotheses of their sentences."""
+        """Move candidates that have ended to the finished hypotheses of their sentences."""
         length = self.open_ids_BWT.shape[2]
         for row, candidate in zip(*(ends_BW & self.searched_B[:, None]).nonzero(), strict=True):
             ids = self.open_ids_BWT[row, parents_BC[row, candidate], self.num_start_ids :].tolist()

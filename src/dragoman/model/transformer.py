@@ -258,7 +258,7 @@ class Embeddings(nn.Module):
         return self.positions_PD
 
     def vectors(self, ids_N: Tensor, matrix_VD: Tensor) -> Tensor:
-        """Ids -> scaled vectors without positions, (N, D)."""
+        """Ids -> scaled embeddings without positions, (N, D)."""
         x_ND = F.embedding(ids_N, matrix_VD, padding_idx=self.padding_id)
         return x_ND if self.scale == 1.0 else x_ND * self.scale
 
@@ -271,7 +271,7 @@ class Embeddings(nn.Module):
         return logits_NV if self.output_bias is None else logits_NV.add_(self.output_bias)
 
     def embed(self, ids_BL: Tensor, matrix_VD: Tensor, layout: Layout) -> Tensor:
-        """Ids in rows -> the flat list of scaled vectors plus positions, (N, D)."""
+        """Ids in rows -> scaled embeddings plus positions, after dropout, flat, (N, D)."""
         x_ND = self.vectors(layout.flatten(ids_BL), matrix_VD)
         x_ND = x_ND + self.positions(layout.row_cells)[layout.positions_N]
         return dropout(x_ND, self.dropout, training=self.training)

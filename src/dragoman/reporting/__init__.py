@@ -4,7 +4,7 @@ facts         the measurements of a run, typed; its wall clock, without the time
 lives         the lives of a run, from start to end: the machines of each, and its measurements
 sampling, rank_file, reading   the events of a run directory -> facts
 imported, openseq2seq   a log of OpenSeq2Seq -> events
-trend         slopes with confidence intervals, and a curve to look ahead with
+trend         slopes with confidence intervals, and a curve to extrapolate with
 measures      numbers that several questions need: tokens per second, MFU, scaling, waiting
 spells        when a condition began, and when it ended
 pauses        whether a rank stood still

@@ -1,4 +1,4 @@
-"""Slopes with confidence intervals, and a curve to look ahead with."""
+"""Slopes with confidence intervals, and a curve to extrapolate with."""
 
 from __future__ import annotations
 

@@ -141,7 +141,8 @@ def device_name(world: World) -> str:
 
 
 def inside(rate: LinkRate, topology: Topology, world: World) -> Inside:
-    """The rate inside a host: measured if there is one host, else the usual one of such devices."""
+    """The rate between the ranks of a host: as measured if there is one host, otherwise the usual
+    rate of this kind of device."""
     if topology.num_hosts == 1:
         return Inside("measured", rate.bytes_per_s, "measured")
     return inside_of(device_name(world))

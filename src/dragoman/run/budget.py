@@ -105,9 +105,9 @@ class TooSmallError(ConfigError):
 class Place:
     """The machines on which a budget is spent.
 
-    ranks: on this machine; None: one for each GPU, or one. hosts: other machines in place of this
-    one. file: the hosts file that names them, or gives this machine's price. price: the cost of all
-    machines together per hour; None if it is not known.
+    ranks: on this machine; None: one for each GPU, or one without GPUs. hosts: other machines in
+    place of this one. file: the hosts file that names them, or gives this machine's price. price:
+    the cost of all machines together per hour; None if it is not known.
     """
 
     ranks: int | None = None
@@ -144,8 +144,8 @@ class BudgetPlan:
 
     recipe: has all chosen settings but the lengths. training_s: the time for steps and
     validations. half, twice: the choices for half and for twice the budget. start_s: seconds until
-    a process has started, mostly to import PyTorch. pilots: those that may decide; None if there is
-    nothing to decide. piloted: those that were made.
+    a process has started, mostly to import PyTorch. pilots: the short trainings that may decide
+    between models; None if there is nothing to decide. piloted: the pilots that have finished.
     """
 
     seconds_s: float
@@ -592,7 +592,10 @@ def _start_record(recipe: Recipe, asked: str, runs: Path) -> Path:
 def _fitted(
     plan: BudgetPlan, shards: Path, asked: str, started: float, *, runs: Path
 ) -> tuple[Recipe, Budget]:
-    """The recipe with the lengths that fit by real steps on the real text, and its budget."""
+    """The recipe with lengths that fit, from timed steps on the real text; and the Budget.
+
+    Raises TooSmallError if too little time is left for training.
+    """
     from dragoman.run.speed import Speed, measure_save, measure_training  # imports torch
     from dragoman.run.worker import default_ranks
 

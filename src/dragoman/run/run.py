@@ -136,7 +136,7 @@ def train(
     """Train until the run's recipe says stop, from its newest checkpoint if it has one.
 
     A run that finished adds its learning curve to the local table (`run.curves`).
-    ranks: processes on this machine; None: one for each GPU, or one.
+    ranks: processes on this machine; None: one for each GPU, or one without GPUs.
     listeners: called with each event of rank 0, and with the alerts of the other ranks. An
         exception from one of them ends the training.
     """

@@ -124,7 +124,7 @@ def work(arguments: Sequence[str], listeners: Sequence[EventListener] = ()) -> N
 
 
 def default_ranks() -> int:
-    """One process for each GPU of this machine, or one."""
+    """The number of GPUs of this machine; 1 if it has none."""
     return max(1, torch.cuda.device_count())
 
 

@@ -170,7 +170,7 @@ class Batcher:
             del job.waiting[row]
             self.waiting_pieces -= len(job.rows[row]) + 1
             self._waiting_rows -= 1
-        # A job that has more rows goes behind the others.
+        # A job that has more rows goes to the end of the queue.
         touched = {id(job) for job, _ in taken}
         jobs = sorted(self._jobs, key=lambda job: id(job) in touched)
         self._jobs = deque(job for job in jobs if job.waiting)

@@ -88,8 +88,9 @@ class BoundedProtocol(HttpToolsProtocol):
     """A connection with bounds; `check` must be called every second or so.
 
     It is closed if a head is too long (431) or does not arrive (408), and aborted if its answers
-    are not read. If there are too many, of one address or in all, the longest idle one makes room
-    for a new one; if all are busy, the new one is refused (503).
+    are not read. If one client has too many connections, its longest idle one is closed. If all
+    clients together have too many, that of the client with the most idle ones is closed. If only
+    the new one is idle, it is refused (503).
     """
 
     max_connections: ClassVar[int] = MAX_CONNECTIONS

@@ -16,7 +16,7 @@ divergence   when the loss has left the range in which training makes sense
 stopping     signals, and how ranks agree at which update to stop
 durable      directories that appear on disk whole or not at all, with digests
 checkpoint   which checkpoints to keep, to resume from, and to translate with ("best", "last")
-snapshot     everything that an update changes, to and from a checkpoint
+snapshot     collects and restores everything that an update changes
 trainer      the loop and nothing else
 average      the mean of several checkpoints
 inventory    what each file of a run is for, and the disk a run will need

@@ -29,8 +29,9 @@ _CLEARLY_SLOWER: Final = 1.25
 
 
 def measure_device(device: torch.device, precision: Precision) -> DeviceMeasured:
-    """Multiply matrices for some tenths of a second in the precision of training.
+    """The rate of matrix products in the precision of training.
 
+    It is measured for about a second, or with two products if these take longer.
     If several ranks share a host, each calls this at the same time and measures its own part.
     """
     size = _SIZES.get(device.type, _SIZES["cpu"])

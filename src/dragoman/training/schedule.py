@@ -52,8 +52,8 @@ class Schedule(NamedTuple):
     rate: the function that gives the learning rate of a step.
     formula: its text, in which {peak}, {final}, {total}, {decay}, {warmup}, {scale} and the name of
         every field of ScheduleConfig stand for the numbers of the recipe.
-    ends: whether the rate falls to its end at a known step: until then, a flat dev loss proves
-        nothing.
+    ends: whether the rate reaches its final value at a known step: until then, a flat dev loss
+        proves nothing.
     """
 
     rate: Callable[[int, ScheduleConfig, Run], float]

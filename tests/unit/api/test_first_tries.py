@@ -107,7 +107,7 @@ def test_a_dictionary_that_is_nested_too_deep_is_refused(sections: dict[str, Any
         dragoman.load_recipe(sections)
 
 
-def test_an_error_of_the_system_is_one_of_dragoman(tmp_path: Path) -> None:
+def test_a_system_error_becomes_a_dragoman_error(tmp_path: Path) -> None:
     name = "a" * 5000
     for call in (
         lambda: dragoman.load_recipe(name),

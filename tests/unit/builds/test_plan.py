@@ -69,7 +69,9 @@ def test_one_language_twice_is_no_pair(text: str) -> None:
         ([("train", 1)], "the stage train is listed twice"),
     ],
 )
-def test_stages_that_are_of_no_use_alone(more: list[tuple[str, int]], problem: str) -> None:
+def test_incomplete_or_repeated_stages_are_refused(
+    more: list[tuple[str, int]], problem: str
+) -> None:
     added = tuple(PlannedStage.model_validate({"name": n, "share": s}) for n, s in more)
     with pytest.raises(ValueError, match=problem):
         plan(stage=(*plan().stage, *added))

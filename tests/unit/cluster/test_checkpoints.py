@@ -191,7 +191,7 @@ def test_a_host_that_is_gone_keeps_no_other_from_being_asked(
 ) -> None:
     gone = Host(address="10.0.0.9", name="omega", slots=1, python=sys.executable)
     both = replace(remote, hosts=Hosts(host=(gone, *remote.hosts.host)))
-    # What ranks have of their own: the first host alone writes what they share.
+    # The state of one rank: only the first host writes the shared state.
     own = f"rank-0001/{NAME}"
     publish(saved(home).parent / own, lambda draft: write(draft / "state.json", b"{}"))
     write(saved(home).parents[1] / "logs" / "launch-0.log", b"all is well\n")
@@ -241,7 +241,7 @@ def test_the_newest_checkpoint_is_so_by_number(home: Path, remote: RunOnHosts) -
     assert newest_checkpoint(remote.path) == "step-10000020"
     remote.spread(remote.hosts.host[0])
     assert [path.name for path in step_directories(there)] == names
-    # What the first host does not keep any more goes here, too, but not what is newer than all.
+    # Checkpoints that the first host no longer keeps are removed here, too, but no newer one.
     for gone in (9_999_999, 10_000_020):
         (there / step_name(gone)).rename(home / step_name(gone))
     remote.collect(trained=True)

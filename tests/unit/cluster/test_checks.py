@@ -356,7 +356,7 @@ def test_a_host_that_does_not_answer() -> None:
     (finding,) = (found for found in examine(facts, RunNeeds(hosts, 0)) if found.status != "ok")
     assert (finding.check, finding.host) == ("login", "gamma")
     assert "Connection refused" in finding.found
-    # What is typed must be what was tried; the name in our tables means nothing to ssh.
+    # The remedy is the command that was tried; the name in our tables means nothing to ssh.
     assert "`ssh -p 2222 -l ann 10.0.0.3 true`" in finding.remedy
 
 

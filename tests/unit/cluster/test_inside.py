@@ -36,7 +36,7 @@ BIG = weight_shapes(
 # NVIDIA DeepLearningExamples (729963d), PyTorch/Translation/Transformer: GPU, precision, tokens of
 # a GPU's batch, GPUs, tokens/s of one, tokens/s of all.
 FITTED = [("a100", "mixed", 10240, 8, 82_059, 551_599)]
-"""What step_time.GPU_SPREAD is made from: it proves nothing."""
+"""The source of step_time.GPU_SPREAD, so it proves nothing."""
 PUBLISHED = [
     ("a100", "mixed", 10240, 4, 82_059, 286_081),
     ("a100", "TF32", 10240, 8, 51_057, 347_936),

@@ -50,7 +50,7 @@ PRINTED = {
     "NEARLY_FREE": "no more than 1.15 x is left alone",
     "TYPICAL_LENGTH": "25 in a sentence",
 }
-"""What a plan says of a constant that enters its figures."""
+"""The words of a plan about each constant that enters its figures."""
 ELSEWHERE = {
     "PCIE_INSIDES": "run/auto.py alone knows names of drivers",
     "FLOP_PER_BIG_TOKEN": "turns a published rate into FLOP/s; the plan names the rate",

@@ -27,10 +27,10 @@ from dragoman.cluster.workload import workload_of
 from dragoman.recipe.recipe import load_recipe
 
 
-def test_hosts_of_processors_are_planned_with_the_gpus_that_are_asked_about(
+def test_cpu_hosts_are_planned_with_the_gpu_that_the_request_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What would GPUs in them be worth? Not with what diloco takes of a processor."""
+    """The work of diloco for a weight then takes the time of a GPU, not of a processor."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     file = tmp_path / "hosts.toml"
     file.write_text("".join(f'[[host]]\naddress = "10.0.0.{n}"\nslots = 1\n' for n in (1, 2)))

@@ -22,7 +22,7 @@ from tiny_recipe import TINY
 @pytest.mark.parametrize("node", [0, 1])
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.1.1"])
 def test_machines_do_not_wait_for_each_other_on_loopback(node: int, address: str) -> None:
-    """What /etc/hosts says of a machine's own name is often no address of the network."""
+    """The address of a machine's own name in /etc/hosts is often no address of the network."""
     place = ScheduledNode(node, 2, address, 29_400, "0123456789abcdef")
     with (
         pytest.raises(MachineError, match="no other machine can reach"),

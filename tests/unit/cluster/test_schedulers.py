@@ -37,7 +37,7 @@ def job(**changes: object) -> ScheduledJob:
 
 
 def arguments_seen(script: str, stand_in: str, **environment: str) -> list[str]:
-    """What a program gets from a script that bash really runs; others are shell functions."""
+    """The arguments of a program in a script that bash runs; others are shell functions."""
     functions = f"""
 {stand_in}() {{ while [[ $1 != dragoman ]]; do shift; done; printf '%s\\0' "$@"; }}
 scontrol() {{ printf 'first\\nsecond\\n'; }}
@@ -164,7 +164,7 @@ def test_a_skypilot_task_is_one_by_its_own_schema() -> None:
 def test_a_generated_file_carries_the_token_of_the_job_alone(
     kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the server asks of its clients has another name."""
+    """The token that the server expects from its clients has another name."""
     assert main(["generate", kind, "demo", "--folder", "/shared", "--image", "team/image:1"]) == 0
     written = capsys.readouterr().out
     assert "DRAGOMAN_JOB_TOKEN" in written

@@ -82,7 +82,7 @@ def test_the_reference_run_on_its_slow_port() -> None:
     assert 30 <= step.step_s <= 31 * 1.1
 
 
-def test_reducing_inside_the_host_first_and_bf16_save_what_they_should() -> None:
+def test_reducing_inside_the_host_first_and_bf16_send_a_third_of_the_bytes() -> None:
     two_by_two = cluster("2+2", "215MB/s", 0.0)
     assert strategies.plain(two_by_two, REFERENCE).wire_bytes / 1e6 == pytest.approx(
         365.3, abs=0.05

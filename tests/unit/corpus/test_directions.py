@@ -274,7 +274,7 @@ def test_a_temperature_gives_a_language_of_little_text_longer_pieces(tmp_path: P
     assert sizes[100.0] < sizes[None]
 
 
-def test_the_filter_of_languages_asks_for_those_of_the_entry(tmp_path: Path) -> None:
+def test_the_language_filter_expects_the_languages_of_the_entry(tmp_path: Path) -> None:
     pytest.importorskip("py3langid")
     english = ["The house is old and the garden is very large."] * 3
     french = ["La maison est vieille et le jardin est très grand."] * 3

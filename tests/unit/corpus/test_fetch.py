@@ -64,7 +64,7 @@ CORPUS = tarball(training_europarlDOTde=text(GERMAN), training_europarlDOTen=tex
 
 @dataclass
 class Page:
-    """What the server has at a path, and how it misbehaves.
+    """A file of the server, and how the server misbehaves.
 
     cuts: at which byte of the whole file each of the first answers breaks off.
     failures: status of each of the first answers.

@@ -288,7 +288,7 @@ def test_lines_keep_their_places_and_long_ones_are_whole(
 
 
 def validate_as_rank(world: World, corpus: str) -> dict[str, Any]:
-    """What one rank gets, as JSON; times are left out."""
+    """The results of one rank, as JSON."""
     torch.manual_seed(world.rank)
     model = small_model()
     model.load_state_dict(load_file(Path(corpus) / "model.safetensors"))
@@ -312,7 +312,7 @@ def test_one_rank_and_two_agree_to_the_last_digit(corpus: Path) -> None:
 
 
 def stopped_as_rank(world: World, corpus: str) -> str:
-    """What becomes of a validation during whose first batch rank 1 is asked to stop."""
+    """The end of a validation if rank 1 is asked to stop in its first batch."""
     model, batches = small_model(), []
     model.load_state_dict(load_file(Path(corpus) / "model.safetensors"))
     data = ValidationData.open(Path(corpus), max_source_pieces=20)

@@ -161,7 +161,7 @@ def test_neighbours_do_not_change_what_a_row_is_translated_to(
     "alpha", [0.6, *(pytest.param(alpha, marks=pytest.mark.system) for alpha in (0.0, 1.0))]
 )
 def test_ctranslate2_ranks_by_gnmt_as_our_search_does(tmp_path: Path, alpha: float) -> None:
-    """What CTranslate2 drops on its own, knowing another penalty, is none of what we return."""
+    """CTranslate2 knows another penalty, but drops no translation that we would return."""
     beam_size = 4
     trained = train_on_real_text()
     subwords = (trained.subword, trained.subword)

@@ -37,7 +37,7 @@ AT_HOME = {
     "evaluate.batch_tokens",
     "evaluate.bootstrap_samples", "evaluate.sample_translations", "stages",
 }  # fmt: skip
-"""Keys that nobody needs to translate with a model or to train on from it."""
+"""Keys that nobody needs to translate with a model or to continue training from it."""
 
 
 def keys_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:

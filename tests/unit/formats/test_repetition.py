@@ -79,6 +79,6 @@ def test_a_recipe_without_it_has_the_digest_it_had() -> None:
 
 @pytest.mark.parametrize("size", ["101", "-1", "1000000000000"])
 def test_a_guard_of_any_length_is_refused(size: str) -> None:
-    """What it compares takes memory in proportion to it."""
+    """The comparison takes memory in proportion to the length."""
     with pytest.raises(ConfigError, match=r"search\.no_repeat_ngram_size"):
         load_recipe("wmt16-ende-base", (f"search.no_repeat_ngram_size={size}",))

@@ -42,7 +42,7 @@ def for_dutch(imported: Path) -> Path:
 
 
 @pytest.mark.parametrize("to", ["ctranslate2", "huggingface", "argos", "onnx"])
-def test_it_is_exported_and_its_card_says_whose_it_is(
+def test_an_imported_model_is_exported_with_a_card_that_names_its_origin(
     imported: Path, tmp_path: Path, to: Kind
 ) -> None:
     options = ["--output", str(tmp_path / to), "--sentences", str(imported / "some.en")]

@@ -186,7 +186,7 @@ def test_the_command_translates_with_both_engines(tmp_path: Path) -> None:
 
 
 def check_the_same(back: Path, run: Path) -> None:
-    """What was exported is imported as what the run has."""
+    """An export, imported again, has the weights and vocabularies of its run."""
     again, origin = Origin.open(back), Origin.open(run)
     weights = dict(again.model.named_parameters())
     assert all(torch.equal(weights[key], one) for key, one in origin.model.named_parameters())

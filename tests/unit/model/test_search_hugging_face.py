@@ -19,7 +19,7 @@ NUM_HYPOTHESES = 3
 
 
 def cut(ids: list[int]) -> list[int]:
-    """What stands before the end of sentence; a row cut by the limit has none."""
+    """The pieces before the end of sentence; a row cut by the limit has no such end."""
     return ids[: ids.index(EOS)] if EOS in ids else [piece for piece in ids if piece != PAD]
 
 

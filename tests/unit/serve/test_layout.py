@@ -41,7 +41,7 @@ def test_lines_and_the_whole_text_have_the_same_translated_parts(text: str) -> N
 
 @pytest.mark.parametrize("text", ["&nbsp;", "&copy; 2026", "&mdash;", "&#160;", "&nbsp;&nbsp;1"])
 def test_characters_that_are_written_with_letters_are_no_words(text: str) -> None:
-    """What normalises to nothing would be lost, and a sign be translated as if it were a word."""
+    """Text that normalises to nothing would be lost, and a sign translated as if it were a word."""
     assert [part.text for part in cut(f"<td>{text}</td>", "markup") if part.translated] == []
     assert "".join(part.text for part in cut(f"<td>{text}</td>", "markup")) == f"<td>{text}</td>"
     (word,) = [part for part in cut("<td>&Auml;</td>", "markup") if part.translated]

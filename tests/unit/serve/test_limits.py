@@ -22,7 +22,7 @@ Header = tuple[bytes, bytes]
 
 @dataclass
 class Behind:
-    """What stands behind the guard: keeps the bodies that reach it, and waits to be let go."""
+    """The application behind the guard: keeps the bodies that reach it, and waits to be let go."""
 
     bodies: list[bytes] = field(default_factory=list)
     scopes: list[Any] = field(default_factory=list)

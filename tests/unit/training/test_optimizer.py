@@ -137,7 +137,7 @@ def test_loss_scaler_goes_on_from_its_state() -> None:
     assert resumed.scale.item() == 2.0**17
 
 
-def test_ema_is_pytorchs_once_warm() -> None:
+def test_ema_equals_pytorchs_after_its_warmup() -> None:
     model = make_model()
     ours = Ema(model, decay=0.6)
     average_all = torch.optim.swa_utils.get_ema_multi_avg_fn(0.6)  # type: ignore[no-untyped-call]

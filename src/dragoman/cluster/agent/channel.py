@@ -22,7 +22,7 @@ class Channel:
         self._out = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
         self._lock = threading.Lock()
         self._pending = b""
-        # What programs print here must not come between the lines.
+        # Output that programs print here must not come between the lines.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
 

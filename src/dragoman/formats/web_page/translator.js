@@ -43,7 +43,7 @@ export class Translator {
     return found.join(" ");
   }
 
-  /** Ids of the parts of a normalised text, each of at most `max_pieces` and behind the prefix. */
+  /** Ids of the parts of a normalised text, each after the prefix and with it of at most `max_pieces`. */
   chunks(text, prefix) {
     const most = Math.max(1, this.settings.max_pieces - prefix.length);
     const ids = this.source.encode(text);
