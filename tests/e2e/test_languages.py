@@ -407,6 +407,17 @@ def test_other_text_is_scored_in_the_language_that_is_named(run: RunDirectory) -
     assert found.translations == run.samples / "test.en.fr"
 
 
+def test_two_sources_of_one_test_set_are_kept_apart(run: RunDirectory) -> None:
+    folder = run.path.parents[1]
+    for language in ("en", "de"):
+        source = shutil.copy(folder / f"test.{language}", folder / f"news.{language}")
+        found = dragoman.evaluate(
+            run, source=source, reference=folder / "test.fr", target_language="fr"
+        )
+        assert found.name == f"news.{language}"
+        assert found.translations == run.samples / f"news.{language}.fr"
+
+
 def test_another_training_from_it_keeps_its_tokens(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -250,7 +250,7 @@ def _words(log: Log, answers: Answers) -> Iterator[str]:
                 yield f"{verdict.key}: {text}"
         shares = [row for row in verdict.evidence if row.text.endswith("%")]
         for row in shares:
-            limit = 10.0 if "dev loss" in row.name or "knows nothing" in row.name else 1 + NEARLY
+            limit = 10.0 if "dev loss" in row.name or "uniform" in row.name else 1 + NEARLY
             if isinstance(row.value, int | float) and not -NEARLY <= row.value <= limit:
                 yield f"{verdict.key}: {row.name} is {row.text}"
 

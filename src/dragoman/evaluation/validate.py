@@ -307,9 +307,15 @@ def _gather_whole(world: World, own: Any) -> list[Any]:
     return [found for found, _ in gathered]
 
 
-def text_name(source: Path) -> str:
-    """The name of a test set, from its source file; a run has its own "test" and "valid"."""
-    names = (source.stem, source.name, f"other-{source.name}")
+def text_name(source: Path, directions: Sequence[Direction]) -> str:
+    """The name of a test set, from its source file; a run has its own "test" and "valid".
+
+    It has the file's suffix if the model has several source languages, since their files often
+    have the same stem.
+    """
+    names = [source.stem, source.name, f"other-{source.name}"]
+    if len({one.source for one in directions}) > 1:
+        del names[0]
     return next(one for one in names if one not in ("test", "valid"))
 
 

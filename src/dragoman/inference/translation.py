@@ -226,7 +226,7 @@ def score_text(
         directions = read_directions(test)
     else:
         token = token_for(target, corpus.directions, corpus.language_tokens)
-        name = text_name(source)
+        name = text_name(source, corpus.directions)
     sources, references = read_pair(source, reference)  # before hours of search, not after them
     path = checkpoint_path(run, checkpoint, recipe)  # once: another may become the best
     model = TranslationModel.load(run, [str(path)], world)

@@ -357,6 +357,10 @@ class _RankTraining:
             max_steps=state.max_steps or self.recipe.train.max_steps,
             train_pairs=self.manifest.train.pairs,
             resumed_from_step=state.step or None,
+            best_dev_loss=state.best_dev_loss,
+            best_dev_loss_step=state.best_dev_loss_step,
+            best_bleu=state.best_bleu,
+            best_bleu_step=state.best_bleu_step,
             price_per_hour=price.amount if price else None,
             currency=price.currency if price else None,
         )

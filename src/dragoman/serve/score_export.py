@@ -65,7 +65,7 @@ def score_export(
     targets = dict.fromkeys(one.target for one in recipe.corpus.directions)
     language = target or next(iter(targets))
     scores = score_all(hypotheses, references, recipe.scoring, language=language)
-    name = text_name(source)
+    name = text_name(source, recipe.corpus.directions)
     with (
         tempfile.TemporaryDirectory(prefix="dragoman-") as folder,
         EventWriter(Path(folder)) as events,

@@ -66,6 +66,8 @@ class Payload:
 class RunStarted(Payload, kind="run_started"):
     """A worker began to train. On resume, resumed_from_step is the checkpoint's step.
 
+    best_dev_loss, best_bleu: the best so far, and their steps; None if there is none, and in older
+        events.
     price_per_hour: the price of all machines that take part, in `currency`; None if unknown.
     """
 
@@ -78,6 +80,10 @@ class RunStarted(Payload, kind="run_started"):
     max_steps: int
     train_pairs: int
     resumed_from_step: int | None
+    best_dev_loss: float | None = None
+    best_dev_loss_step: int | None = None
+    best_bleu: float | None = None
+    best_bleu_step: int | None = None
     price_per_hour: float | None = None
     currency: str | None = None
 

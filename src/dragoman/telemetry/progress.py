@@ -75,6 +75,8 @@ class Progress:
         if event.kind == RunStarted.kind:
             self.run = event.payload
             self.step = event.payload["resumed_from_step"] or 0
+            self.dev_loss = _best(event.payload, "best_dev_loss") or self.dev_loss
+            self.bleu = _best(event.payload, "best_bleu") or self.bleu
             self._recent.clear()
             self._began, self._steps, self._in_steps_s = None, 0, 0.0
             self._paused_s = self._paused_outside_s = 0.0
@@ -99,7 +101,7 @@ class Progress:
             step, loss, bleu = event.step or 0, event.payload["dev_loss"], event.payload["bleu"]
             if loss is not None and (self.dev_loss is None or loss < self.dev_loss.value):
                 self.dev_loss = Best(loss, step)
-            if bleu is not None and (self.bleu is None or bleu > self.bleu.value):
+            if bleu and (self.bleu is None or bleu > self.bleu.value):  # 0 is never the best
                 self.bleu = Best(bleu, step)
 
     @property
@@ -138,6 +140,12 @@ class Progress:
         """When the last step will end, in seconds since 1970."""
         left_s = self.left_s
         return None if left_s is None else self._now + left_s
+
+
+def _best(values: Mapping[str, Any], name: str) -> Best | None:
+    """The best value that a run had when it was resumed; older events do not say."""
+    value, step = number(values.get(name)), number(values.get(f"{name}_step"))
+    return Best(value, int(step)) if value and step is not None else None
 
 
 def _is_whole(event: Event) -> bool:

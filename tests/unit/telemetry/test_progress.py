@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dragoman.telemetry.console import event_lines
@@ -50,6 +52,30 @@ def test_nothing_is_claimed_before_anything_happened() -> None:
     progress.see(event(RUN_STARTED))
     assert progress.max_steps == 8000
     assert _unknown(progress) == {"left_s", "finish_time", *RATES}
+
+
+def test_the_best_before_a_resumption_counts() -> None:
+    """A terminal that resumes a run sees none of its earlier events."""
+    best: dict[str, Any] = {
+        "best_dev_loss": 2.0,
+        "best_dev_loss_step": 200,
+        "best_bleu": 9.5,
+        "best_bleu_step": 100,
+    }
+    progress = Progress()
+    progress.see(event(RUN_STARTED, resumed_from_step=300, **best))
+    progress.see(event(VALIDATED, step=400, dev_loss=2.5, bleu=0.0))
+    assert (progress.dev_loss, progress.bleu) == (Best(2.0, 200), Best(9.5, 100))
+    progress.see(event(VALIDATED, step=500, dev_loss=1.5, bleu=9.6))
+    assert (progress.dev_loss, progress.bleu) == (Best(1.5, 500), Best(9.6, 500))
+    progress.see(event(RUN_STARTED, resumed_from_step=400, **best))  # from an earlier checkpoint
+    assert (progress.dev_loss, progress.bleu) == (Best(2.0, 200), Best(9.5, 100))
+
+
+def test_a_bleu_of_zero_is_never_the_best() -> None:
+    progress = Progress()
+    progress.see(event(VALIDATED, step=100, bleu=0.0))
+    assert progress.bleu is None
 
 
 def test_rates_are_those_of_the_last_interval() -> None:
