@@ -107,6 +107,14 @@ def test_a_student_is_trained_exported_and_compared(
         assert served.sentences_per_s > 0
     assert (made.teacher.beam_size, made.student.beam_size) == (3, 1)
     assert made.student.size_bytes < made.teacher.size_bytes
+    rows = {row.name: row for one in dragoman.report(made.run).answers for row in one.evidence}
+    assert rows["size of the export"].value == made.student.size_bytes
+    assert rows["sentences/s of the export"].value == made.student.sentences_per_s
+    assert "with beam 1, the teacher's" in rows["sentences/s of the export"].text
+    assert (
+        rows["learnt from"].text
+        == f"{made.synthesized.pairs} translations of {teacher.path.absolute()}"
+    )
     synthetic, own_pairs = made.run.recipe().corpus.train
     assert (synthetic.tsv, synthetic.translated) == (str(made.synthesized.output), "target")
     # The teacher's own pairs without its back-translations, as they were before preparation.

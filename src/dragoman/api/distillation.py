@@ -22,7 +22,7 @@ from dragoman.api.comparison import Comparison, compare, record
 from dragoman.api.synthetic import Synthesized, synthesize, weights_digest
 from dragoman.api.training import OnEvent, train
 from dragoman.api.translation import export
-from dragoman.base.errors import ConfigError, CorpusError, DragomanError
+from dragoman.base.errors import ConfigError, CorpusError, DragomanError, MachineError
 from dragoman.base.files import file_sha256, whole_file, write_whole
 from dragoman.base.settings import Section
 from dragoman.corpus.config import CorpusConfig, TextFiles
@@ -35,6 +35,7 @@ from dragoman.formats.kinds import Quantization
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.serve.translator import Opened, open_translator
+from dragoman.telemetry.events import EventWriter, StudentMeasured
 
 _ROUNDS: Final = 3
 _ROWS_AT_A_TIME: Final = 10_000
@@ -216,6 +217,19 @@ def distill(
     rates = _rates(exports, read_lines(test.source), threads)
     beams = [one.recipe().search.beam_size for one in (run, trained)]
     first, second = map(Served, exports, sizes, beams, rates)
+    with suppress(MachineError), EventWriter(trained.events) as events:
+        events.write(
+            StudentMeasured(
+                teacher=str(run.path.absolute()),
+                pairs=synthesized.pairs,
+                size_bytes=second.size_bytes,
+                teacher_size_bytes=first.size_bytes,
+                beam_size=second.beam_size,
+                teacher_beam_size=first.beam_size,
+                sentences_per_s=second.sentences_per_s,
+                teacher_sentences_per_s=first.sentences_per_s,
+            )
+        )
     return Distilled(trained, synthesized, comparison, first, second)
 
 

@@ -746,6 +746,7 @@ def _trend_evidence(facts: Facts, found: Trend | None) -> Iterator[Evidence]:
         yield Evidence("best BLEU", highest[1], text)
     yield from _direction_evidence(facts)
     yield from _comparison_evidence(facts)
+    yield from _distillation_evidence(facts)
     rising = bleu_trend(facts)
     if rising is not None:
         text = f"add {units.SCORE.text(rising.gain)} points"
@@ -832,6 +833,26 @@ def _comparison_evidence(facts: Facts) -> Iterator[Evidence]:
                     f"the other, chrF {sentence.other_chrf:.0f}: {sentence.other_translation}"
                 )
                 yield in_words(f"line {sentence.line} {place}", printable_line(text))
+
+
+def _distillation_evidence(facts: Facts) -> Iterator[Evidence]:
+    """Size and speed of the exports of a student and its teacher, as measured last."""
+    if not facts.distillations:
+        return
+    last = facts.distillations[-1]
+    pairs = units.COUNT.text(last.pairs)
+    yield in_words("learnt from", printable_line(f"{pairs} translations of {last.teacher}"))
+    size, others = last.size_bytes, last.teacher_size_bytes
+    share = f", {size / others:.2f} x" if others else ""
+    text = f"{units.SIZE.text(size)}, the teacher's {units.SIZE.text(others)}{share}"
+    yield Evidence("size of the export", size, text)
+    speed, others_speed = last.sentences_per_s, last.teacher_sentences_per_s
+    share = f", {speed / others_speed:.2f} x" if others_speed else ""
+    text = (
+        f"{speed:.0f} with beam {last.beam_size}, the teacher's {others_speed:.0f} with beam "
+        f"{last.teacher_beam_size}{share}"
+    )
+    yield Evidence("sentences/s of the export", speed, text)
 
 
 def _ahead(facts: Facts) -> Iterator[Evidence]:

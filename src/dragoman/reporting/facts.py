@@ -23,6 +23,7 @@ from dragoman.telemetry.events import (
     DeviceMeasured,
     LinkChanged,
     NetworkSampled,
+    StudentMeasured,
 )
 from dragoman.telemetry.host import HourlyPrice
 from dragoman.telemetry.session import Session
@@ -235,6 +236,12 @@ class RecordedSentence(ComparedSentence):
     time: float
 
 
+class RecordedDistillation(StudentMeasured):
+    """Size and speed of a student and its teacher, and when."""
+
+    time: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointWrite:
     """A checkpoint that was written."""
@@ -435,6 +442,7 @@ class Facts:
     comparisons: tuple[RecordedComparison, ...] = ()
     compared_groups: tuple[RecordedGroup, ...] = ()
     compared_sentences: tuple[RecordedSentence, ...] = ()
+    distillations: tuple[RecordedDistillation, ...] = ()
     checkpoints: tuple[CheckpointWrite, ...] = ()
     checkpoint_files: tuple[CheckpointFile, ...] = ()
     prepare_s: float | None = None

@@ -122,6 +122,7 @@ class RankFile:
     comparisons: list[facts.RecordedComparison] = field(default_factory=list)
     compared_groups: list[facts.RecordedGroup] = field(default_factory=list)
     compared_sentences: list[facts.RecordedSentence] = field(default_factory=list)
+    distillations: list[facts.RecordedDistillation] = field(default_factory=list)
     checkpoints: list[facts.CheckpointWrite] = field(default_factory=list)
     chosen: list[facts.Chosen] = field(default_factory=list)
     lengths: list[tuple[int, int]] = field(default_factory=list)
@@ -397,6 +398,7 @@ _READERS: dict[str, _Reader] = {
     events.ComparedSentence.kind: _kept(
         facts.RecordedSentence, lambda file: file.compared_sentences
     ),
+    events.StudentMeasured.kind: _kept(facts.RecordedDistillation, lambda file: file.distillations),
     events.CheckpointWritten.kind: _kept(facts.CheckpointWrite, lambda file: file.checkpoints),
     events.Environment.kind: RankFile._environment,
     events.Alert.kind: _kept(facts.RecordedAlert, lambda file: file.alerts),

@@ -176,6 +176,7 @@ def _of_main_rank(file: RankFile, run: RunStart) -> Facts:
         comparisons=tuple(file.comparisons),
         compared_groups=tuple(file.compared_groups),
         compared_sentences=tuple(file.compared_sentences),
+        distillations=tuple(file.distillations),
         checkpoints=tuple(file.checkpoints),
         prepare_s=file.prepare_s,
         environment=file.environment,

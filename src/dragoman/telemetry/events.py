@@ -343,6 +343,23 @@ class ComparedGroup(Payload, kind="compared_group"):
     counted_pairs: int | None = None
 
 
+class StudentMeasured(Payload, kind="student_measured"):
+    """`dragoman distill` trained this run on a teacher's translations, and measured both exports.
+
+    teacher: the absolute path of its run. pairs: the translations that the student learnt from.
+    size_bytes, beam_size, sentences_per_s: of the student's export; others: of the teacher's.
+    """
+
+    teacher: str
+    pairs: int
+    size_bytes: int
+    teacher_size_bytes: int
+    beam_size: int
+    teacher_beam_size: int
+    sentences_per_s: float
+    teacher_sentences_per_s: float
+
+
 class ComparedSentence(Payload, kind="compared_sentence"):
     """A sentence in which one model of a comparison is furthest ahead; chrF is 0 to 100."""
 
