@@ -217,7 +217,7 @@ class _Keys:
     def number(self, name: str, *, least: int = 0, most: int = 10_000_000) -> int:
         """A whole number within bounds."""
         value = self.values.get(name)
-        if not isinstance(value, int) or value is True or not least <= value <= most:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             why = f"not a whole number from {least} to {most:,}"
             raise self.refused(name, why=why, remedy=_CORRECT)
         return value
@@ -232,7 +232,7 @@ class _Keys:
     def share(self, name: str) -> float:
         """A probability below 1."""
         value = self.values.get(name)
-        if not isinstance(value, int | float) or not 0 <= value < 1:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
             raise self.refused(name, why="not a number from 0 to below 1", remedy=_CORRECT)
         return float(value)
 

@@ -226,6 +226,8 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "heads that do not divide": (
         settings(encoder_attention_heads=5, decoder_attention_heads=5), '"d_model" is 32'
     ),
+    "false for a number": (settings(eos_token_id=False), '"eos_token_id" is false'),
+    "false for a share": (settings(dropout=False), '"dropout" is false, not a number from 0'),
     "words for numbers": (settings(encoder_layers="two"), '"encoder_layers" is "two"'),
     "more layers than weights": (
         settings(encoder_layers=9000), "asks for 9002 layers, and the weights are"
