@@ -161,7 +161,9 @@ def _reference(
         ([3], {"every": 4, "fragments": 4, "delay": 0, "outer_momentum": 0.9}),
     ],
 )
-def test_sgd_computes_what_was_published(hosts: list[int], settings: dict[str, Any]) -> None:
+def test_sgd_computes_the_weights_of_the_published_algorithm(
+    hosts: list[int], settings: dict[str, Any]
+) -> None:
     world_size = sum(hosts)
     sgd = settings | {"outer": "sgd"}
     results = run_ranks(_trained, "fp32", sgd, world_size=world_size, hosts=hosts)

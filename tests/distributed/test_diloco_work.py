@@ -31,7 +31,7 @@ def _measured_beside_a_run(world: World, every: int) -> tuple[float, float]:
     return weight_s, (time.perf_counter() - started) / 3 / model.weight.numel()
 
 
-def test_every_rank_learns_what_the_slowest_takes() -> None:
+def test_every_rank_learns_the_time_of_the_slowest() -> None:
     (one, run_s), (other, _) = run_ranks(_measured_beside_a_run, 4, world_size=2)
     assert one == other
     # The same order: the run has the loopback in it, and a machine may be busy for a while.

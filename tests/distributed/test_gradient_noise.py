@@ -50,7 +50,7 @@ def test_the_estimates_have_no_bias() -> None:
     assert noise == pytest.approx(256.0, rel=0.02)
 
 
-def test_micro_batches_give_what_plain_gradients_give() -> None:
+def test_micro_batches_give_the_signal_and_noise_of_plain_gradients() -> None:
     batch = random_batch([3, 7, 5, 2], [4, 1, 6, 6], vocab_size=PAIRS.vocab_size)
     rows = [row_of(batch, row) for row in range(4)]
     update = Update(0, 0, rows, batch.num_target_tokens, batch.num_source_tokens, 4, 40)

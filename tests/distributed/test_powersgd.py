@@ -82,7 +82,7 @@ def _theirs(world: World, starts: dict[str, Any]) -> Any:
     return seen
 
 
-def test_it_computes_what_pytorch_does() -> None:
+def test_powersgd_computes_the_gradients_of_pytorchs_hook() -> None:
     ours = run_ranks(_ours, world_size=2)
     assert ours[0][2] == ours[1][2]
     theirs = run_ranks(_theirs, ours[0][2], world_size=2)

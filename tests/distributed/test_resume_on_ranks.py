@@ -49,7 +49,7 @@ def _fit_diloco(world: World, directory: str, max_steps: int) -> Any:
     return ToyRun(Path(directory), train, checkpoint, distributed=DILOCO).fit(world).state.dev_loss
 
 
-def test_replicas_that_are_grouped_otherwise_go_on_from_what_all_share(tmp_path: Path) -> None:
+def test_regrouped_replicas_go_on_from_their_shared_weights(tmp_path: Path) -> None:
     run_ranks(_fit_diloco, str(tmp_path), 10, world_size=3, hosts=[2, 1])
     shutil.rmtree(tmp_path / "checkpoints" / "step-0000010")  # at the end all were alike
     losses = run_ranks(_fit_diloco, str(tmp_path), 20, world_size=3, hosts=[1, 2])

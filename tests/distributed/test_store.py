@@ -33,7 +33,7 @@ GARBAGE = {
 }
 
 
-def test_garbage_and_a_wrong_token_leave_what_the_ranks_have_there() -> None:
+def test_garbage_and_a_wrong_token_leave_the_values_of_the_ranks() -> None:
     with closing(StoreProcess()) as process:
         port = process.open("127.0.0.1")
         where = StoreAddress("127.0.0.1", port, "0123456789abcdef")
@@ -53,7 +53,7 @@ def test_garbage_and_a_wrong_token_leave_what_the_ranks_have_there() -> None:
         assert late.get("key") == b"value"
 
 
-def test_it_listens_on_the_address_that_it_is_given_alone() -> None:
+def test_the_store_listens_on_its_given_address_alone() -> None:
     with closing(StoreProcess()) as process:
         port = process.open("127.0.0.1")
         mine = [
@@ -84,7 +84,7 @@ def test_an_address_of_another_machine_is_refused() -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_it_takes_the_port_that_it_is_given(address: str) -> None:
+def test_the_store_takes_its_given_port(address: str) -> None:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.create_server((address, 0), family=family) as free:
@@ -104,7 +104,7 @@ def test_it_takes_the_port_that_it_is_given(address: str) -> None:
 
 
 @pytest.mark.parametrize("port", ["free", "given"])
-def test_it_takes_its_address_from_its_input_and_ends_with_it(port: str) -> None:
+def test_the_store_takes_its_address_from_its_input_and_ends_with_it(port: str) -> None:
     program = [sys.executable, "-P", "-m", "dragoman.distributed.store"]
     with socket.create_server(("127.0.0.1", 0)) as free:
         wanted = free.getsockname()[1] if port == "given" else 0

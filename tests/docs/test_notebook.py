@@ -13,7 +13,7 @@ NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "notebook.ipynb"
 
 
 @pytest.mark.smoke
-def test_it_is_kept_without_outputs() -> None:
+def test_the_notebook_is_kept_without_outputs() -> None:
     notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
     assert notebook["metadata"].keys() == {"kernelspec", "language_info"}
     for cell in notebook["cells"]:
@@ -22,7 +22,7 @@ def test_it_is_kept_without_outputs() -> None:
 
 
 @pytest.mark.timeout(900)
-def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     resources = {"metadata": {"path": str(tmp_path)}}

@@ -123,7 +123,7 @@ def test_the_money_spent_is_near_the_forecast(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_a_recipe_that_sets_few_steps_is_forecast_to_cost_what_they_do(folder: Path) -> None:
+def test_the_forecast_of_a_recipe_with_few_steps_is_near_its_cost(folder: Path) -> None:
     (folder / "one.toml").write_text(
         '[[host]]\naddress = "localhost"\nslots = 1\nprice_per_hour = 720.0\ncurrency = "USD"\n'
     )

@@ -245,7 +245,7 @@ def test_translations_that_are_all_dropped_are_named(
             dragoman.distill(teacher, "student-tiny", text="blank.en")
 
 
-def test_a_student_learns_only_what_the_teacher_learnt(
+def test_a_student_learns_only_text_that_the_teacher_learnt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Text with the weight 0 is not translated; pairs of a model are not the teacher's own."""

@@ -57,7 +57,7 @@ def test_the_wheel_holds_every_file_of_the_package(tmp_path: Path) -> None:
     assert held == {name for name in files if "__pycache__" not in name}
 
 
-def test_the_bill_of_materials_is_valid_and_names_what_the_wheel_needs(tmp_path: Path) -> None:
+def test_the_bill_of_materials_is_valid_and_names_the_dependencies(tmp_path: Path) -> None:
     digests = build(tmp_path)
     (file,) = tmp_path.glob("*.cdx.json")
     bill = json.loads(file.read_bytes())

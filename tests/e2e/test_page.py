@@ -57,7 +57,7 @@ def test_people_translate_with_the_keyboard_alone(browser: Any, server: Server) 
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", FAR_NAME])
-def test_copy_says_what_it_did(browser: Any, host: str) -> None:
+def test_copy_tells_whether_the_text_is_copied_or_selected(browser: Any, host: str) -> None:
     """Over plain http from anywhere but loopback, browsers give a page no clipboard."""
     token = "a-token-of-some-length"
     with serving(served_bundle(), token=token) as server:
@@ -73,7 +73,9 @@ def test_copy_says_what_it_did(browser: Any, host: str) -> None:
         assert selected == (page.inner_text("#result") if far else "")
 
 
-def test_it_fits_400_pixels_and_tells_when_the_server_is_gone(browser: Any, server: Server) -> None:
+def test_the_page_fits_400_pixels_and_tells_when_the_server_is_gone(
+    browser: Any, server: Server
+) -> None:
     page = browser.new_page(viewport={"width": 400, "height": 800}, color_scheme="dark")
     page.goto(server.url)
     page.fill("#source", "A man. " + "x" * 300)
@@ -116,7 +118,7 @@ def test_an_empty_text_clears_the_earlier_result(browser: Any, server: Server) -
     assert page.is_hidden("#error")
 
 
-def test_texts_say_which_language_they_are_in(browser: Any, server: Server) -> None:
+def test_texts_are_marked_with_their_language(browser: Any, server: Server) -> None:
     page = browser.new_page()
     page.goto(server.url)
     page.wait_for_selector("#source[lang=en]")

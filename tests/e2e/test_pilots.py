@@ -24,7 +24,7 @@ class PlannedError(Exception):
 
 
 @pytest.mark.timeout(600)
-def test_two_models_are_tried_and_what_they_took_is_not_there_twice(
+def test_two_models_are_tried_and_their_time_comes_off_the_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_budget_text(tmp_path, "two")

@@ -228,7 +228,7 @@ def test_without_the_token_nothing_answers_but_health(bundle: Path) -> None:
         assert server.ask("/translate", {"text": "a"}, headers=bearer).status == 200
 
 
-def test_the_description_is_of_what_is_answered(server: Server, bundle: Path) -> None:
+def test_the_openapi_description_matches_the_answers(server: Server, bundle: Path) -> None:
     described = server.ask("/openapi.json").json
     for path, of_path in described["paths"].items():
         ((method, operation),) = of_path.items()
@@ -250,7 +250,7 @@ def test_the_description_is_of_what_is_answered(server: Server, bundle: Path) ->
         assert described["paths"]["/health"]["get"]["security"] == []
 
 
-def test_it_is_not_opened_without_a_token(
+def test_the_server_is_not_opened_without_a_token(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("DRAGOMAN_TOKEN", raising=False)

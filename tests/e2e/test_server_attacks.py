@@ -429,7 +429,7 @@ def test_requests_with_other_settings_at_once_are_answered_as_each_alone(server:
 
 
 @pytest.mark.parametrize("timeout", [1, 4])
-def test_sigterm_ends_it_in_time_whatever_clients_do(bundle: Path, timeout: int) -> None:
+def test_sigterm_ends_the_server_in_time_despite_busy_clients(bundle: Path, timeout: int) -> None:
     with serving(bundle, "--threads", "1", "--timeout", str(timeout)) as server:
         with ExitStack() as stack:
             deaf = [stack.enter_context(server.connect(read_bytes=4096)) for _ in range(20)]

@@ -177,7 +177,7 @@ def test_no_text_is_long_to_detect(server: Server) -> None:
         assert time.monotonic() - started < 3
 
 
-def test_without_the_detector_the_answer_says_what_to_install(
+def test_without_the_detector_the_answer_names_the_package_to_install(
     bundles: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['py3langid'] = None\n")
@@ -198,7 +198,9 @@ def test_without_the_detector_the_answer_says_what_to_install(
         assert translate(server, text="A man.", source="de", target="fr")["via"] == "en"
 
 
-def test_the_page_offers_what_two_models_make_and_detection(server: Server, browser: Any) -> None:
+def test_the_page_offers_pairs_by_way_of_two_models_and_detection(
+    server: Server, browser: Any
+) -> None:
     page = browser.new_page()
     page.goto(server.url)
     page.wait_for_selector("#model option", state="attached")

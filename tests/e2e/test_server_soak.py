@@ -26,7 +26,7 @@ def num_open_files(server: Server) -> int:
 
 @pytest.mark.slow
 @pytest.mark.timeout(60 * MINUTES + 600)
-def test_it_does_not_grow() -> None:
+def test_the_server_does_not_grow() -> None:
     lines = real_lines("train", "en")[:5000]
     with serving(served_bundle(), "--queue", "3000") as server:
         expected = server.ask("/translate", {"text": lines[0]}).json["translations"]

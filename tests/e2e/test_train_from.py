@@ -73,7 +73,7 @@ def test_a_tag_that_the_vocabulary_does_not_know_is_refused(
     assert Origin.open(run.path).adapt(recipe).corpus.tags == ("<bt>",)
 
 
-def test_a_dry_run_is_of_what_the_command_would_train(
+def test_a_dry_run_shows_the_model_that_the_command_would_train(
     run: RunDirectory,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -94,7 +94,7 @@ def test_a_dry_run_is_of_what_the_command_would_train(
 
 
 @pytest.mark.parametrize("to", ["bundle", "huggingface", "run"])
-def test_it_starts_where_the_other_has_ended_with_its_vocabulary(
+def test_a_run_starts_with_the_last_weights_and_vocabulary_of_its_origin(
     run: RunDirectory, tmp_path: Path, to: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

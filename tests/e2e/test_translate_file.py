@@ -150,7 +150,7 @@ def test_other_options_start_anew(bundle: Path, tmp_path: Path) -> None:
     assert output.read_text("utf-8").count("\n") == 40
 
 
-def test_options_that_are_refused_leave_what_is_done(
+def test_refused_options_keep_the_partial_output(
     bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, output, draft = (tmp_path / name for name in ("in", "out", ".out.partial"))

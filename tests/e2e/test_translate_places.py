@@ -37,7 +37,7 @@ def names() -> set[str]:
     return {path.name for path in Path().iterdir()}
 
 
-def test_a_link_stays_and_what_it_points_to_is_written(bundle: str, expected: str) -> None:
+def test_a_link_stays_and_its_target_is_written(bundle: str, expected: str) -> None:
     Path("disk").mkdir()
     Path("out").symlink_to("disk/out")
     assert main(["translate", bundle, "--input", "in", "--output", "out"]) == 0

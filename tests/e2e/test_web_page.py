@@ -104,7 +104,9 @@ def test_without_a_network_it_translates_as_our_greedy_search(
     keep(page, "web-wide")
 
 
-def test_it_is_an_export_like_others(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_web_page_is_an_export_like_others(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     bundle = Bundle.open(small_web_export())
     assert bundle.info.quantization == "int8"
     names = {path.name for path in small_web_export().iterdir()}
@@ -125,7 +127,7 @@ def test_it_is_an_export_like_others(capfd: pytest.CaptureFixture[str], tmp_path
     ],
     ids=str,
 )
-def test_it_searches_as_the_recipe_says(
+def test_the_page_searches_as_the_recipe_says(
     browser: Any, tmp_path: Path, sections: dict[str, dict[str, Any]]
 ) -> None:
     run = run_with(sections)

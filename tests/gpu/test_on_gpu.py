@@ -164,7 +164,7 @@ def _train(precision: str, *, compiled: bool) -> tuple[list[float], torch.Tensor
 
 
 @pytest.mark.parametrize("beam_size", [1, 5])
-def test_search_finds_what_it_finds_on_a_cpu(beam_size: int) -> None:
+def test_search_finds_the_hypotheses_of_a_cpu(beam_size: int) -> None:
     model = _model()
     sources = [[7, 9, 30, 200, 11], [5, 6], [8] * 17, [250, 4, 9, 9, 31, 77]]
     search = SearchConfig(beam_size=beam_size, max_length_extra=5)

@@ -114,7 +114,7 @@ def test_the_image_trains_as_somebody_who_is_not_root(
     assert {path.stat().st_uid for path in run.rglob("*")} == {1000}
 
 
-def test_the_image_says_what_it_is(buildah: Buildah, image: str) -> None:
+def test_the_image_names_dragoman_as_its_entrypoint_and_user(buildah: Buildah, image: str) -> None:
     config = yaml.safe_load(buildah("inspect", "--type", "image", image))["OCIv1"]["config"]
     assert config["Entrypoint"] == ["dragoman"]
     assert config["User"] == "dragoman"

@@ -87,7 +87,7 @@ def refusal(lab: Lab, words: list[str | Path], folder: Path) -> str:
     return line
 
 
-def test_two_nodes_write_what_one_machine_writes(lab: Lab, tmp_path: Path) -> None:
+def test_two_nodes_write_the_output_of_one_machine(lab: Lab, tmp_path: Path) -> None:
     pairs = [*zip(real_lines("train", "en"), real_lines("train", "de"), strict=True)] * 2
     tsv = tmp_path / "pairs.tsv"
     tsv.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), "utf-8")

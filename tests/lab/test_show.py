@@ -38,7 +38,7 @@ def group(process: subprocess.Popen[str]) -> list[str]:
 
 
 @pytest.mark.timeout(3000)
-def test_it_trains_shows_a_table_and_leaves_nothing(tmp_path: Path) -> None:
+def test_the_lab_trains_shows_a_table_and_leaves_nothing(tmp_path: Path) -> None:
     lab = show(tmp_path, "--steps", "20", "--rates", "50mbit")
     said, _ = lab.communicate(timeout=2900)
     assert lab.returncode == 0, said

@@ -85,7 +85,7 @@ def test_goes_on_where_it_was_stopped_and_ends_with_its_controller(controller: C
 
 
 @pytest.mark.slow
-def test_a_run_on_hosts_learns_what_a_run_on_one_machine_does(controller: Controller) -> None:
+def test_a_run_on_hosts_reaches_the_loss_of_a_run_on_one_machine(controller: Controller) -> None:
     training = controller.train("--set", "distributed.wire=fp32")
     _, complaint = training.communicate(timeout=400)
     assert training.returncode == 0, complaint

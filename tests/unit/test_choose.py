@@ -61,7 +61,7 @@ def law_curves(*, noise: float = 0.0) -> list[Curve]:
     return found
 
 
-def test_the_law_says_what_the_law_that_made_the_curves_says() -> None:
+def test_the_fitted_law_recovers_the_law_that_made_the_curves() -> None:
     law = fit_law(law_curves())
     assert law.alpha == pytest.approx(0.5, abs=0.21)
     assert law.beta == pytest.approx(0.6, abs=0.21)
@@ -99,7 +99,7 @@ def test_a_text_may_need_more_tokens_than_others() -> None:
         assert found.bleu == pytest.approx(best * math.exp(-lacking), rel=0.04)
 
 
-def test_far_from_what_was_measured_the_interval_is_wider() -> None:
+def test_the_interval_is_wider_far_from_the_measurements() -> None:
     law = fit_law(law_curves())
     widths = []
     for tokens in (4e6, 1e5):
@@ -108,7 +108,7 @@ def test_far_from_what_was_measured_the_interval_is_wider() -> None:
     assert widths[1] > 1.1 * widths[0]
 
 
-def test_intervals_hold_what_they_say() -> None:
+def test_intervals_hold_eight_of_ten_new_runs() -> None:
     """Eight of ten new runs of a known text lie in the interval."""
     rng = np.random.default_rng(2)
     inside = 0

@@ -9,7 +9,7 @@ import yaml
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def test_the_compose_file_asks_for_what_training_needs() -> None:
+def test_the_compose_file_asks_for_the_resources_of_training() -> None:
     text = (REPOSITORY / "docker" / "compose.yaml").read_text(encoding="utf-8")
     services = yaml.safe_load(text)["services"]
     assert set(services) == {"cpu", "gpu"}

@@ -62,7 +62,9 @@ def test_no_table_is_wider_than_the_terminal(
     assert not [line for line in lines if "…" in line]
 
 
-def test_a_dry_run_shows_the_recipe_and_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_shows_the_recipe_and_its_size_memory_and_disk(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     recipe = load_recipe("wmt16-ende-reference", [])
     console.print_dry_run(recipe)
     shown = capsys.readouterr().out

@@ -25,7 +25,7 @@ def own_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "dragoman" / "curves"
 
 
-def test_a_curve_holds_what_the_run_measured() -> None:
+def test_a_curve_holds_the_measurements_of_its_run() -> None:
     run = small_run()
     curve = curve_of(run, source="a test")
     assert curve is not None

@@ -95,7 +95,9 @@ def test_flop_agree_with_pytorchs_own_counter() -> None:
     ],
     ids=str,
 )
-def test_activations_are_what_autograd_saves(options: dict[str, object], half: bool) -> None:
+def test_estimated_activations_match_the_tensors_that_autograd_saves(
+    options: dict[str, object], half: bool
+) -> None:
     sizes = {"d_model": 128, "num_heads": 4, "d_ffn": 512, "encoder_layers": 3, "decoder_layers": 2}
     config = ModelConfig.model_validate(sizes | options)
     model = Transformer(config, source_vocab_size=1000, target_vocab_size=1000)

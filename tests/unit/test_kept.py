@@ -30,7 +30,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     return ask
 
 
-def test_it_is_made_once(made: Callable[[], str], tmp_path: Path) -> None:
+def test_a_kept_folder_is_made_once(made: Callable[[], str], tmp_path: Path) -> None:
     assert [made(), made()] == ["first", "first"]
     assert (tmp_path / "times").read_text() == "once\n"
 

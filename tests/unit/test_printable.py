@@ -36,7 +36,7 @@ def is_harmless(shown: str) -> bool:
 
 
 @given(st.text())
-def test_only_what_steers_is_replaced(text: str) -> None:
+def test_only_characters_that_steer_a_terminal_are_replaced(text: str) -> None:
     line = printable_line(text)
     assert len(line) == len(text)
     assert all(new in (old, "�") for new, old in zip(line, text, strict=True))

@@ -289,7 +289,7 @@ def test_the_digest_is_that_of_the_values_and_not_of_their_spelling(mine: Path) 
     assert len(plain) == 64
 
 
-def test_every_shipped_recipe_says_what_it_is_for() -> None:
+def test_every_shipped_recipe_has_a_summary_of_its_purpose() -> None:
     recipes = list_recipes()
     assert {recipe.name for recipe in recipes} >= {
         "demo",

@@ -253,7 +253,7 @@ def test_remedies_are_words_of_this_interface() -> None:
         (lambda run: dragoman.evaluate(run, target_language="xx"), "its source and its reference"),
     ],
 )  # fmt: skip
-def test_errors_name_what_both_doors_have(
+def test_errors_use_the_names_common_to_commands_and_functions(
     call: Callable[[dragoman.RunDirectory], Any], problem: str
 ) -> None:
     """A command's options and a function's arguments have the same names but for the dashes."""

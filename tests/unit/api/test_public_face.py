@@ -41,7 +41,7 @@ def test_the_import_is_light() -> None:
     assert not {"torch", "numpy", "pydantic", "rich", "sentencepiece"} & set(loaded)
 
 
-def test_pytorch_comes_only_with_what_computes() -> None:
+def test_pytorch_is_loaded_only_for_computation() -> None:
     """Exports translate on machines without it, and a launcher of other processes loads none."""
     names = ["Translator", "load_recipe", "plan", "prepare", "read_events"]
     names += ["report", "score", "synthesize", "train"]
@@ -199,7 +199,7 @@ def test_a_plan_has_the_shape_of_the_model_to_start_from() -> None:
         dragoman.plan("demo", ranks=2, link="1Gbit", gpu="cpu", origin="nowhere")
 
 
-def test_a_plan_is_made_of_what_was_given(tiny: dragoman.Recipe) -> None:
+def test_a_plan_is_made_from_the_given_ranks_and_link(tiny: dragoman.Recipe) -> None:
     planned = dragoman.plan(tiny, ranks=2, link="1Gbit", gpu="cpu")
     assert {row.cluster.num_hosts for row in planned.rows} >= {1, 2}
     with pytest.raises(dragoman.ConfigError, match="needs hosts or ranks"):

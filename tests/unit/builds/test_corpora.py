@@ -115,7 +115,7 @@ def test_dev_and_test_sets_are_new_of_our_direction_and_of_two_years() -> None:
     assert list(chosen(found).values()).count("valid") == 0
 
 
-def test_by_hand_names_say_what_is_a_test_set() -> None:
+def test_corpora_chosen_by_hand_are_split_by_their_names() -> None:
     corpora = [
         corpus("OPUS-opus100_train-1-deu-eng", 1_000_000),
         corpus("OPUS-opus100_dev-1-deu-eng", 2000),

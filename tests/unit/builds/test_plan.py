@@ -34,7 +34,7 @@ def plan(**changes: object) -> BuildPlan:
     return BuildPlan.model_validate(values | changes)
 
 
-def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_plan(tmp_path) is None
     written = plan(set=("model.d_model=64",), mono="/mono.de")
     written.save(tmp_path)
@@ -77,7 +77,7 @@ def test_incomplete_or_repeated_stages_are_refused(
         plan(stage=(*plan().stage, *added))
 
 
-def test_a_stage_is_done_once_and_gets_its_share_of_what_is_left(tmp_path: Path) -> None:
+def test_a_stage_is_done_once_and_gets_its_share_of_the_time_left(tmp_path: Path) -> None:
     ended: list[str] = []
     began = time.time() - 10
     clock = Clock.of(tmp_path, 100.0, began=began)
@@ -150,7 +150,7 @@ def test_no_stage_begins_after_the_budget(tmp_path: Path) -> None:
         stages.do("train", "a", lambda _: {})
 
 
-def test_the_table_says_what_a_stage_cost_and_gained() -> None:
+def test_the_table_shows_the_cost_and_the_gain_of_each_stage() -> None:
     def done(name: str, seconds_s: float, **facts: object) -> BuildStage:
         values = {"name": name, "asked": "", "started": 1000.0, "seconds_s": 1.0}
         return BuildStage.model_validate(values | {"ended": 1000.0 + seconds_s, "facts": facts})

@@ -253,7 +253,7 @@ def test_the_newest_checkpoint_is_so_by_number(home: Path, remote: RunOnHosts) -
     assert step_directories(here) == []
 
 
-def test_a_host_that_has_become_the_first_says_nothing_of_what_it_never_had(
+def test_a_checkpoint_that_a_new_first_host_never_had_is_kept(
     home: Path, remote: RunOnHosts
 ) -> None:
     """A resume gave it the newest one alone; then the first host, which kept the best, died."""

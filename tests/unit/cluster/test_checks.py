@@ -339,7 +339,7 @@ def test_a_link_too_fast_for_half_duplex_is_not_called_so() -> None:
     assert finding.found == "600 MB/s each way at once, 1.100 GB/s one way alone"
 
 
-def test_a_slow_port_of_all_hosts_is_seen_beside_what_the_cards_say() -> None:
+def test_a_slow_port_of_all_hosts_is_seen_beside_the_speed_of_the_cards() -> None:
     slow = {"forth_bytes_per_s": 12e6, "back_bytes_per_s": 12e6, "both_bytes_per_s": 11.8e6}
     facts = cluster().model_copy(
         update={"pairs": (pair("alpha", "beta", **slow), pair("beta", "gamma", **slow))}
@@ -442,7 +442,7 @@ def test_gpus_and_processors_do_not_train_together() -> None:
     assert all(one.check != "versions" for one in wrong)
 
 
-def test_the_planner_gets_what_was_measured() -> None:
+def test_the_planner_gets_the_measured_link() -> None:
     link = measured_link(cluster())
     assert link is not None
     assert (link.bytes_per_s, link.latency_s) == (116e6, 0.2e-3)

@@ -93,7 +93,7 @@ def test_names_that_lead_out_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_code_has_one_digest_whatever_was_compiled(tmp_path: Path) -> None:
+def test_compiled_files_do_not_change_the_digest_of_the_code(tmp_path: Path) -> None:
     code = read_code()
     assert "cluster/copying.py" in code
     assert not [

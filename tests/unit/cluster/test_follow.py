@@ -21,7 +21,7 @@ from dragoman.telemetry.events import EventWriter
 from example_events import TRAIN_INTERVAL
 
 
-def test_a_signal_ends_what_is_prepared_and_is_counted_while_hosts_train() -> None:
+def test_a_signal_ends_preparation_and_is_counted_while_hosts_train() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with StopRequests() as requests:
         with requests.deferred():

@@ -85,7 +85,7 @@ def planned(folder: Path, more: str, *settings: str, price: str | None = None) -
     return plan_recipe(recipe, PlanRequest(hosts=str(file), link="10Gbit", price=price))
 
 
-def test_a_plan_says_what_spot_hosts_are_expected_to_cost(tmp_path: Path) -> None:
+def test_a_plan_shows_the_expected_time_and_cost_of_spot_hosts(tmp_path: Path) -> None:
     spot = "spot_price_per_hour = 2.5\ninterruption_hours = 6\n"
     made = planned(tmp_path, spot)
     found = made.interrupted

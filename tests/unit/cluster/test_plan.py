@@ -381,7 +381,9 @@ def test_one_host_needs_no_network() -> None:
         (PlanRequest(link="1Gbit", hosts="a:2,b:1"), "--gpu"),
     ],
 )
-def test_a_plan_names_what_it_lacks(request_: PlanRequest, words: str) -> None:
+def test_a_refused_plan_names_the_missing_or_wrong_option(
+    request_: PlanRequest, words: str
+) -> None:
     with pytest.raises(ConfigError) as error:
         plan_recipe(load_recipe("demo"), request_)
     assert words in str(error.value)
@@ -393,7 +395,9 @@ def test_planning_never_imports_torch() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_a_plan_uses_what_doctor_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_uses_the_measurements_of_doctor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     words = "10.0.0.1:2,10.0.0.2:1"
     recipe = load_recipe("wmt16-ende-reference")

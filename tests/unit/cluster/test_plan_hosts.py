@@ -80,7 +80,7 @@ def test_a_given_compute_is_shared_and_waited_for_like_any_other(tmp_path: Path)
     assert uneven.what_ifs[0].prediction.step_s == pytest.approx(4.0)  # all four thirds of it
 
 
-def test_a_given_compute_does_not_shrink_below_what_starting_kernels_takes() -> None:
+def test_a_given_compute_does_not_shrink_below_the_time_of_kernel_launches() -> None:
     asked = PlanRequest(ranks="1x4", gpu="h100", compute="60ms", link="100Gbit")
     made = plan_recipe(load_recipe("wmt16-ende-base"), asked)
     assert min(row.prediction.compute_s for row in made.what_ifs) == made.cluster.least_s > 0.02

@@ -16,7 +16,7 @@ def test_packages_have_the_versions_of_this_machine_however_they_were_built() ->
     assert not [one for one in wanted if one.startswith(("pytest", "mypy"))]
 
 
-def test_hosts_with_gpus_get_what_measures_them() -> None:
+def test_hosts_with_gpus_get_the_library_that_measures_them() -> None:
     """Without it a run says nothing of power and use, and doctor does not miss it."""
     install = commands(Host(address="a", name="a", gpus=1))[-1]
     assert [one for one in install if one.startswith("nvidia-ml-py")]

@@ -75,7 +75,7 @@ def test_buckets_are_those_of_pytorch(d_model: int, tied_embeddings: Any) -> Non
 
 
 @pytest.mark.parametrize("rank", [1, 4, 32])
-def test_powersgd_compresses_what_pytorch_compresses(rank: int) -> None:
+def test_powersgd_compresses_the_weights_that_pytorch_compresses(rank: int) -> None:
     shapes = weight_shapes(ModelConfig(), source_vocab_size=32_768, target_vocab_size=32_768)
     expected = 0
     for shape in shapes:

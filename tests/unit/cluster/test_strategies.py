@@ -154,7 +154,7 @@ def test_streaming_has_the_shortest_period_that_hides_the_link(slower_than_compu
     )
 
 
-def test_its_own_work_goes_by_weights_and_what_works_on_them() -> None:
+def test_the_work_of_diloco_goes_by_its_weights_and_its_device() -> None:
     """As two lab hosts measured it: 7.6 million weights, batches of 64 rows, a sum in 12 steps."""
     small = replace(REFERENCE, shapes=((512, 512),) * 29)
     gpus = cluster("2", "100Mbit", 0.0450)

@@ -81,7 +81,7 @@ def test_a_line_of_a_stranger_is_refused_in_one_line(
     assert "\n" not in str(error.value)
 
 
-def test_a_download_stays_in_its_folder_whatever_it_is_called(tmp_path: Path) -> None:
+def test_a_download_stays_in_its_folder_under_any_name(tmp_path: Path) -> None:
     downloads = Downloads(tmp_path)
     for url, name in (("http://x/a", "../../up"), ("http://x/..", None), ("http://../x/", "/etc")):
         place = downloads.place(url, name)

@@ -190,7 +190,7 @@ def test_a_pipe_is_read(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
 
 
 @pytest.mark.parametrize("pack", PACKINGS[1:])
-def test_a_pipe_is_measured_by_what_came_through(
+def test_a_pipe_is_measured_by_the_bytes_that_came_through(
     tmp_path: Path, pack: Callable[[bytes], bytes]
 ) -> None:
     with (

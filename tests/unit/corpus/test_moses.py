@@ -39,7 +39,7 @@ def prepared(folder: Path, **entry: Any) -> Manifest:
     return prepare(config, folder / "prepared", workers=1)
 
 
-def test_it_makes_the_corpus_that_its_texts_make(tmp_path: Path) -> None:
+def test_a_moses_archive_makes_the_corpus_that_its_texts_make(tmp_path: Path) -> None:
     path = archive(tmp_path)
     with zipfile.ZipFile(path) as opened:
         opened.extractall(tmp_path)

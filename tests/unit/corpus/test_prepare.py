@@ -244,7 +244,7 @@ def test_a_large_vocabulary_takes_four_bytes_an_id(
     assert len(texts_of(tmp_path / "out", "train")) == 580
 
 
-def test_the_manifest_tells_what_went_in_and_what_came_out(tmp_path: Path) -> None:
+def test_the_manifest_records_the_text_that_went_in_and_came_out(tmp_path: Path) -> None:
     config = small_corpus(tmp_path)
     manifest = prepare(config, tmp_path / "out", workers=1)
     assert manifest == Manifest.load(tmp_path / "out")

@@ -150,7 +150,7 @@ def test_bad_input_is_one_line_and_changes_nothing(tmp_path: Path, name: str, wo
     assert not (tmp_path / "new").exists()
 
 
-def test_a_corpus_of_which_nothing_is_left_shows_what_was_dropped(tmp_path: Path) -> None:
+def test_a_corpus_of_which_nothing_is_left_shows_its_dropped_pairs(tmp_path: Path) -> None:
     """They are out of the way of the next preparation, which removes them."""
     same_on_both_sides = plain(LINES, LINES)(tmp_path)
     failed = tmp_path / "out" / FAILED

@@ -38,7 +38,7 @@ def rows(encoded: TokenRows) -> list[list[int]]:
     return [part.tolist() for part in np.split(encoded.ids, ends[:-1])]
 
 
-def test_bpe_from_word_counts_is_what_sentencepiece_learns_from_sentences(
+def test_bpe_from_word_counts_equals_sentencepiece_bpe_from_sentences(
     captions: list[str],
 ) -> None:
     whole = io.BytesIO()
@@ -66,7 +66,7 @@ def test_bpe_from_word_counts_is_what_sentencepiece_learns_from_sentences(
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_rows_are_exactly_what_sentencepiece_makes_of_whole_sentences(
+def test_rows_equal_the_sentencepiece_encoding_of_whole_sentences(
     captions: list[str], tmp_path: Path, kind: Literal["bpe", "unigram"]
 ) -> None:
     config = SubwordConfig(kind=kind, vocab_size=2000)

@@ -165,7 +165,9 @@ def test_surveys_that_are_written_can_be_read(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_prepared_corpus_tells_what_every_filter_saw(workers: int, tmp_path: Path) -> None:
+def test_a_prepared_corpus_has_the_counts_and_a_page_of_its_filters(
+    workers: int, tmp_path: Path
+) -> None:
     write_real_text(tmp_path, "valid")
     for language in ("en", "de"):  # 21 pairs occur twice
         copied = tmp_path / f"valid.{language}"

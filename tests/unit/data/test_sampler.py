@@ -227,7 +227,7 @@ def test_batches_of_all_lengths_follow_each_other_at_random() -> None:
     multiple=st.sampled_from([1, 3, 8]),
     bucket=st.booleans(),
 )
-def test_nothing_is_lost_whatever_the_lengths(
+def test_no_pair_of_any_length_is_lost(
     lengths: list[tuple[int, int]], budget: int, pool: int, multiple: int, bucket: bool
 ) -> None:
     pairs = MemoryPairs(*np.array(lengths, dtype=np.int32).T)
@@ -353,7 +353,7 @@ def test_few_pairs_of_a_large_weight_are_drawn_at_once(size: int) -> None:
     assert counts[:size].max() - counts[:size].min() <= 2
 
 
-def test_a_mixture_of_all_pairs_draws_what_no_mixture_draws() -> None:
+def test_a_mixture_of_all_pairs_draws_the_same_pairs_as_no_mixture() -> None:
     pairs, mixture, planned = mixed(CONFIGS["tokens"], (0.0, 1.0, 0.0))
     assert mixture.parts()[1][1] == SIZES[1]
     for epoch in (0, 4):

@@ -49,7 +49,7 @@ def test_torchrun_gets_its_share_of_several_machines() -> None:
     assert not any(STORE.token in word for word in command)
 
 
-def test_workers_learn_where_to_meet_and_through_which_interface() -> None:
+def test_workers_get_the_meeting_place_and_the_network_interface() -> None:
     alone = workers_environment(2, MEETING)
     assert alone["DRAGOMAN_RENDEZVOUS"] == str(MEETING / "workers")
     assert alone["DRAGOMAN_PARENT"] == str(os.getpid())

@@ -135,7 +135,7 @@ def test_an_untrained_model_scores_about_nothing(data: ValidationData, world: Wo
     assert result.dev_perplexity == pytest.approx(math.exp(result.dev_loss))
 
 
-def test_validation_measures_what_it_says(
+def test_validation_reports_the_losses_scores_and_samples_of_the_model(
     trained: TrainedModel, data: ValidationData, world: World
 ) -> None:
     result = validate(trained.model, data, config=CONFIG, search=SEARCH, world=world)

@@ -95,7 +95,7 @@ def test_tied_embeddings_are_in_an_onnx_file_once(
 
 @pytest.mark.system
 @pytest.mark.parametrize("options", ARCHITECTURES, ids=str)
-def test_ctranslate2_finds_what_our_search_finds(
+def test_ctranslate2_finds_the_hypotheses_of_our_search(
     options: dict[str, Any], subword: Subword, sources: list[list[int]], tmp_path: Path
 ) -> None:
     model = random_model(subword.vocab_size, options)
@@ -136,7 +136,7 @@ def test_a_row_has_its_own_length_limit_in_a_batch_of_longer_ones(
 
 
 @pytest.mark.parametrize("penalty", ["gnmt", pytest.param("power", marks=pytest.mark.system)])
-def test_neighbours_do_not_change_what_a_row_is_translated_to(
+def test_neighbours_do_not_change_the_translation_of_a_row(
     tmp_path: Path, penalty: Literal["gnmt", "power"]
 ) -> None:
     """Nor where its search went beyond its own length limit, and its best hypothesis did not."""
@@ -192,7 +192,7 @@ def test_ctranslate2_ranks_by_gnmt_as_our_search_does(tmp_path: Path, alpha: flo
     ],
     ids=str,
 )
-def test_onnx_finds_what_our_search_finds(
+def test_onnx_finds_the_hypotheses_of_our_search(
     options: dict[str, Any], subword: Subword, sources: list[list[int]], tmp_path: Path
 ) -> None:
     model = random_model(subword.vocab_size, options)
@@ -205,7 +205,7 @@ def test_onnx_finds_what_our_search_finds(
 
 @pytest.mark.system
 @pytest.mark.parametrize("options", ARCHITECTURES[:-1], ids=str)
-def test_transformers_finds_what_our_search_finds(
+def test_transformers_finds_the_hypotheses_of_our_search(
     options: dict[str, Any], subword: Subword, sources: list[list[int]]
 ) -> None:
     model = random_model(subword.vocab_size, options)

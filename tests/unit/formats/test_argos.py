@@ -73,7 +73,7 @@ def test_a_package_has_the_files_that_argos_translate_looks_for() -> None:
     assert "weights in int8" in card
 
 
-def test_it_translates_as_the_run_does_but_for_the_search() -> None:
+def test_a_package_translates_as_the_run_does_but_for_the_search() -> None:
     _, package = unpacked()
     lines = (small_run().prepared() / "valid" / "source.txt").read_text().splitlines()[:40]
     search = (

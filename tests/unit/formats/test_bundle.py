@@ -193,7 +193,9 @@ def test_transformers_loads_it_without_code_of_ours(
     assert not list(done.path.glob("*.py"))
 
 
-def test_the_card_says_what_it_is(bundle: Path, run: RunDirectory) -> None:
+def test_the_card_names_scores_and_corpora_but_no_local_path(
+    bundle: Path, run: RunDirectory
+) -> None:
     card = (bundle / "README.md").read_text("utf-8")
     assert "BLEU|" in card or "BLEU" in card
     assert "train.en" in card

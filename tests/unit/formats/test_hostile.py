@@ -280,7 +280,7 @@ CASES: dict[str, tuple[Spoil, str]] = {
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("command", ["translate", "train"])
 @pytest.mark.parametrize(("spoil", "words"), CASES.values(), ids=CASES)
-def test_it_is_one_line(
+def test_a_hostile_export_is_refused_in_one_line(
     bundle: Path,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],

@@ -99,7 +99,7 @@ def test_messages_of_a_hub_are_shown_without_token_and_controls(
     assert "z" * 300 not in shown
 
 
-def test_only_what_the_hub_says_of_the_card_is_blamed_on_the_card(
+def test_a_rejection_of_the_card_by_the_hub_is_blamed_on_the_card(
     hub: FakeHub, tmp_path: Path
 ) -> None:
     error = refusal(hub, tmp_path / "export", card="---\nmodel-index: 5\n---\n")

@@ -120,7 +120,7 @@ def marked(tmp_path: Path) -> RunDirectory:
     "kind",
     ["bundle", "ctranslate2", pytest.param("huggingface", marks=pytest.mark.system), "onnx"],
 )
-def test_no_byte_of_an_export_holds_what_is_not_listed(
+def test_no_byte_of_an_export_holds_an_unlisted_value(
     marked: RunDirectory, tmp_path: Path, kind: str
 ) -> None:
     output = tmp_path / "out"

@@ -227,7 +227,7 @@ def test_a_pipe_is_not_opened(tmp_path: Path, capfd: pytest.CaptureFixture[str])
         ("exit 0", "exit code 0);"),
     ],
 )
-def test_without_npm_or_a_network_it_says_what_to_fetch(
+def test_without_npm_or_a_network_the_error_names_the_file_to_fetch(
     script: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -264,7 +264,9 @@ def test_an_error_of_npm_is_shown_soon(
     )
 
 
-def test_npm_pack_is_what_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_npm_packs_the_archive_without_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The archive that npm leaves is read, and its content compared."""
     made = package(tmp_path / "made.tgz", "ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
     npm = tmp_path / "npm"

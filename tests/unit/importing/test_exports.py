@@ -67,7 +67,7 @@ def test_argos_refuses_codes_before_it_asks_for_a_language(imported: Path, tmp_p
     assert not (tmp_path / "argos").exists()
 
 
-def test_it_goes_back_as_it_came(
+def test_an_imported_model_is_exported_as_it_came(
     imported: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     done = dragoman.export(
@@ -97,7 +97,7 @@ def test_it_goes_back_as_it_came(
         ({"output": "new", "sentences": "some.en", "to": "web"}, "its vocabulary was imported"),
     ],
 )
-def test_an_export_of_an_import_names_what_it_lacks(
+def test_a_refused_export_of_an_import_names_the_missing_part(
     imported: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], problem: str
 ) -> None:
     monkeypatch.chdir(imported)

@@ -117,7 +117,7 @@ def tiny(name: str, *directions: str) -> RunDirectory:
 
 
 @pytest.mark.system
-def test_a_reverse_model_says_which_source_language_the_pairs_have(
+def test_a_reverse_model_sets_the_source_language_of_the_pairs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

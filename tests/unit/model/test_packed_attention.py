@@ -78,7 +78,7 @@ def test_cross_attention_equals_pytorch_row_by_row(
     )
 
 
-def test_dropout_has_the_gradient_of_what_it_computed() -> None:
+def test_attention_with_dropout_has_the_gradient_of_its_output() -> None:
     layout = layout_of([3, 1, 4])
 
     def attend(x_N3D: Tensor) -> Tensor:

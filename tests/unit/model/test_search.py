@@ -102,7 +102,9 @@ def enumerate_hypotheses(
     ],
     ids=["gnmt", "power", "none"],
 )
-def test_a_huge_beam_finds_what_enumeration_finds(config: SearchConfig, num_models: int) -> None:
+def test_a_huge_beam_finds_the_hypotheses_of_an_enumeration(
+    config: SearchConfig, num_models: int
+) -> None:
     models = [make_model(seed).eval() for seed in range(1, num_models + 1)]
     source = [4, 5, 4]
     config = config.model_copy(

@@ -188,7 +188,7 @@ def test_padded_groups_are_one_pass_of_a_small_model_and_several_of_a_large_one(
     ("source_lengths", "target_lengths"),
     [([5, 3, 8, 1, 2], [4, 9, 2, 6, 6]), ([3, 3, 9, 9, 9], [7, 7, 7, 7, 7])],
 )
-def test_groups_of_rows_give_what_one_group_gives(
+def test_groups_of_rows_have_the_loss_and_the_gradients_of_one_group(
     config: ModelConfig,
     packed: bool,
     launch_s: float,

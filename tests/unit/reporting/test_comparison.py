@@ -91,7 +91,7 @@ def test_no_run_is_ahead_if_validations_are_far_apart(tmp_path: Path) -> None:
     assert "too far apart" in level.says
 
 
-def test_without_manifests_it_is_not_known_what_the_losses_are_of(tmp_path: Path) -> None:
+def test_without_manifests_the_dev_sets_of_the_losses_are_unknown(tmp_path: Path) -> None:
     half = replace(SMALL, dev_loss=lambda step: _loss(step) / 2)
     (level, *_) = _compare(tmp_path, half, SMALL).levels
     assert level.answer == "cannot tell"

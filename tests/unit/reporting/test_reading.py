@@ -175,7 +175,7 @@ def test_a_value_of_another_type_is_not_measured(wrong: object, tmp_path: Path) 
     assert Report.of(facts).write(run / "report")
 
 
-def test_an_event_that_lacks_what_its_kind_needs_is_counted(tmp_path: Path) -> None:
+def test_an_event_that_lacks_a_value_of_its_kind_is_counted(tmp_path: Path) -> None:
     run = SHORT.write(tmp_path / "run")
     _edit(run, 0, {"step": None}, kind="validated")
     facts = read_facts(run)

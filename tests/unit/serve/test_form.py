@@ -43,7 +43,7 @@ def test_a_malformed_form_is_refused_without_a_word_in_the_log(
     assert not caplog.records
 
 
-def test_a_body_is_what_its_type_says() -> None:
+def test_a_body_is_read_by_its_content_type() -> None:
     assert read(b' {"q": ["a"]}', "application/json; charset=utf-8") == {"q": ["a"]}
     assert read(b"q=a+b&target=de&source=", FORM) == {"q": "a b", "target": "de", "source": ""}
     assert read(b"", "application/json") == read(b"", FORM) == read(b"", PARTS) == {}

@@ -23,7 +23,7 @@ LINES = ["a line", *[""] * 5000, *LONG, *map(str, range(3 * PAIRS_AT_A_TIME))]
 
 
 @pytest.mark.parametrize("cut", [groups_of, groups_of_pairs])
-def test_a_unit_is_what_is_done_together_without_ray(cut: Cut) -> None:
+def test_units_cut_again_are_the_same_units(cut: Cut) -> None:
     units = [*cut(LINES)]
     assert [*chain.from_iterable(units)] == LINES
     # A node cuts its lines again, and an interrupted command those that are left.

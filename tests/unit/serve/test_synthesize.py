@@ -210,7 +210,7 @@ def test_text_in_a_third_language_is_refused(tmp_path: Path) -> None:
     assert not output.exists()
 
 
-def test_the_wanted_target_decides_which_language_is_refused(
+def test_text_in_the_wanted_target_language_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model of both directions translates from its target language, too."""

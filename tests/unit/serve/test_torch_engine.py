@@ -63,7 +63,7 @@ def test_threads_and_batch_cells_change_the_work_and_not_the_output(tmp_path: Pa
         ),
     ],
 )
-def test_what_keeps_ctranslate2_from_a_search_is_named(
+def test_the_obstacle_to_a_search_by_ctranslate2_is_named(
     options: dict[str, Any], lack: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(translator, "find_spec", lambda _: None)

@@ -64,7 +64,7 @@ def test_without_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.Monk
     assert environment._git_state(Path(dragoman.__file__).parent) == (None, None)
 
 
-def test_peak_memory_rises_with_what_is_held_and_never_falls() -> None:
+def test_peak_memory_rises_with_held_memory_and_never_falls() -> None:
     code = """
 from dragoman.telemetry.host import peak_memory_bytes
 before = peak_memory_bytes()

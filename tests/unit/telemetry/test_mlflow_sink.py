@@ -13,7 +13,9 @@ from dragoman.telemetry.sinks import MlflowSink
 from example_events import RUN_FINISHED, RUN_STARTED, TRAIN_INTERVAL, VALIDATED
 
 
-def test_without_its_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_library_the_sink_names_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(MachineError, match="pip install 'dragoman"):
         MlflowSink("sqlite://")

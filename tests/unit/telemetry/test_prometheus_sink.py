@@ -124,7 +124,7 @@ def test_nobody_answers_after_the_run(port: int) -> None:
         socket.create_connection(("127.0.0.1", port), timeout=5)
 
 
-def test_without_its_library_it_says_what_to_install(
+def test_without_its_library_the_sink_names_the_package_to_install(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)

@@ -13,7 +13,7 @@ from dragoman.telemetry.timers import PhaseTimer
 CPU = torch.device("cpu")
 
 
-def test_each_phase_is_charged_with_what_ran_in_it() -> None:
+def test_each_phase_is_charged_with_the_time_of_its_own_work() -> None:
     timer = PhaseTimer(CPU)
     for _ in range(3):
         with timer.phase("data_wait"):

@@ -15,7 +15,7 @@ from dragoman.telemetry.sinks import WandbSink
 from example_events import RUN_FINISHED, RUN_STARTED, TRAIN_INTERVAL, VALIDATED
 
 
-def test_without_its_library_it_says_what_to_install(
+def test_without_its_library_the_sink_names_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)

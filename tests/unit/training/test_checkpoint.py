@@ -416,7 +416,7 @@ def test_translation_takes_the_averaged_weights_if_there_are_any(tmp_path: Path)
         load_weights(path, model)
 
 
-def test_a_checkpoint_is_chosen_by_what_it_is_best_at(tmp_path: Path) -> None:
+def test_a_checkpoint_is_chosen_by_its_metric_its_age_or_its_step(tmp_path: Path) -> None:
     store = make_store(tmp_path, keep_last=9)
     save_step(store, 1, dev_loss=1.0)
     assert store.choose("best").name == "step-0000001"

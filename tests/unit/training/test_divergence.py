@@ -116,7 +116,7 @@ def test_less_is_enough_when_it_lasts() -> None:
     ("dev_loss", "training", "stopped"),
     [(5.0, 5.0, True), (5.0, 3.0, False), (3.2, 5.0, False), (3.2, 3.9, False)],
 )
-def test_the_dev_loss_confirms_what_the_first_batch_says(
+def test_a_high_dev_loss_is_divergence_only_beside_a_high_training_loss(
     dev_loss: float, training: float, stopped: bool
 ) -> None:
     """A dev loss that rises alone is overfitting, or a text of another kind."""

@@ -45,7 +45,7 @@ def test_an_export_that_fails_after_a_kill_leaves_the_older_one(tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["export"]
 
 
-def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
+def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to("disk/export")
     for content in (b"first", b"second"):
@@ -57,7 +57,7 @@ def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path: Path) -> None:
     assert found == {"link", "disk", "disk/export", *files}
 
 
-def test_others_may_read_what_the_umask_lets_them(tmp_path: Path) -> None:
+def test_published_files_have_the_permissions_of_the_umask(tmp_path: Path) -> None:
     publish(tmp_path / "x", lambda draft: save_file({"a": torch.ones(2)}, draft / "weights"))
     modes = {file.name: oct(file.stat().st_mode) for file in (tmp_path / "x").iterdir()}
     assert modes["weights"] == modes["digests.json"]

@@ -43,7 +43,7 @@ def warm(guard: StepGuard) -> None:
         guard.see(step=0, steps=1, seconds_s=100.0, data_wait_s=0.0)
 
 
-def test_it_speaks_once_when_steps_are_slower_than_planned() -> None:
+def test_the_guard_speaks_once_when_steps_are_slower_than_planned() -> None:
     guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=3700, expected_s=0.5)
     warm(guard)
     assert watched(guard, 0.7, windows=3) == []
@@ -72,7 +72,7 @@ def test_steps_are_fast_again_only_after_they_were_slow() -> None:
     assert again.cause.startswith("steps take 1 s/step again, since step 45, ")
 
 
-def test_without_a_plan_the_first_steps_tell_what_is_usual() -> None:
+def test_without_a_plan_the_first_steps_set_the_usual_time() -> None:
     guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000)
     warm(guard)
     assert watched(guard, 1.0, windows=2) == []
@@ -156,7 +156,7 @@ def test_a_card_that_changes_is_reported_even_if_steps_are_as_fast(card: Card) -
     assert watched(guard, 9.0) == [], "another rank judges the steps"
 
 
-def test_a_slow_step_is_reported_with_what_happened_to_the_card(card: Card) -> None:
+def test_a_slow_step_is_reported_with_the_change_of_the_network_card(card: Card) -> None:
     guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000, expected_s=1.0, watches_card=False)
     warm(guard)
     card.tell(megabits=100, carrier_changes=1)

@@ -93,7 +93,7 @@ def test_accumulated_micro_batches_are_one_large_batch() -> None:
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-5, atol=1e-6)
 
 
-def test_training_repeats_bit_for_bit_whatever_the_generator_held() -> None:
+def test_training_repeats_bit_for_bit_from_any_state_of_the_generator() -> None:
     weights: list[Tensor] = []
     for _ in range(2):
         with toy_training(PAIRS, data=DataConfig(batch_tokens=50, accumulate=2)) as training:

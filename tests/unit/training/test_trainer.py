@@ -67,7 +67,7 @@ def stop_at(step: int) -> Callable[[int, Transformer], None]:
     return before_update
 
 
-def test_a_run_tells_what_happened(tmp_path: Path) -> None:
+def test_a_run_records_its_intervals_validations_and_checkpoints(tmp_path: Path) -> None:
     run = ToyRun(tmp_path, TrainConfig(max_steps=14, log_every_steps=4, validate_every_steps=6))
     result = run.fit()
     assert (result.reason, result.state.step) == ("max_steps", 14)
@@ -262,7 +262,7 @@ def test_the_clock_can_ask_for_checkpoints(tmp_path: Path) -> None:
         assert later.mono_s - save.mono_s >= 19 * save.payload["seconds_s"]
 
 
-def test_averaged_weights_are_what_is_validated(tmp_path: Path) -> None:
+def test_validation_measures_the_averaged_weights(tmp_path: Path) -> None:
     seen: dict[int, float] = {}
 
     def validate(step: int, model: Transformer) -> ToyValidation:

@@ -95,7 +95,7 @@ def test_a_line_without_end_is_not_kept_in_memory(path: Path) -> None:
     follower.close()
 
 
-def test_only_what_is_added_counts_if_it_begins_at_the_end(tmp_path: Path) -> None:
+def test_a_follower_from_the_end_reads_only_added_lines(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"old\n")
     follower = Follower(path, from_end=True)

@@ -119,7 +119,9 @@ def test_all_that_was_asked_for_is_on_a_small_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hosts", [1, 2, 8])
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60), (100, 30), (40, 12), (20, 5)])
-def test_it_fits(hosts: int, width: int, height: int, tmp_path: Path) -> None:
+def test_the_screen_fits_its_width_and_height(
+    hosts: int, width: int, height: int, tmp_path: Path
+) -> None:
     now = _now(_recorded(hosts).write(tmp_path / "run"))
     lines = screen(now, width=width, height=height)
     assert len(lines) <= height
@@ -128,7 +130,7 @@ def test_it_fits(hosts: int, width: int, height: int, tmp_path: Path) -> None:
         assert all(f"host-{rank}" in _plain(lines) for rank in range(2, 8))
 
 
-def test_a_running_run_says_what_is_left(tmp_path: Path) -> None:
+def test_a_running_run_shows_its_time_left_and_its_cost(tmp_path: Path) -> None:
     directory = _recorded().write(tmp_path / "run")
     run = open_run(directory, price=PRICE)
     run.look()

@@ -189,7 +189,7 @@ def test_clients_that_do_not_read_are_cut_off(
     assert capfd.readouterr().err == ""
 
 
-def test_names_are_text_whatever_they_hold(tmp_path: Path) -> None:
+def test_names_with_markup_are_shown_as_text(tmp_path: Path) -> None:
     evil = "<img src=x onerror=alert(1)>'\"&\x1b]0;owned\x07"
     directory = SHORT.write(tmp_path / "run")
     for path in (directory / "events").iterdir():
@@ -221,7 +221,7 @@ class _GoesOn(WatchServer):
         return super().now()
 
 
-def test_a_browser_shows_what_happens_without_being_asked(tmp_path: Path) -> None:
+def test_a_browser_shows_new_steps_without_being_asked(tmp_path: Path) -> None:
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("needs chromium")
