@@ -159,6 +159,10 @@ def test_the_forecast_of_a_recipe_with_few_steps_is_near_its_cost(folder: Path) 
         ),
         (("--budget", "8s", "--dry-run"), "dragoman: --budget 8 s: the budget is too small"),
         (
+            ("--budget", "0.01 USD", "--hosts", "one.toml", "--dry-run"),
+            "dragoman: --budget 36 s (0.01 USD): the budget is too small",
+        ),
+        (
             ("--budget", "1h", "--dry-run", "--set", "evaluate.bleu_pairs=0"),
             "dragoman: --budget: evaluate.bleu_pairs is 0, but a budget needs BLEU",
         ),

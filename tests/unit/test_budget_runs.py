@@ -151,6 +151,10 @@ def test_the_smallest_budget_of_two_ranks_has_their_starts(recipe: Recipe) -> No
         needed_s.append(raised.value.needed_s)
     # A launcher and its ranks import PyTorch, which takes 4 s or more, to train and to score.
     assert needed_s[1] - needed_s[0] >= 10
+    with pytest.raises(
+        TooSmallError, match=r"1 s \(0\.01 USD\): .* at least .* s \(\d\.\d+ USD\)$"
+    ):
+        plan_budget(recipe, 1.0, Place(ranks=1, price=HourlyPrice(36.0, "USD")))
 
 
 def test_the_last_checkpoint_is_copied_over_a_link(tmp_path: Path) -> None:

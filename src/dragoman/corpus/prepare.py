@@ -115,6 +115,7 @@ def prepare(
         manifest = _whole_manifest(directory)
         if manifest is not None and sources.match(manifest):
             place.discard()
+            place.forget_failure()
             return manifest
         check_filters(config.filters, languages=languages)
         place.begin(sources.work_digest(vocabulary))
@@ -358,7 +359,7 @@ class _Preparation:
         facts = _stage_facts("clean", of_missing)
         reasons = [f"{reason} {pairs}" for reason, pairs in facts.dropped.items()]
         if facts.pairs_out:
-            reasons.append(f"duplicate, overlapping or too long {facts.pairs_out}")
+            reasons.append(f"later filters {facts.pairs_out}")
         raise CorpusError(
             f"no training pair of {listed(missing)} is left ({', '.join(reasons)})",
             place="corpus.train",

@@ -19,6 +19,7 @@ from dragoman.corpus.manifest import FILE_NAME
 
 _FOLDER = ".unfinished"
 FAILED = "failed-preparation"
+_OF_FAILURE = ("train.tsv.zst", "filters.json", "filters.html")
 _RETIRED = "retired"
 _REPLACED = ("train", "valid", "test", "rejected")
 """Folders of a corpus, which a new one replaces."""
@@ -57,7 +58,7 @@ class Workplace:
                 place=self.directory,
                 remedy="choose another directory",
             )
-        remove_tree(self.failed)
+        self.forget_failure()
         marker = self.root / "plan"
         if not marker.exists() or marker.read_text() != digest:
             remove_tree(self.root)
@@ -93,6 +94,13 @@ class Workplace:
     def discard(self) -> None:
         """Remove the workplace."""
         remove_tree(self.root)
+
+    def forget_failure(self) -> None:
+        """Remove the rejected pairs of a failed preparation, and nothing else from their folder."""
+        for name in _OF_FAILURE:
+            (self.failed / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.failed.rmdir()
 
     def _retire(self) -> None:
         (self.directory / FILE_NAME).unlink(missing_ok=True)

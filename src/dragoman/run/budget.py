@@ -90,14 +90,21 @@ _LONGEST_RECORD: Final = 1 << 16
 
 
 class TooSmallError(ConfigError):
-    """A budget that leaves too little time for training. needed_s: the least that is enough."""
+    """A budget that leaves too little time for training. needed_s: the least that is enough.
 
-    def __init__(self, seconds_s: float, *, needed_s: float) -> None:
+    price: of all machines; then the error names the money, too, in which the budget may be given.
+    """
+
+    def __init__(self, seconds_s: float, *, needed_s: float, price: HourlyPrice | None) -> None:
         self.needed_s = math.ceil(needed_s / 10) * 10
+        given, needed = (
+            units.DURATION.text(time_s) + (f" ({price.text(time_s)})" if price else "")
+            for time_s in (seconds_s, self.needed_s)
+        )
         super().__init__(
             "the budget is too small to train a useful model",
-            place=f"--budget {units.DURATION.text(seconds_s)}",
-            remedy=f"give at least {units.DURATION.text(self.needed_s)}",
+            place=f"--budget {given}",
+            remedy=f"give at least {needed}",
         )
 
 
@@ -333,7 +340,7 @@ def _plan(
     fixed_s = gone_s + EXPORT_S + 2 * _starts(place) * start_s
     training_s = (AIM - _OUTSIDE_SHARE) * seconds_s - fixed_s
     if training_s <= 0:
-        raise _too_small(seconds_s, fixed_s)
+        raise _too_small(seconds_s, fixed_s, place.price)
     if place.hosts is not None:
         recipe = filled(recipe, {"distributed.strategy": "auto"}, by_hand=by_hand)
     machine = machine_of(place, vocab_size=recipe.corpus.subword.vocab_size, budget_s=seconds_s)
@@ -342,12 +349,12 @@ def _plan(
     half, twice = half_and_twice(choice, text, law, training_s=training_s, seconds_s=seconds_s)
     fixed_s, training_s = fixed_s + choice.best.after_s, training_s - choice.best.after_s
     if training_s <= 0:
-        raise _too_small(seconds_s, fixed_s)
+        raise _too_small(seconds_s, fixed_s, place.price)
     most = choice.best.recipe.train.max_steps if "train.max_steps" in by_hand else _LEAST_STEPS
     if choice.best.steps < min(_LEAST_STEPS, most):
         enough_s = training_s * _LEAST_STEPS / max(choice.best.steps, 1)
         needed_s = (fixed_s + enough_s) / (AIM - _OUTSIDE_SHARE)
-        raise TooSmallError(seconds_s, needed_s=needed_s)
+        raise TooSmallError(seconds_s, needed_s=needed_s, price=place.price)
     return BudgetPlan(
         seconds_s,
         choice.best.recipe,
@@ -366,9 +373,10 @@ def _plan(
     )
 
 
-def _too_small(seconds_s: float, fixed_s: float) -> TooSmallError:
+def _too_small(seconds_s: float, fixed_s: float, price: HourlyPrice | None) -> TooSmallError:
     """The error if the work beside the training takes the whole budget."""
-    return TooSmallError(seconds_s, needed_s=(fixed_s + SHORTEST_S) / (AIM - _OUTSIDE_SHARE))
+    needed_s = (fixed_s + SHORTEST_S) / (AIM - _OUTSIDE_SHARE)
+    return TooSmallError(seconds_s, needed_s=needed_s, price=price)
 
 
 def _fetch_s(recipe: Recipe, place: Place) -> float:
@@ -446,7 +454,7 @@ def _with_pilots(
     law = fit_law([*known.values()])
     training_s = plan.training_s - (time.monotonic() - began)
     if training_s <= 0:
-        raise TooSmallError(plan.seconds_s, needed_s=2 * plan.seconds_s)
+        raise TooSmallError(plan.seconds_s, needed_s=2 * plan.seconds_s, price=plan.place.price)
     choice = after_pilots(
         plan.choice,
         best.name,
@@ -623,7 +631,8 @@ def _fitted(
     left_s = AIM * seconds_s - gone_s - outside_s
     least_s = _LEAST_STEPS * speed.step_s + LEAST_VALIDATIONS * (validation_s + save_s)
     if left_s < least_s:
-        raise TooSmallError(seconds_s, needed_s=(gone_s + least_s + outside_s) / AIM)
+        needed_s = (gone_s + least_s + outside_s) / AIM
+        raise TooSmallError(seconds_s, needed_s=needed_s, price=place.price)
     most_steps = recipe.train.max_steps if "train.max_steps" in by_hand else None
     values = lengths(
         step_s=speed.step_s,

@@ -215,9 +215,7 @@ def test_a_pair_that_was_held_out_is_not_trained_on_backwards(
 
 def test_a_direction_without_training_pairs_is_refused(tmp_path: Path) -> None:
     train = [entry("train", "en", "de"), entry("valid", "en", "fr")]
-    message = (
-        r"en to fr is left \(duplicate, overlapping or too long 20\); look at .*, or leave the"
-    )
+    message = r"en to fr is left \(later filters 20\); look at .*, or leave the"
     with pytest.raises(CorpusError, match=message):
         prepare(corpus(tmp_path, train=train), tmp_path / "prepared", workers=1)
     failed = tmp_path / "prepared" / FAILED

@@ -164,6 +164,11 @@ def test_a_corpus_of_which_nothing_is_left_shows_its_dropped_pairs(tmp_path: Pat
         assert len(survey.dropped) == EXAMPLES
     prepare(small_corpus(tmp_path), tmp_path / "out", workers=1)
     assert not failed.exists()
+    with pytest.raises(CorpusError, match=message):
+        prepare(small_corpus(tmp_path, **same_on_both_sides), tmp_path / "out", workers=1)
+    (failed / "notes.txt").write_text("of a user")
+    prepare(small_corpus(tmp_path), tmp_path / "out", workers=1)  # the corpus is there already
+    assert [path.name for path in failed.iterdir()] == ["notes.txt"]
 
 
 def test_folders_of_somebody_else_are_not_replaced(tmp_path: Path) -> None:
