@@ -11,6 +11,7 @@ import pytest
 
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
+from dragoman.corpus.config import TextFiles
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe, dump_toml, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
@@ -155,6 +156,15 @@ def test_the_smallest_budget_of_two_ranks_has_their_starts(recipe: Recipe) -> No
         TooSmallError, match=r"1 s \(0\.01 USD\): .* at least .* s \(\d\.\d+ USD\)$"
     ):
         plan_budget(recipe, 1.0, Place(ranks=1, price=HourlyPrice(36.0, "USD")))
+
+
+def test_a_plan_needs_the_files_that_the_recipe_names(recipe: Recipe) -> None:
+    files = TextFiles(tsv="misspelt.tsv")
+    corpus = recipe.corpus.model_copy(update={"test": (files,)})
+    with pytest.raises(
+        CorpusError, match=r"misspelt\.tsv: does not exist; check the name in corpus"
+    ):
+        plan_budget(recipe.model_copy(update={"corpus": corpus}), 3600.0, Place(ranks=1))
 
 
 def test_the_last_checkpoint_is_copied_over_a_link(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ UNITS = {
     "_bits_per_s": "bits a second",
     "_flop_per_s": "floating-point operations a second",
     "_tokens_per_s": "tokens a second",
+    "sentences_per_s": "sentences a second",
     "_bytes": "bytes",
     "_share": "of 1",
     "_hz": "hertz",

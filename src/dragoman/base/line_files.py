@@ -35,7 +35,7 @@ _PACKED: Final = {
     b"PK\x03\x04": "unzip -p",
 }
 """The first bytes of packed files, and the commands that unpack them."""
-_PACKED_SUFFIXES: Final = frozenset({".gz", ".bz2", ".xz", ".zst", ".zip"})
+_PACKED_SUFFIXES: Final = frozenset({".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip"})
 UTF_16: Final = (b"\xff\xfe", b"\xfe\xff")
 """The first bytes of text in UTF-16."""
 _HEAD_BYTES: Final = 8
@@ -218,13 +218,13 @@ def output_place(output: Path, source: Path | None) -> Path:
             place=output,
             remedy="name a file",
         )
-    if output.suffix in _PACKED_SUFFIXES:
+    output = Path(os.path.realpath(output))
+    if output.suffix.lower() in _PACKED_SUFFIXES:
         raise ConfigError(
             f"is plain text whatever its name, so it should not end in {output.suffix}",
             place=output,
             remedy=f"name {output.with_suffix('')} as the output, and pack that",
         )
-    output = Path(os.path.realpath(output))
     if output.is_dir():
         raise ConfigError("is a directory", place=output, remedy="name a file as the output")
     if not output.parent.is_dir():

@@ -12,7 +12,13 @@ from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.reading import read_facts
 from dragoman.run.budget import BudgetPlan
-from dragoman.run.choose import LEAST_WIDTH, VOCABULARY, SizeCandidate, TextFacts
+from dragoman.run.choose import (
+    LEAST_WIDTH,
+    UNKNOWN_PAIRS,
+    VOCABULARY,
+    SizeCandidate,
+    TextFacts,
+)
 from dragoman.run.expect import COVERED, Expected
 from dragoman.run.pilots import SHARE
 from dragoman.training.pace import read_budget
@@ -145,9 +151,11 @@ def _vocabulary(recipe: Recipe) -> str:
     pieces, pairs = recipe.corpus.subword.vocab_size, TextFacts.guessed(recipe).pairs
     least, most = VOCABULARY
     limits = {least: ", at least that", most: ", at most that"}
+    is_here = pairs != UNKNOWN_PAIRS
+    known_from = "by the size of the files" if is_here else "a guess: the text is not here yet"
     return (
         f"vocabulary of {units.COUNT.text(pieces)}{limits.get(pieces, '')}: 25 x the square root "
-        f"of about {units.COUNT.text(pairs)} pairs, by the size of the files"
+        f"of about {units.COUNT.text(pairs)} pairs, {known_from}"
     )
 
 

@@ -78,6 +78,8 @@ def recommendation(plan: Plan) -> str:
     choice, row = plan.choice, plan.chosen
     chosen = choice.prediction
     cost = "" if row.price is None else f" and {units.money(row.price, currency=plan.currency)}"
+    if cost and _has_spot_prices(plan):
+        cost += " at the full price"
     what = f"Train on {chosen.label}" if chosen.strategy == "none" else f"Use {chosen.label}"
     if len(choice.hosts) < plan.cluster.num_hosts:
         alone = chosen.strategy == "none"
@@ -298,9 +300,14 @@ def _what_ifs(plan: Plan) -> Table:
 def _run_headings(plan: Plan) -> list[str]:
     return [
         "run",
-        *([f"cost {plan.currency}"] if _priced(plan) else []),
+        *([f"{'full ' * _has_spot_prices(plan)}cost {plan.currency}"] if _priced(plan) else []),
         f"to one {plan.unit}",
     ]
+
+
+def _has_spot_prices(plan: Plan) -> bool:
+    """Whether a host has a spot price, which counts only with the interruptions that it brings."""
+    return plan.cluster.spot_price_per_hour != plan.cluster.price_per_hour
 
 
 def _run(plan: Plan, row: Row) -> list[str]:

@@ -279,13 +279,7 @@ class Sources:
                 self._check_languages(split, number, found, languages)
         for file in found:
             path = file.path
-            if not path.is_file():
-                raise CorpusError(
-                    "is a directory" if path.is_dir() else "does not exist",
-                    place=path,
-                    remedy=f"check the name in corpus.{split}; "
-                    "names are relative to the recipe's folder, in --set to the working directory",
-                )
+            _check_file(path, split)
             state = path.stat()
             self.files.append(SourceState(split, file.name, path, state.st_size, state.st_mtime_ns))
         limits, has_header, num_columns = _column_limits(found[0].path, files.scores)
@@ -317,6 +311,25 @@ class Sources:
                     place=place,
                     remedy="correct source_language or target_language of one of them",
                 )
+
+
+def check_files(config: CorpusConfig) -> None:
+    """Raises CorpusError if a file that a recipe names is missing."""
+    for split in ("train", "valid", "test"):
+        for entry in getattr(config, split):
+            for key in ("source", "target", "tsv", *FORMATS):
+                if name := getattr(entry, key):
+                    _check_file(Path(config.folder) / name, split)
+
+
+def _check_file(path: Path, split: str) -> None:
+    if not path.is_file():
+        raise CorpusError(
+            "is a directory" if path.is_dir() else "does not exist",
+            place=path,
+            remedy=f"check the name in corpus.{split}; "
+            "names are relative to the recipe's folder, in --set to the working directory",
+        )
 
 
 def _column_limits(

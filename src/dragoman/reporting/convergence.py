@@ -849,10 +849,15 @@ def _distillation_evidence(facts: Facts) -> Iterator[Evidence]:
     speed, others_speed = last.sentences_per_s, last.teacher_sentences_per_s
     share = f", {speed / others_speed:.2f} x" if others_speed else ""
     text = (
-        f"{speed:.0f} with beam {last.beam_size}, the teacher's {others_speed:.0f} with beam "
+        f"{_rate(speed)} with beam {last.beam_size}, the teacher's {_rate(others_speed)} with beam "
         f"{last.teacher_beam_size}{share}"
     )
     yield Evidence("sentences/s of the export", speed, text)
+
+
+def _rate(value: float) -> str:
+    """A rate as text: whole from 10 on, else to three digits."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.3g}"
 
 
 def _ahead(facts: Facts) -> Iterator[Evidence]:

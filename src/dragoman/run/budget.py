@@ -33,7 +33,7 @@ from dragoman.base.files import read_regular, write_whole
 from dragoman.cluster.hosts import Hosts, is_this_machine, load_hosts
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import OnProgress
-from dragoman.corpus.sources import Sources
+from dragoman.corpus.sources import Sources, check_files
 from dragoman.recipe.budget import filled, keys_set
 from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import RunDirectory
@@ -181,8 +181,8 @@ def plan_budget(
     """The plan alone; nothing is written.
 
     If the text is not prepared, the sizes of its files are all that is known of it.
-    Raises ConfigError if the budget is too small or the recipe excludes one, MachineError if
-    CTranslate2 is not installed.
+    Raises ConfigError if the budget is too small or the recipe excludes one, CorpusError if a file
+    of text is missing, MachineError if CTranslate2 is not installed.
     """
     _check_possible(recipe)
     by_hand = keys_set(recipe)
@@ -191,6 +191,7 @@ def plan_budget(
         text = TextFacts.of(Manifest.load(prepared or steps.default_place(recipe)))
         prepare_s = 0.0
     except CorpusError:
+        check_files(recipe.corpus)
         text = TextFacts.guessed(recipe)
         prepare_s = text.pairs / PREPARE_PAIRS_PER_S
     gone_s = _PREPARE_S + prepare_s

@@ -46,7 +46,7 @@ _PIECE_BYTES: Final = 4.5
 """Length of a typical piece of text."""
 VOCABULARY: Final = (200, 32_000)
 """The least and the most pieces."""
-_UNKNOWN_PAIRS: Final = 1_000_000
+UNKNOWN_PAIRS: Final = 1_000_000
 """The number of pairs to assume if the text is not here yet."""
 _ALIKE: Final = 0.03
 """A larger model has to be better by this share of the BLEU: it translates more slowly, and a speed
@@ -103,7 +103,7 @@ class TextFacts:
         sizes = [text_bytes(entry, Path(recipe.corpus.folder)) for entry in recipe.corpus.train]
         known = [size for size in sizes if size is not None]
         pairs = (
-            max(1, round(sum(known) / PAIR_BYTES)) if len(known) == len(sizes) else _UNKNOWN_PAIRS
+            max(1, round(sum(known) / PAIR_BYTES)) if len(known) == len(sizes) else UNKNOWN_PAIRS
         )
         pieces = pairs * PAIR_BYTES / 2 / _PIECE_BYTES
         return cls("", pairs, round(pieces) + pairs, True)

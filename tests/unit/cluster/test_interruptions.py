@@ -99,6 +99,8 @@ def test_a_plan_shows_the_expected_time_and_cost_of_spot_hosts(tmp_path: Path) -
     with console.capture() as capture:
         print_plan(made, console)
     text = capture.get()
+    assert "full cost USD" in text
+    assert " USD at the full price, because " in text
     assert "If hosts are taken away, one every 3 h 00 min, the run takes" in text
     assert f"and {found.price:,.2f} USD, saving every {found.every_steps:,} steps" in text
     assert f"every {found.best_every_steps:,} steps it would take" in text

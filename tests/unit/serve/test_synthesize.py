@@ -289,8 +289,8 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
         dragoman.synthesize(small_run(), text, tmp_path / "pipe")
     with pytest.raises(ConfigError, match="the input too"):
         dragoman.synthesize(small_run(), text, text)
-    packed = tmp_path / "pairs.tsv.gz"
-    problem = r"should not end in \.gz; name .*/pairs\.tsv as the output, and pack that"
+    packed = tmp_path / "pairs.tsv.GZ"
+    problem = r"should not end in \.GZ; name .*/pairs\.tsv as the output, and pack that"
     with pytest.raises(ConfigError, match=problem):
         dragoman.synthesize(small_run(), text, packed)
     assert not output.exists()
