@@ -18,6 +18,7 @@ from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run import budget as budgets
 from dragoman.run import run as steps
 from dragoman.run.budget import Place, TooSmallError, plan_budget, run_in_budget
+from dragoman.run.lengths import AIM
 from dragoman.run.speed import last_copy_s, measure_save
 from dragoman.telemetry.host import HourlyPrice
 from dragoman.training.pace import Budget, read_budget
@@ -41,11 +42,18 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
     return load_recipe(tmp_path / "small.toml")
 
 
-def go_on(recipe: Recipe, place: Place | None = None) -> RunDirectory:
+def go_on(
+    recipe: Recipe,
+    place: Place | None = None,
+    *,
+    seconds_s: float = SECONDS,
+    money: tuple[float, str] | None = None,
+) -> RunDirectory:
     return run_in_budget(
         recipe,
-        SECONDS,
+        seconds_s,
         place or Place(ranks=1),
+        money=money,
         runs=Path("runs"),
         workers=1,
         show_plan=lambda _: None,
@@ -142,6 +150,33 @@ def test_a_run_that_goes_on_at_another_price_costs_both(
     kept = read_budget(begun.path)
     assert kept is not None
     assert kept.cost(until=8200.0) == pytest.approx(3.0 + 5.0)
+
+
+def test_the_rest_of_the_money_pays_for_the_time_that_is_left(
+    recipe: Recipe, begun: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of 10 USD that was killed after an hour at 3 USD resumes at 7 USD an hour."""
+    money = (10.0, "USD")
+    known = read_budget(begun.path)
+    assert known is not None
+    own = {"asked": budgets._asked(recipe, money), "seconds_s": 12_000.0, "finished": None}
+    known.model_copy(update=own).save(begun.path)
+
+    def train(*_: object, **__: object) -> None:
+        raise PreparedError
+
+    monkeypatch.setattr(steps, "train", train)
+    monkeypatch.setattr(budgets, "time", SimpleNamespace(time=lambda: 1000.0 + 3600))
+    price = HourlyPrice(7.0, "USD")
+    for _ in range(2):
+        with pytest.raises(PreparedError):
+            go_on(recipe, Place(ranks=1, price=price), seconds_s=36_000 / 7, money=money)
+        kept = read_budget(begun.path)
+        assert kept is not None
+        assert kept.seconds_s == pytest.approx(7200)
+        assert kept.aim_s == pytest.approx(AIM * 7200)
+        assert kept.cost(until=1000.0 + 7200) == pytest.approx(10.0)
+    assert len([*Path("runs").iterdir()]) == 1
 
 
 def test_the_smallest_budget_of_two_ranks_has_their_starts(recipe: Recipe) -> None:

@@ -25,7 +25,7 @@ from dragoman.base.terminal import open_console
 from dragoman.cluster.hosts import Hosts, load_hosts
 from dragoman.corpus.prepare import OnProgress
 from dragoman.formats.bundle import is_bundle
-from dragoman.recipe.budget import parse_budget
+from dragoman.recipe.budget import money_of, parse_budget
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.recipe import load_recipe as read_recipe
 from dragoman.recipe.run_directory import RunDirectory
@@ -218,6 +218,7 @@ def _in_budget(
         parse_budget(budget, place.price),
         place,
         runs=runs,
+        money=money_of(budget),
         prepared=prepared,
         workers=workers,
         fresh=fresh,

@@ -79,7 +79,7 @@ def _run_in_budget(recipe: Recipe, options: Options) -> None:
     from dragoman.cli.summary import print_summary
     from dragoman.cluster.doctor_view import print_findings
     from dragoman.cluster.training import NotFitError
-    from dragoman.recipe.budget import parse_budget
+    from dragoman.recipe.budget import money_of, parse_budget
     from dragoman.run.budget import Place, plan_budget, run_in_budget
     from dragoman.run.progress import preparing
     from dragoman.telemetry.console import ConsoleSink
@@ -97,6 +97,7 @@ def _run_in_budget(recipe: Recipe, options: Options) -> None:
             seconds_s,
             place,
             runs=options.runs,
+            money=money_of(options.budget),
             prepared=options.prepared,
             workers=options.workers,
             began=process_started(),

@@ -28,12 +28,10 @@ def parse_budget(text: str, price: HourlyPrice | None = None) -> float:
     price turns the money into time.
     """
     place = f"--budget {text}"
-    if not _MONEY.search(text):
+    money = money_of(text)
+    if money is None:
         return _checked(_duration_s(text, place), place)
-    try:
-        amount, wanted = units.parse_money(text)
-    except ConfigError as error:
-        raise ConfigError(error.problem, place=place, remedy=f"write {_FORMS}") from error
+    amount, wanted = money
     if price is None:
         raise ConfigError(
             "no price turns this money into time",
@@ -51,6 +49,20 @@ def parse_budget(text: str, price: HourlyPrice | None = None) -> float:
             "the hosts cost nothing, so money sets no limit", place=place, remedy="give a time"
         )
     return _checked(amount / price.amount * units.HOUR_S, place)
+
+
+def money_of(text: str) -> tuple[float, str] | None:
+    """The amount and currency of a budget of money; None for a time.
+
+    Raises ConfigError if the text ends in a currency, but is no amount.
+    """
+    if not _MONEY.search(text):
+        return None
+    try:
+        return units.parse_money(text)
+    except ConfigError as error:
+        place = f"--budget {text}"
+        raise ConfigError(error.problem, place=place, remedy=f"write {_FORMS}") from error
 
 
 def _duration_s(text: str, place: str) -> float:

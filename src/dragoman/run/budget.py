@@ -204,6 +204,7 @@ def run_in_budget(
     place: Place,
     *,
     runs: Path,
+    money: tuple[float, str] | None = None,
     prepared: Path | None = None,
     workers: int | None = None,
     began: float | None = None,
@@ -216,6 +217,8 @@ def run_in_budget(
     """Text -> shards -> checkpoints -> scores -> int8 export for CTranslate2, within `seconds_s`.
 
     The same call resumes an unfinished run, by the same clock; a finished run is left alone.
+    money: the amount and currency if the budget is one of money, which `seconds_s` are worth at
+    today's price: a run that resumes at another price gets the time that the rest pays for.
     began: when the command was given, if that was not now. show, listeners: as in `run`.
     show_plan: called with the choice, before the training. print_line: prints a line about pilots
     or about the work on hosts.
@@ -223,7 +226,7 @@ def run_in_budget(
     """
     now = time.time() if began is None else began
     _check_possible(recipe)
-    asked = _asked(recipe, seconds_s)
+    asked = _asked(recipe, seconds_s if money is None else money)
     pilots = runs / f".{recipe.name}-{asked[:8]}.pilots"
     if fresh:
         shutil.rmtree(pilots, ignore_errors=True)
@@ -261,13 +264,14 @@ def run_in_budget(
             _start_record(recipe, asked, runs).unlink(missing_ok=True)
             raise
         _start_record(recipe, asked, runs).unlink(missing_ok=True)
-    return _finish(directory, place, listeners=listeners, print_line=print_line)
+    return _finish(directory, place, money=money, listeners=listeners, print_line=print_line)
 
 
 def _finish(
     directory: RunDirectory,
     place: Place,
     *,
+    money: tuple[float, str] | None,
     listeners: Sequence[EventListener],
     print_line: Callable[[str], None],
 ) -> RunDirectory:
@@ -276,7 +280,7 @@ def _finish(
     assert budget is not None
     if budget.finished is not None:
         return directory
-    priced = _at_price(budget, place)
+    priced = _at_price(budget, place, money)
     if priced != budget:
         priced.save(directory.path)
     budget = priced
@@ -294,8 +298,11 @@ def _finish(
     return directory
 
 
-def _at_price(budget: Budget, place: Place) -> Budget:
-    """The budget of a run that resumes at the price of this place; its earlier cost stays."""
+def _at_price(budget: Budget, place: Place, money: tuple[float, str] | None) -> Budget:
+    """The budget of a run that resumes at the price of this place; its earlier cost stays.
+
+    A budget of money gets the time that the rest of it pays for.
+    """
     price = place.price
     if price is None or (price.amount, price.currency) == (budget.price_per_hour, budget.currency):
         return budget
@@ -306,7 +313,13 @@ def _at_price(budget: Budget, place: Place) -> Budget:
             place=place.file,
             remedy=f"give the prices in {budget.currency}, too",
         )
-    return budget.at_price(price.amount, price.currency, now=time.time())
+    now = time.time()
+    priced = budget.at_price(price.amount, price.currency, now=now)
+    if money is None:
+        return priced
+    left_s = max(money[0] - priced.paid, 0.0) / price.amount * units.HOUR_S
+    seconds_s = now - budget.started + left_s
+    return priced.model_copy(update={"seconds_s": seconds_s, "aim_s": AIM * seconds_s})
 
 
 @contextmanager
@@ -548,9 +561,12 @@ def check_exports() -> None:
         )
 
 
-def _asked(recipe: Recipe, seconds_s: float) -> str:
-    """Digest of recipe, budget and keys that are set: a key set to its default is not free."""
-    text = f"{digest(recipe)} {seconds_s!r} {' '.join(sorted(keys_set(recipe)))}"
+def _asked(recipe: Recipe, budget: float | tuple[float, str]) -> str:
+    """Digest of recipe, budget and keys that are set: a key set to its default is not free.
+
+    budget: seconds, or an amount and a currency.
+    """
+    text = f"{digest(recipe)} {budget!r} {' '.join(sorted(keys_set(recipe)))}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
