@@ -167,9 +167,11 @@ def test_a_model_that_has_seen_next_to_nothing_has_a_bleu_that_can_be_compared()
     assert found.bleu > 0
 
 
-def test_runs_in_the_middle_of_their_schedule_do_not_count() -> None:
+@pytest.mark.parametrize(("tokens", "ended"), [(4_000_000, False), (1, True)])
+def test_curves_that_cannot_be_the_end_of_a_training_do_not_count(tokens: int, ended: bool) -> None:
+    """A run in the middle of its schedule, and a file of somebody else."""
     curves = law_curves()
-    wrong = [curve("help", 3_000_000, 4_000_000, 99.0, ended=False)]
+    wrong = [curve("help", 3_000_000, tokens, 99.0, ended=ended)]
     one, other = fit_law(curves + wrong), fit_law(curves)
     assert one.levels == other.levels
     assert (one.alpha, one.beta, one.error) == (other.alpha, other.beta, other.error)

@@ -48,6 +48,8 @@ _MANY: Final = 1.3
 LEAST_BLEU: Final = 11.5
 """A model with a lower BLEU has hardly begun to translate. When one begins depends on the text, and
 the law does not hold before."""
+_LEAST_TOKENS: Final = 10_000
+"""No model translates after fewer: such a curve, of somebody else, would spoil all estimates."""
 _BEYOND: Final = 2.0
 """An estimate for figures further than this factor from all measured ones is called a guess."""
 _LEAST_LOG: Final = -600.0
@@ -149,7 +151,13 @@ def effective(tokens: float, epoch_tokens: float) -> float:
 
 def fit_law(curves: Sequence[Curve]) -> Law:
     """The law that fits the ends of these curves best; some must have ended with a translation."""
-    ended = [curve for curve in curves if curve.ended and (curve.end.bleu or 0.0) >= LEAST_BLEU]
+    ended = [
+        curve
+        for curve in curves
+        if curve.ended
+        and (curve.end.bleu or 0.0) >= LEAST_BLEU
+        and curve.end.tokens >= _LEAST_TOKENS
+    ]
     texts = sorted({curve.text for curve in ended})
     found = [
         (_fitted(ended, texts, alpha, beta), alpha, beta)
