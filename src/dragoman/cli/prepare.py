@@ -1,6 +1,6 @@
 """`dragoman prepare`: text files -> token shards."""
 
-from dragoman.cli.options import PLACES, RECIPE, SET, Command, Options
+from dragoman.cli.options import PREPARED, RECIPE, SET, WORKERS, Command, Options
 
 
 @Command(
@@ -8,7 +8,7 @@ from dragoman.cli.options import PLACES, RECIPE, SET, Command, Options
     "text files -> token shards",
     "Turn text files into token shards. Every dropped pair has a reason and can be read. The same "
     "command again goes on.",
-    *(RECIPE, SET, *PLACES),
+    *(RECIPE, SET, PREPARED, WORKERS),
 )
 def run(options: Options) -> None:
     """Text files -> token shards; print the pairs kept and dropped."""
