@@ -193,7 +193,7 @@ def _planted(case: Case) -> Iterator[None]:
 
     with (
         mock.patch.object(Recipe, "learning_rate", planted_rate),
-        mock.patch("dragoman.run.worker.merged", planted_updates),
+        mock.patch("dragoman.training.trainer.merged", planted_updates),
         mock.patch("dragoman.run.worker.new_model", kept_model),
     ):
         yield

@@ -56,7 +56,6 @@ from dragoman.telemetry.sampler import MachineProbe, NetworkProbe, sample_every_
 from dragoman.telemetry.sinks import TensorBoardSink
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.training.interval import IntervalSums
-from dragoman.training.optimizer import make_optimizer
 from dragoman.training.step import StepResult, TrainStep
 
 NUM_PAIRS = 80
@@ -206,11 +205,9 @@ def _open(prepared: Path, stack: ExitStack) -> Bench:
     step = TrainStep(
         model,
         sync=sync,
-        optimizer=make_optimizer(model, recipe.optimizer),
-        config=recipe.train,
-        optimizer_config=recipe.optimizer,
+        train=recipe.train,
+        optimizer=recipe.optimizer,
         world=world,
-        timer=PhaseTimer(torch.device("cpu")),
     )
     stream: AbstractContextManager[Iterator[Update]] = BatchStream(
         TokenShards(prepared / "train"),

@@ -14,7 +14,7 @@ from torch import nn
 
 from dragoman.data.batch import make_batch
 from dragoman.data.config import DataConfig
-from dragoman.data.loader import Update, merged
+from dragoman.data.loader import Update
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.world import World
 from dragoman.model.config import ModelConfig
@@ -23,7 +23,7 @@ from dragoman.model.transformer import Transformer
 from dragoman.telemetry.events import EventWriter, MetricScored, SampleTranslation, Validated
 from dragoman.training.checkpoint import CheckpointStore, TrainState, read_state
 from dragoman.training.config import CheckpointConfig, OptimizerConfig, TrainConfig
-from dragoman.training.pace import Budget, Pace
+from dragoman.training.pace import Budget
 from dragoman.training.schedule import ScheduleConfig, learning_rate
 from dragoman.training.snapshot import agreed_checkpoint, resume
 from dragoman.training.trainer import FitResult, fit
@@ -150,11 +150,7 @@ class ToyRun:
 
             return fit(
                 training.step,
-                merged(
-                    updates(),
-                    self.distributed.options.batches_per_update,
-                    max_steps=None if self.budget else self.train.max_steps,
-                ),
+                updates(),
                 state=state,
                 config=self.train,
                 learning_rate=rate,
@@ -162,22 +158,10 @@ class ToyRun:
                 validate=lambda step: self.validate(step, model),
                 store=store,
                 events=events,
-                pace=self._pace(state) if world.is_main else None,
+                budget=self.budget,
+                batches_per_update=self.distributed.options.batches_per_update,
                 stage_starts=self.stage_starts,
             )
-
-    def _pace(self, state: TrainState) -> Pace | None:
-        if self.budget is None:
-            return None
-        return Pace(
-            self.budget,
-            length=state.max_steps or self.train.max_steps,
-            validate_every=self.train.validate_every_steps,
-            save_every=self.checkpoint.every_steps,
-            multiple=self.distributed.options.batches_per_update,
-            validation_steps=state.validation_steps,
-            search_steps=state.search_steps,
-        )
 
 
 def _refuse(error: Exception) -> None:

@@ -19,9 +19,7 @@ from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.world import World
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
-from dragoman.telemetry.timers import PhaseTimer
 from dragoman.training.config import OptimizerConfig, TrainConfig
-from dragoman.training.optimizer import make_optimizer
 from dragoman.training.step import TrainStep
 
 ONE_RANK = World(rank=0, world_size=1, local_rank=0, device=torch.device("cpu"))
@@ -74,7 +72,6 @@ class ToyTraining:
     model: Transformer
     step: TrainStep
     stream: BatchStream
-    timer: PhaseTimer
 
 
 @contextmanager
@@ -96,7 +93,6 @@ def toy_training(
     transformer = Transformer(
         model, source_vocab_size=pairs.vocab_size, target_vocab_size=pairs.vocab_size
     )
-    timer = PhaseTimer(world.device)
     stream = BatchStream(
         pairs,
         data or DataConfig(batch_tokens=100),
@@ -110,13 +106,5 @@ def toy_training(
         stream,
         gradient_sync(distributed or DistributedConfig(), transformer, world) as sync,
     ):
-        step = TrainStep(
-            transformer,
-            sync=sync,
-            optimizer=make_optimizer(transformer, optimizer),
-            config=train,
-            optimizer_config=optimizer,
-            world=world,
-            timer=timer,
-        )
-        yield ToyTraining(transformer, step, stream, timer)
+        step = TrainStep(transformer, sync=sync, train=train, optimizer=optimizer, world=world)
+        yield ToyTraining(transformer, step, stream)

@@ -32,9 +32,7 @@ from dragoman.distributed.world import World, join_world
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer, compile_stacks
 from dragoman.recipe.estimate import training_flop
-from dragoman.telemetry.timers import PhaseTimer
 from dragoman.training.config import OptimizerConfig, TrainConfig
-from dragoman.training.optimizer import make_optimizer
 from dragoman.training.step import TrainStep
 
 VOCAB_SIZE = 32_768
@@ -171,11 +169,9 @@ def our_step(
     step = TrainStep(
         model,
         sync=make_sync(model),
-        optimizer=make_optimizer(model, OptimizerConfig()),
-        config=TrainConfig(precision=precision),
-        optimizer_config=OptimizerConfig(),
+        train=TrainConfig(precision=precision),
+        optimizer=OptimizerConfig(),
         world=world,
-        timer=PhaseTimer(world.device),
     )
 
     def make(update: Update) -> None:

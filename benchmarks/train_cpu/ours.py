@@ -25,9 +25,7 @@ from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.world import join_world
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
-from dragoman.telemetry.timers import PhaseTimer
 from dragoman.training.config import OptimizerConfig, TrainConfig
-from dragoman.training.optimizer import make_optimizer
 from dragoman.training.schedule import ScheduleConfig, learning_rate
 from dragoman.training.step import TrainStep
 
@@ -82,7 +80,6 @@ def main() -> None:
         activation_dropout=inner_dropout,
     )
     schedule = ScheduleConfig(kind="noam")
-    optimizer_config = OptimizerConfig()
     with join_world() as world:
         torch.manual_seed(1)
         model = Transformer(config, source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE)
@@ -103,11 +100,9 @@ def main() -> None:
             step = TrainStep(
                 model,
                 sync=sync,
-                optimizer=make_optimizer(model, optimizer_config),
-                config=TrainConfig(),
-                optimizer_config=optimizer_config,
+                train=TrainConfig(),
+                optimizer=OptimizerConfig(),
                 world=world,
-                timer=PhaseTimer(world.device),
             )
             for update in updates:
                 (batch,) = update.micro_batches

@@ -18,9 +18,7 @@ from dragoman.model.config import ModelConfig, SearchConfig
 from dragoman.model.loss import smoothed_cross_entropy
 from dragoman.model.search import translate_batch
 from dragoman.model.transformer import Transformer, compile_stacks
-from dragoman.telemetry.timers import PhaseTimer
 from dragoman.training.config import OptimizerConfig, TrainConfig
-from dragoman.training.optimizer import make_optimizer
 from dragoman.training.step import TrainStep
 from token_batches import random_batch
 
@@ -153,11 +151,9 @@ def _train(precision: str, *, compiled: bool) -> tuple[list[float], torch.Tensor
         step = TrainStep(
             model,
             sync=sync,
-            optimizer=make_optimizer(model, OptimizerConfig()),
-            config=TrainConfig(precision=precision),  # type: ignore[arg-type]
-            optimizer_config=OptimizerConfig(clip_norm=1.0),
+            train=TrainConfig(precision=precision),  # type: ignore[arg-type]
+            optimizer=OptimizerConfig(clip_norm=1.0),
             world=world,
-            timer=PhaseTimer(GPU),
         )
         losses = [step(update, learning_rate=2e-3).loss.item() for _ in range(40)]
     return losses, torch.cat([p.detach().flatten() for p in model.parameters()])

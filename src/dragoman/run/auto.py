@@ -27,8 +27,6 @@ from dragoman.distributed.topology import Topology, find_topology
 from dragoman.distributed.world import World
 from dragoman.recipe.recipe import Recipe
 from dragoman.telemetry.events import Alert, EventWriter, StrategyChosen
-from dragoman.telemetry.timers import PhaseTimer
-from dragoman.training.optimizer import make_optimizer
 from dragoman.training.step import TrainStep
 
 _WARM_STEPS: Final = 2
@@ -107,29 +105,26 @@ def measure_compute(
     These are real steps with a learning rate of zero, so that the weights stay as they are.
     at_most_s: no step begins after that time, but at least one is timed.
     """
-    timer = PhaseTimer(world.device)
     step = TrainStep(
         model,
         sync=NoSync(model),
-        optimizer=make_optimizer(model, recipe.optimizer),
-        config=recipe.train,
-        optimizer_config=recipe.optimizer,
+        train=recipe.train,
+        optimizer=recipe.optimizer,
         world=world,
-        timer=timer,
     )
     tokens = steps = 0
     model.train()
     started = time.monotonic()
     for number, update in enumerate(islice(updates, _WARM_STEPS + _TIMED_STEPS)):
         if number == _WARM_STEPS:
-            timer.take()
+            step.timer.take()
         if number > _WARM_STEPS and time.monotonic() - started > at_most_s:
             break
         step(update, learning_rate=0.0)
-        timer.step_done()
+        step.timer.step_done()
         tokens += update.global_target_tokens
         steps += 1
-    own_s = timer.take().step_median_s
+    own_s = step.timer.take().step_median_s
     return max(world.gather_json(own_s)), tokens / steps
 
 

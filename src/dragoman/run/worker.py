@@ -30,7 +30,7 @@ from dragoman.corpus.directions import Direction, listed, tempered
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.subword import VOCABULARIES
-from dragoman.data.loader import BatchStream, Stage, merged
+from dragoman.data.loader import BatchStream, Stage
 from dragoman.data.sampler import Mixture
 from dragoman.distributed.launch import (
     InterruptedRunError,
@@ -61,11 +61,9 @@ from dragoman.telemetry.events import (
 from dragoman.telemetry.host import collective_interface, hourly_price, process_started
 from dragoman.telemetry.sampler import host_sampler
 from dragoman.telemetry.sinks import TensorBoardSink, subscribe_sinks
-from dragoman.telemetry.timers import PhaseTimer
 from dragoman.training.checkpoint import Checkpoint, CheckpointStore, TrainState, load_weights
 from dragoman.training.matrix_rate import measure_device, slow_precision
-from dragoman.training.optimizer import make_optimizer
-from dragoman.training.pace import Budget, Pace, read_budget
+from dragoman.training.pace import Budget, read_budget
 from dragoman.training.snapshot import agreed_checkpoint, resume
 from dragoman.training.step import TrainStep
 from dragoman.training.trainer import fit
@@ -195,7 +193,6 @@ class _RankTraining:
             self.run.checkpoints, recipe.checkpoint, trained_with(recipe, vocabularies)
         )
         model = self.model(store)
-        timer = PhaseTimer(world.device)
         checkpoint = agreed_checkpoint(store, world, self.warn)
         on_gpu = world.device.type == "cuda"
         device = torch.cuda.get_device_name(world.device) if on_gpu else world.device.type
@@ -206,11 +203,9 @@ class _RankTraining:
             step = TrainStep(
                 model,
                 sync=sync,
-                optimizer=make_optimizer(model, recipe.optimizer),
-                config=recipe.train,
-                optimizer_config=recipe.optimizer,
+                train=recipe.train,
+                optimizer=recipe.optimizer,
                 world=world,
-                timer=timer,
             )
             state = (
                 self.first_state(chosen) if checkpoint is None else resume(checkpoint, store, step)
@@ -241,7 +236,7 @@ class _RankTraining:
                     self.record_text(updates, step=state.step)
                 result = fit(
                     step,
-                    merged(updates, every, max_steps=None if budget else recipe.train.max_steps),
+                    updates,
                     state=state,
                     config=recipe.train,
                     learning_rate=lambda number, length: recipe.learning_rate(
@@ -251,7 +246,8 @@ class _RankTraining:
                     validate=self.validation(model),
                     store=store,
                     events=events,
-                    pace=self.pace(budget, state, every) if budget and world.is_main else None,
+                    budget=budget,
+                    batches_per_update=every,
                     stage_starts=recipe.stage_starts(),
                 )
         return result.reason, result.state.step
@@ -295,18 +291,6 @@ class _RankTraining:
             recipe_digest=digest(self.recipe),
             corpus_digest=self.manifest.digest,
             sync=chosen.config,
-        )
-
-    def pace(self, budget: Budget, state: TrainState, every: int) -> Pace:
-        """The `Pace` that keeps a run to its budget."""
-        return Pace(
-            budget,
-            length=state.max_steps or self.recipe.train.max_steps,
-            validate_every=self.recipe.train.validate_every_steps,
-            save_every=self.recipe.checkpoint.every_steps,
-            multiple=every,
-            validation_steps=state.validation_steps,
-            search_steps=state.search_steps,
         )
 
     def validation(self, model: Transformer) -> Callable[[int], Validation]:

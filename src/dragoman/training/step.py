@@ -17,7 +17,13 @@ from dragoman.model.loss import LossSum
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.training.config import OptimizerConfig, TrainConfig
 from dragoman.training.gradient_noise import MEASURE_EVERY, signal_and_noise
-from dragoman.training.optimizer import Ema, LossScaler, apply_gradients, gradient_norm
+from dragoman.training.optimizer import (
+    Ema,
+    LossScaler,
+    apply_gradients,
+    gradient_norm,
+    make_optimizer,
+)
 
 _AUTOCAST_DTYPES: Final = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -42,7 +48,7 @@ class StepResult:
 
 class TrainStep:
     """Makes updates, and holds the model, optimizer, loss scale and averaged weights that the
-    updates change.
+    updates change, and the timer of their phases.
 
     The gradient is that of the summed token loss, divided by the number of target tokens of the
     *global* batch, so any number of ranks and of micro-batches gives the same update.
@@ -55,26 +61,22 @@ class TrainStep:
         model: nn.Module,
         *,
         sync: GradientSync,
-        optimizer: torch.optim.Adam,
-        config: TrainConfig,
-        optimizer_config: OptimizerConfig,
+        train: TrainConfig,
+        optimizer: OptimizerConfig,
         world: World,
-        timer: PhaseTimer,
     ) -> None:
         self.model = model
         self.sync = sync
-        self.optimizer = optimizer
+        self.optimizer = make_optimizer(model, optimizer)
         self.world = world
-        self.timer = timer
-        self.scaler = LossScaler(world.device) if config.precision == "fp16" else None
-        self.ema = (
-            Ema(model, config.ema_decay, live=sync.weights()) if config.ema_decay > 0 else None
-        )
+        self.timer = PhaseTimer(world.device)
+        self.scaler = LossScaler(world.device) if train.precision == "fp16" else None
+        self.ema = Ema(model, train.ema_decay, live=sync.weights()) if train.ema_decay > 0 else None
         self._weights = list(model.parameters())
-        sync.attach(optimizer)
-        self._clip_norm = optimizer_config.clip_norm
-        self._seed = config.seed
-        self._autocast_dtype = _AUTOCAST_DTYPES[config.precision]
+        sync.attach(self.optimizer)
+        self._clip_norm = optimizer.clip_norm
+        self._seed = train.seed
+        self._autocast_dtype = _AUTOCAST_DTYPES[train.precision]
 
     def __call__(self, update: Update, *, learning_rate: float) -> StepResult:
         """Make one update; it does not wait until a GPU has finished."""

@@ -20,9 +20,7 @@ from dragoman.distributed.gradient_sync import NoSync
 from dragoman.distributed.world import World
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
-from dragoman.telemetry.timers import PhaseTimer
 from dragoman.training.config import OptimizerConfig, Precision, TrainConfig
-from dragoman.training.optimizer import make_optimizer
 from dragoman.training.step import TrainStep
 
 _STEPS: Final = 20
@@ -69,16 +67,12 @@ def time_steps(
     """
     model = Transformer(config, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
     model = model.to(world.device)
-    optimizer = OptimizerConfig()
-    timer = PhaseTimer(world.device)
     step = TrainStep(
         model,
         sync=NoSync(model),
-        optimizer=make_optimizer(model, optimizer),
-        config=TrainConfig(precision=precision),
-        optimizer_config=optimizer,
+        train=TrainConfig(precision=precision),
+        optimizer=OptimizerConfig(),
         world=world,
-        timer=timer,
     )
     update = _update(pairs, vocab_size, world)
     model.train()
@@ -86,16 +80,16 @@ def time_steps(
     ends: list[float] = []
     for number in range(_WARM_STEPS + _STEPS):
         if number == _WARM_STEPS:
-            timer.take()
+            step.timer.take()
         if number >= _WARM_STEPS + _LEAST_STEPS and (
             time.monotonic() - started > at_most_s
             or agree(np.diff(ends[_WARM_STEPS - 1 :]).tolist())
         ):
             break
         step(update, learning_rate=1e-4)
-        timer.step_done()
+        step.timer.step_done()
         ends.append(time.perf_counter())
-    step_s = timer.take().step_median_s
+    step_s = step.timer.take().step_median_s
     matrices = sum(weight.numel() for weight in model.parameters() if weight.dim() == 2)
     return step_s, update.global_target_tokens, matrices
 

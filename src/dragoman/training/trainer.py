@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from dragoman.base.errors import DivergenceError
-from dragoman.data.loader import Update
+from dragoman.data.loader import Update, merged
 from dragoman.distributed.standing import open_board
 from dragoman.telemetry.events import (
     Alert,
@@ -35,7 +35,7 @@ from dragoman.training.divergence import LossTrend, Problem, diverged, not_finit
 from dragoman.training.guard import Examination, StepGuard
 from dragoman.training.interval import IntervalSums
 from dragoman.training.optimizer import LossScaler, lent
-from dragoman.training.pace import Pace
+from dragoman.training.pace import Budget, Pace
 from dragoman.training.pauses import PauseWatch
 from dragoman.training.snapshot import own_snapshot, snapshot
 from dragoman.training.step import StepResult, TrainStep
@@ -72,7 +72,7 @@ class FitResult:
 
 def fit(
     step: TrainStep,
-    updates: Iterator[Update],
+    batches: Iterator[Update],
     *,
     state: TrainState,
     config: TrainConfig,
@@ -81,12 +81,13 @@ def fit(
     validate: Callable[[int], ValidationResult],
     store: CheckpointStore,
     events: EventWriter,
-    pace: Pace | None = None,
+    budget: Budget | None = None,
+    batches_per_update: int = 1,
     stage_starts: Sequence[int] = (0,),
 ) -> FitResult:
     """Train from `state` to the end; every rank calls it.
 
-    updates: from step number `state.step` on, without end.
+    batches: one for each step, from step number `state.step` on, without end.
     learning_rate: gives the rate of a step from its number and the length of the run.
     untrained_loss: the loss of a model that knows nothing, in nats per target token: the logarithm
         of the number of target pieces. Divergence is judged by how much of it comes back.
@@ -94,24 +95,36 @@ def fit(
         with the averaged weights in the model if there are any, otherwise with the weights that all
         ranks share. It may raise GivenUpError, on every rank, if a signal asks to stop; it is
         called again when training resumes.
-    pace: on rank 0, if the run has to end in time: it says how many steps the run has, in place of
-        `config`; None on other ranks.
+    budget: if the run has to end in time: the clock of rank 0 says how many steps the run has, in
+        place of `config`.
+    batches_per_update: how many batches the strategy makes one update of.
     stage_starts: the step at which each stage begins. A stage may have other text, so its losses
         and the time of its steps are not compared with those of the stage before.
     On SIGTERM and SIGINT the update under way is finished and saved. A second signal ends a rank
     that is alone at once; several ranks are ended by their launcher.
 
     Raises DivergenceError, MachineError if a checkpoint cannot be written, and what
-    `updates` and `validate` raise.
+    `batches` and `validate` raise.
     """
     started = time.monotonic()
+    pace = None
+    if budget is not None and step.world.is_main:
+        pace = Pace(
+            budget,
+            length=state.max_steps or config.max_steps,
+            validate_every=config.validate_every_steps,
+            save_every=store.config.every_steps,
+            multiple=batches_per_update,
+            validation_steps=state.validation_steps,
+            search_steps=state.search_steps,
+        )
     with (
         StopSignals(alone=step.world.world_size == 1) as signals,
         PauseWatch(step.world, step.timer, events, open_board(step.world.world_size)) as pauses,
     ):
         loop = _Loop(
             step,
-            updates,
+            merged(batches, batches_per_update, max_steps=None if budget else config.max_steps),
             state,
             config,
             learning_rate,
@@ -137,7 +150,10 @@ def fit(
 
 @dataclass
 class _Loop:
-    """The arguments of `fit`, and the present state."""
+    """The arguments of `fit`, and the present state.
+
+    updates: the batches of `fit`, merged. pace: fits the length of a run with a budget, on rank 0.
+    """
 
     step: TrainStep
     updates: Iterator[Update]

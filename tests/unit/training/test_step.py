@@ -18,9 +18,7 @@ from dragoman.distributed.gradient_sync import NoSync
 from dragoman.distributed.world import World
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
-from dragoman.telemetry.timers import PhaseTimer
 from dragoman.training.config import OptimizerConfig, TrainConfig
-from dragoman.training.optimizer import make_optimizer
 from dragoman.training.step import TrainStep, seed_dropout
 from token_batches import random_batch, row_of
 from toy_task import ONE_RANK, TOY_MODEL, ToyPairs, ToyTraining, toy_training
@@ -201,15 +199,12 @@ def step_with(
     transformer = Transformer(
         model, source_vocab_size=PAIRS.vocab_size, target_vocab_size=PAIRS.vocab_size
     )
-    settings = OptimizerConfig(clip_norm=0.0)
     return TrainStep(
         transformer,
         sync=sync(transformer),
-        optimizer=make_optimizer(transformer, settings),
-        config=train or TrainConfig(),
-        optimizer_config=settings,
+        train=train or TrainConfig(),
+        optimizer=OptimizerConfig(clip_norm=0.0),
         world=world,
-        timer=PhaseTimer(world.device),
     )
 
 
