@@ -85,7 +85,7 @@ ADDED = {
         ('source, *others = line.split("\\t")\n', 'source, *others = line.split("\\t")[-2:]\n')
     ],
     "corpus/config.py": [
-        ('FORMATS: Final = ("tmx", ', 'FORMATS: Final = ("jsonl", "tmx", '),
+        ('TEXT_FORMATS: Final = ("tmx", ', 'TEXT_FORMATS: Final = ("jsonl", "tmx", '),
         ('    tmx: str = ""\n', '    jsonl: str = ""\n    tmx: str = ""\n'),
     ],
     "distributed/config.py": [

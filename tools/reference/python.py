@@ -69,14 +69,14 @@ RETURNED = {
 }
 """Types that no user makes, so that they are not in `dragoman.__all__`."""
 SHOWN = {
-    "Checkpoint": "int | str",
+    "CheckpointChoice": "int | str",
     "Count": "int",
     "Flag": "bool",
     "Kind": "str",
     "Quantization": "str",
     "RunQuantization": "str",
     "EngineName": "str",
-    "Direction": "str",
+    "SynthesisDirection": "str",
     "TextFormat": "str",
     "Texts": "Iterable[str]",
 }

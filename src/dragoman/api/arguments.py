@@ -52,7 +52,7 @@ def whole(value: object) -> int:
 
 Count: TypeAlias = Annotated[int, Field(ge=1), BeforeValidator(whole)]
 Flag: TypeAlias = Annotated[bool, Field(strict=True)]
-Checkpoint: TypeAlias = int | str
+CheckpointChoice: TypeAlias = int | str
 """A step, a word such as "best", or a directory."""
 
 
@@ -167,7 +167,7 @@ def _with_parameters(text: str, parameters: Sequence[str]) -> str:
     return parameter(whole) if whole else _OPTION.sub(parameter, text)
 
 
-def checkpoints_of(given: Checkpoint | Sequence[Checkpoint]) -> list[str]:
+def checkpoints_of(given: CheckpointChoice | Sequence[CheckpointChoice]) -> list[str]:
     """The names of one or several checkpoints; raises ConfigError if there is none or one is ""."""
     names = [str(given)] if isinstance(given, int | str) else [*map(str, given)]
     if not names or not all(names):

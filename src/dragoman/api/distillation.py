@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from pydantic import ValidationError
 
-from dragoman.api.arguments import Checkpoint, Count, Flag, RecipeLike, RunLike, checked
+from dragoman.api.arguments import CheckpointChoice, Count, Flag, RecipeLike, RunLike, checked
 from dragoman.api.comparison import Comparison, compare, record
 from dragoman.api.synthetic import Synthesized, synthesize, weights_digest
 from dragoman.api.training import OnEvent, train
@@ -99,7 +99,7 @@ def distill(
     any_language: Flag = False,
     n_best: Count = 1,
     synthetic_only: Flag = False,
-    checkpoint: Checkpoint = "best",
+    checkpoint: CheckpointChoice = "best",
     quantization: Quantization = "int8",
     overrides: Sequence[str] = (),
     folder: str | Path = "distilled",

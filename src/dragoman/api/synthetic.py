@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from dragoman.api.arguments import Checkpoint, Count, Flag, RunLike, checked, checkpoints_of
+from dragoman.api.arguments import CheckpointChoice, Count, Flag, RunLike, checked, checkpoints_of
 from dragoman.api.notebook import in_notebook, lines_in_notebook
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.files import file_sha256
@@ -24,8 +24,7 @@ from dragoman.base.line_files import (
     transform_file,
 )
 from dragoman.base.memory import keep_freed_memory, memory_errors_named
-from dragoman.corpus.directions import Direction as Languages
-from dragoman.corpus.directions import language_token, listed, token_for
+from dragoman.corpus.directions import Direction, language_token, listed, token_for
 from dragoman.corpus.language import NO_LANGUAGE, identify_language, is_known
 from dragoman.formats.bundle import Bundle, is_bundle
 from dragoman.formats.ctranslate2_engine import Sampling
@@ -35,7 +34,7 @@ from dragoman.recipe.recipe import Recipe, check_sections
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.serve.ray_nodes import join_ray, model_files, on_nodes
 from dragoman.serve.ray_unit import ScoringJob, SynthesisJob, versions
-from dragoman.serve.synthesize import REASONS, Direction, Synthesis
+from dragoman.serve.synthesize import REASONS, Synthesis, SynthesisDirection
 from dragoman.serve.translator import EngineName, groups_of, open_translator
 from dragoman.training.durable import DIGESTS_FILE
 
@@ -67,9 +66,9 @@ def synthesize(
     text: str | Path,
     output: str | Path,
     *,
-    direction: Direction = "back",
+    direction: SynthesisDirection = "back",
     target_language: str = "",
-    checkpoint: Checkpoint | Sequence[Checkpoint] = "best",
+    checkpoint: CheckpointChoice | Sequence[CheckpointChoice] = "best",
     n_best: Count = 1,
     sampling: Sampling | None = None,
     quantization: RunQuantization | None = None,
@@ -205,7 +204,7 @@ def score(
     *,
     reverse: RunLike | None = None,
     target_language: str = "",
-    checkpoint: Checkpoint = "best",
+    checkpoint: CheckpointChoice = "best",
     ray: str | None = None,
     progress: Flag = False,
 ) -> Scored:
@@ -385,7 +384,7 @@ def weights_digest(path: Path, checkpoint: str) -> str:
     return file_sha256(path / DIGESTS_FILE)
 
 
-def _direction(recipes: Sequence[Recipe], target: str, *, place: Path) -> Languages:
+def _direction(recipes: Sequence[Recipe], target: str, *, place: Path) -> Direction:
     """The direction of the pairs: that of the model into this language, or its only one.
 
     recipes: the recipe of the model and, if there is a reverse model, that of the reverse model,
@@ -400,9 +399,9 @@ def _direction(recipes: Sequence[Recipe], target: str, *, place: Path) -> Langua
     if len(recipes) == 1:
         return found[0]
     back = recipes[1].corpus.directions
-    both = [one for one in found if Languages(one.target, one.source) in back]
+    both = [one for one in found if Direction(one.target, one.source) in back]
     if not both:
-        expected = [Languages(one.target, one.source) for one in found]
+        expected = [Direction(one.target, one.source) for one in found]
         raise ConfigError(
             f"translates {listed(back)}, not {listed(expected)}",
             place=place,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dragoman.api.arguments import (
     OF_CALLER,
-    Checkpoint,
+    CheckpointChoice,
     Count,
     Flag,
     RecipeLike,
@@ -254,7 +254,7 @@ class Evaluation:
 def evaluate(
     run: RunLike,
     *,
-    checkpoint: Checkpoint = "best",
+    checkpoint: CheckpointChoice = "best",
     source: str | Path | None = None,
     reference: str | Path | None = None,
     target_language: str = "",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, get_args, overload
 
 from dragoman.api.arguments import (
-    Checkpoint,
+    CheckpointChoice,
     Count,
     RunLike,
     Texts,
@@ -54,7 +54,7 @@ class Translator:
         model: RunLike,
         *,
         target_language: str = "",
-        checkpoint: Checkpoint | Sequence[Checkpoint] = "best",
+        checkpoint: CheckpointChoice | Sequence[CheckpointChoice] = "best",
         engine: EngineName = "auto",
         quantization: RunQuantization | None = None,
         threads: Count | None = None,
@@ -184,7 +184,7 @@ def translate(
     *,
     target_language: str = "",
     beam_size: Count | None = None,
-    checkpoint: Checkpoint | Sequence[Checkpoint] = "best",
+    checkpoint: CheckpointChoice | Sequence[CheckpointChoice] = "best",
     text_format: TextFormat = "line",
 ) -> list[str]:
     """The translation of each text by a run, or by an export other than for ONNX and browsers.
@@ -203,7 +203,7 @@ def export(
     run: RunLike,
     *,
     to: Kind,
-    checkpoint: Checkpoint = "best",
+    checkpoint: CheckpointChoice = "best",
     output: str | Path | None = None,
     quantization: Quantization | None = None,
     licence: str = NOT_STATED,
@@ -256,7 +256,7 @@ def push(
     run: RunLike,
     hub_id: str,
     *,
-    checkpoint: Checkpoint = "best",
+    checkpoint: CheckpointChoice = "best",
     licence: str = NOT_STATED,
     sentences: str | Path | None = None,
     private: bool = False,

@@ -20,7 +20,7 @@ from dragoman.base.files import file_sha256, open_regular, whole_file
 from dragoman.base.line_files import InputReader
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.serve.synthesize import Direction
+from dragoman.serve.synthesize import SynthesisDirection
 
 MOST_OF_PAIRS: Final = 5
 """The most lines back-translated per pair: 4.8 gained 6 BLEU, more was not measured."""
@@ -37,7 +37,7 @@ def translate(
     text: Path,
     output: Path,
     *,
-    direction: Direction,
+    direction: SynthesisDirection,
     until: float,
     most_lines: int | None,
     progress: bool,

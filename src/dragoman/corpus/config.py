@@ -13,9 +13,9 @@ from dragoman.corpus.filters import FilterConfig
 
 LANGUAGE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]*$"
 """A language's code. File names end in it, and pages and model cards show it."""
-FORMATS: Final = ("tmx", "moses")
+TEXT_FORMATS: Final = ("tmx", "moses")
 """Keys of an entry that name a file of another format; `sources.READERS` has their readers."""
-FILE_KEYS: Final = ("source", "target", "tsv", *FORMATS)
+FILE_KEYS: Final = ("source", "target", "tsv", *TEXT_FORMATS)
 """Keys of an entry that name a file."""
 _PIECES: Final = ("<pad>", "<unk>", "<s>", "</s>")
 """Control pieces of SentencePiece, which have places of their own in a vocabulary."""
@@ -96,7 +96,7 @@ class TextFiles(Section):
     def _without_what_is_not_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # The digests of recipes that were written before there were these keys stay as they are.
         later = (
-            *FORMATS,
+            *TEXT_FORMATS,
             *("tag", "name", "weight", "translated", "scores"),
             *("source_language", "target_language"),
         )
@@ -114,7 +114,7 @@ class TextFiles(Section):
         if forms != 1 or bool(self.source) != bool(self.target):
             raise ValueError(
                 "an entry of text is source and target, or one of "
-                f"{', '.join(('tsv', *FORMATS))} and mtdata"
+                f"{', '.join(('tsv', *TEXT_FORMATS))} and mtdata"
             )
         if self.scores and not self.tsv:
             raise ValueError("scores are columns of a tsv: this entry has none")
@@ -133,7 +133,7 @@ class TextFiles(Section):
 
     def _single_names(self) -> list[str]:
         """The values of the keys that stand for a whole entry."""
-        return [getattr(self, key) for key in ("tsv", *FORMATS, "mtdata")]
+        return [getattr(self, key) for key in ("tsv", *TEXT_FORMATS, "mtdata")]
 
 
 class CorpusConfig(Section):

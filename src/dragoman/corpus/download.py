@@ -38,7 +38,7 @@ _FIRST_BYTES: Final = 1 << 12
 _HTML_STARTS: Final = (b"<!doctype html", b"<html", b"<head", b"<body", b"<script")
 _PACKED_STARTS: Final = (b"\x1f\x8b", b"PK\x03\x04", b"\xfd7zXZ\x00", b"BZh", b"\x28\xb5\x2f\xfd")
 _BY_HAND: Final = "fetch the corpus by hand and name its files as source and target in the recipe"
-Pause = Callable[[float], None]
+Sleep = Callable[[float], None]
 LONGEST_LINE_BYTES: Final = RUN_BYTES
 ALWAYS_ALLOWED_BYTES: Final = 1 << 30
 MOST_MEMBERS: Final = 200_000
@@ -51,7 +51,7 @@ _PACKED_SUFFIXES: Final = (".gz", ".bz2", ".xz", ".zst")
 _SUFFIX: Final = re.compile(r"\.[A-Za-z0-9]{1,10}")
 
 
-def download(url: str, path: Path, *, pause: Pause = time.sleep) -> None:
+def download(url: str, path: Path, *, pause: Sleep = time.sleep) -> None:
     """Download `url` into the file `path`; a file that exists is used as it is.
 
     Until it is whole the file is called `<name>.part`. If a server breaks off, is busy or cannot be

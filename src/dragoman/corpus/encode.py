@@ -249,7 +249,7 @@ class CleanedText:
 
     def count_co_occurrences(
         self, part: KeyRange
-    ) -> dict[Direction, tuple[int, lexical.Keys, NDArray[np.int64]]]:
+    ) -> dict[Direction, tuple[int, lexical.PieceKeys, NDArray[np.int64]]]:
         """How many pairs of a range stay, and the keys and counts of `lexical.met_keys`, for each
         direction."""
         size = self.encoders[1].vocab_size

@@ -42,7 +42,7 @@ _FLOOR: Final = 1e-3
 """Share of a piece's own frequency in its probability, so that none is 0."""
 _LOWEST, _HIGHEST = -3.0, 6.0
 """Bounds on the gain of one piece."""
-Keys = NDArray[np.int64]
+PieceKeys = NDArray[np.int64]
 Weights = NDArray[np.float64]
 
 
@@ -77,21 +77,21 @@ class LexicalTable:
     source, target: p(piece) of each piece.
     """
 
-    keys: Keys
+    keys: PieceKeys
     forward: Weights
     reverse: Weights
     source: Weights
     target: Weights
 
     @classmethod
-    def uniform(cls, keys: Keys, *, vocab_sizes: tuple[int, int]) -> Self:
+    def uniform(cls, keys: PieceKeys, *, vocab_sizes: tuple[int, int]) -> Self:
         """The table before training."""
         ones = np.ones(len(keys))
         source, target = (np.full(size, 1 / size) for size in vocab_sizes)
         return cls(keys, ones, ones, source, target)
 
     @classmethod
-    def of(cls, keys: Keys, counts: Counts, *, last: bool) -> Self:
+    def of(cls, keys: PieceKeys, counts: Counts, *, last: bool) -> Self:
         """The table that makes these counts likeliest. last: discount them."""
         discount = _DISCOUNT if last else 0.0
         of_source, of_target = np.divmod(keys, len(counts.target))
@@ -155,7 +155,7 @@ class LexicalTable:
             gains.append(sums / np.maximum(np.bincount(side.rows, minlength=len(sums)), 1))
         return np.minimum(*gains)
 
-    def _find(self, keys: Keys) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _find(self, keys: PieceKeys) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The positions of keys in the table, and whether they are in it."""
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return places, self.keys[places] == keys
@@ -163,7 +163,7 @@ class LexicalTable:
 
 def met_keys(
     sources: TokenRows, targets: TokenRows, *, target_vocab_size: int
-) -> tuple[Keys, NDArray[np.int64]]:
+) -> tuple[PieceKeys, NDArray[np.int64]]:
     """The keys of pieces that co-occur, ascending, and the number of pairs in which each occurs."""
     found = _CoOccurrences.of(sources, targets)
     with_none = np.concatenate(
@@ -181,15 +181,15 @@ class OftenMet:
 
     def __init__(self) -> None:
         self._merged = (np.zeros(0, np.int64), np.zeros(0, np.int64))
-        self._waiting: list[tuple[Keys, NDArray[np.int64]]] = []
+        self._waiting: list[tuple[PieceKeys, NDArray[np.int64]]] = []
 
-    def add(self, keys: Keys, counts: NDArray[np.int64]) -> None:
+    def add(self, keys: PieceKeys, counts: NDArray[np.int64]) -> None:
         """Add the result for one part."""
         self._waiting.append((keys, counts))
         if sum(len(other) for other, _ in self._waiting) > len(self._merged[0]):
             self._merge()  # sorting all is worth it
 
-    def keys(self) -> Keys:
+    def keys(self) -> PieceKeys:
         """The keys, ascending."""
         self._merge()
         keys, counts = self._merged
@@ -201,8 +201,8 @@ class OftenMet:
 
 
 def _merged(
-    parts: list[tuple[Keys, NDArray[np.int64]]],
-) -> tuple[Keys, NDArray[np.int64]]:
+    parts: list[tuple[PieceKeys, NDArray[np.int64]]],
+) -> tuple[PieceKeys, NDArray[np.int64]]:
     keys = np.concatenate([part[0] for part in parts])
     counts = np.concatenate([part[1] for part in parts])
     if not len(keys):
@@ -239,7 +239,7 @@ class _Side:
         places = np.arange(sizes.sum()) + np.repeat(first - starts, sizes)
         return cls(rows, pieces, with_none[places] & 0xFFFFFFFF, starts, sizes, is_source)
 
-    def keys(self, target_vocab_size: int) -> Keys:
+    def keys(self, target_vocab_size: int) -> PieceKeys:
         ours = np.repeat(self.pieces, self.sizes)
         source, target = (ours, self.others) if self.is_source else (self.others, ours)
         return source * target_vocab_size + target

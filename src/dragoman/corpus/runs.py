@@ -27,12 +27,12 @@ from dragoman.base.files import whole_file
 from dragoman.corpus.directions import Direction
 from dragoman.corpus.shards import save_array
 
-Keys = NDArray[np.uint64]
+PairKeys = NDArray[np.uint64]
 KEY_SPACE = 1 << 64
 RANGE_BYTES = 8 << 20
 
 
-def pair_keys(sources: Sequence[str], targets: Sequence[str], *, seed: int) -> Keys:
+def pair_keys(sources: Sequence[str], targets: Sequence[str], *, seed: int) -> PairKeys:
     """A hash of each pair, uniform over 64 bits for every seed."""
     salt = seed.to_bytes(16, "little", signed=True)
     digests = [
@@ -65,7 +65,7 @@ def near_key(text: str) -> str:
     return letters if letters.strip("0") else text
 
 
-def distinct_keys(keys: Keys, *, first_ordinal: int) -> Keys:
+def distinct_keys(keys: PairKeys, *, first_ordinal: int) -> PairKeys:
     """Keys that differ even for equal pairs: each is mixed with the pair's place in the corpus.
 
     keys[i] belongs to the pair at place first_ordinal + i. The mixing is the finaliser of
@@ -78,7 +78,7 @@ def distinct_keys(keys: Keys, *, first_ordinal: int) -> Keys:
     return keys ^ z ^ (z >> np.uint64(31))
 
 
-def repeated(keys: Keys) -> NDArray[np.bool_]:
+def repeated(keys: PairKeys) -> NDArray[np.bool_]:
     """For each key, whether an earlier key is equal to it."""
     order = np.argsort(keys, kind="stable")
     is_repeated = np.zeros(len(keys), dtype=np.bool_)
@@ -123,13 +123,13 @@ class SortedPairs:
     pairs are `source<TAB>target`. runs, lines: the run and the line of the text of each pair.
     """
 
-    keys: Keys
+    keys: PairKeys
     pairs: list[str]
     runs: NDArray[np.int64]
     lines: NDArray[np.uint64]
 
 
-def write_run(path: Path, keys: Keys, lines: NDArray[np.int64], pairs: Sequence[str]) -> None:
+def write_run(path: Path, keys: PairKeys, lines: NDArray[np.int64], pairs: Sequence[str]) -> None:
     """Sort pairs by key and write them; path is the text file, the index gets the suffix .npy."""
     order = np.argsort(keys, kind="stable")
     encoded = [f"{pairs[row]}\n".encode() for row in order]
@@ -204,5 +204,5 @@ class SortedRuns:
         return low
 
 
-def _position(keys: Keys, bound: int) -> int:
+def _position(keys: PairKeys, bound: int) -> int:
     return len(keys) if bound == KEY_SPACE else int(np.searchsorted(keys, np.uint64(bound)))

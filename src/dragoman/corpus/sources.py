@@ -17,7 +17,7 @@ from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, CorpusError, DragomanError
 from dragoman.base.files import file_sha256, whole_file, write_whole
 from dragoman.corpus.catalogue import Catalogue, Downloads, quiet_logging
-from dragoman.corpus.config import FORMATS, CorpusConfig, ScoreLimit, TextFiles
+from dragoman.corpus.config import TEXT_FORMATS, CorpusConfig, ScoreLimit, TextFiles
 from dragoman.corpus.directions import Direction, language_token
 from dragoman.corpus.manifest import FORMAT_VERSION, Manifest, SourceFile, TextSize
 from dragoman.corpus.moses import MosesText
@@ -30,7 +30,7 @@ READERS: Final[dict[str, Callable[[str, Path, Direction], list[NamedPath]]]] = {
         MosesText(f"{name}:{language}", path, language) for language in languages
     ],
 }
-"""Key of an entry, of `config.FORMATS` -> its texts, from the file's name, path and languages."""
+"""Key of an entry, of `TEXT_FORMATS` -> its texts, from the file's name, path and languages."""
 _RECEIPT: Final = "fetched.json"
 _ARCHIVES: Final = "archives"
 _WORK_VERSION: Final = 2
@@ -269,7 +269,7 @@ class Sources:
             )
             paths = [Path(fetched.source), Path(fetched.target)]
             found = [NamedPath(f"{files.mtdata}/{path.name}", path) for path in paths]
-        elif key := next((key for key in FORMATS if getattr(files, key)), None):
+        elif key := next((key for key in TEXT_FORMATS if getattr(files, key)), None):
             name = getattr(files, key)
             found = READERS[key](name, folder / name, languages)
         else:

@@ -17,7 +17,7 @@ from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.directions import Direction, listed, without_first_word
 from dragoman.corpus.filters import EMPTY
 from dragoman.corpus.pairs import BlockReader, FileFacts, TextEntry
-from dragoman.corpus.runs import HeldOutSides, Keys, SortedRuns
+from dragoman.corpus.runs import HeldOutSides, PairKeys, SortedRuns
 
 HELD_OUT_SPLITS = ("valid", "test")
 DIRECTIONS: Final = "directions.txt"
@@ -69,7 +69,7 @@ def hold_out(
     directions: Sequence[Direction],
     written: Sequence[bool] | None = None,
     words: Sequence[Sequence[str]] = (),
-) -> tuple[dict[str, list[HeldOut]], Keys]:
+) -> tuple[dict[str, list[HeldOut]], PairKeys]:
     """Take dev and test pairs from the front of the shuffled training text.
 
     wanted: pairs for each split, of each direction.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import PurePath, PureWindowsPath
 from typing import Any, Final
 
-from dragoman.corpus.config import FORMATS, CorpusConfig, TextFiles
+from dragoman.corpus.config import TEXT_FORMATS, CorpusConfig, TextFiles
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe
 
@@ -92,7 +92,7 @@ def _only(values: Mapping[str, Any], allowed: set[str], prefix: str = "") -> dic
 
 def _named(entry: TextFiles) -> TextFiles:
     """An entry of text without the folders of its files; the id of a public data set stays."""
-    files = ("source", "target", "tsv", *FORMATS, "mtdata")
+    files = ("source", "target", "tsv", *TEXT_FORMATS, "mtdata")
     others = ("tag", "source_language", "target_language")
     return TextFiles.model_validate(
         {key: _file_name(getattr(entry, key)) for key in files}

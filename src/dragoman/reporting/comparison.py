@@ -17,7 +17,7 @@ from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.convergence import LEAST_FALL
 from dragoman.reporting.cost import lived_s, machine_hours, only_currency, spent
-from dragoman.reporting.facts import Bleu, Facts, summed
+from dragoman.reporting.facts import Facts, MeasuredBleu, summed
 from dragoman.reporting.verdict import Answer
 
 NAMES: Final = "ABCDEFGH"
@@ -40,7 +40,7 @@ MACHINES: Final = Resource("machine_s", "machine time", units.DURATION.text, "of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ValidationPoint(Bleu):
+class ValidationPoint(MeasuredBleu):
     """A validation, and the amounts that the run had used by then."""
 
     used: dict[str, float]

@@ -94,7 +94,7 @@ SMOOTHED = 9
 lowest loss."""
 _SPIKE = 1.2
 _BY_CHANCE = 5
-_OF_NEIGHBOURS = 1.048
+_OF_MEDIAN_DISTANCE = 1.048
 """Standard deviation of a normal distribution divided by the median distance of two draws."""
 _MOST_DISTANCES = 2
 _LOOK_AHEAD = 0.25
@@ -346,7 +346,8 @@ def by_chance(losses: Sequence[float]) -> float:
 
     Estimated from the differences of neighbours, because a loss may be that of a single batch.
     """
-    return _BY_CHANCE * _OF_NEIGHBOURS * statistics.median(abs(b - a) for a, b in pairwise(losses))
+    distance = statistics.median(abs(b - a) for a, b in pairwise(losses))
+    return _BY_CHANCE * _OF_MEDIAN_DISTANCE * distance
 
 
 def far_above(lowest: float, chance: float) -> float:

@@ -154,7 +154,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bleu:
+class MeasuredBleu:
     """BLEU with its confidence interval."""
 
     bleu: float | None = None
@@ -170,7 +170,7 @@ class Bleu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedValidation(Bleu):
+class RecordedValidation(MeasuredBleu):
     """One validation, as in the validated event."""
 
     step: int
@@ -189,7 +189,7 @@ class RecordedValidation(Bleu):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TestScore(Bleu):
+class TestScore(MeasuredBleu):
     """A test set, decoded and scored."""
 
     name: str
@@ -208,7 +208,7 @@ class TestScore(Bleu):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedDirection(Bleu):
+class RecordedDirection(MeasuredBleu):
     """One direction of a validation or of a test set, of a model of several languages."""
 
     text: str

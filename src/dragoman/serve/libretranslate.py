@@ -21,7 +21,7 @@ from dragoman.serve.limits import Limits
 from dragoman.serve.models import Models
 from dragoman.serve.refusals import fields_refusal
 
-Wanted = TypeVar("Wanted", bound=BaseModel)
+Body = TypeVar("Body", bound=BaseModel)
 
 
 class LibreDetectRequest(BaseModel):
@@ -110,7 +110,7 @@ async def _fields(request: Request) -> dict[str, Any]:
         raise HTTPException(400, "neither JSON nor a form, as its Content-Type says") from error
 
 
-def _valid(wanted: type[Wanted], fields: dict[str, Any]) -> Wanted:
+def _valid(wanted: type[Body], fields: dict[str, Any]) -> Body:
     try:
         return wanted.model_validate(fields)
     except ValidationError as error:

@@ -36,7 +36,7 @@ from dragoman.base.settings import Section
 from dragoman.base.version import VERSION
 from dragoman.formats.ctranslate2_engine import Sampling
 from dragoman.formats.kinds import Quantization
-from dragoman.serve.synthesize import Direction, Synthesis
+from dragoman.serve.synthesize import Synthesis, SynthesisDirection
 from dragoman.serve.translator import open_translator
 
 _ERRORS: Final = {
@@ -72,7 +72,7 @@ class SynthesisJob(Job):
     quantization: Quantization | None
     sampling: tuple[int, float] | None
     target_language: str
-    direction: Direction
+    direction: SynthesisDirection
     n_best: int
 
     @contextmanager

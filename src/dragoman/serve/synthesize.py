@@ -17,7 +17,7 @@ from typing import Final, Literal
 from dragoman.corpus.normalize import normalize
 from dragoman.serve.translator import Opened
 
-Direction = Literal["back", "forward"]
+SynthesisDirection = Literal["back", "forward"]
 """back: translation TAB text. forward: text TAB translation."""
 REASONS: Final = ("empty", "copied", "repeating")
 """The reasons to drop a translation, in the order in which they are checked."""
@@ -38,7 +38,7 @@ class Synthesis:
     """
 
     opened: Opened
-    direction: Direction
+    direction: SynthesisDirection
     n_best: int
     counts: Counter[str]
 

@@ -65,7 +65,7 @@ LEAST_RISE: Final = 0.1
 _OF_TWO_MEANS: Final = math.sqrt(2 * 1.07 / WINDOW)
 """Standard deviation of the difference of two means of 40 draws, over that of one draw: without the
 extremes a mean of normal draws has 1.07 times the variance of a whole one."""
-_OF_NEIGHBOURS: Final = math.sqrt(math.pi) / 2
+_OF_MEAN_DISTANCE: Final = math.sqrt(math.pi) / 2
 """Standard deviation of a normal distribution over the mean distance between two draws."""
 
 
@@ -212,7 +212,7 @@ def _mean(losses: Sequence[float]) -> float:
 
 def _noise(losses: Sequence[float]) -> float:
     """The standard deviation between batches, whatever the trend."""
-    return _OF_NEIGHBOURS * statistics.fmean(abs(two - one) for one, two in pairwise(losses))
+    return _OF_MEAN_DISTANCE * statistics.fmean(abs(two - one) for one, two in pairwise(losses))
 
 
 def _turn(above: Sequence[bool]) -> int:

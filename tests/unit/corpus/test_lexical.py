@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dragoman.base.errors import CorpusError
 from dragoman.corpus.config import CorpusConfig
-from dragoman.corpus.lexical import Counts, Keys, LexicalTable, OftenMet, met_keys
+from dragoman.corpus.lexical import Counts, LexicalTable, OftenMet, PieceKeys, met_keys
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import prepare
 from dragoman.corpus.shards import BOS, TokenRows
@@ -31,7 +31,7 @@ def rows(texts: list[list[int]]) -> TokenRows:
     return TokenRows(np.array(flat, dtype=np.uint16), lengths)
 
 
-def often_met(parts: list[tuple[Keys, NDArray[np.int64]]]) -> Keys:
+def often_met(parts: list[tuple[PieceKeys, NDArray[np.int64]]]) -> PieceKeys:
     found = OftenMet()
     for part in parts:
         found.add(*part)

@@ -20,7 +20,7 @@ from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.line_files import input_lines
 from dragoman.cli import main
 from dragoman.evaluation.validate import read_lines
-from dragoman.serve.synthesize import Direction, fault
+from dragoman.serve.synthesize import SynthesisDirection, fault
 from parallel_text import sentences, write_pairs
 from real_text import real_lines
 from small_run import small_run
@@ -50,7 +50,9 @@ def test_translations_that_teach_nothing_have_a_reason(
 
 
 @pytest.mark.parametrize("direction", ["back", "forward"])
-def test_pairs_are_the_translations_and_their_texts(direction: Direction, tmp_path: Path) -> None:
+def test_pairs_are_the_translations_and_their_texts(
+    direction: SynthesisDirection, tmp_path: Path
+) -> None:
     text, output = tmp_path / "text", tmp_path / "pairs.tsv"
     lines = [line.replace("\t", " ") for line in real_lines("train", "en")[:3000]]
     lines[5] = ""
