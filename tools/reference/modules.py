@@ -13,11 +13,12 @@ import dragoman
 TITLE = "## Every module"
 _INTRODUCTION = """
 The packages in the order of the imports, each with the table of its modules from its `__init__.py`.
-Below a module stand its public functions, classes and constants. `make docs` writes this section. A
-module of `cli` that is not listed is a command of its name.
+Below a module stand its public functions and classes, then its public constants and names of types.
+`make docs` writes this section. A module of `cli` that is not listed is a command of its name;
+`import_model` is `dragoman import`, since `import` is a keyword of Python.
 """
-_MOST_NAMES = 18
 _WIDTH = 100
+_VARIABLES = ("TypeVar", "ParamSpec")
 
 
 def section() -> str:
@@ -42,7 +43,7 @@ def _tables() -> Iterator[str]:
 
 
 def _names(folder: Path, row: str) -> list[str]:
-    """The public functions, classes and constants of a row's modules, on lines below it."""
+    """The public names that a row's modules define, on lines below it."""
     found = re.match(r"([a-z0-9_]+(?:, [a-z0-9_]+)*) {2,}(?=\S)", row)
     if found is None:
         return []
@@ -53,13 +54,21 @@ def _names(folder: Path, row: str) -> list[str]:
             for node in ast.parse(file.read_text(encoding="utf-8")).body:
                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                     names.append(node.name)
-                elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                    constants.append(node.target.id)
+                elif isinstance(node, ast.AnnAssign | ast.Assign):
+                    constants += _assigned(node)
     names = [name for name in (*names, *constants) if not name.startswith("_")]
-    if len(names) > _MOST_NAMES:
-        names = [*names[:_MOST_NAMES], "..."]
     indent = " " * found.end()
     return textwrap.wrap(", ".join(names), _WIDTH, initial_indent=indent, subsequent_indent=indent)
+
+
+def _assigned(node: ast.AnnAssign | ast.Assign) -> list[str]:
+    """The names that an assignment defines, but not those of type variables."""
+    if isinstance(node.value, ast.Call) and getattr(node.value.func, "id", "") in _VARIABLES:
+        return []
+    targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
+    return [
+        part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)
+    ]
 
 
 def _docstring(folder: Path) -> str:
