@@ -35,7 +35,6 @@ SHAPES = (
 )
 LAST_BUCKET = 0.91
 """Bytes of the gradients of the demo's model."""
-PHASES = ("data_wait_s", "forward_s", "backward_s", "sync_s", "optimizer_s")
 
 
 def _loss(shape: str, share: float, step: int) -> float:

@@ -9,6 +9,7 @@ from dragoman.telemetry.events import (
     Environment,
     Event,
     HostSampled,
+    NetworkSampled,
     Payload,
     RunFinished,
     RunStarted,
@@ -129,6 +130,18 @@ HOST_SAMPLED = HostSampled(
     disk_written_bytes=10**6,
     queued_batches=7.5,
     sampling_s=0.01,
+)
+NETWORK_SAMPLED = NetworkSampled(
+    seconds_s=10.0,
+    interface="eth0",
+    sent_bytes=10**9,
+    received_bytes=10**9,
+    sent_packets=10**6,
+    received_packets=10**6,
+    errors=0,
+    carrier_changes=0,
+    nominal_bits_per_s=1e9,
+    most_sent_bytes_per_s=1e8,
 )
 
 

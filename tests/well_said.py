@@ -24,11 +24,20 @@ _NAME = re.compile(r"\S*[0-9_.=/@-]\S*")
 _BROKEN = re.compile(r"\s\s|\.\.|,,|;;|::| [.,;:?)]|\( |\bNone\b|\bnan\b")
 _FIGURE = re.compile(r"(-?[0-9][0-9,]*(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?)(?: ?([A-Za-zµ%/]+))?")
 _DURATION = re.compile(r"-?[0-9,]+ h [0-9]+ min|[0-9]+ min [0-9]+ s")
+_LAST_NUMBER = re.compile(r"([0-9][0-9,]*(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?)\s*([^\d\s]*)$")
 _SCALES: dict[str, set[float]] = {"": {1.0}}
 for _quantity in vars(units).values():
     if isinstance(_quantity, units.Quantity):
         for _symbol, _scale in _quantity.symbols:
             _SCALES.setdefault(_symbol, set()).add(_scale)
+
+
+def last_digit(quantity: units.Quantity, text: str) -> float:
+    """One step of the last printed digit of a text of the quantity, in base units."""
+    ((number, symbol),) = _LAST_NUMBER.findall(text)
+    scales = dict(quantity.symbols + quantity.also)
+    place = Decimal(number.replace(",", "")).as_tuple().exponent
+    return float(f"1e{place}") * scales[symbol]
 
 
 def assert_well_said(verdict: Verdict) -> None:
@@ -68,7 +77,7 @@ def _figures(text: str) -> Iterator[tuple[float, float]]:
     if text in ("not finite", "none"):
         yield 0.0, math.inf
     for duration in _DURATION.findall(text):
-        yield units.DURATION.parse(duration), units.DURATION.resolution(duration)
+        yield units.DURATION.parse(duration), last_digit(units.DURATION, duration)
     for amount, symbol in _FIGURE.findall(text):
         number = Decimal(amount.replace(",", ""))
         step = 10.0 ** int(number.as_tuple().exponent)

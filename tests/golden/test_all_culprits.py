@@ -28,7 +28,7 @@ from dragoman.telemetry.events import (
     RankPaused,
     TrainInterval,
 )
-from example_events import HOST_SAMPLED
+from example_events import HOST_SAMPLED, NETWORK_SAMPLED
 from golden.test_logs_that_fool import edit
 from golden_gpu import gpu_sampled
 from recorded_runs import START, Recorded
@@ -201,19 +201,9 @@ def leaking(folder: Path) -> Path:
 
 
 def faulty(folder: Path) -> Path:
-    clean = NetworkSampled(
-        seconds_s=10.0,
-        interface="eth0",
-        sent_bytes=10**9,
-        received_bytes=10**9,
-        sent_packets=10**6,
-        received_packets=10**6,
-        errors=0,
-        carrier_changes=0,
-        nominal_bits_per_s=1e9,
-        most_sent_bytes_per_s=1e8,
+    return changed(
+        four(extra=of_all(NETWORK_SAMPLED)), folder, NetworkSampled.kind, set_values(errors=3)
     )
-    return changed(four(extra=of_all(clean)), folder, NetworkSampled.kind, set_values(errors=3))
 
 
 def paused(folder: Path) -> Path:

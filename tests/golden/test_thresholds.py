@@ -14,8 +14,8 @@ from dragoman.reporting.health import examine
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
 from dragoman.reporting.verdicts import judge
-from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, NetworkSampled, Payload
-from example_events import HOST_SAMPLED
+from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, Payload
+from example_events import HOST_SAMPLED, NETWORK_SAMPLED
 from golden.test_logs_that_fool import edit
 from golden_gpu import gpu_sampled
 from recorded_runs import Recorded
@@ -29,18 +29,7 @@ HIDDEN_S = 0.9 * 0.65 * 0.4
 """Nine tenths of the backward pass."""
 STEP_S = 0.401
 """Compute and the wait for data; the wait in sums comes on top of it."""
-NETWORK = NetworkSampled(
-    seconds_s=40.0,
-    interface="eth0",
-    sent_bytes=10**9,
-    received_bytes=10**9,
-    sent_packets=10**6,
-    received_packets=10**6,
-    errors=0,
-    carrier_changes=0,
-    nominal_bits_per_s=1e9,
-    most_sent_bytes_per_s=1e8,
-)
+NETWORK = replace(NETWORK_SAMPLED, seconds_s=40.0)
 
 
 def _judged(folder: Path, run: Recorded) -> dict[str, Verdict]:

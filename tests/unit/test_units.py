@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dragoman.base import units
 from dragoman.base.errors import ConfigError
 from dragoman.base.units import Quantity
+from well_said import last_digit
 
 QUANTITIES = {name: value for name, value in vars(units).items() if isinstance(value, Quantity)}
 
@@ -31,7 +32,7 @@ def test_parse_is_the_inverse_of_text_within_the_printed_precision(
     quantity = QUANTITIES[name]
     signed = -value if negative else value
     text = quantity.text(signed)
-    half_a_digit = quantity.resolution(text) / 2
+    half_a_digit = last_digit(quantity, text) / 2
     assert abs(quantity.parse(text) - signed) <= half_a_digit * (1 + 1e-9) + 1e-12 * value
 
 

@@ -26,7 +26,7 @@ from dragoman.base.line_files import (
 from dragoman.base.memory import keep_freed_memory, memory_errors_named
 from dragoman.corpus.directions import Direction, language_token, listed, token_for
 from dragoman.corpus.language import NO_LANGUAGE, identify_language, is_known
-from dragoman.formats.bundle import Bundle, is_bundle
+from dragoman.formats.bundle import Bundle, is_bundle, refuse_checkpoint_of_export
 from dragoman.formats.ctranslate2_engine import Sampling
 from dragoman.formats.kinds import RunQuantization
 from dragoman.model.config import check_beam_holds
@@ -242,12 +242,7 @@ def score(
             remedy="give best, last or a step: it is looked up in both runs",
         )
     for path in paths:
-        if is_bundle(path) and checkpoint != "best":
-            raise ConfigError(
-                "an export holds the weights of one checkpoint alone",
-                place=f"--checkpoint {checkpoint}",
-                remedy="leave it out, or name the run",
-            )
+        refuse_checkpoint_of_export(path, [checkpoint])
     columns = _columns(source)
     counts: Counter[str] = Counter()
     keep_freed_memory()

@@ -25,7 +25,6 @@ import re
 import sys
 import time
 from dataclasses import dataclass
-from decimal import Decimal
 from itertools import pairwise
 from typing import Final
 
@@ -80,12 +79,6 @@ class Quantity:
         """The value of `text` in base units; raises ConfigError if it is not such a quantity."""
         number, symbol = self._split(text)
         return _to_float(number) * self._scale(symbol, text)
-
-    def resolution(self, text: str) -> float:
-        """The value of one step of the last printed digit of `text`, in base units."""
-        number, symbol = self._split(text)
-        last_place = Decimal(number.replace(",", "")).as_tuple().exponent
-        return float(f"1e{last_place}") * self._scale(symbol, text)
 
     def _number(self, number: float) -> str:
         text = self._digits(number)
@@ -146,10 +139,6 @@ class Duration(Quantity):
             raise self._refused(text)
         sign = -1.0 if text.strip().startswith("-") else 1.0
         return sign * sum(abs(super(Duration, self).parse(part)) for part in parts)
-
-    def resolution(self, text: str) -> float:
-        """Seconds of the last printed digit."""
-        return super().resolution(self._parts(text)[-1])
 
     def _parts(self, text: str) -> list[str]:
         parts = re.findall(rf"{_NUMBER}\s*[^\d\s]+", text)

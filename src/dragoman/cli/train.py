@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from dragoman.base.errors import ConfigError
 from dragoman.cli.options import (
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
     from dragoman.cluster.hosts import Hosts
     from dragoman.recipe.recipe import Recipe
     from dragoman.recipe.run_directory import RunDirectory
-
-_OF_A_NEW_RUN: Final = {
-    "--from": ("origin", "weights"),
-    "--fresh": ("fresh", "checkpoints"),
-    "--prepared": ("prepared", "shards"),
-    "--workers": ("workers", "shards"),
-    "--set": ("overrides", "recipe"),
-}
-"""Options that do not apply to an existing run, with the settings that they would change."""
 
 
 @Command(
@@ -60,8 +51,14 @@ def run(options: Options) -> None:
         )
     path = Path(options.recipe)
     if path.is_dir():
-        for flag, (option, kept) in _OF_A_NEW_RUN.items():
-            if getattr(options, option):
+        for flag, given, kept in (
+            ("--from", options.origin, "weights"),
+            ("--fresh", options.fresh, "checkpoints"),
+            ("--prepared", options.prepared, "shards"),
+            ("--workers", options.workers, "shards"),
+            ("--set", options.overrides, "recipe"),
+        ):
+            if given:
                 raise ConfigError(
                     f"a run that is named keeps the {kept} it was started with",
                     place=flag,

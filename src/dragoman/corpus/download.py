@@ -361,7 +361,10 @@ def _no_single_member(pattern: str, count: int) -> ValueError:
 
 
 class _ForwardStream:
-    """The methods of a file with which tarfile reads headers; it only moves forward."""
+    """The methods of a file with which tarfile reads headers; it only moves forward.
+
+    `cluster/unpack.py` has them, too: that file is sent to hosts that have no other code yet.
+    """
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces

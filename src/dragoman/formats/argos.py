@@ -28,6 +28,7 @@ from dragoman.base.files import write_json
 from dragoman.corpus.directions import Direction
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.vocabulary import Vocabulary
+from dragoman.distributed.wire import FP32_BYTES
 from dragoman.formats.bundle import Bundle
 from dragoman.formats.ctranslate2 import ctranslate2_settings, write_ctranslate2
 from dragoman.formats.kinds import Quantization
@@ -55,7 +56,6 @@ _MODEL_FILES: Final = (
     "source_vocabulary.json",
     "target_vocabulary.json",
 )
-_FP32: Final = 4
 _MOST_OTHER_BYTES: Final = 1 << 28
 """Bytes of a file beside the weights: tables of positions, lists of pieces."""
 _REMEDY: Final = "export it again from its run"
@@ -142,7 +142,8 @@ def unpack_model(bundle: Bundle, folder: Path) -> None:
     num_parameters = bundle.recipe.model.num_parameters(
         source_vocab_size=manifest.source_vocab_size, target_vocab_size=manifest.target_vocab_size
     )
-    most_bytes = 2 * _FP32 * num_parameters + _MOST_OTHER_BYTES  # a file may come from a stranger
+    # The file may come from a stranger.
+    most_bytes = 2 * FP32_BYTES * num_parameters + _MOST_OTHER_BYTES
     top = f"translate-{package.stem}/{MODEL_FOLDER}/"
     try:
         with zipfile.ZipFile(package) as archive:

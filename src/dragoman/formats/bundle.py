@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self
@@ -24,7 +25,7 @@ from typing import Final, Literal, Self
 from pydantic import Field, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from dragoman.base.errors import CheckpointError, CorpusError, DragomanError
+from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, DragomanError
 from dragoman.base.files import read_regular
 from dragoman.base.settings import Section
 from dragoman.corpus.config import LANGUAGE
@@ -338,6 +339,16 @@ def _difference_from_export(place: Path) -> str:
 def default_name(kind: Kind, quantization: Quantization) -> str:
     """The folder in a run's `export/` that such an export is written to."""
     return FORMATS[kind].folder.format(kind=kind, quantization=quantization)
+
+
+def refuse_checkpoint_of_export(path: Path, checkpoints: Sequence[str]) -> None:
+    """Raises ConfigError if checkpoints other than the best one are asked of an export."""
+    if is_bundle(path) and [*checkpoints] != ["best"]:
+        raise ConfigError(
+            "an export has the weights of one checkpoint only",
+            place=f"--checkpoint {','.join(checkpoints)}",
+            remedy="leave it out, or name the run",
+        )
 
 
 def is_bundle(path: Path) -> bool:

@@ -14,6 +14,7 @@ from typing import Final
 from dragoman.corpus.config import FILE_KEYS, TextFiles
 from dragoman.data.config import DataConfig
 from dragoman.distributed.config import DistributedConfig
+from dragoman.distributed.wire import FP32_BYTES
 from dragoman.model.config import ModelConfig
 from dragoman.recipe.recipe import Recipe
 from dragoman.training.inventory import DiskForecast, forecast_disk
@@ -21,9 +22,8 @@ from dragoman.training.inventory import DiskForecast, forecast_disk
 TYPICAL_LENGTH: Final = 25
 """Length of a sentence, if useful FLOPs must assume one; attention's share is small."""
 
-_FP32: Final = 4
 _ADAM_MOMENTS: Final = 2
-_LOSS_CHUNK_BYTES: Final = 3 * (4 << 20) * _FP32
+_LOSS_CHUNK_BYTES: Final = 3 * (4 << 20) * FP32_BYTES
 """Copies of the logits that exist at a time, including those of the softmax."""
 _COMPRESSED: Final = 3.5
 """Text bytes per byte of packed parallel text, about; the markup of a TMX adds few bytes."""
@@ -101,15 +101,15 @@ def estimate(recipe: Recipe, *, world_size: int = 1) -> Estimate:
         flop_per_target_token=flop_per_pair / length,
         memory=Memory(
             # Autocast keeps the weights in half precision beside the fp32 ones during a step.
-            weights_bytes=num_parameters * (_FP32 + 2 * half),
-            gradients_bytes=num_parameters * _FP32,
-            optimizer_bytes=num_parameters * _ADAM_MOMENTS * _FP32,
-            ema_bytes=num_parameters * _FP32 * with_ema,
-            strategy_bytes=round(num_parameters * _FP32 * kept),
+            weights_bytes=num_parameters * (FP32_BYTES + 2 * half),
+            gradients_bytes=num_parameters * FP32_BYTES,
+            optimizer_bytes=num_parameters * _ADAM_MOMENTS * FP32_BYTES,
+            ema_bytes=num_parameters * FP32_BYTES * with_ema,
+            strategy_bytes=round(num_parameters * FP32_BYTES * kept),
             activations_bytes=activation_bytes(
                 recipe.model, tokens=-(-cells // world_size), half=half
             ),
-            loss_bytes=_LOSS_CHUNK_BYTES + vocab_size * recipe.model.d_model * _FP32,
+            loss_bytes=_LOSS_CHUNK_BYTES + vocab_size * recipe.model.d_model * FP32_BYTES,
         ),
         disk=forecast_disk(
             num_parameters,
@@ -176,9 +176,9 @@ def activation_bytes(config: ModelConfig, *, tokens: int, half: bool) -> int:
     attention dropout on a CPU keeps the attention weights as well.
     """
     d, f = config.d_model, config.d_ffn
-    product = 2 if half else _FP32
+    product = 2 if half else FP32_BYTES
     mask = 1 if config.dropout else 0
-    residual = d * (_FP32 + product + mask)
+    residual = d * (FP32_BYTES + product + mask)
     # Query, key, value and twice the mixed values; cross-attention's keys are as many tokens.
     attention = residual + 5 * d * product
     kept = {"relu": 1, "gelu": 2, "silu": 2, "swiglu": 4}[config.activation]
@@ -187,7 +187,7 @@ def activation_bytes(config: ModelConfig, *, tokens: int, half: bool) -> int:
         ffn += f * (product + 1)
     encoder = config.encoder_layers * (attention + ffn)
     decoder = config.decoder_layers * (2 * attention + ffn)
-    ends = 2 * d * (_FP32 + product + mask)
+    ends = 2 * d * (FP32_BYTES + product + mask)
     return tokens * (encoder + decoder + ends)
 
 

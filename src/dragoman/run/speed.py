@@ -19,6 +19,7 @@ from dragoman.cluster.hosts import Hosts
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.cluster.rates import WITHOUT_BF16
 from dragoman.corpus.manifest import Manifest
+from dragoman.distributed.wire import FP32_BYTES
 from dragoman.distributed.world import World, join_world
 from dragoman.inference.translation import new_model
 from dragoman.recipe.estimate import TYPICAL_LENGTH
@@ -33,8 +34,6 @@ from dragoman.training.step_rate import time_steps
 _CPU_TOKENS: Final = 1024
 _CHECKPOINT_NUMBERS: Final = 4
 """Numbers per weight: itself, its moving average and Adam's two averages."""
-_FP32: Final = 4
-"""Bytes of a number."""
 _WRITTEN_NUMBERS: Final = 4_000_000
 """The most numbers that are written to time a save: 16 MB."""
 _UNKNOWN_BYTES: Final = 10**15
@@ -126,7 +125,7 @@ def last_copy_s(recipe: Recipe, *, file: str) -> float:
     plan = plan_recipe(recipe, PlanRequest(hosts=file))
     options = recipe.distributed.options_of(plan.choice.prediction.strategy)
     numbers = _CHECKPOINT_NUMBERS + options.shared_numbers + options.own_numbers
-    return plan.workload.num_parameters * numbers * _FP32 / plan.cluster.link.bytes_per_s
+    return plan.workload.num_parameters * numbers * FP32_BYTES / plan.cluster.link.bytes_per_s
 
 
 def this_machine(*, ranks: int, vocab_size: int, at_most_s: float) -> TrainingMachine:

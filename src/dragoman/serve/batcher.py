@@ -70,7 +70,6 @@ class Batcher:
     max_wait_s: float
     waiting_pieces: int = 0
     pieces_per_s: float = 0.0
-    num_batches: int = 0
     num_rows: int = 0
     _jobs: deque[_QueuedRequest] = field(default_factory=deque)
     _waiting_rows: int = 0
@@ -218,7 +217,6 @@ class Batcher:
             pieces = sum(len(job.rows[row]) + 1 for job, row in taken)
             speed = pieces / max(spent_s, 1e-6) * self.engine.num_workers
             self.pieces_per_s = _MEMORY * (self.pieces_per_s or speed) + (1 - _MEMORY) * speed
-            self.num_batches += 1
             self.num_rows += len(taken)
             for (job, row), candidates in zip(taken, found, strict=True):
                 job.found[row] = candidates

@@ -23,7 +23,7 @@ from dragoman.corpus.shards import UNK
 from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.evaluation.sentences import cut_into_chunks
 from dragoman.formats.argos import ARGOS_SEARCH, unpack_model
-from dragoman.formats.bundle import Bundle, is_bundle
+from dragoman.formats.bundle import Bundle, is_bundle, refuse_checkpoint_of_export
 from dragoman.formats.ctranslate2 import write_ctranslate2
 from dragoman.formats.ctranslate2_engine import (
     Candidate,
@@ -315,12 +315,7 @@ def open_translator(
     model, if the model has no such target, or if a checkpoint of a bundle is named; MachineError if
     CTranslate2 is needed and not installed.
     """
-    if is_bundle(path) and [*checkpoints] != ["best"]:
-        raise ConfigError(
-            "an export has the weights of one checkpoint only",
-            place=f"--checkpoint {','.join(checkpoints)}",
-            remedy="leave it out, or name the run",
-        )
+    refuse_checkpoint_of_export(path, checkpoints)
     if is_bundle(path) and (bundle := Bundle.open(path)).info.kind in _FOR_CTRANSLATE2:
         if engine == "torch":
             raise ConfigError(

@@ -16,7 +16,7 @@ from dragoman.reporting.reading import read_facts
 from dragoman.reporting.spells import lasting
 from dragoman.reporting.verdict import Verdict
 from dragoman.telemetry.events import GpuSampled, NetworkSampled, TrainInterval
-from example_events import HOST_SAMPLED
+from example_events import HOST_SAMPLED, NETWORK_SAMPLED
 from golden_gpu import gpu_sampled
 from recorded_runs import Recorded
 from well_said import assert_well_said
@@ -234,19 +234,7 @@ def test_every_throttled_gpu_is_named_with_its_time(tmp_path: Path) -> None:
 
 
 def test_only_faulty_interfaces_are_named_with_their_time(tmp_path: Path) -> None:
-    clean = NetworkSampled(
-        seconds_s=10.0,
-        interface="eth0",
-        sent_bytes=10**9,
-        received_bytes=10**9,
-        sent_packets=10**6,
-        received_packets=10**6,
-        errors=0,
-        carrier_changes=0,
-        nominal_bits_per_s=1e9,
-        most_sent_bytes_per_s=1e8,
-    )
-    run = Recorded(extra=[(0, clean), (1, clean)]).write(tmp_path / "run")
+    run = Recorded(extra=[(0, NETWORK_SAMPLED), (1, NETWORK_SAMPLED)]).write(tmp_path / "run")
     assert ailment(run, "network_faults").answer == "no"
 
     def fail(event: dict[str, Any]) -> None:

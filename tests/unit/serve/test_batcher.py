@@ -115,7 +115,7 @@ def test_fewer_rows_than_were_answered_are_begun_after_a_pause(
         first = asyncio.create_task(batcher.translate(rows[:8], SEARCH))
         await begun(engine, 2)
         engine.turns.release()  # one half is done, the other goes on
-        while batcher.num_batches < 1:
+        while not batcher.num_rows:
             await asyncio.sleep(0.001)
         again = asyncio.create_task(batcher.translate(rows[8:9], SEARCH))
         await begun(engine, 3)
@@ -137,7 +137,7 @@ def test_as_many_rows_as_were_answered_are_waited_for(
         first = asyncio.create_task(batcher.translate(rows[:8], SEARCH))
         await begun(engine, 2)
         engine.turns.release()  # one half is done, the other goes on
-        while batcher.num_batches < 1:
+        while not batcher.num_rows:
             await asyncio.sleep(0.001)
         again = []
         for row in rows[8:12]:
@@ -378,9 +378,10 @@ def test_the_wanted_number_of_hypotheses_is_found(
 
 
 class FailingEngine(CTranslate2Engine):
-    """Fails once."""
+    """Fails once. searched: the batches that did not fail."""
 
     failed = False
+    searched = 0
 
     def search_batch(
         self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
@@ -388,6 +389,7 @@ class FailingEngine(CTranslate2Engine):
         if not self.failed:
             self.failed = True
             raise MemoryError("too large")
+        self.searched += 1
         return super().search_batch(sources, search, num_hypotheses=num_hypotheses)
 
 
@@ -400,9 +402,9 @@ def test_a_batch_that_fails_fails_for_all_of_its_requests_and_no_others(
         asked = [asyncio.create_task(batcher.translate([row], SEARCH)) for row in rows[:2]]
         found = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 60)
         assert [type(one) for one in found] == [MemoryError, MemoryError]
-        assert (batcher.num_batches, batcher.num_rows, batcher.pieces_per_s) == (0, 0, 0.0)
+        assert (engine.searched, batcher.num_rows, batcher.pieces_per_s) == (0, 0, 0.0)
         assert len(await asyncio.wait_for(batcher.translate(rows[2:5], SEARCH), 60)) == 3
-        assert (batcher.num_batches, batcher.num_rows) == (1, 3)
+        assert (engine.searched, batcher.num_rows) == (1, 3)
         batcher.close()
 
     asyncio.run(scenario())

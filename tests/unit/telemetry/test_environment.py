@@ -17,8 +17,6 @@ import dragoman
 from dragoman.telemetry import environment, host
 from dragoman.telemetry.environment import read_environment, write_environment
 
-REPOSITORY = Path(__file__).resolve().parents[3]
-
 
 def test_versions_and_hardware(tmp_path: Path) -> None:
     found = read_environment()
