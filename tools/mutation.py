@@ -119,7 +119,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     "distributed/topology": _WORLD,
     "distributed/wire": _WORLD,
     "distributed/world": _WORLD,
-    "reporting/account": ("golden/test_cost.py", *_REPORT),
+    "reporting/totals": ("golden/test_cost.py", *_REPORT),
     "reporting/convergence": _REPORT,
     "reporting/cost": ("golden/test_cost.py", *_REPORT),
     "reporting/health": _REPORT,

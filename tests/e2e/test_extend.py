@@ -175,7 +175,7 @@ def own_package(tmp_path: Path) -> Path:
             head.replace(" Verdict", " Verdict, evidence") + "from dragoman.base import units\n",
         ),
         ("QUESTIONS: tuple[", f"{question}\n\nQUESTIONS: tuple["),
-        ("    account.duration,\n", "    account.duration,\n    validations,\n"),
+        ("    totals.duration,\n", "    totals.duration,\n    validations,\n"),
     ]
     (copy / "corpus/json_lines.py").write_text(json_lines, encoding="utf-8")
     (copy / "distributed/flat.py").write_text(strategy, encoding="utf-8")

@@ -26,7 +26,7 @@ from dragoman.base import units
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, CorpusError, DivergenceError, MachineError
 from dragoman.base.files import try_lock
-from dragoman.builds import back
+from dragoman.builds import translation
 from dragoman.builds.plan import FILE as PLAN_FILE
 from dragoman.builds.plan import BuildPlan, PlannedCorpus, StageName
 from dragoman.builds.planning import index_file
@@ -233,7 +233,7 @@ class _Builder:
                 index=self.index,
             )
             paths = {"source": files.source, "target": files.target}
-        lines = back.count_lines(Path(paths["target"]))
+        lines = translation.count_lines(Path(paths["target"]))
         num_bytes = sum(Path(path).stat().st_size for path in paths.values())
         return {"id": one.id, "use": one.use, "lines": lines, "bytes": num_bytes, **paths}
 
@@ -324,12 +324,14 @@ class _Builder:
         swapped: dict[str, Any] = {"train": [_swapped(one) for one in pairs]}
         swapped |= {split: [_swapped(texts)] for split, texts in held_out.items()}
         reverse = self._train("reverse", self._made("reverse", swapped))
-        most = back.MOST_OF_PAIRS * sum(one["lines"] for one in texts if one["use"] == "train")
-        asked = digest_of(reverse.facts["run"], mono, back.digest_of_text(Path(mono)))
+        most = translation.MOST_OF_PAIRS * sum(
+            one["lines"] for one in texts if one["use"] == "train"
+        )
+        asked = digest_of(reverse.facts["run"], mono, translation.digest_of_text(Path(mono)))
         synthetic = self.directory / "back" / asked[:8] / "synthetic.tsv"
 
         def work(stage: BuildStage) -> dict[str, Any]:
-            return back.translate(
+            return translation.translate(
                 Path(reverse.facts["export"]),
                 Path(mono),
                 synthetic,
@@ -358,15 +360,15 @@ class _Builder:
         text |= {split: [texts] for split, texts in held_out.items()}
         # It needs no more pieces than its teacher, although its text has each sentence twice.
         text["subword"] = {"vocab_size": run.recipe().corpus.subword.vocab_size}
-        recipe = self._made("student", text, **back.student_sections())
-        if back.is_small(run.recipe(), recipe):
+        recipe = self._made("student", text, **translation.student_sections())
+        if translation.is_small(run.recipe(), recipe):
             self._leave_out(*_SMALLER, why="the decoder of the model is as small as a student's")
             return
 
         def work(stage: BuildStage) -> dict[str, Any]:
-            return back.translate(
+            return translation.translate(
                 Path(teacher.facts["export"]),
-                back.sources_of(run, synthetic.with_name("source.txt")),
+                translation.sources_of(run, synthetic.with_name("source.txt")),
                 synthetic,
                 direction="forward",
                 until=stage.started + stage.seconds_s,

@@ -24,7 +24,6 @@ from dragoman.base import units
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.files import write_whole
-from dragoman.builds.back import MOST_OF_PAIRS, count_sentences
 from dragoman.builds.corpora import Corpus, CorpusLimits, by_budget, by_hand, monolingual, sized
 from dragoman.builds.plan import (
     FILE,
@@ -37,6 +36,7 @@ from dragoman.builds.plan import (
     read_plan,
 )
 from dragoman.builds.stages import clock_runs
+from dragoman.builds.translation import MOST_OF_PAIRS, count_sentences
 from dragoman.corpus.catalogue import Catalogue
 from dragoman.corpus.download import download
 from dragoman.recipe.budget import filled, parse_budget

@@ -21,8 +21,8 @@ def run(options: Options) -> int:
     """Examine the hosts; the exit code is 1 if training would refuse to start."""
     from dragoman.base.terminal import open_console
     from dragoman.cluster.checks import RunNeeds, examine, is_fit
+    from dragoman.cluster.collect import collect_facts, remember
     from dragoman.cluster.doctor_view import findings_as_json, print_findings
-    from dragoman.cluster.examine import examine_hosts, remember
     from dragoman.cluster.hosts import load_hosts
     from dragoman.cluster.training import digests_here
     from dragoman.recipe.run_directory import RunDirectory
@@ -30,7 +30,7 @@ def run(options: Options) -> int:
     hosts = load_hosts(options.hosts)
     directory = None if options.run is None else RunDirectory.open(options.run)
     place = "" if directory is None else f"runs/{directory.path.name}"
-    facts = examine_hosts(hosts, run=place).facts
+    facts = collect_facts(hosts, run=place).facts
     remember(hosts, facts)
     digests = {} if directory is None else digests_here(directory)
     findings = examine(facts, RunNeeds(hosts, needed_bytes=_NEEDED_BYTES, digests=digests))

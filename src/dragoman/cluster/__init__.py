@@ -25,7 +25,7 @@ messages          the messages between the controller and an agent
 team              the controller's end of the agents, and the jobs that all of them do together
 
 Doctor:
-examine, facts    collects the facts of all hosts at once, and keeps them for plans; their types
+collect, facts    collects the facts of all hosts at once, and keeps them for plans; their types
 checks            from these facts to findings and remedies
 doctor_view       the findings as a table and as JSON
 

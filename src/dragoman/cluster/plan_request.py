@@ -12,7 +12,7 @@ from dragoman.base import units
 from dragoman.base.errors import ConfigError
 from dragoman.cluster.batch_rules import UpdateSettings
 from dragoman.cluster.checks import directions, measured_link
-from dragoman.cluster.examine import LastMeasurement, recall
+from dragoman.cluster.collect import LastMeasurement, recall
 from dragoman.cluster.facts import HostFacts
 from dragoman.cluster.hosts import MOST_PRICE, Host, load_hosts
 from dragoman.cluster.plan import Plan, make_plan

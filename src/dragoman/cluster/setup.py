@@ -13,7 +13,7 @@ from typing import Final
 
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.cluster import ssh
-from dragoman.cluster.examine import on_all
+from dragoman.cluster.collect import on_all
 from dragoman.cluster.hosts import Host, Hosts
 
 _INSTALL_S: Final = 3600.0

@@ -39,16 +39,16 @@ from dragoman.cluster.checkpoints import (
     newest_checkpoint,
 )
 from dragoman.cluster.checks import Finding, RunNeeds, examine, is_fit
-from dragoman.cluster.copying import Parcel, directory_parcel
-from dragoman.cluster.examine import (
+from dragoman.cluster.collect import (
     ask,
     clock_ahead_s,
-    examine_hosts,
+    collect_facts,
     marked,
     on_all,
     on_each,
     remember,
 )
+from dragoman.cluster.copying import Parcel, directory_parcel
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.follow import HostFollower, Record, StopRequests, WorkerLostError
 from dragoman.cluster.hosts import HOSTS_FILE, Host, Hosts, record_hosts
@@ -112,12 +112,12 @@ def train_on_hosts(
         if not (run.path / HOSTS_FILE).exists():
             record_hosts(run.path, hosts)  # `resume` uses them after the user has fixed them
         disk = estimate(run.recipe(), world_size=sum(hosts.ranks_per_host)).disk
-        examined = examine_hosts(hosts)
-        remember(hosts, examined.facts)
-        _require_fit(examined.facts, RunNeeds(hosts, disk.size_bytes))
-        print_line(_network_line(examined.facts))
+        collected = collect_facts(hosts)
+        remember(hosts, collected.facts)
+        _require_fit(collected.facts, RunNeeds(hosts, disk.size_bytes))
+        print_line(_network_line(collected.facts))
         record_hosts(run.path, hosts)  # replaces the old record, as these hosts are fit
-        _Training(run, Members(hosts), examined.code, requests, listeners, print_line).to_the_end()
+        _Training(run, Members(hosts), collected.code, requests, listeners, print_line).to_the_end()
 
 
 def _require_fit(facts: ClusterFacts, needs: RunNeeds) -> None:

@@ -280,7 +280,7 @@ class Origin:
                 remedy="name a new folder, or leave --prepared out",
             )
 
-    def plant(self, run: RunDirectory) -> None:
+    def save_as_step_0(self, run: RunDirectory) -> None:
         """Save these weights as the run's checkpoint of step 0, from which training begins, and
         write down where they come from."""
         recipe, manifest = run.recipe(), Manifest.load(run.path)

@@ -6,11 +6,11 @@ sampling, rank_file, reading   the events of a run directory -> facts
 imported, openseq2seq   a log of OpenSeq2Seq -> events
 trend         slopes with confidence intervals, and a curve to extrapolate with
 measures      numbers that several questions need: tokens per second, MFU, scaling, waiting
-spells        when a condition began, and when it ended
+periods       when a condition began, and when it ended
 pauses        whether a rank stood still
 stragglers    which ranks compute for longer than the others, and since when
 verdict       an answer with its evidence
-account, convergence, speed, network, rates, cost   the twelve questions, by subject
+totals, convergence, speed, network, rates, cost   the twelve questions, by subject
 verdicts      all twelve, in their order
 health        ailments, such as waiting for data, each with its limit and remedy
 comparison, comparison_page   runs beside each other

@@ -22,7 +22,7 @@ from dragoman.reporting.facts import (
     RecordedSentence,
     RecordedValidation,
 )
-from dragoman.reporting.spells import moment
+from dragoman.reporting.periods import moment
 from dragoman.reporting.trend import Trend, fit_curve, trend
 from dragoman.reporting.verdict import Evidence, Judgement, Verdict, at_step, evidence, in_words
 from dragoman.training.schedule import SCHEDULES

@@ -261,7 +261,7 @@ class CheckpointFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spell:
+class Period:
     """The time from the first to the last sign of a condition; with steps, if intervals show it."""
 
     since: float
@@ -296,8 +296,8 @@ class Gpu:
     throttled_share: float
     throttle_reasons: tuple[str, ...]
     ecc_errors: int | None
-    throttled: Spell | None = None
-    weak: Spell | None = None
+    throttled: Period | None = None
+    weak: Period | None = None
     """When it drew so little power that it waited."""
 
     @property
@@ -318,7 +318,7 @@ class Traffic(NetworkSampled):
 
     host: str
     carrier_changes: int
-    faulty: Spell | None = None
+    faulty: Period | None = None
     """When there were errors, or its link was lost or found."""
 
     @property
@@ -341,9 +341,9 @@ class MachineUse:
     """At the last sample, which was taken at `last_seen`."""
     last_seen: float
     queued_batches: float | None
-    crowded: Spell | None = None
+    crowded: Period | None = None
     """When others used its processors."""
-    idle: Spell | None = None
+    idle: Period | None = None
     """When its processors were not all busy."""
 
 

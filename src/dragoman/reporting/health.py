@@ -41,8 +41,8 @@ from dragoman.reporting.convergence import (
 )
 from dragoman.reporting.facts import Facts, MachineUse, Rank, total
 from dragoman.reporting.pauses import pauses
+from dragoman.reporting.periods import clock, moment, periods, when
 from dragoman.reporting.speed import THROTTLED
-from dragoman.reporting.spells import clock, moment, spells, when
 from dragoman.reporting.stragglers import slowest_rank, stragglers
 from dragoman.reporting.verdict import Answer, Verdict, evidence, named
 from dragoman.telemetry.events import STRAGGLES
@@ -189,7 +189,7 @@ def _starved_ranks(facts: Facts) -> Iterator[str]:
             return
         intervals = [one for one in measures.steady(rank.intervals) if one.interval_s]
         bad = [(one.data_wait_s or 0.0) >= STARVES * (one.interval_s or 0.0) for one in intervals]
-        found = " and ".join(map(when, spells(intervals, bad)))
+        found = " and ".join(map(when, periods(intervals, bad)))
         yield found if facts.world_size == 1 else f"{rank.name}, {found}"
 
 

@@ -238,7 +238,7 @@ def link_after(change: LinkChanged, host: str) -> RecordedLink:
     return RecordedLink(host=host, bytes_per_s=change.now_bytes_per_s)
 
 
-def periods(facts: Facts) -> list[tuple[LinkChanged | None, Facts]]:
+def by_link_changes(facts: Facts) -> list[tuple[LinkChanged | None, Facts]]:
     """The run, cut at changes of its network: each change with the facts of the time after it.
 
     The time before the first change comes first. An interval in which the network changed belongs

@@ -10,7 +10,7 @@ from dragoman.cluster.workload import weight_shapes
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Traffic, total
 from dragoman.reporting.lives import evidence_by_life, judged_by_life
-from dragoman.reporting.spells import clock, spells, when
+from dragoman.reporting.periods import clock, periods, when
 from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence, in_words, named
 from dragoman.telemetry.events import LinkChanged
 
@@ -60,7 +60,7 @@ def _is_network_bound_at_times(facts: Facts) -> Judgement:
     """Judge one life on the same hosts, in parts between the changes of its link."""
     answer, says, remedy = _is_network_bound(facts)
     if facts.link_changes:
-        for change, period in measures.periods(facts):
+        for change, period in measures.by_link_changes(facts):
             then, share, better = _is_network_bound(period)
             says += f" {_change(change)}. {share}" if change else f" Before it changed: {share}"
             if then == "yes" and answer != "yes":
@@ -132,7 +132,7 @@ def _where(facts: Facts) -> str:
     through = f", through {named(names, between=', ')}" if names else ""
     timed = measures.exposed(facts)
     waits = [(one.sync_s or 0.0) >= NETWORK_BOUND * (one.interval_s or 0.0) for one in timed]
-    return through + "".join(f", {when(spell)}" for spell in spells(timed, waits))
+    return through + "".join(f", {when(period)}" for period in periods(timed, waits))
 
 
 def _of_step(mean: float, low: float, high: float) -> str:
@@ -313,7 +313,7 @@ def _fit_at_times(facts: Facts) -> Judgement:
     if facts.is_one_host:
         return "measured", "Not at all: all ranks share one host.", ""
     fits = []
-    for change, period in measures.periods(facts):
+    for change, period in measures.by_link_changes(facts):
         answer, text, remedy = _fit(period)
         fits.append(f"{_change(change)}. {text}" if change else text)
     return answer, " ".join(fits), remedy

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dragoman.base import units
 from dragoman.reporting.facts import Facts, Interval, Pause, Rank, RecordedValidation, Segment
-from dragoman.reporting.spells import clock
+from dragoman.reporting.periods import clock
 from dragoman.reporting.verdict import Evidence, Verdict, evidence, named
 from dragoman.telemetry.events import OUTSIDE_STEPS, PHASE_FIELDS
 

@@ -7,11 +7,11 @@ from typing import Final
 
 from dragoman.base import units
 from dragoman.reporting import measures
-from dragoman.reporting.account import idle_s
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.pauses import paused_s
 from dragoman.reporting.rates import rates_of
 from dragoman.reporting.svg import Axis, BarPlot, LinePlot, Plot, Series
+from dragoman.reporting.totals import idle_s
 
 STEPS: Final = Axis("step", "{:,.10g}".format)
 BLEU: Final = Axis("BLEU", "{:.3g}".format)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self
 
-from dragoman.reporting.facts import Gpu, MachineUse, Spell, Traffic
+from dragoman.reporting.facts import Gpu, MachineUse, Period, Traffic
 from dragoman.telemetry.events import (
     POWER_CAP,
     Event,
@@ -173,13 +173,13 @@ class _Sums:
                 known.last, known.until = self.samples, sample.ended
                 known.count += 1
 
-    def spells(self, ahead_s: float) -> dict[str, Spell]:
+    def periods(self, ahead_s: float) -> dict[str, Period]:
         """For each sign from the first sample that shows it to the last, on rank 0's clock.
 
         ahead_s: how far the clock of the samples is ahead of it.
         """
         return {
-            sign: Spell(
+            sign: Period(
                 since=one.since - ahead_s,
                 until=one.until - ahead_s,
                 from_start=one.first == 1,
@@ -231,7 +231,7 @@ class Samples:
                 throttled_share=sums.throttled_s / sums.seconds_s,
                 throttle_reasons=tuple(reason for reason, _ in sums.reasons.most_common()),
                 ecc_errors=None if errors is None else int(errors),
-                **sums.spells(ahead_s[host]),
+                **sums.periods(ahead_s[host]),
             )
 
     def traffic(self, names: Mapping[str, str], ahead_s: Mapping[str, float]) -> Iterator[Traffic]:
@@ -243,7 +243,7 @@ class Samples:
                 seconds_s=sums.seconds_s,
                 most_sent_bytes_per_s=sums.of["most_sent_bytes_per_s"].most,
                 nominal_bits_per_s=sums.of["nominal_bits_per_s"].last,
-                faulty=sums.spells(ahead_s[host]).get("faulty"),
+                faulty=sums.periods(ahead_s[host]).get("faulty"),
                 **{name: int(sums.of[name].sum) for name in _COUNTERS},
             )
 
@@ -262,7 +262,7 @@ class Samples:
                 disk_free_bytes=sums.of["disk_free_bytes"].last,
                 last_seen=sums.ended - ahead_s[host],
                 queued_batches=sums.of["queued_batches"].mean,
-                **sums.spells(ahead_s[host]),
+                **sums.periods(ahead_s[host]),
             )
 
     def _of(self, kind: str, names: Mapping[str, str]) -> Iterator[tuple[str, Any, _Sums]]:

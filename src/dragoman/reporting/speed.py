@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from dragoman.base import units
 from dragoman.reporting import measures
-from dragoman.reporting.facts import Facts, Gpu, MachineUse, Spell
+from dragoman.reporting.facts import Facts, Gpu, MachineUse, Period
 from dragoman.reporting.lives import evidence_by_life, judged_by_life
 from dragoman.reporting.network import is_network
+from dragoman.reporting.periods import periods, when
 from dragoman.reporting.sampling import FULL_HOST, LOW_POWER, MOST_OTHERS
-from dragoman.reporting.spells import spells, when
 from dragoman.reporting.stragglers import stragglers
 from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence, named
 
@@ -164,8 +164,8 @@ def _are_its_own(facts: Facts, say: str) -> Judgement:
     return "yes", f"{say}, with {units.SHARE.text(busy)} of the processors busy or more.", ""
 
 
-def _since(spell: Spell | None) -> str:
-    return "" if spell is None else f", {when(spell)}"
+def _since(period: Period | None) -> str:
+    return "" if period is None else f", {when(period)}"
 
 
 def _weak_text(gpu: Gpu) -> str:
@@ -194,7 +194,7 @@ def _waits_since(facts: Facts) -> str:
     timed = [one for one in measures.steady(rank.intervals) if one.interval_s]
     waits = [(one.compute_s or 0.0) < BUSY_COMPUTE * (one.interval_s or 0.0) for one in timed]
     where = f" on {rank.name}" if len(facts.ranks) > 1 else ""
-    return where + "".join(f", {when(spell)}" for spell in spells(timed, waits))
+    return where + "".join(f", {when(period)}" for period in periods(timed, waits))
 
 
 def _what_waits(facts: Facts) -> str:

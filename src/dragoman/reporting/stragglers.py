@@ -7,12 +7,12 @@ import statistics
 from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Interval
-from dragoman.reporting.spells import (
+from dragoman.reporting.periods import (
     FEWEST,
     interval_took_s,
     lasted_unseen,
     lasting,
-    spells,
+    periods,
     when,
 )
 from dragoman.telemetry.events import STRAGGLES
@@ -35,7 +35,7 @@ def stragglers(facts: Facts) -> list[tuple[float, str]]:
             usual_s = [statistics.median(own_s), statistics.median(middles_s[at] for at in slow)]
             both = [units.STEP_TIME.text(seconds_s) for seconds_s in usual_s]
             own = [one[min(place, len(one) - 1)] for one in together]  # all end it together
-            times = " and ".join(map(when, spells(own, bad)))
+            times = " and ".join(map(when, periods(own, bad)))
             text = f"{rank.name}, {times} ({both[0]}, {both[1]} the median rank)"
             ratios = (own / middles_s[at] for own, at in zip(own_s, slow, strict=True))
             found.append((statistics.median(ratios), text))

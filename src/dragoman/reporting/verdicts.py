@@ -8,24 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from dragoman.reporting import account, convergence, network, rates, speed
+from dragoman.reporting import convergence, network, rates, speed, totals
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.verdict import Verdict
 
 # To add a question, write a function like these and list it here.
 QUESTIONS: tuple[Callable[[Facts], Verdict], ...] = (
-    account.duration,
+    totals.duration,
     convergence.trained,
     convergence.overfitting,
     speed.processors,
     network.network,
     rates.rate,
-    account.corpus,
-    account.checkpoint_files,
-    account.checkpoint_size,
+    totals.corpus,
+    totals.checkpoint_files,
+    totals.checkpoint_size,
     speed.step_time,
     network.network_fit,
-    account.cost,
+    totals.cost,
 )
 
 

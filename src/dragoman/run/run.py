@@ -126,8 +126,8 @@ def start(
     existing = None if fresh else RunDirectory.newest(recipe, runs=runs, origin=known)
     if existing is not None:
         return existing
-    plant = None if origin is None else origin.plant
-    return RunDirectory.create(recipe, prepared=prepared, runs=runs, origin=known, fill=plant)
+    fill = None if origin is None else origin.save_as_step_0
+    return RunDirectory.create(recipe, prepared=prepared, runs=runs, origin=known, fill=fill)
 
 
 def train(

@@ -118,7 +118,7 @@ class Now:
             least = 0.0 if together else min(waits)
             ranks = sum(waits) / len(waits) - least
             if not together:
-                since_change = measures.periods(life)[-1][1]
+                since_change = measures.by_link_changes(life)[-1][1]
                 found["network" if is_network(since_change) else "all-reduce"] = least
             if together or ranks >= _WORTH_TELLING:
                 found["ranks"] = ranks

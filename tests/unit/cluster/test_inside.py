@@ -13,7 +13,7 @@ from rich.console import Console
 from dragoman.base.errors import ConfigError
 from dragoman.cluster.agent.facts import gather
 from dragoman.cluster.agent.processes import Measuring
-from dragoman.cluster.examine import remember
+from dragoman.cluster.collect import remember
 from dragoman.cluster.facts import ClusterFacts, HostFacts
 from dragoman.cluster.hosts import load_hosts
 from dragoman.cluster.messages import FactsRequest

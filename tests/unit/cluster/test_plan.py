@@ -17,7 +17,7 @@ from rich.console import Console
 
 from dragoman.base import units
 from dragoman.base.errors import ConfigError
-from dragoman.cluster.examine import remember
+from dragoman.cluster.collect import remember
 from dragoman.cluster.facts import ClusterFacts, HostFacts, PairFacts
 from dragoman.cluster.hosts import load_hosts
 from dragoman.cluster.plan import Plan, choose, make_plan, predict_all

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from dragoman.base.errors import ConfigError
-from dragoman.cluster.examine import remember
+from dragoman.cluster.collect import remember
 from dragoman.cluster.facts import ClusterFacts, HostFacts, PairFacts
 from dragoman.cluster.hosts import load_hosts
 from dragoman.cluster.plan import choose_for_all_ranks

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dragoman.reporting.health import examine
+from dragoman.reporting.periods import lasting
 from dragoman.reporting.reading import read_facts
-from dragoman.reporting.spells import lasting
 from dragoman.reporting.verdict import Verdict
 from dragoman.telemetry.events import GpuSampled, NetworkSampled, TrainInterval
 from example_events import HOST_SAMPLED, NETWORK_SAMPLED

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-import dragoman.cluster.examine
+import dragoman.cluster.collect
 from dragoman.cluster.checks import Finding, RunNeeds, examine
-from dragoman.cluster.examine import (
+from dragoman.cluster.collect import (
     ask,
     bring_code,
-    examine_hosts,
+    collect_facts,
     marked,
     measuring_limit_s,
     recall,
@@ -104,11 +104,11 @@ def test_a_host_that_does_not_answer_leaves_its_last_measurement(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     host = Host(name="alpha", address="10.0.0.1", slots=1, python=sys.executable)
-    found = examine_hosts(Hosts(host=(host,))).facts
+    found = collect_facts(Hosts(host=(host,))).facts
     assert found.hosts
     remember(Hosts(host=(host,)), found)
     gone = Hosts(host=(host.model_copy(update={"python": "/nowhere/python"}),))
-    lost = examine_hosts(gone).facts
+    lost = collect_facts(gone).facts
     assert lost.unreachable
     remember(gone, lost)
     kept = recall(gone)
@@ -162,7 +162,7 @@ def test_hosts_whose_python_lacks_packages_are_named_in_the_table(tmp_path: Path
             for name, address in named.items()
         )
     )
-    facts = examine_hosts(hosts).facts
+    facts = collect_facts(hosts).facts
     assert set(facts.unreachable) == set(named)
     found = [one for one in examine(facts, RunNeeds(hosts, 0)) if one.status == "failure"]
     assert sorted((one.check, one.host) for one in found) == [
@@ -194,9 +194,9 @@ def two_hosts(python: str) -> Hosts:
 def test_every_silent_host_has_its_own_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dragoman.cluster.examine, "_FACTS_S", 2.0)
+    monkeypatch.setattr(dragoman.cluster.collect, "_FACTS_S", 2.0)
     hosts = two_hosts(python_that(tmp_path, '*" answer "*) while read -r _; do :; done; exit;;'))
-    facts = examine_hosts(hosts).facts
+    facts = collect_facts(hosts).facts
     assert facts.unreachable == dict.fromkeys(("alpha", "beta"), "no answer within 2 s")
     failed = {one.host for one in examine(facts, RunNeeds(hosts, 0)) if one.status == "failure"}
     assert failed == {"alpha", "beta"}
@@ -209,13 +209,13 @@ def test_a_host_that_leaves_before_the_network_is_measured_is_a_line_in_the_tabl
         """How fast a host is takes long to measure, and does not matter here."""
         return ask(*what, **how | {"measure": False})
 
-    monkeypatch.setattr(dragoman.cluster.examine, "ask", asked)
+    monkeypatch.setattr(dragoman.cluster.collect, "ask", asked)
     until_work = (
         'while read -r line; do case "$line" in *\'"do": "work"\'*) exit;; esac; '
         f'printf "%s\\n" "$line"; done | "{sys.executable}" "$@"; exit 3'
     )
     hosts = two_hosts(python_that(tmp_path, f'*" answer "*) {until_work};;'))
-    facts = examine_hosts(hosts).facts
+    facts = collect_facts(hosts).facts
     assert len(facts.hosts) == 2
     found = [one for one in examine(facts, RunNeeds(hosts, 0)) if one.check == "bandwidth"]
     assert [one.status for one in found] == ["failure"]

@@ -48,7 +48,7 @@ _CLOCK_QUESTIONS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Examined:
+class Collected:
     """Facts of the hosts, and the digest of the code that they have now."""
 
     facts: ClusterFacts
@@ -86,7 +86,7 @@ def bring_code(hosts: Sequence[Host]) -> tuple[str, dict[str, MachineError]]:
     return code_digest(code), on_each(hosts, code_parcel(code).send)
 
 
-def examine_hosts(hosts: Hosts, *, run: str = "") -> Examined:
+def collect_facts(hosts: Hosts, *, run: str = "") -> Collected:
     """Collect the facts of all hosts, then measure between them.
 
     run: the run whose files are compared; "" if there is none yet.
@@ -105,13 +105,13 @@ def examine_hosts(hosts: Hosts, *, run: str = "") -> Examined:
                 continue
             able = [one for one in found if one.interface and one.versions["torch"]]
             if len(hosts.host) > 1 and len(able) == len(hosts.host):
-                return Examined(_measure(team, ClusterFacts(hosts=tuple(found)), hosts), code)
+                return Collected(_measure(team, ClusterFacts(hosts=tuple(found)), hosts), code)
             break
     facts = ClusterFacts(
         hosts=tuple(found),
         unreachable={name: error.problem for name, error in troubles.items()},
     )
-    return Examined(facts, code)
+    return Collected(facts, code)
 
 
 @contextmanager

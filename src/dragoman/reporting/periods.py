@@ -1,4 +1,4 @@
-"""Spells: when a condition began, and when it ended."""
+"""Periods: when a condition began, and when it ended."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from dragoman.base import units
-from dragoman.reporting.facts import Interval, Spell
+from dragoman.reporting.facts import Interval, Period
 
 _OF_RUN = 4
-"""A spell that lasts for a quarter of the run's time is not an accident of a few steps."""
+"""A period that lasts for a quarter of the run's time is not an accident of a few steps."""
 FEWEST = 3
 """In fewer intervals nothing lasts."""
 _LATEST = 1e11
@@ -60,14 +60,14 @@ def lasted_unseen(bad: Sequence[bool], seconds_s: Sequence[float]) -> bool:
     return sum(bad) < FEWEST and bad_s > 0 and bad_s >= sum(seconds_s) / _OF_RUN
 
 
-def spells(intervals: Sequence[Interval], bad: Sequence[bool]) -> list[Spell]:
-    """The spells of bad intervals: each stretch that lasted; if none, first to last."""
+def periods(intervals: Sequence[Interval], bad: Sequence[bool]) -> list[Period]:
+    """The periods of bad intervals: each stretch that lasted; if none, first to last."""
     places = [at for at, is_bad in enumerate(bad) if is_bad]
     if not places:
         return []
     took_s = [interval_took_s(one) for one in intervals]
     return [
-        Spell(
+        Period(
             since=intervals[first].time - (intervals[first].interval_s or 0.0),
             until=intervals[last].time,
             since_step=intervals[first].step - intervals[first].steps,
@@ -90,13 +90,13 @@ def interval_took_s(interval: Interval) -> float:
     return interval.interval_s or 0.0
 
 
-def when(spell: Spell) -> str:
-    """A spell in words: since when, and until when if it has ended."""
-    at_times = "at times " if spell.share < 1 - 1 / _WITHIN else ""
+def when(period: Period) -> str:
+    """A period in words: since when, and until when if it has ended."""
+    at_times = "at times " if period.share < 1 - 1 / _WITHIN else ""
     since = "from the start"
-    if not spell.from_start:
-        since = f"since {moment(spell.since_step, spell.since)}"
-    until = "" if spell.to_end else f" until {moment(spell.until_step, spell.until)}"
+    if not period.from_start:
+        since = f"since {moment(period.since_step, period.since)}"
+    until = "" if period.to_end else f" until {moment(period.until_step, period.until)}"
     return f"{at_times}{since}{until}"
 
 

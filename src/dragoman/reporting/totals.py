@@ -1,4 +1,4 @@
-"""Duration, corpus, checkpoints and cost of a run: questions 1, 7, 8, 9 and 12."""
+"""Totals of a run: duration, corpus, checkpoints and cost; questions 1, 7, 8, 9 and 12."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.base.errors import CorpusError
-from dragoman.builds import back
-from dragoman.builds.back import count_lines, is_small
+from dragoman.builds import translation
+from dragoman.builds.translation import count_lines, is_small
 from dragoman.recipe.recipe import load_recipe
 
 
@@ -34,10 +34,10 @@ def test_text_that_is_not_utf_8_is_refused_before_a_model_is_read(tmp_path: Path
     text = tmp_path / "mono.de"
     text.write_bytes(b"Ein Satz.\nEin sch\xf6ner Satz.\n")
     with pytest.raises(CorpusError, match=r"mono\.de, line 2: is not UTF-8"):
-        back.translate(
+        translation.translate(
             tmp_path, text, tmp_path / "out.tsv", direction="back", until=0.0, most_lines=None,
             progress=False,
         )  # fmt: skip
-    before = back.digest_of_text(text)
+    before = translation.digest_of_text(text)
     text.write_bytes(b"Ein Satz.\nEin neuer Satz..\n")
-    assert back.digest_of_text(text) != before
+    assert translation.digest_of_text(text) != before
