@@ -1,6 +1,6 @@
 """The server under load, on loopback: throughput of many clients beside the offline rate.
 
-The clients are wrk where it is installed, else threads of another Python process; each has one
+The clients are wrk if it is installed, else threads of another Python process; each has one
 connection and asks for another sentence of Multi30k test2016 as soon as it is answered. Offline is
 `TextTranslator.translate` on all of them at once, in the same minute, with the same bundle and
 beam.

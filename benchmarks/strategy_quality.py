@@ -37,9 +37,9 @@ from typing import Any, Final
 from dragoman.telemetry.events import TestScored, read_events
 
 AUTO: Final = "diloco H=3 F=3 tau=1"
-"""What `auto` takes where plain fp32 takes 16 x the compute."""
+"""The choice of `auto` if plain fp32 takes 16 x the compute."""
 LONGER: Final = "diloco H=4 F=4 tau=1"
-"""What it takes there in some runs, as with three hosts, or beside other programs."""
+"""Its choice in some such runs, as with three hosts, or beside other programs."""
 SGD: Final = ["diloco.outer=sgd", "diloco.wire=int8"]
 STRATEGIES: Final[dict[str, list[str]]] = {
     "sync": ["strategy=sync"],
@@ -86,7 +86,7 @@ T_95: Final = {2: 12.71, 3: 4.303, 4: 3.182, 5: 2.776}
 class Result:
     """One finished run; curve: steps, and the loss on the dev set after them.
 
-    setting: what all runs of a comparison have in common. replicas: 0 where any number is the same.
+    setting: what all runs of a comparison have in common. replicas: 0 if any number is the same.
     seconds_s: of the sitting in which it came to its end.
     """
 

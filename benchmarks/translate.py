@@ -59,7 +59,7 @@ REST_S = 0.5
 class Engine:
     """A script of translate_engines/ and its batch size; 0: its own choice.
 
-    bundle: the export that it reads where that is CTranslate2's.
+    bundle: the export that it reads if that is CTranslate2's.
     """
 
     name: str

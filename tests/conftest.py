@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 if not Path("/dev/nvidia0").exists():
-    # Where Triton is installed all the same, its kernels run in its interpreter.
+    # If Triton is installed all the same, its kernels run in its interpreter.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 if "PYTEST_XDIST_WORKER" in os.environ:
     # As many processes as cores or more: with several threads each, they wait for one another.

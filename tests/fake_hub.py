@@ -30,8 +30,8 @@ class FakeHub:
     breaks_off: whether an upload of a large file is cut off in the middle.
     answers: status and content in place of its own answer, by a part of the request's path.
     headers: of all its answers, beside HTTP's. upload: where large files go, if not to itself.
-    verify: where it has a client report that a large file was sent, if anywhere.
-    uploads: large files that were begun to be sent, and where: one entry for each time.
+    verify: the address to which a client reports a large file that it has sent; "" for none.
+    uploads: the digest of a large file, once for each upload that began.
     """
 
     url: str = ""

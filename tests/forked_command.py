@@ -19,7 +19,7 @@ def execute(
 ) -> tuple[int, str]:
     """Run a command in the working directory; returns its exit code and standard error.
 
-    output: the file that is its standard output. most_bytes: of addresses; any number where it
+    output: the file that is its standard output. most_bytes: of addresses; any number if it
     is -1. A command that takes longer than two minutes is killed.
     """
     call = Call(

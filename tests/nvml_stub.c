@@ -1,7 +1,7 @@
 /* A management library with one GPU that waits at 100% and 43 W: what the driver of a V100 says.
-   Only what dragoman asks; see nvml.h. Answers "not supported" where NVML_STUB_OLD is set, and
-   counts busy multiprocessors, as Hopper does, where NVML_STUB_HOPPER is set. It is too hot at each
-   look, or at each fourth where NVML_STUB_COOL is set. */
+   It has only the functions that dragoman calls; see nvml.h. If NVML_STUB_OLD is set, it answers
+   "not supported"; if NVML_STUB_HOPPER is set, it counts busy multiprocessors, as Hopper does. It is
+   too hot at each look, or, if NVML_STUB_COOL is set, at each fourth. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -25,7 +25,7 @@ def processes_in(folder: Path) -> list[int]:
 
 
 def wait_until(reached: Callable[[], bool], *, limit_s: float = 120.0) -> None:
-    """Return when it is so; the test fails where that takes too long."""
+    """Return when it is so; the test fails if that takes too long."""
     deadline = time.monotonic() + limit_s
     while not reached():
         assert time.monotonic() < deadline, "not in time"

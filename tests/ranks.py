@@ -30,9 +30,9 @@ def run_ranks(
 ) -> list[Any]:
     """Call function(world, *arguments) in `world_size` processes.
 
-    hosts: how many of the processes are to think that they share a host; all where it is None.
+    hosts: how many of the processes are to think that they share a host; all if it is None.
     The function is one of a module's own; arguments and results travel as JSON. Returns what each
-    rank returned, by rank; where a rank fails, the caller fails with its output.
+    rank returned, by rank; if a rank fails, the caller fails with its output.
     """
     with tempfile.TemporaryDirectory() as directory:
         call = [inspect.getfile(function), function.__name__, directory, json.dumps(arguments)]

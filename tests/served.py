@@ -106,7 +106,7 @@ class Server:
         timeout: float = 60,
         method: str | None = None,
     ) -> Answer:
-        """GET, or POST of JSON or bytes, where no method is named."""
+        """Send a request; without a named method, GET, or POST if there is a body."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         named = {"Content-Type": "application/json"} | (headers or {})
         request = urllib.request.Request(self.url + path, data=data, headers=named, method=method)

@@ -112,7 +112,7 @@ class ToyRun:
         )
 
     def fit(self, world: World = ONE_RANK) -> FitResult:
-        """Train to the end, from the newest checkpoint where there is one."""
+        """Train to the end, from the newest checkpoint if there is one."""
         store = CheckpointStore(self.directory / "checkpoints", self.checkpoint)
         newest = store.paths()[-1:]
         with (

@@ -53,7 +53,7 @@ def small_model() -> Transformer:
 
 @cache
 def train_on_real_text() -> TrainedModel:
-    """English to German, in some seconds; those of an earlier test where nothing has changed."""
+    """Train English to German, for some seconds; an earlier test's model if nothing has changed."""
     texts = [
         normalize("\n".join(lines[:NUM_PAIRS])).split("\n")
         for lines in (real_lines("train", "en"), real_lines("train", "de"))

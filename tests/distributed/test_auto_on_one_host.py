@@ -1,4 +1,4 @@
-"""`auto` where there is no network."""
+"""`auto` without a network."""
 
 from __future__ import annotations
 

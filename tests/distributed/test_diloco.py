@@ -169,7 +169,7 @@ def test_sgd_computes_the_weights_of_the_published_algorithm(
     results = run_ranks(_trained, "fp32", sgd, world_size=world_size, hosts=hosts)
     firsts = [sum(hosts[:number]) for number in range(len(hosts))]
     replicas = [list(range(f, f + n)) for f, n in zip(firsts, hosts, strict=True)]
-    if len(hosts) == 1:  # where there is one host, each rank is a replica
+    if len(hosts) == 1:  # on one host, each rank is a replica
         replicas = [[rank] for rank in range(world_size)]
     locals_, shared = _reference(
         replicas,

@@ -1,4 +1,4 @@
-"""diloco where gradients are not as they should be: rare, too large, or not even numbers."""
+"""diloco with gradients that are rare, too large, or not numbers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_word_that_four_bits_rounded_away_keeps_a_second_moment() -> None:
 
 
 def _one_overflows(world: World, steps: int) -> Any:
-    """Which steps are skipped where the gradient of rank 1 alone overflows in two of them."""
+    """The steps that are skipped if the gradient of rank 1 alone overflows in two of them."""
     config = DistributedConfig(
         strategy="diloco", diloco=DilocoConfig(every=4, fragments=2, delay=2)
     )

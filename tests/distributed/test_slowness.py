@@ -238,7 +238,7 @@ def test_a_link_that_carries_more_again_is_reported_with_the_steps() -> None:
 
 
 def unchanged_link(world: World) -> Any:
-    """The same where the network carries about what it did: any two measurements are alike."""
+    """The same if the network is about as fast as before: any two measurements are alike."""
     from dragoman.training import guard
 
     with pytest.MonkeyPatch.context() as patch:

@@ -258,7 +258,7 @@ def test_more_ranks_than_anybody_has_are_named_with_the_limit(
 
 
 def test_a_reader_that_has_gone_is_no_failure() -> None:
-    """As in `dragoman recipes | head -1`, where the shell has run `set -o pipefail`."""
+    """As in `dragoman recipes | head -1`, if the shell has run `set -o pipefail`."""
     read_end, write_end = os.pipe()
     os.close(read_end)
     command = [sys.executable, "-m", "dragoman", "recipes"]

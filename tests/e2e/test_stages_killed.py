@@ -120,7 +120,7 @@ def test_a_kill_in_every_stage_changes_no_bit(tmp_path: Path) -> None:
 def test_a_weight_of_an_entry_that_has_no_pair_left_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of b is in a, which keeps it because it comes first."""
+    """All pairs of b are also in a. The entry a comes first, so it keeps them."""
     monkeypatch.chdir(tmp_path)
     for name in "ab":
         write_pairs(tmp_path, name, sentences(300, seed=1))

@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests .venv/bin/python -m fuzz.bundles --minutes 10
 
-Each example must end in time, with one line where it fails, with nothing written outside its
+Each example must end in time, with one line if it fails, with nothing written outside its
 folder, in bounded memory and without a crash of the process. Hypothesis draws the examples; each
 runs in a forked child, whose addresses, file sizes and time are limited. Some run in a new process.
 """
@@ -231,7 +231,7 @@ def _limit() -> None:
 
 
 def judge(code: int, errors: str, place: Path, outside: Path) -> None:
-    """Raises BrokenPromiseError where a command did not keep its promises."""
+    """Raises BrokenPromiseError if a command did not keep its promises."""
     if code < 0:
         raise BrokenPromiseError(f"killed by {signal.Signals(-code).name}")
     if "Traceback" in errors:

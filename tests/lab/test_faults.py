@@ -32,8 +32,8 @@ STRATEGIES = {
         *("--set", "distributed.diloco.wire=fp4"),
     ),
 }
-"""Strategies that must survive a break; `diloco` is as `auto` chooses it for a slow link, where a
-fragment is always on its way."""
+"""Strategies that must survive a break; `diloco` has the settings that `auto` chooses for a slow
+link, on which a fragment is always on its way."""
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -51,8 +51,8 @@ def test_bytes_on_the_wire_equal_the_formula(make_lab: OpenLab, num_hosts: int) 
 PERIOD = 12
 """Steps after which every strategy below has sent all that it sends."""
 TRIES = 3
-"""Periods of which the median counts, where one has no more than a single sum in it, or none: what
-the processor does then differs from time to time."""
+"""The median of so many periods counts. A period has one sum or none, and the work of the processor
+in that time varies."""
 Predict = Callable[[Cluster, Workload], Prediction]
 PLANNED: dict[str, tuple[dict[str, Any], Predict]] = {
     "plain": ({"wire": "fp32"}, strategies.plain),

@@ -1,4 +1,4 @@
-"""docker/compose.yaml; tests/image builds the image itself, where a machine can."""
+"""docker/compose.yaml; tests/image builds the image itself, if the machine can."""
 
 from __future__ import annotations
 

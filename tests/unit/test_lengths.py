@@ -32,8 +32,8 @@ def test_validations_take_six_percent_of_the_time() -> None:
     assert values["checkpoint.every_minutes"] == pytest.approx(600 / 30 / 60, rel=0.01)
 
 
-def test_a_few_steps_that_are_set_are_validated_as_often_as_they_alone_would_be() -> None:
-    """The time of the budget is not theirs."""
+def test_a_limit_of_steps_sets_the_times_between_validations() -> None:
+    """They follow from the time of these steps, not from the longer time of the budget."""
     values = found(36_000.0, most_steps=6000)
     assert values["train.max_steps"] == 6000
     count = 6000 / values["train.validate_every_steps"]

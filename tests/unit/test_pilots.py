@@ -31,7 +31,7 @@ def near(tmp_path: Path, *factors: float) -> Choice:
 
 
 def doubtful() -> Law:
-    """A law that knows little of what size is worth."""
+    """A law that is uncertain about the gain of a larger size."""
     law = fit_law(law_curves())
     return replace(law, error=0.2, spread=law.spread + np.diag([4.0, *[0.0] * 7]))
 

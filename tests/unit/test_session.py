@@ -122,7 +122,7 @@ def test_a_killed_trainer_is_gone(tmp_path: Path) -> None:
 
 @pytest.fixture
 def readable() -> Iterator[Path]:
-    """A run directory that this process may read and not write to, even where it is root's."""
+    """A run directory that this process may read and not write to, even if it is root's."""
     with tempfile.TemporaryDirectory() as directory:
         run, is_root = Path(directory), os.geteuid() == 0
         with training_session(run):

@@ -33,7 +33,7 @@ HOW_TO = {
 }
 """The page that shows a command at work."""
 DEFAULT = re.compile(r" ?\(default: ([^)]*)\)")
-"""Where a help says in words what holds if the option is left out."""
+"""The words of a help for the value without the option."""
 NO_VALUE = (argparse._StoreTrueAction, argparse._StoreFalseAction)
 
 

@@ -1,7 +1,7 @@
 """Text from outside, made safe for a terminal: nothing in it can steer the terminal.
 
-A host's name, its messages, a file that came from it: an escape sequence there could clear the
-screen, set the title, hide what follows, or write to the clipboard.
+Such text is a host's name, its messages, or a file that came from it. An escape sequence there
+could clear the screen, set the title, hide the text after it, or write to the clipboard.
 """
 
 from __future__ import annotations

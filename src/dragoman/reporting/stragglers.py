@@ -19,8 +19,8 @@ from dragoman.telemetry.events import STRAGGLES
 
 
 def stragglers(facts: Facts) -> list[tuple[float, str]]:
-    """For each rank that was slow for long, its compute over that of the median rank at the same
-    time, and a description; the slowest rank first.
+    """For each rank that was slow for long: the ratio of its compute time to the median rank's in
+    the same steps, and a description. The slowest rank comes first.
     """
     together, computes_s = _computes(facts)
     middles_s = [statistics.median_low(all_s) for all_s in computes_s]

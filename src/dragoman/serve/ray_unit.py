@@ -77,7 +77,7 @@ class SynthesisJob(Job):
 
     @contextmanager
     def open(self, folder: Path, counts: Counter[str]) -> Iterator[TransformLines]:
-        """As `Job.open`."""
+        """See `Job.open`; opens the model with its engine."""
         with open_translator(
             folder,
             checkpoints=[str(folder / name) for name in self.checkpoints] or ["best"],
@@ -107,7 +107,7 @@ class ScoringJob(Job):
 
     @contextmanager
     def open(self, folder: Path, counts: Counter[str]) -> Iterator[TransformLines]:
-        """As `Job.open`."""
+        """See `Job.open`; loads the models into PyTorch."""
         import torch
 
         from dragoman.distributed.world import join_world

@@ -279,7 +279,7 @@ def test_ranks_on_the_processor_do_not_see_gpus(
 
 
 def state_of(pid: int) -> str:
-    """As the kernel says it; "" where there is no such process."""
+    """The kernel's letter for its state; "" if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -327,7 +327,7 @@ def test_workers_that_save_are_not_killed_as_the_controller_is_lost(
 
 
 def test_agents_write_no_bytecode(tmp_path: Path) -> None:
-    """On a full disk a part of it would stay, and "marshal data too short" be all that is said."""
+    """A full disk would keep a part of it; the next start would say "marshal data too short"."""
     code = tmp_path / code_place("0123")
     source = Path(dragoman.__file__).parent
     shutil.copytree(source, code / "dragoman", ignore=shutil.ignore_patterns("__pycache__"))

@@ -66,7 +66,7 @@ with subprocess.Popen(words, stdout=subprocess.PIPE) as there:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """That of a host; where a file `slow` lies there, all that it sends comes to a standstill."""
+    """The home of a host. While a file `slow` lies there, the host sends nothing."""
     home, programs = tmp_path / "home", tmp_path / "bin"
     for folder in (home / ".dragoman" / "runs" / "demo" / "logs", programs):
         folder.mkdir(parents=True)

@@ -173,7 +173,7 @@ def test_hosts_whose_python_lacks_packages_are_named_in_the_table(tmp_path: Path
 
 
 def python_that(tmp_path: Path, shell: str) -> str:
-    """A Python that does something else where it is the agent."""
+    """A Python that does something else if it is the agent."""
     path = tmp_path / "python-of-a-host"
     agent = f'case " $* " in {shell} esac'
     path.write_text(f'#!/bin/sh\n{agent}\nexec "{sys.executable}" "$@"\n')

@@ -80,7 +80,7 @@ def test_a_run_that_is_named_from_inside_has_its_name_on_hosts(
 def test_hosts_of_an_empty_variable_do_not_mean_this_machine(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--hosts "$HOSTS"` where nobody has set it: training would begin here, on one rank."""
+    """If `$HOSTS` is not set, `--hosts "$HOSTS"` would begin training here, on one rank."""
     with pytest.raises(SystemExit) as ended:
         main(["train", "demo", *words, "--dry-run"])
     assert ended.value.code == 2

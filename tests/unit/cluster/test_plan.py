@@ -440,7 +440,7 @@ def test_a_plan_uses_the_measurements_of_doctor(
     remember(load_hosts(words), ClusterFacts(hosts=(host, blind), pairs=(pair,)))
     with pytest.raises(ConfigError, match="the kind of GPU is not known"):
         plan_recipe(recipe, PlanRequest(hosts=words))
-    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)  # where nothing can be kept, doctor goes on
+    monkeypatch.setenv("XDG_CACHE_HOME", os.devnull)  # if nothing can be kept, doctor goes on
     remember(load_hosts(words), ClusterFacts(hosts=(host, slower), pairs=(pair,)))
     other = PlanRequest(hosts="10.0.0.1:2,10.0.0.3:1")
     with pytest.raises(ConfigError, match="--link"):

@@ -1,4 +1,4 @@
-"""`plan --hosts` where the file says what computes, and the command line something else; `auto`."""
+"""`plan --hosts` if the file and the command line name different processors or GPUs; `auto`."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_ctranslate2_finds_the_hypotheses_of_our_search(
 def test_a_row_has_its_own_length_limit_in_a_batch_of_longer_ones(
     subword: Subword, sources: list[list[int]], tmp_path: Path
 ) -> None:
-    """One that goes beyond it is cut where nobody reads its score, and else searched again."""
+    """A row beyond its limit is cut if nobody reads its score; else it is searched again."""
     model = random_model(subword.vocab_size, ARCHITECTURES[0])
     write_ctranslate2(model, (subword, subword), tmp_path, quantization="float32")
     engine = CTranslate2Engine(tmp_path, (subword, subword), threads=1, batch_cells=2048)
@@ -139,7 +139,7 @@ def test_a_row_has_its_own_length_limit_in_a_batch_of_longer_ones(
 def test_neighbours_do_not_change_the_translation_of_a_row(
     tmp_path: Path, penalty: Literal["gnmt", "power"]
 ) -> None:
-    """Nor where its search went beyond its own length limit, and its best hypothesis did not."""
+    """Even if its search exceeds its own length limit and its best hypothesis does not."""
     trained = train_on_real_text()
     subwords = (trained.subword, trained.subword)
     write_ctranslate2(trained.model, subwords, tmp_path, quantization="float32")
@@ -161,7 +161,7 @@ def test_neighbours_do_not_change_the_translation_of_a_row(
     "alpha", [0.6, *(pytest.param(alpha, marks=pytest.mark.system) for alpha in (0.0, 1.0))]
 )
 def test_ctranslate2_ranks_by_gnmt_as_our_search_does(tmp_path: Path, alpha: float) -> None:
-    """CTranslate2 knows another penalty, but drops no translation that we would return."""
+    """CTranslate2 has another length penalty, but returns the same translations."""
     beam_size = 4
     trained = train_on_real_text()
     subwords = (trained.subword, trained.subword)

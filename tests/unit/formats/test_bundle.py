@@ -270,7 +270,7 @@ def test_a_missing_part_is_noticed(every_kind: list[Path]) -> None:
             if file.name not in (
                 "digests.json",
                 "generation_config.json",
-            ):  # nor where the list of files forgets it as well
+            ):  # nor if it is missing in the list of files as well
                 forget(directory, file.name)
                 with pytest.raises(CheckpointError):
                     Bundle.open(directory)

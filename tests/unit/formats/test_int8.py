@@ -29,7 +29,7 @@ def test_rows_are_rounded_to_their_own_scale() -> None:
 
 
 def test_sums_of_two_products_seldom_overflow_sixteen_bits() -> None:
-    """Inputs are of eight bits, too, and moved by 128 where a processor has no VNNI."""
+    """Inputs are of eight bits, too, and moved by 128 if a processor has no VNNI."""
     rng = np.random.default_rng(2)
     layer = attention_spec.MultiHeadAttentionSpec(self_attention=True)
     layer.linear[0].weight = rng.uniform(-1, 1, (256, 256)).astype(np.float32)

@@ -269,7 +269,7 @@ def test_training_on_takes_the_languages_of_the_recipe(tmp_path: Path) -> None:
 
 
 def test_languages_before_the_mask_keep_their_ids(tmp_path: Path) -> None:
-    """As published; transformers gives the mask an id first where nobody says which."""
+    """As published; transformers gives the mask an id first if nobody names one."""
     folder, _ = m2m100_folder(tmp_path / "model", nllb=True)
     file = folder / "tokenizer.json"
     fast = json.loads(file.read_bytes())
@@ -407,7 +407,7 @@ def test_ctranslate2_begins_with_the_language_and_leaves_it_out(tmp_path: Path) 
 
 
 def test_a_limit_of_its_own_counts_the_language(tmp_path: Path) -> None:
-    """A short row beside a long one is cut where it ends alone, with scores or without."""
+    """A short row beside a long one ends where it ends alone, with scores or without."""
     pytest.importorskip("ctranslate2")
     bundle, folder = tmp_path / "bundle", tmp_path / "model"
     m2m100_folder(folder, nllb=True)

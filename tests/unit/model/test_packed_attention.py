@@ -19,7 +19,7 @@ def layout_of(lengths: list[int]) -> Layout:
 def row_by_row(
     query_ND: Tensor, key_MD: Tensor, value_MD: Tensor, lengths: list[list[int]], causal: bool
 ) -> Tensor:
-    """PyTorch's attention on each row by itself, where nothing is padded."""
+    """PyTorch's attention on each row by itself, so that nothing is padded."""
     mixed = []
     for query_QD, key_LD, value_LD in zip(
         torch.split(query_ND, lengths[0]),

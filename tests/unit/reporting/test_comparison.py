@@ -1,4 +1,4 @@
-"""Runs are compared by what they used, and only where that says something."""
+"""Runs are compared by their use of time, text and machines, if that comparison is fair."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_inspect_knows_the_files_of_a_report(run: Path) -> None:
 def test_json_on_standard_output_is_the_report(run: Path, tmp_path: Path) -> None:
     call = [sys.executable, "-m", "dragoman", "report", "--json", str(run)]
     done = subprocess.run(call, capture_output=True, text=True, check=True)
-    assert not (run / "report").exists(), "nothing is written where nobody asked for files"
+    assert not (run / "report").exists(), "nothing is written if nobody asked for files"
     printed = json.loads(done.stdout)
     report = Report.of(read_facts(run))
     page = report.write(tmp_path / "report")[0].read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A file is translated by one process at a time, and goes on where its record is sound."""
+"""One process at a time translates a file, and resumes it if its record is sound."""
 
 from __future__ import annotations
 

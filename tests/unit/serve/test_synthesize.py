@@ -136,7 +136,7 @@ def test_an_export_needs_no_pytorch(tmp_path: Path) -> None:
 
 
 def test_work_of_another_engine_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after --ray on a machine where PyTorch translates by itself."""
+    """For example, after --ray another machine may translate with PyTorch alone."""
     monkeypatch.setattr("dragoman.serve.translator.LINES_AT_A_TIME", 20)
     text, output = tmp_path / "text", tmp_path / "pairs.tsv"
     text.write_bytes(b"".join(f"{one}\n".encode() for one in real_lines("train", "en")[:70]))

@@ -1,4 +1,4 @@
-"""Samples say what was really done to this machine meanwhile."""
+"""Samples show the real load of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page over real HTTP, and in a real browser where there is one."""
+"""The page over real HTTP, and in a real browser if there is one."""
 
 from __future__ import annotations
 

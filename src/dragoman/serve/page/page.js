@@ -4,7 +4,7 @@ let models = [];
 let pairs = []; // of languages; the source is "auto" if it is detected
 let latest = 0;
 
-/** The answer's JSON; an Error in words for people where there is none. */
+/** The answer's JSON; an Error in words for people if there is none. */
 async function ask(path, body) {
   const options = body && {
     method: "POST",
