@@ -10,7 +10,7 @@
 The packages in the order the data meets them; imports go up this list, never down:
 
 base           errors, units, settings and files, which every other part uses
-telemetry      what happened, as facts
+telemetry      the events of runs, as facts
 corpus         text files -> shards
 data           shards -> batches
 model          batches -> logits -> loss; and back to text

@@ -286,7 +286,7 @@ ROWS: list[tuple[str, Callable[[Path], Path], str, str]] = [
     ("network", link_fell, "yes", rf"Since step 4,001, {CLOCK}, eth0, host-b to host-a"),
     ("network_fit", link_fell, "measured", rf"Since step 4,001, {CLOCK}, eth0, host-b to host-a"),
     ("network_fit", lacking, "cannot tell", "Events of ranks 1, 2 are missing"),
-    ("learning_rate", of_another_rate, "measured", "not this formula from step 4,100 on"),
+    ("learning_rate", of_another_rate, "measured", "From step 4,100 on the logged rate differs"),
     ("diverged", diverged, "yes", END),
     ("plateau", plateau, "yes", rf"flat since step 5,000, {CLOCK}, or earlier"),
     ("rate_too_high", spiky, "yes", rf"at step 5,000, {CLOCK}; step 5,500, .* and 1 more"),

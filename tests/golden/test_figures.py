@@ -215,7 +215,7 @@ def test_figures_of_busy_devices(tmp_path: Path) -> None:
     ).write(tmp_path / "run")
     found = _verdicts(read_facts(run))["processors"]
     rows, texts = _rows(found), _texts(found)
-    useful = rows.pop("useful FLOPs over what matrix products reach (MFU)")
+    useful = rows.pop("useful FLOPs over the rate of matrix products (MFU)")
     assert useful == pytest.approx(0.44, abs=0.005)
     tokens_per_s = (200_000 + 210_000) / 41.1
     _same(

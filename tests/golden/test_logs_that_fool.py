@@ -525,7 +525,7 @@ def test_a_rate_measured_on_a_shared_device_is_called_impossible(tmp_path: Path)
     devices = [_device(rank, 1e11, alone=3000.0) for rank in (0, 1)]
     run = Recorded(device="cuda", recipe=VOCABULARY, extra=devices).write(tmp_path / "run")
     rows = {row.name: row.text for row in answers(read_facts(run))["processors"].evidence}
-    for name in ("scaling efficiency", "useful FLOPs over what matrix products reach (MFU)"):
+    for name in ("scaling efficiency", "useful FLOPs over the rate of matrix products (MFU)"):
         assert "more than possible: the device was measured while" in rows[name]
 
 

@@ -165,7 +165,7 @@ def _processors(log: Log, answers: Answers) -> Iterator[str]:
         elif log.cpu[0] < 0.9 or log.cpu[1] > 0.1:
             yield f"fully used at {log.cpu}"
     else:
-        flops = _value(verdict, "useful FLOPs over what matrix products reach (MFU)")
+        flops = _value(verdict, "useful FLOPs over the rate of matrix products (MFU)")
         if log.power_w is not None and log.power_w < 125:
             yield f"fully used at {log.power_w} of 250 W"
         if "matrix rate" in verdict.says and (flops is None or not 0.3 <= flops <= 1):

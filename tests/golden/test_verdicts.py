@@ -514,7 +514,7 @@ def test_useful_flops_and_scaling_need_a_measured_device(tmp_path: Path) -> None
     # 410,000 tokens in 100 steps of 0.411 s on two ranks, 6,000 alone
     said = "83.1%: 2 ranks were as fast as 1.66 without any waiting"
     assert rows["scaling efficiency"] == said
-    assert rows["useful FLOPs over what matrix products reach (MFU)"] == "not measured"
+    assert rows["useful FLOPs over the rate of matrix products (MFU)"] == "not measured"
 
 
 def test_without_a_device_alone_scaling_is_the_share_without_waits(tmp_path: Path) -> None:

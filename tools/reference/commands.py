@@ -50,7 +50,7 @@ def page() -> str:
         f"| [`dragoman {name}`](#dragoman-{name}) | {cell(str(summaries[name]))} |\n"
         for name in commands.choices
     )
-    return f"{HEADER}\n| command | what it does |\n|---|---|\n{rows}" + "".join(
+    return f"{HEADER}\n| command | work |\n|---|---|\n{rows}" + "".join(
         section(name, parser) for name, parser in commands.choices.items()
     )
 

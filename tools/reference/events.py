@@ -21,7 +21,7 @@ Each event has these keys:
 | key | meaning |
 |---|---|
 | `v` | schema version, {SCHEMA_VERSION} |
-| `kind` | what happened |
+| `kind` | the kind of event |
 | `time` | UTC, seconds since 1970 |
 | `mono_s` | the writer's monotonic clock: differences are exact even when the time of day jumps |
 | `host`, `rank`, `step` | who wrote it, after how many updates |
@@ -57,7 +57,7 @@ def page() -> str:
     kinds = {name: kind for name, kind in KINDS.items() if kind.__module__ == Payload.__module__}
     rows = "".join(f"| [`{name}`](#{name}) | {summary(kind)} |\n" for name, kind in kinds.items())
     sections = "".join(section(name, kind) for name, kind in kinds.items())
-    return f"{HEADER}\n| kind | what happened |\n|---|---|\n{rows}{sections}"
+    return f"{HEADER}\n| kind | event |\n|---|---|\n{rows}{sections}"
 
 
 def summary(kind: type[Payload]) -> str:

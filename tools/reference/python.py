@@ -1,4 +1,4 @@
-"""docs/reference/python.md: what `import dragoman` offers, from signatures and docstrings."""
+"""docs/reference/python.md: the names of `import dragoman`, from signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from reference.docstrings import Docstring
 
 HEADER = """# Python
 
-What `import dragoman` offers, written by `tools/write_reference.py` from signatures and docstrings;
-`help(dragoman.train)` says the same. [How to use it](../how-to/python.md).
+The functions and classes of `import dragoman`, written by `tools/write_reference.py` from
+signatures and docstrings; `help(dragoman.train)` says the same.
+[How to use it](../how-to/python.md).
 
-`RecipeLike` is a `Recipe`, the name of a shipped one, the path of a TOML file, or a dictionary of
-what such a file holds. `RunLike` is a `RunDirectory` or the path of one; functions that translate
-take the path of an export as well.
+`RecipeLike` is a `Recipe`, the name of a shipped one, the path of a TOML file, or a dictionary with
+the content of such a file. `RunLike` is a `RunDirectory` or the path of one; functions that
+translate take the path of an export as well.
 `OnEvent` is a function that is called with each `Event`. Nothing is printed unless `progress=True`
 asks for it.
 """

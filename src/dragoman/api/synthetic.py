@@ -80,7 +80,7 @@ def synthesize(
 ) -> Synthesized:
     """Translate monolingual text into pairs to train on; an interrupted attempt is resumed.
 
-    model: a run or what `export` wrote. text: a file, one sentence per line.
+    model: a run or an export. text: a file, one sentence per line.
     checkpoint: which weights of the run to use, such as "best", "last" or a step; several make an
         ensemble. The directory of another run with the same vocabulary and shape stands for its
         best checkpoint.

@@ -265,7 +265,7 @@ def evaluate(
 ) -> Evaluation:
     """Translate a test set by beam search and score it with sacreBLEU's metrics.
 
-    run: a run, or what `export` or `import_model` wrote, which needs a source and a reference.
+    run: a run, an export or an imported model; the last two need a source and a reference.
     checkpoint: which weights of a run to use: "best", "last", a step or a checkpoint's directory.
     source, reference: a text and its translation; None: the run's own test set.
     target_language: the language of the reference, if the model translates into several.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Translator:
     """A model that translates lines of text. Several threads may share one.
 
-    model: a run's directory, or what `export` wrote: a bundle or a folder for CTranslate2, Hugging
+    model: a run's directory, or an export: a bundle or a folder for CTranslate2, Hugging
         Face or Argos Translate (for the last, the search is that of Argos Translate).
         `import_model` makes a bundle from a model of another tool.
     checkpoint: "best", "last", a step or a directory; of a run, several make an ensemble.
@@ -266,8 +266,8 @@ def push(
     hub_id: OWNER/NAME there. The token is that of `hf auth login` or of HF_TOKEN.
     checkpoint, licence, sentences: as for `export`.
     private: make a new repository private.
-    Raises what `export` does, ConfigError if the Hub refuses, MachineError if it cannot be reached.
-    After an error the Hub has none of the files, and the same call resumes.
+    Raises the errors of `export`, ConfigError if the Hub refuses, MachineError if it cannot be
+    reached. After an error the Hub has none of the files, and the same call resumes.
     """
     from dragoman.formats.hub import check_can_push
     from dragoman.formats.hub import push as send

@@ -47,7 +47,7 @@ class Terminal(Console):
         if not self._outlives_reader:
             raise  # noqa: PLE0704  # rich handles the error right now
         self.quiet = True
-        drop_output("the work goes on, and its directory holds what it records")
+        drop_output("the work goes on, and its directory has the record")
 
 
 def open_console(*, outlives_reader: bool = False) -> Console:

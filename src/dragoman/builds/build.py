@@ -2,7 +2,7 @@
 
     builds/en-de/
         build.toml   corpora.tsv            the plan; all corpora, each with the reason for its use
-        build.html   build.md               what each stage cost and gained
+        build.html   build.md               the cost and the gain of each stage
         model   model-student               links to the best export and to that of the student
         clock.json   stages/                when it began; a record of each stage
         downloads/   shards/   back/   student/   runs/
@@ -95,7 +95,7 @@ def build(
 
     began: when the command was given, in UTC seconds since 1970: a new clock starts then.
     Raises ConfigError if the budget is too small, MachineError if another process builds in the
-    directory, and what the stages raise.
+    directory, and the errors of the stages.
     """
     budget_s = parse_budget(plan.budget, place.price)
     check_exports()

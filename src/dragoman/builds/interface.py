@@ -70,7 +70,7 @@ def build(
     workers: processes that prepare text; None: all cores.
     on_event: called with each event of each training, one at a time.
     progress: show the progress of the build.
-    Raises ConfigError, CorpusError, MachineError and what `train` raises.
+    Raises ConfigError, CorpusError, MachineError and the errors of `train`.
     """
     folder = Path(directory) if directory is not None else Path("builds") / pair
     place = Place.of(None if hosts is None else str(hosts), ranks=ranks)

@@ -2,7 +2,7 @@
 
 Back-translation: if the training would see the pairs 15.4 times or more, there is as much text of
 the target language as there are pairs, and each of three trainings gets a minute or more. A pass
-over text that was seen 15.4 times teaches a third of what new text would (Muennighoff et al. 2023:
+over text that was seen 15.4 times teaches a third as much as new text (Muennighoff et al. 2023:
 R*), and models learn from translated text as well (Sennrich et al. 2016).
 A model of the pairs alone is trained first: the gain is measured against it.
 
@@ -66,7 +66,7 @@ _WHY: Final[dict[StageName, str]] = {
     "translate": "the best model's own translations, which the student learns beside the pairs",
     "student": "a model of one decoder layer, which translates faster",
 }
-_WHY_FIRST: Final = "a model of the pairs alone: what the gain of more text is measured against"
+_WHY_FIRST: Final = "a model of the pairs alone: the baseline for the gain of more text"
 _TOKENS_PER_PAIR: Final = 18.0
 """Target tokens of a typical pair: 75 bytes in pieces of 4.5, and the end of the sentence."""
 _FETCH_BYTES_PER_S: Final = 2e6
@@ -115,8 +115,8 @@ def planned(
     and all corpora with their uses.
 
     began: when the command was given: the clock of a new build starts then, unless dry_run.
-    Raises ConfigError if the plan contradicts the wishes or a new one has no budget, and what
-    `read_plan`, `index_file` and `make_plan` raise.
+    Raises ConfigError if the plan contradicts the wishes or a new one has no budget, and the
+    errors of `read_plan`, `index_file` and `make_plan`.
     """
     pair = parse_pair(wanted.pair)
     plan = read_plan(directory)
@@ -178,8 +178,8 @@ def listed(
 def index_file(index: str, directory: Path) -> Path | None:
     """The file of an index; one on the web is fetched once, into the directory of the build.
 
-    None for "": mtdata's own. Raises ConfigError for another kind of address, and what `download`
-    raises.
+    None for "": mtdata's own. Raises ConfigError for another kind of address, and the errors of
+    `download`.
     """
     if "://" not in index:
         return Path(index) if index else None
@@ -221,7 +221,7 @@ def make_plan(
 
     Raises ConfigError if nothing fits into the budget or the corpora chosen by hand make no plan,
     MachineError if no server states the size of a corpus, CorpusError if the text of one language
-    cannot be read, and what `listed` raises.
+    cannot be read, and the errors of `listed`.
     """
     corpora = listed(catalogue, wanted, pair, at_most_s=_asking_s(budget_s))
     if not wanted.choose and all(one.num_bytes is None for one in corpora):

@@ -46,7 +46,7 @@ def translate(
 
     until: when the time is over, in UTC seconds since 1970.
     most_lines: the most lines to translate; None: all, if they fit.
-    Raises CorpusError if the text cannot be read or is empty, and what `synthesize` raises.
+    Raises CorpusError if the text cannot be read or is empty, and the errors of `synthesize`.
     """
     part = output.with_name(f"text-{direction}.txt")
     if not part.exists():

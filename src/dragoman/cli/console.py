@@ -27,7 +27,7 @@ from dragoman.training.inventory import DiskForecast, Inventory, forecast_disk, 
 
 def print_recipes(recipes: Iterable[ShippedRecipe]) -> None:
     """Print the shipped recipes, a row each."""
-    table = plain_table("recipe", "what it is for")
+    table = plain_table("recipe", "purpose")
     table.columns[0].no_wrap = True
     for recipe in recipes:
         table.add_row(recipe.name, recipe.summary)

@@ -62,7 +62,7 @@ _INLINE: Final = re.compile(
 _INLINE_FORM: Final = "write address:gpus with commas between, such as 10.0.0.1:2,10.0.0.2:1"
 _LOOKS: Final = {
     "address": "an IPv4 address or a name, such as 10.0.0.1; the port of ssh is port = 2222",
-    "login": "what ssh takes as a host: a name or an address, without user and port",
+    "login": "a host for ssh: a name or an address, without user and port",
     "user": "the name of a user, such as ubuntu",
     "name": "letters, digits, dots, dashes and underscores, as in the name of a file",
     "interface": "the name of a network interface, such as ens5",

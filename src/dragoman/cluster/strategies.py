@@ -26,8 +26,8 @@ SYNC_EVERY: Final = 100
 """Local steps of blocking DiLoCo between synchronisations; the usual figure of its papers."""
 MOST_SYNC_EVERY: Final = 500
 DELAY_MARGIN: Final = 1.15
-"""Steps and links are not always as fast as when they were measured. A step waits for what exceeds
-this allowance; a longer period makes the gradients of every step older."""
+"""Steps and links are not always as fast as when they were measured. A step waits for the time
+beyond this allowance; a longer period makes the gradients of every step older."""
 POWERSGD_RANK: Final = 4
 MOST_TARGET_TOKENS: Final = 402_000
 """The largest batch at which a translation model is known to train as well (Ott et al. 2018)."""

@@ -115,7 +115,7 @@ class Downloads:
     files: dict[str, Path] = field(default_factory=dict)
 
     def get(self, url: str, filename: str | None = None) -> Path:
-        """The file at this address, fetched if necessary; raises what `download` does."""
+        """The file at this address, fetched if necessary; raises the errors of `download`."""
         path = self.place(url, filename)
         download(url, path)
         self.files[url] = path
@@ -230,15 +230,15 @@ class Catalogue:
     ) -> Iterator[tuple[str, str]]:
         """Source and target of each pair, in the order of the corpus; fetches it if necessary.
 
-        Raises what `download` does, CorpusError for a format that is not read here, and anything
-        that unpacking and mtdata's parsers raise for bad bytes.
+        Raises the errors of `download`, CorpusError for a format that is not read here, and for
+        bad bytes the errors of unpacking and of mtdata's parsers.
         """
         for segments in self._segments(listing, downloads):
             first, second, *_ = (str(segment or "") for segment in segments)
             yield (second, first) if swapped else (first, second)
 
     def lines(self, listing: Listing, downloads: Downloads) -> Iterator[str]:
-        """The sentences of a corpus of one language; raises what `pairs` does."""
+        """The sentences of a corpus of one language; raises the errors of `pairs`."""
         for segments in self._segments(listing, downloads):
             yield segments if isinstance(segments, str) else str(segments[0] or "")
 

@@ -116,7 +116,7 @@ class _PartialFile:
     def fetch(self, url: str) -> str:
         """Append the missing part; returns a problem, or "" if all is there.
 
-        Raises CorpusError as `_check`, and what urllib raises.
+        Raises CorpusError as `_check`, and the errors of urllib.
         """
         offset = 0
         if self._part.exists() and self._version.exists():
@@ -202,8 +202,8 @@ def unpack_members(
 ) -> list[Path]:
     """Files in `folder` with the texts of archive members, one member for each pattern of names.
 
-    Raises: what `unpack_file` does; ValueError if a pattern matches no member or several, or a
-    member that is not a file; what zipfile and tarfile raise for damaged archives.
+    Raises: the errors of `unpack_file`; ValueError if a pattern matches no member or several, or a
+    member that is not a file; the errors of zipfile and tarfile for damaged archives.
     """
     limits = _Bounds(archive, kind)
     if zipfile.is_zipfile(archive):
@@ -270,7 +270,7 @@ def open_member(archive: Path, pattern: str) -> Iterator[bytes]:
     """The bytes of the one member of a zip archive whose name matches, a bounded piece at a time.
 
     Raises ValueError if not exactly one name matches, if the member is packed but not with deflate,
-    or if the archive breaks a limit; also what zipfile raises.
+    or if the archive breaks a limit; also the errors of zipfile.
     """
     limits = _Bounds(archive, "txt")
     with _ZipFile(archive) as file, zipfile.ZipFile(file) as opened:

@@ -27,7 +27,7 @@ _LICENCES: Final = {"Flores": "flores", "AllenAi": "allenai_nllb"}
 
 
 def main(output: Path) -> None:
-    """Write a line for each corpus of mtdata's index; raises what mtdata raises."""
+    """Write a line for each corpus of mtdata's index; raises the errors of mtdata."""
     import mtdata
 
     logging.disable(logging.CRITICAL)

@@ -102,10 +102,10 @@ def prepare(
     Layout:
         manifest.json  source.model  target.model
         train/  valid/  test/        shards; valid and test also source.txt and target.txt
-        rejected/<split>.tsv.zst     what was dropped and why
+        rejected/<split>.tsv.zst     dropped pairs and reasons
         rejected/filters.json        the scores that filters gave, with examples
-    Raises: ConfigError, CorpusError, MachineError; the directory then holds what it held before,
-    and, if no training pair was left, what was dropped and why in `failed-preparation/`.
+    Raises: ConfigError, CorpusError, MachineError; the directory then is as it was before. If no
+    training pair was left, `failed-preparation/` has the dropped pairs and the reasons.
     """
     began = time.monotonic()
     languages = [code for direction in config.directions for code in direction]

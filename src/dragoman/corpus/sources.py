@@ -187,7 +187,7 @@ class Sources:
 
     downloads: where named corpora are kept.
     Raises: ConfigError if there is no training text, or two entries disagree on a file's language;
-    CorpusError if a file or a column of scores is missing; what `fetch` raises.
+    CorpusError if a file or a column of scores is missing; the errors of `fetch`.
     """
 
     def __init__(self, config: CorpusConfig, *, downloads: Path) -> None:

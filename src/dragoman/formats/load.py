@@ -85,7 +85,7 @@ def run_or_imported(path: Path) -> RunDirectory | Bundle:
 
 
 def run_at(path: Path) -> RunDirectory:
-    """The run at a path; raises CheckpointError that says what else is there, if anything is."""
+    """The run at a path; raises CheckpointError that names the thing at the path, if any."""
     if not path.exists():
         raise _absent(path)
     if not RunDirectory(path).recipe_file.is_file() and is_foreign(path):

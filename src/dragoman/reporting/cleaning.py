@@ -94,7 +94,7 @@ def cleaning_page(surveys: Sequence[FilterSurvey], dropped: Mapping[str, Dropped
     In both parts those that dropped most come first.
     """
     body = [
-        "<header><h1>What the filters dropped</h1></header>",
+        "<header><h1>Pairs that filters dropped</h1></header>",
         "<p class='method'>Each filter saw only the pairs that earlier filters had kept. "
         "The filters that dropped most come first on this page. "
         "Heights are logarithms. A dashed line is the threshold; "
@@ -107,7 +107,7 @@ def cleaning_page(surveys: Sequence[FilterSurvey], dropped: Mapping[str, Dropped
     others = dropped.keys() - {one.name for one in surveys}
     for name in sorted(others, key=lambda name: (-dropped[name].pairs, name)):
         body += _plain_section(name, dropped[name])
-    return whole_page("What the filters dropped", f"<main>{''.join(body)}</main>")
+    return whole_page("Pairs that filters dropped", f"<main>{''.join(body)}</main>")
 
 
 def _section(one: FilterSurvey) -> Iterator[str]:

@@ -120,8 +120,8 @@ def rate(facts: Facts) -> Verdict:
     remedy = ""
     if deviation is not None and deviation > LARGEST_DEVIATION:
         first = next(step for step, apart in _deviations(facts, found) if apart > LARGEST_DEVIATION)
-        remedy = f"What was logged is not this formula from {at_step(first).removeprefix(' at ')} "
-        remedy += "on: was the recipe changed during the run?"
+        remedy = f"From {at_step(first).removeprefix(' at ')} on the logged rate differs from this "
+        remedy += "formula: was the recipe changed during the run?"
     return Verdict(
         key="learning_rate",
         question=question,

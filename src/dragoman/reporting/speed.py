@@ -47,8 +47,8 @@ def processors(facts: Facts) -> Verdict:
         evidence=tuple(evidence_by_life(facts, _busy_evidence)),
         thresholds=(
             f"yes: at least {units.SHARE.text(BUSY_COMPUTE)} of a step of every rank in compute "
-            f"and, on a GPU, useful FLOPs of {units.SHARE.text(BUSY_FLOPS)} or more of what its "
-            f"matrix products reach, or {units.SHARE.text(FULL_POWER)} of the power of every GPU; "
+            f"and, on a GPU, useful FLOPs of {units.SHARE.text(BUSY_FLOPS)} or more of its rate "
+            f"of matrix products, or {units.SHARE.text(FULL_POWER)} of the power of every GPU; "
             f"without one, at least {units.SHARE.text(FULL_HOST)} of the processors of every host "
             f"busy, at most {units.SHARE.text(MOST_OTHERS)} of them with other work",
             f"no: less compute, processors or useful FLOPs; a GPU below "
@@ -246,7 +246,7 @@ def _busy_evidence(facts: Facts) -> Iterator[Evidence]:
     yield evidence("source + target", units.TOKEN_RATE, measures.tokens_per_s(facts))
     flops = measures.useful_flop_share(facts)
     doubt = _IMPOSSIBLE if flops is not None and flops > 1 else ""
-    name = "useful FLOPs over what matrix products reach (MFU)"
+    name = "useful FLOPs over the rate of matrix products (MFU)"
     yield evidence(name, units.SHARE, flops, doubt)
     yield _scaling(facts)
     for gpu in facts.gpus:

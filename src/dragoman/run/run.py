@@ -73,7 +73,7 @@ def prepare(
     progress: OnProgress | None = None,
     origin: Origin | None = None,
 ) -> Path:
-    """Text files -> shards and a page of what filters dropped; returns their directory.
+    """Text files -> shards and a page of the dropped pairs; returns their directory.
 
     directory: that of `default_place` if it is None.
     workers: processes; all cores if it is None.

@@ -78,7 +78,7 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
     """Train until the recipe says stop, from the newest checkpoint if there is one.
 
     listeners: called with each event of rank 0.
-    Raises InterruptedRunError if a signal ended it, and what `fit` raises.
+    Raises InterruptedRunError if a signal ended it, and the errors of `fit`.
     """
     recipe, prepared, budget = run.recipe(), run.prepared(), read_budget(run.path)
     manifest = Manifest.load(prepared)

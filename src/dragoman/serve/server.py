@@ -112,7 +112,7 @@ def serve(options: ServeOptions) -> int:
             raise MachineError(
                 f"cannot listen: {error}",
                 place=f"{options.host}:{options.port}",
-                remedy="choose another --port, or end what listens there",
+                remedy="choose another --port, or end the program that listens there",
             ) from error
         for size in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # connections inherit them
             listener.setsockopt(socket.SOL_SOCKET, size, SOCKET_BYTES)

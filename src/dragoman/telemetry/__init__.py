@@ -1,4 +1,4 @@
-"""The record of what happened. Writers only write events; every view only reads them.
+"""The record of a run. Writers only write events; every view only reads them.
 
 events       event types; JSON-lines writer and reader; schema version
 follower     the lines that are added to a file of events

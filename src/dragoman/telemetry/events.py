@@ -130,7 +130,11 @@ class CorpusStage(Payload, kind="corpus_stage"):
 
 
 class CorpusDropped(Payload, kind="corpus_dropped"):
-    """Pairs that one filter dropped from one split."""
+    """Pairs that one filter dropped from one split.
+
+    This kind is for programs of users that follow a preparation: dragoman itself takes these counts
+    from the manifest.
+    """
 
     split: str
     reason: str
@@ -569,7 +573,7 @@ class Event:
     """An event as it was read: the envelope and the payload.
 
     v: version of the schema.
-    kind: what happened, such as "train_interval".
+    kind: the kind of event, such as "train_interval".
     time: UTC, seconds since 1970.
     mono_s: the writer's monotonic clock.
     host: the machine that wrote it. rank: the rank that wrote it.

@@ -11,7 +11,7 @@ step_rate    real steps of one rank on random text
 measuring    the program that measures steps and the network
 guard        steps that take longer than they should
 pauses       a rank that stands still while the others wait for it
-interval     what happened since the last event, summed without waiting for the device
+interval     the measurements since the last event, summed without waiting for the device
 divergence   when the loss has left the range in which training makes sense
 stopping     signals, and how ranks agree at which update to stop
 durable      directories that appear on disk whole or not at all, with digests
@@ -19,5 +19,5 @@ checkpoint   which checkpoints to keep, to resume from, and to translate with ("
 snapshot     collects and restores everything that an update changes
 trainer      the loop and nothing else
 average      the mean of several checkpoints
-inventory    what each file of a run is for, and the disk a run will need
+inventory    the purpose of each file of a run, and the disk a run will need
 """

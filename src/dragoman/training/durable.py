@@ -163,7 +163,7 @@ def verify(directory: Path, names: Iterable[str] | None = None) -> None:
         if found["bytes"] != expected["bytes"]:
             raise _damaged(path, f"has {found['bytes']} bytes instead of {expected['bytes']}")
         if found != expected:
-            raise _damaged(path, "its content is not what was written")
+            raise _damaged(path, "its content has changed since it was written")
 
 
 def _damaged(path: Path, problem: str) -> CheckpointError:

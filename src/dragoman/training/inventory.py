@@ -35,7 +35,7 @@ _PURPOSES: Final = tuple(
     _Purpose(*row)
     for row in (
         ("*model.safetensors", "weights", "the weights, fp32, by parameter name"),
-        ("*ema.safetensors", "weights", "moving average of the weights: what translates best"),
+        ("*ema.safetensors", "weights", "moving average of the weights: it translates best"),
         ("*optimizer.safetensors", "optimizer", "Adam's two moments of each weight: to go on"),
         ("*strategy.safetensors", "state", "the state of the strategy of several ranks"),
         ("*replica.safetensors", "state", "its state on one rank alone"),
@@ -50,10 +50,10 @@ _PURPOSES: Final = tuple(
         ("*origin.json", "record", "the model that the run's first weights came from"),
         ("*environment.json", "record", "versions and hardware of the last start"),
         ("*session.*", "record", "who trains the run now, or how the last training ended"),
-        ("*hosts.json", "record", "the hosts it was last trained on: what resume reads"),
+        ("*hosts.json", "record", "the hosts it was last trained on: for resume"),
         ("*budget.json", "record", "the budget, the expected BLEU, and when it was done"),
-        ("*rank-*.jsonl", "record", "what happened, one event per line"),
-        ("*prepare.jsonl", "record", "what happened while the corpus was prepared"),
+        ("*rank-*.jsonl", "record", "the events of the run, one per line"),
+        ("*prepare.jsonl", "record", "the events of the preparation"),
         ("*tfevents*", "record", "the same for TensorBoard"),
         ("*logs/*", "record", "output of the worker processes"),
         ("*samples/*", "record", "translations made by the run"),

@@ -103,8 +103,8 @@ def fit(
     On SIGTERM and SIGINT the update under way is finished and saved. A second signal ends a rank
     that is alone at once; several ranks are ended by their launcher.
 
-    Raises DivergenceError, MachineError if a checkpoint cannot be written, and what
-    `batches` and `validate` raise.
+    Raises DivergenceError, MachineError if a checkpoint cannot be written, and the
+    errors of `batches` and `validate`.
     """
     started = time.monotonic()
     pace = None
