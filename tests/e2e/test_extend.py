@@ -1,6 +1,6 @@
 """What docs/how-to/extend.md promises: one of everything, and every command with it.
 
-The code of a corpus format is taken from the page.
+The code of a strategy, a question, a corpus format and an export format is taken from the page.
 """
 
 from __future__ import annotations
