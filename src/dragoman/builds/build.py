@@ -110,8 +110,8 @@ def build(
             raise ConfigError(
                 error.problem,
                 place=error.place,
-                remedy="run it again: the clock starts again, and finished parts are kept; or write "
-                f"a larger budget into {directory / PLAN_FILE}",
+                remedy="run it again: the clock starts again, and finished parts are kept; or "
+                f"write a larger budget into {directory / PLAN_FILE}",
             ) from error
         except TooSmallError as error:
             forget_clock(directory)

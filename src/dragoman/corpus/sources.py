@@ -17,7 +17,7 @@ from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, CorpusError, DragomanError
 from dragoman.base.files import file_sha256, whole_file, write_whole
 from dragoman.corpus.catalogue import Catalogue, Downloads, quiet_logging
-from dragoman.corpus.config import TEXT_FORMATS, CorpusConfig, ScoreLimit, TextFiles
+from dragoman.corpus.config import FILE_KEYS, TEXT_FORMATS, CorpusConfig, ScoreLimit, TextFiles
 from dragoman.corpus.directions import Direction, language_token
 from dragoman.corpus.manifest import FORMAT_VERSION, Manifest, SourceFile, TextSize
 from dragoman.corpus.moses import MosesText
@@ -317,7 +317,7 @@ def check_files(config: CorpusConfig) -> None:
     """Raises CorpusError if a file that a recipe names is missing."""
     for split in ("train", "valid", "test"):
         for entry in getattr(config, split):
-            for key in ("source", "target", "tsv", *FORMATS):
+            for key in FILE_KEYS:
                 if name := getattr(entry, key):
                     _check_file(Path(config.folder) / name, split)
 
