@@ -104,7 +104,7 @@ def test_a_run_that_ends_in_its_warmup_never_falls(tmp_path: Path) -> None:
 
 def test_a_log_that_differs_from_the_formula_is_reported(tmp_path: Path) -> None:
     verdict = rate(_logged(_facts(tmp_path), 1.01))
-    assert "not this formula" in verdict.remedy
+    assert "the logged rate differs from this formula" in verdict.remedy
     rows = {row.name: row.value for row in verdict.evidence}
     assert rows["largest deviation of the log"] == pytest.approx(0.01)
 
