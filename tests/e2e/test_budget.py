@@ -159,8 +159,8 @@ def test_the_forecast_of_a_recipe_with_few_steps_is_near_its_cost(folder: Path) 
         ),
         (("--budget", "8s", "--dry-run"), "dragoman: --budget 8 s: the budget is too small"),
         (
-            ("--budget", "0.01 USD", "--hosts", "one.toml", "--dry-run"),
-            "dragoman: --budget 36 s (0.01 USD): the budget is too small",
+            ("--budget", "0.002 USD", "--hosts", "one.toml", "--dry-run"),
+            "dragoman: --budget 7.20 s (0.002 USD): the budget is too small",
         ),
         (
             ("--budget", "1h", "--dry-run", "--set", "evaluate.bleu_pairs=0"),

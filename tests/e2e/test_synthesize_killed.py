@@ -32,7 +32,9 @@ def killed_and_repeated(words: list[str], output: Path, *, kills: int) -> tuple[
         )
         time.sleep(rng.random() * 0.2)
         process.kill()
-        process.wait()
+        printed, _ = process.communicate()
+        if process.returncode == 0:  # it ended before the kill
+            return resumed, printed
         resumed += output.with_name(f"{draft.name}.json").exists()
     process = start(words, output)
     printed, _ = process.communicate()
