@@ -13,11 +13,18 @@ from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.corpus.config import TextFiles
 from dragoman.corpus.manifest import Manifest
+from dragoman.recipe.budget import parse_budget
 from dragoman.recipe.recipe import Recipe, dump_toml, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run import budget as budgets
 from dragoman.run import run as steps
-from dragoman.run.budget import Place, TooSmallError, plan_budget, run_in_budget
+from dragoman.run.budget import (
+    Place,
+    TooSmallError,
+    plan_budget,
+    rounded_up,
+    run_in_budget,
+)
 from dragoman.run.lengths import AIM
 from dragoman.run.speed import last_copy_s, measure_save
 from dragoman.telemetry.host import HourlyPrice
@@ -191,6 +198,14 @@ def test_the_smallest_budget_of_two_ranks_has_their_starts(recipe: Recipe) -> No
         TooSmallError, match=r"1 s \(0\.01 USD\): .* at least .* s \(\d\.\d+ USD\)$"
     ):
         plan_budget(recipe, 1.0, Place(ranks=1, price=HourlyPrice(36.0, "USD")))
+
+
+@pytest.mark.parametrize("needed_s", [1.0, 59.9, 601.0, 3599.0, 3600.1, 3620.0, 86_401.0])
+def test_a_budget_that_an_error_asks_for_is_enough(needed_s: float) -> None:
+    error = TooSmallError(1.0, needed_s=needed_s, price=None)
+    asked = str(error).partition("at least ")[2]
+    assert needed_s <= parse_budget(asked, None) <= needed_s + 60
+    assert parse_budget(asked, None) == rounded_up(needed_s)
 
 
 def test_a_plan_needs_the_files_that_the_recipe_names(recipe: Recipe) -> None:

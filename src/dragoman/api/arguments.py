@@ -67,9 +67,9 @@ RunLike: TypeAlias = InstanceOf[RunDirectory] | str | Path
 def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
     """The function, with a check of its arguments against their annotations before it begins.
 
-    Raises ConfigError that names the parameter and its value, MachineError in place of an OSError
-    of the function, unless the caller's own code raised that. Errors of the function name its
-    parameters; if the command line has called it, they name options.
+    Raises ConfigError for a wrong argument, with the parameter and its value. An OSError of the
+    function becomes a MachineError, unless the caller's own code raised the OSError. Errors name
+    parameters, or options if the command line called the function.
     """
 
     form = signature(function)

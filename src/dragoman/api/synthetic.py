@@ -404,8 +404,8 @@ def _direction(recipes: Sequence[Recipe], target: str, *, place: Path) -> Direct
         )
     if len(both) > 1:
         raise ConfigError(
-            f"translates the pairs backwards in several directions: {listed(both)}",
+            f"translates back into several languages: {', '.join(one.source for one in both)}",
             place=place,
-            remedy="name one that translates into the source language of these pairs alone",
+            remedy="name a reverse model whose only target language is the source of the pairs",
         )
     return both[0]

@@ -13,7 +13,6 @@ killed resumes.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -48,7 +47,14 @@ from dragoman.recipe.recipe import Recipe, digest, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.reading import read_facts
 from dragoman.run import run as steps
-from dragoman.run.budget import BudgetPlan, Place, TooSmallError, check_exports, run_in_budget
+from dragoman.run.budget import (
+    BudgetPlan,
+    Place,
+    TooSmallError,
+    check_exports,
+    rounded_up,
+    run_in_budget,
+)
 from dragoman.run.choose import vocabulary
 from dragoman.telemetry.events import EventListener
 
@@ -115,12 +121,12 @@ def build(
             ) from error
         except TooSmallError as error:
             forget_clock(directory)
-            needed_s = 10 * math.ceil(error.needed_s / plan.shares()["train"] / 10)
+            needed_s = rounded_up(error.needed_s / plan.shares()["train"])
             raise ConfigError(
                 "the budget is too small to train a useful model",
                 place=directory / PLAN_FILE,
-                remedy=f'write budget = "{units.DURATION.text(needed_s)}" there: '
-                "finished downloads are kept",
+                remedy=f'write budget = "{units.DURATION.text(needed_s)}" there, and run it again '
+                "without --budget: finished downloads are kept",
             ) from error
 
 
@@ -211,10 +217,11 @@ class _Builder:
                 left_out[one.id] = error.problem
                 self.views.print_line(f"fetch: {one.id} is left out: {error.problem}")
         if not any(text["use"] == "train" for text in texts):
+            why = "; ".join(f"{one}: {problem}" for one, problem in left_out.items())
             raise CorpusError(
-                f"none of the chosen corpora can be fetched: {'; '.join(left_out.values())}",
+                f'no corpus with use = "train" can be fetched: {why}',
                 place=self.directory / PLAN_FILE,
-                remedy="choose others there: all ids are in corpora.tsv",
+                remedy="write other ids there: corpora.tsv beside it has all",
             )
         return {"texts": texts, "left_out": left_out}
 

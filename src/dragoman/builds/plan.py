@@ -177,9 +177,11 @@ def read_plan(directory: Path) -> BuildPlan | None:
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        why, mend = "it is not UTF-8", "save it as UTF-8"
+        if isinstance(error, OSError):
+            why, mend = error.strerror or str(error), "make it readable"
         raise ConfigError(
-            f"cannot be read: {why}", place=file, remedy="remove it to plan again"
+            f"cannot be read: {why}", place=file, remedy=f"{mend}, or remove it to plan again"
         ) from error
     try:
         values = json.dumps(tomllib.loads(text), default=str)

@@ -41,9 +41,10 @@ class Interrupted:
     save_s: seconds to save a checkpoint.
     restart_s: seconds from an interruption until all train again.
     best_every_steps: the steps between two checkpoints that make the run shortest.
-    run_s, best_run_s: the expected wall clock with either; infinite above a hundred years.
-    price, best_price: the cost of these, with all hosts paid for all of the time; None if a price
-        is not known.
+    run_s, best_run_s: the expected wall clock with every_steps and with best_every_steps; infinite
+        above a hundred years.
+    price, best_price: the cost of run_s and of best_run_s, if all hosts are paid for all of the
+        time; None if a price is not known.
     steady_s, steady_price: wall clock and cost without interruptions, at the price of hosts that
         are never taken away; at their spot price if that is not known.
     """

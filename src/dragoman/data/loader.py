@@ -40,7 +40,7 @@ class PairStore(Protocol):
     def gather(
         self, indices: NDArray[np.int64], /
     ) -> tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.integer], NDArray[np.integer]]:
-        """Source pieces end to end, source lengths, target pieces, target lengths."""
+        """The pairs at `indices`: source pieces end to end, source lengths, and both of targets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,8 @@ class Outer(ABC):
 
     @abstractmethod
     def lower(self, part: Fragment, ahead: Tensor, total: Tensor, interval: StepRange) -> None:
-        """Move the global weights `ahead` by the sum, which may be overwritten."""
+        """Update `ahead`, the global weights, from `total`, the sum over all ranks of what `share`
+        wrote; `total` may be overwritten."""
 
     def lower_last(self, part: Fragment, ahead: Tensor, total: Tensor, interval: StepRange) -> None:
         """Move the global weights for the last time, at the end of training."""

@@ -137,7 +137,7 @@ def packed_all_reduce(
 
 
 def packed_bytes(num_elements: int, num_ranks: int, packing: Packing) -> int:
-    """Bytes of so many numbers with their scales, a whole number of blocks for each rank."""
+    """Bytes of `num_elements` packed numbers and scales, padded to whole blocks for each rank."""
     whole, rest = divmod(num_elements, _piece_size(num_ranks))
     size = whole * _piece_size(num_ranks) + num_ranks * _part_size(rest, num_ranks)
     return size // BLOCK * packing.block_bytes

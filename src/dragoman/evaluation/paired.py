@@ -62,7 +62,7 @@ class PairedScore:
 
     @property
     def winner(self) -> Winner | None:
-        """The system with the higher score if both tests call the difference significant."""
+        """The system with the higher score; None if a test calls the difference insignificant."""
         if max(self.p_bootstrap, self.p_randomisation) >= SIGNIFICANT:
             return None
         return "second" if self.difference > 0 else "first"

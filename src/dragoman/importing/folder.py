@@ -78,7 +78,9 @@ def read_folder(folder: Path, languages: Languages) -> ImportedModel:
     ):
         if code and not (re.fullmatch(LANGUAGE, code) and len(code) <= _LONGEST_CODE):
             raise ConfigError(
-                f"{code!r:.60} is not a language code", place=side, remedy="give one, such as en"
+                f"{code!r:.60} is not a language code",
+                place=side,
+                remedy=f"name the {side} of the model, such as en",
             )
     recipe = Recipe(
         name=_name(folder),

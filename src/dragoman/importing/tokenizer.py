@@ -140,8 +140,8 @@ def _read_m2m100(
             raise CheckpointError(
                 f"{piece!r} would have the id {number}, and the model has ids up to "
                 f"{config.source_vocab_size - 1}",
-                place=folder,
-                remedy="copy the list and the SentencePiece model from the same model",
+                place=folder / TOKENIZER_FILE,
+                remedy=f'check "language_codes" there, and {_COPY}',
             )
     chosen = Languages(
         languages.source or _language(settings, "src_lang"),
@@ -437,9 +437,11 @@ def _order(
     first = {PAD: config.special.padding, UNK: unknown, EOS: config.special.end}
     if len(set(first.values())) < len(first):
         raise CheckpointError(
-            "padding, unknown and end of sentence need three different ids",
+            "padding, unknown and end of sentence need three different ids, and have "
+            f"{config.special.padding}, {unknown} and {config.special.end}",
             place=place,
-            remedy="copy the list and the SentencePiece model from the same model",
+            remedy="compare pad_token_id and eos_token_id in config.json with the list of pieces; "
+            "a model that gives one id to two of them cannot be imported",
         )
     others = iter(number for number in range(size) if number not in first.values())
     first[_BEGIN] = next(others)

@@ -152,7 +152,7 @@ class PairScorer:
                 f"has {len(cells)} columns, line 1 has {self._columns}: the scores would not be in "
                 "one column",
                 place=f"{self._place}, line {number}",
-                remedy="remove the tabs that are too many, or the further columns of all lines",
+                remedy="remove the extra tabs of this line, or keep two columns of all: cut -f1,2",
             )
         return cells + [""] * (self._columns - len(cells))
 

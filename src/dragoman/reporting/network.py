@@ -43,10 +43,10 @@ def network(facts: Facts) -> Verdict:
         says=says,
         evidence=tuple(evidence_by_life(facts, _network_evidence)),
         thresholds=(
-            f"yes: at least {units.SHARE.text(NETWORK_BOUND)} of a step in exposed communication, "
-            "with 95% confidence, and as much is explained by bytes over the measured capacity, or "
-            "ranks cannot have been that late; no: less exposed communication; cannot tell: the "
-            "events of a rank are missing or end early",
+            f"yes: with 95% confidence, at least {units.SHARE.text(NETWORK_BOUND)} of a step is "
+            "exposed communication, and bytes over the measured capacity explain as much, or late "
+            "ranks do not explain it; no: with 95% confidence, less is exposed; cannot tell: "
+            "otherwise, or if the events of a rank are missing or end early",
         ),
         method="Exposed communication is timed where a rank waits for gradients after its own "
         "backward pass; in each interval the rank that waits least counts, as the others also "

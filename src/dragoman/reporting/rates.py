@@ -85,7 +85,8 @@ class Rates:
 
 
 def rates_of(facts: Facts) -> Rates | None:
-    """The schedule of a run; None if neither a recipe nor another tool's log gives it."""
+    """The schedule of a run; None if neither a recipe nor another tool's log gives it, or the
+    length of the run is not known."""
     if facts.max_steps is None:
         return None
     if facts.recipe is not None:

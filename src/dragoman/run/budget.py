@@ -89,6 +89,12 @@ _FETCH_S: Final = 15.0
 _LONGEST_RECORD: Final = 1 << 16
 
 
+def rounded_up(time_s: float) -> float:
+    """The next ten seconds, or the next minute above an hour: `units.DURATION` prints no less."""
+    unit_s = 10 if time_s < units.HOUR_S else 60
+    return math.ceil(time_s / unit_s) * unit_s
+
+
 class TooSmallError(ConfigError):
     """A budget that leaves too little time for training. needed_s: the least that is enough.
 
@@ -96,7 +102,7 @@ class TooSmallError(ConfigError):
     """
 
     def __init__(self, seconds_s: float, *, needed_s: float, price: HourlyPrice | None) -> None:
-        self.needed_s = math.ceil(needed_s / 10) * 10
+        self.needed_s = rounded_up(needed_s)
         given, needed = (
             units.DURATION.text(time_s) + (f" ({price.text(time_s)})" if price else "")
             for time_s in (seconds_s, self.needed_s)

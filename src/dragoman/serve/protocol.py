@@ -145,8 +145,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(b"431 Request Header Fields Too Large")
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a request that is not valid; ignore one after a request without answer
-        (pipelining)."""
+        """Refuse a request that is not valid; ignore it if the request before it is still being
+        answered (pipelining)."""
         if self._answers() and not self.cycle.more_body:
             self._last_request = True
             self.cycle.keep_alive = False

@@ -137,7 +137,7 @@ class Progress:
 
     @property
     def finish_time(self) -> float | None:
-        """When the last step will end, in seconds since 1970."""
+        """When the last step will end, in seconds since 1970; None before the first interval."""
         left_s = self.left_s
         return None if left_s is None else self._now + left_s
 

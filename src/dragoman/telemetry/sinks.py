@@ -172,7 +172,7 @@ class TensorBoardSink(EventListener):
 
 
 def _tensorboard_scalars(event: Event) -> dict[str, float]:
-    """The values that TensorBoard shows, under the names that it has always shown them."""
+    """The values that TensorBoard shows, by tag. Tags stay the same, so runs share their plots."""
     seen = event.payload
     if event.kind == DirectionScored.kind and seen["text"] == "valid":
         return scalars(event)

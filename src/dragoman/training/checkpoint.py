@@ -49,9 +49,10 @@ _NO_LONGER_KEPT: Final = {"untrained_loss", "recent_loss"}
 
 
 class TrainState(BaseModel):
-    """The state of training after `step` updates.
+    """The state of training after `step` steps.
 
-    step: updates made since the beginning; the position in the data follows from it.
+    step: steps since the beginning, each a batch of the data section's size even if one update
+        sums several (`accum`); the position in the data follows from it.
     epoch: the epoch of the last update, from 0.
     seed, world_size: the random seed and the number of ranks of the run that wrote this; it may
         resume with another number of ranks.

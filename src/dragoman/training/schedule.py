@@ -16,7 +16,7 @@ from dragoman.base.settings import Section
 
 
 class ScheduleConfig(Section):
-    """Which schedule, and its numbers. All lengths are in steps (updates)."""
+    """Which schedule, and its numbers. All lengths are in steps."""
 
     kind: Literal["noam", "inverse_sqrt", "cosine", "linear", "wsd", "constant"] = "inverse_sqrt"
     peak_learning_rate: float = Field(default=1e-3, gt=0.0)

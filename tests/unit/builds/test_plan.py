@@ -41,6 +41,16 @@ def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_plan(tmp_path) == written
 
 
+def test_a_plan_that_is_no_text_may_be_saved_again(tmp_path: Path) -> None:
+    (tmp_path / "build.toml").write_bytes('pair = "en-de" # schön'.encode("latin1"))
+    with pytest.raises(ConfigError, match=r"build\.toml: .*not UTF-8; save it as UTF-8, or remove"):
+        read_plan(tmp_path)
+    (tmp_path / "build.toml").unlink()
+    (tmp_path / "build.toml").mkdir()
+    with pytest.raises(ConfigError, match="make it readable, or remove it to plan again"):
+        read_plan(tmp_path)
+
+
 def test_shares_are_relative_and_a_share_of_nothing_is_no_stage() -> None:
     stages = [*plan().stage[:2], plan().stage[2].model_copy(update={"share": 1.8})]
     none = PlannedStage(name="reverse", share=0.0)

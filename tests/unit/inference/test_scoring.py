@@ -135,7 +135,7 @@ def test_a_reverse_model_sets_the_source_language_of_the_pairs(
     both = [line.split("\t")[3] for line in Path("both.tsv").read_text().splitlines()]
     back = [line.split("\t")[2] for line in Path("back.tsv").read_text().splitlines()]
     assert both == back
-    with pytest.raises(ConfigError, match="backwards in several directions: en to de, fr to de"):
+    with pytest.raises(ConfigError, match="translates back into several languages: en, fr"):
         dragoman.score(model, "pairs.tsv", "no.tsv", reverse=tiny("several", "de-fr", "de-en"))
 
 
