@@ -20,9 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
 from dragoman.base.errors import ConfigError, CorpusError, MachineError
 from dragoman.base.files import try_lock
 
@@ -347,6 +344,10 @@ def progress_bar() -> Iterator[Callable[[FileProgress], None]]:
 
         yield say
         return
+    # Imported here: each worker that prepares text imports this module, and has no bar.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns: list[Any] = [
         BarColumn(),
         DownloadColumn(),

@@ -217,12 +217,16 @@ class CleanedText:
             duplicate = repeated(found.keys)
         if filters.drop_overlap or self._backwards:
             plain = [self.plain(source) for source in sources] if self.words else sources
-            directions = [self.directions[run] for run in found.runs.tolist()]
+            runs = found.runs.tolist()
         if self._backwards:
-            pairs = map(HeldOut, plain, targets, directions)
+            pairs = map(HeldOut, plain, targets, [self.directions[run] for run in runs])
             held_out |= np.array([pair in self._backwards for pair in pairs], dtype=np.bool_)
         if filters.drop_overlap:
-            overlap = map(self._held_out_sides.overlap, directions, plain, targets)
+            kept_out = [self._held_out_sides.texts(direction) for direction in self.directions]
+            overlap = (
+                (source in kept_out[run][0]) + (target in kept_out[run][1])
+                for run, source, target in zip(runs, plain, targets, strict=True)
+            )
             shared = np.fromiter(overlap, dtype=np.int64, count=len(cells))
         reasons = np.select([duplicate, held_out, shared > 0], [1, 2, 3])
         again = NEAR_DUPLICATE if filters.drop_near_duplicates else DUPLICATE

@@ -108,6 +108,11 @@ class ImportedVocabulary:
         decoding = sentencepiece_model(models[1], place=place) if models[1] else encoding
         return cls(file, size, ids, encoding, decoding)
 
+    @property
+    def has_prefix(self) -> bool:
+        """Whether a text may have ids before it."""
+        return bool(self.file.codes or self.file.prefix)
+
     def prefix(self, text: str) -> tuple[list[int], str]:
         """Ids before each part of this text, and the text without the words of these ids."""
         if self.file.codes and text.startswith(">>") and (end := text.find("<<")) != -1:

@@ -101,11 +101,14 @@ class HeldOutSides:
         self._texts[direction.source.lower()].add(source)
         self._texts[direction.target.lower()].add(target)
 
+    def texts(self, direction: Direction) -> tuple[set[str], set[str]]:
+        """The held-out texts in the source language and in the target language."""
+        return self._texts[direction.source.lower()], self._texts[direction.target.lower()]
+
     def overlap(self, direction: Direction, source: str, target: str) -> int:
         """How many sides of the pair, 0 to 2, are also in dev or test."""
-        return (source in self._texts[direction.source.lower()]) + (
-            target in self._texts[direction.target.lower()]
-        )
+        sources, targets = self.texts(direction)
+        return (source in sources) + (target in targets)
 
 
 class KeyRange(NamedTuple):

@@ -79,6 +79,11 @@ class Subword:
             )
         return cls(processor)
 
+    @property
+    def has_prefix(self) -> bool:
+        """Whether a text may begin with a language token."""
+        return bool(self.tokens)
+
     def prefix(self, text: str) -> tuple[list[int], str]:
         """The id of the language token that the text begins with, if any, and the text after it."""
         first, _, rest = text.partition(" ")

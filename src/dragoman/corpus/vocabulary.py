@@ -29,6 +29,10 @@ class Vocabulary(Protocol):
     def vocab_size(self) -> int:
         """The number of pieces."""
 
+    @property
+    def has_prefix(self) -> bool:
+        """Whether a text may have a prefix."""
+
     def prefix(self, text: str) -> tuple[list[int], str]:
         """Ids before each part of this text, and the text without the words of these ids."""
 
@@ -90,13 +94,14 @@ class RowEncoder:
             self._known.popitem()
         spaces = np.fromiter((text.count(" ") for text in texts), np.int64, count=len(texts))
         counts = spaces + 1
-        firsts = (np.cumsum(counts) - counts).tolist()
-        starts = [words[first] for first in firsts]
-        prefixes = {word: self._subword.prefix(word)[0] for word in set(starts)}
-        tokens = {word: self._packed([ids])[0] for word, ids in prefixes.items() if ids}
-        for first, word in zip(firsts, starts, strict=True):
-            if word in tokens:  # only here: anywhere else it is text
-                encoded[first] = tokens[word]
+        if self._subword.has_prefix:
+            firsts = (np.cumsum(counts) - counts).tolist()
+            starts = [words[first] for first in firsts]
+            prefixes = {word: self._subword.prefix(word)[0] for word in set(starts)}
+            tokens = {word: self._packed([ids])[0] for word, ids in prefixes.items() if ids}
+            for first, word in zip(firsts, starts, strict=True):
+                if word in tokens:  # only here: anywhere else it is text
+                    encoded[first] = tokens[word]
         return self._rows(encoded, counts)
 
     def _packed(self, rows: list[list[int]]) -> list[bytes]:
