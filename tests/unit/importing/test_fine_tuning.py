@@ -203,8 +203,11 @@ def check_training(place: Path, folder: Path, origin: Path, steps: int) -> None:
     )
     assert not notes["missing_keys"]
     assert not notes["unexpected_keys"]
-    ours = logits_of(loaded.eval(), place / "back")
-    torch.testing.assert_close(ours, logits_of(theirs, folder), rtol=0, atol=5e-3)
+    apart = (logits_of(loaded.eval(), place / "back") - logits_of(theirs, folder)).abs()
+    # Adam moves a weight by the learning rate even if its gradient is rounding error alone, as that
+    # of a rare piece may be. So the logits of a piece or two may differ more than the others.
+    assert (apart > 5e-3).float().mean() < 3 / apart.shape[1]
+    assert apart.max() < 2e-2
     # And from there once more: the same weights and pieces as in the run.
     again, first = Origin.open(place / "back"), Origin.open(run.path)
     weights = dict(again.model.named_parameters())
@@ -259,7 +262,8 @@ def test_frozen_parts_stay_and_others_learn(
     capsys.readouterr()
     assert main(["compare", bundle, str(run.path), *texts, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [one["test"] for one in found] == ["valid.en", "train"]
+    names = [f"{tmp_path}/valid.en, valid.de", f"{tmp_path}/train.en, train.de"]
+    assert [one["test"] for one in found] == names
     assert all(one["result"]["scores"]["bleu"].keys() >= {"first", "second"} for one in found)
 
 
