@@ -126,7 +126,7 @@ def _translated(model: Path) -> Any:
 
 
 def _environment(home: Path) -> dict[str, str]:
-    """That of a user who has nothing of theirs yet."""
+    """The environment of a user who has no files of theirs yet."""
     places = {"HOME": home, "XDG_DATA_HOME": home, "XDG_CONFIG_HOME": home, "XDG_CACHE_HOME": home}
     return os.environ | {name: str(path) for name, path in places.items()} | {"PYTHONPATH": ""}
 

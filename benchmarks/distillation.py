@@ -1,4 +1,4 @@
-"""What distillation costs and gains: teacher, student, and the student without a teacher.
+"""The cost and the gain of distillation: teacher, student, the student without a teacher.
 
     benchmarks/distillation.py --multi30k DIR --scratch DIR [--teacher-steps 8000]
         [--teacher RUN] [--checkpoint best] [--steps 14000] [--n-best 5] [--precision bf16]

@@ -1,4 +1,4 @@
-"""What fine-tuning gains: a general model, the same on 5,000 further pairs, and these pairs alone.
+"""The gain of fine-tuning: a general model, the same on 5,000 further pairs, these pairs alone.
 
     benchmarks/fine_tuning.py --data shared/data --scratch DIR [--general-minutes 60]
         [--minutes 10] [--pairs 5000] [--general RUN]

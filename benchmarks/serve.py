@@ -43,7 +43,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 @dataclass(frozen=True)
 class Load:
-    """What clients saw; refused: with 429 or 503, of which wrk cannot tell how quickly."""
+    """The results of clients; refused: with 429 or 503, of which wrk cannot tell how quickly."""
 
     answered: int
     refused: int
@@ -152,7 +152,7 @@ def memory_mb(pid: int) -> float:
 
 
 def processor_s(pid: int) -> float:
-    """What a process has used so far, which other load on the machine does not change much."""
+    """The processor time of a process so far, which other load does not change much."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

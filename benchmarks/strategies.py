@@ -216,7 +216,7 @@ def _cluster(num_hosts: int, link: Link, compute_s: float, weight_s: float) -> C
 
 
 def predicted(case: Case, cluster: Cluster) -> Prediction | None:
-    """What the planner says from the nominal rate; None for auto, which plans for itself."""
+    """The prediction of the planner from the nominal rate; None for auto, which plans itself."""
     match case.kind:
         case "plain":
             return strategies.plain(cluster, WORKLOAD)

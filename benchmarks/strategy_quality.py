@@ -1,4 +1,4 @@
-"""What strategies cost in quality at equal tokens: BLEU on Multi30k test2016, seeds x strategies.
+"""The loss of quality by strategy at equal tokens: BLEU on Multi30k test2016, several seeds.
 
     benchmarks/strategy_quality.py --multi30k DIR --work DIR [--seeds 1 2 3] [--replicas 2 4]
 

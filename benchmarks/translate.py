@@ -71,7 +71,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all engines are given."""
+    """The input of all engines."""
 
     directory: Path
     beam: int
@@ -91,7 +91,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the translations are read and judged by."""
+    """The data to read and judge the translations."""
 
     subword: Vocabulary
     lowercase: bool

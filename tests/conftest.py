@@ -1,4 +1,4 @@
-"""What every test may use. Text that every clone has is in real_text.py."""
+"""Fixtures for every test. Text that every clone has is in real_text.py."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def web_export(run: RunDirectory, output: Path, licence: str = "CC0") -> Path:
 
 @cache
 def small_web_export() -> Path:
-    """That of the small run, made once, inside a folder that a server may have as its root."""
+    """The export of the small run, made once, in a folder that a server may have as its root."""
     return web_export(small_run(), own_folder("web") / "in" / "a folder")
 
 

@@ -1,4 +1,4 @@
-"""What every verdict looks like, whatever it says: sentences, words, and figures in its text."""
+"""The form of every verdict: sentences, words, and figures in its text."""
 
 from __future__ import annotations
 

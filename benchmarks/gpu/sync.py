@@ -1,4 +1,4 @@
-"""What gradient synchronisation costs on one GPU that has nobody to talk to.
+"""The cost of gradient synchronisation on one GPU that has no peer.
 
     benchmarks/gpu/sync.py [--size base] [--cells 65536] [--rounds 3]
 

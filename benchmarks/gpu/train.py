@@ -161,7 +161,7 @@ def our_step(
     compiled: bool = True,
     make_sync: Callable[[nn.Module], GradientSync] = NoSync,
 ) -> Callable[[Update], None]:
-    """What makes an update of a new model, as `dragoman train` does."""
+    """The parts that make an update of a new model, as in `dragoman train`."""
     model = Transformer(config, source_vocab_size=VOCAB_SIZE, target_vocab_size=VOCAB_SIZE)
     model.to(world.device)
     if compiled:

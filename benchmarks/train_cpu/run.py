@@ -49,7 +49,7 @@ OUR_MALLOC = {
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
     "LRU_CACHE_CAPACITY": "64",
 }
-"""What keep_freed_memory sets, as glibc and oneDNN read it from the environment."""
+"""The settings of keep_freed_memory, as glibc and oneDNN read them from the environment."""
 WINDOW_S = {"small": 20.0, "base": 60.0}
 FEWEST_STEPS = 10
 EOLES_DROPOUT = {
@@ -64,7 +64,7 @@ EOLES_DROPOUT = {
         ("activation_dropout=0.0", "activation_dropout=0.1"),
     ],
 }
-"""What to write in place of what in the peers' folder, so that all have the dropout of Eole."""
+"""Replacements in the files of the peers' folder, so that all have the dropout of Eole."""
 HERE = Path(__file__).resolve().parent
 
 

@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: each is one engine, in a process of its own.
+"""Shared by the scripts of this folder: each is one engine, in a process of its own.
 
 DIRECTORY is what translate.py has written: for-engines.json (sources as ids, as pieces and as text,
 and the model's shape), and the same weights for each engine in its own format. A script says
@@ -31,7 +31,7 @@ Translate = Callable[[Sequence[int]], Found]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one engine is asked for; batch_size 0: the engine finds the best for itself."""
+    """The work for one engine; batch_size 0: the engine finds the best for itself."""
 
     directory: Path
     beam: int

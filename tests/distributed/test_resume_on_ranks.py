@@ -65,7 +65,7 @@ def test_regrouped_replicas_go_on_from_their_shared_weights(tmp_path: Path) -> N
 
 
 def _resumed(world: World, directories: list[str]) -> Any:
-    """Where this rank goes on, or why not, with what lies on its own machine in each case."""
+    """The step at which this rank resumes, or why not, with the files of its own machine."""
     found: list[int | str | None] = []
     for directory in directories:
         store = CheckpointStore(Path(directory) / f"machine-{world.rank}", CheckpointConfig())

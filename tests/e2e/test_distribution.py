@@ -1,4 +1,4 @@
-"""What `make dist` writes is the same each time, complete, and works without a checkout."""
+"""The files of `make dist` are the same each time, complete, and work without a checkout."""
 
 from __future__ import annotations
 

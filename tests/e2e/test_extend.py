@@ -1,4 +1,4 @@
-"""What docs/how-to/extend.md promises: one of everything, and every command with it.
+"""The promises of docs/how-to/extend.md: one extension of each kind, and every command with it.
 
 The code of a strategy, a question, a corpus format and an export format is taken from the page.
 """

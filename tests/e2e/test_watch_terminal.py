@@ -55,7 +55,7 @@ class Terminal:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Where a run will be; nothing is there yet."""
+    """The place of a future run; nothing is there yet."""
     return tmp_path / "run"
 
 

@@ -1,4 +1,4 @@
-"""What a run cost, through the report: every machine counts, and none is guessed."""
+"""The cost of a run in its report: every machine counts, and none is guessed."""
 
 from __future__ import annotations
 

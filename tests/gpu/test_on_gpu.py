@@ -1,4 +1,4 @@
-"""What only a GPU can show: each of its own ways to compute, against PyTorch's plainest one."""
+"""The ways to compute that only a GPU has, each against PyTorch's plainest one."""
 
 from __future__ import annotations
 

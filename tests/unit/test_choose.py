@@ -1,4 +1,4 @@
-"""What is chosen for a budget, and the law that says what to expect."""
+"""The choice for a budget, and the law of the score to expect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands print, made of the real classes."""
+"""The output of commands, made of the real classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests keep between runs is made once, and again when what it is made by has changed."""
+"""Files that tests keep between runs are made once, and again when their makers change."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Standing:
 
 
 class Board(Protocol):
-    """Where ranks write and read standings. Raises OSError or RuntimeError if out of reach."""
+    """Ranks write and read standings here. Raises OSError or RuntimeError if out of reach."""
 
     def write(self, rank: int, standing: Standing) -> None:
         """Replace the earlier standing of this rank."""

@@ -1,4 +1,4 @@
-"""What people try first in a notebook, from the documentation alone."""
+"""The first tries of people in a notebook, from the documentation alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `import dragoman` gives."""
+"""The names that `import dragoman` gives."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_an_error_of_the_caller_ends_the_training_and_a_thread_goes_on_with_it(
 
 
 def test_a_plan_has_the_shape_of_the_model_to_start_from() -> None:
-    """That of the demo's recipe has 3.5 million weights, the small run's has 68,000."""
+    """The model of the demo's recipe has 3.5 million weights, that of the small run 68,000."""
     model = small_run()
     planned = dragoman.plan("demo", ranks=2, link="1Gbit", gpu="cpu", origin=model.path)
     (weights,) = model.path.glob("checkpoints/*/model.safetensors")

@@ -1,4 +1,4 @@
-"""What `train --hosts --dry-run` prints, read by a real shell."""
+"""The output of `train --hosts --dry-run`, read by a real shell."""
 
 from __future__ import annotations
 

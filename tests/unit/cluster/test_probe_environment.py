@@ -1,4 +1,4 @@
-"""What doctor measures with, beside what training has."""
+"""The environment in which doctor measures, beside that of training."""
 
 from __future__ import annotations
 

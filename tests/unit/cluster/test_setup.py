@@ -1,4 +1,4 @@
-"""What `dragoman setup` would run on a host."""
+"""The commands that `dragoman setup` would run on a host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ssh is given, and what its ends mean."""
+"""The arguments of ssh, and the meaning of its exit codes."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def histogram(scores: list[float], threshold: float, *, at_least: bool) -> Eleme
 
 
 def bars(picture: ElementTree.Element) -> dict[str, list[tuple[float, float]]]:
-    """Where the bars of kept and of dropped pairs begin and end."""
+    """The ends of the bars of kept and of dropped pairs."""
     found: dict[str, list[tuple[float, float]]] = {"kept": [], "dropped": []}
     for one in picture.iterfind("g/rect"):
         at, width = float(one.attrib["x"]), float(one.attrib["width"])

@@ -1,4 +1,4 @@
-"""What a validation measures, on real text, and that it is the same on any number of ranks."""
+"""The scores of a validation on real text are the same on any number of ranks."""
 
 from __future__ import annotations
 

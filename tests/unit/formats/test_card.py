@@ -1,4 +1,4 @@
-"""What programs read of a model card."""
+"""The parts of a model card that programs read."""
 
 from __future__ import annotations
 

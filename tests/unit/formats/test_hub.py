@@ -1,4 +1,4 @@
-"""What a Hub may answer: huggingface_hub itself talks to one on this machine."""
+"""Answers of a Hub: huggingface_hub itself talks to one on this machine."""
 
 from __future__ import annotations
 

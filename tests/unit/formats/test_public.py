@@ -1,4 +1,4 @@
-"""What of a run leaves with an export: every key of a recipe is decided on, and looked for."""
+"""The parts of a run that leave with an export: each key of a recipe is decided and looked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of an export that translates a little otherwise."""
+"""The warning about an export whose translations differ a little."""
 
 from __future__ import annotations
 

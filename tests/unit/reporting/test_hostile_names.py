@@ -1,4 +1,4 @@
-"""What names and texts of a run hold cannot steer a page, a markdown file or a terminal."""
+"""Names and texts of a run cannot steer a page, a markdown file or a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step should wait for the network, by strategy: the planner's formulas over what ran."""
+"""The expected wait for the network in a step, by strategy: the planner's formulas on records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into a batch, and when; over a real engine whose batches the test lets go."""
+"""Which texts go into a batch, and when; over a real engine whose batches the test lets go."""
 
 from __future__ import annotations
 

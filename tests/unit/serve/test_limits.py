@@ -1,4 +1,4 @@
-"""What the guard lets through and what it refuses, each of its rules by itself; no server runs."""
+"""The guard lets through and refuses requests: each of its rules by itself; no server runs."""
 
 from __future__ import annotations
 

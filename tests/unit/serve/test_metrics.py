@@ -1,4 +1,4 @@
-"""What is counted for each model stays apart, whatever the models are called."""
+"""The counts of each model stay apart, whatever the models are called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NVML says reaches the events, through NVIDIA's own binding.
+"""Values of NVML reach the events, through NVIDIA's own binding.
 
 A machine without a GPU has no management library, so one is compiled here that says what the driver
 of a V100 said while its kernels only waited for the network.
@@ -78,7 +78,7 @@ def test_a_gpu_that_only_waits(library: Path) -> None:
 
 
 def test_a_moment_of_heat_is_no_more_than_its_part_of_the_sample(library: Path) -> None:
-    """Of eight looks the GPU is hot at two, the fourth and the eighth: a share of 0.25."""
+    """The GPU is hot in two of eight samples, the fourth and the eighth: a share of 0.25."""
     (sample,) = _ask(library, looks=8, NVML_STUB_COOL="1")
     assert sample["throttle_reasons"] == "power_cap,thermal"
     assert sample["throttled_share"] == 0.25

@@ -1,4 +1,4 @@
-"""What MLflow has kept, read back with MLflow."""
+"""The values in MLflow, read back with MLflow."""
 
 from __future__ import annotations
 

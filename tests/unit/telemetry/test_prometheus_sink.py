@@ -1,4 +1,4 @@
-"""What Prometheus reads is what the events say, read back with Prometheus' own parser."""
+"""Prometheus reads the values of the events; its own parser reads them back."""
 
 from __future__ import annotations
 

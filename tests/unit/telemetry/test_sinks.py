@@ -1,4 +1,4 @@
-"""What people see: the console at several widths, and TensorBoard read back by itself."""
+"""The console at several widths, and TensorBoard read back by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Weights & Biases has kept offline, read back from its own file."""
+"""The values in Weights & Biases, offline, read back from its own file."""
 
 from __future__ import annotations
 
