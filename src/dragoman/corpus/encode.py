@@ -222,6 +222,7 @@ class CleanedText:
             pairs = map(HeldOut, plain, targets, [self.directions[run] for run in runs])
             held_out |= np.array([pair in self._backwards for pair in pairs], dtype=np.bool_)
         if filters.drop_overlap:
+            # As `HeldOutSides.overlap`, but the sets are looked up once a run, not for each pair.
             kept_out = [self._held_out_sides.texts(direction) for direction in self.directions]
             overlap = (
                 (source in kept_out[run][0]) + (target in kept_out[run][1])
