@@ -39,6 +39,15 @@ def test_a_command_that_is_called_has_all_its_options(
     assert capsys.readouterr().out == ALL[name].format_help()
 
 
+@pytest.mark.parametrize("columns", ["", "abc", "0", "-1", "40", "133"])
+def test_help_is_as_wide_as_that_of_argparse(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    parser = command_parser(["train"])
+    ours = parser.format_help()
+    parser.formatter_class = argparse.HelpFormatter
+    assert ours == parser.format_help()
+
+
 def test_an_unknown_option_names_the_help_of_its_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
