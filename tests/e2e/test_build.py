@@ -272,8 +272,17 @@ def test_impossible_builds_are_refused_in_one_line(
     large = {"url": "http://127.0.0.1:1/a", "ext": "zip", "meta": {"bytes": 9 * 10**9}}
     Path("large.jsonl").write_text(json.dumps({"did": "Local-a-1-eng-deu"} | large) + "\n")
     fits = say("en-de", "--budget", "2min", "--index", "large.jsonl")
-    assert fits.startswith("--budget 2min: no corpus fits: 24 MB can be fetched in the time, and ")
-    assert "the smallest, Local-a-1-eng-deu, has 9 GB; give more time, or choose by hand" in fits
+    assert fits.startswith("--budget 2min: no corpus fits: 24 MB can be fetched and ")
+    assert "the smallest, Local-a-1-eng-deu, has 9 GB and " in fits
+    least = re.search(r"; give at least ([0-9hmins ]+), or choose by hand", fits)
+    assert least
+    enough = ["--budget", least[1].replace(" ", ""), "--index", "large.jsonl", "--dry-run"]
+    assert main(["build", "en-de", *enough, "--directory", "enough"]) == 0
+    capsys.readouterr()
+    unread = {"did": "Local-a-1-eng-deu"} | large | {"ext": "hfds"}
+    Path("unread.jsonl").write_text(json.dumps(unread) + "\n")
+    none = say("en-de", "--budget", "2min", "--index", "unread.jsonl")
+    assert none.startswith("en-de: no corpus of this pair is training text that can be read here")
     Path("away.jsonl").write_text(json.dumps({"did": "Local-a-1-eng-deu"} | large | {"meta": {}}))
     away = say("en-de", "--budget", "2min", "--index", "away.jsonl", code=1)
     assert "no server of the 1 corpora says how large they are; check the network" in away

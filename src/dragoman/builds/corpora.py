@@ -151,6 +151,16 @@ def by_hand(corpora: Sequence[Corpus], ids: Sequence[str]) -> list[Corpus]:
     ]
 
 
+def possible_training_text(corpora: Iterable[Corpus]) -> list[Corpus]:
+    """The corpora that `by_budget` chooses from for training, if the budget is large enough."""
+    newest = _newest(one for one in corpora if not _HELD_OUT.search(one.listing.name)).values()
+    return [
+        one
+        for one in newest
+        if not one.listing.not_read and one.num_bytes is not None and one.pairs is not None
+    ]
+
+
 def _use_of(listing: Listing) -> Use:
     if not _HELD_OUT.search(listing.name):
         return "train"

@@ -24,7 +24,15 @@ from dragoman.base import units
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.files import write_whole
-from dragoman.builds.corpora import Corpus, CorpusLimits, by_budget, by_hand, monolingual, sized
+from dragoman.builds.corpora import (
+    Corpus,
+    CorpusLimits,
+    by_budget,
+    by_hand,
+    monolingual,
+    possible_training_text,
+    sized,
+)
 from dragoman.builds.plan import (
     FILE,
     TRAINING,
@@ -41,7 +49,7 @@ from dragoman.corpus.catalogue import Catalogue
 from dragoman.corpus.download import download
 from dragoman.recipe.budget import filled, parse_budget
 from dragoman.recipe.recipe import load_recipe
-from dragoman.run.budget import PREPARE_PAIRS_PER_S, Place, machine_of
+from dragoman.run.budget import PREPARE_PAIRS_PER_S, Place, machine_of, rounded_up
 from dragoman.run.choose import SIZE_KEYS, SIZES
 from dragoman.run.expect import REPETITIONS
 from dragoman.telemetry.host import cpu_cores
@@ -234,15 +242,15 @@ def make_plan(
     seen = tokens_per_s * _SHARES["train"] * budget_s / _TOKENS_PER_PAIR
     limits = CorpusLimits(
         pairs=max(round(seen), _LEAST_PAIRS),
-        most_pairs=round(_SHARES["clean"] * budget_s * PREPARE_PAIRS_PER_S * cpu_cores()),
-        most_bytes=round(_SHARES["fetch"] * budget_s * _FETCH_BYTES_PER_S),
+        most_pairs=math.ceil(_SHARES["clean"] * budget_s * PREPARE_PAIRS_PER_S * cpu_cores()),
+        most_bytes=math.ceil(_SHARES["fetch"] * budget_s * _FETCH_BYTES_PER_S),
     )
     judged = (
         by_hand(corpora, wanted.choose) if wanted.choose else by_budget(corpora, limits, pair=pair)
     )
     chosen = [one for one in judged if one.use is not None]
     if all(one.use != "train" for one in chosen):
-        _nothing_fits(judged, wanted, limits)
+        _nothing_fits(judged, wanted, limits, budget_s)
     counts = [one.pairs for one in chosen if one.use == "train"]
     pairs = 0 if None in counts else sum(one or 0 for one in counts)
     mono, why_more, why_not = _more_text(catalogue, wanted, pair, seen, pairs, limits, budget_s)
@@ -315,18 +323,36 @@ def _more_text(
     return mono, why, ""
 
 
-def _nothing_fits(corpora: Sequence[Corpus], wanted: Wanted, limits: CorpusLimits) -> None:
+def _nothing_fits(
+    judged: Sequence[Corpus], wanted: Wanted, limits: CorpusLimits, budget_s: float
+) -> None:
     if wanted.choose:
         raise ConfigError(
             "none of these corpora is training text", place="--choose", remedy="add one that is"
         )
-    known = [one for one in corpora if one.num_bytes is not None]
-    smallest = min(known, key=lambda one: one.num_bytes or 0)
+    # A dev and a test set, which may be chosen already, are fetched in the same time.
+    held_out_bytes = sum(one.num_bytes or 0 for one in judged if one.use is not None)
+
+    def needed_s(one: Corpus) -> float:
+        num_bytes = held_out_bytes + (one.num_bytes or 0)
+        shares = num_bytes / limits.most_bytes, (one.pairs or 0) / limits.most_pairs
+        return budget_s * max(shares)
+
+    smallest = min(possible_training_text(judged), key=needed_s, default=None)
+    if smallest is None:
+        raise ConfigError(
+            "no corpus of this pair is training text that can be read here and whose size is known",
+            place=wanted.pair,
+            remedy="list them with --list; with your own text: dragoman run RECIPE --budget TIME",
+        )
     raise ConfigError(
-        f"no corpus fits: {units.SIZE.text(limits.most_bytes)} can be fetched in the time, and the "
-        f"smallest, {smallest.listing.did}, has {units.SIZE.text(smallest.num_bytes or 0)}",
+        f"no corpus fits: {units.SIZE.text(limits.most_bytes)} can be fetched and "
+        f"{units.SHORT_COUNT.text(limits.most_pairs)} pairs cleaned in the time, and the smallest, "
+        f"{smallest.listing.did}, has {units.SIZE.text(smallest.num_bytes or 0)} and "
+        f"{units.SHORT_COUNT.text(smallest.pairs or 0)} pairs",
         place=f"--budget {wanted.budget}",
-        remedy="give more time, or choose by hand: --choose ID",
+        remedy=f"give at least {units.DURATION.text(rounded_up(needed_s(smallest)))}, or choose "
+        "by hand: --choose ID",
     )
 
 
