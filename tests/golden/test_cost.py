@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.base.errors import ConfigError
 from dragoman.cluster.hosts import HOSTS_FILE, Hosts
 from dragoman.reporting import measures
 from dragoman.reporting.comparison import compare
-from dragoman.reporting.cost import cost_text, parse_price, spent_text
+from dragoman.reporting.cost import cost_text, spent_text
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
@@ -315,4 +316,7 @@ def test_further_time_has_a_cost_only_with_a_price(tmp_path: Path) -> None:
 
 
 def test_a_price_is_an_amount_and_a_currency() -> None:
-    assert parse_price("3.6 USD") == PRICE
+    assert HourlyPrice.parse("3.6 USD") == PRICE
+    for text in ("-3 USD", "1e400 USD", "3", "3 usd", "nan USD"):
+        with pytest.raises(ConfigError, match=r'^--price: .*; write for example "3 USD"$'):
+            HourlyPrice.parse(text)

@@ -117,6 +117,18 @@ def test_a_table_that_cannot_be_written_to_stops_nobody(own_table: Path) -> None
     assert own_table.read_text() == "a file, no folder"
 
 
+def test_a_user_without_a_home_has_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(_: int) -> None:
+        raise KeyError
+
+    for variable in ("HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("DRAGOMAN_CURVES", "on")
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    assert table() is None
+    keep(small_run())
+
+
 def test_a_relative_data_home_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRAGOMAN_CURVES", "on")
     monkeypatch.setenv("XDG_DATA_HOME", "here")

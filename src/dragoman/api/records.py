@@ -11,12 +11,12 @@ from dragoman.cluster.plan import Plan
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import PREPARE_EVENTS, RunDirectory
-from dragoman.reporting.cost import parse_price
 from dragoman.reporting.measures import gradient_noise_tokens
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
 from dragoman.telemetry.events import KINDS, event_files
 from dragoman.telemetry.events import read_events as events_of_file
+from dragoman.telemetry.host import HourlyPrice
 
 
 @checked
@@ -76,7 +76,7 @@ def report(run: RunLike, *, price: str | None = None) -> Report:
     Raises CheckpointError if there is no run, ConfigError if the price cannot be read.
     """
     return Report.of(
-        read_facts(_directory(run), price=None if price is None else parse_price(price))
+        read_facts(_directory(run), price=None if price is None else HourlyPrice.parse(price))
     )
 
 

@@ -11,6 +11,7 @@ A student: only if somebody wants one. It is faster than its teacher, and rarely
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -24,6 +25,7 @@ from dragoman.base import units
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.files import write_whole
+from dragoman.base.printable import printable_line
 from dragoman.builds.corpora import (
     Corpus,
     CorpusLimits,
@@ -184,7 +186,7 @@ def listed(
 
 
 def index_file(index: str, directory: Path) -> Path | None:
-    """The file of an index; one on the web is fetched once, into the directory of the build.
+    """The file of an index; each one on the web is fetched once, into the directory of the build.
 
     None for "": mtdata's own. Raises ConfigError for another kind of address, and the errors of
     `download`.
@@ -197,7 +199,7 @@ def index_file(index: str, directory: Path) -> Path | None:
             place="--index",
             remedy="write http:// or https://, or the name of a file",
         )
-    file = directory / "index.jsonl"
+    file = directory / f"index-{hashlib.sha256(index.encode()).hexdigest()[:8]}.jsonl"
     with disk_errors_named(directory):
         download(index, file)
     return file
@@ -211,7 +213,8 @@ def save_corpora(corpora: Sequence[Corpus], directory: Path) -> None:
             *(one.listing.did, one.use or "", one.num_bytes or "", one.pairs or ""),
             *(one.listing.licence, " ".join(one.listing.url), one.why),
         )
-        lines.append("\t".join(" ".join(str(cell).split()) for cell in cells))
+        # Some of it was written by strangers: see `printable_line`.
+        lines.append("\t".join(printable_line(" ".join(str(cell).split())) for cell in cells))
     with disk_errors_named(directory):
         write_whole(directory / "corpora.tsv", "\n".join(lines) + "\n")
 

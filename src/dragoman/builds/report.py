@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.base import units
-from dragoman.base.disk_errors import disk_errors_named
-from dragoman.base.files import write_whole
 from dragoman.builds.plan import BuildPlan, StageName
 from dragoman.builds.stages import BuildStage, Clock
 from dragoman.reporting.elements import escape, section, values, whole_page
+from dragoman.reporting.render import write_files
 from dragoman.telemetry.host import HourlyPrice
 
 HEADINGS: Final = ("stage", "share", "planned", "spent", "cost", "made", "gained", "why")
@@ -99,11 +98,10 @@ def write_report(
     clock: Clock,
     price: HourlyPrice | None,
 ) -> None:
-    """Write `build.md` and `build.html`."""
+    """Write `build.md` and `build.html`. Raises the errors of `write_files`."""
     table = rows(plan, done, clock, price)
-    with disk_errors_named(directory):
-        write_whole(directory / "build.md", "".join(_markdown(plan, table, done)))
-        write_whole(directory / "build.html", _page(plan, table, done))
+    markdown, page = "".join(_markdown(plan, table, done)), _page(plan, table, done)
+    write_files(directory, {"build.md": markdown, "build.html": page})
 
 
 def _markdown(

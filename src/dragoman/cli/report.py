@@ -92,7 +92,7 @@ def _compare(runs: Sequence[Path], prices: Sequence[HourlyPrice | None]) -> _Rep
 
 def _prices(texts: Sequence[str], *, count: int) -> list[HourlyPrice | None]:
     from dragoman.base.errors import ConfigError
-    from dragoman.reporting.cost import parse_price
+    from dragoman.telemetry.host import HourlyPrice
 
     if len(texts) not in (0, 1, count):
         raise ConfigError(
@@ -100,5 +100,5 @@ def _prices(texts: Sequence[str], *, count: int) -> list[HourlyPrice | None]:
             place="--price",
             remedy="give one price for all runs, or one for each run, in the same order",
         )
-    prices: list[HourlyPrice | None] = [parse_price(text) for text in texts]
+    prices: list[HourlyPrice | None] = [HourlyPrice.parse(text) for text in texts]
     return prices if len(prices) == count else (prices or [None]) * count

@@ -55,10 +55,10 @@ def run(options: Options) -> None:
 @contextmanager
 def _opened(options: Options) -> Iterator[LiveRun]:
     """The named run, here or on hosts; without a name, the newest here."""
-    from dragoman.reporting.cost import parse_price
+    from dragoman.telemetry.host import HourlyPrice
     from dragoman.watch.live import newest_run, open_run
 
-    price = parse_price(options.price) if options.price else None
+    price = HourlyPrice.parse(options.price) if options.price else None
     if options.hosts is None:
         with closing(open_run(options.run or newest_run(options.runs), price=price)) as run:
             yield run

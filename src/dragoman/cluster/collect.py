@@ -274,8 +274,8 @@ def remember(hosts: Hosts, facts: ClusterFacts) -> None:
     """
     if facts.unreachable or (not facts.pairs and len(hosts.host) > 1):
         return
-    path = _measurement_file(hosts)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, RuntimeError):
+        path = _measurement_file(hosts)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, LastMeasurement(time=time.time(), facts=facts).model_dump_json())
 
@@ -284,11 +284,12 @@ def recall(hosts: Hosts) -> LastMeasurement | None:
     """The last measurement of these hosts; None if there is none that can be read."""
     try:
         return LastMeasurement.model_validate_json(_measurement_file(hosts).read_bytes())
-    except (OSError, ValidationError):
+    except (OSError, RuntimeError, ValidationError):
         return None
 
 
 def _measurement_file(hosts: Hosts) -> Path:
+    """The file of a measurement. Raises RuntimeError if the user has no home and no cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     known = json.dumps([[host.address, host.ranks] for host in hosts.host])
     return cache / "dragoman" / f"hosts-{hashlib.sha256(known.encode()).hexdigest()[:16]}.json"

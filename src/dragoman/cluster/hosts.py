@@ -51,7 +51,7 @@ HOSTS_FILE: Final = "hosts.json"
 """A file in a run's directory: the hosts that the run was last trained on."""
 _SUFFIXES: Final = (".toml", ".tml", ".json", ".yaml", ".yml", ".ini", ".cfg", ".conf", ".txt")
 """A text with one of these endings is a file's name, perhaps mistyped, and not a host's."""
-MOST_PRICE: Final = 1e9
+_MOST_PRICE: Final = 1e9
 """The highest price of a host for an hour; a larger one is a typing mistake."""
 _INTERFACE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,14}$"
 _PATH: Final = r"^[\w./][\w./+@ -]*$"
@@ -87,11 +87,11 @@ class HostDefaults(Section):
     gpu_link: str | None = None
     """The link between its GPUs, for `dragoman plan`: nvlink1 to nvlink5, pcie3 to pcie5, none (no
     peer to peer), or a measured rate such as 200GB/s; the usual one for the kind if not set."""
-    price_per_hour: float | None = Field(default=None, ge=0.0, le=MOST_PRICE)
+    price_per_hour: float | None = Field(default=None, ge=0.0, le=_MOST_PRICE)
     """Price of the whole machine for an hour."""
     currency: str | None = Field(default=None, pattern=_CURRENCY)
     """Currency of the price, if the file does not give one at the top; all hosts have the same."""
-    spot_price_per_hour: float | None = Field(default=None, ge=0.0, le=MOST_PRICE)
+    spot_price_per_hour: float | None = Field(default=None, ge=0.0, le=_MOST_PRICE)
     """Price of a machine that the provider may take away; replaces price_per_hour if set."""
     interruption_hours: float | None = Field(default=None, ge=0.01, le=1e6)
     """Mean hours until the provider takes the machine away; if not set, that does not happen."""

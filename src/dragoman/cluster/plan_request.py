@@ -14,7 +14,7 @@ from dragoman.cluster.batch_rules import UpdateSettings
 from dragoman.cluster.checks import directions, measured_link
 from dragoman.cluster.collect import LastMeasurement, recall
 from dragoman.cluster.facts import HostFacts
-from dragoman.cluster.hosts import MOST_PRICE, Host, load_hosts
+from dragoman.cluster.hosts import Host, load_hosts
 from dragoman.cluster.plan import Plan, make_plan
 from dragoman.cluster.rates import (
     LAYER_S,
@@ -38,6 +38,7 @@ from dragoman.cluster.strategies import Cluster, Machine, Spot
 from dragoman.cluster.workload import Workload, workload_of
 from dragoman.model.config import ModelConfig
 from dragoman.recipe.recipe import Recipe
+from dragoman.telemetry.host import HourlyPrice
 from dragoman.training.config import Precision
 
 Value = TypeVar("Value")
@@ -90,8 +91,9 @@ def plan_recipe(recipe: Recipe, request: PlanRequest, *, noise_tokens: float | N
     elif request.compute is None:
         device(request.gpu, recipe.train.precision)  # reports a wrong name before a missing link
     if request.price is not None:  # instead of all prices in the file
-        price, currency = _price(request.price)
-        paid = {"price_per_hour": price, "spot_price_per_hour": None}
+        price = HourlyPrice.parse(request.price)
+        currency = price.currency
+        paid = {"price_per_hour": price.amount, "spot_price_per_hour": None}
         hosts = tuple(host.model_copy(update=paid) for host in hosts)
     asked = _Asked(workload, recipe.train.precision, request, hosts, measured)
     link = asked.link()
@@ -288,18 +290,6 @@ def _compute_s(text: str) -> float:
             remedy="write for example 0.25s",
         )
     return step_s
-
-
-def _price(text: str) -> tuple[float, str]:
-    """An amount for an hour, and its currency."""
-    amount, currency = _typed("--price", text, units.parse_money)
-    if not 0 <= amount <= MOST_PRICE:
-        raise ConfigError(
-            f"{text!r} is not the price of a host",
-            place="--price",
-            remedy='write for example "3 USD"',
-        )
-    return amount, currency
 
 
 def _when(measured: LastMeasurement | None) -> str:

@@ -179,7 +179,13 @@ class Catalogue:
         """The file of the index; raises MachineError if it cannot be made."""
         if self._given is not None:
             return self._given
-        folder = Path(os.environ.get("MTDATA", "~/.mtdata")).expanduser().resolve()
+        try:
+            folder = Path(os.environ.get("MTDATA", "~/.mtdata")).expanduser().resolve()
+        except RuntimeError as error:
+            raise MachineError(
+                "this user has no home directory for mtdata's index",
+                remedy="set MTDATA to the folder that may hold it",
+            ) from error
         file = folder / f"dragoman.index.{self._version}.jsonl"
         if not file.exists():
             with disk_errors_named(folder):

@@ -103,6 +103,8 @@ def _attempt(url: str, part: _PartialFile) -> str:
         return answer
     except (http.client.HTTPException, OSError) as error:
         return str(getattr(error, "reason", error)) or type(error).__name__
+    except ValueError as error:  # from the parser of addresses
+        raise _refused(url, f"is not an address to download from: {error}") from error
 
 
 class _PartialFile:
@@ -132,6 +134,8 @@ class _PartialFile:
                 self.forget()
                 return "the server sent a part that was not asked for"
             length = response.headers.get("Content-Length")
+            if length is not None and not length.isdecimal():
+                raise _refused(url, f"the server states {length!r} bytes, which is not a number")
             first = response.read(_FIRST_BYTES)
             if not offset:
                 self._check(url, first, response)

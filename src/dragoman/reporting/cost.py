@@ -96,10 +96,3 @@ def cost_text(facts: Facts, seconds_s: float) -> str:
     if price is None:
         return ""
     return units.money(seconds_s / units.HOUR_S * price.amount, currency=price.currency)
-
-
-def parse_price(text: str) -> HourlyPrice:
-    """The price of a machine for an hour, such as "3 USD". Raises ConfigError if the text is
-    not a price."""
-    amount, currency = units.parse_money(text)
-    return HourlyPrice(amount=amount, currency=currency)

@@ -125,12 +125,15 @@ def _points(facts: Facts) -> Iterator[Point]:
 
 
 def table() -> Path | None:
-    """The folder of the local table; None if it is switched off."""
+    """The folder of the local table; None if it is switched off, or if the user has no home."""
     if os.environ.get(CURVES_VARIABLE, "").lower() in ("off", "0", "no"):
         return None
     home = os.environ.get("XDG_DATA_HOME", "")
     # The XDG base directory specification wants relative paths ignored.
-    base = Path(home) if Path(home).is_absolute() else Path.home() / ".local" / "share"
+    try:
+        base = Path(home) if Path(home).is_absolute() else Path.home() / ".local" / "share"
+    except RuntimeError:  # a user without a name, as in containers
+        return None
     return base / "dragoman" / "curves"
 
 

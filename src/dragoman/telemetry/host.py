@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from dragoman.base import units
+from dragoman.base.errors import ConfigError
 
 PRICE_VARIABLE: Final = "DRAGOMAN_PRICE_PER_HOUR"
+_MOST_PRICE: Final = 1e12
+"""The highest price of all machines together for an hour; a larger one is a typing mistake."""
 """The environment variable of workers with the price of all hosts per hour: `6.12 USD`."""
 NETWORK_INTERFACES: Final = Path("/sys/class/net")
 _INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
@@ -150,6 +153,22 @@ class HourlyPrice:
     amount: float
     currency: str
 
+    @classmethod
+    def parse(cls, text: str, *, place: str = "--price") -> HourlyPrice:
+        """The price in a text such as "3 USD".
+
+        place: the option or variable with the text, for the error.
+        Raises ConfigError if the text is not a price.
+        """
+        remedy = 'write for example "3 USD"'
+        try:
+            amount, currency = units.parse_money(text)
+        except ConfigError as error:
+            raise ConfigError(error.problem, place=place, remedy=remedy) from error
+        if not 0 <= amount <= _MOST_PRICE:
+            raise ConfigError(f"{text!r} is not the price of an hour", place=place, remedy=remedy)
+        return cls(amount, currency)
+
     def text(self, seconds_s: float) -> str:
         """The price of this many seconds, in words."""
         return units.money(self.amount * seconds_s / units.HOUR_S, currency=self.currency)
@@ -158,7 +177,7 @@ class HourlyPrice:
 def hourly_price() -> HourlyPrice | None:
     """The price of all hosts of this run per hour; None if not known. Raises ConfigError."""
     text = os.environ.get(PRICE_VARIABLE)
-    return HourlyPrice(*units.parse_money(text)) if text else None
+    return HourlyPrice.parse(text, place=PRICE_VARIABLE) if text else None
 
 
 def collective_interface() -> str | None:

@@ -68,6 +68,7 @@ class Page:
 
     cuts: at which byte of the whole file each of the first answers breaks off.
     failures: status of each of the first answers.
+    length: the stated length, in place of the true one.
     """
 
     content: bytes
@@ -76,6 +77,7 @@ class Page:
     cuts: list[int] = field(default_factory=list)
     failures: list[int] = field(default_factory=list)
     with_length: bool = True
+    length: str | None = None
     with_ranges: bool = True
 
 
@@ -118,7 +120,7 @@ class Mirror:
             last = len(page.content) - 1
             request.send_header("Content-Range", f"bytes {start}-{last}/{last + 1}")
         if page.with_length:
-            request.send_header("Content-Length", str(len(page.content) - start))
+            request.send_header("Content-Length", page.length or str(len(page.content) - start))
         if page.etag:
             request.send_header("ETag", page.etag)
         request.send_header("Content-Type", page.content_type)
@@ -344,6 +346,7 @@ def test_a_busy_server_is_asked_again(tmp_path: Path, mirror: Mirror) -> None:
         (Page(b"\n<!DOCTYPE html><html>Please log in</html>", "application/x-gzip"), "HTML"),
         (Page(b"Too many requests, solve this", "text/html; charset=utf-8"), "HTML"),
         (Page(text(GERMAN), "text/plain", with_length=False), "does not say how long"),
+        (Page(CORPUS, length="many"), "states 'many' bytes, which is not a number"),
     ],
 )
 def test_answers_without_a_file_are_refused_at_once_and_named(
@@ -404,6 +407,24 @@ def test_a_server_that_is_not_there_is_the_machines_matter(tmp_path: Path) -> No
     mirror.server.server_close()
     with pytest.raises(MachineError, match=r"Connection refused.*check the network"):
         download(mirror.url("/x"), tmp_path / "x", pause=lambda _: None)
+
+
+def test_what_is_no_address_is_not_tried_again(tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"^http://\[::1/x: is not an address to download from"):
+        download("http://[::1/x", tmp_path / "x")
+
+
+def test_without_a_home_mtdata_needs_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.delenv("MTDATA")
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    with pytest.raises(MachineError, match=r"no home directory.*; set MTDATA to the folder"):
+        get("Statmt-europarl_wmt13-7-deu-eng", tmp_path)
 
 
 @pytest.mark.system
