@@ -94,18 +94,9 @@ class TextFiles(Section):
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # The digests of recipes that were written before there were these keys stay as they are.
-        later = (
-            *TEXT_FORMATS,
-            *("tag", "name", "weight", "translated", "scores"),
-            *("source_language", "target_language"),
-        )
+        # An entry has few of the keys: those that it lacks would hide them in a recipe.
         values: dict[str, Any] = serialize(self)
-        return {
-            key: value
-            for key, value in values.items()
-            if key not in later or value not in ("", None, (), [])
-        }
+        return {key: value for key, value in values.items() if value not in ("", None, (), [])}
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
@@ -190,16 +181,6 @@ class CorpusConfig(Section):
     """The treatment of a training pair with a side of over `max_pieces`."""
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Seed of the hash that orders the pairs and so chooses held-out ones."""
-
-    @model_serializer(mode="wrap")
-    def _without_one_language(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # The digests of recipes that were written before there were several languages stay.
-        values: dict[str, Any] = serialize(self)
-        return {
-            key: value
-            for key, value in values.items()
-            if key not in ("temperature", "language_token") or value
-        }
 
     @model_validator(mode="after")
     def _test_sets_are_whole(self) -> Self:

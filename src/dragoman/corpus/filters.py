@@ -10,11 +10,11 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from dragoman.base.settings import Section
 from dragoman.corpus.agreement import endings_differ, number_differences
@@ -23,11 +23,6 @@ from dragoman.corpus.pairs import ColumnLimit
 
 _RATIO_MIN_CHARACTERS = 20
 _CONTROL_CATEGORIES = frozenset({"Cc", "Cn", "Co", "Cs"})
-_FIRST_KEYS: Final = {
-    "max_words", "max_length_ratio", "max_control_characters",
-    "drop_identical", "drop_duplicates", "drop_overlap",
-}  # fmt: skip
-"""Keys that every recipe's digest has."""
 
 
 class FilterConfig(Section):
@@ -61,16 +56,6 @@ class FilterConfig(Section):
     min_lexical_gain: float | None = None
     """Mean over pieces of ln(p(piece, given the other side) / p(piece)), by a model of words that
     is learnt from the corpus itself, in the worse direction; -0.4 drops most wrong pairs."""
-
-    @model_serializer(mode="wrap")
-    def _without_later_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # The digests of recipes that were written before these keys stay as they are.
-        fields = type(self).model_fields
-        return {
-            key: value
-            for key, value in serialize(self).items()
-            if key in _FIRST_KEYS or value != fields[key].default
-        }
 
 
 Scores = NDArray[np.float64]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from dragoman.base.errors import ConfigError
 from dragoman.base.settings import Section
@@ -167,17 +167,6 @@ class SearchConfig(Section):
     no_repeat_ngram_size: int = Field(default=0, ge=0, le=100)
     """No sequence of this many pieces occurs twice in a translation, which ends loops of a model
     that repeats itself; 0: no limit."""
-
-    @model_serializer(mode="wrap")
-    def _without_newer_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # The digests of recipes that were written before there were these keys stay as they are.
-        defaults = {"no_repeat_ngram_size": 0, "renormalize": False, "early_stopping": True}
-        values: dict[str, Any] = serialize(self)
-        return {
-            name: value
-            for name, value in values.items()
-            if name not in defaults or value != defaults[name]
-        }
 
     def as_in_ctranslate2(self) -> SearchConfig:
         """This search with the two rules of CTranslate2 that have no switch there."""

@@ -36,7 +36,7 @@ from dragoman.base.files import read_regular
 from dragoman.base.settings import Section
 from dragoman.corpus.config import FILE_KEYS, CorpusConfig
 from dragoman.corpus.directions import Direction, listed
-from dragoman.data.config import LENGTH_GROUPS, DataConfig, StageConfig
+from dragoman.data.config import DataConfig, StageConfig
 from dragoman.distributed.config import DistributedConfig
 from dragoman.evaluation.config import EvaluateConfig
 from dragoman.model.config import ModelConfig, SearchConfig
@@ -277,13 +277,7 @@ def recorded_recipe(file: Path) -> Recipe:
 
 def dump_toml(recipe: Recipe) -> str:
     """The resolved recipe as TOML, every key in it; load_recipe reads it back to an equal one."""
-    values = recipe.model_dump(mode="json", exclude_none=True)
-    for split in _SPLITS:
-        values["corpus"][split] = [
-            {key: value for key, value in entry.items() if value != ""}
-            for entry in values["corpus"][split]
-        ]
-    return tomli_w.dumps(values)
+    return tomli_w.dumps(recipe.model_dump(mode="json", exclude_none=True))
 
 
 def check_sections(overrides: Sequence[str], sections: Sequence[str]) -> None:
@@ -303,13 +297,9 @@ def check_sections(overrides: Sequence[str], sections: Sequence[str]) -> None:
 def digest(section: Section) -> str:
     """sha256 (hex) of a recipe or section as canonical JSON: values count, not their spelling.
 
-    The destination of measurements is left out: it does not change the run. The default number of
-    length groups is left out, too, so that the same command finds the runs of older versions.
+    The destination of measurements is left out: it does not change the run.
     """
     values = section.model_dump(mode="json", exclude={"sinks"})
-    data = values.get("data")
-    if data is not None and data["length_groups"] == LENGTH_GROUPS:
-        del data["length_groups"]
     canonical = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
 

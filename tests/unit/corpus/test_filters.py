@@ -50,15 +50,6 @@ def test_sides_that_end_otherwise_are_dropped() -> None:
     assert reject(pairs, FilterConfig()) == []
 
 
-def test_later_filters_leave_digests_of_older_recipes_alone() -> None:
-    assert list(FilterConfig().model_dump()) == [
-        "max_words", "max_length_ratio", "max_control_characters",
-        "drop_identical", "drop_duplicates", "drop_overlap",
-    ]  # fmt: skip
-    set_values = FilterConfig(max_language_log_odds=2.0)
-    assert FilterConfig.model_validate(set_values.model_dump()) == set_values
-
-
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

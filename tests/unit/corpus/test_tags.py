@@ -68,7 +68,7 @@ def test_a_source_of_the_dev_set_is_found_behind_a_tag(tmp_path: Path) -> None:
 
 
 def test_a_tag_is_a_word_and_its_absence_leaves_no_trace() -> None:
-    assert TextFiles(tsv="a").model_dump() == {"source": "", "target": "", "tsv": "a", "mtdata": ""}
+    assert TextFiles(tsv="a").model_dump() == {"tsv": "a"}
     assert TextFiles(tsv="a", tag=TAG).model_dump()["tag"] == TAG
     for tag in ("two words", "a\tb", "x" * 101):
         with pytest.raises(ValidationError):

@@ -44,7 +44,7 @@ def guarded(tmp_path: Path) -> RunDirectory:
     """The run, as if its recipe had the key."""
     path = shutil.copytree(small_run().path, tmp_path / "guarded")
     recipe = path / "recipe.toml"
-    text = recipe.read_text().replace("[search]", "[search]\nno_repeat_ngram_size = 3")
+    text = recipe.read_text().replace("no_repeat_ngram_size = 0", "no_repeat_ngram_size = 3")
     assert text != recipe.read_text()
     recipe.write_text(text)
     return RunDirectory.open(path)
