@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -275,3 +276,46 @@ def test_a_save_is_timed_by_a_write_that_leaves_nothing(tmp_path: Path) -> None:
     seconds = [measure_save(recipe, manifest, tmp_path) for recipe in (run.recipe(), large)]
     assert 0 < 10 * seconds[0] < seconds[1]
     assert not list(tmp_path.iterdir())
+
+
+def two_hosts(folder: Path, *, gpus: tuple[str, str] = ("v100", "v100"), more: str = "") -> Place:
+    file = folder / "two.toml"
+    file.write_text(
+        "".join(
+            f'[[host]]\naddress = "10.0.0.{number}"\ngpus = 1\ngpu = "{gpu}"\n{more}'
+            for number, gpu in enumerate(gpus, 1)
+        )
+    )
+    return Place.of(str(file))
+
+
+def test_the_speed_of_hosts_is_that_of_all_and_a_slow_one_is_named(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.run.speed.PlanRequest", partial(PlanRequest, link="800Gbit"))
+    sizes = ("d_model=1024", "d_ffn=4096", "num_heads=16", "encoder_layers=6", "decoder_layers=6")
+    recipe = load_recipe("small.toml", [f"model.{one}" for one in sizes])
+    alike, unlike = (
+        plan_budget(recipe, 3600.0, two_hosts(tmp_path, gpus=gpus))
+        for gpus in (("v100", "v100"), ("v100", "p100"))
+    )
+    assert unlike.choice.candidates[0].tokens_per_s < alike.choice.candidates[0].tokens_per_s / 2
+    assert alike.warnings == ()
+    (warning,) = unlike.warnings
+    assert warning.startswith("all hosts train, but ")
+    assert "more ranks are not faster here" in warning
+
+
+def test_hosts_that_are_taken_away_have_less_time_to_train(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.run.speed.PlanRequest", partial(PlanRequest, link="10Gbit"))
+    often = "spot_price_per_hour = 1.0\ncurrency = 'USD'\ninterruption_hours = {}\n"
+    steady = plan_budget(recipe, 3600.0, two_hosts(tmp_path))
+    spot = plan_budget(recipe, 3600.0, two_hosts(tmp_path, more=often.format(1.0)))
+    # Two hosts, each taken away once an hour: until both train again takes 337 s.
+    assert 0.5 < spot.training_s / steady.training_s < 0.85
+    warning = spot.warnings[0]
+    assert re.match(r"1\.\d interruptions of hosts are expected, which leave [78]\d", warning)
+    with pytest.raises(ConfigError, match=r"two\.toml: one of the hosts is taken away every"):
+        plan_budget(recipe, 3600.0, two_hosts(tmp_path, more=often.format(0.02)))

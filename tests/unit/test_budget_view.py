@@ -15,7 +15,7 @@ from dragoman.cli.budget_view import print_plan
 from dragoman.recipe.budget import keys_set
 from dragoman.recipe.recipe import Recipe
 from dragoman.run import budget as budgets
-from dragoman.run.budget import BudgetPlan, Place, half_and_twice
+from dragoman.run.budget import BudgetPlan, Place, budget_that_translates, half_and_twice
 from dragoman.run.choose import SizeCandidate, at_other_budget, vocabulary
 from dragoman.run.curves import Curve
 from dragoman.run.expect import fit_law
@@ -45,6 +45,9 @@ def plan_of(recipe: Recipe) -> BudgetPlan:
         place,
         by_hand,
         start_s=4.0,
+        translates_s=budget_that_translates(
+            choice, TEXT, law, training_s=TRAINING_S, seconds_s=SECONDS
+        ),
     )
 
 
@@ -134,6 +137,8 @@ def test_half_the_budget_has_all_of_the_preparation(tmp_path: Path) -> None:
     recipe, law = own(tmp_path), fit_law(law_curves())
     choice = chosen(recipe, 1130.0)
     half, twice = half_and_twice(choice, TEXT, law, training_s=1130.0, seconds_s=3600.0)
-    assert half[1].bleu < 0.01
+    assert half is None
     as_long = at_other_budget(choice, TEXT, law, training_s=1130.0 + 0.87 * 3600)
+    assert twice
+    assert as_long
     assert twice[1].bleu == pytest.approx(as_long[1].bleu)

@@ -14,6 +14,7 @@ from dragoman.base.errors import ConfigError
 from dragoman.recipe.budget import keys_set
 from dragoman.recipe.estimate import estimate
 from dragoman.recipe.recipe import Recipe, load_recipe
+from dragoman.run.budget import budget_that_translates
 from dragoman.run.choose import (
     SIZES,
     Choice,
@@ -348,7 +349,9 @@ def test_a_model_whose_copy_takes_long_trains_for_less_or_makes_room(tmp_path: P
     assert inner_weights(slow.best.recipe) < inner_weights(free.best.recipe)
     assert slow.best.after_s == pytest.approx(seconds_s * inner_weights(slow.best.recipe))
     assert slow.best.training_s == pytest.approx(2e3 - slow.best.after_s)
-    twice, expected = at_other_budget(slow, TEXT, fit_law(law_curves()), training_s=4e3)
+    found = at_other_budget(slow, TEXT, fit_law(law_curves()), training_s=4e3)
+    assert found
+    twice, expected = found
     assert inner_weights(twice.recipe) >= inner_weights(slow.best.recipe)
     assert expected.bleu > slow.best.expected.bleu
 
@@ -398,9 +401,60 @@ def test_half_the_time_buys_less_and_twice_more(tmp_path: Path) -> None:
     choice = chosen(own(tmp_path), 2e3)
     law = fit_law(law_curves())
     half, twice = (
-        at_other_budget(choice, TEXT, law, training_s=seconds_s)[1] for seconds_s in (1e3, 4e3)
+        at_other_budget(choice, TEXT, law, training_s=seconds_s) for seconds_s in (1e3, 4e3)
     )
-    assert half.bleu < choice.best.expected.bleu < twice.bleu
+    assert half
+    assert twice
+    assert half[1].bleu < choice.best.expected.bleu < twice[1].bleu
+    assert at_other_budget(choice, TEXT, law, training_s=1.0) is None
+
+
+def test_a_model_that_the_text_cannot_teach_is_small(tmp_path: Path) -> None:
+    """30 pairs: the law expects nothing of any size, and more of a larger one by a tiny share."""
+    few = TextFacts("", 30, 500, is_guess=False)
+    law, recipe = fit_law(law_curves()), own(tmp_path)
+    machine = TrainingMachine(
+        on_gpu=False,
+        has_bf16=False,
+        memory_bytes=10**11,
+        speed=lambda sized: 1e10 / inner_weights(sized),
+    )
+    for training_s in (600.0, 86_400.0):
+        choice = choose(recipe, few, law, machine, by_hand=keys_set(recipe), training_s=training_s)
+        assert choice.best.name == "mini"
+        times = {"training_s": training_s, "seconds_s": training_s}
+        assert budget_that_translates(choice, few, law, **times) is None
+
+
+def test_a_size_with_too_few_steps_is_not_chosen(tmp_path: Path) -> None:
+    """A machine that makes a step of the smallest size in a second."""
+
+    def speed(sized: Recipe) -> float:
+        assert sized.model.d_model == 128
+        return 2048.0
+
+    law, recipe = fit_law(law_curves()), own(tmp_path)
+    machine = TrainingMachine(on_gpu=False, has_bf16=False, memory_bytes=10**11, speed=speed)
+    choice = choose(recipe, TEXT, law, machine, by_hand=keys_set(recipe), training_s=120.0)
+    assert choice.best.name == "mini"
+    assert choice.best.has_enough_steps
+    assert "too few steps" in choice.candidates[1].why_not
+    choice = choose(recipe, TEXT, law, machine, by_hand=keys_set(recipe), training_s=30.0)
+    assert choice.best.name == "mini"
+    assert not choice.best.has_enough_steps
+    assert choice.best.step_s == pytest.approx(1.0, rel=0.2)
+    translates_s = budget_that_translates(choice, TEXT, law, training_s=30.0, seconds_s=60.0)
+    assert translates_s is not None
+    assert translates_s > 60.0
+
+
+def test_no_bleu_is_above_a_hundred() -> None:
+    bleu = {1_000_000: 60.0, 4_000_000: 85.0, 16_000_000: 97.0}
+    easy = [curve("easy", 1_000_000, tokens, found) for tokens, found in bleu.items()]
+    found = fit_law(law_curves() + easy).expect(
+        text="easy", weights=10**9, tokens=1e12, epoch_tokens=1e12
+    )
+    assert found.low <= found.bleu <= found.high <= 100.0
 
 
 def test_more_time_buys_nothing_if_the_recipe_sets_the_steps(tmp_path: Path) -> None:
@@ -412,7 +466,9 @@ def test_more_time_buys_nothing_if_the_recipe_sets_the_steps(tmp_path: Path) -> 
     assert best.recipe.data.batch_tokens == 2048, "for the tokens of 300 steps, not of all the time"
     assert best.tokens == 300 * 2048
     for seconds_s in (best.training_s, 2e3, 4e3):
-        other, expected = at_other_budget(choice, TEXT, law, training_s=seconds_s)
+        found = at_other_budget(choice, TEXT, law, training_s=seconds_s)
+        assert found
+        other, expected = found
         assert other.name == best.name
         assert expected.bleu == pytest.approx(best.expected.bleu)
 
@@ -440,7 +496,9 @@ def test_at_another_budget_the_choice_is_by_the_same_rules(tmp_path: Path, facto
     needed_bytes = estimate(free.best.recipe).memory.total_bytes
     for memory_bytes in (10**11, needed_bytes - 1):
         choice = chosen(own(tmp_path), seconds_s, memory_bytes=memory_bytes)
-        other, _ = at_other_budget(choice, TEXT, law, training_s=factor * seconds_s)
+        found = at_other_budget(choice, TEXT, law, training_s=factor * seconds_s)
+        assert found
+        other, _ = found
         assert other.fits
         if factor == 1.0:
             assert other.name == choice.best.name

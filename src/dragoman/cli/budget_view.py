@@ -11,7 +11,7 @@ from dragoman.base.terminal import open_console, plain_table
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.reading import read_facts
-from dragoman.run.budget import BudgetPlan
+from dragoman.run.budget import BudgetPlan, rounded_up
 from dragoman.run.choose import (
     LEAST_WIDTH,
     UNKNOWN_PAIRS,
@@ -19,7 +19,7 @@ from dragoman.run.choose import (
     SizeCandidate,
     TextFacts,
 )
-from dragoman.run.expect import COVERED, Expected
+from dragoman.run.expect import COVERED, LEAST_BLEU, Expected
 from dragoman.run.pilots import SHARE
 from dragoman.training.pace import read_budget
 
@@ -46,8 +46,24 @@ def print_plan(plan: BudgetPlan) -> None:
     if best.steps == best.recipe.train.max_steps and "train.max_steps" in plan.by_hand:
         steps, takes = units.COUNT.text(best.steps), _cost(plan, plan.takes_s)
         console.print(f"all of it takes about {takes}: the recipe sets {steps} steps")
-    for words, (other, expected) in (("half", plan.half), ("twice", plan.twice)):
-        console.print(f"{words} the time would buy {_bleu(expected)} BLEU ({other.name})")
+    for words, other in (("half", plan.half), ("twice", plan.twice)):
+        if other is None:
+            console.print(f"{words} the time would be too short to train a useful model")
+        else:
+            console.print(f"{words} the time would buy {_bleu(other[1])} BLEU ({other[0].name})")
+    for warning in plan.warnings:
+        console.print(warning)
+    if best.expected.bleu < LEAST_BLEU:
+        console.print(_hardly_translates(plan))
+
+
+def _hardly_translates(plan: BudgetPlan) -> str:
+    """A warning that the expected BLEU is that of a model which is of no use."""
+    if plan.translates_s is None:
+        remedy = "more time alone will not help, give it more text"
+    else:
+        remedy = f"for that much, give about {_cost(plan, rounded_up(plan.translates_s))}"
+    return f"below {LEAST_BLEU:g} BLEU a model hardly translates: {remedy}"
 
 
 def print_outcome(run: RunDirectory) -> None:

@@ -31,6 +31,7 @@ from dragoman.base.errors import (
 )
 from dragoman.base.files import read_regular, write_whole
 from dragoman.cluster.hosts import Hosts, is_this_machine, load_hosts
+from dragoman.cluster.interruptions import RESTART_S, expected_s
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import OnProgress
 from dragoman.corpus.sources import Sources, check_files
@@ -39,6 +40,7 @@ from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run import run as steps
 from dragoman.run.choose import (
+    LEAST_STEPS,
     SHORTEST_S,
     Choice,
     SizeCandidate,
@@ -50,11 +52,12 @@ from dragoman.run.choose import (
     vocabulary,
 )
 from dragoman.run.curves import Curve, curve_of, known_curves, source_of
-from dragoman.run.expect import Expected, Law, fit_law
+from dragoman.run.expect import LEAST_BLEU, Expected, Law, fit_law
 from dragoman.run.lengths import (
     AIM,
     EXPORT_S,
     LEAST_VALIDATIONS,
+    SAVES,
     SCORE_S,
     WorkAfterTraining,
     expected_search_s,
@@ -68,8 +71,6 @@ from dragoman.telemetry.host import PRICE_VARIABLE, HourlyPrice
 from dragoman.training.checkpoint import CheckpointStore
 from dragoman.training.pace import BUDGET_FILE, Budget, read_budget
 
-_LEAST_STEPS: Final = 100
-"""Fewer updates do not make a model that is worth its time."""
 _TIMING_SHARE: Final = 0.005
 _LONGEST_TIMING_S: Final = 3.0
 """Share of the budget for timing the steps of one model, and the most seconds of that."""
@@ -84,6 +85,11 @@ _STARTS: Final = 2
 _LEAST_START_S: Final = 4.0
 """A process needs at least this long before its first step, even if its imports are timed as
 less."""
+_HEADROOM: Final = 1.1
+"""The smallest budget is estimated, and an error that asks for too little would lead to another."""
+_MOST_DOUBLINGS: Final = 10
+_LEAST_SHARE: Final = 0.1
+"""The least share of the time between interruptions of hosts that is worth their price."""
 _FETCH_S: Final = 15.0
 """The least time to end the work on hosts and to copy the last checkpoint here."""
 _LONGEST_RECORD: Final = 1 << 16
@@ -156,9 +162,11 @@ class BudgetPlan:
     """The training that was chosen for a budget.
 
     recipe: has all chosen settings but the lengths. training_s: the time for steps and
-    validations. half, twice: the choices for half and for twice the budget. start_s: seconds until
-    a process has started, mostly to import PyTorch. pilots: the short trainings that may decide
-    between models; None if there is nothing to decide. piloted: the pilots that have finished.
+    validations. half, twice: the choices for half and for twice the budget; None if that is too
+    small. start_s: seconds until a process has started, mostly to import PyTorch. translates_s: the
+    budget from which a BLEU of LEAST_BLEU is expected; None if there is none. pilots: the short
+    trainings that may decide between models; None if there is nothing to decide. piloted: the
+    pilots that have finished. warnings: about the hosts.
     """
 
     seconds_s: float
@@ -166,13 +174,15 @@ class BudgetPlan:
     text: TextFacts
     choice: Choice
     training_s: float
-    half: tuple[SizeCandidate, Expected]
-    twice: tuple[SizeCandidate, Expected]
+    half: tuple[SizeCandidate, Expected] | None
+    twice: tuple[SizeCandidate, Expected] | None
     place: Place
     by_hand: frozenset[str]
     start_s: float
+    translates_s: float | None
     pilots: Pilots | None = None
     piloted: tuple[Piloted, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def takes_s(self) -> float:
@@ -358,23 +368,34 @@ def _plan(
     start_s = max(time.monotonic() - began, _LEAST_START_S)
     # Ranks begin to train, and begin again to score.
     fixed_s = gone_s + EXPORT_S + 2 * _starts(place) * start_s
-    training_s = (AIM - _OUTSIDE_SHARE) * seconds_s - fixed_s
-    if training_s <= 0:
-        raise _too_small(seconds_s, fixed_s, place.price)
+    training_s = max((AIM - _OUTSIDE_SHARE) * seconds_s - fixed_s, SHORTEST_S)
+    warnings: list[str] = []
     if place.hosts is not None:
         recipe = filled(recipe, {"distributed.strategy": "auto"}, by_hand=by_hand)
+        share, warning = _share_between_interruptions(place.hosts, training_s, file=place.file)
+        training_s *= share
+        warnings.append(warning)
     machine = machine_of(place, vocab_size=recipe.corpus.subword.vocab_size, budget_s=seconds_s)
     law = fit_law(known_curves())
     choice = choose(recipe, text, law, machine, by_hand=by_hand, training_s=training_s)
-    half, twice = half_and_twice(choice, text, law, training_s=training_s, seconds_s=seconds_s)
-    fixed_s, training_s = fixed_s + choice.best.after_s, training_s - choice.best.after_s
-    if training_s <= 0:
-        raise _too_small(seconds_s, fixed_s, place.price)
-    most = choice.best.recipe.train.max_steps if "train.max_steps" in by_hand else _LEAST_STEPS
-    if choice.best.steps < min(_LEAST_STEPS, most):
-        enough_s = training_s * _LEAST_STEPS / max(choice.best.steps, 1)
-        needed_s = (fixed_s + enough_s) / (AIM - _OUTSIDE_SHARE)
+    least_s = min(
+        fixed_s + one.after_s + one.least_steps * one.step_s
+        for one in choice.candidates
+        if one.fits
+    )
+    least_s = (least_s + LEAST_VALIDATIONS * SCORE_S) / (AIM - _OUTSIDE_SHARE)
+    if seconds_s < least_s or not choice.best.has_enough_steps:
+        needed_s = _HEADROOM * max(least_s, seconds_s)
         raise TooSmallError(seconds_s, needed_s=needed_s, price=place.price)
+    half, twice = half_and_twice(choice, text, law, training_s=training_s, seconds_s=seconds_s)
+    translates_s = budget_that_translates(
+        choice, text, law, training_s=training_s, seconds_s=seconds_s
+    )
+    training_s -= choice.best.after_s
+    if place.hosts is not None:
+        from dragoman.run.speed import fewer_are_faster  # imports torch
+
+        warnings.append(fewer_are_faster(choice.best.recipe, file=place.file))
     return BudgetPlan(
         seconds_s,
         choice.best.recipe,
@@ -386,17 +407,44 @@ def _plan(
         place,
         by_hand,
         start_s,
+        translates_s,
         # On hosts each would have to start again, and a length that was set needs no choice.
         None
         if place.hosts is not None or "train.max_steps" in by_hand
         else plan_pilots(choice, text, law, training_s=training_s),
+        warnings=tuple(filter(None, warnings)),
     )
 
 
-def _too_small(seconds_s: float, fixed_s: float, price: HourlyPrice | None) -> TooSmallError:
-    """The error if the work beside the training takes the whole budget."""
-    needed_s = (fixed_s + SHORTEST_S) / (AIM - _OUTSIDE_SHARE)
-    return TooSmallError(seconds_s, needed_s=needed_s, price=price)
+def _share_between_interruptions(
+    hosts: Hosts, training_s: float, *, file: str
+) -> tuple[float, str]:
+    """The expected share of the training time that hosts which may be taken away train in, and a
+    warning; 1 and "" for hosts that stay.
+
+    Raises ConfigError if they are taken away so often that no time is left.
+    """
+    spots = [host for host in hosts.host if host.interruption_hours is not None]
+    if not spots:
+        return 1.0, ""
+    mean_s = units.HOUR_S / math.fsum(1 / (host.interruption_hours or math.inf) for host in spots)
+    restart_s = RESTART_S + max(host.replacement_s for host in spots)
+    every_s = training_s / SAVES
+    expected = expected_s(
+        training_s, every_s=every_s, save_s=0.0, restart_s=restart_s, mean_s=mean_s
+    )
+    share = training_s / expected
+    if share < _LEAST_SHARE:
+        raise ConfigError(
+            f"one of the hosts is taken away every {units.DURATION.text(mean_s)} on average, and "
+            f"it takes {units.DURATION.text(restart_s)} until all train again",
+            place=file,
+            remedy="use hosts that stay longer, or fewer of them",
+        )
+    return share, (
+        f"{training_s / mean_s:.2g} interruptions of hosts are expected, which leave "
+        f"{units.SHARE.text(share)} of the time for training"
+    )
 
 
 def _fetch_s(recipe: Recipe, place: Place) -> float:
@@ -416,13 +464,27 @@ def _starts(place: Place) -> int:
 
 def half_and_twice(
     choice: Choice, text: TextFacts, law: Law, *, training_s: float, seconds_s: float
-) -> tuple[tuple[SizeCandidate, Expected], tuple[SizeCandidate, Expected]]:
+) -> tuple[tuple[SizeCandidate, Expected] | None, tuple[SizeCandidate, Expected] | None]:
     """The choices for half and for twice a budget: preparation and export take as long in each."""
     more_s = (AIM - _OUTSIDE_SHARE) * seconds_s
     return (
-        at_other_budget(choice, text, law, training_s=max(training_s - more_s / 2, 1.0)),
+        at_other_budget(choice, text, law, training_s=training_s - more_s / 2),
         at_other_budget(choice, text, law, training_s=training_s + more_s),
     )
+
+
+def budget_that_translates(
+    choice: Choice, text: TextFacts, law: Law, *, training_s: float, seconds_s: float
+) -> float | None:
+    """The smallest budget from which these candidates are expected to translate; None if a thousand
+    times the budget is not enough."""
+    for eighths in range(_MOST_DOUBLINGS * 8):
+        budget_s = seconds_s * 2 ** (eighths / 8)
+        more_s = (AIM - _OUTSIDE_SHARE) * (budget_s - seconds_s)
+        found = at_other_budget(choice, text, law, training_s=training_s + more_s)
+        if found is not None and found[1].bleu >= LEAST_BLEU:
+            return budget_s
+    return None
 
 
 def machine_of(place: Place, *, vocab_size: int, budget_s: float) -> TrainingMachine:
@@ -484,9 +546,8 @@ def _with_pilots(
         time_share=training_s / plan.training_s,
     )
     left_s = training_s + plan.choice.best.after_s  # the size may be another one now
-    half, twice = half_and_twice(
-        choice, plan.text, law, training_s=left_s, seconds_s=plan.seconds_s
-    )
+    times = {"training_s": left_s, "seconds_s": plan.seconds_s}
+    half, twice = half_and_twice(choice, plan.text, law, **times)
     return replace(
         plan,
         recipe=choice.best.recipe,
@@ -494,6 +555,7 @@ def _with_pilots(
         training_s=left_s - choice.best.after_s,
         half=half,
         twice=twice,
+        translates_s=budget_that_translates(choice, plan.text, law, **times),
         piloted=tuple(piloted),
     )
 
@@ -652,11 +714,12 @@ def _fitted(
     outside_s = after.seconds_s + after.searches * search_s + 2 * starts * plan.start_s
     gone_s = time.time() - started
     left_s = AIM * seconds_s - gone_s - outside_s
-    least_s = _LEAST_STEPS * speed.step_s + LEAST_VALIDATIONS * (validation_s + save_s)
+    most_steps = recipe.train.max_steps if "train.max_steps" in by_hand else None
+    least_steps = min(LEAST_STEPS, most_steps or LEAST_STEPS)
+    least_s = least_steps * speed.step_s + LEAST_VALIDATIONS * (validation_s + save_s)
     if left_s < least_s:
         needed_s = (gone_s + least_s + outside_s) / AIM
         raise TooSmallError(seconds_s, needed_s=needed_s, price=place.price)
-    most_steps = recipe.train.max_steps if "train.max_steps" in by_hand else None
     values = lengths(
         step_s=speed.step_s,
         validation_s=validation_s,

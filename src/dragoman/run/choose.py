@@ -48,9 +48,12 @@ VOCABULARY: Final = (200, 32_000)
 """The least and the most pieces."""
 UNKNOWN_PAIRS: Final = 1_000_000
 """The number of pairs to assume if the text is not here yet."""
+LEAST_STEPS: Final = 100
+"""Fewer updates do not make a model that is worth its time."""
 _ALIKE: Final = 0.03
-"""A larger model has to be better by this share of the BLEU: it translates more slowly, and a speed
-that was timed in seconds is uncertain."""
+_ALIKE_BLEU: Final = 0.3
+"""A larger model has to be better by this share of the BLEU and by this many: it translates more
+slowly, and a speed that was timed in seconds is uncertain."""
 _CPU_BATCH: Final = (2048, 8192)
 TIMED_GPU_TOKENS: Final = 16_384
 """Target tokens at a time with which models are timed on a GPU: enough to keep it busy."""
@@ -130,6 +133,7 @@ class TrainingMachine:
 class SizeCandidate:
     """One size, with the settings and figures that follow from it.
 
+    step_s: seconds of an update. least_steps: the fewest updates that are worth their time.
     tokens: target tokens that it sees in the time. most_tokens: target tokens in the steps that the
     recipe sets. is_timed: whether its steps were timed; if not, its speed follows from that of the
     size before it and the arithmetic of both. fits: whether it fits into the memory. after_s:
@@ -140,11 +144,13 @@ class SizeCandidate:
     name: str
     recipe: Recipe
     tokens_per_s: float
+    step_s: float
     tokens: float
     steps: int
     epochs: float
     expected: Expected
     most_tokens: float = math.inf
+    least_steps: int = LEAST_STEPS
     is_timed: bool = True
     fits: bool = True
     after_s: float = 0.0
@@ -154,6 +160,11 @@ class SizeCandidate:
     def training_s(self) -> float:
         """Seconds that it trains."""
         return self.tokens / self.tokens_per_s
+
+    @property
+    def has_enough_steps(self) -> bool:
+        """Whether the time is long enough for this size."""
+        return self.steps >= self.least_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +195,8 @@ def choose(
     """The size that is expected to be best after this many seconds, in which a model is trained and
     its last checkpoint copied.
 
-    Larger sizes are tried as long as they may be better. Raises ConfigError if no size fits into
-    the memory.
+    Larger sizes are tried as long as they may be better. If none has enough steps in the time, the
+    smallest is chosen. Raises ConfigError if no size fits into the memory.
     """
     search = _SizeSearch(text, law, machine, by_hand, training_s)
     found: list[SizeCandidate] = []
@@ -198,7 +209,8 @@ def choose(
             speed *= work / estimate(sized).flop_per_target_token
             untimed = search.candidate(name, sized, speed)
             best_bleu = max(one.expected.bleu for one in found)
-            if not untimed.fits or untimed.expected.bleu < _WORTH_TIMING * best_bleu:
+            may_win = untimed.fits and untimed.has_enough_steps
+            if not may_win or not _is_better(untimed.expected.bleu / _WORTH_TIMING, best_bleu):
                 found.append(replace(untimed, is_timed=False))
                 continue
         speed = machine.speed(sized)
@@ -210,7 +222,8 @@ def choose(
             place="--budget",
             remedy="set a smaller data.batch_tokens, or use another machine",
         )
-    best, _ = _preferred([(one, one.expected) for one in fitting])
+    long_enough = [one for one in fitting if one.has_enough_steps] or fitting[:1]
+    best, _ = _preferred([(one, one.expected) for one in long_enough])
     return _judged(found, best)
 
 
@@ -246,9 +259,14 @@ def _preferred(found: Sequence[tuple[SizeCandidate, Expected]]) -> tuple[SizeCan
     """The smallest candidate, unless a larger one is better by enough."""
     best = found[0]
     for one in found[1:]:
-        if one[1].bleu > (1 + _ALIKE) * best[1].bleu:
+        if _is_better(one[1].bleu, best[1].bleu):
             best = one
     return best
+
+
+def _is_better(bleu: float, other: float) -> bool:
+    """Whether a larger model with this BLEU is preferred to a smaller one with the other BLEU."""
+    return bleu > max((1 + _ALIKE) * other, other + _ALIKE_BLEU)
 
 
 def _judged(
@@ -261,18 +279,18 @@ def _judged(
 
 def at_other_budget(
     choice: Choice, text: TextFacts, law: Law, *, training_s: float
-) -> tuple[SizeCandidate, Expected]:
-    """The best candidate of another budget, and its BLEU.
+) -> tuple[SizeCandidate, Expected] | None:
+    """The best candidate of another budget, and its BLEU; None if the budget is too small.
 
     training_s: for the training and for the work after it that depends on the model.
     """
     expected = []
     for one in choice.candidates:
-        if one.fits:
-            tokens = max(training_s - one.after_s, 1.0) * one.tokens_per_s
-            tokens = min(tokens, one.most_tokens)
+        left_s = training_s - one.after_s
+        if one.fits and left_s >= one.least_steps * one.step_s:
+            tokens = min(left_s * one.tokens_per_s, one.most_tokens)
             expected.append((one, _expected(law, text, one.recipe, tokens)))
-    return _preferred(expected)
+    return _preferred(expected) if expected else None
 
 
 def _sizes(recipe: Recipe, by_hand: frozenset[str]) -> Iterator[tuple[str, Recipe]]:
@@ -328,9 +346,10 @@ class _SizeSearch:
                 at_once = tokens_per_step / recipe.data.accumulate / self.machine.num_gpus
                 tokens_per_s = full_tokens_per_s * min(1.0, at_once / TIMED_GPU_TOKENS)
             in_time = tokens_per_s * training_s
-            steps, most_tokens = int(in_time / tokens_per_step), math.inf
+            steps, least, most_tokens = int(in_time / tokens_per_step), LEAST_STEPS, math.inf
             if "train.max_steps" in self.by_hand:
                 steps = min(steps, recipe.train.max_steps)
+                least = min(least, recipe.train.max_steps)
                 most_tokens = recipe.train.max_steps * tokens_per_step
             seen = min(in_time, most_tokens)
             if seen >= tokens:
@@ -340,11 +359,13 @@ class _SizeSearch:
             name=name,
             recipe=recipe,
             tokens_per_s=tokens_per_s,
+            step_s=tokens_per_step / tokens_per_s,
             tokens=tokens,
             steps=steps,
             epochs=tokens / self.text.epoch_tokens,
             expected=_expected(self.law, self.text, recipe, tokens),
             most_tokens=most_tokens,
+            least_steps=least,
             fits=estimate(recipe).memory.total_bytes <= self.machine.memory_bytes,
             after_s=after_s,
         )
@@ -410,6 +431,8 @@ def _why_not(one: SizeCandidate, best: SizeCandidate, piloted: Collection[str]) 
     is_smaller = inner_weights(one.recipe) < inner_weights(best.recipe)
     if not one.fits:
         return f"needs {units.SIZE.text(estimate(one.recipe).memory.total_bytes)} of memory"
+    if not one.has_enough_steps:
+        return f"too few steps: {one.least_steps} are the least that may be of use"
     if less_bleu > 0 and is_smaller:
         return f"{less} BLEU less: too small for this time"
     if less_bleu > 0:
@@ -417,6 +440,6 @@ def _why_not(one: SizeCandidate, best: SizeCandidate, piloted: Collection[str]) 
         return f"{less} BLEU less: sees {share} of the tokens"
     if one.name in piloted:
         return "its pilot was worse"
-    if is_smaller or one.expected.bleu > (1 + _ALIKE) * best.expected.bleu:
+    if is_smaller or _is_better(one.expected.bleu, best.expected.bleu):
         return "it had no pilot"
-    return "no better by 3%, and slower to translate with"
+    return "no better by 3% and 0.3 BLEU, and slower to translate with"

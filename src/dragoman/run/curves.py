@@ -163,7 +163,11 @@ def known_curves() -> list[Curve]:
     shipped = files("dragoman.run").joinpath(_SHIPPED).read_bytes()
     found = TypeAdapter(list[Curve]).validate_json(shipped)
     folder = table()
-    for file in sorted(folder.glob("*.json")) if folder is not None else ():
+    local: list[Path] = []
+    if folder is not None:
+        with suppress(OSError):
+            local = sorted(folder.glob("*.json"))
+    for file in local:
         with suppress(OSError, ValidationError):
             found.append(Curve.model_validate_json(read_regular(file, limit=_LONGEST)))
     return found

@@ -54,6 +54,7 @@ _BEYOND: Final = 2.0
 """An estimate for figures further than this factor from all measured ones is called a guess."""
 _LEAST_LOG: Final = -600.0
 """exp of less is 0, and models are compared by the logarithm of their BLEU."""
+_MOST_LOG: Final = math.log(100.0)
 LEAST_ERROR: Final = 0.06
 """Error of ln BLEU: runs with other seeds, batches or dev pairs differ by this much."""
 
@@ -133,13 +134,17 @@ class Law:
         middle -= self.lacking(text, weights, tokens, epoch_tokens)
         half = error * (_T_90[self.degrees - 1] if self.degrees <= len(_T_90) else _MANY)
         return Expected(
-            bleu=math.exp(max(middle, _LEAST_LOG)),
-            low=math.exp(middle - half),
-            high=min(100.0, math.exp(middle + half)),
+            bleu=_bleu(middle),
+            low=_bleu(middle - half),
+            high=_bleu(middle + half),
             own=own,
             beyond=_is_beyond(weights, self.weights_range)
             or _is_beyond(effective(tokens, epoch_tokens), self.tokens_range),
         )
+
+
+def _bleu(log_bleu: float) -> float:
+    return 100.0 if log_bleu > _MOST_LOG else math.exp(max(log_bleu, _LEAST_LOG))
 
 
 def effective(tokens: float, epoch_tokens: float) -> float:

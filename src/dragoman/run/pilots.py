@@ -68,7 +68,7 @@ def plan_pilots(choice: Choice, text: TextFacts, law: Law, *, training_s: float)
     gains = {
         one.name: _gain(best, one, text, law)
         for one in choice.candidates
-        if one is not best and one.is_timed and one.fits
+        if one is not best and one.is_timed and one.fits and one.has_enough_steps
     }
     names = sorted(gains, key=lambda name: gains[name], reverse=True)[: _MOST - 1]
     rivals = [

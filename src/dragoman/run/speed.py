@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from dragoman.base.errors import ConfigError
 from dragoman.base.memory import keep_freed_memory, memory_errors_named
 from dragoman.cluster.hosts import Hosts
+from dragoman.cluster.plan import choose_for_all_ranks
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.cluster.rates import WITHOUT_BF16
 from dragoman.corpus.manifest import Manifest
@@ -93,6 +94,7 @@ def measure_save(recipe: Recipe, manifest: Manifest, folder: Path) -> float:
 def these_hosts(hosts: Hosts, *, file: str) -> TrainingMachine:
     """The facts of several hosts that `choose` needs, with the speed of a model by `dragoman plan`.
 
+    All hosts train, even if fewer would be faster: `fewer_are_faster` says so.
     file: as it was given with --hosts. The machine's `speed` raises ConfigError if the hosts' speed
     is neither measured by doctor nor given.
     """
@@ -114,18 +116,29 @@ def these_hosts(hosts: Hosts, *, file: str) -> TrainingMachine:
                 place=file,
                 remedy="run dragoman doctor --hosts first, with this file",
             ) from error
-        return plan.workload.target_tokens_per_step / plan.chosen.prediction.step_s
+        chosen = choose_for_all_ranks(plan.cluster, plan.workload)
+        return plan.workload.target_tokens_per_step / chosen.prediction.step_s
 
     return TrainingMachine(on_gpu, has_bf16, _UNKNOWN_BYTES, tokens_per_s, num_gpus=num_ranks)
 
 
 def last_copy_s(recipe: Recipe, *, file: str) -> float:
     """Seconds to copy the best checkpoint from the first host, at the rate that doctor has measured
-    between the hosts, with the strategy that `dragoman plan` chooses."""
+    between the hosts, with the strategy that `auto` chooses for all of them."""
     plan = plan_recipe(recipe, PlanRequest(hosts=file))
-    options = recipe.distributed.options_of(plan.choice.prediction.strategy)
+    chosen = choose_for_all_ranks(plan.cluster, plan.workload)
+    options = recipe.distributed.options_of(chosen.prediction.strategy)
     numbers = _CHECKPOINT_NUMBERS + options.shared_numbers + options.own_numbers
     return plan.workload.num_parameters * numbers * FP32_BYTES / plan.cluster.link.bytes_per_s
+
+
+def fewer_are_faster(recipe: Recipe, *, file: str) -> str:
+    """A warning that some of the hosts alone would train faster than all; "" if they would not."""
+    plan = plan_recipe(recipe, PlanRequest(hosts=file))
+    choice = plan.choice
+    if len(choice.hosts) == plan.cluster.num_hosts:
+        return ""
+    return f"all hosts train, but {choice.who} would be faster: {choice.why}"
 
 
 def this_machine(*, ranks: int, vocab_size: int, at_most_s: float) -> TrainingMachine:

@@ -15,8 +15,7 @@ from dragoman.formats.bundle import Bundle
 from dragoman.formats.export import export
 from dragoman.formats.export_job import Request
 from dragoman.formats.kinds import Kind, Quantization
-from dragoman.model.config import SearchConfig
-from dragoman.recipe.recipe import digest, load_recipe
+from dragoman.recipe.recipe import load_recipe
 from real_text import real_lines
 from small_run import small_run
 
@@ -69,12 +68,6 @@ def test_exports_have_it_or_say_that_they_have_not(
     assert ("effect here: search.no_repeat_ngram_size" in card) == (to != "ctranslate2")
     if bits == "float32":
         assert done.verified.identical >= 97
-
-
-def test_a_recipe_without_it_has_the_digest_it_had() -> None:
-    newer = {"no_repeat_ngram_size", "renormalize", "early_stopping"}
-    assert not newer & SearchConfig().model_dump().keys()
-    assert digest(SearchConfig()) != digest(SearchConfig(no_repeat_ngram_size=4))
 
 
 @pytest.mark.parametrize("size", ["101", "-1", "1000000000000"])
