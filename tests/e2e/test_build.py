@@ -339,6 +339,10 @@ def test_a_plan_that_was_edited_wrongly_is_one_line(
     assert "the stage train has no share" in say("share = 0.85", "share = 0")
     assert "no corpus has use" in say('use = "train"', 'use = "valid"')
     assert "not TOML" in say("share = 0.85", "share = ")
+    said = say("share = 0.85", 'share = 0.85\nset = ["model.nonsense=1"]')
+    assert said.startswith(
+        f"{file}: in the set of stage train: --set model.nonsense=1: unknown key"
+    )
     assert "is not a budget" in say('budget = "5min"', 'budget = "5 mins"')
     file.write_text(written)
     said = refused(["build", "en-de", "--budget", "6h"], capsys)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dragoman.base.errors import ConfigError
+from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.budget import keys_set
 from dragoman.recipe.estimate import estimate
 from dragoman.recipe.recipe import Recipe, load_recipe
@@ -27,6 +28,7 @@ from dragoman.run.choose import (
 )
 from dragoman.run.curves import Curve, Point, inner_weights, known_curves
 from dragoman.run.expect import LEAST_BLEU, LEAST_ERROR, effective, fit_law
+from dragoman.run.run import prepare
 
 MINI = (
     "[model]\nd_model = 128\nnum_heads = 4\nd_ffn = 512\nencoder_layers = 3\ndecoder_layers = 2\n"
@@ -502,6 +504,25 @@ def test_at_another_budget_the_choice_is_by_the_same_rules(tmp_path: Path, facto
         assert other.fits
         if factor == 1.0:
             assert other.name == choice.best.name
+
+
+@pytest.mark.parametrize("count", [150, 3000])
+def test_a_text_of_many_characters_gets_a_vocabulary_with_room_for_them(
+    tmp_path: Path, count: int
+) -> None:
+    """A thousand pairs alone would get 800 pieces; each character has to be one."""
+    characters = [chr(0x4E00 + number) for number in range(count)]
+    lines = ["".join(characters[(3 * n + k) % count] for k in range(9)) for n in range(1000)]
+    (tmp_path / "a.en").write_text("".join(f"Sentence {n}, it is.\n" for n in range(1000)))
+    (tmp_path / "a.de").write_text("".join(f"{line}。\n" for line in lines))
+    recipe = vocabulary(own(tmp_path), by_hand=frozenset())
+    pairs = TextFacts.guessed(recipe).pairs
+    pieces = recipe.corpus.subword.vocab_size
+    many = count + 25 - 200 if count > 200 else 0  # with the letters of the other side
+    assert pieces == pytest.approx(25 * pairs**0.5 + many, abs=60)
+    if many:
+        prepare(recipe, directory=tmp_path / "prepared", workers=1)
+        assert Manifest.load(tmp_path / "prepared").source_vocab_size == pieces
 
 
 def test_the_vocabulary_follows_the_text(tmp_path: Path) -> None:

@@ -117,11 +117,15 @@ def build(
                 error.problem,
                 place=error.place,
                 remedy="run it again: the clock starts again, and finished parts are kept; or "
-                f"write a larger budget into {directory / PLAN_FILE}",
+                f"write a larger budget into {directory / PLAN_FILE}, such as "
+                f"{units.DURATION.text(rounded_up(2 * max(clock.used_s, budget_s)))}",
             ) from error
         except TooSmallError as error:
             forget_clock(directory)
-            needed_s = rounded_up(error.needed_s / plan.shares()["train"])
+            shares = plan.shares()
+            whole_s = error.needed_s / shares["train"]
+            share_left = 1 - shares["fetch"] - shares["clean"]  # when the training begins
+            needed_s = rounded_up(max(whole_s, clock.used_s + share_left * whole_s))
             raise ConfigError(
                 "the budget is too small to train a useful model",
                 place=directory / PLAN_FILE,

@@ -50,7 +50,7 @@ from dragoman.builds.translation import MOST_OF_PAIRS, count_sentences
 from dragoman.corpus.catalogue import Catalogue
 from dragoman.corpus.download import download
 from dragoman.recipe.budget import filled, parse_budget
-from dragoman.recipe.recipe import load_recipe
+from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.run.budget import PREPARE_PAIRS_PER_S, Place, machine_of, rounded_up
 from dragoman.run.choose import SIZE_KEYS, SIZES
 from dragoman.run.expect import REPETITIONS
@@ -125,13 +125,15 @@ def planned(
     and all corpora with their uses.
 
     began: when the command was given: the clock of a new build starts then, unless dry_run.
-    Raises ConfigError if the plan contradicts the wishes or a new one has no budget, and the
+    Raises ConfigError if the plan contradicts the wishes, its overrides are wrong or a new one has
+    no budget, and the
     errors of `read_plan`, `index_file` and `make_plan`.
     """
     pair = parse_pair(wanted.pair)
     plan = read_plan(directory)
     if plan is not None:
         _check_same(wanted, plan, directory)
+        _check_overrides(plan, directory)
         return plan, []
     if not wanted.budget:
         raise ConfigError(
@@ -166,6 +168,26 @@ def _check_same(wanted: Wanted, plan: BuildPlan, directory: Path) -> None:
                 place=name,
                 remedy="edit it there and leave the option out, or give another --directory",
             )
+
+
+def _check_overrides(plan: BuildPlan, directory: Path) -> None:
+    """Raise ConfigError for an override of a recipe that somebody has written into the plan."""
+    for name in plan.shares():
+        if name in TRAINING:
+            try:
+                _recipe_of(plan.overrides(name))
+            except ConfigError as error:
+                raise ConfigError(
+                    f"in the set of stage {name}: {error.place}: {error.problem}",
+                    place=directory / FILE,
+                    remedy=error.remedy,
+                ) from error
+
+
+def _recipe_of(overrides: Sequence[str]) -> Recipe:
+    """A recipe of no text, with these overrides."""
+    values = {"name": "none", "corpus": {"train": [{"tsv": "none"}], "valid_pairs": 1}}
+    return load_recipe(values, overrides)
 
 
 def listed(
@@ -376,10 +398,7 @@ def _planned(one: Corpus, *, needed: bool) -> PlannedCorpus:
 
 def _tokens_per_s(wanted: Wanted, place: Place, budget_s: float) -> float:
     """Target tokens per second for a model of a usual size: the size to train is not known yet."""
-    recipe = load_recipe(
-        {"name": "speed", "corpus": {"train": [{"tsv": "none"}], "valid_pairs": 1}},
-        wanted.overrides,
-    )
+    recipe = _recipe_of(wanted.overrides)
     size = next(name for most_s, name in _SPEED_SIZES if budget_s <= most_s)
     sizes = {f"model.{key}": value for key, value in zip(SIZE_KEYS, SIZES[size], strict=True)}
     by_hand = frozenset(one.partition("=")[0].strip() for one in wanted.overrides)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from rich.text import Text
@@ -169,9 +170,10 @@ def _vocabulary(recipe: Recipe) -> str:
     limits = {least: ", at least that", most: ", at most that"}
     is_here = pairs != UNKNOWN_PAIRS
     known_from = "by the size of the files" if is_here else "a guess: the text is not here yet"
+    characters = ", and its many characters" if pieces > 25 * math.sqrt(pairs) + 50 > least else ""
     return (
         f"vocabulary of {units.COUNT.text(pieces)}{limits.get(pieces, '')}: 25 x the square root "
-        f"of about {units.COUNT.text(pairs)} pairs, {known_from}"
+        f"of about {units.COUNT.text(pairs)} pairs, {known_from}{characters}"
     )
 
 

@@ -97,28 +97,31 @@ def worth_of_links(plan: Plan) -> list[str]:
     """
     says = []
     for link in plan.faster_links:
-        saved = _saving(plan.chosen, link.chosen, currency=plan.currency)
+        saved = _saving(plan, plan.chosen, link.chosen)
         if saved is None:
             continue
         name = link.name if link.name.endswith("ports") else f"no limit ({link.name})"
         line = f"With {name} the run would cost {saved}"
         if plan.synced is not None and plan.choice.prediction.strategy not in ("sync", "none"):
-            synced = _saving(plan.synced, link.synced, currency=plan.currency)
+            synced = _saving(plan, plan.synced, link.synced)
             line += f"; if it synchronised every step, {synced}"
         says.append(f"{line}.")
     return says
 
 
-def _saving(now: Row, then: Row, *, currency: str) -> str | None:
+def _saving(plan: Plan, now: Row, then: Row) -> str | None:
     """The saving in words: how much cheaper, how much sooner, and its worth per hour."""
     if now.price is None or then.price is None:
         return None
     saved, sooner_s = now.price - then.price, now.run_s - then.run_s
     if saved <= _WORTH_TELLING * now.price:
         return "no less"
-    hourly = units.money(saved / then.run_s * units.HOUR_S, currency=currency)
+    hourly = units.money(saved / then.run_s * units.HOUR_S, currency=plan.currency)
+    less = f"{units.money(saved, currency=plan.currency)} less"
+    if _has_spot_prices(plan):
+        less += " at the full price"
     when = f"{units.DURATION.text(abs(sooner_s))} {'sooner' if sooner_s >= 0 else 'later'}"
-    return f"{units.money(saved, currency=currency)} less and end {when}, worth {hourly} an hour"
+    return f"{less} and end {when}, worth {hourly} an hour"
 
 
 def larger_batches(plan: Plan) -> list[str]:

@@ -4,7 +4,8 @@ Only the size is searched for. All else that the recipe leaves open follows from
 and the time, by rules:
 
 vocabulary     25 x the square root of the pairs: few thousand pieces for small text, about 32,000
-               for millions of pairs (Gowda and May 2020)
+               for millions of pairs (Gowda and May 2020); in small text, each character beyond 200
+               counts on top, as each has to be a piece
 batch          2,048 cells x (tokens of the run / 3 million)^0.4, no less than 2,048 (the exponent:
                Bergsma et al. 2025); for each GPU no less than 16,384, because a smaller one takes
                as long, unless only a smaller one fits into the memory
@@ -23,13 +24,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from dragoman.base import units
-from dragoman.base.errors import ConfigError
+from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.normalize import normalize
+from dragoman.corpus.pairs import LineReader
 from dragoman.data.config import LENGTH_GROUPS
 from dragoman.recipe.budget import filled
 from dragoman.recipe.estimate import estimate, text_bytes
@@ -46,6 +51,11 @@ _PIECE_BYTES: Final = 4.5
 """Length of a typical piece of text."""
 VOCABULARY: Final = (200, 32_000)
 """The least and the most pieces."""
+USUAL_CHARACTERS: Final = 200
+"""Two alphabets with their marks have no more characters; Chinese has thousands."""
+_COUNTED_PAIRS: Final = 100_000
+"""In more text, the usual number of pieces is enough for the characters."""
+_LINES_AT_ONCE: Final = 10_000
 UNKNOWN_PAIRS: Final = 1_000_000
 """The number of pairs to assume if the text is not here yet."""
 LEAST_STEPS: Final = 100
@@ -179,8 +189,28 @@ def vocabulary(recipe: Recipe, *, by_hand: frozenset[str]) -> Recipe:
     """The recipe with a vocabulary that suits the size of its text, estimated from its files."""
     pairs = TextFacts.guessed(recipe).pairs
     least, most = VOCABULARY
-    pieces = min(max(round(25 * math.sqrt(pairs) / 100) * 100, least), most)
+    wanted = 25 * math.sqrt(pairs)
+    if pairs < _COUNTED_PAIRS and "corpus.subword.vocab_size" not in by_hand:
+        wanted += max(_characters(recipe.corpus) - USUAL_CHARACTERS, 0)
+    pieces = min(max(round(wanted / 100) * 100, least), most)
     return filled(recipe, {"corpus.subword.vocab_size": pieces}, by_hand=by_hand)
+
+
+def _characters(corpus: CorpusConfig) -> int:
+    """The number of different characters in files of training text, as far as they can be read.
+
+    `prepare` names a file that cannot be read.
+    """
+    found: set[str] = set()
+    for entry in corpus.train:
+        for key in ("source", "target", "tsv", "tmx"):
+            if name := getattr(entry, key):
+                with suppress(CorpusError):
+                    reader = LineReader(Path(corpus.folder) / name)
+                    while (taken := reader.take(_LINES_AT_ONCE))[1]:
+                        text = taken[0].decode(errors="ignore")
+                        found.update(normalize(text, lowercase=corpus.lowercase))
+    return len(found)
 
 
 def choose(

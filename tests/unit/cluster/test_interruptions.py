@@ -17,7 +17,7 @@ from dragoman.cluster.hosts import load_hosts
 from dragoman.cluster.interruptions import best_every_s, expected_s
 from dragoman.cluster.plan import Plan
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
-from dragoman.cluster.plan_view import plan_as_json, print_plan
+from dragoman.cluster.plan_view import plan_as_json, print_plan, worth_of_links
 from dragoman.recipe.recipe import load_recipe
 
 
@@ -72,7 +72,9 @@ def test_a_run_that_never_gets_to_its_checkpoint_does_not_end() -> None:
     assert best_every_s(save_s=300, mean_s=60) == 60
 
 
-def planned(folder: Path, more: str, *settings: str, price: str | None = None) -> Plan:
+def planned(
+    folder: Path, more: str, *settings: str, price: str | None = None, link: str = "10Gbit"
+) -> Plan:
     file = folder / "hosts.toml"
     file.write_text(
         "".join(
@@ -82,7 +84,7 @@ def planned(folder: Path, more: str, *settings: str, price: str | None = None) -
         )
     )
     recipe = load_recipe("wmt16-ende-base", settings)
-    return plan_recipe(recipe, PlanRequest(hosts=str(file), link="10Gbit", price=price))
+    return plan_recipe(recipe, PlanRequest(hosts=str(file), link=link, price=price))
 
 
 def test_a_plan_shows_the_expected_time_and_cost_of_spot_hosts(tmp_path: Path) -> None:
@@ -146,6 +148,13 @@ def test_no_host_is_taken_away_all_the_time(tmp_path: Path, hours: str) -> None:
     with pytest.raises(ConfigError, match="interruption_hours") as error:
         planned(tmp_path, f"interruption_hours = {hours}\n")
     assert "\n" not in str(error.value)
+
+
+def test_the_worth_of_a_port_is_at_the_full_price_that_it_names(tmp_path: Path) -> None:
+    spot = "spot_price_per_hour = 2.5\ninterruption_hours = 6\n"
+    for more, label in ((spot, " less at the full price and end "), ("", " less and end ")):
+        saved = worth_of_links(planned(tmp_path, more, link="20Mbit"))
+        assert any(label in line for line in saved), saved
 
 
 def test_the_spot_price_counts_and_needs_interruption_hours(tmp_path: Path) -> None:
