@@ -84,6 +84,13 @@ def test_each_value_that_was_chosen_has_a_reason(
     printed = said(own(tmp_path, "[optimizer]\nclip_norm = 0.5\n"), capsys)
     assert "optimizer.clip_norm is set" in printed
     assert "gradients clipped to a norm of 1" in said(own(tmp_path), capsys)
+    assert "over all steps that fit" in said(own(tmp_path), capsys)
+    scheduled = said(own(tmp_path, "[schedule]\ntotal_steps = 100\n"), capsys)
+    assert "over all steps that fit" not in scheduled
+    assert re.search(r"^schedule\.total_steps is set; about [\d,]+ steps fit$", scheduled, re.M)
+    sentences = said(own(tmp_path, "[data]\nbatch_sentences = 32\n"), capsys)
+    assert "data.batch_sentences is set" in sentences
+    assert "data.batch_tokens is set" not in sentences
     accumulated = own(tmp_path, "[data]\naccumulate = 4\n")
     lines = said(accumulated, capsys).splitlines()
     (row,) = (line for line in lines if line.rstrip().endswith(" chosen"))

@@ -151,12 +151,20 @@ def _reasons(plan: BudgetPlan) -> Iterator[str]:
             f"peak rate of {rate}: 0.576 / {max(recipe.model.d_model, LEAST_WIDTH)}"
         ),
         "optimizer.clip_norm": "gradients clipped to a norm of 1, as in the shipped curves",
-        "schedule.kind": "a straight line to zero, over all steps that fit",
+        "schedule.kind": "a straight line to zero, over all steps that fit"
+        if "schedule.total_steps" not in plan.by_hand
+        else "a straight line to zero",
         "train.precision": f"{recipe.train.precision}: {on_gpu}",
         "train.ema_decay": "a moving average of the weights, over a hundredth of the steps",
     }
+    set_keys = {key: key for key in plan.by_hand}
+    if recipe.data.batch_sentences is not None:
+        set_keys["data.batch_tokens"] = "data.batch_sentences"
     for key, reason in chosen.items():
-        yield f"{key} is set" if key in plan.by_hand else reason
+        yield f"{set_keys[key]} is set" if key in set_keys else reason
+    for key in ("schedule.total_steps", "schedule.warmup_steps"):
+        if key in plan.by_hand:
+            yield f"{key} is set; about {units.COUNT.text(best.steps)} steps fit"
     if recipe.train.compile and "train.compile" not in plan.by_hand:
         yield "torch.compile: on a GPU, from half an hour on"
     if plan.place.hosts is not None and "distributed.strategy" not in plan.by_hand:
