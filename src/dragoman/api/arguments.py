@@ -175,6 +175,11 @@ def checkpoints_of(given: CheckpointChoice | Sequence[CheckpointChoice]) -> list
     return names
 
 
+def path_of(model: RunLike) -> Path:
+    """The path of a run or an export."""
+    return model.path if isinstance(model, RunDirectory) else Path(model)
+
+
 def opened_run(run: RunLike) -> RunDirectory:
     """The run at a path; raises CheckpointError if there is none."""
     return run if isinstance(run, RunDirectory) else RunDirectory.open(Path(run))

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.api.arguments import Count, RunLike, checked
+from dragoman.api.arguments import Count, RunLike, checked, path_of
 from dragoman.base.disk_errors import check_writable_names
 from dragoman.base.errors import (
     CheckpointError,
@@ -115,7 +115,7 @@ def compare(
     direction of the other or a name is not UTF-8; CorpusError if a text cannot be read or has
     another number of lines; CheckpointError if a model is damaged; MachineError if COMET fails.
     """
-    paths = [one.path if isinstance(one, RunDirectory) else Path(one) for one in (first, second)]
+    paths = [path_of(one) for one in (first, second)]
     for path in paths:  # before hours of search, not after them
         if not path.exists():
             raise ConfigError(

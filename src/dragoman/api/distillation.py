@@ -17,7 +17,15 @@ from typing import Final, NamedTuple
 import numpy as np
 from pydantic import ValidationError
 
-from dragoman.api.arguments import CheckpointChoice, Count, Flag, RecipeLike, RunLike, checked
+from dragoman.api.arguments import (
+    CheckpointChoice,
+    Count,
+    Flag,
+    RecipeLike,
+    RunLike,
+    checked,
+    opened_run,
+)
 from dragoman.api.comparison import Comparison, compare, record
 from dragoman.api.synthetic import Synthesized, synthesize, weights_digest
 from dragoman.api.training import OnEvent, train
@@ -138,7 +146,7 @@ def distill(
             remedy="give them to load_recipe",
         )
     student = recipe if isinstance(recipe, Recipe) else load_recipe(recipe, overrides)
-    run = teacher if isinstance(teacher, RunDirectory) else RunDirectory.open(Path(teacher))
+    run = opened_run(teacher)
     directions = run.recipe().corpus.directions
     if len(directions) > 1:
         raise ConfigError(
@@ -151,7 +159,7 @@ def distill(
     checkpoint = str(checkpoint)
     learnt_from = weights_digest(run.path, checkpoint) + Manifest.load(run.path).digest
     if text is not None:
-        learnt_from += _digest_of(Path(text))
+        learnt_from += digest_of_text(Path(text))
     if n_best > 1:
         learnt_from += f"{n_best} translations"
     digest = hashlib.sha256(learnt_from.encode()).hexdigest()[:8]
@@ -271,7 +279,8 @@ def _finished(output: Path) -> Synthesized | None:
     return Synthesized(output, counts.lines, counts.pairs, counts.dropped, counts.lines)
 
 
-def _digest_of(text: Path) -> str:
+def digest_of_text(text: Path) -> str:
+    """SHA-256 of a text; raises CorpusError if it cannot be read."""
     try:
         return file_sha256(text)
     except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dragoman.api.arguments import Count, RecipeLike, RunLike, checked
+from dragoman.api.arguments import Count, RecipeLike, RunLike, checked, path_of
 from dragoman.base.errors import CheckpointError, ConfigError
 from dragoman.cluster.plan import Plan
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
@@ -64,7 +64,7 @@ def plan(
     return plan_recipe(
         recipe,
         request,
-        noise_tokens=None if like is None else _noise_tokens(_directory(like)),
+        noise_tokens=None if like is None else _noise_tokens(path_of(like)),
     )
 
 
@@ -76,7 +76,7 @@ def report(run: RunLike, *, price: str | None = None) -> Report:
     Raises CheckpointError if there is no run, ConfigError if the price cannot be read.
     """
     return Report.of(
-        read_facts(_directory(run), price=None if price is None else HourlyPrice.parse(price))
+        read_facts(path_of(run), price=None if price is None else HourlyPrice.parse(price))
     )
 
 
@@ -90,7 +90,7 @@ def read_events(run: RunLike, kind: str | None = None) -> list[dict[str, Any]]:
     kind: such as "train_interval" or "validated"; None: all kinds.
     Raises CheckpointError if there is no run, ConfigError if there is no such kind.
     """
-    directory = _directory(run)
+    directory = path_of(run)
     events = RunDirectory(directory).events
     paths = event_files(events)
     if not paths:
@@ -132,7 +132,3 @@ def _noise_tokens(run: Path) -> float:
             remedy="name one with data.accumulate=2 or with several ranks, and 100 steps or more",
         )
     return found
-
-
-def _directory(run: RunLike) -> Path:
-    return run.path if isinstance(run, RunDirectory) else Path(run)

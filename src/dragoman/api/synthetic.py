@@ -10,7 +10,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from dragoman.api.arguments import CheckpointChoice, Count, Flag, RunLike, checked, checkpoints_of
+from dragoman.api.arguments import (
+    CheckpointChoice,
+    Count,
+    Flag,
+    RunLike,
+    checked,
+    checkpoints_of,
+    path_of,
+)
 from dragoman.api.notebook import in_notebook, lines_in_notebook
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.files import file_sha256
@@ -117,7 +125,7 @@ def synthesize(
         overrides = [*overrides, "search.beam_size=1"]
     source = _text(Path(text))
     place = _place(Path(output), source)
-    path = model.path if isinstance(model, RunDirectory) else Path(model)
+    path = path_of(model)
     checkpoints = checkpoints_of(checkpoint)
     engine: EngineName = "auto"
     if ray is not None:  # the cores of the nodes do the work, whatever this machine has
@@ -230,11 +238,7 @@ def score(
     source = _text(Path(pairs))
     place = _place(Path(output), source)
     checkpoint = str(checkpoint)
-    paths = [
-        one.path if isinstance(one, RunDirectory) else Path(one)
-        for one in (model, reverse)
-        if one is not None
-    ]
+    paths = [path_of(one) for one in (model, reverse) if one is not None]
     if len(paths) > 1 and not is_choice(checkpoint) and Path(checkpoint).is_dir():
         raise ConfigError(
             "a checkpoint directory belongs to one model, but two models are given",

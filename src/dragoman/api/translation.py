@@ -15,13 +15,13 @@ from dragoman.api.arguments import (
     checked,
     checkpoints_of,
     opened_run,
+    path_of,
     whole,
 )
 from dragoman.base.errors import ConfigError
 from dragoman.formats.kinds import NOT_STATED, Kind, Quantization, RunQuantization
 from dragoman.model.config import SearchConfig, check_beam_holds
 from dragoman.recipe.recipe import check_sections
-from dragoman.recipe.run_directory import RunDirectory
 from dragoman.serve.text import TextFormat
 from dragoman.serve.translator import EngineName, Translation, open_translator
 
@@ -62,7 +62,7 @@ class Translator:
     ) -> None:
         check_sections(overrides, ("search",))
         checkpoints = checkpoints_of(checkpoint)
-        path = model.path if isinstance(model, RunDirectory) else Path(model)
+        path = path_of(model)
         self._is_closed = False
         self._open = ExitStack()
         opened = self._open.enter_context(
@@ -246,7 +246,7 @@ def export(
         overrides=overrides,
         onnxruntime_web=None if onnxruntime_web is None else Path(onnxruntime_web),
     )
-    origin = run_or_imported(run.path if isinstance(run, RunDirectory) else Path(run))
+    origin = run_or_imported(path_of(run))
     with join_world() as world:
         return write(origin, request, world)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dragoman.api.distillation import plain_sources
+from dragoman.api.distillation import digest_of_text, plain_sources
 from dragoman.base import units
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, CorpusError, DivergenceError, MachineError
@@ -338,7 +338,7 @@ class _Builder:
         most = translation.MOST_OF_PAIRS * sum(
             one["lines"] for one in texts if one["use"] == "train"
         )
-        asked = digest_of(reverse.facts["run"], mono, translation.digest_of_text(Path(mono)))
+        asked = digest_of(reverse.facts["run"], mono, digest_of_text(Path(mono)))
         synthetic = self.directory / "back" / asked[:8] / "synthetic.tsv"
 
         def work(stage: BuildStage) -> dict[str, Any]:

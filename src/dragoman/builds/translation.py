@@ -16,7 +16,7 @@ from dragoman.api.distillation import write_sources
 from dragoman.api.synthetic import synthesize
 from dragoman.api.translation import Translator
 from dragoman.base.errors import CorpusError
-from dragoman.base.files import file_sha256, open_regular, whole_file
+from dragoman.base.files import open_regular, whole_file
 from dragoman.base.line_files import InputReader
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
@@ -99,12 +99,6 @@ def count_sentences(path: Path) -> int:
     UTF-8."""
     with _unreadable_named(path), open_regular(path) as file:
         return sum(1 for _ in InputReader(file, name=str(path)).text())
-
-
-def digest_of_text(path: Path) -> str:
-    """SHA-256 of a text; raises CorpusError if it cannot be read."""
-    with _unreadable_named(path):
-        return file_sha256(path)
 
 
 @contextmanager

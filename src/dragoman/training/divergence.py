@@ -42,9 +42,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict
 
 from dragoman.base.errors import DivergenceError
 from dragoman.training.durable import step_number
@@ -94,12 +94,6 @@ class LossTrend(BaseModel):
     lowest_mean: float | None = None
     lowest_step: int = 0
     noise: float = 0.0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_lowest_median(cls, values: Any) -> Any:
-        # Up to 2026-11-26 medians were judged; no mean can be compared with the lowest of them.
-        return {} if isinstance(values, dict) and "lowest" in values else values
 
     @property
     def oldest_step(self) -> int:

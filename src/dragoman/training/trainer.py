@@ -192,8 +192,7 @@ class _Loop:
         self.saved_at_s = time.monotonic()
         self.save_s = 0.0 if self.pace is None else self.pace.budget.save_s
         self.recorded_step = self.saved_step = self.state.step
-        measured = self.state.dev_loss is not None  # an older checkpoint records no more than that
-        self.validated_step = self.state.step if measured else self.state.validated_step or 0
+        self.validated_step = self.state.validated_step or 0
 
     def run(self) -> Reason:
         """Train until there is a reason to stop."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.api.distillation import digest_of_text
 from dragoman.base.errors import CorpusError
 from dragoman.builds import translation
 from dragoman.builds.translation import count_lines, is_small
@@ -38,6 +39,6 @@ def test_text_that_is_not_utf_8_is_refused_before_a_model_is_read(tmp_path: Path
             tmp_path, text, tmp_path / "out.tsv", direction="back", until=0.0, most_lines=None,
             progress=False,
         )  # fmt: skip
-    before = translation.digest_of_text(text)
+    before = digest_of_text(text)
     text.write_bytes(b"Ein Satz.\nEin neuer Satz..\n")
-    assert translation.digest_of_text(text) != before
+    assert digest_of_text(text) != before
