@@ -100,6 +100,6 @@ def test_packings_without_bounds_are_refused(tmp_path: Path) -> None:
 def test_an_export_keeps_the_names_without_folders() -> None:
     config = CorpusConfig.model_validate({"train": [{"moses": "x/a.zip"}, {"tmx": "y/b.tmx"}]})
     assert [entry.model_dump() for entry in public_corpus(config).train] == [
-        {"source": "", "target": "", "tsv": "", "mtdata": "", "moses": "a.zip"},
-        {"source": "", "target": "", "tsv": "", "mtdata": "", "tmx": "b.tmx"},
+        {"moses": "a.zip"},
+        {"tmx": "b.tmx"},
     ]
