@@ -87,7 +87,9 @@ def test_each_value_that_was_chosen_has_a_reason(
     assert "over all steps that fit" in said(own(tmp_path), capsys)
     scheduled = said(own(tmp_path, "[schedule]\ntotal_steps = 100\n"), capsys)
     assert "over all steps that fit" not in scheduled
-    assert re.search(r"^schedule\.total_steps is set; about [\d,]+ steps fit$", scheduled, re.M)
+    assert re.search(
+        r"^schedule\.total_steps is set; about [\d,]+ steps are planned$", scheduled, re.M
+    )
     sentences = said(own(tmp_path, "[data]\nbatch_sentences = 32\n"), capsys)
     assert "data.batch_sentences is set" in sentences
     assert "data.batch_tokens is set" not in sentences

@@ -118,7 +118,7 @@ def build(
                 place=error.place,
                 remedy="run it again: the clock starts again, and finished parts are kept; or "
                 f"write a larger budget into {directory / PLAN_FILE}, such as "
-                f"{units.DURATION.text(rounded_up(2 * max(clock.used_s, budget_s)))}",
+                f"{units.DURATION.text(rounded_up(2 * budget_s))}",
             ) from error
         except TooSmallError as error:
             forget_clock(directory)

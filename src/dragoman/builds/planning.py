@@ -126,8 +126,7 @@ def planned(
 
     began: when the command was given: the clock of a new build starts then, unless dry_run.
     Raises ConfigError if the plan contradicts the wishes, its overrides are wrong or a new one has
-    no budget, and the
-    errors of `read_plan`, `index_file` and `make_plan`.
+    no budget, and the errors of `read_plan`, `index_file` and `make_plan`.
     """
     pair = parse_pair(wanted.pair)
     plan = read_plan(directory)
@@ -186,7 +185,8 @@ def _check_overrides(plan: BuildPlan, directory: Path) -> None:
 
 def _recipe_of(overrides: Sequence[str]) -> Recipe:
     """A recipe of no text, with these overrides."""
-    values = {"name": "none", "corpus": {"train": [{"tsv": "none"}], "valid_pairs": 1}}
+    entry = [{"tsv": "none"}]
+    values = {"name": "none", "corpus": {"train": entry, "valid": entry}}
     return load_recipe(values, overrides)
 
 
@@ -355,8 +355,8 @@ def _nothing_fits(
         raise ConfigError(
             "none of these corpora is training text", place="--choose", remedy="add one that is"
         )
-    # A dev and a test set, which may be chosen already, are fetched in the same time.
-    held_out_bytes = sum(one.num_bytes or 0 for one in judged if one.use is not None)
+    # A dev and a test set, which are fetched in the same time, may be larger in a larger budget.
+    held_out_bytes = 2 * sum(one.num_bytes or 0 for one in judged if one.use is not None)
 
     def needed_s(one: Corpus) -> float:
         num_bytes = held_out_bytes + (one.num_bytes or 0)

@@ -54,14 +54,14 @@ def print_plan(plan: BudgetPlan) -> None:
             console.print(f"{words} the time would buy {_bleu(other[1])} BLEU ({other[0].name})")
     for warning in plan.warnings:
         console.print(warning)
-    if best.expected.bleu < LEAST_BLEU:
+    if best.expected.bleu < LEAST_BLEU and "train.max_steps" not in plan.by_hand:
         console.print(_hardly_translates(plan))
 
 
 def _hardly_translates(plan: BudgetPlan) -> str:
     """A warning that the expected BLEU is that of a model which is of no use."""
     if plan.translates_s is None:
-        remedy = "more time alone will not help, give it more text"
+        remedy = "more time alone will not help"
     else:
         remedy = f"for that much, give about {_cost(plan, rounded_up(plan.translates_s))}"
     return f"below {LEAST_BLEU:g} BLEU a model hardly translates: {remedy}"
@@ -164,7 +164,7 @@ def _reasons(plan: BudgetPlan) -> Iterator[str]:
         yield f"{set_keys[key]} is set" if key in set_keys else reason
     for key in ("schedule.total_steps", "schedule.warmup_steps"):
         if key in plan.by_hand:
-            yield f"{key} is set; about {units.COUNT.text(best.steps)} steps fit"
+            yield f"{key} is set; about {units.COUNT.text(best.steps)} steps are planned"
     if recipe.train.compile and "train.compile" not in plan.by_hand:
         yield "torch.compile: on a GPU, from half an hour on"
     if plan.place.hosts is not None and "distributed.strategy" not in plan.by_hand:
@@ -178,7 +178,9 @@ def _vocabulary(recipe: Recipe) -> str:
     limits = {least: ", at least that", most: ", at most that"}
     is_here = pairs != UNKNOWN_PAIRS
     known_from = "by the size of the files" if is_here else "a guess: the text is not here yet"
-    characters = ", and its many characters" if pieces > 25 * math.sqrt(pairs) + 50 > least else ""
+    characters = (
+        ", and its many characters" if pieces > max(25 * math.sqrt(pairs) + 50, least) else ""
+    )
     return (
         f"vocabulary of {units.COUNT.text(pieces)}{limits.get(pieces, '')}: 25 x the square root "
         f"of about {units.COUNT.text(pairs)} pairs, {known_from}{characters}"

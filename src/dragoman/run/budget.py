@@ -31,7 +31,7 @@ from dragoman.base.errors import (
 )
 from dragoman.base.files import read_regular, write_whole
 from dragoman.cluster.hosts import Hosts, is_this_machine, load_hosts
-from dragoman.cluster.interruptions import RESTART_S, expected_s
+from dragoman.cluster.interruptions import RESTART_S
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import OnProgress
 from dragoman.corpus.sources import Sources, check_files
@@ -57,7 +57,6 @@ from dragoman.run.lengths import (
     AIM,
     EXPORT_S,
     LEAST_VALIDATIONS,
-    SAVES,
     SCORE_S,
     WorkAfterTraining,
     expected_search_s,
@@ -88,8 +87,6 @@ less."""
 _HEADROOM: Final = 1.1
 """The smallest budget is estimated, and an error that asks for too little would lead to another."""
 _MOST_DOUBLINGS: Final = 10
-_LEAST_SHARE: Final = 0.1
-"""The least share of the time between interruptions of hosts that is worth their price."""
 _FETCH_S: Final = 15.0
 """The least time to end the work on hosts and to copy the last checkpoint here."""
 _LONGEST_RECORD: Final = 1 << 16
@@ -372,9 +369,7 @@ def _plan(
     warnings: list[str] = []
     if place.hosts is not None:
         recipe = filled(recipe, {"distributed.strategy": "auto"}, by_hand=by_hand)
-        share, warning = _share_between_interruptions(place.hosts, training_s, file=place.file)
-        training_s *= share
-        warnings.append(warning)
+        warnings.append(_interruptions(place.hosts, training_s))
     machine = machine_of(place, vocab_size=recipe.corpus.subword.vocab_size, budget_s=seconds_s)
     law = fit_law(known_curves())
     choice = choose(recipe, text, law, machine, by_hand=by_hand, training_s=training_s)
@@ -416,34 +411,17 @@ def _plan(
     )
 
 
-def _share_between_interruptions(
-    hosts: Hosts, training_s: float, *, file: str
-) -> tuple[float, str]:
-    """The expected share of the training time that hosts which may be taken away train in, and a
-    warning; 1 and "" for hosts that stay.
-
-    Raises ConfigError if they are taken away so often that no time is left.
-    """
+def _interruptions(hosts: Hosts, training_s: float) -> str:
+    """A warning about hosts that may be taken away; "" for hosts that stay."""
     spots = [host for host in hosts.host if host.interruption_hours is not None]
     if not spots:
-        return 1.0, ""
+        return ""
     mean_s = units.HOUR_S / math.fsum(1 / (host.interruption_hours or math.inf) for host in spots)
     restart_s = RESTART_S + max(host.replacement_s for host in spots)
-    every_s = training_s / SAVES
-    expected = expected_s(
-        training_s, every_s=every_s, save_s=0.0, restart_s=restart_s, mean_s=mean_s
-    )
-    share = training_s / expected
-    if share < _LEAST_SHARE:
-        raise ConfigError(
-            f"one of the hosts is taken away every {units.DURATION.text(mean_s)} on average, and "
-            f"it takes {units.DURATION.text(restart_s)} until all train again",
-            place=file,
-            remedy="use hosts that stay longer, or fewer of them",
-        )
-    return share, (
-        f"{training_s / mean_s:.2g} interruptions of hosts are expected, which leave "
-        f"{units.SHARE.text(share)} of the time for training"
+    return (
+        f"{training_s / mean_s:.2g} interruptions of hosts are expected; each costs about "
+        f"{units.DURATION.text(restart_s)} and the work since the last save, which the expected "
+        "BLEU does not count"
     )
 
 
@@ -718,7 +696,7 @@ def _fitted(
     least_steps = min(LEAST_STEPS, most_steps or LEAST_STEPS)
     least_s = least_steps * speed.step_s + LEAST_VALIDATIONS * (validation_s + save_s)
     if left_s < least_s:
-        needed_s = (gone_s + least_s + outside_s) / AIM
+        needed_s = _HEADROOM * (gone_s + least_s + outside_s) / AIM
         raise TooSmallError(seconds_s, needed_s=needed_s, price=place.price)
     values = lengths(
         step_s=speed.step_s,

@@ -34,7 +34,7 @@ from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
-from dragoman.corpus.pairs import LineReader
+from dragoman.corpus.sources import Sources
 from dragoman.data.config import LENGTH_GROUPS
 from dragoman.recipe.budget import filled
 from dragoman.recipe.estimate import estimate, text_bytes
@@ -79,8 +79,8 @@ LEAST_WIDTH: Final = 64
 _SPEED_ERROR: Final = 1.25
 """The factor by which a speed that was timed for seconds may be too high or too low for hours."""
 _WORTH_TIMING: Final = 0.8
-"""A model is not timed if its expected BLEU, at a speed that follows from its arithmetic, is below
-this share of the best."""
+"""A model is not timed if its expected BLEU, at a speed that follows from its arithmetic, would not
+be enough better than the best if it were larger by the inverse of this share."""
 _WORTH_COMPILING_S: Final = 1800.0
 """The compiler takes a minute or two."""
 SIZE_KEYS: Final = ("d_model", "num_heads", "d_ffn", "encoder_layers", "decoder_layers")
@@ -190,26 +190,25 @@ def vocabulary(recipe: Recipe, *, by_hand: frozenset[str]) -> Recipe:
     pairs = TextFacts.guessed(recipe).pairs
     least, most = VOCABULARY
     wanted = 25 * math.sqrt(pairs)
-    if pairs < _COUNTED_PAIRS and "corpus.subword.vocab_size" not in by_hand:
+    is_free = "corpus.subword.vocab_size" not in by_hand
+    if pairs < _COUNTED_PAIRS and is_free and recipe.corpus.subword.character_coverage == 1.0:
         wanted += max(_characters(recipe.corpus) - USUAL_CHARACTERS, 0)
     pieces = min(max(round(wanted / 100) * 100, least), most)
     return filled(recipe, {"corpus.subword.vocab_size": pieces}, by_hand=by_hand)
 
 
 def _characters(corpus: CorpusConfig) -> int:
-    """The number of different characters in files of training text, as far as they can be read.
-
-    `prepare` names a file that cannot be read.
-    """
+    """The number of different characters in the files of the training text, up to the first file
+    that cannot be read: `prepare` names it."""
     found: set[str] = set()
-    for entry in corpus.train:
-        for key in ("source", "target", "tsv", "tmx"):
-            if name := getattr(entry, key):
-                with suppress(CorpusError):
-                    reader = LineReader(Path(corpus.folder) / name)
-                    while (taken := reader.take(_LINES_AT_ONCE))[1]:
-                        text = taken[0].decode(errors="ignore")
-                        found.update(normalize(text, lowercase=corpus.lowercase))
+    train = corpus.model_copy(update={"valid": (), "test": ()})
+    with suppress(ConfigError, CorpusError):
+        for entry in Sources(train, downloads=Path()).entries["train"]:
+            for file in entry.files:
+                reader = file.open()
+                while (taken := reader.take(_LINES_AT_ONCE))[1]:
+                    text = taken[0].decode(errors="ignore")
+                    found.update(normalize(text, lowercase=corpus.lowercase))
     return len(found)
 
 

@@ -23,8 +23,7 @@ _LEAST_PAIRS: Final = 100
 _MOST_PAIRS: Final = 1000
 """Dev pairs that a validation translates: one per _SECONDS_PER_PAIR of the budget, in bounds."""
 _LOGS: Final = 100
-SAVES: Final = 30
-"""Saves of a training."""
+_SAVES: Final = 30
 _LEAST_SAVE_S: Final = 5.0
 """The shortest time between two saves; a kill costs at most the time since the last one."""
 _AVERAGED_SHARE: Final = 0.01
@@ -127,5 +126,5 @@ def lengths(
         "schedule.kind": "linear",
         "schedule.warmup_steps": min(_MOST_WARMUP, max(1, int(_WARMUP_SHARE * steps))),
         "checkpoint.every_steps": every,
-        "checkpoint.every_minutes": round(max(needed_s / SAVES, _LEAST_SAVE_S) / 60, 3),
+        "checkpoint.every_minutes": round(max(needed_s / _SAVES, _LEAST_SAVE_S) / 60, 3),
     }

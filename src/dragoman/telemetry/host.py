@@ -17,9 +17,9 @@ from dragoman.base import units
 from dragoman.base.errors import ConfigError
 
 PRICE_VARIABLE: Final = "DRAGOMAN_PRICE_PER_HOUR"
+"""The environment variable of workers with the price of all hosts per hour: `6.12 USD`."""
 _MOST_PRICE: Final = 1e12
 """The highest price of all machines together for an hour; a larger one is a typing mistake."""
-"""The environment variable of workers with the price of all hosts per hour: `6.12 USD`."""
 NETWORK_INTERFACES: Final = Path("/sys/class/net")
 _INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _COUNTERS: Final = {
