@@ -6,10 +6,9 @@ which may contradict the others as far as a real log can.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,24 @@ from hypothesis import strategies as st
 
 from dragoman.recipe.recipe import dump_toml, load_recipe
 from dragoman.telemetry.events import (
+    SCHEMA_VERSION,
     CheckpointWritten,
     DeviceMeasured,
     LinkMeasured,
     Payload,
     as_values,
+    event_file,
 )
-from example_events import HOST_SAMPLED, RUN_FINISHED, RUN_STARTED, TRAIN_INTERVAL, VALIDATED
+from example_events import (
+    HOST_SAMPLED,
+    PARAMETERS,
+    RUN_FINISHED,
+    RUN_STARTED,
+    TRAIN_INTERVAL,
+    VALIDATED,
+)
 from golden_gpu import gpu_sampled
+from recorded_runs import write_ranks
 
 START, BOOT_S = 1.7e9, 1.6e9
 UNIFORM = math.log(4000)
@@ -69,8 +78,6 @@ class Log:
     machines: tuple[int, ...]
     """Number of the machine of each rank."""
     one_name: bool
-    boots: bool
-    """Whether machines were started at different times."""
     intervals: int
     validate_every: int
     dev: str
@@ -92,55 +99,20 @@ class Log:
     killed_at: int | None
     """Interval after which it was killed; it goes on from the validation before."""
     reason: str | None
-    ahead_s: float
     validate_at_start: bool
     has_recipe: bool
-    missing_rank: int | None
-    lost_first_line: bool
     torn: int | None
     dropped: tuple[str, ...]
-    overfull: bool
-    """Whether phases are longer than the steps that they are parts of."""
     max_share: float
     """The share of the schedule that is done."""
     device_rate: tuple[float, float | None] | None = None
     """The rates of one device alone: FLOP/s of matrix products, tokens per second."""
     measured_alone: bool = True
     """Every rank measured its device; or else the first alone."""
-    cut: tuple[int, float] | None = None
-    """A rank whose file ends early, and the share of its lines that is left."""
     explodes: bool = False
     """The training loss, after the last validation."""
     bleu_falls: bool = False
     steps: int = 100
-    lines: dict[int, list[dict[str, Any]]] = field(default_factory=dict, repr=False)
-
-    @property
-    def truly_missing(self) -> bool:
-        return self.missing_rank is not None and self.missing_rank < self.world_size
-
-    @property
-    def cut_short(self) -> bool:
-        """Whether the file that ends early lacks more than the one interval that a kill costs."""
-        return self._lost_intervals() > 1
-
-    def _lost_intervals(self) -> int:
-        if self.cut is None or self.cut[0] >= self.world_size:
-            return 0
-        if self.truly_missing:
-            return 0
-        lines = self.lines[self.cut[0]]
-        every, kept = (
-            {line["step"] for line in some if line["kind"] == TRAIN_INTERVAL.kind}
-            for some in (lines, lines[: self._kept(self.cut[0])])
-        )
-        return len(every - kept)
-
-    def _kept(self, rank: int) -> int:
-        lines = len(self.lines[rank])
-        if self.cut is None or self.cut[0] != rank:
-            return lines
-        return max(round(lines * self.cut[1]), 1)
 
     @property
     def must_wait_s(self) -> float:
@@ -154,7 +126,7 @@ class Log:
         rates = [rate for rate in (self.link_bytes_per_s, self.later_link) if rate is not None]
         if not rates:
             return 0.0
-        transfer_s = 4 * RUN_STARTED.num_parameters / min(rates)
+        transfer_s = 4 * PARAMETERS / min(rates)
         hidden_s = 0.9 * 0.65 * 2 * self.compute_s
         return max(transfer_s - hidden_s, LAST_BUCKET * transfer_s if self.has_recipe else 0.0)
 
@@ -167,17 +139,14 @@ class Log:
         events.mkdir(parents=True)
         if self.has_recipe:
             (directory / "recipe.toml").write_text(_recipe_text(), encoding="utf-8")
-        for rank in range(self.world_size):
-            self.lines[rank] = _Writer(self, rank).run()
-        for rank, lines in self.lines.items():
-            if rank == self.missing_rank:
-                continue
-            written = lines[self.lost_first_line : self._kept(rank)]
-            text = [json.dumps(line) for line in written]
-            if self.torn is not None and len(text) > 2:
+        write_ranks(directory, [_Writer(self, rank).run() for rank in range(self.world_size)])
+        if self.torn is not None:
+            log = event_file(events)
+            text = log.read_text().splitlines()
+            if len(text) > 2:
                 where = 1 + self.torn % (len(text) - 1)
                 text[where] = text[where][: len(text[where]) // 2]
-            (events / f"rank-{rank:04d}.jsonl").write_text("\n".join(text) + "\n")
+                log.write_text("\n".join(text) + "\n")
         return directory
 
     def phases(self, rank: int, number: int) -> dict[str, float]:
@@ -287,10 +256,9 @@ class _Writer:
             "interval_s": step_s * log.steps,
             "step_median_s": step_s,
             "step_p95_s": step_s * 1.1,
-            "sync_bytes": 4 * RUN_STARTED.num_parameters * log.steps * (log.world_size > 1),
+            "sync_bytes": 4 * PARAMETERS * log.steps * (log.world_size > 1),
         }
-        scale = log.steps * (1.5 if log.overfull else 1.0)
-        values |= {name: seconds_s * scale for name, seconds_s in phases.items()}
+        values |= {name: seconds_s * log.steps for name, seconds_s in phases.items()}
         self._put(TRAIN_INTERVAL, number * log.steps, **values)
 
     def _validate(self, number: int) -> None:
@@ -323,14 +291,17 @@ class _Writer:
         log = self._log
         machine = log.machines[self._rank]
         values = as_values(payload) | changes
-        for name in log.dropped:
-            values.pop(name, None)
+        for dropped in log.dropped:
+            values.pop(dropped, None)
+        name = f"node-{machine}"
+        if log.one_name:  # which the run then numbers
+            name = "node" if machine == 0 else f"node ({machine + 1})"
         envelope: Mapping[str, Any] = {
-            "v": 1,
+            "v": SCHEMA_VERSION,
             "kind": payload.kind,
-            "time": self._now + (log.ahead_s if machine else 0.0),
-            "mono_s": self._now - BOOT_S - (1000.0 * machine if log.boots else 0.0),
-            "host": "node" if log.one_name else f"node-{machine}",
+            "time": self._now,
+            "mono_s": self._now - BOOT_S,
+            "host": name,
             "rank": self._rank,
             "step": step,
         }
@@ -346,8 +317,8 @@ def _link(bytes_per_s: float) -> LinkMeasured:
 _RATES = st.sampled_from([1e5, 1.2e7, 6e7, 1.2e8, 1e9, 1e10])
 _DROPPABLE = (
     *("sync_s", "forward_s", "data_wait_s", "interval_s", "sync_bytes", "train_loss", "dev_loss"),
-    *("train_slice_loss", "padding_share", "pairs", "world_size", "max_steps", "others_cpu_share"),
-    *("steps", "peak_memory_bytes", "loss_s", "seconds_s"),
+    *("train_slice_loss", "padding_share", "pairs", "max_steps", "others_cpu_share"),
+    *("peak_memory_bytes", "loss_s"),
 )
 
 
@@ -368,7 +339,6 @@ def logs(draw: st.DrawFn) -> Log:
         world_size=world_size,
         machines=layouts[draw(st.sampled_from(sorted(layouts)))],
         one_name=draw(rarely),
-        boots=True,
         intervals=draw(st.sampled_from([24, 24, 24, 24, 12, 12, 5, 3, 2, 1, 0])),
         validate_every=draw(st.sampled_from([2, 2, 1, 3, 5])),
         dev=draw(st.sampled_from(SHAPES)),
@@ -388,16 +358,12 @@ def logs(draw: st.DrawFn) -> Log:
         pause_s=draw(st.sampled_from([0.0, 0.0, 0.0, 30.0, 7200.0])),
         killed_at=draw(st.none() | st.integers(1, 23)) if draw(sometimes) else None,
         reason=draw(st.sampled_from(["max_steps", "max_steps", "signal", "early_stop", None])),
-        ahead_s=draw(st.sampled_from([0.0, 0.0, 0.3, 3600.0, -7.0])),
         validate_at_start=not draw(sometimes),
         has_recipe=draw(st.booleans()),
-        missing_rank=draw(st.integers(0, 3)) if world_size > 1 and draw(rarely) else None,
-        lost_first_line=draw(rarely),
         torn=draw(st.integers(0, 60)) if draw(rarely) else None,
         dropped=tuple(draw(st.sets(st.sampled_from(_DROPPABLE), max_size=2)))
         if draw(sometimes)
         else (),
-        overfull=draw(rarely),
         max_share=draw(st.sampled_from([1.0, 1.0, 0.5, 0.1])),
         device_rate=draw(
             st.none()
@@ -407,9 +373,6 @@ def logs(draw: st.DrawFn) -> Log:
             )
         ),
         measured_alone=not draw(sometimes),
-        cut=(draw(st.integers(0, world_size - 1)), draw(st.sampled_from([0.0, 0.2, 0.5, 0.9])))
-        if world_size > 1 and draw(rarely)
-        else None,
         explodes=draw(rarely),
         bleu_falls=draw(rarely),
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from dragoman.telemetry.events import (
+    PER_RANK,
+    SCHEMA_VERSION,
     Environment,
     Event,
     HostSampled,
@@ -20,6 +21,9 @@ from dragoman.telemetry.events import (
     as_values,
 )
 
+P = TypeVar("P", bound=Payload)
+
+PARAMETERS = 7_420_000
 ENVIRONMENT = Environment(
     dragoman_version="0.1.0",
     python_version="3.12.3",
@@ -41,9 +45,10 @@ RUN_STARTED = RunStarted(
     run_name="demo",
     recipe_digest="0123456789abcdef",
     world_size=2,
+    hosts=("host-a", "host-b"),
     device="cpu",
     precision="fp32",
-    num_parameters=7_420_000,
+    num_parameters=PARAMETERS,
     max_steps=8000,
     train_pairs=29_000,
     resumed_from_step=None,
@@ -59,19 +64,19 @@ TRAIN_INTERVAL = TrainInterval(
     source_tokens=200_000,
     target_tokens=210_000,
     padding_share=0.031,
-    interval_s=40.0,
-    step_median_s=0.4,
-    step_p95_s=0.5,
-    compute_median_s=0.35,
-    data_wait_s=0.08,
-    forward_s=12.0,
-    backward_s=25.0,
-    sync_s=2.0,
-    optimizer_s=0.9,
-    sync_bytes=2_968_000_000,
     skipped_steps=0,
     loss_scale=None,
-    peak_memory_bytes=1_500_000_000,
+    interval_s=(40.0, 40.0),
+    step_median_s=(0.4, 0.4),
+    step_p95_s=(0.5, 0.5),
+    compute_median_s=(0.35, 0.35),
+    data_wait_s=(0.08, 0.08),
+    forward_s=(12.0, 12.0),
+    backward_s=(25.0, 25.0),
+    sync_s=(2.0, 2.0),
+    optimizer_s=(0.9, 0.9),
+    sync_bytes=(2_968_000_000, 2_968_000_000),
+    peak_memory_bytes=(1_500_000_000, 1_500_000_000),
 )
 VALIDATED = Validated(
     dev_loss=2.1034,
@@ -149,5 +154,17 @@ def event(
     payload: Payload, *, step: int | None = None, time: float = 1.7e9, **changes: Any
 ) -> Event:
     """An event with this payload as the writer would make it, some values changed."""
-    values = as_values(replace(payload, **changes))
-    return Event(1, payload.kind, time, time - 1.6e9, "host-a", 0, step, values)
+    if isinstance(payload, TrainInterval):  # a value of all ranks alike
+        ranks = len(payload.interval_s or ())
+        changes |= {
+            name: (value,) * ranks
+            for name, value in changes.items()
+            if name in PER_RANK and not isinstance(value, tuple) and value is not None
+        }
+    values = as_values(payload.model_copy(update=changes))
+    return Event(SCHEMA_VERSION, payload.kind, time, time - 1.6e9, "host-a", 0, step, values)
+
+
+def changed(payload: P, **changes: Any) -> P:
+    """The payload with some values changed."""
+    return payload.model_copy(update=changes)

@@ -20,10 +20,17 @@ from dragoman.distributed.world import World
 from dragoman.model.config import ModelConfig
 from dragoman.model.incremental import inference
 from dragoman.model.transformer import Transformer
-from dragoman.telemetry.events import EventWriter, MetricScored, SampleTranslation, Validated
+from dragoman.telemetry.events import (
+    EventWriter,
+    MetricScored,
+    Outbox,
+    Recorder,
+    SampleTranslation,
+    Validated,
+)
 from dragoman.training.checkpoint import CheckpointStore, TrainState, read_state
+from dragoman.training.clock import Budget
 from dragoman.training.config import CheckpointConfig, OptimizerConfig, TrainConfig
-from dragoman.training.pace import Budget
 from dragoman.training.schedule import ScheduleConfig, learning_rate
 from dragoman.training.snapshot import agreed_checkpoint, resume
 from dragoman.training.trainer import FitResult, fit
@@ -95,7 +102,7 @@ class ToyRun:
     stage_starts: Sequence[int] = (0,)
     before_update: Callable[[int, Transformer], None] = field(default=lambda _step, _model: None)
     change_update: Callable[[Update], Update] = field(default=lambda update: update)
-    rate_factor: Callable[[int], float] = field(default=lambda _step: 1.0)
+    rate_factor: Callable[[float], float] = field(default=lambda _step: 1.0)
     """The schedule's rate, by the number of the step."""
     validate: Callable[[int, Transformer], ToyValidation] = field(
         default=lambda _step, model: ToyValidation(dev_loss(model))
@@ -116,7 +123,7 @@ class ToyRun:
         store = CheckpointStore(self.directory / "checkpoints", self.checkpoint)
         newest = store.paths()[-1:]
         with (
-            EventWriter(self.directory / "events", rank=world.rank) as events,
+            recorder(self.directory / "events", rank=world.rank) as events,
             toy_training(
                 self.pairs,
                 model=self.model,
@@ -135,12 +142,12 @@ class ToyRun:
                 state = resume(checkpoint, store, training.step)
             model = training.model
 
-            def rate(step: int, length: int) -> float:
+            def rate(step: float) -> float:
                 return self.rate_factor(step) * learning_rate(
                     step,
                     self.schedule,
                     d_model=self.model.d_model,
-                    max_steps=length,
+                    max_steps=self.train.max_steps,
                 )
 
             def updates() -> Iterator[Update]:
@@ -159,9 +166,13 @@ class ToyRun:
                 store=store,
                 events=events,
                 budget=self.budget,
-                batches_per_update=self.distributed.options.batches_per_update,
                 stage_starts=self.stage_starts,
             )
+
+
+def recorder(directory: Path, *, rank: int) -> Recorder:
+    """Where a rank records events: rank 0 writes those of all."""
+    return Outbox(rank=rank) if rank else EventWriter(directory)
 
 
 def _refuse(error: Exception) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
 from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, NetworkSampled, Payload
-from example_events import HOST_SAMPLED
+from example_events import HOST_SAMPLED, changed
 from golden_gpu import gpu_sampled
 from recorded_runs import Recorded
 
@@ -206,7 +205,7 @@ def test_figures_of_busy_devices(tmp_path: Path) -> None:
     device = DeviceMeasured(
         device="cuda", matrix_flop_per_s=3e11, alone_tokens_per_s=6000.0, method="test"
     )
-    other = replace(
+    other = changed(
         gpu_sampled(225, throttle="thermal"), sm_activity_share=0.5, ecc_errors=2, gpu=3
     )
     extra: list[tuple[int, Payload]] = [(0, gpu_sampled(240)), (1, other)]
@@ -241,7 +240,7 @@ def test_figures_of_busy_devices(tmp_path: Path) -> None:
 
 
 def test_figures_of_one_host(tmp_path: Path) -> None:
-    busy = replace(HOST_SAMPLED, cpu_share=0.97, others_cpu_share=0.02)
+    busy = changed(HOST_SAMPLED, cpu_share=0.97, others_cpu_share=0.02)
     run = Recorded(one_host=True, sync_s=(0.1, 0.12), recipe=VOCABULARY, extra=[(0, busy)])
     found = _verdicts(read_facts(run.write(tmp_path / "run")))
     assert _texts(found["processors"])["host-a"] == (
@@ -261,7 +260,7 @@ def test_figures_of_one_host(tmp_path: Path) -> None:
 
 
 def test_one_process_sends_nothing(tmp_path: Path) -> None:
-    alone = Recorded(world_size=1, compute_s=(0.4,), sync_s=(0.0,), clock_ahead_s=(0.0,))
+    alone = Recorded(world_size=1, compute_s=(0.4,), sync_s=(0.0,))
     found = _verdicts(read_facts(alone.write(tmp_path / "run")))
     assert _rows(found["network"]) == {"processes that train": "1"}
     assert _rows(found["network_fit"])["hosts of the ranks"] == "host-a"

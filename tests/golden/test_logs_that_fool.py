@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,9 +23,9 @@ from dragoman.telemetry.events import (
     TrainInterval,
     as_values,
 )
-from example_events import HOST_SAMPLED
+from example_events import HOST_SAMPLED, changed
 from golden_gpu import gpu_sampled
-from recorded_runs import Recorded
+from recorded_runs import Recorded, read_ranks, write_ranks
 from well_said import assert_well_said
 
 VOCABULARY = ("corpus.subword.vocab_size=32768",)
@@ -41,24 +40,13 @@ def link(bytes_per_s: float) -> tuple[int, Payload]:
     return 0, measured
 
 
-def file_of(run: Path, rank: int) -> Path:
-    return run / "events" / f"rank-{rank:04d}.jsonl"
-
-
-def cut(run: Path, rank: int, *, lines: int) -> None:
-    """Keep the first lines of a rank's file."""
-    path = file_of(run, rank)
-    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:lines]))
-
-
 def edit(run: Path, rank: int, kind: str, change: Change) -> None:
-    """Change the events of one kind."""
-    path = file_of(run, rank)
-    events = [json.loads(line) for line in path.read_text().splitlines()]
-    for event in events:
+    """Change the events of one kind, as one rank sees them."""
+    ranks = read_ranks(run)
+    for event in ranks[rank]:
         if event["kind"] == kind:
             change(event)
-    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    write_ranks(run, ranks)
 
 
 def answers(facts: Facts) -> dict[str, Verdict]:
@@ -66,89 +54,6 @@ def answers(facts: Facts) -> dict[str, Verdict]:
     for verdict in found.values():
         assert_well_said(verdict)
     return found
-
-
-# Losses from the files of two ranks, of which the second straggles on a slow link.
-def _without_rank_0(run: Path) -> None:
-    file_of(run, 0).unlink()
-
-
-def _without_rank_1(run: Path) -> None:
-    file_of(run, 1).unlink()
-
-
-LOSSES: dict[str, Callable[[Path], None]] = {
-    "rank 0's file": _without_rank_0,
-    "rank 1's file": _without_rank_1,
-    "all of rank 1 but its start": lambda run: cut(run, 1, lines=1),
-    "80% of rank 1": lambda run: cut(run, 1, lines=17),
-    "80% of rank 0": lambda run: cut(run, 0, lines=25),
-    "the intervals of rank 0": lambda run: edit(
-        run, 0, TrainInterval.kind, lambda event: event.update(kind="of_another_version")
-    ),
-}
-
-
-@pytest.mark.parametrize("lost", LOSSES)
-def test_with_half_the_events_of_a_rank_no_cause_is_named(lost: str, tmp_path: Path) -> None:
-    busy = [(rank, HOST_SAMPLED) for rank in (0, 1)]
-    run = Recorded(
-        sync_s=(1.1, 0.0), compute_s=(0.4, 1.5), extra=[link(40e6), *busy], recipe=VOCABULARY
-    ).write(tmp_path / "run")
-    whole = answers(read_facts(run))
-    assert (whole["straggler"].answer, whole["network"].answer) == ("yes", "no")
-    LOSSES[lost](run)
-    facts = read_facts(run)
-    found = answers(facts)
-    for key in ("network", "network_fit", "straggler", "starved", "memory_creep"):
-        assert found[key].answer == "cannot tell", found[key]
-    assert found["processors"].answer in ("no", "cannot tell")
-    assert "the network (see question 5)" not in found["processors"].remedy
-    assert "0 s: " not in found["network_fit"].says
-    assert any("of rank" in problem for problem in facts.problems), facts.problems
-    if "rank 0's file" not in lost:
-        assert facts.last_step == 8000
-        assert "8,000 steps" in found["duration"].says
-
-
-def test_a_missing_rank_is_named_also_without_phases(tmp_path: Path) -> None:
-    run = Recorded(interval_changes={"forward_s": None}).write(tmp_path / "run")
-    _without_rank_1(run)
-    found = answers(read_facts(run))["processors"]
-    assert found.answer == "cannot tell"
-    assert "Events of rank 1 are missing" in found.says
-
-
-def test_one_torn_line_spoils_no_answer(tmp_path: Path) -> None:
-    run = Recorded(sync_s=(2.24, 2.24), extra=[link(12e6)], reason=None).write(tmp_path / "run")
-    last = file_of(run, 1).read_bytes()
-    file_of(run, 1).write_bytes(last[:-100])
-    facts = read_facts(run)
-    assert facts.missing_intervals[1] == 1
-    assert answers(facts)["network"].answer == "yes"
-    assert answers(facts)["straggler"].answer == "no"
-
-
-def test_a_rank_of_an_earlier_life_does_not_count_as_missing(tmp_path: Path) -> None:
-    run = Recorded(
-        world_size=3,
-        compute_s=(0.4,) * 3,
-        sync_s=(0.01,) * 3,
-        clock_ahead_s=(0.0,) * 3,
-        resume_at=(4700, 4000),
-    ).write(tmp_path / "run")
-
-    def two(event: dict[str, Any]) -> None:
-        event["world_size"] = 2 if event["resumed_from_step"] else 3
-
-    for rank in (0, 1):
-        edit(run, rank, "run_started", two)
-    cut(run, 2, lines=48)  # a start and 47 intervals: it was not there when the others went on
-    facts = read_facts(run)
-    assert not facts.lacks_ranks
-    assert facts.world_size == 2
-    cut(run, 2, lines=20)
-    assert read_facts(run).lacks_ranks
 
 
 # The run, what question 4 must blame, and whether question 5 blames the network.
@@ -218,10 +123,9 @@ def test_a_run_that_ends_on_one_rank_may_have_had_more_before(tmp_path: Path) ->
         "run_started",
         lambda event: event.update(world_size=1 if event["resumed_from_step"] else 2),
     )
-    path = file_of(run, 1)
-    lines = path.read_bytes().splitlines(keepends=True)
-    second = [n for n, line in enumerate(lines) if b'"run_started"' in line][1]
-    path.write_bytes(b"".join(lines[:second]))
+    first, other = read_ranks(run)
+    second = [n for n, line in enumerate(other) if line["kind"] == "run_started"][1]
+    write_ranks(run, [first, other[:second]])
     found = answers(read_facts(run))
     assert found["network"].answer == found["network_fit"].answer == "cannot tell"
     assert "to 8,000 on host-a: One process trained alone" in found["network"].says
@@ -490,14 +394,6 @@ def test_learning_is_judged_by_how_the_run_ends(name: str, tmp_path: Path) -> No
     assert said in found["trained"].says + found["overfitting"].says
 
 
-def test_the_first_validations_alone_do_not_judge_the_end(tmp_path: Path) -> None:
-    run = Recorded(recipe=VOCABULARY).write(tmp_path / "run")
-    assert answers(read_facts(run))["trained"].answer == "yes"
-    cut(run, 0, lines=65)  # its validations up to step 5,000; the others went on to 8,000
-    found = answers(read_facts(run))
-    assert found["trained"].answer == found["overfitting"].answer == "cannot tell"
-
-
 def _device(rank: int, flop_per_s: float, alone: float | None = None) -> tuple[int, Payload]:
     measured = DeviceMeasured(
         device="cuda", matrix_flop_per_s=flop_per_s, alone_tokens_per_s=alone, method="test"
@@ -549,8 +445,6 @@ def test_ranks_slow_by_turns_are_neither_a_straggler_nor_the_network(
     found = answers(read_facts(run))
     assert (found["straggler"].answer, found["network"].answer) == ("no", "no")
     assert "waiting for ranks that compute for longer" in found["processors"].remedy
-    cut(run, 1, lines=30)
-    assert "or for another rank" in answers(read_facts(run))["processors"].remedy
 
 
 def _gpus(power_w: float, *, ranks: tuple[int, ...] = (0, 1)) -> list[tuple[int, Payload]]:
@@ -570,7 +464,7 @@ USED: dict[str, tuple[Recorded, str, str]] = {
         "of the run was outside steps",
     ),
     "two GPUs of one host, and none of the other": (
-        Recorded(extra=[*_gpus(240.0, ranks=(0,)), (0, replace(gpu_sampled(240.0), gpu=1))]),
+        Recorded(extra=[*_gpus(240.0, ranks=(0,)), (0, changed(gpu_sampled(240.0), gpu=1))]),
         "cannot tell",
         "power of every GPU",
     ),
@@ -592,7 +486,7 @@ def test_a_gpu_counts_as_full_only_if_it_was_full_throughout_the_run(
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_samples_at_the_ends_do_not_cover_the_run(device: str, after: int, tmp_path: Path) -> None:
     """Up to step 500 alone, or then and after step 7,500."""
-    busy = replace(HOST_SAMPLED, cpu_share=0.97)
+    busy = changed(HOST_SAMPLED, cpu_share=0.97)
     sampled: list[tuple[int, Payload]] = [(0, busy), (1, busy)]
     extra = _gpus(240.0) if device == "cuda" else sampled
     run = Recorded(device=device, recipe=VOCABULARY, extra=extra).write(tmp_path / "run")
@@ -626,11 +520,11 @@ def test_a_pause_does_not_lengthen_a_validation(rank: int, tmp_path: Path) -> No
     for number in (0, 1):
         for kind in ("validated", "checkpoint_written", "train_interval", "run_finished"):
             edit(run, number, kind, later)
-    path = file_of(run, rank)
-    lines = path.read_text().splitlines()
-    place = next(n for n, line in enumerate(lines) if (json.loads(line)["step"] or 0) > 4000)
-    envelope = {key: json.loads(lines[place])[key] for key in ("v", "mono_s", "host", "rank")}
-    envelope["mono_s"] += validated["time"] + 1200.0 - json.loads(lines[place])["time"]
+    ranks = read_ranks(run)
+    lines = ranks[rank]
+    place = next(n for n, line in enumerate(lines) if (line["step"] or 0) > 4000)
+    envelope = {key: lines[place][key] for key in ("v", "mono_s", "host", "rank")}
+    envelope["mono_s"] += validated["time"] + 1200.0 - lines[place]["time"]
     paused = RankPaused(
         paused_rank=rank,
         paused_host=f"host-{'ab'[rank]}",
@@ -640,9 +534,9 @@ def test_a_pause_does_not_lengthen_a_validation(rank: int, tmp_path: Path) -> No
         own=True,
     )
     event = envelope | {"kind": paused.kind, "time": validated["time"] + 1200.0, "step": 4000}
-    place = next(n for n, line in enumerate(lines) if json.loads(line)["time"] >= event["time"])
-    lines.insert(place, json.dumps(event | as_values(paused)))
-    path.write_text("".join(f"{line}\n" for line in lines))
+    place = next(n for n, line in enumerate(lines) if line["time"] >= event["time"])
+    lines.insert(place, event | as_values(paused))
+    write_ranks(run, ranks)
     found = answers(read_facts(run))
     assert found["pauses"].answer == "yes"
     assert found["evaluation"] == whole["evaluation"]

@@ -117,8 +117,6 @@ def _network(log: Log, answers: Answers) -> Iterator[str]:
             yield "the network is the bottleneck of one machine"
         if exposed is None or exposed < 0.2 - NEARLY:
             yield f"the network is the bottleneck at {exposed} of a step"
-        if log.truly_missing:
-            yield "the network is named although a rank is missing"
         if step_s and computed_s is not None and computed_s / step_s < 0.2 - NEARLY:
             alone_s = sum(log.phases(rank, 2)["forward_s"] / 0.3 for rank in range(log.world_size))
             if alone_s > step_s:
@@ -139,7 +137,7 @@ def _network(log: Log, answers: Answers) -> Iterator[str]:
             for rank in range(log.world_size)
             for number in (1, 2, 3)
         )
-        if least > 0.21 and log.world_size > 1 and not log.overfull:
+        if least > 0.21 and log.world_size > 1:
             yield f"not the bottleneck at {least} of a step"
     if fit.answer == "measured" and step_s and exposed is not None and waited_s is not None:
         uneven = log.late == "by interval" or log.torn is not None or log.killed_at is not None
@@ -177,8 +175,6 @@ def _processors(log: Log, answers: Answers) -> Iterator[str]:
             and not log.one_name
         ):
             yield "fully used by the rate of one host's device"
-    if log.truly_missing:
-        yield "fully used although a rank is missing"
 
 
 def _time(log: Log, answers: Answers) -> Iterator[str]:
@@ -203,8 +199,6 @@ def _money(log: Log, answers: Answers) -> Iterator[str]:
     cost = answers["cost"]
     if cost.answer != "measured":
         return
-    if log.truly_missing:
-        yield "the cost is measured although a rank is missing"
     hours, wall_s = _value(cost, "machine time"), _value(answers["duration"], "wall clock")
     machines = len(set(log.machines))
     if hours is None or wall_s is None:
@@ -256,28 +250,18 @@ def _words(log: Log, answers: Answers) -> Iterator[str]:
 
 
 def _ranks(log: Log, answers: Answers) -> Iterator[str]:
-    """Statements on one rank are true, and a rank with half a record is not judged."""
+    """Statements on one rank are true."""
     straggler = answers["straggler"]
-    if (log.truly_missing or log.cut_short) and straggler.answer != "cannot tell":
-        yield "ranks are compared although one is missing, or tells a part"
-    if log.cut_short:
-        if answers["network"].answer == "yes" or answers["processors"].answer == "yes":
-            yield "yes, although a rank tells a part"
-        if len(set(log.machines)) > 1 and not log.one_name:
-            for key in ("network", "network_fit"):
-                if answers[key].answer != "cannot tell":
-                    yield f"{key} is {answers[key].answer}, although a rank tells a part"
     is_late = log.late == "last" and log.world_size > 1
     if straggler.answer == "yes":
         if not is_late:
             yield f"{straggler.says} yet ranks are late {log.late}"
         elif f"rank {log.world_size - 1} on" not in straggler.says:
             yield f"{straggler.says} yet it is the last"
-        elif log.torn is None and re.search("since|until", straggler.says) and not log.cut:
+        elif log.torn is None and re.search("since|until", straggler.says):
             yield f"{straggler.says} yet it was late all the time"
-    damaged = log.cut_short or log.truly_missing or log.torn is not None or bool(log.dropped)
-    unknown = damaged or log.lost_first_line  # which holds the number of ranks
-    if is_late and log.intervals >= 5 and not unknown and straggler.answer != "yes":
+    damaged = log.torn is not None or bool(log.dropped)
+    if is_late and log.intervals >= 5 and not damaged and straggler.answer != "yes":
         yield f"the last rank takes twice as long, yet {straggler.says}"
     starved = answers["starved"]
     if starved.answer == "yes" and log.data_s == 0:
@@ -308,7 +292,7 @@ def _end(log: Log, answers: Answers) -> Iterator[str]:
     if trained.answer != "yes":
         return
     exploded = log.explodes and log.last_validated < log.intervals and log.training != "low"
-    damaged = log.cut_short or log.truly_missing or log.torn is not None or bool(log.dropped)
+    damaged = log.torn is not None or bool(log.dropped)
     if exploded and not damaged:
         yield "fully trained, with a training loss that exploded"
     if log.bleu_falls and log.bleu is not None and "lowest" not in trained.says:
@@ -348,7 +332,6 @@ ONCE_WRONG: dict[str, Log] = {
         world_size=2,
         machines=(0, 1),
         one_name=True,
-        boots=True,
         intervals=0,
         validate_every=2,
         dev="creeps",
@@ -368,18 +351,13 @@ ONCE_WRONG: dict[str, Log] = {
         pause_s=0.0,
         killed_at=None,
         reason="max_steps",
-        ahead_s=3600.0,
         validate_at_start=False,
         has_recipe=True,
-        missing_rank=None,
-        lost_first_line=False,
         torn=None,
         dropped=(),
-        overfull=False,
         max_share=0.5,
         device_rate=None,
         measured_alone=True,
-        cut=None,
         explodes=False,
         bleu_falls=False,
         steps=100,
@@ -388,7 +366,6 @@ ONCE_WRONG: dict[str, Log] = {
         world_size=4,
         machines=(0, 1, 2, 3),
         one_name=False,
-        boots=True,
         intervals=24,
         validate_every=2,
         dev="nothing",
@@ -408,18 +385,13 @@ ONCE_WRONG: dict[str, Log] = {
         pause_s=0.0,
         killed_at=6,
         reason="early_stop",
-        ahead_s=-7.0,
         validate_at_start=True,
         has_recipe=True,
-        missing_rank=None,
-        lost_first_line=False,
         torn=None,
         dropped=(),
-        overfull=False,
         max_share=0.1,
         device_rate=(30000000000.0, 5000.0),
         measured_alone=True,
-        cut=None,
         explodes=False,
         bleu_falls=False,
         steps=100,
@@ -428,7 +400,6 @@ ONCE_WRONG: dict[str, Log] = {
         world_size=2,
         machines=(0, 1),
         one_name=True,
-        boots=True,
         intervals=12,
         validate_every=2,
         dev="frequencies",
@@ -448,18 +419,13 @@ ONCE_WRONG: dict[str, Log] = {
         pause_s=7200.0,
         killed_at=None,
         reason=None,
-        ahead_s=3600.0,
         validate_at_start=False,
         has_recipe=True,
-        missing_rank=None,
-        lost_first_line=False,
         torn=None,
         dropped=(),
-        overfull=False,
         max_share=1.0,
         device_rate=(100000000000000.0, None),
         measured_alone=True,
-        cut=None,
         explodes=False,
         bleu_falls=False,
         steps=100,
@@ -468,7 +434,6 @@ ONCE_WRONG: dict[str, Log] = {
         world_size=3,
         machines=(0, 0, 0),
         one_name=False,
-        boots=True,
         intervals=24,
         validate_every=3,
         dev="flat",
@@ -488,18 +453,13 @@ ONCE_WRONG: dict[str, Log] = {
         pause_s=0.0,
         killed_at=3,
         reason="max_steps",
-        ahead_s=0.3,
         validate_at_start=True,
         has_recipe=False,
-        missing_rank=None,
-        lost_first_line=True,
         torn=None,
         dropped=(),
-        overfull=True,
         max_share=1.0,
         device_rate=None,
         measured_alone=False,
-        cut=(0, 0.9),
         explodes=True,
         bleu_falls=True,
         steps=100,

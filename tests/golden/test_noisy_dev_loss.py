@@ -109,7 +109,7 @@ def test_a_loss_that_jumped_far_has_turned(facts: Facts) -> None:
         facts, 16, lambda s: (2.0 if s < 0.3 else 2.5) * (1 + chance.gauss(0, 1e-3))
     )
     assert two.answer == three.answer == "yes"
-    assert "Use the checkpoint of step" in two.remedy
+    assert "translate, export and serve use the best BLEU" in two.remedy
 
 
 STEEP = {
@@ -136,7 +136,7 @@ def test_a_steep_rise_of_a_few_validations_is_found(name: str, share: float, fac
     )
     step = f"step {round(STEPS * best / len(seen)):,}"
     assert two.answer == three.answer == "yes"
-    assert two.remedy == f"Use the checkpoint of {step}."
+    assert "translate, export and serve use the best BLEU" in two.remedy
     assert f"Since {step} the dev loss rises" in three.says
 
 

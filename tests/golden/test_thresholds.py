@@ -15,7 +15,7 @@ from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
 from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, Payload
-from example_events import HOST_SAMPLED, NETWORK_SAMPLED
+from example_events import HOST_SAMPLED, NETWORK_SAMPLED, changed
 from golden.test_logs_that_fool import edit
 from golden_gpu import gpu_sampled
 from recorded_runs import Recorded
@@ -29,7 +29,7 @@ HIDDEN_S = 0.9 * 0.65 * 0.4
 """Nine tenths of the backward pass."""
 STEP_S = 0.401
 """Compute and the wait for data; the wait in sums comes on top of it."""
-NETWORK = replace(NETWORK_SAMPLED, seconds_s=40.0)
+NETWORK = changed(NETWORK_SAMPLED, seconds_s=40.0)
 
 
 def _judged(folder: Path, run: Recorded) -> dict[str, Verdict]:
@@ -89,7 +89,7 @@ def _explained_but(share: float) -> Recorded:
 
 
 def _hosts(cpu: float, others: float) -> Recorded:
-    sampled = replace(HOST_SAMPLED, cpu_share=cpu, others_cpu_share=others)
+    sampled = changed(HOST_SAMPLED, cpu_share=cpu, others_cpu_share=others)
     return Recorded(extra=[(0, sampled), (1, sampled)])
 
 
@@ -113,7 +113,7 @@ def _validated_for(share: float) -> float:
 
 def _checkpoint_of_disk(share: float) -> Recorded:
     free = round(89_040_000 / share)
-    return Recorded(extra=[(0, replace(HOST_SAMPLED, disk_free_bytes=free))])
+    return Recorded(extra=[(0, changed(HOST_SAMPLED, disk_free_bytes=free))])
 
 
 def _creeps(share: float) -> Recorded:
@@ -566,7 +566,7 @@ def test_a_lowered_clock_counts_from_a_twentieth_of_the_samples(
 
     def lower(event: dict[str, Any]) -> None:
         if event["step"] <= 100 * samples:
-            event["throttle_reasons"] = "thermal"
+            event |= {"throttle_reasons": "thermal", "throttled_share": 1.0}
 
     edit(run, 1, "gpu_sampled", lower)
     facts = read_facts(run)

@@ -2,13 +2,13 @@
 
 facts         the measurements of a run, typed; its wall clock, without the time between lives
 lives         the lives of a run, from start to end: the machines of each, and its measurements
-sampling, rank_file, reading   the events of a run directory -> facts
-imported, openseq2seq   a log of OpenSeq2Seq -> events
+sampling, log, reading   the events of a run directory -> facts
+imported      events that only a run of another tool has
 trend         slopes with confidence intervals, and a curve to extrapolate with
 measures      numbers that several questions need: tokens per second, MFU, scaling, waiting
 periods       when a condition began, and when it ended
 pauses        whether a rank stood still
-stragglers    which ranks compute for longer than the others, and since when
+stragglers    which ranks compute for longer than the others, since when and why
 verdict       an answer with its evidence
 totals, convergence, speed, network, rates, cost   the twelve questions, by subject
 verdicts      all twelve, in their order

@@ -13,9 +13,10 @@ import zstandard
 from numpy.typing import NDArray
 
 from dragoman.base import units
-from dragoman.base.errors import CorpusError
+from dragoman.base.errors import CorpusError, MachineError
 from dragoman.base.printable import clipped
 from dragoman.corpus.clean import RejectedPair, read_rejected
+from dragoman.corpus.filters import key_of
 from dragoman.corpus.survey import (
     EXAMPLES,
     FILE_NAME,
@@ -44,7 +45,8 @@ _KEPT, _DROPPED = 0, 1
 def write_cleaning_page(folder: Path) -> Path | None:
     """Write `filters.html` into a folder of rejected pairs, if it has scores and no page yet.
 
-    Raises: CorpusError if the scores are damaged, MachineError if the page cannot be written.
+    Raises: CorpusError if the scores are damaged, MachineError if they cannot be read or the page
+        cannot be written.
     """
     if (folder / PAGE).exists() or not (folder / FILE_NAME).is_file():
         return None
@@ -53,8 +55,11 @@ def write_cleaning_page(folder: Path) -> Path | None:
         dropped = dropped_by_filter(read)
         read = folder / FILE_NAME
         page = cleaning_page(read_surveys(read), dropped)
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror or error}"
+        remedy = "check its permissions and its disk"
+        raise MachineError(problem, place=read, remedy=remedy) from error
     except (
-        OSError,
         ValueError,
         TypeError,
         LookupError,
@@ -96,7 +101,7 @@ def cleaning_page(surveys: Sequence[FilterSurvey], dropped: Mapping[str, Dropped
     body = [
         "<header><h1>Pairs that filters dropped</h1></header>",
         "<p class='method'>Each filter saw only the pairs that earlier filters had kept. "
-        "The filters that dropped most come first on this page. "
+        "Those that dropped most come first; each has the name of its key in the recipe. "
         "Heights are logarithms. A dashed line is the threshold; "
         "the pairs under a histogram are those nearest to it on both sides. "
         "A column apart at an end is for scores beyond the axis: infinite ones, and at most a "
@@ -114,7 +119,7 @@ def _section(one: FilterSurvey) -> Iterator[str]:
     seen = sum(kept + dropped for kept, dropped in one.counts.values()) + one.unscored
     dropped = units.COUNT.text(_dropped(one))
     bound = "at least" if one.at_least else "at most"
-    yield f"<section><h2>{escape(one.name.replace('_', ' '))}</h2><p>"
+    yield f"<section><h2>{escape(_heading(one.name))}</h2><p>"
     yield escape(f"keeps scores of {bound} {one.threshold:g}: dropped {dropped} of {seen:,} pairs")
     if one.unscored:
         yield escape(f", {one.unscored:,} of them without a score")
@@ -130,7 +135,7 @@ def _section(one: FilterSurvey) -> Iterator[str]:
 
 
 def _plain_section(name: str, found: Dropped) -> Iterator[str]:
-    yield f"<section><h2>{escape(name.replace('_', ' '))}</h2>"
+    yield f"<section><h2>{escape(_heading(name))}</h2>"
     yield f"<p>has no threshold: dropped {units.COUNT.text(found.pairs)} pairs</p>"
     yield f"<details><summary>Dropped: the first {len(found.examples)}</summary>"
     yield "<table class='runs'><tr><th>source</th><th>target</th><th>line</th></tr>"
@@ -138,6 +143,11 @@ def _plain_section(name: str, found: Dropped) -> Iterator[str]:
         sides = (clipped(text, LONGEST) for text in (one.source, one.target))
         yield f"<tr>{''.join(f'<td>{escape(side)}</td>' for side in sides)}{_place(one)}</tr>"
     yield "</table></details></section>"
+
+
+def _heading(name: str) -> str:
+    """The key of the recipe that sets a filter, or the filter's name if none does."""
+    return key_of(name) or name.replace("_", " ")
 
 
 def _table(examples: Sequence[Example]) -> Iterator[str]:

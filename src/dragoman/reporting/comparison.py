@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import Final
@@ -16,7 +16,7 @@ from typing import Final
 from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.convergence import LEAST_FALL
-from dragoman.reporting.cost import lived_s, machine_hours, only_currency, spent
+from dragoman.reporting.cost import currency_of, is_priced, lived_s, machine_hours, spent
 from dragoman.reporting.facts import Facts, MeasuredBleu, summed
 from dragoman.reporting.verdict import Answer
 
@@ -62,6 +62,15 @@ class ComparedRun:
             for one in self.validations
             if one.dev_loss is not None and budget.key in one.used
         ]
+
+    def last_used(self, budget: Resource) -> float | None:
+        """The amount used by the last validation that says something; None without one."""
+        amounts = [
+            one.used[budget.key]
+            for one in self.validations
+            if budget.key in one.used and (one.dev_loss is not None or one.bleu is not None)
+        ]
+        return amounts[-1] if amounts else None
 
     def bleus(self, budget: Resource) -> list[tuple[float, ValidationPoint]]:
         """Every validation that translated, as (amount used, point)."""
@@ -111,6 +120,8 @@ def compare(runs: Sequence[Facts]) -> RunComparison:
     )
     budgets = (PAIRS, TOKENS, WALL, MACHINES, *_money(runs))
     same_loss, notes = _comparable(compared)
+    if not same_loss:  # a note says why, and nothing shows them beside each other
+        compared = tuple(map(_without_losses, compared))
     levels = tuple(
         level
         for budget in budgets
@@ -118,6 +129,11 @@ def compare(runs: Sequence[Facts]) -> RunComparison:
     )
     target = _target(compared, budgets) if same_loss else None
     return RunComparison(compared, budgets, tuple(notes), levels, target)
+
+
+def _without_losses(one_run: ComparedRun) -> ComparedRun:
+    validations = (replace(one, dev_loss=None) for one in one_run.validations)
+    return replace(one_run, validations=tuple(validations))
 
 
 def totals(one_run: ComparedRun, budgets: Sequence[Resource]) -> Iterator[tuple[str, str]]:
@@ -131,7 +147,8 @@ def totals(one_run: ComparedRun, budgets: Sequence[Resource]) -> Iterator[tuple[
         yield budget.name, "not measured" if amount is None else budget.text(amount)
     yield "speed", units.TOKEN_RATE.optional_text(measures.tokens_per_s(facts))
     losses = [loss for _, loss in one_run.losses(WALL)]
-    yield "lowest dev loss", units.LOSS.optional_text(min(losses, default=None))
+    if losses:
+        yield "lowest dev loss", units.LOSS.text(min(losses))
     scores = [one.bleu for one in one_run.validations if one.bleu is not None]
     yield "best dev BLEU", units.SCORE.optional_text(max(scores, default=None))
     # A score with another search, or of another checkpoint, has a row of its own.
@@ -141,7 +158,7 @@ def totals(one_run: ComparedRun, budgets: Sequence[Resource]) -> Iterator[tuple[
 
 def _money(runs: Sequence[Facts]) -> Iterator[Resource]:
     """Money is a budget if the price of every life of every run is known, in one currency."""
-    currencies = {only_currency(facts) for facts in runs}
+    currencies = {currency_of(facts) if is_priced(facts) else None for facts in runs}
     (currency, *others) = currencies
     if currency is not None and not others:
         yield Resource("money", "money", partial(units.money, currency=currency))
@@ -173,8 +190,8 @@ def _time_and_money(facts: Facts, *, until: float | None = None) -> dict[str, fl
     used = {"wall_s": sum(lived_s(one, until) for one in facts.segments)}
     if (hours := machine_hours(facts, until=until)) is not None:
         used["machine_s"] = hours * units.HOUR_S
-    if (currency := only_currency(facts)) is not None:
-        used["money"] = spent(facts, until=until)[currency]
+    if is_priced(facts):
+        used["money"] = spent(facts, until=until)
     return used
 
 
@@ -225,7 +242,7 @@ def _comparable(compared: Sequence[ComparedRun]) -> tuple[bool, list[str]]:
 
 def _level(compared: Sequence[ComparedRun], budget: Resource, *, same_loss: bool) -> Level | None:
     """All runs at the largest amount that each of them has used."""
-    ends = [one_run.losses(budget)[-1][0] for one_run in compared if one_run.losses(budget)]
+    ends = [end for one_run in compared if (end := one_run.last_used(budget)) is not None]
     if len(ends) < len(compared) or min(ends) <= 0:
         return None
     amount = min(ends)
@@ -241,7 +258,7 @@ def _level(compared: Sequence[ComparedRun], budget: Resource, *, same_loss: bool
     }
     around = {one_run.letter: _around(one_run.losses(budget), amount) for one_run in compared}
     answer: Answer = "cannot tell"
-    says = "The losses are over different texts or tokens."
+    says = ""
     if same_loss:
         answer, says = _better(losses, around)
     if answer == "measured" and any(one_run.facts.manifest is None for one_run in compared):

@@ -17,7 +17,7 @@ from dragoman.reporting.comparison import (
     RunComparison,
     totals,
 )
-from dragoman.reporting.cost import only_currency
+from dragoman.reporting.cost import currency_of
 from dragoman.reporting.elements import escape, figures, problems, section, values, whole_page
 from dragoman.reporting.plots import BLEU, LOSS_HEIGHT, without_start
 from dragoman.reporting.render import cell, write_files
@@ -51,15 +51,19 @@ def _sections(found: RunComparison) -> Iterator[tuple[str, str, Table]]:
     yield "In all", "", [["", *letters], *rows]
     rows = []
     for level in found.levels:
-        losses = [_or_dash(level.losses.get(letter), units.LOSS.text) for letter in letters]
-        rows.append([f"dev loss at {_amount(level.budget, level.amount)}", *losses])
+        amount = _amount(level.budget, level.amount)
+        if level.losses:
+            losses = [_or_dash(level.losses.get(letter), units.LOSS.text) for letter in letters]
+            rows.append([f"dev loss at {amount}", *losses])
         if level.bleus:
             bleus = [
                 _or_dash(level.bleus.get(letter), lambda one: one.bleu_text) for letter in letters
             ]
-            rows.append(["last BLEU by then", *bleus])
+            rows.append(["last BLEU by then" if level.losses else f"last BLEU at {amount}", *bleus])
     says = " ".join(
-        f"At {_amount(level.budget, level.amount)}: {level.says}" for level in found.levels
+        f"At {_amount(level.budget, level.amount)}: {level.says}"
+        for level in found.levels
+        if level.says
     )
     yield "At the same budget", says, [["", *letters], *rows] if rows else []
     yield from _target(found, letters)
@@ -122,7 +126,7 @@ def _axes(found: RunComparison) -> Iterator[tuple[Resource, Axis, float]]:
         yield budget, Axis(f"{unit} of {budget.name}", "{:.3g}".format), scale
     for budget in found.budgets:
         if budget.key == "money":
-            currency = only_currency(found.compared[0].facts)
+            currency = currency_of(found.compared[0].facts)
             yield budget, Axis(f"money, {currency}", "{:.3g}".format), 1.0
 
 

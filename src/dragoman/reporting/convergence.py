@@ -24,7 +24,15 @@ from dragoman.reporting.facts import (
 )
 from dragoman.reporting.periods import moment
 from dragoman.reporting.trend import Trend, fit_curve, trend
-from dragoman.reporting.verdict import Evidence, Judgement, Verdict, at_step, evidence, in_words
+from dragoman.reporting.verdict import (
+    Answer,
+    Evidence,
+    Judgement,
+    Verdict,
+    at_step,
+    evidence,
+    in_words,
+)
 from dragoman.training.schedule import SCHEDULES
 
 STRETCH = 0.1
@@ -46,6 +54,13 @@ OVERFIT_RISE = 0.01
 
 On 1,000 sentences the validations of a healthy run differ by up to 1% (2% of the perplexity at a
 loss of 2). On fewer sentences they differ by more, which `rises_by_chance` takes into account.
+"""
+FAR_RISE = 0.12
+"""If all losses of the later half are this share above the best one, or the last one is and they
+only rose since, it is not chance.
+
+Validations of a run that stands still differ by up to 4% (one standard deviation), if the dev set
+is tiny; then all tests together are wrong in 3% (4 losses) to 5% (40) of runs.
 """
 _BY_CHANCE_AT_MOST = 0.05
 _MOST_EXACT = 10
@@ -377,19 +392,26 @@ def training_text_since(facts: Facts, step: int) -> Literal["falls", "rises"] | 
 
 
 def has_turned(facts: Facts) -> bool:
-    """Whether the dev loss rises: the last two losses are above the best one, and not by chance.
+    """Whether the dev loss is past its best: the last two losses are above it, and not by chance.
 
-    One of two tests must show that: the order of the losses since the best one, or the height of
-    the last two, because a steep rise may take few validations. If losses differ only by chance,
-    the two tests together are wrong in 0.5% (4 losses) to 4.0% (40) of runs; the order test needs
-    four losses after the best.
+    One of four tests must show that: the order of the losses since the best one; the height of the
+    last two, because a steep rise may take few validations; a far rise without a step back; or the
+    height of all of the later half, because the loss may jump and then stay. If losses differ only
+    by chance, the first two tests together are wrong in 0.5% (4 losses) to 4.0% (40) of runs; the
+    order test needs four losses after the best.
     """
     values = [loss for _, loss in losses(facts)]
     if len(values) < FEWEST or not ends_above_best(facts):
         return False
     if min(values[-2:]) > highest_by_chance(values):
         return True
-    return rises_by_chance(values[values.index(min(values)) + 1 :]) <= _BY_CHANCE_AT_MOST
+    far, since_best = min(values) * (1 + FAR_RISE), values[values.index(min(values)) + 1 :]
+    if values[-1] >= far and since_best == sorted(since_best):
+        return True
+    if min(later(values)) >= far:
+        moves = loss_trend(facts)
+        return moves is None or -moves.high <= LEAST_FALL  # else it may come back to its best
+    return rises_by_chance(since_best) <= _BY_CHANCE_AT_MOST
 
 
 def highest_by_chance(values: Sequence[float]) -> float:
@@ -476,15 +498,16 @@ def trained(facts: Facts) -> Verdict:
         thresholds=(
             f"yes: 10% more steps lower the dev loss by less than {units.SHARE.text(LEAST_FALL)} "
             "of it, with 95% confidence, and the learning rate has no rise or decay before it",
-            f"yes: the dev loss rises by over {units.SHARE.text(OVERFIT_RISE)} from its best while "
-            "the loss on training text falls",
+            f"yes: it is past its best: the dev loss is over {units.SHARE.text(OVERFIT_RISE)} above"
+            " it, by more than chance, and the loss on training text does not rise as well",
             "no: more steps lower it by more, with 95% confidence",
             "no: since the last validation the training loss is above that of a uniform prediction",
             f"no: the run began with a trained model, whose dev loss was over "
             f"{units.SHARE.text(OVERFIT_RISE)} lower, or its BLEU surely higher",
             f"no: the lowest dev loss is {units.SHARE.text(NOT_LEARNT)} or more of that of a "
             f"uniform prediction, or {units.SHARE.text(BEYOND_FREQUENCIES)} with a BLEU that may "
-            "be chance; dev loss and loss on training text both rise; or the run diverged",
+            "be chance; it is past its best with such a BLEU; dev loss and loss on training text "
+            "both rise; or the run diverged",
             f"cannot tell: under {FEWEST} validations after the start, none in the last steps, the "
             "interval includes both, BLEU moves, or nothing shows that the model translates: "
             "neither "
@@ -534,7 +557,8 @@ def _is_trained(facts: Facts, found: Trend | None) -> Judgement:
         )
     if found is None:
         say = f"{_validations(facts)} too few to tell a trend."
-        return "cannot tell", say, "Train longer, or lower train.validate_every_steps."
+        remedy = "Train longer, or lower train.validate_every_steps."
+        return "cannot tell", say + _was_lower(facts), remedy
     last = losses(facts)[-1][0].step
     if exploded := training_loss_since(facts, last):
         was, now = (units.LOSS.text(loss) for loss in exploded)
@@ -565,33 +589,46 @@ def _is_trained(facts: Facts, found: Trend | None) -> Judgement:
         return "no", f"The dev loss still falls: {fall}.", _go_on(facts)
     if found.low > 0 and found.high >= LEAST_FALL:
         say = f"The dev loss rises ({fall}), but it is not clear that it has turned."
-        return "cannot tell", say, _LARGER_DEV
+        return "cannot tell", say + _was_lower(facts), _LARGER_DEV
     if -found.low >= LEAST_FALL or found.high >= LEAST_FALL:
         say = f"The trend is not clear enough: {fall}."
-        return "cannot tell", say, _LARGER_DEV
+        return "cannot tell", say + _was_lower(facts), _LARGER_DEV
     return _is_trained_if_flat(facts, f"The dev loss is flat ({fall})")
 
 
 def _is_trained_if_turned(facts: Facts) -> Judgement:
-    best = best_loss(losses(facts))[0].step
-    at = f"step {units.COUNT.text(best)}"
-    say = f"The dev loss was lowest at {at} and has risen since"
-    match training_text_since(facts, best):
-        case "falls":
-            if doubt := _may_not_translate(facts):
-                return doubt[0], f"{say}, {doubt[1]}", doubt[2]
-            moves = bleu_trend(facts)
-            if moves is not None and moves.low > LEAST_BLEU:
-                return "cannot tell", f"{say}, yet BLEU still rises.", _go_on(facts)
-            return "yes", f"{say}.", f"Use the checkpoint of {at}."
-        case "rises":
-            say += ", and so has the loss on training text: it gets worse, not better."
-            if (start := stage_since(facts, best)) is not None:
-                return "no", say, _look_at_stage(start)
-            return "no", say, f"Go on from the checkpoint of {at}, with a lower learning rate."
-        case None:
-            say += "; whether the loss on training text still fell is not clear."
-            return "cannot tell", say, f"Set evaluate.train_slice_pairs; until then, use {at}."
+    """A model past its best is not made better by more steps, unless BLEU says otherwise."""
+    best, lowest = best_loss(losses(facts))
+    at = f"step {units.COUNT.text(best.step)}"
+    higher = units.SHARE.text(losses(facts)[-1][1] / lowest - 1)
+    say = f"It is past its best: the dev loss was lowest at {at} and has risen since, by {higher}"
+    text_loss = training_text_since(facts, best.step)
+    if text_loss == "rises":
+        say += ", and so has the loss on training text: it gets worse, not better."
+        if (start := stage_since(facts, best.step)) is not None:
+            return "no", say, _look_at_stage(start)
+        return "no", say, f"Go on from the checkpoint of {at}, with a lower learning rate."
+    remedy = _best_is_used(facts, at)
+    if doubt := _may_not_translate(facts):
+        # More steps do not help, so with a BLEU that may be chance it is not trained, however long.
+        answer: Answer = "no" if best_bleu(facts) else doubt[0]
+        return answer, f"{say}, {doubt[1]}", f"{remedy} {doubt[2]}"
+    moves = bleu_trend(facts)
+    if moves is not None and moves.low > LEAST_BLEU:
+        say += f"; yet BLEU still rises, to {losses(facts)[-1][0].bleu_text}."
+        return "cannot tell", say, f"Score both checkpoints on the test set: {at} and the last."
+    if text_loss is None:
+        remedy += " Set evaluate.train_slice_pairs to see why it rises."
+    return "yes", f"{say}.", remedy
+
+
+def _best_is_used(facts: Facts, at: str) -> str:
+    """Which checkpoint people get without asking for one: the best by BLEU if it was measured."""
+    best = best_bleu(facts)
+    if best is None:
+        return f"Use the checkpoint of {at}, as translate, export and serve do."
+    step = units.COUNT.text(best[0].step)
+    return f"Nothing to choose: translate, export and serve use the best BLEU, of step {step}."
 
 
 def _is_trained_if_flat(facts: Facts, say: str) -> Judgement:
@@ -602,7 +639,7 @@ def _is_trained_if_flat(facts: Facts, say: str) -> Judgement:
         return "cannot tell", say, "Look at the learning rate, and at skipped steps."
     if stays_above_best(facts):
         at = f"step {units.COUNT.text(best_loss(losses(facts))[0].step)}"
-        return "cannot tell", f"{say}, but was lower at {at}.", f"Use the checkpoint of {at}."
+        return "cannot tell", f"{say}, but was lower at {at}.", _best_is_used(facts, at)
     if (skipped := _skipped_share(facts)) > _MOST_SKIPPED:
         say += f", but {units.SHARE.text(skipped)} of the later steps were skipped, as their "
         say += "gradients were not finite."
@@ -629,6 +666,16 @@ def _is_trained_if_flat(facts: Facts, say: str) -> Judgement:
         say += f", but a stage with other text or another learning rate begins with {_step(start)}."
         return "cannot tell", say, "Train on, and validate in that stage."
     return "yes", f"{say}.", ""
+
+
+def _was_lower(facts: Facts) -> str:
+    """A sentence that names the best checkpoint, if the run ends clearly above it."""
+    seen = losses(facts)
+    if not seen or seen[-1][1] < best_loss(seen)[1] * (1 + OVERFIT_RISE):
+        return ""
+    best, lowest = best_loss(seen)
+    higher = units.SHARE.text(seen[-1][1] / lowest - 1)
+    return f" It may be past its best: the dev loss is {higher} above that{at_step(best.step)}."
 
 
 def _step(updates: int) -> str:
@@ -688,15 +735,15 @@ def _is_overfitting(facts: Facts) -> Judgement:
     by_heart = share < BY_HEART and not is_easier
     best = best_loss(seen)[0].step
     at = f"step {units.COUNT.text(best)}"
-    remedy = "next time more data, more dropout or fewer steps."
+    remedy = "Take more data, more dropout or fewer steps next time."
     if has_turned(facts):
         text_loss = training_text_since(facts, best) if last.step > best else None
         if text_loss == "falls":
             say = f"Since {at} the dev loss rises while the loss on training text falls."
-            return "yes", say, f"Use that checkpoint; {remedy}"
+            return "yes", say, remedy
         if by_heart:
             say = f"It knows the training text by heart: {of}, which has risen since {at}."
-            return "yes", say, f"Use that checkpoint; {remedy}"
+            return "yes", say, remedy
         if text_loss == "rises":
             say = "The dev loss has risen, and so has the loss on training text: "
             start = stage_since(facts, best)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from dragoman.base import units
@@ -37,14 +36,26 @@ def price_per_hour(facts: Facts, segment: Segment) -> HourlyPrice | None:
     """The price of all machines of one life together; None if it is not known.
 
     A given price counts for each machine. Otherwise the life's own record counts, or else the sum
-    of the prices in hosts.json, if it has all of the hosts.
+    of the prices in hosts.json, if it has all of the hosts. A price in another currency than that
+    of the newest life counts as not known.
     """
+    price = _recorded_price(facts, segment)
+    return price if price is not None and price.currency == currency_of(facts) else None
+
+
+def currency_of(facts: Facts) -> str | None:
+    """The currency of the newest life that has a price; None if none has one."""
+    known = (_recorded_price(facts, segment) for segment in reversed(facts.segments))
+    return next((price.currency for price in known if price is not None), None)
+
+
+def _recorded_price(facts: Facts, segment: Segment) -> HourlyPrice | None:
     machines = facts.machines_of(segment)
     if facts.price is not None:
         return replace(facts.price, amount=machines * facts.price.amount) if machines else None
     if segment.price is not None:
         return segment.price
-    known = [facts.host_prices.get(host) for host in dict.fromkeys(facts.hosts_of(segment))]
+    known = [facts.host_prices.get(host) for host in dict.fromkeys(segment.hosts)]
     prices = [price for price in known if price is not None]
     if not prices or len(prices) != machines:
         return None
@@ -57,37 +68,30 @@ def is_priced(facts: Facts) -> bool:
     return bool(known) and all(known)
 
 
-def spent(facts: Facts, *, until: float | None = None, more_s: float = 0.0) -> dict[str, float]:
-    """The cost of the lives that have a price, by currency.
+def spent(facts: Facts, *, until: float | None = None, more_s: float = 0.0) -> float:
+    """The cost of the lives that have a price, in `currency_of`.
 
     until: the moment at which to stop counting.
     more_s: seconds for which the last life will go on.
     """
-    amounts: dict[str, float] = {}
+    amount = 0.0
     for segment in facts.segments:
         price = price_per_hour(facts, segment)
         if price is not None:
             seconds_s = lived_s(segment, until) + (more_s if segment is facts.segments[-1] else 0.0)
-            before = amounts.get(price.currency, 0.0)
-            amounts[price.currency] = before + seconds_s / units.HOUR_S * price.amount
-    return amounts
+            amount += seconds_s / units.HOUR_S * price.amount
+    return amount
 
 
-def only_currency(facts: Facts) -> str | None:
-    """The currency of all costs; None if a life has no price, or if there are several
-    currencies."""
-    currencies = list(spent(facts)) if is_priced(facts) else []
-    return currencies[0] if len(currencies) == 1 else None
-
-
-def money_text(amounts: Mapping[str, float]) -> str:
-    """Amounts by currency in words: "3.77 EUR and 14.05 USD"."""
-    return " and ".join(units.money(amount, currency=name) for name, amount in amounts.items())
+def paid_text(facts: Facts, *, more_s: float = 0.0) -> str:
+    """`spent` in words; "" if no life has a price."""
+    currency = currency_of(facts)
+    return "" if currency is None else units.money(spent(facts, more_s=more_s), currency=currency)
 
 
 def spent_text(facts: Facts, *, more_s: float = 0.0) -> str:
-    """`spent` in words; "" if the price of a life is not known."""
-    return money_text(spent(facts, more_s=more_s)) if is_priced(facts) else ""
+    """`paid_text`; "" if the price of a life is not known."""
+    return paid_text(facts, more_s=more_s) if is_priced(facts) else ""
 
 
 def cost_text(facts: Facts, seconds_s: float) -> str:

@@ -61,9 +61,14 @@ def values(pairs: Iterable[tuple[str, str]]) -> str:
 
 def problems(heading: str, texts: Sequence[str], kind: str = "") -> str:
     """A section that lists texts, or nothing; kind: a class of page.css."""
+    return section(heading, items(texts, kind))
+
+
+def items(texts: Sequence[str], kind: str = "") -> str:
+    """A list of texts; "" if there are none."""
     start = f"<li class='{kind}'>" if kind else "<li>"
-    items = "".join(f"{start}{escape(text)}</li>" for text in texts)
-    return section(heading, items and f"<ul class='problems'>{items}</ul>")
+    shown = "".join(f"{start}{escape(text)}</li>" for text in texts)
+    return shown and f"<ul class='problems'>{shown}</ul>"
 
 
 def table(rows: Iterable[tuple[str, str]]) -> str:

@@ -7,12 +7,11 @@ target token. Shares are of 1.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from dragoman.base import units
-from dragoman.base.printable import first_of
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe
 from dragoman.reporting.imported import ImportedRun
@@ -23,11 +22,12 @@ from dragoman.telemetry.events import (
     DeviceMeasured,
     LinkChanged,
     NetworkSampled,
+    SampleTranslation,
     StudentMeasured,
 )
 from dragoman.telemetry.host import HourlyPrice
 from dragoman.telemetry.session import Session
-from dragoman.training.pace import Budget
+from dragoman.training.clock import Budget
 
 _ENDINGS = {
     "max_steps": "finished",
@@ -36,17 +36,13 @@ _ENDINGS = {
 }
 """The states of runs that recorded their end; others are named by the reason itself."""
 _SILENCE_S = 600.0
-_MOST_LOST = 1
-"""Intervals that a rank may lack: a kill tears at most the last line of its file."""
-_LATE_S = 60.0
-"""While a run goes on, events of another host may arrive this much later than those of this one."""
 _SILENT_GAPS = 5
 """A run that writes nothing for this many times the longest gap in a life is no longer running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """The life of one process: from its start to its end, or to its last sign of life."""
+    """One life of the run: from a start to its end, or to its last sign of life."""
 
     started: float
     ended: float
@@ -57,32 +53,20 @@ class Segment:
     accounted: float
     """The end of the work that its events account for; samples of the host may come later."""
     world_size: int | None = None
-    """Ranks that trained together then; None if the start is not in the record."""
+    """Ranks that trained together then; None if that is not recorded."""
     price: HourlyPrice | None = None
     """The price of all machines together, as known when this life began."""
-    clock_ahead_s: float = 0.0
-    """How far the clock of its host was ahead of rank 0's; the times are on rank 0's."""
-    host: str = "unknown"
-    """The host of this process."""
+    hosts: tuple[str, ...] = ()
+    """The machine of each rank; empty if that is not recorded."""
     device: str | None = None
-    """The device that it trained on; None if the start is not in the record."""
+    """The device that it trained on; None if that is not recorded."""
     imported: ImportedRun | None = None
     """The record of this life in another tool's log."""
-
-    @property
-    def imported_hosts(self) -> tuple[str, ...]:
-        """The hosts named in another tool's log; empty if the log does not say on which host each
-        rank ran."""
-        return tuple(filter(None, self.imported.hosts.split(","))) if self.imported else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """Some updates of one rank up to `step`; sums over them, as in the train_interval event.
-
-    Not that event's class: any value may be None here, because records of older versions and logs
-    of other tools lack some, and because a reader does not trust a record.
-    """
+    """Some updates of one rank up to `step`; sums over them, as in the train_interval event."""
 
     step: int
     steps: int
@@ -109,6 +93,8 @@ class Interval:
     sync_bytes: int | None = None
     skipped_steps: int | None = None
     peak_memory_bytes: int | None = None
+    warms_up: bool = False
+    """Whether it is the first after a start of the process, when everything warms up."""
 
     @property
     def compute_s(self) -> float | None:
@@ -118,39 +104,26 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """The record of one rank, with its times on the clock of rank 0."""
+    """The record of one rank.
+
+    hosts: the machines of its lives, each once.
+    """
 
     rank: int
-    host: str
-    """The host of its last life."""
+    hosts: tuple[str, ...]
     intervals: tuple[Interval, ...]
-    segments: tuple[Segment, ...] = ()
     repeated: tuple[Interval, ...] = ()
     """Intervals that were made again after a resume, because they came after the checkpoint."""
 
     @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts of its lives, each once."""
-        return tuple(dict.fromkeys(life.host for life in self.segments)) or (self.host,)
+    def host(self) -> str:
+        """The host of its last life."""
+        return self.hosts[-1] if self.hosts else "unknown"
 
     @property
     def name(self) -> str:
         """The rank and its hosts."""
-        return f"rank {self.rank} on {', later '.join(self.hosts)}"
-
-    def life_at(self, moment: float) -> Segment | None:
-        """The last life that had begun at a moment of rank 0's clock."""
-        begun = [life for life in self.segments if life.started <= moment]
-        return begun[-1] if begun else None
-
-    def life_beside(self, other: Segment) -> Segment | None:
-        """The first life of this rank that overlaps with one of the run's `segments`."""
-        meanwhile = (
-            life
-            for life in self.segments
-            if life.started <= other.ended and other.started <= life.ended
-        )
-        return next(meanwhile, None)
+        return f"rank {self.rank} on {', later '.join(self.hosts) or 'unknown'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +293,8 @@ class Traffic(NetworkSampled):
     carrier_changes: int
     faulty: Period | None = None
     """When there were errors, or its link was lost or found."""
+    link_turns: tuple[tuple[float, float], ...] = ()
+    """The begin and end of each sample in which its link was lost or found."""
 
     @property
     def sent_bytes_per_s(self) -> float | None:
@@ -341,10 +316,22 @@ class MachineUse:
     """At the last sample, which was taken at `last_seen`."""
     last_seen: float
     queued_batches: float | None
+    others: tuple[tuple[float, float, float], ...] = ()
+    """Each sample of that part: when it began and ended, and the share."""
     crowded: Period | None = None
     """When others used its processors."""
     idle: Period | None = None
     """When its processors were not all busy."""
+
+    def others_between(self, since: float, until: float) -> float | None:
+        """The part of its processors that other programs used then; None without a sample."""
+        seen = [
+            (min(ended, until) - max(began, since), share)
+            for began, ended, share in self.others
+            if began < until and since < ended
+        ]
+        seconds_s = sum(lasted_s for lasted_s, _ in seen)
+        return sum(lasted_s * share for lasted_s, share in seen) / seconds_s if seen else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,20 +351,25 @@ class RecordedDevice(DeviceMeasured):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedAlert:
-    """A message of the run to people; severity is info, warning or error."""
+    """A message of the run to people; severity is info, warning or error.
+
+    about: a state that it tells of; a later alert about the same one replaces it.
+    """
 
     time: float
     step: int | None
     severity: str = "warning"
     cause: str
     remedy: str = ""
+    about: str = ""
     host: str = ""
     rank: int | None = None
 
     @property
     def text(self) -> str:
-        """The message, with its step if it has one."""
-        return self.cause if self.step is None else f"step {self.step:,}: {self.cause}"
+        """The message with its remedy, and with its step if it has one."""
+        said = "; ".join(filter(None, (self.cause, self.remedy)))
+        return said if self.step is None else f"step {self.step:,}: {said}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,8 +420,8 @@ class Facts:
     precision: str | None = None
     num_parameters: int | None = None
     max_steps: int | None = None
-    lengths: tuple[tuple[int, int], ...] = ()
-    """(step, the number of steps that the run was to have from then on), as fitted to a budget."""
+    clock: tuple[tuple[int, float], ...] = ()
+    """Readings of the clock, if the run has a budget: (step, share of its time that had gone)."""
     segments: tuple[Segment, ...] = ()
     exit: Session | None = None
     """How the training command ended; None if it still trains, or if its end is not known."""
@@ -438,6 +430,8 @@ class Facts:
     lost_validations: tuple[RecordedValidation, ...] = ()
     """Those after the checkpoint from which a run went on."""
     test_scores: tuple[TestScore, ...] = ()
+    samples: tuple[SampleTranslation, ...] = ()
+    """Dev sentences as the model translated them at the last validation, three at most."""
     direction_scores: tuple[RecordedDirection, ...] = ()
     comparisons: tuple[RecordedComparison, ...] = ()
     compared_groups: tuple[RecordedGroup, ...] = ()
@@ -466,153 +460,69 @@ class Facts:
     """The price of one machine, if it was given; it counts for all lives."""
     host_prices: Mapping[str, HourlyPrice] = field(default_factory=dict)
     """The price of each machine by its name, from hosts.json."""
-    recorded_hosts: int | None = None
-    """How many hosts `train --hosts` wrote down, if their slots are as many as there are ranks."""
     budget: Budget | None = None
     """The budget of the whole run, including preparation, scores and export."""
     problems: tuple[str, ...] = ()
-    """Faults of the evidence itself: torn lines, missing ranks, clocks that differ."""
+    """Faults of the evidence itself: torn lines, a clock that was set."""
     lives: tuple[Facts, ...] = ()
     """The facts of each life that has intervals, if ranks moved to other hosts between lives, or if
     links or devices were measured again and differ. Otherwise empty: the run counts as one."""
 
     @property
     def intervals(self) -> tuple[Interval, ...]:
-        """Intervals of the rank with the fullest record: see `fullest`."""
-        return fullest(self.ranks).intervals if self.ranks else ()
+        """Intervals of rank 0, which has the values of all ranks together."""
+        return self.ranks[0].intervals if self.ranks else ()
 
     @property
     def repeated_steps(self) -> int:
         """Updates that were made again after a resume, because they came after the checkpoint."""
-        return sum(one.steps for one in fullest(self.ranks).repeated) if self.ranks else 0
+        return sum(one.steps for one in self.ranks[0].repeated) if self.ranks else 0
 
     @property
     def repeated_s(self) -> float:
         """Seconds that the repeated steps took the first time."""
-        again = fullest(self.ranks).repeated if self.ranks else ()
+        again = self.ranks[0].repeated if self.ranks else ()
         return summed(one.interval_s for one in again) or 0.0
 
     @property
     def last_step(self) -> int:
-        """The last update of the last life that any rank is known to have made.
+        """The last update of the last life that is known.
 
         An earlier life may have gone further: what came after its checkpoint was lost.
         """
-        last = self.segments[-1:]
-        beside = (rank.life_beside(life) for life in last for rank in self.ranks)
-        lives = (*last, *(life for life in beside if life is not None))
+        last = (*self.segments[-1:],)
         return max(
-            [*(one.last_step for one in lives), *(one.step for one in self.intervals[-1:])],
+            [*(one.last_step for one in last), *(one.step for one in self.intervals[-1:])],
             default=0,
         )
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """Names of the machines of all lives, each once."""
-        if self.imported is not None:
-            named = (host for life in self.segments for host in life.imported_hosts)
-            return tuple(dict.fromkeys(named))
-        return tuple(dict.fromkeys(host for rank in self.ranks for host in rank.hosts))
-
-    def hosts_of(self, segment: Segment) -> list[str]:
-        """The host of each rank in one of `segments`, by rank, if its events are there.
-
-        For an imported run: each host once, or none.
-        """
-        if self.imported is not None:
-            return list(segment.imported_hosts)
-        lives = (rank.life_beside(segment) for rank in self.ranks)
-        return [life.host for life in lives if life is not None]
+        return tuple(dict.fromkeys(host for life in self.segments for host in life.hosts))
 
     def machines_of(self, segment: Segment) -> int | None:
-        """How many machines took part in one life; None if a rank left no events
-        and hosts.json does not tell.
+        """How many machines took part in one life; None if that is not recorded."""
+        return len(set(segment.hosts)) or None
 
-        segment: one of `segments`. A restart may use fewer machines, or others.
-        """
-        if self.imported is not None:
-            return len(segment.imported_hosts) or None
-        there = self.hosts_of(segment)
-        seen = set(there)
-        if segment.world_size is not None and len(there) >= segment.world_size:
-            return len(seen)
-        recorded = self.recorded_hosts or 0  # those of the last life
-        same = segment.world_size == self.world_size and seen <= set(
-            self.hosts_of(self.segments[-1])
-        )
-        return recorded if same and recorded >= max(len(seen), 1) else None
+    def life_at(self, moment: float) -> Segment | None:
+        """The last life that had begun at a moment."""
+        begun = [life for life in self.segments if life.started <= moment]
+        return begun[-1] if begun else None
 
     @property
     def is_one_host(self) -> bool:
-        """Whether every rank recorded the same host, at the same time."""
-        if len(self.hosts) != 1 or len(self.ranks) != self.world_size or not self.segments:
-            return False
-        return self.machines_of(self.segments[-1]) == 1
-
-    def ranks_at(self, step: int) -> int:
-        """How many ranks made a step together; 0 if no start records it."""
-        lives = [life for life in self.segments if life.first_step < step]
-        return (lives[-1].world_size if lives else None) or self.world_size or 0
+        """Whether every rank ran on the same host, at the same time."""
+        return len(self.hosts) == 1
 
     @property
     def side_by_side(self) -> list[list[Interval]]:
-        """Intervals that every rank recorded: one of each rank, by step and rank."""
-        found = []
-        for step, by_rank in self._by_step().items():
-            ranks = self.ranks_at(step)
-            together = [by_rank[rank] for rank in sorted(by_rank) if rank < ranks]
-            if self.imported is not None or len(together) == ranks:
-                found.append(together)
-        return found
-
-    @property
-    def missing_intervals(self) -> dict[int, int]:
-        """How many intervals each rank lacks that another rank recorded."""
-        counts = {rank.rank: 0 for rank in self.ranks}
-        is_running = self.is_running
-        newest = max((rank.intervals[-1].time for rank in self.ranks if rank.intervals), default=0)
-        for step, by_rank in self._by_step().items():
-            age_s = newest - max(one.time for one in by_rank.values())
-            ranks = self.ranks_at(step)
-            if not (is_running and age_s < _LATE_S):
-                for rank in counts:
-                    counts[rank] += rank not in by_rank and rank < ranks
-        return counts
-
-    def _by_step(self) -> dict[int, dict[int, Interval]]:
-        found: dict[int, dict[int, Interval]] = {}
+        """Intervals of all ranks that made the same step together, by step and rank."""
+        found: dict[int, list[Interval]] = {}
         for rank in self.ranks:
             for one in rank.intervals:
-                found.setdefault(one.step, {})[rank.rank] = one
-        return dict(sorted(found.items()))
-
-    @property
-    def complete_ranks(self) -> list[Rank]:
-        """Ranks that recorded all their intervals, except for one that a kill may cost."""
-        missing = {} if self.imported is not None else self.missing_intervals
-        return [rank for rank in self.ranks if missing.get(rank.rank, 0) <= _MOST_LOST]
-
-    @property
-    def lacking_ranks(self) -> list[int]:
-        """Ranks that left no events, or lack more than one interval that others recorded."""
-        if self.imported is not None:
-            return []
-        sizes = [life.world_size for life in self.segments if life.world_size is not None]
-        most = max([self.world_size or 0, *sizes, *(rank.rank + 1 for rank in self.ranks)])
-        return sorted({*range(most)} - {rank.rank for rank in self.complete_ranks})
-
-    @property
-    def lacks_ranks(self) -> bool:
-        """Whether there are lacking ranks; True also if the number of ranks is not known."""
-        return bool(self.lacking_ranks) or (self.imported is None and self.world_size is None)
-
-    @property
-    def lacking_text(self) -> str:
-        """The lacking ranks, in words."""
-        numbers = list(map(str, self.lacking_ranks))
-        if not numbers:
-            return "a rank"
-        return f"rank{'s' if len(numbers) > 1 else ''} {first_of(numbers, 8)}"
+                found.setdefault(one.step, []).append(one)
+        return [together for _, together in sorted(found.items())]
 
     @property
     def state(self) -> str:
@@ -678,18 +588,6 @@ class Facts:
         """Seconds at the ends of lives that no event accounts for: the steps under way there."""
         open_ended = (one for one in self.segments if one.reason is None)
         return sum(one.ended - one.accounted for one in open_ended)
-
-
-def fullest(ranks: Sequence[Rank]) -> Rank:
-    """Rank 0, or the lowest there is; another rank only if it recorded more lives or intervals.
-
-    The one interval that a kill may cost does not count.
-    """
-    most = max(ranks, key=lambda rank: (len(rank.segments), len(rank.intervals)))
-    first = ranks[0]
-    if len(most.segments) > len(first.segments):
-        return most
-    return most if len(most.intervals) > len(first.intervals) + _MOST_LOST else first
 
 
 def total(*values: float | None) -> float | None:

@@ -40,7 +40,7 @@ from dragoman.reporting.convergence import (
     uniform_loss,
 )
 from dragoman.reporting.facts import Facts, MachineUse, Rank, total
-from dragoman.reporting.pauses import pauses
+from dragoman.reporting.pauses import how_long, out_of_reach, pauses
 from dragoman.reporting.periods import clock, moment, periods, when
 from dragoman.reporting.speed import THROTTLED
 from dragoman.reporting.stragglers import slowest_rank, stragglers
@@ -195,15 +195,29 @@ def _starved_ranks(facts: Facts) -> Iterator[str]:
 
 def _network_faults(facts: Facts) -> float | None:
     counts = [one.errors + one.carrier_changes for one in facts.traffic]
-    return float(sum(counts)) if counts else None
+    silences = sum(not link for _, link in out_of_reach(facts))
+    return float(sum(counts) + silences) if counts else None
 
 
 def _faulty_interfaces(facts: Facts) -> Iterator[str]:
+    cut_off = out_of_reach(facts)
     for one in facts.traffic:
         if one.errors or one.carrier_changes:
             changes = f"link lost or found {one.carrier_changes} times"
             since = f", {when(one.faulty)}" if one.faulty else ""
-            yield f"{one.interface} of {one.host} ({one.errors} errors, {changes}{since})"
+            name = f"{one.interface} of {one.host}"
+            unreached = [
+                f"; {pause.name} was out of reach for {how_long(pause)}"
+                for pause, link in cut_off
+                if link == name
+            ]
+            yield f"{name} ({one.errors} errors, {changes}{since}{''.join(unreached)})"
+    for pause, link in cut_off:
+        if not link:
+            yield (
+                f"{pause.name} was out of reach for {how_long(pause)}, though it worked and no "
+                "host lost its link: a switch or a cable between switches"
+            )
 
 
 def _disks(facts: Facts) -> list[tuple[float, MachineUse]]:
@@ -289,7 +303,7 @@ def _growing_ranks(facts: Facts) -> Iterator[str]:
 
 
 def _is_sampled(facts: Facts, hosts: Set[str]) -> bool:
-    return not facts.lacks_ranks and hosts >= set(facts.hosts)
+    return hosts >= set(facts.hosts)
 
 
 def _evaluation_share(facts: Facts) -> float | None:
@@ -354,7 +368,6 @@ AILMENTS: tuple[Ailment, ...] = (
         what="share of a step spent waiting for data",
         measure=measures.most_data_wait,
         culprits=_starved_ranks,
-        is_whole=lambda facts: not facts.lacks_ranks,
         quantity=units.SHARE,
         limit=STARVES,
         remedy="Put the shards on a local disk, free a core, raise data.prefetch_batches.",
@@ -362,8 +375,8 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="straggler",
         question="Is one rank slower than the others?",
-        what="compute of the slowest rank over the median rank's, in three of four intervals of a "
-        "quarter of the run or more",
+        what="compute of the slowest rank over the median rank's, for a quarter of the run or "
+        "more, or up to its end",
         measure=slowest_rank,
         culprits=lambda facts: [text for _, text in stragglers(facts)],
         quantity=_RATIO,
@@ -387,7 +400,7 @@ AILMENTS: tuple[Ailment, ...] = (
     Ailment(
         key="network_faults",
         question="Is an interface faulty?",
-        what="errors and lost links on the interfaces of the collectives",
+        what="errors, lost links and silences on the interfaces of the collectives",
         measure=_network_faults,
         culprits=_faulty_interfaces,
         is_whole=lambda facts: _is_sampled(facts, {one.host for one in facts.traffic}),
@@ -411,7 +424,7 @@ AILMENTS: tuple[Ailment, ...] = (
         what="steady growth of the peak memory after a quarter of the run",
         measure=lambda facts: max((growth for growth, _ in _growths(facts)), default=None),
         culprits=_growing_ranks,
-        is_whole=lambda facts: not facts.lacks_ranks and len(_growths(facts)) == len(facts.ranks),
+        is_whole=lambda facts: len(_growths(facts)) == len(facts.ranks),
         quantity=units.SHARE,
         limit=_CREEPS,
         remedy="Something is kept from step to step; report it with this file.",

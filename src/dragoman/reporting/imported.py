@@ -1,8 +1,8 @@
 """Events that only a run of another tool has.
 
-All else in its log becomes ordinary events, which the report reads as those of our own runs. A
-question asks whether a run was imported only if its evidence is one of these values, or if the tool
-logged less than we do: the ranks of a run, or the time of each phase.
+All else in its log becomes ordinary events, which the report reads as those of our own runs. Few
+questions need to know that a run was imported: those whose evidence is one of these values, and
+those about something that the tool did not log, such as single ranks or the time of each phase.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ class ImportedRun(Payload, kind="imported_run"):
     tool: str
     gpu_name: str | None
     interface: str | None
-    hosts: str
-    """Names of the machines, separated by commas; "" if the machines of some ranks are not
-    known."""
     pairs_per_rank: int | None
     max_length: int | None
     printed_pairs: int

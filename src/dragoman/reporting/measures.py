@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from dragoman.distributed.wire import FP32_BYTES, ring_bytes
 from dragoman.recipe.estimate import training_flop
@@ -23,7 +22,6 @@ from dragoman.reporting.facts import (
 from dragoman.reporting.trend import ratio_interval
 from dragoman.telemetry.events import LinkChanged
 
-T = TypeVar("T")
 _RECENT = 20
 """The time left is estimated from this many intervals."""
 _MOST_SAMPLED = 0.9
@@ -34,9 +32,17 @@ COMPUTE_FIELDS = ("forward_s", "backward_s", "optimizer_s")
 _SIDES = ("source_tokens", "target_tokens")
 
 
-def steady(intervals: Sequence[T]) -> Sequence[T]:
-    """The intervals without the first, which includes the warm-up, if there are three or more."""
-    return intervals[1:] if len(intervals) >= 3 else intervals
+def steady(intervals: Sequence[Interval]) -> Sequence[Interval]:
+    """The intervals without warm-ups, of which there is one after each start, if two are left."""
+    warm = [one for one in intervals if not one.warms_up]
+    return warm if len(warm) > 1 else intervals
+
+
+def steady_side_by_side(facts: Facts) -> list[list[Interval]]:
+    """`Facts.side_by_side` without warm-ups, if two are left."""
+    whole = facts.side_by_side
+    warm = [ranks for ranks in whole if not any(one.warms_up for one in ranks)]
+    return warm if len(warm) > 1 else whole
 
 
 def points(
@@ -81,14 +87,6 @@ def _per_step(intervals: Sequence[Interval], name: str) -> float | None:
     known = [one for one in intervals if getattr(one, name) is not None]
     steps = sum(one.steps for one in known)
     return sum(getattr(one, name) for one in known) / steps if steps else None
-
-
-def interval_compute_s(interval: Interval) -> float | None:
-    """Compute of the median step of an interval, or of the mean step if no median was recorded."""
-    if interval.compute_median_s is not None:
-        return interval.compute_median_s
-    whole_s = interval.compute_s
-    return whole_s / interval.steps if whole_s is not None and interval.steps else None
 
 
 def gradient_noise_tokens(facts: Facts) -> float | None:
@@ -172,10 +170,9 @@ def exposed(facts: Facts) -> list[Interval]:
 
     A rank that is early also waits for the others. The one that waits least waits for the network
     alone, unless ranks are late in turn within the interval. It may be another rank each time.
-    Intervals that some rank lacks are left out: it may be the one that waited least.
     """
     least = []
-    for together in steady(facts.side_by_side):
+    for together in steady_side_by_side(facts):
         timed = [one for one in together if one.interval_s and one.sync_s is not None]
         if len(timed) == len(together) > 0:
             least.append(min(timed, key=lambda one: one.sync_s or 0.0))
@@ -209,7 +206,7 @@ def least_network_share(facts: Facts) -> float:
     """
     waits = [share(rank.intervals, "sync_s") for rank in facts.ranks]
     own = [1 - wait for wait in waits if wait is not None]
-    if facts.lacks_ranks or len(own) < len(waits):
+    if len(own) < len(waits):
         return 0.0
     return max(1 - sum(own), 0.0)
 
@@ -273,9 +270,7 @@ def is_sampled_throughout(facts: Facts, sampled: Gpu | MachineUse) -> bool:
     Another rank may have sampled the same host in another life.
     """
     whole_s = sum(
-        life.accounted - life.started
-        for life in facts.segments
-        if sampled.host in facts.hosts_of(life)
+        life.accounted - life.started for life in facts.segments if sampled.host in life.hosts
     )
     known: tuple[Gpu | MachineUse, ...] = facts.machines
     if isinstance(sampled, Gpu):

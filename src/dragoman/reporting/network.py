@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dragoman.base import units
-from dragoman.cluster import step_time
 from dragoman.cluster.workload import weight_shapes
+from dragoman.distributed import step_time
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Traffic, total
 from dragoman.reporting.lives import evidence_by_life, judged_by_life
@@ -29,7 +29,6 @@ _LARGE_RESIDUAL = 0.1
 cause."""
 _LITTLE = 0.02
 """A smaller share of a step needs no explanation."""
-_BRING = "Bring the events of all ranks."
 _BURSTS = "The link carried more than its measured rate: it lets bursts through, or was busy."
 
 
@@ -46,7 +45,7 @@ def network(facts: Facts) -> Verdict:
             f"yes: with 95% confidence, at least {units.SHARE.text(NETWORK_BOUND)} of a step is "
             "exposed communication, and bytes over the measured capacity explain as much, or late "
             "ranks do not explain it; no: with 95% confidence, less is exposed; cannot tell: "
-            "otherwise, or if the events of a rank are missing or end early",
+            "otherwise",
         ),
         method="Exposed communication is timed where a rank waits for gradients after its own "
         "backward pass; in each interval the rank that waits least counts, as the others also "
@@ -57,20 +56,32 @@ def network(facts: Facts) -> Verdict:
 
 
 def _is_network_bound_at_times(facts: Facts) -> Judgement:
-    """Judge one life on the same hosts, in parts between the changes of its link."""
-    answer, says, remedy = _is_network_bound(facts)
-    if facts.link_changes:
-        for change, period in measures.by_link_changes(facts):
-            then, share, better = _is_network_bound(period)
-            says += f" {_change(change)}. {share}" if change else f" Before it changed: {share}"
-            if then == "yes" and answer != "yes":
-                answer, remedy = then, better
+    """Judge one life on the same hosts, in parts between the changes of its link.
+
+    The newest part in which the network decided is the answer, or the newest that tells. Of the
+    others one line says how much they waited.
+    """
+    parts = measures.by_link_changes(facts)
+    judged = [_is_network_bound(part, is_whole=len(parts) == 1) for _, part in parts]
+    tells = [place for place, (_, part) in enumerate(parts) if len(measures.exposed(part)) > 1]
+    bound = [place for place in tells if judged[place][0] == "yes"]
+    newest = (bound or tells or [len(parts) - 1])[-1]
+    answer, says, remedy = judged[newest]
+    change = parts[newest][0]
+    said = [f"{_change(change)}. {says}" if change else says]
+    for place in tells:
+        change, part = parts[place]
+        if place != newest and (waited := measures.exposed_interval(part)):
+            since = f"{_change(change)};" if change else "Before it changed,"
+            said.append(f"{since} waiting in all-reduces took {_of_step(*waited)}.")
+    says = " ".join(said)
     if any(one.now_bytes_per_s < one.before_bytes_per_s for one in facts.link_changes):
         remedy = f"Look at the cable, the port of the switch and ethtool there. {remedy}".strip()
     return answer, says, remedy
 
 
-def _is_network_bound(facts: Facts) -> Judgement:
+def _is_network_bound(facts: Facts, *, is_whole: bool) -> Judgement:
+    """Judge one part of a life. is_whole: it is not cut at changes of its link."""
     if facts.world_size == 1:
         return "no", "One process trained alone: nothing was sent.", ""
     found = measures.exposed_interval(facts)
@@ -78,8 +89,6 @@ def _is_network_bound(facts: Facts) -> Judgement:
     if facts.is_one_host:
         say = "All ranks share one host: no network was used."
         return "no", f"{say} All-reduces between them took {part}." if part else say, ""
-    if facts.lacks_ranks:
-        return "cannot tell", _missing(facts), _BRING
     if found is None:
         say = f"Exposed communication was not measured. {_needed_rate(facts)}".rstrip()
         return "cannot tell", say, ""
@@ -104,7 +113,7 @@ def _is_network_bound(facts: Facts) -> Judgement:
         if sure < mean - _LARGE_RESIDUAL:
             say = f"Waiting in all-reduces took {part}, {units.SHARE.text(sure)} surely for the "
             say += "network."
-        say = say.removesuffix(".") + f"{_where(facts)}."
+        say = say.removesuffix(".") + f"{_where(facts, is_whole=is_whole)}."
         return "yes", say, "Send less: bf16 gradients, accumulation, or a faster link."
     explained = _explained_share(facts)
     if _is_faster_than_measured(facts):
@@ -117,22 +126,19 @@ def _is_network_bound(facts: Facts) -> Judgement:
     return "cannot tell", say, "Measure the link again; look for ranks that are slow at times."
 
 
-def _missing(facts: Facts) -> str:
-    return (
-        f"Events of {facts.lacking_text} are missing, or end before those of the others: it may be "
-        "the rank that waited least, or for which the others waited."
-    )
+def _where(facts: Facts, *, is_whole: bool) -> str:
+    """The interfaces that waits went through, and since when they were long.
 
-
-def _where(facts: Facts) -> str:
-    """The interfaces that waits went through, and since when they were long."""
+    is_whole: see `_is_network_bound`; the start of a part of a life is not named again.
+    """
     known = [(one.interface, one.host) for one in facts.links]
     known += [(one.interface, one.host) for one in facts.traffic]
     names = [f"{interface} of {host}" for interface, host in dict.fromkeys(known) if interface]
     through = f", through {named(names, between=', ')}" if names else ""
     timed = measures.exposed(facts)
     waits = [(one.sync_s or 0.0) >= NETWORK_BOUND * (one.interval_s or 0.0) for one in timed]
-    return through + "".join(f", {when(period)}" for period in periods(timed, waits))
+    found = [one for one in periods(timed, waits) if is_whole or not one.from_start]
+    return through + "".join(f", {when(period)}" for period in found)
 
 
 def _of_step(mean: float, low: float, high: float) -> str:
@@ -140,15 +146,17 @@ def _of_step(mean: float, low: float, high: float) -> str:
 
 
 def network_share(facts: Facts) -> float:
-    """The part of a step that surely waited for the network; 0 if that is not known.
+    """The share of a step that certainly waited for the network; 0 if it is not known.
 
-    It is the larger of two waits, but at most the whole wait: the one that bytes over the measured
-    capacity explain and late ranks do not, and the one that ranks cannot have caused. The second
-    counts as 0 if a link that did not change explains less than half of it: all-reduces also
-    pack, add and unpack, which may have been slow.
+    Two shares are computed. The larger one counts, but at most the whole wait:
+
+    - the time that the sent bytes need at the measured rate, without the time in which ranks were
+      late;
+    - the wait that no late rank can have caused. An all-reduce also packs, adds and unpacks. So
+      this wait counts as 0 if the first share is less than half of it, and no link has changed.
     """
     waited = measures.exposed_share(facts)
-    if waited is None or facts.lacks_ranks or facts.is_one_host:
+    if waited is None or facts.is_one_host:
         return 0.0
     if len(measures.exposed(facts)) == 1:  # one interval says nothing about the others
         return 0.0
@@ -320,8 +328,6 @@ def _fit_at_times(facts: Facts) -> Judgement:
 
 
 def _fit(facts: Facts) -> Judgement:
-    if facts.lacks_ranks:
-        return "cannot tell", _missing(facts), _BRING
     wire, capacity = _wire_bytes(facts), measures.capacity_bytes_per_s(facts)
     exposed_s, seconds_s = measures.exposed_s(facts), measures.step_s(facts)
     if wire is None or capacity is None or exposed_s is None or not seconds_s:
@@ -391,8 +397,6 @@ def computed_exposed_s(facts: Facts, network_s: float, *, late_s: float = 0.0) -
         return max(network_s - step_time.OVERLAP_SHARE * backward_s, 0.0)
     config = facts.recipe.distributed
     strategy = facts.chosen.strategy if facts.chosen else config.strategy
-    if strategy == "powersgd":
-        return network_s
     if facts.chosen and strategy != "sync":
         return None  # the numbers that `auto` chose are recorded only as text
     if strategy == "diloco":
@@ -404,19 +408,17 @@ def computed_exposed_s(facts: Facts, network_s: float, *, late_s: float = 0.0) -
             num_fragments=parts,
             delay=config.diloco.delay,
         )
-    if strategy not in ("sync", "accum"):
+    if strategy != "sync":
         return None
-    every = config.accum.every if strategy == "accum" else 1
     size = facts.recipe.corpus.subword.vocab_size
     shapes = weight_shapes(facts.recipe.model, source_vocab_size=size, target_vocab_size=size)
     buckets = step_time.bucket_bytes(shapes)
     last_micro_batch_s = backward_s / facts.recipe.data.accumulate
-    exposed_s = step_time.sync_exposed_s(
+    return step_time.sync_exposed_s(
         last_micro_batch_s / step_time.BACKWARD_SHARE,
-        network_s * every,
+        network_s,
         last_share=buckets[-1] / sum(buckets),
     )
-    return exposed_s / every
 
 
 def _wire_bytes(facts: Facts) -> float | None:

@@ -9,7 +9,7 @@ from dragoman.base import units
 from dragoman.reporting.elements import (
     escape,
     figures,
-    problems,
+    items,
     section,
     table,
     values,
@@ -18,21 +18,30 @@ from dragoman.reporting.elements import (
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.plots import PLOTS
 from dragoman.reporting.verdict import Evidence, Verdict
+from dragoman.reporting.verdicts import JUDGED
 
 
-def page(facts: Facts, answers: Sequence[Verdict], ailments: Sequence[Verdict]) -> str:
-    """The whole page."""
+def page(
+    facts: Facts,
+    answers: Sequence[Verdict],
+    ailments: Sequence[Verdict],
+    *,
+    refresh_s: float | None = None,
+) -> str:
+    """The whole page. refresh_s: how often it reloads itself; None: never."""
     body = "".join(
         [
             f"<header><h1>{escape(facts.name)}</h1>{values(_run_facts(facts))}</header>",
+            section("Translations", _samples(facts)),
             *_answers(answers),
             *_ailments(ailments),
-            problems("About the evidence", list(doubts(facts))),
+            section("About the evidence", _doubts(facts)),
             *(part for n, one in enumerate(answers, 1) for part in _section(facts, n, one)),
             section("Environment", table(_environment(facts)) if facts.environment else ""),
         ]
     )
-    return whole_page(f"{facts.name}: report", f"<main>{body}</main>")
+    reload = f'<meta http-equiv="refresh" content="{refresh_s:.0f}">' if refresh_s else ""
+    return whole_page(f"{facts.name}: report", f"<main>{body}</main>", head=reload)
 
 
 def _run_facts(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -55,35 +64,89 @@ def _run_facts(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "started", time.strftime("%d %b %Y %H:%M UTC", moment)
 
 
+def _samples(facts: Facts) -> str:
+    """Dev sentences with their translations; "" if none was recorded."""
+    names = ("source", "translation", "reference")
+    shown = "".join(
+        table(zip(names, (one.source, one.hypothesis, one.reference), strict=True))
+        for one in facts.samples
+    )
+    return shown and f"<div class='samples'>{shown}</div>"
+
+
 def _answers(answers: Sequence[Verdict]) -> Iterator[str]:
-    yield f"<section><h2>{len(answers)} answers</h2><ol class='answers'>"
-    for one in answers:
-        yield (
-            f"<li><a href='#{one.key}'><span class='question'>{escape(one.question)}</span>"
-            f"{_badge(one)}<span class='says'>{escape(one.says)}</span></a></li>"
-        )
-    yield "</ol></section>"
+    """The questions for a judgement, then those for facts, each with its number."""
+    numbered = list(enumerate(answers, 1))
+    for heading, is_judged in (("Answers", True), ("Facts", False)):
+        yield f"<section><h2>{heading}</h2><ol class='answers'>"
+        for number, one in numbered:
+            if (one.key in JUDGED) == is_judged:
+                yield (
+                    f"<li><a href='#{one.key}'>"
+                    f"<span class='question'>{number}. {escape(one.question)}</span>"
+                    f"{_badge(one)}<span class='says'>{escape(one.says)}</span>{_remedy(one)}"
+                    "</a></li>"
+                )
+        yield "</ol></section>"
 
 
 def _ailments(ailments: Sequence[Verdict]) -> Iterator[str]:
-    yield "<section><h2>Health</h2><ul class='ailments'>"
-    order = {"yes": 0, "no": 1, "cannot tell": 2}
-    for one in sorted(ailments, key=lambda one: order.get(one.answer, 3)):
-        remedy = f"<span class='remedy'>{escape(one.remedy)}</span>" if one.remedy else ""
+    """What was found, and folded what was looked for in vain."""
+    found = [one for one in ailments if one.answer == "yes"]
+    others = [one for one in ailments if one.answer != "yes"]
+    others.sort(key=lambda one: one.answer == "cannot tell")
+    yield "<section><h2>Health</h2>"
+    yield from _ailment_list(found)
+    clear = sum(one.answer == "no" for one in others)
+    yield (
+        f"<details><summary>{clear} checks found nothing, {len(others) - clear} could not tell"
+        "</summary>"
+    )
+    yield from _ailment_list(others)
+    yield "</details></section>"
+
+
+def _ailment_list(ailments: Sequence[Verdict]) -> Iterator[str]:
+    if not ailments:
+        return
+    yield "<ul class='ailments'>"
+    for one in ailments:
         yield (
             f"<li><span class='question'>{escape(one.question)}</span>{_badge(one)}"
-            f"<span class='says'>{escape(one.says)} "
-            f"<small>{escape('; '.join(one.thresholds))}</small></span>{remedy}</li>"
+            f"<span class='says'>{escape(one.says)} <small>{escape('; '.join(one.thresholds))}"
+            f"</small></span>{_remedy(one)}</li>"
         )
-    yield "</ul></section>"
+    yield "</ul>"
+
+
+def _remedy(verdict: Verdict) -> str:
+    return f"<span class='remedy'>{escape(verdict.remedy)}</span>" if verdict.remedy else ""
+
+
+def _limits(verdict: Verdict) -> str:
+    """The limits that decided, folded; "" if there are none."""
+    limits = "; ".join(verdict.thresholds)
+    return limits and f"<details><summary>limits</summary>{escape(limits)}</details>"
 
 
 def doubts(facts: Facts) -> Iterator[str]:
     """How the run ended if not by itself, the faults of the evidence, and the alerts of the run."""
+    yield from _faults(facts)
+    yield from (alert.text for alert in facts.alerts)
+
+
+def _faults(facts: Facts) -> Iterator[str]:
     if facts.exit is not None and facts.exit.problem:
         yield facts.exit.problem
     yield from facts.problems
-    yield from (alert.text for alert in facts.alerts)
+
+
+def _doubts(facts: Facts) -> str:
+    """The faults, and the alerts folded: they were told while the run went on."""
+    alerts = items([alert.text for alert in facts.alerts])
+    summary = f"alerts while it trained: {units.COUNT.text(len(facts.alerts))}"
+    folded = alerts and f"<details><summary>{summary}</summary>{alerts}</details>"
+    return items(list(_faults(facts))) + folded
 
 
 def _section(facts: Facts, number: int, verdict: Verdict) -> Iterator[str]:
@@ -94,9 +157,9 @@ def _section(facts: Facts, number: int, verdict: Verdict) -> Iterator[str]:
     if verdict.key in PLOTS:
         yield figures(PLOTS[verdict.key](facts))
     yield from _evidence(verdict.evidence)
-    for label, text in (("Limits", "; ".join(verdict.thresholds)), ("Method", verdict.method)):
-        if text:
-            yield f"<p class='method'><b>{label}</b> {escape(text)}</p>"
+    yield _limits(verdict)
+    if verdict.method:
+        yield f"<p class='method'><b>Method</b> {escape(verdict.method)}</p>"
     yield "</section>"
 
 

@@ -16,6 +16,8 @@ WORTH_A_LOOK = 0.01
 """If pauses take this share of the run's wall clock or more, their cause matters."""
 _AT_LEAST = 0.8
 """A phase that lasted less than this share of a pause cannot contain it."""
+_LINK_S = 5.0
+"""Ranks notice a silence, and its end, up to so many seconds after the link was lost or found."""
 
 
 def known_pauses(pauses: Iterable[Pause]) -> list[Pause]:
@@ -30,7 +32,9 @@ def known_pauses(pauses: Iterable[Pause]) -> list[Pause]:
     return sorted(kept, key=lambda one: one.began)
 
 
-def without_pauses(ranks: Sequence[Rank], pauses: Sequence[Pause]) -> tuple[Rank, ...]:
+def without_pauses(
+    ranks: Sequence[Rank], pauses: Sequence[Pause], lives: Sequence[Segment]
+) -> tuple[Rank, ...]:
     """Ranks whose intervals do not count the pauses.
 
     A pause is not part of the time of a step: it is taken from the phase of the paused rank, and
@@ -42,7 +46,7 @@ def without_pauses(ranks: Sequence[Rank], pauses: Sequence[Pause]) -> tuple[Rank
         own = {one.rank: one for one in together}
         for rank in ranks:
             pause, intervals = own.get(rank.rank), changed[rank.rank]
-            at = _interval_of(together[0], rank, intervals)
+            at = _interval_of(together[0], lives, intervals)
             if at is None:
                 continue
             if pause is not None:
@@ -64,8 +68,7 @@ def validations_without(
 ) -> tuple[RecordedValidation, ...]:
     """Validations without the pauses of all ranks: each rank waits for all others in a validation.
 
-    The time is taken from the loss or the decoding, whichever is longer. lives: those of the rank
-    that wrote the validations.
+    The time is taken from the loss or the decoding, whichever is longer.
     """
     changed = list(validations)
     for together in _groups([one for one in pauses if one.during == "validating"]):
@@ -87,14 +90,16 @@ def _shorter(validation: RecordedValidation, seconds_s: float) -> RecordedValida
     return replace(validation, decode_s=max(decode_s - seconds_s, 0.0))
 
 
-def _interval_of(pause: Pause, rank: Rank, intervals: Sequence[Interval]) -> int | None:
+def _interval_of(
+    pause: Pause, lives: Sequence[Segment], intervals: Sequence[Interval]
+) -> int | None:
     """The index of the interval that contains a pause; None if the life ended before the
     interval was recorded.
 
     Intervals that were lost and made again are in the list twice, once for each life.
     """
     next_life_s = min(
-        (life.started for life in rank.segments if life.started > pause.began), default=math.inf
+        (life.started for life in lives if life.started > pause.began), default=math.inf
     )
     places = [
         place
@@ -132,26 +137,68 @@ def _groups(pauses: Sequence[Pause]) -> Iterator[list[Pause]]:
         yield group
 
 
-def paused_s(facts: Facts) -> float:
-    """Seconds in which at least one rank stood still."""
-    return sum(max(one.ended for one in group) - group[0].began for group in _groups(facts.pauses))
+def paused_s(pauses: Iterable[Pause]) -> float:
+    """Seconds in which at least one rank stood still or was out of reach."""
+    groups = _groups(sorted(pauses, key=lambda one: one.began))
+    return sum(max(one.ended for one in group) - group[0].began for group in groups)
+
+
+def out_of_reach(facts: Facts) -> list[tuple[Pause, str]]:
+    """Pauses of ranks that worked, but that others could not reach, each with the link that was
+    lost; "" if no host lost its link.
+
+    A rank records by its own clock that it stood still. If only others noticed the silence, and a
+    link was lost or found meanwhile, the link is the cause. It may be the link of those that
+    noticed. The network is the cause, too, if the rank went on in the same life without a record
+    of its own, because its clock did not stop.
+    """
+    found = []
+    for pause in facts.pauses:
+        if pause.own or len(facts.hosts) < 2:
+            continue
+        lost = [
+            one
+            for one in facts.traffic
+            if any(
+                began - _LINK_S < pause.ended and pause.began < ended + _LINK_S
+                for began, ended in one.link_turns
+            )
+        ]
+        lost.sort(key=lambda one: one.host != pause.host)
+        if lost:
+            found.append((pause, f"{lost[0].interface} of {lost[0].host}"))
+        elif _went_on(facts, pause):
+            found.append((pause, ""))
+    return found
+
+
+def _went_on(facts: Facts, pause: Pause) -> bool:
+    """Whether the run trained on in the same life."""
+    life = facts.life_at(pause.began)
+    return life is not None and any(pause.ended < one.time <= life.ended for one in facts.intervals)
+
+
+def still(facts: Facts) -> list[Pause]:
+    """The pauses in which a rank stood still, the longest first."""
+    reached_not = [pause for pause, _ in out_of_reach(facts)]
+    pauses = [one for one in facts.pauses if one not in reached_not]
+    return sorted(pauses, key=lambda one: -one.seconds_s)
 
 
 def pauses(facts: Facts) -> Verdict:
     """The ailment: pauses, each with its rank, host and time."""
-    whole_s, lost_s = facts.wall_s, paused_s(facts)
+    found, whole_s = still(facts), facts.wall_s
+    lost_s = paused_s(found)
     share = lost_s / whole_s if whole_s else None
-    watched = any(
-        one.compute_median_s is not None for rank in facts.ranks for one in rank.intervals
-    )
-    says = "Pauses were not recorded: the run was made by an older version."
-    if facts.pauses:
+    watched = facts.imported is None and bool(facts.intervals)
+    says = "Pauses were not recorded."
+    if found:
         says = f"Ranks stood still for {_long(lost_s)}"
         says += "" if share is None else f", {units.SHARE.text(share)} of the run"
-        says += f": {named(map(_in_words, longest(facts)))}."
-    elif watched:
+        says += f": {named(map(_in_words, found))}."
+    elif watched or facts.pauses:
         says = "No rank stood still for 3 s or longer."
-    bad = share is not None and bool(facts.pauses) and share >= WORTH_A_LOOK
+    bad = share is not None and bool(found) and share >= WORTH_A_LOOK
     return Verdict(
         key="pauses",
         question="Did a rank stand still?",
@@ -159,30 +206,30 @@ def pauses(facts: Facts) -> Verdict:
         says=says,
         evidence=(
             evidence("share of the run in pauses", units.SHARE, share if watched else None),
-            *(Evidence(one.name, one.seconds_s, _in_words(one)) for one in facts.pauses),
+            *(Evidence(one.name, one.seconds_s, _in_words(one)) for one in found),
         ),
         thresholds=(f"yes from {units.SHARE.text(WORTH_A_LOOK)} of the run on",),
         method="A thread of each rank looks at the clock twice a second; ranks that wait see "
-        "which one is missing. Times of steps, and all shares of them, are without pauses.",
+        "which one is missing. A rank that was missing while its own clock went on was out of "
+        "reach: see the interfaces. Times of steps, and all shares of them, are without pauses.",
         remedy="Look for what stopped it then, at that host's memory and at its other guests."
         if bad
         else "",
     )
 
 
-def longest(facts: Facts) -> list[Pause]:
-    """The pauses, the longest first."""
-    return sorted(facts.pauses, key=lambda one: -one.seconds_s)
-
-
 def _in_words(pause: Pause) -> str:
+    return f"{pause.name} stood still for {how_long(pause)}"
+
+
+def how_long(pause: Pause) -> str:
+    """The length of a pause, when it began, and at which step."""
     where = (
         f"while {pause.during} after step {units.COUNT.text(pause.step)}"
         if pause.during in OUTSIDE_STEPS
         else f"in step {units.COUNT.text(pause.step + 1)}"
     )
-    how_long = _long(pause.seconds_s)
-    return f"{pause.name} stood still for {how_long} from {clock(pause.began)} on, {where}"
+    return f"{_long(pause.seconds_s)} from {clock(pause.began)} on, {where}"
 
 
 def _long(seconds_s: float) -> str:

@@ -23,9 +23,10 @@ _WITHIN = 4
 def lasting(bad: Sequence[bool], seconds_s: Sequence[float] = ()) -> list[tuple[int, int]]:
     """The first and last index of each stretch in which something lasted.
 
-    It lasts over a quarter of all time or more, in at least three places, if three quarters of that
-    time and at least two of the places are bad. seconds_s: the time of each place; if empty, all
-    took the same.
+    A stretch counts if it takes at least a quarter of all time and has at least three places, and
+    if three quarters of its time and at least two of its places are bad.
+
+    seconds_s: the time of each place; if it is empty, all places take the same time.
     """
     took_s = seconds_s if sum(seconds_s) > 0 else [1.0] * len(bad)
     ends_s = list(accumulate(took_s, initial=0.0))
@@ -60,8 +61,13 @@ def lasted_unseen(bad: Sequence[bool], seconds_s: Sequence[float]) -> bool:
     return sum(bad) < FEWEST and bad_s > 0 and bad_s >= sum(seconds_s) / _OF_RUN
 
 
-def periods(intervals: Sequence[Interval], bad: Sequence[bool]) -> list[Period]:
-    """The periods of bad intervals: each stretch that lasted; if none, first to last."""
+def periods(
+    intervals: Sequence[Interval],
+    bad: Sequence[bool],
+    stretches: Sequence[tuple[int, int]] = (),
+) -> list[Period]:
+    """The periods of bad intervals: the given stretches (first and last index); if none are given,
+    each stretch that lasted; if none did, first to last."""
     places = [at for at, is_bad in enumerate(bad) if is_bad]
     if not places:
         return []
@@ -76,7 +82,7 @@ def periods(intervals: Sequence[Interval], bad: Sequence[bool]) -> list[Period]:
             to_end=last == len(bad) - 1,
             share=sum(bad[first : last + 1]) / (last + 1 - first),
         )
-        for first, last in lasting(bad, took_s) or [(places[0], places[-1])]
+        for first, last in stretches or lasting(bad, took_s) or [(places[0], places[-1])]
     ]
 
 

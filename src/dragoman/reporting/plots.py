@@ -40,7 +40,7 @@ def duration(facts: Facts) -> list[Plot]:
         "train": facts.train_s,
         "evaluate": measures.validate_s(facts),
         "save": measures.save_s(facts),
-        "stand still": paused_s(facts) or None,
+        "stand still": paused_s(facts.pauses) or None,
         "idle": idle_s(facts),
         "not recorded yet": facts.unrecorded_s or None,
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from dragoman.base import units
 from dragoman.recipe.recipe import Recipe
 from dragoman.reporting import measures
@@ -24,16 +26,20 @@ class Rates:
     d_model: int
     max_steps: int
     recipe: Recipe | None = None
-    lengths: tuple[tuple[int, int], ...] = ()
-    """The lengths of the run, each from a step on, if that changed; see `Facts.lengths`."""
+    clock: tuple[tuple[int, float], ...] = ()
+    """With a budget, which sets the rate by the clock; see `Facts.clock`."""
 
     def at(self, update: int) -> float:
         """The rate of update number `update`, counted from 0."""
-        known = [steps for since, steps in self.lengths if since <= update]
-        length = known[-1] if known else self.max_steps
-        if self.recipe is not None:
-            return self.recipe.learning_rate(update, max_steps=length)
-        return learning_rate(update, self.config, d_model=self.d_model, max_steps=length)
+        if self.recipe is None:
+            return learning_rate(
+                update, self.config, d_model=self.d_model, max_steps=self.max_steps
+            )
+        if not self.clock:
+            return self.recipe.learning_rate(update, max_steps=self.max_steps)
+        steps, shares = zip((0, 0.0), *self.clock, strict=True)
+        gone = float(np.interp(update + 1, steps, shares))
+        return self.recipe.learning_rate(gone * self.recipe.train.max_steps)
 
     @property
     def formula(self) -> str:
@@ -41,11 +47,11 @@ class Rates:
         config = self.config
         formula = SCHEDULES[config.kind].formula
         text = formula.format(
-            **config.model_dump(),
+            **(config.model_dump() | config.added),
             scale=config.noam_scale,
             peak=config.peak_learning_rate,
             final=config.peak_learning_rate * config.final_ratio,
-            total=units.COUNT.text(config.total_steps or self.max_steps),
+            total=units.COUNT.text(config.total_steps or self._expected_steps),
             decay=units.COUNT.text(config.decay_steps),
             warmup=units.COUNT.text(config.warmup_steps),
         )
@@ -55,11 +61,16 @@ class Rates:
             text += f", warmup = {units.COUNT.text(config.warmup_steps)}"
             if not config.warmup_steps and "warmup" in formula:
                 text += ", which counts as 1"  # the formula divides by it
-        if len(self.lengths) > 1:
-            text += f"; its length was fitted to the budget {len(self.lengths) - 1} times"
+        if self.clock:
+            expected = units.COUNT.text(self._expected_steps)
+            text += f"; steps by the clock of the budget, which stand for shares of {expected}"
         for factor, start in self.factors:
             text += f"; times {factor:g} from step {units.COUNT.text(start + 1)} on"
         return text
+
+    @property
+    def _expected_steps(self) -> int:
+        return self.recipe.train.max_steps if self.clock and self.recipe else self.max_steps
 
     @property
     def factors(self) -> list[tuple[float, int]]:
@@ -80,7 +91,8 @@ class Rates:
         near = range(max(warmup - 2, 0), min(warmup + 2, self.max_steps))
         between = range(0, self.max_steps, max(self.max_steps // 1000, 1))
         stages = {start for _, start in self.factors}
-        known = sorted({*near, *between, *stages, last})
+        read = {max(step - 1, 0) for step, _ in self.clock}
+        known = sorted({*near, *between, *stages, *read, last})
         return max(((update, self.at(update)) for update in known), key=lambda found: found[1])
 
 
@@ -92,7 +104,7 @@ def rates_of(facts: Facts) -> Rates | None:
     if facts.recipe is not None:
         recipe = facts.recipe
         width = recipe.model.d_model
-        return Rates(recipe.schedule, width, facts.max_steps, recipe, facts.lengths)
+        return Rates(recipe.schedule, width, facts.max_steps, recipe, facts.clock)
     seen = facts.imported
     if seen is None or not (seen.schedule_scale and seen.schedule_width and seen.schedule_warmup):
         return None
@@ -131,8 +143,7 @@ def rate(facts: Facts) -> Verdict:
         evidence=tuple(_evidence(facts, found, deviation)),
         method="The formula of the recipe, compared with the logged rates. It depends only on the "
         "step: neither Adam nor the loss changes it. A batch far below the gradient noise scale "
-        "(McCandlish et al. 2018) may grow, with a higher rate: dragoman plan says how if --like "
-        "names this run.",
+        "(McCandlish et al. 2018) may grow, with a higher rate.",
         remedy=remedy,
     )
 

@@ -18,7 +18,7 @@ from dragoman.reporting.facts import Facts
 from dragoman.reporting.health import examine
 from dragoman.reporting.page import doubts, page
 from dragoman.reporting.verdict import Verdict
-from dragoman.reporting.verdicts import judge
+from dragoman.reporting.verdicts import JUDGED, judge
 
 REPORT_VERSION = 1
 _MARKS: Final = re.compile(r"[\\`*\[\]|]")
@@ -37,6 +37,18 @@ class Report:
         """The report of a run."""
         return cls(facts, tuple(judge(facts)), tuple(examine(facts)))
 
+    @property
+    def judgements(self) -> list[tuple[int, Verdict]]:
+        """The numbered answers to questions for a judgement: those that a reader asks first."""
+        numbered = enumerate(self.answers, 1)
+        return [(number, one) for number, one in numbered if one.key in JUDGED]
+
+    @property
+    def measurements(self) -> list[tuple[int, Verdict]]:
+        """The numbered answers to questions for facts."""
+        numbered = enumerate(self.answers, 1)
+        return [(number, one) for number, one in numbered if one.key not in JUDGED]
+
     def __repr__(self) -> str:
         """The answers in one line each, for a terminal."""
         lines = [
@@ -53,13 +65,14 @@ class Report:
             'style="width:100%;height:640px;border:1px solid #8888"></iframe>'
         )
 
-    def write(self, directory: str | Path) -> list[Path]:
+    def write(self, directory: str | Path, *, refresh_s: float | None = None) -> list[Path]:
         """Write report.html, report.md and report.json; returns their paths.
 
+        refresh_s: how often the page reloads itself; None: never.
         Raises MachineError if the directory cannot be written.
         """
         texts = {
-            "report.html": page(self.facts, self.answers, self.ailments),
+            "report.html": page(self.facts, self.answers, self.ailments, refresh_s=refresh_s),
             "report.md": as_markdown(self),
             "report.json": as_json(self),
         }

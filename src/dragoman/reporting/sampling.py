@@ -15,7 +15,6 @@ from dragoman.telemetry.events import (
     GpuSampled,
     HostSampled,
     NetworkSampled,
-    number,
 )
 
 _COUNTERS: Final = (
@@ -34,6 +33,11 @@ _READ: Final = {
     ),
 }
 """The numbers that are read from each kind of sample."""
+_KEPT: Final = {
+    NetworkSampled.kind: "carrier_changes",
+    HostSampled.kind: "others_cpu_share",
+}
+"""The number that is kept sample by sample, to tell what went on in a part of the run."""
 LOW_POWER: Final = 0.5
 """Below this share of its power limit a GPU waits rather than computes.
 
@@ -82,23 +86,14 @@ class Sample(NamedTuple):
     name: str
 
     @classmethod
-    def of(cls, event: Event, ended: float) -> Self | None:
-        """The sample of an event; None if the event does not say how long it sampled."""
+    def of(cls, event: Event, ended: float) -> Self:
+        """The sample of an event."""
         kind, seen = event.kind, event.payload
-        seconds_s = number(seen.get("seconds_s")) or 0.0
-        if seconds_s <= 0:
-            return None
-        which: int | str = ""
-        if kind == GpuSampled.kind:
-            which = int(number(seen.get("gpu")) or 0)
-        elif kind == NetworkSampled.kind:
-            which = str(seen.get("interface"))
-        found = ((name, number(seen.get(name))) for name in _READ[kind])
-        values = {name: value for name, value in found if value is not None}
-        listed = str(seen.get("throttle_reasons") or "")
-        reasons = [one for one in listed.split(",") if one] if listed else []
+        which: int | str = seen.get("gpu", seen.get("interface", ""))
+        values = {name: seen[name] for name in _READ[kind] if seen[name] is not None}
+        reasons = [one for one in seen.get("throttle_reasons", "").split(",") if one]
         signs = [sign for sign, shows in _SIGNS[kind].items() if shows(values, reasons)]
-        name = str(seen.get("name") or "")
+        seconds_s, name = seen["seconds_s"], seen.get("name", "")
         return cls(kind, event.host, which, ended, seconds_s, values, reasons, signs, name)
 
 
@@ -153,6 +148,8 @@ class _Sums:
     throttled_s: float = 0.0
     reasons: Counter[str] = field(default_factory=Counter)
     of: defaultdict[str, _Aggregate] = field(default_factory=lambda: defaultdict(_Aggregate))
+    kept: list[tuple[float, float, float]] = field(default_factory=list)
+    """Begin, end and value of what is needed sample by sample: see `_KEPT`."""
 
     def add(self, sample: Sample) -> None:
         """Add one sample."""
@@ -160,9 +157,11 @@ class _Sums:
         self.seconds_s += sample.seconds_s
         for name, value in sample.values.items():
             self.of[name].add(value, sample.seconds_s)
+        needed = sample.values.get(_KEPT.get(sample.kind, ""))
+        if needed is not None:
+            self.kept.append((sample.ended - sample.seconds_s, sample.ended, needed))
         self.reasons.update(sample.reasons)
-        if "throttled" in sample.signs:  # an earlier version recorded no share
-            self.throttled_s += sample.seconds_s * sample.values.get("throttled_share", 1.0)
+        self.throttled_s += sample.seconds_s * sample.values.get("throttled_share", 0.0)
         self.name = sample.name or self.name
         self.ended = sample.ended
         for sign in sample.signs:
@@ -173,15 +172,12 @@ class _Sums:
                 known.last, known.until = self.samples, sample.ended
                 known.count += 1
 
-    def periods(self, ahead_s: float) -> dict[str, Period]:
-        """For each sign from the first sample that shows it to the last, on rank 0's clock.
-
-        ahead_s: how far the clock of the samples is ahead of it.
-        """
+    def periods(self) -> dict[str, Period]:
+        """For each sign from the first sample that shows it to the last."""
         return {
             sign: Period(
-                since=one.since - ahead_s,
-                until=one.until - ahead_s,
+                since=one.since,
+                until=one.until,
                 from_start=one.first == 1,
                 to_end=one.last == self.samples,
                 share=one.count / (one.last + 1 - one.first),
@@ -192,12 +188,7 @@ class _Sums:
 
 @dataclass(slots=True)
 class Samples:
-    """Sums over the samples seen so far.
-
-    Parameters of `gpus`, `traffic` and `machines`:
-    names: from the name of a host in the record to the machine's name; other hosts are left out.
-    ahead_s: how far the clock of each machine is ahead of rank 0's, by the machine's name.
-    """
+    """Sums over the samples seen so far."""
 
     _sums: defaultdict[tuple[str, str, Any], _Sums] = field(
         default_factory=lambda: defaultdict(_Sums)
@@ -208,14 +199,9 @@ class Samples:
         """Add one sample."""
         self._sums[sample.kind, sample.host, sample.which].add(sample)
 
-    @property
-    def has_host(self) -> bool:
-        """Whether this rank sampled its host, which one rank of each host does."""
-        return any(kind == HostSampled.kind for kind, _, _ in self._sums)
-
-    def gpus(self, names: Mapping[str, str], ahead_s: Mapping[str, float]) -> Iterator[Gpu]:
+    def gpus(self) -> Iterator[Gpu]:
         """Each GPU's means; of memory and errors, the most."""
-        for host, gpu, sums in self._of(GpuSampled.kind, names):
+        for host, gpu, sums in self._of(GpuSampled.kind):
             errors = sums.of["ecc_errors"].most
             yield Gpu(
                 host=host,
@@ -231,27 +217,26 @@ class Samples:
                 throttled_share=sums.throttled_s / sums.seconds_s,
                 throttle_reasons=tuple(reason for reason, _ in sums.reasons.most_common()),
                 ecc_errors=None if errors is None else int(errors),
-                **sums.periods(ahead_s[host]),
+                **sums.periods(),
             )
 
-    def traffic(self, names: Mapping[str, str], ahead_s: Mapping[str, float]) -> Iterator[Traffic]:
+    def traffic(self) -> Iterator[Traffic]:
         """Each interface's totals."""
-        for host, interface, sums in self._of(NetworkSampled.kind, names):
+        for host, interface, sums in self._of(NetworkSampled.kind):
             yield Traffic(
                 host=host,
                 interface=interface,
                 seconds_s=sums.seconds_s,
                 most_sent_bytes_per_s=sums.of["most_sent_bytes_per_s"].most,
                 nominal_bits_per_s=sums.of["nominal_bits_per_s"].last,
-                faulty=sums.periods(ahead_s[host]).get("faulty"),
+                faulty=sums.periods().get("faulty"),
+                link_turns=tuple((began, ended) for began, ended, turns in sums.kept if turns),
                 **{name: int(sums.of[name].sum) for name in _COUNTERS},
             )
 
-    def machines(
-        self, names: Mapping[str, str], ahead_s: Mapping[str, float]
-    ) -> Iterator[MachineUse]:
+    def machines(self) -> Iterator[MachineUse]:
         """Each host's means."""
-        for host, _, sums in self._of(HostSampled.kind, names):
+        for host, _, sums in self._of(HostSampled.kind):
             memory, limit = sums.of["memory_used_bytes"].mean, sums.of["memory_limit_bytes"].last
             yield MachineUse(
                 host=host,
@@ -260,13 +245,14 @@ class Samples:
                 others_cpu_share=sums.of["others_cpu_share"].mean,
                 memory_share=memory / limit if memory is not None and limit else None,
                 disk_free_bytes=sums.of["disk_free_bytes"].last,
-                last_seen=sums.ended - ahead_s[host],
+                others=tuple(sums.kept),
+                last_seen=sums.ended,
                 queued_batches=sums.of["queued_batches"].mean,
-                **sums.periods(ahead_s[host]),
+                **sums.periods(),
             )
 
-    def _of(self, kind: str, names: Mapping[str, str]) -> Iterator[tuple[str, Any, _Sums]]:
+    def _of(self, kind: str) -> Iterator[tuple[str, Any, _Sums]]:
         """(machine, GPU or interface, sums) of one kind of samples."""
         for (known, host, which), sums in self._sums.items():
-            if known == kind and sums.samples and host in names:
-                yield names[host], which, sums
+            if known == kind:
+                yield host, which, sums

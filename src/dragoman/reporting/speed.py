@@ -55,7 +55,7 @@ def processors(facts: Facts) -> Verdict:
             f"{units.SHARE.text(LOW_POWER)} of its power, unless its useful FLOPs suffice; or a "
             f"clock lowered for {units.SHARE.text(THROTTLED)} of the time",
             "cannot tell: any of these was not measured for every rank, GPU and host and for nine "
-            "tenths of the run, or events of a rank are missing",
+            "tenths of the run",
         ),
         method="Phases of a step on the device's own clock. The utilisation counter alone decides "
         "nothing: a kernel that only waits for the network keeps it at 100%.",
@@ -72,15 +72,10 @@ def _are_busy(facts: Facts) -> Judgement:
         return "no", f"{named(map(_weak_text, weak))}.", _what_waits(facts)
     if compute is None:
         say = "The phases of a step were not measured; utilisation alone tells nothing."
-        if facts.lacks_ranks:
-            say = f"Events of {facts.lacking_text} are missing, or end before those of the others."
         return "cannot tell", say, ""
     say = f"{units.SHARE.text(compute)} of a step was compute"
     if compute < BUSY_COMPUTE:
         return "no", f"{say}{_waits_since(facts)}.", _what_waits(facts)
-    if facts.lacks_ranks:
-        say += f" in the ranks with complete events; events of {facts.lacking_text} are missing."
-        return "cannot tell", say, "Bring the events of all ranks."
     if not _is_gpu(facts):
         return _are_its_own(facts, say)
     if slowed := [gpu for gpu in facts.gpus if gpu.throttled_share >= THROTTLED]:
@@ -186,10 +181,7 @@ def _slowed_text(gpu: Gpu) -> str:
 
 def _waits_since(facts: Facts) -> str:
     """The rank that computes for the smallest share of its steps, and since when."""
-    shares = [
-        (measures.share(one.intervals, *measures.COMPUTE_FIELDS), one)
-        for one in facts.complete_ranks
-    ]
+    shares = [(measures.share(one.intervals, *measures.COMPUTE_FIELDS), one) for one in facts.ranks]
     rank = min(shares, key=lambda found: 1.0 if found[0] is None else found[0])[1]
     timed = [one for one in measures.steady(rank.intervals) if one.interval_s]
     waits = [(one.compute_s or 0.0) < BUSY_COMPUTE * (one.interval_s or 0.0) for one in timed]
@@ -206,7 +198,7 @@ def _what_waits(facts: Facts) -> str:
     """
     data = measures.most_data_wait(facts)
     sums = measures.exposed_share(facts)
-    if sums is None or facts.lacks_ranks:  # which rank waited least is not known
+    if sums is None:
         both = "waiting in all-reduces, for the network or for another rank"
         sums = _most_in_sums(facts)
         late = 0.0
@@ -229,7 +221,10 @@ def _what_waits(facts: Facts) -> str:
         f"waiting for ranks that {slow}": late,
     }
     worst, share = max(waits.items(), key=lambda item: item[1])
-    return f"Most of the rest went to {worst}." if share > 0.02 else ""
+    say = f"Most of the rest went to {worst}." if share > 0.02 else ""
+    if longest and longest not in say:  # it may have begun late in the run
+        say = f"{say} Other ranks waited for {longest}.".lstrip()
+    return say
 
 
 def _most_in_sums(facts: Facts) -> float:
@@ -353,9 +348,7 @@ def _batch_arithmetic(facts: Facts) -> Iterator[Evidence]:
 
 def compute_share(facts: Facts) -> float | None:
     """The smallest share of a step that a rank spent in forward, backward and optimizer."""
-    shares = (
-        measures.share(rank.intervals, *measures.COMPUTE_FIELDS) for rank in facts.complete_ranks
-    )
+    shares = (measures.share(rank.intervals, *measures.COMPUTE_FIELDS) for rank in facts.ranks)
     return min((share for share in shares if share is not None), default=None)
 
 

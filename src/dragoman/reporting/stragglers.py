@@ -1,12 +1,13 @@
-"""Which ranks compute for longer than the others, and since when."""
+"""Which ranks compute for longer than the others, since when and why."""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable, Sequence, Set
+from itertools import groupby
 
 from dragoman.base import units
-from dragoman.reporting import measures
-from dragoman.reporting.facts import Facts, Interval
+from dragoman.reporting.facts import Facts, Interval, Period, Rank
 from dragoman.reporting.periods import (
     FEWEST,
     interval_took_s,
@@ -15,31 +16,130 @@ from dragoman.reporting.periods import (
     periods,
     when,
 )
+from dragoman.reporting.sampling import MOST_OTHERS
 from dragoman.telemetry.events import STRAGGLES
+
+LASTS = 1.5
+"""A rank that was slow for less than half of the time counts if it took this multiple of the median
+rank's time or more. Ranks of calm runs differ by up to 1.4 for a quarter of a short run; steps that
+are longer by this factor raise an alert while the run trains."""
+_LASTS_IN_ONE = 2.0
+"""The same if only the last interval is slow: single intervals of calm runs differ by half."""
+_FEWEST_STEPS = 10
+"""The median of fewer steps is chance."""
+_EXPLAINS = 0.1
+"""Other programs explain a slow rank if they use this share of its processors more than before, or
+than on other hosts if it was slow from the start."""
 
 
 def stragglers(facts: Facts) -> list[tuple[float, str]]:
-    """For each rank that was slow for long: the ratio of its compute time to the median rank's in
-    the same steps, and a description. The slowest rank comes first.
+    """For each rank that was slow for long, or became slow and stayed so up to the end: the ratio
+    of its compute time to the median rank's in the same steps, and a description with the cause if
+    that was measured. The slowest rank comes first.
     """
     together, computes_s = _computes(facts)
     middles_s = [statistics.median_low(all_s) for all_s in computes_s]
-    took_s = _took_s(together)
+    took_s, steps = _took_s(together), [one[0].steps for one in together]
     found = []
     for place, rank in enumerate(facts.ranks[: _most_ranks(facts)]):
-        bad = _is_slow(computes_s, place)
-        stretches = lasting(bad, took_s)
+        ratios = _ratios(computes_s, place)
+        bad, stretches = _slow_stretches(ratios, took_s, steps)
         slow = [at for first, last in stretches for at in range(first, last + 1) if bad[at]]
         if slow:
-            own_s = [computes_s[at][place] for at in slow]
-            usual_s = [statistics.median(own_s), statistics.median(middles_s[at] for at in slow)]
+            usual_s = [
+                statistics.median(computes_s[at][place] for at in slow),
+                statistics.median(middles_s[at] for at in slow),
+            ]
             both = [units.STEP_TIME.text(seconds_s) for seconds_s in usual_s]
             own = [one[min(place, len(one) - 1)] for one in together]  # all end it together
-            times = " and ".join(map(when, periods(own, bad)))
-            text = f"{rank.name}, {times} ({both[0]}, {both[1]} the median rank)"
-            ratios = (own / middles_s[at] for own, at in zip(own_s, slow, strict=True))
-            found.append((statistics.median(ratios), text))
+            when_slow = periods(own, bad, stretches)
+            text = f"{rank.name}, {' and '.join(map(when, when_slow))} "
+            text += f"({both[0]}, {both[1]} the median rank){_cause(facts, rank, when_slow)}"
+            found.append((statistics.median(ratios[at] for at in slow), text))
     return sorted(found, reverse=True)
+
+
+def _slow_stretches(
+    ratios: Sequence[float], took_s: Sequence[float], steps: Sequence[int]
+) -> tuple[list[bool], list[tuple[int, int]]]:
+    """In which intervals a rank was slow, and the stretches that count.
+
+    A stretch begins and ends where the ratio passes the middle between the usual one and that of
+    the stretch: on a busy machine single intervals before it are above the limit, too.
+    """
+    bad = [ratio >= STRAGGLES for ratio in ratios]
+    stretches = _stretches(bad, ratios, took_s, steps)
+    slow = [ratios[at] for first, last in stretches for at in range(first, last + 1) if bad[at]]
+    if slow:
+        surely = [ratio >= max(STRAGGLES, statistics.median(slow) ** 0.5) for ratio in ratios]
+        if sure_stretches := _stretches(surely, ratios, took_s, steps):
+            return surely, sure_stretches
+    return bad, stretches
+
+
+def _stretches(
+    bad: Sequence[bool], ratios: Sequence[float], took_s: Sequence[float], steps: Sequence[int]
+) -> list[tuple[int, int]]:
+    """The stretches that lasted, and the last intervals if the rank became slow and stayed so.
+
+    Ranks that are slow in turn are slow at the end as well: it must last twice as long as before.
+    """
+    found = [
+        (first, last)
+        for first, last in lasting(bad, took_s)
+        if 2 * sum(took_s[first : last + 1]) >= sum(took_s)
+        or statistics.median(ratios[at] for at in range(first, last + 1) if bad[at]) >= LASTS
+    ]
+    lengths = [len(list(group)) for is_bad, group in groupby(bad) if is_bad]
+    if not (bad and bad[-1]) or (found and found[-1][1] == len(bad) - 1):
+        return found
+    *earlier, last = lengths
+    least = LASTS if last > 1 else _LASTS_IN_ONE
+    is_long = last >= 2 * max(earlier, default=0) and sum(steps[-last:]) >= _FEWEST_STEPS
+    if is_long and statistics.median(ratios[-last:]) >= least:
+        first = len(bad) - last
+        if found and first <= found[-1][1] + 1:
+            first = found.pop()[0]
+        found.append((first, len(bad) - 1))
+    return found
+
+
+def _cause(facts: Facts, rank: Rank, slow: Sequence[Period]) -> str:
+    """Why a rank was slow in these periods, as the end of a sentence; "" if nothing shows it."""
+    life = facts.life_at(slow[-1].since)
+    host = life.hosts[rank.rank] if life and rank.rank < len(life.hosts) else rank.host
+    on_host = [one.rank for one in facts.ranks if host in one.hosts]
+    for gpu in facts.gpus:
+        if (gpu.host, gpu.gpu) == (host, on_host.index(rank.rank)) and gpu.throttled:
+            overlap_s = sum(
+                min(gpu.throttled.until, one.until) - max(gpu.throttled.since, one.since)
+                for one in slow
+                if one.since < gpu.throttled.until and gpu.throttled.since < one.until
+            )
+            if overlap_s >= sum(one.until - one.since for one in slow) / 2:
+                reasons = ", ".join(gpu.throttle_reasons)
+                return f": the clock of {gpu.label} was lowered ({reasons})"
+    spans = [(one.since, one.until) for one in slow]
+    own = _others(facts, {host}, spans)
+    before = None
+    if not slow[0].from_start:
+        before = _others(facts, {host}, [(0.0, slow[0].since)])
+    usual = before
+    if before is None:
+        usual = _others(facts, {one for one in facts.hosts if one != host}, spans)
+    if own is None or own < MOST_OTHERS or own < (usual or 0.0) + _EXPLAINS:
+        return ""
+    then = "" if before is None else f", {units.SHARE.text(before)} before"
+    return f": other programs used {units.SHARE.text(own)} of the processors of {host}{then}"
+
+
+def _others(facts: Facts, hosts: Set[str], spans: Iterable[tuple[float, float]]) -> float | None:
+    """The share of the processors of some hosts that other programs used in some spans of time."""
+    shares = [
+        one.others_between(*span) for one in facts.machines if one.host in hosts for span in spans
+    ]
+    known = [share for share in shares if share is not None]
+    return statistics.fmean(known) if known else None
 
 
 def slowest_rank(facts: Facts) -> float | None:
@@ -53,55 +153,40 @@ def slowest_rank(facts: Facts) -> float | None:
     if ranks == 1:
         return 1.0
     together, computes_s = _computes(facts)
-    if facts.lacks_ranks or len(computes_s) < FEWEST:
+    if len(computes_s) < FEWEST:
         return None
     if found := stragglers(facts):
         return found[0][0]
     took_s = _took_s(together)
-    slow = (_is_slow(computes_s, place) for place in range(ranks))
-    if any(lasted_unseen(bad, took_s) for bad in slow):
+    of_ranks = [_ratios(computes_s, place) for place in range(ranks)]
+    if any(lasted_unseen([one >= STRAGGLES for one in ratios], took_s) for ratios in of_ranks):
         return None
-    middles_s = [statistics.median_low(all_s) for all_s in computes_s]
-    usual = 1.0
-    for place in range(ranks):
-        ratios = sorted(
-            all_s[place] / (mid or 1.0) if place < len(all_s) else 1.0
-            for all_s, mid in zip(computes_s, middles_s, strict=True)
-        )
-        usual = max(usual, ratios[len(ratios) // 4])
+    usual = max(sorted(ratios)[len(ratios) // 4] for ratios in of_ranks)
     return min(usual, STRAGGLES - 0.01)
 
 
 def _computes(facts: Facts) -> tuple[list[list[Interval]], list[list[float]]]:
     """Intervals of all ranks side by side, and the compute of their median steps.
 
-    One life of the run may have more ranks than another. One interval in which no rank was slow
-    replaces the intervals that some rank lacks.
+    One life of the run may have more ranks than another.
     """
     intervals: list[list[Interval]] = []
     computes_s: list[list[float]] = []
-    side_by_side = facts.side_by_side
-    if any(one.compute_median_s is None for one in (side_by_side[0] if side_by_side else [])):
-        side_by_side = list(measures.steady(side_by_side))  # a mean includes the warm-up
-    for together in side_by_side:
-        seconds_s = [measures.interval_compute_s(one) for one in together]
-        known = [one for one in seconds_s if one is not None]
-        if not together or not len(known) == len(together) == facts.ranks_at(together[0].step):
-            continue
-        if intervals and together[0].step - together[0].steps > intervals[-1][0].step:
+    for together in facts.side_by_side:
+        known = [one.compute_median_s for one in together if one.compute_median_s is not None]
+        if len(known) == len(together):
             intervals.append(together)
-            computes_s.append([min(known)] * len(known))
-        intervals.append(together)
-        computes_s.append(known)
+            computes_s.append(known)
     return intervals, computes_s
 
 
-def _is_slow(computes_s: list[list[float]], place: int) -> list[bool]:
-    """In which intervals a rank took far longer than the median rank; False if it was not there."""
-    return [
-        place < len(all_s) and all_s[place] >= STRAGGLES * statistics.median_low(all_s) > 0
-        for all_s in computes_s
-    ]
+def _ratios(computes_s: list[list[float]], place: int) -> list[float]:
+    """A rank's compute over the median rank's in each interval; 1 if it was not there."""
+    found = []
+    for all_s in computes_s:
+        middle_s = statistics.median_low(all_s)
+        found.append(all_s[place] / middle_s if place < len(all_s) and middle_s > 0 else 1.0)
+    return found
 
 
 def _most_ranks(facts: Facts) -> int:

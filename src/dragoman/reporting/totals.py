@@ -11,15 +11,14 @@ from dragoman.reporting.cost import (
     is_priced,
     lived_s,
     machine_hours,
-    money_text,
+    paid_text,
     price_per_hour,
-    spent,
     spent_text,
 )
 from dragoman.reporting.facts import Facts, summed
-from dragoman.reporting.pauses import paused_s
+from dragoman.reporting.pauses import out_of_reach, paused_s, still
 from dragoman.reporting.verdict import Evidence, Verdict, evidence, in_words
-from dragoman.training.pace import Budget
+from dragoman.training.clock import Budget
 
 _KIB = 1024
 _NO_CHECKPOINT = (in_words("checkpoints of the run's directory", "none is whole"),)
@@ -70,8 +69,10 @@ def _duration_evidence(facts: Facts) -> Iterator[Evidence]:
     for score in facts.test_scores:
         yield evidence(f"translate {score.label}, afterwards", units.DURATION, score.decode_s)
     yield evidence("save checkpoints", units.DURATION, measures.save_s(facts))
-    if facts.pauses:
-        yield evidence("stand still", units.DURATION, paused_s(facts))
+    if stood := still(facts):
+        yield evidence("stand still", units.DURATION, paused_s(stood))
+    if unreached := [pause for pause, _ in out_of_reach(facts)]:
+        yield evidence("ranks out of reach", units.DURATION, paused_s(unreached))
     yield evidence("idle", units.DURATION, idle_s(facts))
     if facts.unrecorded_s:
         yield evidence(
@@ -94,7 +95,7 @@ def idle_s(facts: Facts) -> float | None:
     if facts.wall_s is None or facts.train_s is None:
         return None
     known_s = facts.train_s + (measures.validate_s(facts) or 0.0) + (measures.save_s(facts) or 0.0)
-    known_s += paused_s(facts)
+    known_s += paused_s(facts.pauses)
     return max(facts.wall_s - facts.unrecorded_s - known_s, 0.0)
 
 
@@ -231,7 +232,7 @@ def _cost_says(facts: Facts, hours: float | None) -> tuple[str, str]:
     """The cost as far as it is known, and the remedy if something is missing."""
     if not facts.segments:
         return "Nothing was timed.", ""
-    paid = money_text(spent(facts))
+    paid = paid_text(facts)
     if is_priced(facts):
         says = f"{paid} for machines whose number is not known"
         if hours is not None:
@@ -247,11 +248,11 @@ def _cost_says(facts: Facts, hours: float | None) -> tuple[str, str]:
         return says, "Bring the events of all ranks, or hosts.json of the run."
     if not paid:
         text = f"{_machine_time(hours * units.HOUR_S)} of machine time; no price given."
-        how = "Give the price of a machine for an hour: --price '3.06 USD', or in hosts.toml."
+        how = "Give the price of a machine for an hour, such as '3.06 USD', here or in hosts.toml."
         return text, how
     with_price, without = _spans(facts, priced=True), _spans(facts, priced=False)
     return f"{with_price} cost {paid}; no price is known for {without}.", (
-        "Give one price of a machine for an hour, for all of the run: --price '3.06 USD'."
+        "Give one price of a machine for an hour, such as '3.06 USD', for all of the run."
     )
 
 
@@ -259,7 +260,7 @@ def _spans(facts: Facts, *, priced: bool) -> str:
     """The machine time of lives with a price, or of those without, and their hosts."""
     lives = [one for one in facts.segments if (price_per_hour(facts, one) is not None) is priced]
     spent_s = sum(lived_s(one) * (facts.machines_of(one) or 0) for one in lives)
-    hosts = sorted({host for one in lives for host in facts.hosts_of(one)})
+    hosts = sorted({host for one in lives for host in one.hosts})
     return f"{_machine_time(spent_s)} of machine time on {', '.join(hosts)}"
 
 

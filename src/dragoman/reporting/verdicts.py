@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
 from dragoman.reporting import convergence, network, rates, speed, totals
 from dragoman.reporting.facts import Facts
@@ -27,6 +28,8 @@ QUESTIONS: tuple[Callable[[Facts], Verdict], ...] = (
     network.network_fit,
     totals.cost,
 )
+JUDGED: Final = frozenset({"trained", "overfitting", "processors", "network", "duration", "cost"})
+"""Keys of the answers that say how good a run was, and what it took; the others are facts."""
 
 
 def judge(facts: Facts) -> list[Verdict]:

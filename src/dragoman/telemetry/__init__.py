@@ -9,6 +9,6 @@ sampler      the thread that samples processor, memory, disk, interface and GPUs
 session      session.json: which process trains a run, and how that ended
 progress     the progress of a run, from its events: step, tokens per second, time left, best scores
 console      events and progress in words; computes nothing
-sinks        events for TensorBoard, Prometheus, MLflow and Weights & Biases
+sinks        events for TensorBoard, MLflow and Weights & Biases
 config       the sinks section of a recipe
 """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
 from dragoman.base.settings import Section
 
 
@@ -11,11 +9,9 @@ class SinksConfig(Section):
     """All sinks are off by default. They do not change the results of a run, so its digest leaves
     them out.
 
-    Each needs its own client library: `pip install 'dragoman[prometheus]'` and so on.
+    Each needs its own client library: `pip install 'dragoman[mlflow]'` and so on.
     """
 
-    prometheus_port: int = Field(default=0, ge=0, le=65535)
-    """Rank 0 serves Prometheus on this port, on the loopback interface only; 0 is off."""
     mlflow: str = ""
     """An MLflow tracking store such as "sqlite:///mlflow.db" or a server's address; "" is off."""
     wandb: str = ""

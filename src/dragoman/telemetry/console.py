@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -21,6 +22,11 @@ from dragoman.telemetry.progress import Progress
 
 _LOUD_KINDS = {TestScored.kind, events.RunFinished.kind}
 _SCORES_OF_TEXTS = {MetricScored.kind, events.DirectionScored.kind}
+_WITH_VALIDATION = {events.EndForecast.kind, events.SampleTranslation.kind, *_SCORES_OF_TEXTS}
+_ROUTINE_EVERY_S: Final = 10.0
+"""Progress, and validations, get a message each at most this often."""
+_STATE_EVERY_S: Final = 600.0
+"""What is known of a state, such as slow steps, is printed at most this often."""
 _SEVERITY_STYLES = {"info": "cyan", "warning": "yellow", "error": "bold red"}
 _METRICS = {"bleu": "BLEU", "chrf": "chrF"}
 _ENDINGS = {
@@ -68,11 +74,18 @@ def speed(progress: Progress) -> list[tuple[str, str]]:
 
 def progress_line(progress: Progress) -> Text:
     """The progress of a run as one line."""
-    last = progress.max_steps or progress.step
-    line = Text(f"step {units.COUNT.text(progress.step)} of {units.COUNT.text(last)}")
+    line = Text(f"step {how_far(progress)}")
     for label, value in learning(progress.interval) + speed(progress):
         line.append(f", {label} {value}")
     return line.append(f", {time_left(progress)}")
+
+
+def how_far(progress: Progress) -> str:
+    """The steps of a run, of all; with a budget, which the clock ends, the share of its time."""
+    made = units.COUNT.text(progress.step)
+    if progress.is_by_clock:
+        return f"{made}, {units.SHARE.text(progress.share)} of the time for training"
+    return f"{made} of {units.COUNT.text(progress.max_steps or progress.step)}"
 
 
 def event_lines(event: Event, progress: Progress, *, width: int) -> list[Text]:
@@ -114,12 +127,6 @@ def _strategy_chosen(plan: Values) -> list[Text]:
         Text.assemble(("strategy ", "dim"), (str(plan["label"]), "bold"), f"  {plan['why']}"),
         Text("  " + ", ".join(figures), style="dim"),
     ]
-
-
-def _length_fitted(seen: Values) -> list[Text]:
-    before, now = (units.COUNT.text(seen[key]) for key in ("before_max_steps", "max_steps"))
-    text = f"to end in time: {now} steps, not {before}, at {units.STEP_TIME.text(seen['step_s'])}"
-    return [Text(text, style="dim")]
 
 
 def _mixture_planned(part: Values) -> list[Text]:
@@ -209,6 +216,12 @@ def _corpus_stage(seen: Values) -> list[Text]:
     return [Text(f"{seen['split']:<6} {seen['stage']:<12} {kept:>28}  {took:>12}", style="dim")]
 
 
+def _end_forecast(seen: Values) -> list[Text]:
+    doubt = units.LOSS.interval(seen["low"], seen["high"])
+    line = Text("forecast of the end: dev loss ", style="dim")
+    return [line.append(units.LOSS.text(seen["expected"]), style="bold").append(doubt)]
+
+
 def _run_finished(seen: Values, progress: Progress) -> Text:
     how = str(_ENDINGS.get(seen["reason"], seen["reason"]))
     where = f" (step {units.COUNT.text(progress.step)}, {units.DURATION.text(seen['wall_s'])})"
@@ -226,21 +239,47 @@ def _run_finished(seen: Values, progress: Progress) -> Text:
 _WORDS: dict[str, Callable[[Values], list[Text]]] = {
     events.RunStarted.kind: _run_started,
     StrategyChosen.kind: _strategy_chosen,
-    events.LengthFitted.kind: _length_fitted,
     events.MixturePlanned.kind: _mixture_planned,
     TestScored.kind: _test_scored,
     MetricScored.kind: _metric_scored,
     events.DirectionScored.kind: _direction_scored,
     events.CheckpointWritten.kind: _checkpoint,
+    events.EndForecast.kind: _end_forecast,
     events.Alert.kind: _alert,
     events.CorpusStage.kind: _corpus_stage,
 }
 
 
+class StandingAlerts:
+    """The last alert about each state of a run: it replaces those before."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Event] = {}
+
+    def see(self, event: Event) -> bool:
+        """Read an event; returns whether it is an alert about a state."""
+        about = event.payload.get("about") if event.kind == events.Alert.kind else None
+        if not about:
+            return False
+        self._last[about] = event
+        return True
+
+    def lines(self) -> list[Text]:
+        """The warnings and errors that stand now."""
+        return [
+            line
+            for event in self._last.values()
+            if event.payload["severity"] != "info"
+            for line in _alert(event.payload)
+        ]
+
+
 class ConsoleSink(EventListener):
     """Shows a run: its progress in place at the bottom, events as lines above.
 
-    If the console is not a terminal, progress is one line for each interval. quiet: only warnings,
+    If the console is not a terminal, progress is a line every ten seconds. Validations that come
+    more often than that are left out. A state that lasts or comes again, such as slow steps, is
+    shown beside the progress; elsewhere it is a line every ten minutes. quiet: only warnings,
     errors, BLEU and chrF of test sets, and the end.
     """
 
@@ -249,11 +288,21 @@ class ConsoleSink(EventListener):
         self._quiet = quiet
         self._progress = Progress()
         self._live: Live | None = None
+        self._standing = StandingAlerts()
+        self._untold: dict[str, Event] = {}
+        """The last alert about each state that was not printed yet."""
+        self._told: dict[str, float] = {}
+        """When each state was last printed."""
+        self._routine_told = self._validation_told = -math.inf
+        self._shows_validation = True
         self._sampled_step: int | None = None
 
     def __call__(self, event: Event) -> None:
         """Show one event."""
         self._progress.see(event)
+        if self._standing.see(event):
+            self._untold[event.payload["about"]] = event
+        self._tell_states(event.time)
         loud = (
             event.kind in _LOUD_KINDS
             or (event.kind == events.Alert.kind and event.payload["severity"] != "info")
@@ -263,27 +312,66 @@ class ConsoleSink(EventListener):
             return
         if event.kind == events.RunFinished.kind:
             self.close()
+        if event.kind == events.TrainInterval.kind and self._console.is_terminal:
+            self._draw_progress()
+        elif self._is_shown(event):
+            self._show(event)
+
+    def close(self) -> None:
+        """Remove the progress; the lines stay, and states that were not printed yet are."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+        self._tell_states(math.inf)
+
+    def _is_shown(self, event: Event) -> bool:
+        """Whether an event gets a message of its own: news do, routine does now and then."""
+        if event.payload.get("about"):
+            return False
+        if event.kind == events.Validated.kind:
+            self._shows_validation = event.time - self._validation_told >= _ROUTINE_EVERY_S
+            if self._shows_validation:
+                self._validation_told = self._routine_told = event.time
+            return self._shows_validation
+        if event.kind in _WITH_VALIDATION and event.payload.get("text", "valid") == "valid":
+            return self._shows_validation
+        if event.kind in (events.TrainInterval.kind, events.CheckpointWritten.kind):
+            # Beside the progress in place, a save is no news.
+            every_s = _STATE_EVERY_S if self._live is not None else _ROUTINE_EVERY_S
+            is_due = event.time - self._routine_told >= every_s
+            if is_due:
+                self._routine_told = event.time
+            return is_due
+        return True
+
+    def _show(self, event: Event) -> None:
         if event.kind == events.TrainInterval.kind:
-            self._show_progress()
+            self._print(progress_line(self._progress))
         elif event.kind == events.SampleTranslation.kind:
             self._show_sample(event)
         for line in event_lines(event, self._progress, width=self._console.width):
             self._print(line)
 
-    def close(self) -> None:
-        """Remove the progress; the lines stay."""
+    def _tell_states(self, now: float) -> None:
+        """Print what is due of states that are not shown beside the progress."""
         if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-    def _show_progress(self) -> None:
-        if not self._console.is_terminal:
-            self._print(progress_line(self._progress))
             return
+        for about, event in list(self._untold.items()):
+            is_good_news = event.payload["severity"] == "info"
+            if is_good_news and (self._quiet or about not in self._told):
+                del self._untold[about]
+            elif now - self._told.get(about, -math.inf) >= _STATE_EVERY_S:
+                self._told[about] = now
+                del self._untold[about]
+                for line in _alert(event.payload):
+                    self._print(line)
+
+    def _draw_progress(self) -> None:
         if self._live is None:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
-        self._live.update(progress_view(self._progress), refresh=True)
+        view = progress_view(self._progress, self._standing.lines())
+        self._live.update(view, refresh=True)
 
     def _show_sample(self, event: Event) -> None:
         """Show the first sample of each validation; the run directory keeps the others."""
@@ -302,20 +390,28 @@ class ConsoleSink(EventListener):
             self._console.print(line)
 
 
-def progress_view(progress: Progress) -> RenderableType:
-    """The progress of a run in four lines: how far, how well, how fast, how long."""
-    last = progress.max_steps or progress.step
+def progress_view(progress: Progress, alerts: Sequence[Text] = ()) -> RenderableType:
+    """The progress of a run in four lines: how far, how well, how fast, how long.
+
+    alerts: lines that follow.
+    """
     head = Table.grid(padding=(0, 2), expand=True)
     head.add_column(no_wrap=True, max_width=24)
     head.add_column(ratio=1)
     head.add_column(no_wrap=True)
     head.add_row(
         Text(str(progress.run.get("run_name", "")), style="bold"),
-        ProgressBar(total=max(last, 1), completed=progress.step, complete_style="cyan"),
-        Text(f"{units.COUNT.text(progress.step)} of {units.COUNT.text(last)} steps"),
+        ProgressBar(total=1.0, completed=progress.share, complete_style="cyan"),
+        Text(_steps(progress)),
     )
     rows = (learning(progress.interval), speed(progress))
-    return Group("", head, *map(_joined, rows), Text(time_left(progress), style="dim"))
+    return Group("", head, *map(_joined, rows), Text(time_left(progress), style="dim"), *alerts)
+
+
+def _steps(progress: Progress) -> str:
+    if progress.is_by_clock:
+        return f"{units.SHARE.text(progress.share)} of the time, step {progress.step:,}"
+    return f"{how_far(progress)} steps"
 
 
 def _joined(parts: Iterable[tuple[str, str]]) -> Text:

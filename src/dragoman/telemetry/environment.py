@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
-from dataclasses import asdict
 from pathlib import Path
 
 from dragoman.base.disk_errors import disk_errors_named
@@ -43,7 +42,7 @@ def read_environment() -> Environment:
 def write_environment(environment: Environment, path: Path) -> None:
     """Write the environment as JSON that people read too. Raises MachineError."""
     with disk_errors_named(path):
-        write_whole(path, json.dumps(asdict(environment), indent=1) + "\n")
+        write_whole(path, json.dumps(environment.model_dump(), indent=1) + "\n")
 
 
 def _git_state(package: Path) -> tuple[str | None, bool | None]:

@@ -1,11 +1,13 @@
-"""Events, each written once: one flat JSON object per line, one file for each rank.
+"""Events, each written once: one flat JSON object per line, one file for a run.
 
-Envelope: v (schema version), kind, time (UTC seconds since 1970), mono_s (monotonic clock of the
-writer), host, rank, step. The rest is the payload of the kind, flat, with units in its names.
-A new kind of event is one class here; readers ignore kinds and keys they do not know.
+Envelope: v (schema version), kind, time (UTC seconds since 1970, by the clock of rank 0), mono_s
+(monotonic clock of the writer), host, rank, step. The rest is the payload of the kind, flat, with
+units in its names. A new kind of event is one class here; readers ignore kinds that they do not
+know.
 
 Sampled values are means over the last `seconds_s`, and amounts are totals; shares are fractions of
-1. None: not measured, or not known to this machine.
+1. None: not measured, or not known to this machine. A field that TensorBoard, MLflow and Weights &
+Biases show has a `Tag`.
 """
 
 from __future__ import annotations
@@ -13,73 +15,82 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, ClassVar, Final, Self, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from dragoman.base.errors import MachineError
-from dragoman.base.files import open_regular, open_to_append
+from dragoman.base.errors import CheckpointError, MachineError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 2
+LOG: Final = "log.jsonl"
+"""The file of events in the directory of a run's events, or of a preparation's."""
 OUTSIDE_STEPS: Final = ("validating", "saving", "measuring")
 """Phases between steps in which a rank can pause."""
 STRAGGLES: Final = 1.25
 """If a rank's own work takes more than this multiple of the median rank's, others wait for it."""
 POWER_CAP: Final = "power_cap"
 """A reason for a lowered clock that is not a fault: the GPU draws all the power it may."""
-_LARGEST: Final = 1e11
-"""Larger than any clock's seconds and any run's steps."""
-LONGEST_LINE_BYTES: Final = 4 << 20
-"""dragoman writes no line that is longer."""
-_LARGEST_READ: Final = 1e21
-"""Larger than any count of bytes, tokens or FLOP/s; a larger value counts as not measured."""
 KINDS: dict[str, type[Payload]] = {}
-_FIELDS: dict[type[Any], list[tuple[str, str, bool]]] = {}
-T = TypeVar("T")
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-@dataclass(frozen=True, kw_only=True)
-class Payload:
-    """The values of one kind of event, a frozen dataclass that is made with keywords.
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """The name under which TensorBoard, MLflow and Weights & Biases show a field.
 
-    Values are str, int, float, bool or None (not measured).
+    It may name other fields of the event in braces: "{name}_bleu".
     """
 
-    kind: ClassVar[str]
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    name: str
 
-    def __init_subclass__(cls, *, kind: str = "") -> None:
-        """Make the class a dataclass, and register its kind; "" for one that extends a kind."""
-        dataclass(frozen=True, kw_only=True)(cls)
+
+class Payload(BaseModel):
+    """The values of one kind of event, frozen, and made with keywords.
+
+    Values are str, int, float, bool or None (not measured), or a tuple of numbers, one for each
+    rank.
+    """
+
+    model_config = ConfigDict(frozen=True, defer_build=True)
+    kind: ClassVar[str] = ""
+
+    def __init_subclass__(cls, kind: str = "", **_: Any) -> None:
+        """Register the kind; "" for a class that extends one."""
         if kind:
             cls.kind = kind
             KINDS[kind] = cls
 
 
-class RunStarted(Payload, kind="run_started"):
-    """A worker began to train. On resume, resumed_from_step is the checkpoint's step.
+Real = float | None
+"""A number that may come out NaN or infinite, which is written as null."""
+Reals = tuple[Real, ...] | None
+"""A number of each rank, in their order."""
 
-    best_dev_loss, best_bleu: the best so far, and their steps; None if there is none, and in older
-        events.
+
+class RunStarted(Payload, kind="run_started"):
+    """Training began. On resume, resumed_from_step is the checkpoint's step.
+
+    hosts: the machine of each rank; machines of the same name have a number.
+    best_dev_loss, best_bleu: the best so far, and their steps; None if there is none.
     price_per_hour: the price of all machines that take part, in `currency`; None if unknown.
     """
 
     run_name: str
-    recipe_digest: str
-    world_size: int
-    device: str
-    precision: str
-    num_parameters: int
-    max_steps: int
-    train_pairs: int
-    resumed_from_step: int | None
+    world_size: int | None
+    hosts: tuple[str, ...] = ()
+    device: str | None = None
+    recipe_digest: str = ""
+    precision: str | None = None
+    num_parameters: int | None = None
+    max_steps: int | None = None
+    train_pairs: int | None = None
+    resumed_from_step: int | None = None
     best_dev_loss: float | None = None
     best_dev_loss_step: int | None = None
     best_bleu: float | None = None
@@ -89,7 +100,7 @@ class RunStarted(Payload, kind="run_started"):
 
 
 class Environment(Payload, kind="environment"):
-    """Versions, git state and hardware of one worker."""
+    """Versions, git state and hardware of rank 0."""
 
     dragoman_version: str
     python_version: str
@@ -109,7 +120,7 @@ class Environment(Payload, kind="environment"):
 
 
 class RunFinished(Payload, kind="run_finished"):
-    """A worker left the training loop. reason: max_steps, early_stop, signal or diverged."""
+    """Training ended. reason: max_steps, early_stop, signal or diverged."""
 
     reason: str
     best_dev_loss: float | None
@@ -149,55 +160,59 @@ class CorpusPrepared(Payload, kind="corpus_prepared"):
     seconds_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseTimes:
-    """How the time of some steps of one rank divides into phases; fields as in TrainInterval."""
-
-    steps: int
-    interval_s: float
-    step_median_s: float
-    step_p95_s: float
-    compute_median_s: float
-    data_wait_s: float
-    forward_s: float
-    backward_s: float
-    sync_s: float
-    optimizer_s: float
-
-
 PHASE_FIELDS: Final = ("data_wait_s", "forward_s", "backward_s", "sync_s", "optimizer_s")
 """The fields of phases, which do not overlap."""
 
 
-class TrainInterval(PhaseTimes, Payload, kind="train_interval"):
-    """The updates since the last event of this kind, seen by one rank.
+class TrainInterval(Payload, kind="train_interval"):
+    """The updates since the last event of this kind.
 
     Losses are nats per target token over the global batches. Pairs and tokens are those of the
-    global batches; phase times and sync_bytes are those of this rank. All are totals.
-    interval_s: the sum of the step times, without validations and checkpoints between them.
+    global batches. All are totals. Times, sync_bytes and peak_memory_bytes have one value for each
+    rank.
+
     train_loss: with label smoothing. train_nll: without label smoothing.
-    compute_median_s: the median over the steps of forward, backward and optimizer together.
     gradient_signal: estimated square of the norm of the true gradient, a mean over the updates in
         which it was measured; None if an update has neither micro-batches nor ranks to compare.
     gradient_noise: estimated square of the norm of the noise of one target token, a mean as well;
         None if gradient_signal is.
+    interval_s: the sum of the step times, without validations and checkpoints between them.
+    compute_median_s: the median over the steps of forward, backward and optimizer together.
     """
 
-    epoch: int
-    train_loss: float
-    train_nll: float
-    learning_rate: float
-    gradient_norm: float
-    pairs: int
-    source_tokens: int
-    target_tokens: int
-    padding_share: float
-    sync_bytes: int
-    skipped_steps: int
-    loss_scale: float | None
-    peak_memory_bytes: int
+    steps: int
+    train_loss: Annotated[Real, Tag("train_loss")]
+    epoch: int | None = None
+    train_nll: Real = None
+    learning_rate: Annotated[Real, Tag("learning_rate")] = None
+    gradient_norm: Annotated[Real, Tag("global_gradient_norm")] = None
     gradient_signal: float | None = None
     gradient_noise: float | None = None
+    pairs: int | None = None
+    source_tokens: int | None = None
+    target_tokens: int | None = None
+    padding_share: Annotated[float | None, Tag("padding_share")] = None
+    skipped_steps: int | None = None
+    loss_scale: float | None = None
+    interval_s: Reals = None
+    step_median_s: Reals = None
+    step_p95_s: Reals = None
+    compute_median_s: Reals = None
+    data_wait_s: Reals = None
+    forward_s: Reals = None
+    backward_s: Reals = None
+    sync_s: Reals = None
+    optimizer_s: Reals = None
+    sync_bytes: tuple[int | None, ...] | None = None
+    peak_memory_bytes: tuple[int | None, ...] | None = None
+
+
+PER_RANK: Final = (
+    *("interval_s", "step_median_s", "step_p95_s", "compute_median_s"),
+    *PHASE_FIELDS,
+    *("sync_bytes", "peak_memory_bytes"),
+)
+"""The fields of `TrainInterval` with a value for each rank."""
 
 
 class Validated(Payload, kind="validated"):
@@ -206,21 +221,21 @@ class Validated(Payload, kind="validated"):
     decoded_pairs: how many were scored: all, or only those of directions with training text.
     """
 
-    dev_loss: float
-    dev_perplexity: float
-    train_slice_loss: float | None
-    bleu: float | None
-    bleu_low: float | None
-    bleu_high: float | None
-    bleu_signature: str | None
-    chrf: float | None
-    chrf_low: float | None
-    chrf_high: float | None
-    chrf_signature: str | None
-    dev_pairs: int
-    decoded_pairs: int
-    loss_s: float
-    decode_s: float
+    dev_loss: Annotated[Real, Tag("eval_loss")] = None
+    dev_perplexity: Real = None
+    train_slice_loss: Annotated[Real, Tag("train_slice_loss")] = None
+    bleu: Annotated[float | None, Tag("eval_bleu")] = None
+    bleu_low: float | None = None
+    bleu_high: float | None = None
+    bleu_signature: str | None = None
+    chrf: Annotated[float | None, Tag("eval_chrf")] = None
+    chrf_low: float | None = None
+    chrf_high: float | None = None
+    chrf_signature: str | None = None
+    dev_pairs: int | None = None
+    decoded_pairs: int | None = None
+    loss_s: float | None = None
+    decode_s: float | None = None
 
 
 class SampleTranslation(Payload, kind="sample_translation"):
@@ -244,11 +259,11 @@ class TestScored(Payload, kind="test_scored"):
     name: str
     weights: str
     settings: str
-    bleu: float
+    bleu: Annotated[float, Tag("{name}_bleu")]
     bleu_low: float | None
     bleu_high: float | None
     bleu_signature: str
-    chrf: float
+    chrf: Annotated[float, Tag("{name}_chrf")]
     chrf_low: float | None
     chrf_high: float | None
     chrf_signature: str
@@ -268,7 +283,7 @@ class MetricScored(Payload, kind="metric_scored"):
 
     text: str
     metric: str
-    value: float
+    value: Real
     low: float | None
     high: float | None
     signature: str
@@ -286,12 +301,12 @@ class DirectionScored(Payload, kind="direction_scored"):
     target: str
     zero_shot: bool
     pairs: int
-    loss: float | None
-    bleu: float | None
+    loss: Annotated[Real, Tag("{text}_{source}_{target}_loss")]
+    bleu: Annotated[float | None, Tag("{text}_{source}_{target}_bleu")]
     bleu_low: float | None
     bleu_high: float | None
     bleu_signature: str | None
-    chrf: float | None
+    chrf: Annotated[float | None, Tag("{text}_{source}_{target}_chrf")]
     chrf_low: float | None
     chrf_high: float | None
     chrf_signature: str | None
@@ -388,11 +403,16 @@ class CheckpointWritten(Payload, kind="checkpoint_written"):
 
 
 class Alert(Payload, kind="alert"):
-    """Something a person should know now; severity is info, warning or error."""
+    """Something a person should know now; severity is info, warning or error.
+
+    about: a state that it tells of; a later alert about the same one replaces it. "": it stands for
+    itself.
+    """
 
     severity: str
     cause: str
     remedy: str
+    about: str = ""
 
 
 class RankPaused(Payload, kind="rank_paused"):
@@ -433,18 +453,27 @@ class StrategyChosen(Payload, kind="strategy_chosen"):
     planned_wire_bytes: int
 
 
-class LengthFitted(Payload, kind="length_fitted"):
-    """The length of a run with a budget changed: it was slower or faster than planned.
+class ClockRead(Payload, kind="clock_read"):
+    """How far a run with a budget is, by the clock of rank 0; written with each interval.
 
-    step_s: the time of a step now. validation_s: the time of a validation now.
+    progress: the share of the time for training that had gone at the last update of the interval,
+        whose learning rate follows from it.
     left_s: the time left for training, before the last scores and the export.
     """
 
-    max_steps: int
-    before_max_steps: int
-    step_s: float
-    validation_s: float
+    progress: float
     left_s: float
+
+
+class EndForecast(Payload, kind="end_forecast"):
+    """The dev loss at the end of a run with a budget, from that of the validations so far.
+
+    low, high: an interval that should hold it.
+    """
+
+    expected: float
+    low: float
+    high: float
 
 
 class MixturePlanned(Payload, kind="mixture_planned"):
@@ -475,15 +504,15 @@ class HostSampled(Payload, kind="host_sampled"):
     """
 
     seconds_s: float
-    cpu_share: float
-    others_cpu_share: float | None
-    memory_used_bytes: int
+    cpu_share: Annotated[float, Tag("{host}_cpu_share")]
+    others_cpu_share: float | None = None
+    memory_used_bytes: Annotated[int, Tag("{host}_memory_used_bytes")]
     memory_limit_bytes: int
     process_memory_bytes: int
     disk_free_bytes: int
-    disk_read_bytes: int | None
-    disk_written_bytes: int | None
-    queued_batches: float | None
+    disk_read_bytes: int | None = None
+    disk_written_bytes: int | None = None
+    queued_batches: Annotated[float | None, Tag("{host}_queued_batches")] = None
     sampling_s: float
 
 
@@ -496,17 +525,18 @@ class GpuSampled(Payload, kind="gpu_sampled"):
     throttled_share: the share of the seconds in which something other than the power limit lowered
         the clock.
     ecc_errors: uncorrected memory errors since the driver was loaded.
+    None: the GPU does not report it; some share their memory with the processor.
     """
 
     gpu: int
     name: str
     seconds_s: float
-    utilisation_share: float | None
+    utilisation_share: Annotated[float | None, Tag("{host}_gpu_{gpu}_utilisation_share")]
     sm_activity_share: float | None
-    power_w: float | None
+    power_w: Annotated[float | None, Tag("{host}_gpu_{gpu}_power_w")]
     power_limit_w: float | None
-    memory_bytes: int
-    memory_limit_bytes: int
+    memory_bytes: Annotated[int | None, Tag("{host}_gpu_{gpu}_memory_bytes")]
+    memory_limit_bytes: int | None
     clock_hz: float | None
     throttle_reasons: str
     ecc_errors: int | None
@@ -570,7 +600,7 @@ class DeviceMeasured(Payload, kind="device_measured"):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event as it was read: the envelope and the payload.
+    """An event: the envelope and the payload.
 
     v: version of the schema.
     kind: the kind of event, such as "train_interval".
@@ -591,52 +621,133 @@ class Event:
     payload: dict[str, Any] = field(default_factory=dict)
 
 
-_Moment = Annotated[float, Field(ge=0, lt=_LARGEST)]
-
-
 class _EventLine(BaseModel):
     """The envelope of an event; the payload may be anything."""
 
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
     v: int
     kind: str
-    time: _Moment
-    mono_s: _Moment
+    time: float
+    mono_s: float
     host: str
     rank: int
-    step: Annotated[int, Field(ge=0, lt=_LARGEST)] | None = None
+    step: int | None = None
 
 
-def event_file(directory: Path, *, rank: int) -> Path:
-    """The file of one rank."""
-    return directory / f"rank-{rank:04d}.jsonl"
+def event_file(directory: Path) -> Path:
+    """The file of events in a directory."""
+    return directory / LOG
 
 
-def event_files(directory: Path) -> list[Path]:
-    """The files that exist, by rank."""
-    return sorted(directory.glob("rank-*.jsonl"))
+class Recorder:
+    """Makes events of payloads; a subclass keeps them.
+
+    host: the name of this machine in the run.
+    """
+
+    def __init__(self, *, rank: int = 0) -> None:
+        self.rank = rank
+        self.host = socket.gethostname()
+
+    def write(self, payload: Payload, *, step: int | None = None) -> Event:
+        """Record one event and return it. Numbers that JSON cannot express become None."""
+        event = Event(
+            v=SCHEMA_VERSION,
+            kind=payload.kind,
+            time=round(time.time(), 3),
+            mono_s=round(time.monotonic(), 4),
+            host=self.host,
+            rank=self.rank,
+            step=step,
+            payload=as_values(payload),
+        )
+        self.add(event)
+        return event
+
+    def add(self, event: Event) -> None:
+        """Keep an event."""
+        raise NotImplementedError
+
+    def take(self) -> list[str]:
+        """The lines of the events that rank 0 has yet to write."""
+        return []
+
+    def urgent(self) -> tuple[str, ...]:
+        """Those of `take` that a person should see now."""
+        return ()
+
+    def relay(self, rank: int, lines: Iterable[str]) -> None:
+        """Write events of another rank."""
+
+    def subscribe(self, listener: EventListener) -> None:
+        """Call listener(event) after each event that is kept from now on."""
+
+    def close(self) -> None:
+        """Release what is open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
-class EventWriter:
-    """Appends events to `<directory>/rank-NNNN.jsonl`, a line at a time, and to listeners.
+class Outbox(Recorder):
+    """The events of a rank other than 0, until rank 0 takes them at a log point.
+
+    Threads may write at the same time.
+    """
+
+    def __init__(self, *, rank: int) -> None:
+        super().__init__(rank=rank)
+        self._events: list[Event] = []
+        self._lock = threading.Lock()
+
+    def add(self, event: Event) -> None:
+        """Keep an event until it is taken."""
+        with self._lock:
+            self._events.append(event)
+
+    def take(self) -> list[str]:
+        """The lines of all events; they are not kept any more."""
+        with self._lock:
+            events, self._events = self._events, []
+        return [as_line(event).decode() for event in events]
+
+    def urgent(self) -> tuple[str, ...]:
+        """The lines of alerts and pauses; they stay until they are taken."""
+        with self._lock:
+            return tuple(as_line(one).decode() for one in self._events if one.kind in URGENT)
+
+
+URGENT: Final = (Alert.kind, RankPaused.kind)
+"""Kinds that go to rank 0 with the heartbeat, not only at a log point."""
+
+
+class EventWriter(Recorder):
+    """Appends events to `<directory>/log.jsonl`, a line at a time, and to listeners.
 
     A line is handed to the operating system whole, so a kill tears at most the last one. A torn
     line of an earlier process is closed first, so that only that line is lost. Threads may write at
     the same time; listeners are called one after the other. Raises MachineError if the file cannot
     be opened.
+
+    clock_ahead_s: how far the clock of each rank is ahead of this one's.
     """
 
-    def __init__(self, directory: Path, *, rank: int = 0) -> None:
-        self.path = event_file(directory, rank=rank)
-        self._rank = rank
-        self._host = socket.gethostname()
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.path = event_file(directory)
+        self.clock_ahead_s: Sequence[float] = ()
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._file = open_to_append(self.path)
+            self._file = self.path.open("ab", buffering=0)
         except OSError as error:
             raise self._unwritable(error.strerror or str(error)) from error
         self._listeners: list[EventListener] = []
+        self._relayed: set[str] = set()
+        """Urgent lines that came with the heartbeat: they come once more at the log point."""
         self._lock = threading.RLock()
         if _is_torn(self.path):
             self._append(b"\n")
@@ -645,28 +756,28 @@ class EventWriter:
         """Call listener(event) after each event that is written from now on."""
         self._listeners.append(listener)
 
-    def write(self, payload: Payload, *, step: int | None = None) -> Event:
-        """Append one event and return it. Numbers that JSON cannot express are written as null.
+    def add(self, event: Event) -> None:
+        """Append one event.
 
         Raises MachineError if the line does not fit on the disk, or if the file was moved or
         removed: otherwise the run would write into a directory that cannot be found any more.
         """
-        values = as_values(payload)
-        event = Event(
-            v=SCHEMA_VERSION,
-            kind=payload.kind,
-            time=round(time.time(), 3),
-            mono_s=round(time.monotonic(), 4),
-            host=self._host,
-            rank=self._rank,
-            step=step,
-            payload=values,
-        )
         with self._lock:
             self._append(as_line(event))
             for listener in self._listeners:
                 listener(event)
-        return event
+
+    def relay(self, rank: int, lines: Iterable[str]) -> None:
+        """Write events of another rank, each once, with its time on the clock of this one."""
+        ahead_s = self.clock_ahead_s[rank] if rank < len(self.clock_ahead_s) else 0.0
+        for line in lines:
+            event = read_line(line.encode())
+            with self._lock:
+                if event is None or line in self._relayed:
+                    continue
+                if event.kind in URGENT:
+                    self._relayed.add(line)
+                self.add(_earlier(event, ahead_s))
 
     def _append(self, line: bytes) -> None:
         if not self.path.exists():
@@ -698,11 +809,13 @@ class EventWriter:
         finally:
             self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+def _earlier(event: Event, seconds_s: float) -> Event:
+    """The event with its times on a clock that is this far behind."""
+    payload = event.payload
+    if "began" in payload:
+        payload = payload | {"began": round(payload["began"] - seconds_s, 3)}
+    return replace(event, time=round(event.time - seconds_s, 3), payload=payload)
 
 
 class EventListener:
@@ -727,108 +840,47 @@ def read_events(
 ) -> Iterator[Event]:
     """Events of one file in the order written.
 
-    A line that is not an event (torn by a kill, foreign) is skipped: on_damaged is called with its
-    number, counted from 1. Unknown keys of the payload are kept, so that newer files can be read;
-    keys that an older schema lacks are missing. Raises MachineError if the file cannot be read.
+    A line that is not an event (torn by a kill) is skipped: on_damaged is called with its number,
+    counted from 1. Raises MachineError if the file cannot be read, CheckpointError if another
+    version of dragoman wrote it.
     """
     try:
-        with open_regular(path) as lines:
-            for number, line in enumerate(_bounded_lines(lines), start=1):
-                event = None if line is None else read_line(line)
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                event = read_line(line, place=f"{path}:{number}")
                 if event is not None:
                     yield event
-                elif line is None or line.strip():
+                elif line.strip():
                     on_damaged(number)
     except OSError as error:
         why = f"cannot be read: {error.strerror}"
         raise MachineError(why, place=path, remedy="check the permissions of the file") from error
 
 
-def _bounded_lines(file: BinaryIO) -> Iterator[bytes | None]:
-    """Each line of a file; None for one of more than `LONGEST_LINE_BYTES`."""
-    while line := file.readline(LONGEST_LINE_BYTES):
-        whole: bytes | None = line
-        while len(line) == LONGEST_LINE_BYTES and not line.endswith(b"\n"):
-            line, whole = file.readline(LONGEST_LINE_BYTES), None
-        yield whole
+def read_line(line: bytes, *, place: str = LOG) -> Event | None:
+    """The event of one line, with every field of its kind; None if the line is not one.
 
-
-def read_line(line: bytes) -> Event | None:
-    """The event of one line; None if the line is not one."""
+    place: the file and line, for the error. Raises CheckpointError if another version wrote it.
+    """
     try:
         seen = _EventLine.model_validate_json(line)
+        if seen.v != SCHEMA_VERSION:
+            raise CheckpointError(
+                f"has events of version {seen.v}, and this dragoman reads {SCHEMA_VERSION}",
+                place=place,
+                remedy="read it with the version of dragoman that wrote it",
+            )
+        payload, kind = seen.model_extra or {}, KINDS.get(seen.kind)
+        if kind is not None:
+            payload = kind.model_validate(payload).model_dump()
     except ValidationError:
-        try:  # Python reads what strict JSON rejects: halves of surrogate pairs
-            seen = _EventLine.model_validate(json.loads(line))
-        except (ValueError, RecursionError):  # an endless row of brackets, for example
-            return None
-    return Event(**vars(seen), payload=seen.model_extra or {})
-
-
-def is_complete(event: Event) -> bool:
-    """Whether an event has all values of its kind, each of the type that its writer uses.
-
-    Events of another machine may lack some. An unknown kind needs none.
-    """
-    kind, seen = KINDS.get(event.kind), event.payload
-    return kind is None or all(
-        name in seen
-        and (
-            # NaN is written as null
-            annotation.startswith("float") or annotation.endswith("| None")
-            if seen[name] is None
-            else _typed(seen[name], annotation) is not None
-        )
-        for name, annotation, _ in _fields_of(kind)
-    )
-
-
-def from_payload(kind: type[T], payload: Mapping[str, Any]) -> T | None:
-    """A dataclass from those of its fields that the payload has, each of the right type.
-
-    A field of another type counts as missing. None if a missing field has no default and cannot be
-    None. Annotations are int, float, str or bool, each perhaps `| None`.
-    """
-    # pydantic is faster, but rejects a whole payload for one field, which here counts as missing.
-    values: dict[str, Any] = {}
-    for name, annotation, has_default in _fields_of(kind):
-        value = _typed(payload.get(name), annotation)
-        if value is not None or (annotation.endswith("| None") and not has_default):
-            values[name] = value
-        elif not has_default:
-            return None
-    return kind(**values)
-
-
-def _fields_of(kind: type[Any]) -> list[tuple[str, str, bool]]:
-    """Fields of a dataclass, as (name, annotation, whether it has a default), looked up once."""
-    if kind not in _FIELDS:
-        _FIELDS[kind] = [(f.name, str(f.type), f.default is not MISSING) for f in fields(kind)]
-    return _FIELDS[kind]
-
-
-def _typed(value: object, annotation: str) -> object:
-    kind = annotation.removesuffix(" | None")
-    if kind == "str":
-        return value if isinstance(value, str) else None
-    if kind == "bool":
-        return value if isinstance(value, bool) else None
-    found = number(value)
-    if kind == "float":
-        return found
-    return int(found) if kind == "int" and found is not None and found == int(found) else None
-
-
-def number(value: object) -> float | None:
-    """The value if it is a number that a run can have, otherwise None."""
-    if not isinstance(value, float) and (isinstance(value, bool) or not isinstance(value, int)):
         return None
-    return float(value) if abs(value) <= _LARGEST_READ else None
+    return Event(**vars(seen), payload=payload)
 
 
 def _is_torn(path: Path) -> bool:
     """Whether the file ends in the middle of a line."""
-    with open_regular(path) as file:
+    with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - 1, 0))
         return file.read(1) not in (b"", b"\n")
@@ -836,8 +888,60 @@ def _is_torn(path: Path) -> bool:
 
 def as_values(payload: Payload) -> dict[str, Any]:
     """The payload as it is written: a number that JSON cannot express becomes None."""
-    values = ((f.name, getattr(payload, f.name)) for f in fields(payload))
+    return {name: _finite(value) for name, value in payload.model_dump().items()}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_finite, value))
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def scalars(event: Event) -> dict[str, float]:
+    """Tag -> value of the measurements in one event; empty for kinds without any.
+
+    A value of each rank is not a scalar. The time of an interval is that of rank 0.
+    """
+    kind, seen = KINDS.get(event.kind), event.payload
+    tags = {} if kind is None else _tags(kind)
+    names = {name: re.sub(r"\W", "_", str(value)) for name, value in seen.items()}
+    names["host"] = re.sub(r"\W", "_", event.host)
+    found = {tag.format(**names): seen[name] for name, tag in tags.items()}
+    if event.kind == TrainInterval.kind:
+        found |= _rates(seen)
+    elif event.kind == NetworkSampled.kind and seen["seconds_s"]:
+        for way in ("sent", "received"):
+            rate = seen[f"{way}_bytes"] / seen["seconds_s"]
+            found[f"{names['host']}_{way}_bytes_per_s"] = rate
+    elif event.kind == MetricScored.kind:
+        text = "eval" if seen["text"] == "valid" else names["text"]
+        found[f"{text}_{names['metric']}"] = seen["value"]
+    return {tag: float(value) for tag, value in found.items() if value is not None}
+
+
+def _tags(kind: type[Payload]) -> dict[str, str]:
+    """The tag of each field that has one."""
     return {
-        name: None if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in values
+        name: one.name
+        for name, about in kind.model_fields.items()
+        for one in about.metadata
+        if isinstance(one, Tag)
     }
+
+
+def _rates(seen: Mapping[str, Any]) -> dict[str, float]:
+    """Steps and tokens a second, and the share of each phase of rank 0."""
+    if not (interval_s := first(seen["interval_s"])):
+        return {}
+    found = {"global_step_per_s": seen["steps"] / interval_s}
+    if seen["source_tokens"] is not None and seen["target_tokens"] is not None:
+        found["tokens_per_s"] = (seen["source_tokens"] + seen["target_tokens"]) / interval_s
+    for name in PHASE_FIELDS:
+        if (seconds_s := first(seen[name])) is not None:
+            found[f"{name.removesuffix('_s')}_share"] = seconds_s / interval_s
+    return found
+
+
+def first(values: Sequence[Real] | None) -> Real:
+    """The value of rank 0; None if it was not measured."""
+    return values[0] if values else None

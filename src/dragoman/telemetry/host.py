@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import re
@@ -20,6 +21,8 @@ PRICE_VARIABLE: Final = "DRAGOMAN_PRICE_PER_HOUR"
 """The environment variable of workers with the price of all hosts per hour: `6.12 USD`."""
 _MOST_PRICE: Final = 1e12
 """The highest price of all machines together for an hour; a larger one is a typing mistake."""
+DISTURBING_SHARE: Final = 0.1
+"""Other programs disturb a timing if they use more than this share of the processors."""
 NETWORK_INTERFACES: Final = Path("/sys/class/net")
 _INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _COUNTERS: Final = {
@@ -115,6 +118,11 @@ def cpu_model() -> str:
     return found[1].strip() if found else platform.processor() or platform.machine()
 
 
+def boot_id() -> str:
+    """An id of the last start of this machine; "" if the system has none."""
+    return _read("/proc/sys/kernel/random/boot_id").strip()
+
+
 def process_started() -> float:
     """When this process began, before Python; UTC seconds since 1970. Now, if that is unknown."""
     ticks = _read("/proc/self/stat").rpartition(")")[2].split()[19:20]  # the 22nd field
@@ -154,7 +162,7 @@ class HourlyPrice:
     currency: str
 
     @classmethod
-    def parse(cls, text: str, *, place: str = "--price") -> HourlyPrice:
+    def parse(cls, text: str, *, place: str = "price") -> HourlyPrice:
         """The price in a text such as "3 USD".
 
         place: the option or variable with the text, for the error.
@@ -233,6 +241,14 @@ def nominal_bits_per_s(interface: str) -> float | None:
     except OSError:
         return None
     return megabits * 1e6 if megabits > 0 else None
+
+
+def has_carrier(interface: str) -> bool:
+    """Whether the port is on, and its cable leads to another that is. True if that is not known."""
+    try:
+        return interface_number(interface, "carrier") != 0
+    except OSError as error:
+        return error.errno != errno.EINVAL  # the kernel's answer for a port that is switched off
 
 
 def _read(path: str) -> str:

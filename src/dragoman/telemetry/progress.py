@@ -9,29 +9,16 @@ from typing import Any
 
 from dragoman.telemetry.events import (
     OUTSIDE_STEPS,
+    ClockRead,
     Event,
-    LengthFitted,
     RankPaused,
     RunStarted,
     TrainInterval,
     Validated,
-    number,
+    first,
 )
 
 _RECENT_INTERVALS = 20
-_NUMBERS = {
-    RunStarted.kind: ("max_steps",),
-    LengthFitted.kind: ("max_steps",),
-    TrainInterval.kind: (
-        *("steps", "interval_s", "source_tokens", "target_tokens", "data_wait_s"),
-    ),
-    RankPaused.kind: ("seconds_s",),
-}
-"""The keys that are read. An event of another version, or of a damaged file, may lack them."""
-_NUMBERS_OR_NONE = {
-    RunStarted.kind: ("resumed_from_step",),
-    Validated.kind: ("dev_loss", "bleu"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +31,7 @@ class Best:
 
 @dataclass(slots=True)
 class Progress:
-    """The state of one run: `see` must get each of its events in order. Nothing here trusts a file.
+    """The state of one run: `see` must get each of its events in order.
 
     The time left is the number of remaining steps times the seconds per step: those of the last
     20 intervals, plus the mean time per step that this process spent outside steps so far
@@ -66,11 +53,13 @@ class Progress:
     _paused_s: float = 0.0
     """Pauses in steps since the last interval."""
     _paused_outside_s: float = 0.0
+    _budget_ends: float | None = None
+    """When the training of a run with a budget ends; None without one."""
+    _clock: float | None = None
+    """The share of its time that has gone."""
 
     def see(self, event: Event) -> None:
-        """Read one event; an event that lacks a value that is read here is ignored."""
-        if not _is_whole(event):
-            return
+        """Read one event."""
         self._now = event.time
         if event.kind == RunStarted.kind:
             self.run = event.payload
@@ -79,11 +68,13 @@ class Progress:
             self.bleu = _best(event.payload, "best_bleu") or self.bleu
             self._recent.clear()
             self._began, self._steps, self._in_steps_s = None, 0, 0.0
+            self._budget_ends = self._clock = None
             self._paused_s = self._paused_outside_s = 0.0
-        elif event.kind == LengthFitted.kind:
-            self.run = {**self.run, "max_steps": event.payload["max_steps"]}
+        elif event.kind == ClockRead.kind:
+            self._clock = min(max(event.payload["progress"], 0.0), 1.0)
+            self._budget_ends = event.time + event.payload["left_s"]
         elif event.kind == TrainInterval.kind:
-            steps, seconds = event.payload["steps"], event.payload["interval_s"]
+            steps, seconds = event.payload["steps"], first(event.payload["interval_s"]) or 0.0
             self.interval = event.payload
             self.step = event.step or 0
             self._recent.append((steps, max(seconds - self._paused_s, 0.0) or seconds))
@@ -92,7 +83,7 @@ class Progress:
                 self._began = event.time - seconds
             self._steps += steps
             self._in_steps_s += seconds
-        elif event.kind == RankPaused.kind:
+        elif event.kind == RankPaused.kind and event.rank == 0:  # another may tell of it, too
             if event.payload.get("during") in OUTSIDE_STEPS:
                 self._paused_outside_s += event.payload["seconds_s"]
             else:
@@ -106,29 +97,47 @@ class Progress:
 
     @property
     def max_steps(self) -> int | None:
-        """The number of steps that the run should make; None before it has started."""
+        """The number of steps that the run should make; None before it has started. The clock of a
+        budget ends a run, whatever its steps: then it is what the speed so far would give."""
+        if self._clock:
+            return max(round(self.step / self._clock), self.step)
         return self.run.get("max_steps")
+
+    @property
+    def is_by_clock(self) -> bool:
+        """Whether a budget ends the run, not a number of steps."""
+        return self._clock is not None
+
+    @property
+    def share(self) -> float:
+        """How far the training is, from 0 to 1: by the clock of its budget, or by its steps."""
+        if self._clock is not None:
+            return self._clock
+        return min(self.step / max(self.max_steps or 1, 1), 1.0)
 
     @property
     def tokens_per_s(self) -> float | None:
         """Source and target tokens per second in the last interval, without padding."""
-        if not self.interval.get("interval_s"):
+        seconds_s = first(self.interval.get("interval_s"))
+        source, target = (self.interval.get(f"{side}_tokens") for side in ("source", "target"))
+        if not seconds_s or source is None or target is None:
             return None
-        tokens: int = self.interval["source_tokens"] + self.interval["target_tokens"]
-        return tokens / float(self.interval["interval_s"])
+        return float((source + target) / seconds_s)
 
     @property
     def data_wait_share(self) -> float | None:
-        """The share of the last interval in which training waited for data."""
-        if not self.interval.get("interval_s"):
-            return None
-        return float(self.interval["data_wait_s"] / self.interval["interval_s"])
+        """The share of the last interval in which rank 0 waited for data."""
+        seconds_s = first(self.interval.get("interval_s"))
+        waited_s = first(self.interval.get("data_wait_s"))
+        return waited_s / seconds_s if seconds_s and waited_s is not None else None
 
     @property
     def left_s(self) -> float | None:
         """Seconds until the last step; None before the first interval has ended."""
         if self._began is None or self.max_steps is None:
             return None
+        if self._budget_ends is not None:
+            return max(self._budget_ends - self._now, 0.0)
         steps = sum(steps for steps, _ in self._recent)
         step_s = sum(seconds for _, seconds in self._recent) / max(steps, 1)
         outside_s = self._now - self._began - self._in_steps_s - self._paused_outside_s
@@ -143,15 +152,6 @@ class Progress:
 
 
 def _best(values: Mapping[str, Any], name: str) -> Best | None:
-    """The best value that a run had when it was resumed; older events do not say."""
-    value, step = number(values.get(name)), number(values.get(f"{name}_step"))
-    return Best(value, int(step)) if value and step is not None else None
-
-
-def _is_whole(event: Event) -> bool:
-    """Whether the event has a number, or None if that is allowed, for every key that is read."""
-    seen = event.payload
-    names, more = _NUMBERS.get(event.kind, ()), _NUMBERS_OR_NONE.get(event.kind, ())
-    return all(number(seen.get(name)) is not None for name in names) and all(
-        name in seen and (seen[name] is None or number(seen[name]) is not None) for name in more
-    )
+    """The best value that a run had when it was resumed."""
+    value, step = values[name], values[f"{name}_step"]
+    return Best(value, step) if value and step is not None else None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import sys
 import threading
 import time
@@ -22,11 +21,11 @@ from dragoman.base.errors import MachineError
 from dragoman.telemetry.events import (
     POWER_CAP,
     Alert,
-    EventWriter,
     GpuSampled,
     HostSampled,
     NetworkSampled,
     Payload,
+    Recorder,
 )
 from dragoman.telemetry.host import (
     InterfaceCounters,
@@ -258,7 +257,6 @@ class GpuProbe:
                     number,
                     handle := nvml.nvmlDeviceGetHandleByUUID(uuid),
                     name=str(nvml.nvmlDeviceGetName(handle)),
-                    memory_limit_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).total,
                     activity=MultiprocessorActivity(nvml, handle),
                 )
                 for number, uuid in enumerate(_uuids(num_gpus))
@@ -286,7 +284,6 @@ class _GpuReadings:
     number: int
     handle: Any
     name: str
-    memory_limit_bytes: int
     activity: MultiprocessorActivity
     readings: dict[str, list[float]] = field(default_factory=dict)
     reasons: int = 0
@@ -296,6 +293,7 @@ class _GpuReadings:
         self._add("utilisation", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu * _PERCENT)
         self._add("power", lambda: nvml.nvmlDeviceGetPowerUsage(handle) * _MILLI)
         self._add("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        self._add("whole_memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total)
         sm_clock = nvml.NVML_CLOCK_SM
         self._add("clock", lambda: nvml.nvmlDeviceGetClockInfo(handle, sm_clock) * _MEGAHERTZ)
         reasons = self._asked(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
@@ -309,6 +307,7 @@ class _GpuReadings:
         uncorrected = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
         errors = self._asked(lambda: nvml.nvmlDeviceGetTotalEccErrors(handle, *uncorrected))
         limit = self._asked(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) * _MILLI)
+        memory, whole = self._mean("memory"), self._mean("whole_memory")
         event = GpuSampled(
             gpu=self.number,
             name=self.name,
@@ -317,8 +316,8 @@ class _GpuReadings:
             sm_activity_share=self.activity.take(),
             power_w=self._mean("power"),
             power_limit_w=limit,
-            memory_bytes=round(self._mean("memory") or 0),
-            memory_limit_bytes=self.memory_limit_bytes,
+            memory_bytes=None if memory is None else round(memory),
+            memory_limit_bytes=None if whole is None else round(whole),
             clock_hz=self._mean("clock"),
             throttle_reasons=",".join(name for name, bits in _REASONS if self.reasons & bits),
             ecc_errors=None if errors is None else int(errors),
@@ -406,7 +405,7 @@ class HostSampler:
     the sampling. Neither ends the training, which notices a full disk itself.
     """
 
-    def __init__(self, probes: Sequence[Probe], events: EventWriter) -> None:
+    def __init__(self, probes: Sequence[Probe], events: Recorder) -> None:
         self._probes = list(probes)
         self._events = events
         self._stop = threading.Event()
@@ -446,7 +445,7 @@ class HostSampler:
                 self._probes.remove(probe)
                 why = Alert(
                     severity="warning",
-                    cause=f"{probe.names} of {socket.gethostname()} are not sampled any more: "
+                    cause=f"{probe.names} of {self._events.host} are not sampled any more: "
                     f"{error or type(error).__name__}",
                     remedy="training goes on; look at the host",
                 )
@@ -455,7 +454,7 @@ class HostSampler:
 
 
 def host_sampler(
-    events: EventWriter,
+    events: Recorder,
     *,
     disk: Path,
     queued: Callable[[], int],
@@ -474,7 +473,7 @@ def host_sampler(
     probes: list[Probe] = []
 
     def without(probe: type[Probe], why: object, remedy: str = "training goes on without") -> None:
-        cause = f"{probe.names} of {socket.gethostname()} are not sampled: {why}"
+        cause = f"{probe.names} of {events.host} are not sampled: {why}"
         events.write(Alert(severity="info", cause=cause, remedy=remedy))
 
     if sys.platform == "linux":

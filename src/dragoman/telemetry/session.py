@@ -24,20 +24,25 @@ from pydantic import ValidationError
 from dragoman.base import units
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import CheckpointError, DragomanError, MachineError
-from dragoman.base.files import open_regular, open_to_append, read_regular, try_lock, write_whole
+from dragoman.base.files import try_lock, write_whole
 from dragoman.base.interrupts import INTERRUPTED
 from dragoman.base.settings import Section
 
 _LOCK: Final = "session.lock"
 _RECORD: Final = "session.json"
 _LOOK_EVERY_S: Final = 0.2
-_LONGEST_RECORD: Final = 1 << 20
+_LOOKS_TAKE_S: Final = 1.0
+"""Who only looks whether a run is held has its lock for much less time."""
 
 State = Literal["running", "finished", "stopped", "failed", "gone"]
 
 
 class Session(Section):
-    """One training of a run, from its start to its end; `gone` if it could not record its end."""
+    """One training of a run, from its start to its end; `gone` if it could not record its end.
+
+    ranks: the number of processes that was asked for on this machine; None: one for each GPU or
+        one, and always on several hosts.
+    """
 
     pid: int
     machine: str
@@ -45,10 +50,11 @@ class Session(Section):
     """Seconds since 1970."""
     state: State = "running"
     problem: str = ""
+    ranks: int | None = None
 
 
 @contextmanager
-def training_session(run: Path) -> Iterator[None]:
+def training_session(run: Path, *, ranks: int | None = None) -> Iterator[None]:
     """Hold the run while the block trains it. Raises CheckpointError if another does.
 
     Raises MachineError if the run cannot be written to.
@@ -60,9 +66,11 @@ def training_session(run: Path) -> Iterator[None]:
         raise CheckpointError(
             f"is being trained by {who}",
             place=run,
-            remedy=f"dragoman stop {shlex.quote(str(run))} ends that",
+            remedy=f"dragoman train --stop {shlex.quote(str(run))} ends that",
         )
-    session = Session(pid=os.getpid(), machine=socket.gethostname(), started=time.time())
+    session = Session(
+        pid=os.getpid(), machine=socket.gethostname(), started=time.time(), ranks=ranks
+    )
     with lock:
         _write(run, session)
         try:
@@ -79,10 +87,16 @@ def training_session(run: Path) -> Iterator[None]:
         _write(run, session.model_copy(update={"state": "finished"}))
 
 
+def last_ranks(run: Path) -> int | None:
+    """The number of ranks that the last training on this machine was asked for, if it was."""
+    session = read_session(run)
+    return session.ranks if session and session.machine == socket.gethostname() else None
+
+
 def read_session(run: Path) -> Session | None:
     """The last session of a run, in its present state; None if there was none."""
     try:
-        session = Session.model_validate_json(read_regular(run / _RECORD, limit=_LONGEST_RECORD))
+        session = Session.model_validate_json((run / _RECORD).read_bytes())
     except (OSError, ValidationError):
         return None
     if session.state == "running" and not _is_held(run):
@@ -101,7 +115,7 @@ def stop_session(run: Path, *, wait_s: float) -> Session:
         raise CheckpointError(
             "it is not being trained",
             place=run,
-            remedy=f"dragoman status {shlex.quote(str(run))} shows how it ended",
+            remedy=f"dragoman report --status {shlex.quote(str(run))} shows how it ended",
         )
     if session.machine != socket.gethostname():
         raise MachineError(
@@ -164,25 +178,28 @@ def _has_open(pid: int, path: Path) -> bool:
 
 
 def _locked(run: Path) -> IO[bytes] | None:
-    """The run's lock, held until it is closed; None if another process holds it."""
+    """The run's lock, held until it is closed; None if another process trains the run."""
     try:
-        file = open_to_append(run / _LOCK)
+        file = (run / _LOCK).open("ab")
     except OSError as error:
         raise MachineError(
             f"cannot be written to: {error.strerror}",
             place=run,
             remedy="train a run in a directory that you may write to",
         ) from error
-    if try_lock(file):
-        return file
-    file.close()
-    return None
+    deadline = time.monotonic() + _LOOKS_TAKE_S
+    while not try_lock(file):
+        if time.monotonic() > deadline:
+            file.close()
+            return None
+        time.sleep(_LOOKS_TAKE_S / 50)
+    return file
 
 
 def _is_held(run: Path) -> bool:
     """Whether a process trains the run. Read access is enough."""
     try:
-        file = open_regular(run / _LOCK)
+        file = (run / _LOCK).open("rb")
     except FileNotFoundError:
         return False
     except OSError:

@@ -9,18 +9,33 @@ device waited, not the host.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-
-from dragoman.telemetry.events import PhaseTimes
 
 if TYPE_CHECKING:
     import torch
 
 Phase = Literal["data_wait", "forward", "backward", "sync", "optimizer"]
 _COMPUTE: Final[tuple[Phase, ...]] = ("forward", "backward", "optimizer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseTimes:
+    """How the time of some steps of one rank divides into phases; fields as in TrainInterval."""
+
+    steps: int
+    interval_s: float
+    step_median_s: float
+    step_p95_s: float
+    compute_median_s: float
+    data_wait_s: float
+    forward_s: float
+    backward_s: float
+    sync_s: float
+    optimizer_s: float
 
 
 class PhaseTimer:
@@ -41,18 +56,16 @@ class PhaseTimer:
         """The phase that the host is in; None between phases."""
         self._ends: list[list[int]] = []
         self._moments: list[int] = []
-        self._steps: list[int] = []
         self._started: int | None = None
 
     def phase(self, name: Phase) -> _TimedPhase:
         """A context that charges its time to a phase; phases do not nest."""
         return self._phases[name]
 
-    def step_done(self, *, steps: int = 1) -> None:
-        """An update of `steps` steps is complete; at least one phase ran since the last one."""
+    def step_done(self) -> None:
+        """A step is complete; at least one phase ran since the last one."""
         assert self._started is not None, "no phase was timed in this step"
         self._moments += (self._started, self._clock.mark())
-        self._steps.append(steps)
         self._ends.append([len(self._phases[name].moments) // 2 for name in _COMPUTE])
         self._started = None
 
@@ -61,24 +74,22 @@ class PhaseTimer:
 
         On a GPU this waits until the device has finished these steps.
         """
-        updates_s = self._clock.seconds(self._moments)
-        steps_s = updates_s / np.array(self._steps)
+        steps_s = self._clock.seconds(self._moments)
         each_s = {name: self._clock.seconds(one.moments) for name, one in self._phases.items()}
         phases_s = {f"{name}_s": float(seconds.sum()) for name, seconds in each_s.items()}
         compute_s = np.zeros(len(steps_s))
         for name, ends in zip(_COMPUTE, zip(*self._ends, strict=True), strict=False):
             summed_s = np.concatenate([[0.0], np.cumsum(each_s[name])])
-            compute_s += np.diff(summed_s[[0, *ends]]) / np.array(self._steps)
+            compute_s += np.diff(summed_s[[0, *ends]])
         times = PhaseTimes(
-            steps=sum(self._steps),
-            interval_s=float(updates_s.sum()),
+            steps=len(steps_s),
+            interval_s=float(steps_s.sum()),
             step_median_s=float(np.median(steps_s)) if len(steps_s) else 0.0,
             step_p95_s=float(np.quantile(steps_s, 0.95)) if len(steps_s) else 0.0,
             compute_median_s=float(np.median(compute_s)) if len(steps_s) else 0.0,
             **phases_s,
         )
         self._moments.clear()
-        self._steps.clear()
         self._ends.clear()
         for phase in self._phases.values():
             phase.moments.clear()

@@ -1,10 +1,10 @@
-"""The events of a run, followed -> its present state. Nothing here trusts a file."""
+"""The events of a run, followed -> its present state."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -14,16 +14,15 @@ from dragoman.recipe.run_directory import runs_in
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.health import examine
+from dragoman.reporting.log import RunLog
 from dragoman.reporting.network import is_network, network
-from dragoman.reporting.rank_file import RankFile
-from dragoman.reporting.reading import Records, combine
+from dragoman.reporting.reading import Records, facts_of, how_it_ended
 from dragoman.telemetry.events import (
     Event,
     GpuSampled,
     HostSampled,
     NetworkSampled,
-    event_files,
-    number,
+    event_file,
     read_line,
 )
 from dragoman.telemetry.follower import Follower
@@ -33,6 +32,7 @@ from dragoman.telemetry.progress import Progress
 _KEPT_SAMPLES: Final = 120
 _RECENT_INTERVALS: Final = 5
 _ALERTS_S: Final = 3600.0
+_JUDGE_EVERY_S: Final = 30.0
 _WORTH_TELLING: Final = 0.005
 _PHASES: Final = {
     "data": ("data_wait_s",),
@@ -66,20 +66,17 @@ class HostNow:
         if event.kind == HostSampled.kind:
             self.machine = seen
         elif event.kind == GpuSampled.kind:
-            self.gpus[int(number(seen.get("gpu")) or 0)] = seen
+            self.gpus[seen["gpu"]] = seen
         elif event.kind == NetworkSampled.kind:
             self.network = seen
-            sent, received = (number(seen.get(f"{way}_bytes")) for way in ("sent", "received"))
-            seconds_s = number(seen.get("seconds_s"))
-            if sent is not None and received is not None and seconds_s:
-                self.rates.append(Rate(event.time, sent / seconds_s, received / seconds_s))
+            if seconds_s := seen["seconds_s"]:
+                sent, received = (seen[f"{way}_bytes"] / seconds_s for way in ("sent", "received"))
+                self.rates.append(Rate(event.time, sent, received))
 
     @property
     def memory_share(self) -> float | None:
         """The share of the host's memory that is in use; None if it is not known."""
-        used, limit = (
-            number(self.machine.get(f"memory_{name}_bytes")) for name in ("used", "limit")
-        )
+        used, limit = (self.machine.get(f"memory_{name}_bytes") for name in ("used", "limit"))
         return used / limit if used is not None and limit else None
 
 
@@ -91,45 +88,13 @@ class Now:
     progress: Progress
     hosts: tuple[HostNow, ...]
     alerts: tuple[str, ...]
+    phases: dict[str, float]
+    """Shares of a step: see `_phases`."""
 
     @property
     def life(self) -> Facts:
         """The facts of the last life with intervals; all facts if the run counts as one life."""
         return self.facts.lives[-1] if self.facts.lives else self.facts
-
-    @property
-    def phases(self) -> dict[str, float]:
-        """Shares of a step over the last intervals, the mean over ranks; empty if not measured.
-
-        The wait in all-reduces of the rank that waits least is called "network" if question 5 of
-        the report says so (`is_network`), otherwise "all-reduce": the network, or ranks that are
-        late in turn. The other ranks also wait for "ranks". The two causes cannot be distinguished
-        on one host, or if a rank is missing: then the whole wait is called "ranks".
-        """
-        found = {}
-        for phase, fields in _PHASES.items():
-            if known := self._shares(fields):
-                found[phase] = sum(known) / len(known)
-        life = self.life
-        if life.world_size == 1:
-            return found
-        if waits := self._shares(("sync_s",)):
-            together = life.is_one_host or life.lacks_ranks
-            least = 0.0 if together else min(waits)
-            ranks = sum(waits) / len(waits) - least
-            if not together:
-                since_change = measures.by_link_changes(life)[-1][1]
-                found["network" if is_network(since_change) else "all-reduce"] = least
-            if together or ranks >= _WORTH_TELLING:
-                found["ranks"] = ranks
-        return found
-
-    def _shares(self, fields: tuple[str, ...]) -> list[float]:
-        """The share of a step that some fields took lately, for each rank that records them."""
-        shares = (
-            measures.share(rank.intervals[-_RECENT_INTERVALS:], *fields) for rank in self.life.ranks
-        )
-        return [share for share in shares if share is not None]
 
     def capacity_bytes_per_s(self, host: str) -> float | None:
         """The measured capacity of a host's link, or of the slowest link if its own was not
@@ -138,21 +103,25 @@ class Now:
         return min(known, default=measures.capacity_bytes_per_s(self.life))
 
 
-@dataclass(slots=True)
-class _Followed:
-    """A file of events, as far as it was read."""
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """All that is computed from the whole record; a redraw without news takes it as it is.
 
-    follower: Follower
-    record: RankFile
-    lines: int = 0
-    first: bytes = b""
-    """Its first event; the times in it make it unique."""
-    sampled: HostNow | None = None
-    """The host that its rank sampled last."""
+    read_s: when, by the monotonic clock.
+    """
+
+    facts: Facts
+    life: Facts
+    alerts: tuple[str, ...]
+    phases: dict[str, float]
+    read_s: float
 
 
 class LiveRun:
     """A run that may not have started yet, may be running or over; call `look` again and again."""
+
+    may_turn = False
+    """Whether it may turn to another run."""
 
     def __init__(
         self,
@@ -161,75 +130,107 @@ class LiveRun:
         price: HourlyPrice | None = None,
         troubles: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """troubles: present problems with getting the records."""
-        self._directory = directory
+        """troubles: present problems with getting the record."""
+        self.directory = directory
         self._price = price
         self._troubles = troubles
         self._records: Records | None = None
-        self._files: dict[Path, _Followed] = {}
+        self._follower = Follower(event_file(directory / "events"))
+        self._log = RunLog()
+        self._lines = 0
+        self._sampled: dict[str, HostNow] = {}
+        self._judged: _Judged | None = None
+        self._has_news = True
         self._progress = Progress()
 
     def look(self) -> bool:
         """Read the lines and records that were added; returns whether there were any."""
         changed = self._find_records()
-        for path in event_files(self._directory / "events"):
-            if path not in self._files:
-                self._files[path] = _Followed(Follower(path), RankFile.empty(path))
-        for path, file in self._files.items():
-            for line in file.follower.lines():
-                self._see(path, file, line)
-                changed = True
+        for line in self._follower.lines():
+            changed = True
+            self._lines += 1
+            event = read_line(line, place=f"{self.directory}, line {self._lines} of its log")
+            if event is not None:
+                self._see(event)
+            elif line.strip():
+                self._log.damaged.append(self._lines)
         return changed
 
     def now(self) -> Now:
-        """The state of the run, from the events so far."""
-        files = [file.record for _, file in sorted(self._files.items())]
+        """The state of the run, from the events so far.
+
+        Samples alone are judged twice a minute, not at each redraw.
+        """
+        old = self._judged
+        if old is None or self._has_news or time.monotonic() - old.read_s > _JUDGE_EVERY_S:
+            old, self._has_news = self._judge(), False
+            self._judged = old
+        ended = how_it_ended(self.directory, old.facts.segments)
+        facts = replace(old.facts, read_at=time.time(), exit=ended)
+        alerts = tuple(self._troubles())
+        # Before the first event they say why there is none.
+        if self._lines or not alerts:
+            problem = ended.problem if ended is not None else ""
+            alerts = (*alerts, *filter(None, (problem,)), *old.alerts)
+        names = old.life.segments[-1].hosts if old.life.segments else ()
+        hosts = tuple(self._sampled[name] for name in dict.fromkeys(names) if name in self._sampled)
+        return Now(facts, self._progress, hosts, alerts, old.phases)
+
+    def _judge(self) -> _Judged:
         records = self._records or Records()
-        facts = combine(self._directory, files, records, price=self._price, now=time.time())
-        alerts = (*self._troubles(), *_alerts(facts))
-        now = Now(facts, self._progress, (), alerts)
-        return replace(now, hosts=tuple(self._hosts({rank.rank for rank in now.life.ranks})))
+        facts = facts_of(self.directory, self._log, records, price=self._price, now=time.time())
+        life = facts.lives[-1] if facts.lives else facts
+        return _Judged(facts, life, tuple(_alerts(facts)), _phases(life), time.monotonic())
 
     def close(self) -> None:
-        """Close the files."""
-        for file in self._files.values():
-            file.follower.close()
-
-    def _hosts(self, ranks: Container[int]) -> Iterator[HostNow]:
-        """The hosts of these ranks, with the samples that the ranks took."""
-        for _, file in sorted(self._files.items()):
-            host, record = file.sampled, file.record
-            if host is not None and host.name == record.host and record.rank in ranks:
-                yield host
+        """Close the file."""
+        self._follower.close()
 
     def _find_records(self) -> bool:
         """Read recipe and manifest once, as soon as they are there; returns whether it did."""
-        if self._records is not None or not (self._directory / "recipe.toml").is_file():
+        if self._records is not None or not (self.directory / "recipe.toml").is_file():
             return False
-        self._records = Records.read(self._directory)
+        self._records, self._has_news = Records.read(self.directory), True
         recipe = self._records.recipe
         if recipe is not None and not self._progress.run:
-            known = {"run_name": self._directory.name, "max_steps": recipe.train.max_steps}
+            known = {"run_name": self.directory.name, "max_steps": recipe.train.max_steps}
             self._progress.run = known
         return True
 
-    def _see(self, path: Path, file: _Followed, line: bytes) -> None:
-        if line == file.first:  # the whole file was copied again, as rsync does
-            file.record, file.lines = RankFile.empty(path), 0
-        file.lines += 1
-        event = read_line(line)
-        if event is None:
-            if line.strip():
-                file.record.damaged.append(file.lines)
-            return
-        file.first = file.first or line
-        file.record.see(event)
+    def _see(self, event: Event) -> None:
+        self._log.see(event)
         if event.kind in (HostSampled.kind, NetworkSampled.kind, GpuSampled.kind):
-            if file.sampled is None or file.sampled.name != event.host:
-                file.sampled = HostNow(event.host)
-            file.sampled.see(event)
-        elif path == min(self._files):
-            self._progress.see(event)
+            self._sampled.setdefault(event.host, HostNow(event.host)).see(event)
+            return
+        self._has_news = True
+        self._progress.see(event)
+
+
+class NewestRun(LiveRun):
+    """The newest run of a folder, which may have none yet: the run that begins is followed."""
+
+    may_turn = True
+
+    def __init__(self, runs: Path, *, price: HourlyPrice | None = None) -> None:
+        self._runs = runs
+        super().__init__(self._newest() or runs, price=price, troubles=self._missing)
+
+    def look(self) -> bool:
+        """Read what was added, or turn to a run that began since."""
+        newest = self._newest()
+        if newest is None or newest == self.directory:
+            return super().look()
+        self.close()
+        super().__init__(newest, price=self._price, troubles=self._missing)
+        super().look()
+        return True
+
+    def _newest(self) -> Path | None:
+        return next(iter(runs_in(self._runs)), None)
+
+    def _missing(self) -> Iterable[str]:
+        if self.directory == self._runs:
+            yield "there is no run here yet; the one that begins will be shown"
 
 
 def open_run(directory: Path, *, price: HourlyPrice | None = None) -> LiveRun:
@@ -256,14 +257,46 @@ def newest_run(runs: Path) -> Path:
     return found[0]
 
 
+def _phases(life: Facts) -> dict[str, float]:
+    """Shares of a step over the last intervals, the mean over ranks; empty if not measured.
+
+    The wait in all-reduces of the rank that waits least is called "network" if question 5 of the
+    report says so (`is_network`), otherwise "all-reduce": the network, or ranks that are late in
+    turn. The other ranks also wait for "ranks". On one host the whole wait is called "ranks".
+    """
+    found = {}
+    for phase, fields in _PHASES.items():
+        if known := _shares(life, fields):
+            found[phase] = sum(known) / len(known)
+    if life.world_size == 1:
+        return found
+    if waits := _shares(life, ("sync_s",)):
+        together = life.is_one_host
+        least = 0.0 if together else min(waits)
+        ranks = sum(waits) / len(waits) - least
+        if not together:
+            since_change = measures.by_link_changes(life)[-1][1]
+            found["network" if is_network(since_change) else "all-reduce"] = least
+        if together or ranks >= _WORTH_TELLING:
+            found["ranks"] = ranks
+    return found
+
+
+def _shares(life: Facts, fields: tuple[str, ...]) -> list[float]:
+    """The share of a step that some fields took lately, for each rank that records them."""
+    shares = (measures.share(rank.intervals[-_RECENT_INTERVALS:], *fields) for rank in life.ranks)
+    return [share for share in shares if share is not None]
+
+
 def _alerts(facts: Facts) -> Iterator[str]:
-    """Messages for the user: the error that ended the run; its alerts of the last hour without
-    mere information, the newest first; the report's findings; problems of its records."""
-    if facts.exit is not None and facts.exit.problem:
-        yield facts.exit.problem
+    """Messages for the user: alerts of the last hour without mere information, the newest first,
+    and of those about one state only the last; the report's findings; problems of its records."""
     since = facts.segments[-1].ended - _ALERTS_S if facts.segments else 0.0
+    told = set()
     for alert in reversed(facts.alerts):
-        if alert.time >= since and alert.severity != "info":
+        replaced = alert.about in told
+        told |= {alert.about} - {""}
+        if alert.time >= since and alert.severity != "info" and not replaced:
             yield alert.text
     for verdict in (network(facts), *examine(facts)):
         if verdict.answer == "yes":

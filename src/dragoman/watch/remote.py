@@ -1,183 +1,140 @@
-"""A run on other machines, followed over ssh: its records are copied here as they grow."""
+"""A run on other machines, followed over ssh: the log of the host of rank 0 is copied here as it
+grows."""
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final, Self
+from typing import Any, Final, Self
 
 from dragoman.base.errors import MachineError
-from dragoman.base.files import write_whole
 from dragoman.cluster import ssh
-from dragoman.cluster.copying import READ_PROGRAM
 from dragoman.cluster.hosts import Host, Hosts, record_hosts
+from dragoman.telemetry.events import event_file
 from dragoman.telemetry.host import HourlyPrice
-from dragoman.watch import sender
 from dragoman.watch.live import LiveRun
 
-_PROGRAM: Final = Path(sender.__file__).read_bytes()
-_NAME: Final = re.compile(r"events/[a-z0-9-]{1,40}\.jsonl|recipe\.toml|manifest\.json")
+_FIND: Final = """
+import json, pathlib, sys
+for run in map(pathlib.Path, sys.argv[1:]):
+    log = run / "events" / "log.jsonl"
+    if log.is_file():
+        names = [name for name in ("recipe.toml", "manifest.json") if (run / name).is_file()]
+        files = {name: (run / name).read_text(encoding="utf-8") for name in names}
+        about = {"log": str(log.resolve()), "at": log.stat().st_mtime, "size": log.stat().st_size}
+        print(json.dumps(about | {"files": files}))
+        break
+"""
+"""Prints where a host has the log of a run, and the files beside it; nothing if it has none."""
 _AGAIN_S: Final = 5.0
 _FIRST_S: Final = 60.0
-_MOST_BYTES: Final = 16 << 20
-"""Most bytes of one frame: a piece of an event file, or a whole recipe or manifest."""
+_LOOK_EVERY_S: Final = 0.02
+_PIECE_BYTES: Final = 1 << 16
 
 
-@dataclass(slots=True)
-class _Line:
-    """The connection to one host. heard: it has sent its records, or failed, once."""
+class RemoteLog:
+    """A copy of the log of a run on hosts, kept up to date inside a `with` block.
 
-    host: Host
-    heard: threading.Event = field(default_factory=threading.Event)
-    has_run: bool = False
-    failure: MachineError | None = None
-    process: subprocess.Popen[bytes] | None = None
-
-
-class Mirror:
-    """Copies of the records of a run, kept up to date inside a `with` block.
-
-    A lost connection is opened again; `troubles` reports it meanwhile. Nothing that a host sends is
-    written outside of the directory.
+    The host with the newest log counts. A lost connection is opened again; `troubles` reports it
+    meanwhile.
     """
 
     def __init__(self, directory: Path, hosts: Sequence[Host], run: Path) -> None:
+        """directory: the copy of the run directory."""
         self._directory = directory
+        self._hosts = hosts
         self._run = run
-        self._lines = [_Line(host) for host in hosts]
-        self._lock = threading.Lock()
+        self._found: tuple[Host, dict[str, Any]] | None = None
+        self._failures: list[MachineError] = []
         self._over = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._follow, args=(line,), daemon=True) for line in self._lines
-        ]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._follow, daemon=True)
 
     def __enter__(self) -> Self:
-        """Wait until every host has answered or failed, at most 60 s for each.
-
-        Raises MachineError if all have failed.
-        """
-        (self._directory / "events").mkdir(parents=True, exist_ok=True)
-        for thread in self._threads:
-            thread.start()
-        try:
-            for line in self._lines:
-                line.heard.wait(_FIRST_S)
-            failures = [line.failure for line in self._lines if line.failure is not None]
-            if len(failures) == len(self._lines):
-                raise failures[0]
-        except BaseException:  # Ctrl-C, too: threads and ssh must not outlive the directory
-            self._end()
-            raise
+        """Find the run, and copy what it has now. Raises MachineError if no host answers."""
+        (self._directory / "events").mkdir(parents=True)
+        event_file(self._directory / "events").touch()
+        self._find()
+        if len(self._failures) == len(self._hosts):
+            raise self._failures[0]
+        self._thread.start()
+        deadline = time.monotonic() + _FIRST_S
+        while self._lacks_some() and time.monotonic() < deadline:
+            time.sleep(_LOOK_EVERY_S)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        self._over.set()
+        if self._process is not None:
+            self._process.kill()
+        self._thread.join()
+
+    def _lacks_some(self) -> bool:
+        copy = event_file(self._directory / "events")
+        return (
+            self._found is not None
+            and not self._failures
+            and copy.stat().st_size < self._found[1]["size"]
+        )
 
     def troubles(self) -> Iterator[str]:
         """The present problems."""
-        for line in self._lines:
-            if line.failure is not None:
-                yield f"{line.failure}; trying again"
-        if not any(line.has_run or line.failure for line in self._lines):
+        for failure in self._failures:
+            yield f"{failure}; trying again"
+        if self._found is None and not self._failures:
             yield f"no host has a run {self._run.name} yet"
 
-    def _end(self) -> None:
-        self._over.set()
-        for line in self._lines:
-            if line.process is not None:
-                line.process.kill()
-        for thread in self._threads:
-            thread.join()
+    def _find(self) -> None:
+        """Ask every host for the log; the first that was found stays."""
+        failures, found = [], []
+        for host in self._hosts if self._found is None else [self._found[0]]:
+            places = [f"{host.folder}/runs/{self._run.name}", str(self._run)]
+            try:
+                answer = ssh.run(host, [host.python, "-c", _FIND, *places])
+            except MachineError as error:
+                failures.append(error)
+                continue
+            if answer.strip():
+                found.append((host, json.loads(answer)))
+        self._failures = failures
+        if found:
+            self._found = max(found, key=lambda one: one[1]["at"])
+            for name, text in self._found[1]["files"].items():
+                (self._directory / name).write_text(text, encoding="utf-8")
 
-    def _follow(self, line: _Line) -> None:
+    def _follow(self) -> None:
         while not self._over.is_set():
             try:
-                self._listen(line)
+                if self._found is not None:
+                    self._copy(*self._found)
             except MachineError as error:
-                line.failure = error
-            except OSError as error:
-                line.failure = MachineError(
-                    f"the records cannot be written here: {error.strerror}",
-                    remedy="free disk space",
-                )
-            line.heard.set()
-            self._over.wait(_AGAIN_S)
+                self._failures = [error]
+            if not self._over.wait(_AGAIN_S):
+                self._find()
 
-    def _listen(self, line: _Line) -> None:
-        """Read the records of one connection; raises MachineError when it ends."""
-        host = line.host
-        places = [f"{host.folder}/runs/{self._run.name}", str(self._run)]
-        command = [host.python, "-c", READ_PROGRAM, str(len(_PROGRAM)), *places]
+    def _copy(self, host: Host, found: dict[str, Any]) -> None:
+        """Copy what is added until the connection ends, then raise MachineError."""
+        copy = event_file(self._directory / "events")
+        since = f"+{copy.stat().st_size + 1}"
         with tempfile.TemporaryFile() as errors:
-            process = line.process = ssh.start(host, command, stderr=errors.fileno())
-            assert process.stdin is not None
+            command = ["tail", "-c", since, "-F", found["log"]]
+            process = self._process = ssh.start(host, command, stderr=errors.fileno())
             assert process.stdout is not None
-            if self._over.is_set():  # `_end` has not seen this connection
+            if self._over.is_set():  # `__exit__` has not seen this connection
                 process.kill()
-            # Bytes that could not be written are written again when the pipe is closed.
-            with suppress(BrokenPipeError), process:
-                with suppress(BrokenPipeError):
-                    process.stdin.write(_PROGRAM + json.dumps(self._had()).encode() + b"\n")
-                    process.stdin.flush()
-                try:
-                    ssh.skip_greeting(host, process.stdout)
-                    self._take(line, process.stdout)
-                except (
-                    *(OSError, ValueError, KeyError, TypeError),
-                    *(OverflowError, RecursionError),
-                ) as error:
-                    process.kill()
-                    problem = f"its answer is not understood: {error}"
-                    raise MachineError(problem, place=host.name, remedy="try again") from error
+            with suppress(BrokenPipeError), process, copy.open("ab") as file:
+                ssh.skip_greeting(host, process.stdout)
+                while piece := process.stdout.read1(_PIECE_BYTES):  # type: ignore[attr-defined]
+                    self._failures = []
+                    file.write(piece)
+                    file.flush()
             raise ssh.failure(host, process.returncode, ssh.read_errors(errors))
-
-    def _had(self) -> dict[str, int]:
-        paths = [path for path in self._directory.rglob("*") if path.is_file()]
-        return {path.relative_to(self._directory).as_posix(): path.stat().st_size for path in paths}
-
-    def _take(self, line: _Line, stream: IO[bytes]) -> None:
-        while header := stream.readline(1 << 16):
-            values = json.loads(header)
-            size = int(values["bytes"])
-            if not 0 <= size <= _MOST_BYTES:
-                raise ValueError(f"a frame of {size} bytes")
-            content = stream.read(size)
-            if len(content) < size:
-                return  # cut off; it is requested again
-            line.failure = None
-            if "file" in values:
-                self._write(str(values["file"]), int(values["at"]), bool(values["anew"]), content)
-            else:
-                line.has_run = bool(values["found"])
-                line.heard.set()
-
-    def _write(self, name: str, at: int, anew: bool, content: bytes) -> None:
-        """Write a piece of a file at its place: hosts that share a folder send the same piece.
-
-        Raises ValueError if the file is no record of a run, or if the piece leaves a gap.
-        """
-        if not _NAME.fullmatch(name) or at < 0:
-            raise ValueError(f"no record of a run: {name}")
-        path = self._directory / name
-        with self._lock:
-            if not name.startswith("events/"):
-                write_whole(path, content)
-                return
-            with path.open("r+b" if path.exists() else "w+b") as file:
-                if anew:
-                    file.truncate(0)
-                if at > file.seek(0, os.SEEK_END):  # it would leave a gap of any size
-                    raise ValueError(f"a piece of {name} begins beyond the end of the file here")
-                file.seek(at)
-                file.write(content)
 
 
 @contextmanager
@@ -190,10 +147,9 @@ def remote_run(hosts: Hosts, run: Path, *, price: HourlyPrice | None) -> Iterato
     """
     with tempfile.TemporaryDirectory(prefix="dragoman-watch-") as scratch:
         directory = Path(scratch) / run.name
-        directory.mkdir(exist_ok=True)
-        record_hosts(directory, hosts)
         with (
-            Mirror(directory, hosts.host, run) as mirror,
-            closing(LiveRun(directory, price=price, troubles=mirror.troubles)) as live,
+            RemoteLog(directory, hosts.host, run) as log,
+            closing(LiveRun(directory, price=price, troubles=log.troubles)) as live,
         ):
+            record_hosts(directory, hosts)
             yield live

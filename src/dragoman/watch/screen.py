@@ -7,8 +7,9 @@ screen redraws several plots, each in the space that is left.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from statistics import fmean
 from typing import Final
 
@@ -23,7 +24,6 @@ from dragoman.reporting.facts import Facts
 from dragoman.reporting.plots import BLEU, STEPS, without_start
 from dragoman.reporting.svg import Axis, LinePlot, Series
 from dragoman.telemetry.console import clock_time, time_left
-from dragoman.telemetry.events import number
 from dragoman.watch.live import HostNow, Now
 
 _BRAILLE: Final = 0x2800
@@ -145,6 +145,9 @@ _STATE_STYLES: Final = {"running": "green", "finished": "cyan", "not started": "
 _LEAST_CHART, _MOST_CHART = 4, 14
 _LEAST_TABLE: Final = 3
 _MOST_ALERTS: Final = 3
+_HEIGHT_OF_LINE: Final = 12
+"""An alert gets a line for each of so many lines of the screen."""
+_MOST_SCORES: Final = 3
 _GAP: Final = 2
 _SPARK: Final = 10
 _LEAST_BAR: Final = 5
@@ -158,14 +161,17 @@ def screen(now: Now, *, width: int, height: int) -> list[Text]:
     text of a file controls the terminal: unprintable characters are shown as �.
     """
     head = [*_head(now, width), Text()]
-    phases, alerts = list(_phases(now, width)), list(_alerts(now))
+    phases, alerts = list(_phases(now, width)), list(_alerts(now, width, height))
     hosts = _hosts(now, width)
     fixed = len(head) + len(phases) + len(alerts)
     hosts = _cut(hosts, max(height - fixed, 0))
     left = height - fixed - len(hosts)
+    told = list(_translated(now))
+    told = told if left - len(told) >= 2 * _LEAST_CHART else []
+    left -= len(told)
     most = max(_MOST_CHART, height // 2)
     charts = _charts(now.facts, width, min(left, most)) if left >= _LEAST_CHART else []
-    lines = [*head, *charts, *phases, *hosts, *alerts][:height]
+    lines = [*head, *told, *charts, *phases, *hosts, *alerts][:height]
     for line in lines:
         line.plain = printable_line(line.plain)
         line.truncate(width, overflow="ellipsis")
@@ -231,6 +237,22 @@ def how_fast(now: Now) -> Iterator[tuple[str, str]]:
         yield "a step", f"{units.STEP_TIME.text(seconds_s)} = {units.STEP_RATE.text(1 / seconds_s)}"
     yield "source + target", units.TOKEN_RATE.optional_text(now.progress.tokens_per_s)
     yield "padding", units.SHARE.optional_text(recent[0].padding_share)
+
+
+def _translated(now: Now) -> Iterator[Text]:
+    """The scores of test sets, and the newest sample translation."""
+    yield from (_pairs([score]) for score in test_scores(now.facts))
+    for sample in now.facts.samples[-1:]:
+        for label, text in (("source", sample.source), ("translation", sample.hypothesis)):
+            yield _pairs([(label.ljust(len("translation")), " ".join(text.split()))])
+    if now.facts.samples or now.facts.test_scores:
+        yield Text()
+
+
+def test_scores(facts: Facts) -> list[tuple[str, str]]:
+    """The last BLEU of the test sets that were scored last, as (test set, value)."""
+    scores = {one.label: f"BLEU {one.bleu_text}" for one in facts.test_scores}
+    return list(scores.items())[-_MOST_SCORES:]
 
 
 def _charts(facts: Facts, width: int, height: int) -> list[Text]:
@@ -305,7 +327,7 @@ def host_cells(now: Now, host: HostNow) -> dict[str, str]:
     """Column -> text, the most important columns first; "-" if it is not measured."""
 
     def gpus(name: str, together: Callable[[list[float]], float]) -> float | None:
-        values = (number(one.get(name)) for one in host.gpus.values())
+        values = (one[name] for one in host.gpus.values())
         known = [value for value in values if value is not None]
         return together(known) if known else None
 
@@ -316,14 +338,14 @@ def host_cells(now: Now, host: HostNow) -> dict[str, str]:
         "SMs busy": (units.SHARE, gpus("sm_activity_share", fmean)),
         "power": (units.POWER, gpus("power_w", sum)),
         "useful FLOPs": (units.SHARE, measures.useful_flop_share(now.life, host=host.name)),
-        "CPU": (units.SHARE, number(host.machine.get("cpu_share"))),
+        "CPU": (units.SHARE, host.machine.get("cpu_share")),
         "out": (units.BYTE_RATE, last.sent if last else None),
         "in": (units.BYTE_RATE, last.received if last else None),
         "of link": (units.SHARE, last.sent / capacity if last and capacity else None),
         "memory": (units.SHARE, host.memory_share),
         "GPU memory": (units.SIZE, gpus("memory_bytes", sum)),
-        "queue": (units.SCORE, number(host.machine.get("queued_batches"))),
-        "disk free": (units.SIZE, number(host.machine.get("disk_free_bytes"))),
+        "queue": (units.SCORE, host.machine.get("queued_batches")),
+        "disk free": (units.SIZE, host.machine.get("disk_free_bytes")),
     }
     cells = {"host": host.name if len(host.name) <= 16 else f"{host.name[:15]}…"}
     for name, (quantity, value) in values.items():
@@ -357,9 +379,17 @@ def _cut(rows: list[Text], most: int) -> list[Text]:
     return [*shown, Text(note, style="dim")][:most]
 
 
-def _alerts(now: Now) -> Iterator[Text]:
+def _alerts(now: Now, width: int, height: int) -> Iterator[Text]:
+    """The first alerts, each with as many lines as the height allows: what to do comes last."""
     for text in now.alerts[:_MOST_ALERTS]:
-        yield Text(f"! {' '.join(text.split())}", style="yellow", no_wrap=True)
+        lines = textwrap.wrap(
+            " ".join(text.split()),
+            max(width - 2, _LEAST_BAR),
+            max_lines=max(height // _HEIGHT_OF_LINE, 1),
+            placeholder="…",
+        )
+        for mark, line in zip(chain("!", repeat(" ")), lines, strict=False):
+            yield Text(f"{mark} {line}", style="yellow", no_wrap=True)
     if len(now.alerts) > _MOST_ALERTS:
         yield Text(f"  and {len(now.alerts) - _MOST_ALERTS} more: dragoman report", style="dim")
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from dragoman.base import units
-from dragoman.base.errors import MachineError
+from dragoman.base.errors import CheckpointError, MachineError
 from dragoman.telemetry.console import clock_time
-from dragoman.telemetry.events import event_file, number, read_events
+from dragoman.telemetry.events import event_file, read_events
 from dragoman.telemetry.progress import Progress
 from dragoman.telemetry.session import read_session
 
@@ -41,23 +41,22 @@ def read_status(run: Path) -> Status:
     """The state of a run; `not started` if it was never trained."""
     session, progress = read_session(run), Progress()
     last = None
-    events = event_file(run / "events", rank=0)
+    events = event_file(run / "events")
     problem = session.problem if session else ""
     try:
         for event in read_events(events) if events.exists() else ():
             progress.see(event)
             last = event.time
-    except MachineError as error:
+    except (CheckpointError, MachineError) as error:
         problem = str(error)
     running = session is not None and session.state == "running"
-    world_size = number(progress.run.get("world_size"))
     return Status(
         run=str(run),
         state=session.state if session else "not started",
         step=progress.step,
         max_steps=progress.max_steps,
-        world_size=None if world_size is None else int(world_size),
-        train_loss=number(progress.interval.get("train_loss")),
+        world_size=progress.run.get("world_size"),
+        train_loss=progress.interval.get("train_loss"),
         tokens_per_s=progress.tokens_per_s if running else None,
         last_event_time=last,
         finish_time=progress.finish_time if running else None,
@@ -71,24 +70,24 @@ def status_as_json(found: list[Status]) -> str:
 
 
 def print_status(found: list[Status], console: Console) -> None:
-    """A table with a line for each run, then the errors of all runs."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("run", "state", "step", "loss", "tokens/s", "last event", "done at"):
-        table.add_column(heading, no_wrap=heading != "run", overflow="fold")
+    """For each run its path and state, how far it is, when it will end, and its error."""
     for status in found:
-        last, age_s = units.COUNT.text(status.max_steps) if status.max_steps else "?", None
-        if status.last_event_time is not None:
-            age_s = max(0, round(time.time() - status.last_event_time))
-        table.add_row(
-            status.run,
-            Text(status.state, style=_STYLES.get(status.state, "")),
-            f"{units.COUNT.text(status.step)} of {last}",
-            "" if status.train_loss is None else units.LOSS.text(status.train_loss),
-            "" if status.tokens_per_s is None else units.TOKEN_RATE.text(status.tokens_per_s),
-            "" if age_s is None else f"{units.DURATION.text(age_s)} ago",
-            "" if status.finish_time is None else clock_time(status.finish_time),
-        )
-    console.print(table)
-    for status in found:
+        style = _STYLES.get(status.state, "")
+        console.print(Text.assemble((status.run, "bold"), "  ", (status.state, style)))
+        console.print(Text("  " + "   ".join(_facts(status))))
+        if status.finish_time is not None:
+            console.print(Text(f"  done at {clock_time(status.finish_time)}"))
         if status.problem:
-            console.print(status.problem, soft_wrap=True)
+            console.print(Text(f"  {status.problem}"), soft_wrap=True)
+
+
+def _facts(status: Status) -> Iterator[str]:
+    last = units.COUNT.text(status.max_steps) if status.max_steps else "?"
+    yield f"{units.COUNT.text(status.step)} of {last} steps"
+    if status.train_loss is not None:
+        yield f"loss {units.LOSS.text(status.train_loss)}"
+    if status.tokens_per_s is not None:
+        yield units.TOKEN_RATE.text(status.tokens_per_s)
+    if status.last_event_time is not None:
+        age_s = max(0, round(time.time() - status.last_event_time))
+        yield f"{units.DURATION.text(age_s)} ago"

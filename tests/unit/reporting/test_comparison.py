@@ -19,11 +19,13 @@ from dragoman.reporting.comparison import (
     compare,
     totals,
 )
+from dragoman.reporting.comparison_page import write_comparison
 from dragoman.reporting.reading import read_facts
 from dragoman.telemetry.events import EventWriter
 from dragoman.telemetry.host import HourlyPrice
-from example_events import TEST_SCORED
+from example_events import TEST_SCORED, changed
 from recorded_runs import Recorded
+from small_run import small_run
 
 PRICE = HourlyPrice(amount=3.6, currency="USD")
 
@@ -89,6 +91,25 @@ def test_no_run_is_ahead_if_validations_are_far_apart(tmp_path: Path) -> None:
     assert level.losses["A"] < level.losses["B"]  # on a straight line from the untrained model
     assert level.answer == "cannot tell"
     assert "too far apart" in level.says
+
+
+def test_losses_that_cannot_be_compared_are_told_once_and_not_shown(tmp_path: Path) -> None:
+    manifest = read_facts(small_run().path).manifest
+    assert manifest is not None
+    other_file = manifest.files["target.model"].model_copy(update={"sha256": "0" * 64})
+    other = manifest.model_copy(update={"files": {**manifest.files, "target.model": other_file}})
+    first, second = (
+        replace(read_facts(run.write(tmp_path / f"run-{number}")), manifest=one)
+        for number, (run, one) in enumerate(((SMALL, manifest), (LARGE, other)))
+    )
+    found = compare([first, second])
+    assert found.target is None
+    assert all(not level.losses and not level.says for level in found.levels)
+    text = "\n".join(
+        path.read_text(encoding="utf-8") for path in write_comparison(found, tmp_path)[1:2]
+    )
+    assert text.count("losses cannot be compared") == 1
+    assert "dev loss" not in text
 
 
 def test_without_manifests_the_dev_sets_of_the_losses_are_unknown(tmp_path: Path) -> None:
@@ -177,8 +198,6 @@ def test_the_command_writes_three_files(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ([], "needs a run"),
-        (["a", "--openseq2seq", "log"], "cannot compare runs with a log"),
         (["a", "b", "c", "--price", "1 USD", "--price", "2 USD"], "2 prices for 3 runs"),
         (list("abcdefghi"), "cannot compare 9 runs"),
     ],
@@ -195,7 +214,7 @@ def test_scores_of_another_search_or_checkpoint_are_not_set_beside_each_other(
 ) -> None:
     runs = [SMALL.write(tmp_path / name) for name in ("one", "two")]
     greedy = "search.beam_size=1"
-    more = [[TEST_SCORED], [TEST_SCORED, replace(TEST_SCORED, checkpoint="last", settings=greedy)]]
+    more = [[TEST_SCORED], [TEST_SCORED, changed(TEST_SCORED, checkpoint="last", settings=greedy)]]
     for run, scores in zip(runs, more, strict=True):
         with EventWriter(run / "events") as events:
             for score in scores:

@@ -16,8 +16,6 @@ from dragoman.reporting.comparison import compare
 from dragoman.reporting.comparison_page import write_comparison
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
-from dragoman.watch.live import open_run
-from dragoman.watch.server import shell
 from forked_command import execute
 
 RECORDED = Path(__file__).resolve().parents[2] / "golden" / "recorded"
@@ -38,6 +36,8 @@ class _Tags(HTMLParser):
 
 
 def _hostile(values: Any, key: str = "") -> Any:
+    if isinstance(values, list):
+        return [_hostile(value, key) for value in values]
     if isinstance(values, dict):
         return {name: _hostile(value, name) for name, value in values.items()}
     return f"{values}{HOSTILE}" if isinstance(values, str) and key not in KEPT else values
@@ -48,7 +48,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A real run in which every text of every event is hostile."""
     directory = tmp_path / "run"
     (directory / "events").mkdir(parents=True)
-    for path in (RECORDED / request.param / "events").glob("rank-*.jsonl"):
+    for path in (RECORDED / request.param / "events").glob("log.jsonl"):
         lines = (json.dumps(_hostile(json.loads(line))) for line in path.read_text().splitlines())
         alert = {"severity": "warning", "cause": HOSTILE, "remedy": HOSTILE}
         last = json.loads(path.read_text().splitlines()[-1])
@@ -58,11 +58,11 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return directory
 
 
-def _is_harmless(page: str, *, scripts: int = 0) -> None:
+def _is_harmless(page: str) -> None:
     tags = _Tags()
     tags.feed(page)
     names = [name for name, _ in tags.found]
-    assert names.count("script") == scripts
+    assert "script" not in names
     assert "img" not in names
     assert not any(name.startswith("on") for _, attrs in tags.found for name, _ in attrs)
     assert "\x1b" not in page
@@ -79,10 +79,6 @@ def test_no_text_of_a_run_breaks_a_page(run: Path, tmp_path: Path) -> None:
     page, markdown, _ = write_comparison(compare([facts, facts]), tmp_path / "both")
     _is_harmless(page.read_text(encoding="utf-8"))
     assert not re.search(r"<[a-z/]", markdown.read_text(encoding="utf-8"))
-    live = open_run(run)
-    live.look()
-    _is_harmless(shell(live.now(), nonce="n"), scripts=1)
-    live.close()
 
 
 def test_a_name_does_not_steer_the_terminal(

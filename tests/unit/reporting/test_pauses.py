@@ -10,8 +10,8 @@ import pytest
 from dragoman.reporting.facts import Interval, Pause, Rank, RecordedValidation, Segment
 from dragoman.reporting.pauses import (
     known_pauses,
-    longest,
     pauses,
+    still,
     validations_without,
     without_pauses,
 )
@@ -32,12 +32,14 @@ INTERVAL = Interval(
 )
 
 
+LIFE = Segment(
+    started=900.0, ended=1060.0, first_step=0, last_step=200, reason=None, accounted=1060.0
+)
+
+
 def rank(number: int, interval: Interval) -> Rank:
-    life = Segment(
-        started=900.0, ended=1060.0, first_step=0, last_step=200, reason=None, accounted=1060.0
-    )
     before = replace(interval, step=100, time=1001.0 - 49.0)
-    return Rank(rank=number, host="a", intervals=(before, interval), segments=(life,))
+    return Rank(rank=number, hosts=("a",), intervals=(before, interval))
 
 
 def test_a_pause_recorded_by_two_ranks_counts_once() -> None:
@@ -49,29 +51,29 @@ def test_a_pause_recorded_by_two_ranks_counts_once() -> None:
 
 
 def test_a_pause_is_taken_from_the_phase_it_was_in() -> None:
-    (paused,) = without_pauses([rank(0, INTERVAL)], [PAUSE])
+    (paused,) = without_pauses([rank(0, INTERVAL)], [PAUSE], [LIFE])
     assert paused.intervals[1].forward_s == 10.0
     assert paused.intervals[1].interval_s == 40.0
     assert paused.intervals[1].backward_s == INTERVAL.backward_s
 
 
 def test_a_pause_that_its_phase_cannot_hold_is_taken_from_the_longest() -> None:
-    (paused,) = without_pauses([rank(0, INTERVAL)], [replace(PAUSE, during="optimizer")])
+    (paused,) = without_pauses([rank(0, INTERVAL)], [replace(PAUSE, during="optimizer")], [LIFE])
     assert paused.intervals[1].optimizer_s == INTERVAL.optimizer_s
     assert paused.intervals[1].backward_s == 11.0
     unknown = replace(INTERVAL, forward_s=None)
     short = replace(PAUSE, seconds_s=1.0)
-    (paused,) = without_pauses([rank(0, unknown)], [short])
+    (paused,) = without_pauses([rank(0, unknown)], [short], [LIFE])
     assert paused.intervals[1].forward_s is None
     assert paused.intervals[1].backward_s == 19.0
     untimed = replace(INTERVAL, interval_s=None)
-    (paused,) = without_pauses([rank(0, untimed)], [PAUSE])
+    (paused,) = without_pauses([rank(0, untimed)], [PAUSE], [LIFE])
     assert paused.intervals[1] == untimed
 
 
 def test_the_other_ranks_lose_it_from_their_wait() -> None:
     waits = replace(INTERVAL, sync_s=12.0, forward_s=11.0)
-    other = without_pauses([rank(0, INTERVAL), rank(1, waits)], [PAUSE])[1]
+    other = without_pauses([rank(0, INTERVAL), rank(1, waits)], [PAUSE], [LIFE])[1]
     assert other.intervals[1].sync_s == 3.0
     assert other.intervals[1].forward_s == 11.0
 
@@ -91,18 +93,11 @@ def test_a_validation_is_shorter_by_its_pause(
     assert validations_without([other], [pause], []) == (other,)
 
 
-def test_a_rank_that_recorded_nothing_then_does_not_hide_the_others() -> None:
-    before = rank(0, INTERVAL)
-    silent = replace(before, rank=0, intervals=before.intervals[:1])
-    waits = rank(1, replace(INTERVAL, sync_s=12.0, forward_s=11.0))
-    assert without_pauses([silent, waits], [PAUSE])[1].intervals[1].sync_s == 3.0
-
-
 def test_the_longest_pause_is_named_first(tmp_path: Path) -> None:
     facts = read_facts(Recorded(steps=1000, max_steps=1000).write(tmp_path / "run"))
     long = replace(PAUSE, rank=1, host="b", began=2000.0, seconds_s=60.0)
     facts = replace(facts, pauses=(PAUSE, long))
-    assert longest(facts) == [long, PAUSE]
+    assert still(facts) == [long, PAUSE]
     verdict = pauses(facts)
     assert verdict.answer == "yes"
     assert facts.wall_s is not None

@@ -72,6 +72,8 @@ def test_a_run_carries_the_events_of_its_corpus(tmp_path: Path) -> None:
         name="small",
         corpus=CorpusConfig(
             folder=str(tmp_path),
+            source_language="en",
+            target_language="de",
             train=(TextFiles(tsv="train.tsv"),),
             valid_pairs=5,
             subword=SubwordConfig(vocab_size=60),

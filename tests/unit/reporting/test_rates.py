@@ -9,11 +9,11 @@ import pytest
 
 from dragoman.recipe.recipe import load_recipe
 from dragoman.reporting.facts import Facts
-from dragoman.reporting.rank_file import RankFile
+from dragoman.reporting.log import RunLog
 from dragoman.reporting.rates import rate, rates_of
 from dragoman.reporting.reading import read_facts
-from dragoman.telemetry.events import LengthFitted
-from example_events import RUN_STARTED, event
+from dragoman.telemetry.events import ClockRead
+from example_events import RUN_STARTED, changed, event
 from recorded_runs import Recorded
 
 
@@ -66,35 +66,33 @@ def test_the_printed_formula_gives_the_rates(kind: str, warmup: int, tmp_path: P
         assert rates.at(step) == pytest.approx(eval(code, names), rel=1e-5)
 
 
-def test_a_run_with_a_budget_has_the_rates_of_the_lengths_it_had(tmp_path: Path) -> None:
-    facts = replace(_facts(tmp_path), max_steps=800, lengths=((0, 1000), (500, 800)))
+def test_a_run_with_a_budget_has_the_rates_of_its_clock(tmp_path: Path) -> None:
+    clock = ((100, 0.05), (500, 0.75), (600, 1.0))
+    facts = replace(_facts(tmp_path), max_steps=600, clock=clock)
     assert facts.recipe is not None
     rates = rates_of(facts)
     assert rates is not None
-    assert rates.at(499) == facts.recipe.learning_rate(499, max_steps=1000)
-    assert rates.at(500) == facts.recipe.learning_rate(500, max_steps=800)
+    expected = facts.recipe.train.max_steps
+    for step, share in ((100, 0.05), (300, 0.4), (500, 0.75), (600, 1.0)):
+        assert rates.at(step - 1) == pytest.approx(facts.recipe.learning_rate(share * expected))
     verdict = rate(_logged(facts, 1.0))
     assert verdict.remedy == ""
-    whole = rates_of(replace(facts, lengths=()))
-    assert whole is not None
-    fitted = f"{whole.formula}; its length was fitted to the budget 1 times"
-    assert verdict.says.startswith(fitted)
+    assert "by the clock of the budget" in verdict.says
 
 
-def test_lengths_that_a_kill_has_lost_do_not_count() -> None:
-    file = RankFile.empty(Path("rank-0000.jsonl"))
-    fitted = LengthFitted(
-        max_steps=900, before_max_steps=1000, step_s=0.1, validation_s=1.0, left_s=90.0
-    )
+def test_readings_of_the_clock_that_a_kill_has_lost_do_not_count() -> None:
+    log = RunLog()
+    read = ClockRead(progress=0.1, left_s=90.0)
     for step, payload in (
-        (0, replace(RUN_STARTED, max_steps=1000)),
-        (100, fitted),
-        (300, replace(fitted, max_steps=700)),
-        (200, replace(RUN_STARTED, max_steps=900, resumed_from_step=200)),
-        (400, replace(fitted, max_steps=600)),
+        (0, changed(RUN_STARTED, max_steps=1000)),
+        (100, read),
+        (300, changed(read, progress=0.3)),
+        (200, changed(RUN_STARTED, max_steps=900, resumed_from_step=200)),
+        (400, changed(read, progress=0.8)),
     ):
-        file.see(event(payload, step=step))
-    assert file.lengths == [(0, 1000), (100, 900), (400, 600)]
+        log.see(event(payload, step=step))
+    assert log.clock == [(100, 0.1), (400, 0.8)]
+    assert log.max_steps == 500
 
 
 def test_a_run_that_ends_in_its_warmup_never_falls(tmp_path: Path) -> None:

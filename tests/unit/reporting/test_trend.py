@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from dragoman.reporting import measures
 from dragoman.reporting.network import network
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.trend import fit_curve, ratio_interval, student_95, trend
-from recorded_runs import Recorded
+from recorded_runs import Recorded, read_ranks, write_ranks
 
 
 def test_a_straight_line_over_the_logarithm_is_found_exactly() -> None:
@@ -123,12 +122,12 @@ def test_a_long_interval_counts_as_much_as_it_lasts() -> None:
 
 def test_the_share_of_the_bottleneck_is_that_of_the_evidence(tmp_path: Path) -> None:
     run = Recorded(steps=500, sync_s=(0.3, 0.3)).write(tmp_path / "run")
-    for path in (run / "events").iterdir():
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
+    ranks = read_ranks(run)
+    for lines in ranks:
         slow = next(one for one in lines if one["kind"] == "train_interval" and one["step"] == 400)
         slow["forward_s"] += 500
         slow["interval_s"] += 500
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_ranks(run, ranks)
     facts = read_facts(run)
     # 4 intervals of 70.1 s, one of them 500 s longer, with 30 s of waiting each
     share = 4 * 30 / (4 * 70.1 + 500)

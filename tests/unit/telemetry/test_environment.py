@@ -7,7 +7,6 @@ import os
 import platform
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,7 @@ def test_versions_and_hardware(tmp_path: Path) -> None:
     assert found.cpu_model
     assert platform.release() in found.os
     write_environment(found, tmp_path / "environment.json")
-    assert json.loads((tmp_path / "environment.json").read_text()) == asdict(found)
+    assert json.loads((tmp_path / "environment.json").read_text()) == found.model_dump()
 
 
 def _git(*arguments: str, directory: Path) -> str:

@@ -20,7 +20,6 @@ pytest.importorskip("pynvml", reason="needs dragoman[gpu]")
 STUB = Path(__file__).resolve().parents[2] / "nvml_stub.c"
 PROGRAM = """
 import json, sys
-from dataclasses import asdict
 from dragoman.base.errors import MachineError
 from dragoman.telemetry import sampler
 sampler._uuids = lambda num_gpus: [sys.argv[1]]
@@ -34,7 +33,7 @@ else:
     list(probe.sample(2.0))
     for _ in range(int(sys.argv[2])):
         probe.look()
-    print(json.dumps([asdict(payload) for payload in probe.sample(2.0)]))
+    print(json.dumps([payload.model_dump() for payload in probe.sample(2.0)]))
 """
 
 
@@ -90,6 +89,12 @@ def test_unsupported_values_of_a_gpu_are_not_measured(library: Path) -> None:
     assert {sample[name] for name in unknown} == {None}
     assert sample["throttle_reasons"] == ""
     assert sample["memory_bytes"] == 10 * 2**30
+
+
+def test_a_gpu_that_shares_its_host_s_memory_is_sampled(library: Path) -> None:
+    (sample,) = _ask(library, NVML_STUB_SHARED="1")
+    assert (sample["utilisation_share"], sample["power_w"]) == (1.0, 43.0)
+    assert (sample["memory_bytes"], sample["memory_limit_bytes"]) == (None, None)
 
 
 def test_newer_gpus_tell_how_many_multiprocessors_were_busy(library: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from dragoman.base.errors import MachineError
 from dragoman.telemetry.events import EventWriter
 from dragoman.telemetry.sinks import MlflowSink
-from example_events import RUN_FINISHED, RUN_STARTED, TRAIN_INTERVAL, VALIDATED
+from example_events import HOST_SAMPLED, RUN_FINISHED, RUN_STARTED, TRAIN_INTERVAL, VALIDATED
 
 
 def test_without_its_library_the_sink_names_the_package_to_install(
@@ -28,6 +28,7 @@ def test_a_run_is_in_the_store(tmp_path: Path) -> None:
         events.subscribe(MlflowSink(store))
         events.write(RUN_STARTED, step=0)
         events.write(TRAIN_INTERVAL, step=100)
+        events.write(HOST_SAMPLED)
         events.write(TRAIN_INTERVAL, step=200)
         events.write(VALIDATED, step=200)
         events.write(RUN_FINISHED, step=200)
@@ -39,6 +40,8 @@ def test_a_run_is_in_the_store(tmp_path: Path) -> None:
     history = client.get_metric_history(run.info.run_id, "train_loss")
     assert [(one.step, one.value) for one in history] == [(100, 3.2145), (200, 3.2145)]
     assert run.data.metrics["bleu"] == 23.41
+    sampled = client.get_metric_history(run.info.run_id, "cpu_share")
+    assert [(one.step, one.value) for one in sampled] == [(100, HOST_SAMPLED.cpu_share)]
 
 
 def test_a_store_that_cannot_be_is_an_error(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from pathlib import Path
@@ -38,7 +39,7 @@ def test_a_sink_that_fails_is_given_up_with_an_alert(tmp_path: Path) -> None:
         events.subscribe(FailsafeSink("mlflow", sink, events))
         for payload in (RUN_STARTED, TRAIN_INTERVAL, VALIDATED):
             events.write(payload, step=7)
-    kinds = [event.kind for event in read_events(tmp_path / "rank-0000.jsonl")]
+    kinds = [event.kind for event in read_events(tmp_path / "log.jsonl")]
     assert kinds == ["run_started", "train_interval", "alert", "validated"]
     assert sink.seen == ["run_started"]
 
@@ -47,7 +48,7 @@ def test_a_sink_that_fails_to_close_does_not_stop_the_end(tmp_path: Path) -> Non
     with EventWriter(tmp_path) as events:
         events.subscribe(FailsafeSink("wandb", _Breaks(), events))
         events.write(RUN_STARTED)
-    kinds = [event.kind for event in read_events(tmp_path / "rank-0000.jsonl")]
+    kinds = [event.kind for event in read_events(tmp_path / "log.jsonl")]
     assert kinds == ["run_started"]
 
 
@@ -80,7 +81,7 @@ def test_a_tracker_that_does_not_answer_holds_nothing_up(
         for step in range(20):
             events.write(TRAIN_INTERVAL, step=step)
     assert time.monotonic() - began < 5
-    written = list(read_events(tmp_path / "rank-0000.jsonl"))
+    written = list(read_events(tmp_path / "log.jsonl"))
     assert sum(event.kind == "train_interval" for event in written) == 20
     causes = [event.payload["cause"] for event in written if event.kind == "alert"]
     assert causes == [
@@ -109,14 +110,14 @@ def test_all_are_off_by_default(tmp_path: Path) -> None:
     with EventWriter(tmp_path) as events:
         subscribe_sinks(events, SinksConfig(), directory=tmp_path)
         events.write(RUN_STARTED)
-    assert [path.name for path in tmp_path.iterdir()] == ["rank-0000.jsonl"]
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
 
 
 def test_the_recipe_names_them_and_its_digest_does_not(tmp_path: Path) -> None:
     plain, with_sinks = (
-        load_recipe("demo", overrides) for overrides in ([], ["sinks.prometheus_port=65001"])
+        load_recipe("demo", overrides) for overrides in ([], ["sinks.mlflow=sqlite://"])
     )
-    assert with_sinks.sinks.prometheus_port == 65001
+    assert with_sinks.sinks.mlflow == "sqlite://"
     assert digest(plain) == digest(with_sinks)
     assert digest(plain) != digest(load_recipe("demo", ["train.seed=2"]))
 
@@ -125,3 +126,16 @@ def test_a_tool_that_cannot_begin_is_an_error_before_the_run(tmp_path: Path) -> 
     pytest.importorskip("mlflow", reason="needs dragoman[mlflow]")
     with EventWriter(tmp_path) as events, pytest.raises(MachineError, match=r"sinks\.mlflow"):
         subscribe_sinks(events, SinksConfig(mlflow="dragon://nowhere"), directory=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["mlflow", "wandb"])
+def test_without_its_library_a_tool_names_the_package_to_install(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    config = SinksConfig.model_validate({name: "somewhere"})
+    with (
+        EventWriter(tmp_path) as events,
+        pytest.raises(MachineError, match=rf"sinks\.{name}: .*pip install 'dragoman\[{name}\]'"),
+    ):
+        subscribe_sinks(events, config, directory=tmp_path)

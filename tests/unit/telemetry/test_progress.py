@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
+from rich.console import Console
 
-from dragoman.telemetry.console import event_lines
-from dragoman.telemetry.events import LengthFitted, RankPaused
+from dragoman.telemetry.console import ConsoleSink, event_lines, progress_line
+from dragoman.telemetry.events import ClockRead, EndForecast, RankPaused
 from dragoman.telemetry.progress import Best, Progress
 from example_events import RUN_STARTED, TRAIN_INTERVAL, VALIDATED, event
 
@@ -28,22 +30,6 @@ def _after(*, intervals: int, pause_s: float = 0.0, interval_s: float = 40.0) ->
         now += interval_s + pause_s * (number > 1)
         progress.see(event(TRAIN_INTERVAL, step=100 * number, time=now, interval_s=interval_s))
     return progress
-
-
-@pytest.mark.parametrize("wrong", [None, "many", True, float("inf"), [1]])
-def test_events_without_the_fields_that_it_reads_change_nothing(wrong: object) -> None:
-    progress, before = _after(intervals=3), _after(intervals=3)
-    for payload, name in (
-        (RUN_STARTED, "max_steps"),
-        (TRAIN_INTERVAL, "interval_s"),
-        (TRAIN_INTERVAL, "steps"),
-    ):
-        damaged = event(payload, step=900, time=9e9)
-        damaged.payload[name] = wrong
-        progress.see(damaged)
-        del damaged.payload[name]
-        progress.see(damaged)
-    assert progress == before
 
 
 def test_nothing_is_claimed_before_anything_happened() -> None:
@@ -151,15 +137,27 @@ def test_the_best_values_and_their_steps() -> None:
     assert progress.bleu == Best(21.0, 200)
 
 
-def test_a_length_that_was_fitted_to_a_budget_is_the_length() -> None:
+def test_a_budget_is_shown_by_its_clock() -> None:
     progress = _after(intervals=3)
-    before_s = progress.left_s
-    fitted = LengthFitted(
-        max_steps=4150, before_max_steps=8000, step_s=0.4, validation_s=1.0, left_s=1540.0
-    )
-    progress.see(event(fitted, step=300, time=1120.0))
-    assert progress.max_steps == 4150
-    assert before_s is not None
-    assert progress.left_s == pytest.approx(before_s / 2)
-    (line,) = event_lines(event(fitted, step=300), progress, width=100)
-    assert line.plain == "to end in time: 4,150 steps, not 8,000, at 400 ms/step"
+    assert (progress.is_by_clock, progress.share) == (False, 300 / 8000)
+    read = ClockRead(progress=0.25, left_s=1540.0)
+    progress.see(event(read, step=300, time=1120.0))
+    assert progress.is_by_clock
+    assert progress.share == 0.25
+    assert progress.max_steps == 1200
+    assert progress.left_s == pytest.approx(1540.0)  # however fast the last steps were
+    assert "25.0% of the time" in progress_line(progress).plain
+    assert event_lines(event(read, step=300), progress, width=100) == [], "no news to a reader"
+    found = EndForecast(expected=2.0, low=1.8, high=2.3)
+    (line,) = event_lines(event(found, step=300), progress, width=100)
+    assert all(figure in line.plain for figure in ("2.00", "1.80", "2.30"))
+
+
+def test_a_forecast_of_the_end_is_told_with_its_validation() -> None:
+    file = io.StringIO()
+    sink = ConsoleSink(Console(file=file, width=100))
+    forecast = EndForecast(expected=2.0, low=1.8, high=2.3)
+    for moment in (100.0, 101.0, 120.0):
+        sink(event(VALIDATED, step=int(moment), time=moment))
+        sink(event(forecast, step=int(moment), time=moment))
+    assert file.getvalue().count("forecast of the end") == 2, "not with one that is left out"

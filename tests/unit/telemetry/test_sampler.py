@@ -224,7 +224,7 @@ def test_a_loader_that_is_not_there_is_not_measured(tmp_path: Path) -> None:
 
 
 def _sampled(directory: Path, kind: str) -> list[Event]:
-    return [one for one in read_events(directory / "rank-0000.jsonl") if one.kind == kind]
+    return [one for one in read_events(directory / "log.jsonl") if one.kind == kind]
 
 
 def test_a_thread_samples_for_as_long_as_the_block_lasts(
@@ -333,7 +333,7 @@ def test_a_host_that_hides_its_counters_trains_without_samples(tmp_path: Path) -
         host_sampler(events, disk=tmp_path / "away", queued=lambda: 0, interface=None, num_gpus=0),
     ):
         pass
-    (alert,) = read_events(tmp_path / "rank-0000.jsonl")
+    (alert,) = read_events(tmp_path / "log.jsonl")
     assert alert.payload["severity"] == "info"
     assert f"memory and disk of {socket.gethostname()} are not sampled" in alert.payload["cause"]
     assert str(tmp_path / "away") in alert.payload["cause"]
@@ -355,5 +355,5 @@ def test_threads_write_whole_lines(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
     damaged: list[int] = []
-    found = list(read_events(tmp_path / "rank-0000.jsonl", on_damaged=damaged.append))
+    found = list(read_events(tmp_path / "log.jsonl", on_damaged=damaged.append))
     assert (len(found), damaged) == (800, [])

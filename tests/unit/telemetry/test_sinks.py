@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import resource
+import time
 from pathlib import Path
 
 import pytest
@@ -82,9 +83,67 @@ def test_without_a_terminal_each_event_is_one_plain_line() -> None:
     assert lines[4].startswith("step   100   dev loss 2.1034   BLEU 23.4 (22.1 to 24.6)")
     assert lines[5].split() == ["source", *SAMPLE.source.split()]
     assert lines[6].split() == ["hypothesis", *SAMPLE.hypothesis.split()]
-    assert lines[7] == "saved step-0000100, 89 MB in 1 s"
-    assert lines[9] == "warning: one GPU is slow; look at its clock"
+    assert lines[8] == "warning: one GPU is slow; look at its clock"
     assert lines[-1].startswith("trained to the last step (step 100, 23 h 46 min); best dev loss")
+
+
+def _fast_run(seconds: int) -> list[Event]:
+    """A run with an interval and a validation each second, and slow steps that come and go."""
+    found: list[Event] = [event(RUN_STARTED, step=0)]
+    for second in range(1, seconds + 1):
+        moment = 1.7e9 + second
+        found.append(event(TRAIN_INTERVAL, step=second, time=moment))
+        found.append(event(VALIDATED, step=second, time=moment))
+        found.append(event(SAMPLE, step=second, time=moment))
+        for severity in ("warning", "info"):
+            alert = Alert(
+                severity=severity, cause=f"slow {second}", remedy="wait", about="slow steps"
+            )
+            found.append(event(alert, step=second, time=moment))
+    return found
+
+
+def test_progress_and_validations_are_a_message_every_ten_seconds() -> None:
+    lines = _shown(_fast_run(60), terminal=False).splitlines()
+    validated = [line for line in lines if "dev loss" in line]
+    assert len(validated) == 6
+    assert len([line for line in lines if line.startswith("  source")]) == len(validated)
+    assert len([line for line in lines if "learning rate" in line]) <= 6
+    intervals = [one for one in _fast_run(60) if one.kind == "train_interval"]
+    assert len(_shown(intervals, terminal=False).splitlines()) == 6
+
+
+def test_a_state_that_comes_and_goes_is_a_line_every_ten_minutes() -> None:
+    lines = _shown(_fast_run(1500), terminal=False).splitlines()
+    told = [line for line in lines if ": slow " in line]
+    assert [line.split(";")[0] for line in told] == [
+        "warning: slow 1",
+        "info: slow 600",
+        "info: slow 1200",
+        "info: slow 1500",
+    ]
+
+
+def test_on_a_terminal_a_state_stands_beside_the_progress() -> None:
+    run = [one for one in _fast_run(3) if one.payload.get("severity") != "info"]
+    shown = _shown(run, terminal=True)
+    for second in (1, 2):
+        assert f"slow {second};" in shown
+    end = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).splitlines()[-1]
+    assert end == "warning: slow 3; wait", "it stands at the end"
+    over = _shown(_fast_run(3), terminal=True)
+    assert "slow 3" not in over.splitlines()[-1]
+
+
+def test_saves_are_no_news_beside_the_progress() -> None:
+    saved = CheckpointWritten(path="/x/step-1", reason="x", size_bytes=10**6, seconds_s=1)
+    run: list[Event] = [event(RUN_STARTED, step=0)]
+    for number in range(1, 41):
+        moment = 1.7e9 + 15 * number
+        run.append(event(TRAIN_INTERVAL, step=number, time=moment))
+        run.append(event(saved, step=number, time=moment + 11))
+    assert _shown(run, terminal=False).count("saved step-1") == 40
+    assert _shown(run, terminal=True).count("saved step-1") <= 2
 
 
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
@@ -118,6 +177,14 @@ def test_quiet_tells_a_metric_of_your_own_for_test_sets_alone() -> None:
     assert line == "test2016   ter 4.0   TER"
 
 
+def _write_on(sink: TensorBoardSink, event: Event) -> None:
+    """A thread writes, and a later call raises its error."""
+    for _ in range(1000):
+        sink(event)
+        time.sleep(0.01)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_full_disk_is_named_where_it_happens(tmp_path: Path) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     sink = TensorBoardSink(tmp_path)
@@ -125,10 +192,7 @@ def test_a_full_disk_is_named_where_it_happens(tmp_path: Path) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
         with pytest.raises(MachineError, match="disk is full"):
-            sink(event_of_run)
-        sink.close()
-        with pytest.raises(MachineError, match="disk is full"):
-            TensorBoardSink(tmp_path)
+            _write_on(sink, event_of_run)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
@@ -179,7 +243,9 @@ def test_tensorboard_reads_back_exactly_the_scalars(tmp_path: Path) -> None:
     values = {
         tag: [(s.step, s.value) for s in found.Scalars(tag)] for tag in found.Tags()["scalars"]
     }
-    assert values == {
+    shares = {"data_wait", "forward", "backward", "sync", "optimizer"}
+    assert {f"{phase}_share" for phase in shares} <= set(values)
+    expected = {
         "train_loss": [(100, pytest.approx(3.2145))],
         "learning_rate": [(100, pytest.approx(9.882e-4))],
         "global_step_per_s": [(100, pytest.approx(2.5))],
@@ -188,12 +254,17 @@ def test_tensorboard_reads_back_exactly_the_scalars(tmp_path: Path) -> None:
         "padding_share": [(100, pytest.approx(0.031))],
         "eval_loss": [(0, pytest.approx(9.4)), (100, pytest.approx(2.1034))],
         "eval_bleu": [(0, 0.0), (100, pytest.approx(23.41))],
+        "eval_chrf": [(step, pytest.approx(VALIDATED.chrf)) for step in (0, 100)],
+        "test2016_bleu": [(8000, pytest.approx(TEST_SCORED.bleu))],
+        "test2016_chrf": [(8000, pytest.approx(TEST_SCORED.chrf))],
     }
+    assert {tag: values[tag] for tag in expected} == expected
     assert found.Scalars("train_loss")[0].wall_time == pytest.approx(1.7e9 + 40)
-    assert found.Tags()["tensors"] == ["sample_translation/0", "sample_translation/1"]
-    (text,) = found.Tensors("sample_translation/0")[0].tensor_proto.string_val
+    tags = [f"sample_translation/{number}/text_summary" for number in (0, 1)]
+    assert found.Tags()["tensors"] == tags
+    (text,) = found.Tensors(tags[0])[0].tensor_proto.string_val
     assert text.decode().split("\n\n")[1] == f"**hypothesis** {SAMPLE.hypothesis}"
-    assert found.SummaryMetadata("sample_translation/0").plugin_data.plugin_name == "text"
+    assert found.SummaryMetadata(tags[0]).plugin_data.plugin_name == "text"
 
 
 def test_after_a_resume_tensorboard_forgets_the_steps_that_were_lost(tmp_path: Path) -> None:

@@ -1,12 +1,9 @@
-"""Records come over as they grow. ssh itself is in tests/lab; here a program stands for it."""
+"""The log comes over as it grows. ssh itself is in tests/lab; here a program stands for it."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +12,8 @@ from dragoman.base.errors import MachineError
 from dragoman.cluster import ssh
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.reporting.cost import spent_text
-from dragoman.watch import sender
-from dragoman.watch.remote import Mirror, remote_run
+from dragoman.telemetry.events import event_file
+from dragoman.watch.remote import remote_run
 from dragoman.watch.screen import screen
 from processes import wait_until
 from recorded_runs import Recorded
@@ -46,21 +43,17 @@ def _home() -> Path:
     return Path(os.environ["SSH_HOME"])
 
 
-def _is_like(one: Path, other: Path) -> Callable[[], bool]:
-    return lambda: one.is_file() and one.read_bytes() == other.read_bytes()
-
-
 def test_a_run_on_a_host_is_watched_as_if_it_were_here(host: Host) -> None:
     there = Recorded(steps=2000, reason=None).write(_home() / ".dragoman" / "runs" / RUN.name)
     with remote_run(Hosts(host=(host,)), RUN, price=None) as run:
-        run.look()
+        wait_until(lambda: run.look() and run.now().facts.last_step == 2000, limit_s=60)
         lines = screen(run.now(), width=80, height=24)
         assert "2,000 of 8,000 steps" in "\n".join(line.plain for line in lines)
         longer = Recorded(steps=3000, reason=None).write(_home() / "longer")
-        for path in (there / "events").iterdir():
-            whole = (longer / "events" / path.name).read_bytes()
-            with path.open("ab") as file:
-                file.write(whole[path.stat().st_size :])
+        path = event_file(there / "events")
+        whole = event_file(longer / "events").read_bytes()
+        with path.open("ab") as file:
+            file.write(whole[path.stat().st_size :])
         wait_until(lambda: run.look() and run.now().facts.last_step == 3000, limit_s=60)
         assert run.now().alerts == ()
 
@@ -76,103 +69,50 @@ def test_a_run_on_hosts_costs_the_price_of_its_own_hosts(host: Host) -> None:
         assert spent_text(run.now().facts) == f"{wall_s / 100:.2f} EUR"
 
 
-def test_a_run_may_begin_later_and_lie_at_a_path_of_its_own(host: Host, tmp_path: Path) -> None:
-    with Mirror(tmp_path / "here", [host], Path("work/runs/demo-1")) as mirror:
-        assert list(mirror.troubles()) == ["no host has a run demo-1 yet"]
-        there = Recorded(steps=1000).write(_home() / "work" / "runs" / "demo-1")
-        source = there / "events" / "rank-0001.jsonl"
-        wait_until(_is_like(tmp_path / "here" / "events" / source.name, source), limit_s=60)
-        wait_until(lambda: not list(mirror.troubles()), limit_s=60)
-        source.write_bytes(b"a new one\n")
-        wait_until(_is_like(tmp_path / "here" / "events" / source.name, source), limit_s=60)
-
-
-def test_pipes_and_devices_on_a_host_are_passed_over(host: Host, tmp_path: Path) -> None:
-    there = Recorded(steps=1000).write(_home() / "demo-1")
-    os.mkfifo(there / "events" / "rank-0000a.jsonl")
-    (there / "events" / "rank-0000b.jsonl").symlink_to("/dev/zero")
-    source = there / "events" / "rank-0001.jsonl"
-    with Mirror(tmp_path / "here", [host], RUN) as mirror:
-        wait_until(_is_like(tmp_path / "here" / "events" / source.name, source), limit_s=60)
-        wait_until(lambda: not list(mirror.troubles()), limit_s=60)
-    names = {path.name for path in (tmp_path / "here" / "events").iterdir()}
-    assert names == {"rank-0000.jsonl", "rank-0001.jsonl"}
-
-
-def test_a_connection_that_ends_is_reported_and_made_again(host: Host, tmp_path: Path) -> None:
-    there = Recorded(steps=1000).write(_home() / "demo-1")
-    other = host.model_copy(update={"address": "10.0.0.2", "name": "beta"})
-    source = there / "events" / "rank-0000.jsonl"
-    with Mirror(tmp_path / "here", [host, other], RUN) as mirror:
-        (_home() / "refuse").touch()
-        for line in mirror._lines:
-            assert line.process is not None
-            line.process.kill()
-        wait_until(lambda: "".join(mirror.troubles()).count("no route") == 2, limit_s=60)
-        with source.open("a") as file:
-            file.write("one more line\n")
-        (_home() / "refuse").unlink()
-        wait_until(_is_like(tmp_path / "here" / "events" / source.name, source), limit_s=60)
-        wait_until(lambda: not list(mirror.troubles()), limit_s=60)
-
-
-def test_hosts_that_cannot_be_reached_are_one_error(host: Host, tmp_path: Path) -> None:
-    ssh._answered.clear()  # other tests had an answer of this host
-    (_home() / "refuse").touch()
-    with (
-        pytest.raises(MachineError, match="alpha: ssh cannot log in: no route"),
-        Mirror(tmp_path / "here", [host], RUN),
-    ):
-        pass
-
-
-def test_a_machine_without_ssh_says_so(
+def test_of_two_hosts_the_one_with_the_newer_log_counts(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+    """Rank 0 moved: its first host keeps an older log, which is not mixed with the newer one."""
+    old = Recorded(steps=1000, reason=None).write(_home() / "old" / RUN.name)
+    new = Recorded(steps=3000, reason=None).write(_home() / "new" / RUN.name)
+    os.utime(event_file(old / "events"), (1, 1))
+    hosts = tuple(
+        host.model_copy(update={"name": name, "folder": name, "address": f"10.0.0.{number}"})
+        for number, name in enumerate(("old", "new"), 1)
+    )
+    for run in (old, new):
+        (run.parent / "runs").mkdir()
+        run.rename(run.parent / "runs" / RUN.name)
+    with remote_run(Hosts(host=hosts), RUN, price=None) as run_there:
+        wait_until(lambda: run_there.look() and run_there.now().facts.last_step == 3000, limit_s=60)
+        facts = run_there.now().facts
+        assert len(facts.segments) == 1
+        assert facts.problems == ()
+
+
+def test_a_lost_connection_is_reported_and_opened_again(host: Host) -> None:
+    there = Recorded(steps=2000, reason=None).write(_home() / ".dragoman" / "runs" / RUN.name)
+    path = event_file(there / "events")
+    whole = path.read_bytes()
+    path.write_bytes(b"".join(whole.splitlines(keepends=True)[:9]))
+    with remote_run(Hosts(host=(host,)), RUN, price=None) as run:
+        wait_until(lambda: run.look() and bool(run.now().facts.intervals), limit_s=60)
+        (_home() / "refuse").touch()
+        processes = [one for one in ssh._started if one.poll() is None]
+        for process in processes:
+            process.kill()
+        wait_until(lambda: any("trying again" in one for one in run.now().alerts), limit_s=60)
+        with path.open("ab") as file:
+            file.write(whole[path.stat().st_size :])
+        (_home() / "refuse").unlink()
+        wait_until(lambda: run.look() and run.now().facts.last_step == 2000, limit_s=60)
+        assert len(run.now().facts.intervals) == 20
+
+
+def test_if_no_host_answers_it_is_an_error(host: Host) -> None:
+    (_home() / "refuse").touch()
     with (
-        pytest.raises(MachineError, match=r"alpha: ssh does not start.*install"),
-        Mirror(tmp_path / "here", [host], RUN),
+        pytest.raises(MachineError, match="no route"),
+        remote_run(Hosts(host=(host,)), RUN, price=None),
     ):
         pass
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        {"file": "../../escaped", "at": 0, "anew": False, "bytes": 0},
-        {"file": "events/../../x.jsonl", "at": 0, "anew": False, "bytes": 0},
-        {"file": "events/rank-0000.jsonl", "at": -5, "anew": False, "bytes": 0},
-        {"file": "recipe.toml", "bytes": -1},
-        {"file": "events/rank-0000.jsonl", "at": 4 * 10**12, "anew": False, "bytes": 0},
-        {"file": "events/rank-0000.jsonl", "at": 1, "anew": True, "bytes": 0},
-        {"file": "recipe.toml", "at": 0, "anew": True, "bytes": 1 << 28},
-        {"bytes": float("inf")},
-        ["no", "header"],
-        "[" * 65_000,
-    ],
-)
-def test_malformed_headers_of_a_host_are_refused(
-    header: object, host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dragoman.watch.remote._FIRST_S", 20.0)
-    (tmp_path / "header").write_text(header if isinstance(header, str) else json.dumps(header))
-    liar = tmp_path / "liar"
-    liar.write_text(f"#!/bin/sh\ncat '{tmp_path}/header'; echo; exec cat > /dev/null\n")
-    liar.chmod(0o755)
-    bad = host.model_copy(update={"python": str(liar)})
-    with (
-        pytest.raises(MachineError, match="its answer is not understood"),
-        Mirror(tmp_path / "here", [bad], RUN),
-    ):
-        pass
-    kept = [path for path in (tmp_path / "here").rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in kept) == 0
-    assert {path.parent for path in kept} <= {tmp_path / "here" / "events"}
-
-
-def test_the_sender_ends_with_its_input(tmp_path: Path) -> None:
-    command = [sys.executable, sender.__file__, str(tmp_path)]
-    done = subprocess.run(command, input=b"{}\n", capture_output=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert json.loads(done.stdout) == {"found": False, "bytes": 0}

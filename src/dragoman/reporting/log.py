@@ -1,0 +1,354 @@
+"""The log of a run, read once: its lives, and what was recorded in each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from dragoman.base.errors import MachineError
+from dragoman.reporting import facts
+from dragoman.reporting.imported import ImportedRun, ImportedScore
+from dragoman.reporting.sampling import Sample, Samples
+from dragoman.telemetry import events
+from dragoman.telemetry.events import PER_RANK, Event, StrategyChosen, TestScored, read_events
+from dragoman.telemetry.host import HourlyPrice
+
+_CLOCK_JUMP_S = 5.0
+_ACCOUNTS = {
+    events.TrainInterval.kind,
+    events.Validated.kind,
+    events.CheckpointWritten.kind,
+    events.RunFinished.kind,
+}
+"""Kinds of events that account for the time before them."""
+_SIGNS_OF_LIFE = _ACCOUNTS | {
+    events.RunStarted.kind,
+    events.ClockRead.kind,
+    events.RankPaused.kind,
+    events.LinkMeasured.kind,
+    events.LinkChanged.kind,
+    events.DeviceMeasured.kind,
+    events.GpuSampled.kind,
+    events.NetworkSampled.kind,
+    events.HostSampled.kind,
+}
+"""Kinds that only a run that trains writes. Others may come after its end, as from the next
+process before it starts, from an evaluation, or from the controller on another machine."""
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class HostRecord:
+    """Links, devices and samples of the hosts during one life of the run."""
+
+    links: list[facts.RecordedLink] = field(default_factory=list)
+    link_changes: list[events.LinkChanged] = field(default_factory=list)
+    devices: list[facts.RecordedDevice] = field(default_factory=list)
+    samples: Samples = field(default_factory=Samples)
+
+
+@dataclass(slots=True)
+class RunLog:
+    """Collects the facts of a run; `see` takes its events one by one, in their order."""
+
+    start: events.RunStarted | None = None
+    """The last start of the run."""
+    environment: dict[str, Any] = field(default_factory=dict)
+    imported: ImportedRun | None = None
+    """The last life's; each segment has its own."""
+    imported_scores: list[tuple[int, float]] = field(default_factory=list)
+    host_records: list[HostRecord] = field(default_factory=list)
+    """One for each segment."""
+    intervals: list[list[facts.Interval]] = field(default_factory=list)
+    """Of each rank."""
+    repeated: list[list[facts.Interval]] = field(default_factory=list)
+    validations: list[facts.RecordedValidation] = field(default_factory=list)
+    lost_validations: list[facts.RecordedValidation] = field(default_factory=list)
+    test_scores: list[facts.TestScore] = field(default_factory=list)
+    translations: list[events.SampleTranslation] = field(default_factory=list)
+    direction_scores: list[facts.RecordedDirection] = field(default_factory=list)
+    comparisons: list[facts.RecordedComparison] = field(default_factory=list)
+    compared_groups: list[facts.RecordedGroup] = field(default_factory=list)
+    compared_sentences: list[facts.RecordedSentence] = field(default_factory=list)
+    distillations: list[facts.RecordedDistillation] = field(default_factory=list)
+    checkpoints: list[facts.CheckpointWrite] = field(default_factory=list)
+    chosen: list[facts.Chosen] = field(default_factory=list)
+    clock: list[tuple[int, float]] = field(default_factory=list)
+    """Readings of the clock, if the run has a budget: (step, share of its time that had gone)."""
+    alerts: list[facts.RecordedAlert] = field(default_factory=list)
+    pauses: list[facts.Pause] = field(default_factory=list)
+    samples: Samples = field(default_factory=Samples)
+    """Those of all lives; `host_records` has those of each."""
+    prepare_s: float | None = None
+    unreadable: str = ""
+    """Why the file could not be read to its end."""
+    damaged: list[int] = field(default_factory=list)
+    clock_jumps: list[tuple[float, str]] = field(default_factory=list)
+    """(seconds, host)"""
+    _next: HostRecord = field(default_factory=HostRecord)
+    """The measurements for the life that is about to begin."""
+    _base: tuple[float, float] = (0.0, 0.0)
+    _base_host: str = ""
+    _ahead_s: float = 0.0
+    """How far UTC is ahead of the moments of this life; never above 0."""
+    _alive: bool = False
+    _warms_up: bool = False
+    """Whether this life has no interval yet."""
+    _lives: list[facts.Segment] = field(default_factory=list)
+    """Lives as they began; the next three fields hold the changes to the last one."""
+    _ended: float = 0.0
+    _last_step: int = 0
+    _accounted: float = 0.0
+
+    @classmethod
+    def read(cls, path: Path) -> RunLog:
+        """The events of a file; empty if there is none.
+
+        Raises CheckpointError if another version of dragoman wrote it.
+        """
+        found = cls()
+        try:
+            for event in (
+                read_events(path, on_damaged=found.damaged.append) if path.exists() else ()
+            ):
+                found.see(event)
+        except MachineError as error:
+            found.unreadable = str(error)
+        return found
+
+    @property
+    def segments(self) -> list[facts.Segment]:
+        """The lives of the run."""
+        if not self._lives:
+            return []
+        last = replace(
+            self._lives[-1],
+            ended=self._ended,
+            last_step=self._last_step,
+            accounted=self._accounted,
+        )
+        return [*self._lives[:-1], last]
+
+    def problems(self) -> list[str]:
+        """The faults of the record, in words."""
+        found = [self.unreadable] if self.unreadable else []
+        if self.damaged:
+            lines = ", ".join(map(str, self.damaged[:5]))
+            found.append(f"{len(self.damaged)} damaged lines of events were skipped (line {lines})")
+        if self.clock_jumps:
+            largest, host = max(self.clock_jumps, key=lambda jump: abs(jump[0]))
+            said = f"the clock of {host} was set by {largest:+.0f} s meanwhile"
+            said += ", or it was asleep; this counts as time of the run" if largest > 0 else ""
+            found.append(said)
+        return found
+
+    def see(self, event: Event) -> None:
+        """Read one event. Without its start, nothing is known of a training."""
+        if event.kind in _ACCOUNTS and not self._lives:
+            return
+        moment = self._moment(event)
+        reader = _READERS.get(event.kind)
+        if reader is not None:
+            reader(self, event, moment)
+        if self._alive and event.kind in _SIGNS_OF_LIFE:
+            self._extend(moment, event.step, is_account=event.kind in _ACCOUNTS)
+
+    def _moment(self, event: Event) -> float:
+        """The time of an event by the monotonic clock of rank 0, which is never set.
+
+        That clock stands still while a machine is asleep, so UTC counts when it goes ahead. An
+        event of another rank or machine, or after another start of this one, has its own UTC.
+        """
+        if event.kind == events.RunStarted.kind:
+            self._base, self._base_host, self._ahead_s = (event.time, event.mono_s), event.host, 0.0
+        is_other = event.rank != 0 or event.host != self._base_host or event.mono_s < self._base[1]
+        if is_other or not self._alive:
+            return event.time
+        moment = self._base[0] + event.mono_s - self._base[1]
+        jump_s = event.time - moment - self._ahead_s
+        if abs(jump_s) > _CLOCK_JUMP_S:
+            if event.kind not in _SIGNS_OF_LIFE:
+                return event.time
+            self.clock_jumps.append((jump_s, event.host))
+            self._ahead_s += jump_s
+            if self._ahead_s > 0:
+                self._base = (self._base[0] + self._ahead_s, self._base[1])
+                moment, self._ahead_s = event.time, 0.0
+        return moment
+
+    def _extend(self, moment: float, step: int | None, *, is_account: bool) -> None:
+        self._ended = max(self._ended, moment)
+        self._last_step = max(self._last_step, step or 0)
+        if is_account:
+            self._accounted = max(self._accounted, moment)
+
+    def _run_started(self, event: Event, moment: float) -> None:
+        self.start = start = events.RunStarted(**event.payload)
+        last_kept = -1 if start.resumed_from_step is None else start.resumed_from_step
+        for kept, repeated in zip(self.intervals, self.repeated, strict=True):
+            repeated += [one for one in kept if one.step > last_kept]
+            kept[:] = [one for one in kept if one.step <= last_kept]
+        self.lost_validations += [seen for seen in self.validations if seen.step > last_kept]
+        self.validations = [seen for seen in self.validations if seen.step <= last_kept]
+        self._alive = self._warms_up = True
+        self.host_records.append(self._next)
+        self._next = HostRecord()
+        self._lives, first_step = self.segments, max(last_kept, 0)
+        self._ended, self._last_step, self._accounted = moment, first_step, moment
+        price = None
+        if start.price_per_hour is not None and start.currency is not None:
+            price = HourlyPrice(amount=start.price_per_hour, currency=start.currency)
+        self._lives.append(
+            facts.Segment(
+                hosts=start.hosts,
+                world_size=start.world_size,
+                price=price,
+                device=start.device,
+                started=moment,
+                ended=moment,
+                first_step=first_step,
+                last_step=first_step,
+                reason=None,
+                accounted=moment,
+            )
+        )
+        self.clock = [read for read in self.clock if read[0] <= last_kept]
+
+    def _clock_read(self, event: Event, _moment: float) -> None:
+        if event.step:
+            self.clock.append((event.step, event.payload["progress"]))
+
+    @property
+    def max_steps(self) -> int | None:
+        """The steps of the run: as it says; with a budget, those made or those at this speed."""
+        if not self.clock or self.clock[-1][1] <= 0:
+            return None if self.start is None else self.start.max_steps
+        step, progress = self.clock[-1]
+        if self._lives and self._lives[-1].reason == "max_steps":
+            return self._last_step
+        return max(round(step / progress), step)
+
+    def _run_finished(self, event: Event, moment: float) -> None:
+        if self._alive:
+            self._extend(moment, event.step, is_account=True)
+            self._lives[-1] = replace(self._lives[-1], reason=event.payload["reason"])
+            self._alive = False
+
+    def _train_interval(self, event: Event, moment: float) -> None:
+        seen = event.payload
+        ranks = max(len(seen[name] or ()) for name in PER_RANK) or 1
+        shared = {name: seen[name] for name in _SHARED}
+        shared |= {"step": event.step or 0, "time": moment, "warms_up": self._warms_up}
+        self._warms_up = False
+        while len(self.intervals) < ranks:
+            self.intervals.append([])
+            self.repeated.append([])
+        for rank in range(ranks):
+            own: dict[str, Any] = {
+                name: seen[name][rank] if seen[name] else None for name in PER_RANK
+            }
+            self.intervals[rank].append(facts.Interval(**shared, **own))
+
+    def _environment(self, event: Event, _moment: float) -> None:
+        self.environment = event.payload
+
+    def _rank_paused(self, event: Event, moment: float) -> None:
+        """The pause ended when its event was written, by the monotonic clock."""
+        seen = event.payload
+        pause = facts.Pause(
+            rank=seen["paused_rank"],
+            host=seen["paused_host"],
+            began=moment - seen["seconds_s"],
+            seconds_s=seen["seconds_s"],
+            step=event.step or 0,
+            during=seen["during"],
+            own=seen["own"],
+        )
+        self.pauses.append(pause)
+
+    def _corpus_stage(self, event: Event, _moment: float) -> None:
+        self.prepare_s = (self.prepare_s or 0.0) + event.payload["seconds_s"]
+
+    def _sample(self, event: Event, moment: float) -> None:
+        if event.payload["seconds_s"] > 0:
+            sample = Sample.of(event, moment)
+            self._host_record.samples.add(sample)
+            self.samples.add(sample)
+
+    @property
+    def _host_record(self) -> HostRecord:
+        return self.host_records[-1] if self._alive else self._next
+
+    def _strategy_chosen(self, event: Event, moment: float) -> None:
+        """The measurements of `auto` before it chose, which is before its life begins."""
+        rate = event.payload["link_bytes_per_s"]
+        self._next.links.append(facts.RecordedLink(host=event.host, bytes_per_s=rate))
+        self.chosen.append(_made(facts.Chosen, event, moment))
+
+    def _imported_run(self, event: Event, _moment: float) -> None:
+        self.imported = ImportedRun(**event.payload)
+        if self._alive:
+            self._lives[-1] = replace(self._lives[-1], imported=self.imported)
+
+    def _imported_score(self, event: Event, _moment: float) -> None:
+        self.imported_scores.append((event.step or 0, event.payload["value"]))
+
+
+_SHARED: Final = tuple(
+    one.name
+    for one in fields(facts.Interval)
+    if one.name in events.TrainInterval.model_fields and one.name not in PER_RANK
+)
+"""Fields of an interval that are the same for every rank."""
+
+
+def _made(kind: type[T], event: Event, moment: float) -> T:
+    """A fact from the fields of an event and of its envelope that it has."""
+    known = event.payload | {"host": event.host, "rank": event.rank, "time": moment}
+    known.setdefault("step", event.step)
+    if not is_dataclass(kind):
+        return kind(**known)
+    return kind(**{one.name: known[one.name] for one in fields(kind) if one.name in known})
+
+
+_Reader = Callable[[RunLog, Event, float], None]
+
+
+def _kept(kind: type[T], where: Callable[[RunLog], list[T]]) -> _Reader:
+    def read(log: RunLog, event: Event, moment: float) -> None:
+        where(log).append(_made(kind, event, moment))
+
+    return read
+
+
+_READERS: dict[str, _Reader] = {
+    events.RunStarted.kind: RunLog._run_started,
+    events.RunFinished.kind: RunLog._run_finished,
+    events.ClockRead.kind: RunLog._clock_read,
+    events.TrainInterval.kind: RunLog._train_interval,
+    events.Validated.kind: _kept(facts.RecordedValidation, lambda log: log.validations),
+    events.SampleTranslation.kind: _kept(events.SampleTranslation, lambda log: log.translations),
+    TestScored.kind: _kept(facts.TestScore, lambda log: log.test_scores),
+    events.DirectionScored.kind: _kept(facts.RecordedDirection, lambda log: log.direction_scores),
+    events.Compared.kind: _kept(facts.RecordedComparison, lambda log: log.comparisons),
+    events.ComparedGroup.kind: _kept(facts.RecordedGroup, lambda log: log.compared_groups),
+    events.ComparedSentence.kind: _kept(facts.RecordedSentence, lambda log: log.compared_sentences),
+    events.StudentMeasured.kind: _kept(facts.RecordedDistillation, lambda log: log.distillations),
+    events.CheckpointWritten.kind: _kept(facts.CheckpointWrite, lambda log: log.checkpoints),
+    events.Environment.kind: RunLog._environment,
+    events.Alert.kind: _kept(facts.RecordedAlert, lambda log: log.alerts),
+    events.RankPaused.kind: RunLog._rank_paused,
+    events.CorpusStage.kind: RunLog._corpus_stage,
+    events.LinkMeasured.kind: _kept(facts.RecordedLink, lambda log: log._host_record.links),
+    events.LinkChanged.kind: _kept(events.LinkChanged, lambda log: log._host_record.link_changes),
+    events.DeviceMeasured.kind: _kept(facts.RecordedDevice, lambda log: log._host_record.devices),
+    events.GpuSampled.kind: RunLog._sample,
+    events.NetworkSampled.kind: RunLog._sample,
+    events.HostSampled.kind: RunLog._sample,
+    StrategyChosen.kind: RunLog._strategy_chosen,
+    ImportedRun.kind: RunLog._imported_run,
+    ImportedScore.kind: RunLog._imported_score,
+}
