@@ -13,8 +13,10 @@ from dragoman.data.config import DataConfig
 from dragoman.data.loader import Update
 from dragoman.distributed.gradient_sync import NoSync
 from dragoman.distributed.world import World
+from dragoman.training.config import TrainConfig
 from dragoman.training.gradient_noise import MEASURE_EVERY, signal_and_noise
-from dragoman.training.interval import IntervalSums
+from dragoman.training.interval import IntervalSums, train_interval
+from dragoman.training.optimizer import LossScaler
 from ranks import run_ranks
 from token_batches import random_batch, row_of
 from toy_task import TOY_MODEL, ToyPairs, ToyTraining, toy_training
@@ -66,6 +68,24 @@ def test_micro_batches_give_the_signal_and_noise_of_plain_gradients() -> None:
     assert signal + noise / first == pytest.approx(part, rel=1e-4)
 
 
+def test_a_loss_scale_that_grows_after_the_step_changes_neither() -> None:
+    """With fp16; the scale doubles after 2,000 good steps, of which this is the last."""
+    batch = random_batch([3, 7, 5, 2], [4, 1, 6, 6], vocab_size=PAIRS.vocab_size)
+    rows = [row_of(batch, row) for row in range(4)]
+    update = Update(0, 0, rows, batch.num_target_tokens, batch.num_source_tokens, 4, 40)
+    found = []
+    for good_steps in (0, LossScaler.GROWTH_INTERVAL - 1):
+        train = TrainConfig(max_steps=20, precision="fp16")
+        with toy_training(PAIRS, model=MODEL, train=train) as training:
+            assert training.step.scaler is not None
+            scale = training.step.scaler.scale.item()
+            training.step.scaler.load_state_dict({"scale": scale, "good_steps": good_steps})
+            result = training.step(update, learning_rate=1e-3)
+            assert result.signal_and_noise is not None
+            found.append(result.signal_and_noise)
+    torch.testing.assert_close(found[0], found[1])
+
+
 def test_one_micro_batch_alone_says_nothing_and_not_every_update_is_measured() -> None:
     with toy_training(PAIRS, model=MODEL) as training:
         (alone,) = islice(training.stream, 1)
@@ -73,7 +93,9 @@ def test_one_micro_batch_alone_says_nothing_and_not_every_update_is_measured() -
     data = DataConfig(batch_tokens=None, batch_sentences=4, accumulate=2)
     with toy_training(PAIRS, model=MODEL, data=data) as training:
         sums = IntervalSums(
-            world=training.step.world, sync=NoSync(training.model), timer=training.step.timer
+            device=training.step.world.device,
+            sync=NoSync(training.model),
+            timer=training.step.timer,
         )
         measured = []
         for update in islice(training.stream, 2 * MEASURE_EVERY):
@@ -82,7 +104,7 @@ def test_one_micro_batch_alone_says_nothing_and_not_every_update_is_measured() -
             sums.add(update, result)
             if result.signal_and_noise is not None:
                 measured.append(result.signal_and_noise.tolist())
-        event = sums.take(learning_rate=1e-3, loss_scale=None)
+        event = train_interval([sums.take()], learning_rate=1e-3, loss_scale=None)
     assert len(measured) == 2
     assert event.gradient_signal == pytest.approx(sum(one[0] for one in measured) / 2)
     assert event.gradient_noise == pytest.approx(sum(one[1] for one in measured) / 2)

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from dragoman.cluster import step_time
-from dragoman.distributed import all_reduce, wire
+from dragoman.distributed import all_reduce, step_time, wire
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.gradient_sync import Stopwatch
 from dragoman.distributed.strategies import gradient_sync

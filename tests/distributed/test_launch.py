@@ -79,6 +79,7 @@ def test_no_process_listens_beyond_loopback_and_a_signal_lets_all_save(
     assert not list((tmp_path / "tmp").iterdir())
 
 
+@pytest.mark.system
 def test_no_command_shows_the_token_of_a_run(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +149,7 @@ def test_a_second_signal_kills_workers_that_hang(tmp_path: Path, start: Start) -
     _nobody_left(tmp_path)
 
 
+@pytest.mark.system
 def test_a_worker_that_stands_still_is_killed_and_named(tmp_path: Path, start: Start) -> None:
     launcher = start("stand_still")
     _, complaint = launcher.communicate(timeout=120)
@@ -158,6 +160,7 @@ def test_a_worker_that_stands_still_is_killed_and_named(tmp_path: Path, start: S
     _nobody_left(tmp_path)
 
 
+@pytest.mark.system
 def test_workers_save_and_end_when_torchrun_is_killed(tmp_path: Path, start: Start) -> None:
     launcher = start("save_at_a_signal")
     wait_until(lambda: _both_have(tmp_path, "working"))
@@ -173,6 +176,7 @@ def test_workers_save_and_end_when_torchrun_is_killed(tmp_path: Path, start: Sta
 @pytest.mark.parametrize(
     "task", ["save_at_a_signal", pytest.param("come_late", marks=pytest.mark.system)]
 )
+@pytest.mark.system
 def test_all_end_when_the_caller_is_killed(tmp_path: Path, start: Start, task: str) -> None:
     launcher = start(task)
     if task == "save_at_a_signal":

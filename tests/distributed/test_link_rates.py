@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 from itertools import combinations
 from typing import Any
 
@@ -16,6 +17,8 @@ import torch
 import torch.distributed as dist
 
 from dragoman.distributed import diloco_work, link_rate, probe
+from dragoman.distributed.config import DistributedConfig
+from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World
 from ranks import run_program, run_ranks
@@ -49,13 +52,16 @@ def _slow_down() -> None:
         time.sleep(tensor.nbytes / RATE)
         send(tensor, dst, group=group)
 
-    def sum_slowly(tensor: torch.Tensor, group: Any = None, async_op: bool = False) -> Any:
+    def sum_slowly(
+        tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False
+    ) -> Any:
         each_way = 2 * (1 - 1 / dist.get_world_size(group))
-        work = SlowSum(all_reduce(tensor, group=group, async_op=True), tensor.nbytes * each_way)
+        sent = all_reduce(tensor, op=op, group=group, async_op=True)
+        work = SlowSum(sent, tensor.nbytes * each_way)
         return work if async_op else work.wait()
 
     dist.send = send_slowly  # type: ignore[assignment]
-    dist.all_reduce = sum_slowly  # type: ignore[assignment]
+    dist.all_reduce = sum_slowly
 
 
 def _is_known(rate: float) -> bool:
@@ -65,7 +71,6 @@ def _is_known(rate: float) -> bool:
 def _probed(world: World) -> Any:
     _slow_down()
     link_rate._LONG_ENOUGH_S = LONG_ENOUGH_S  # type: ignore[misc]
-    probe.MOST_BYTES = 1 << 22  # type: ignore[attr-defined]
     diloco_work._SHAPE = 256, 128  # type: ignore[misc]
     return probe.measure(world)
 
@@ -84,6 +89,64 @@ def test_every_rank_knows_the_rates_of_all_pairs(world_size: int) -> None:
         assert LATENCY_S[0] < pair["latency_s"] < LATENCY_S[1]
     assert _is_known(found["all_reduce_bytes_per_s"])
     assert 1e-10 < found["diloco_weight_s"] < 1e-6
+
+
+def _groups_left(world: World) -> list[int]:
+    """The number of groups before and after measurements, and after `diloco` is set up."""
+    groups = dist.distributed_c10d._world.pg_map
+    link_rate._LONG_ENOUGH_S = 0.01  # type: ignore[misc]
+    diloco_work._SHAPE = 256, 128  # type: ignore[misc]
+    numbers = [len(groups)]
+    probe.measure(world)
+    numbers.append(len(groups))
+    with closing(find_topology(world)) as topology:
+        link_rate.measure_link(world, topology)
+    numbers.append(len(groups))
+    config = DistributedConfig.model_validate({"strategy": "diloco"})
+    with gradient_sync(config, torch.nn.Linear(4, 4), world):
+        numbers.append(len(groups))
+    return numbers
+
+
+@pytest.mark.parametrize("hosts", [[1, 1], [2]], ids=["two hosts", "one host"])
+def test_a_measurement_leaves_no_group(hosts: list[int]) -> None:
+    """Each group of ranks holds a connection to every one of them."""
+    for numbers in run_ranks(_groups_left, world_size=2, hosts=hosts):
+        assert numbers == [1, 1, 1, 2]  # diloco's is between its two replicas
+
+
+def _probed_from_a_slow_rank(world: World) -> Any:
+    """The rates between rank 0, which sends over the known link, and rank 1; and the most bytes
+    that this rank sends at once."""
+    if world.is_main:
+        _slow_down()
+    link_rate._LONG_ENOUGH_S = LONG_ENOUGH_S  # type: ignore[misc]
+    send, all_reduce, sizes = dist.send, dist.all_reduce, []
+
+    def send_counted(tensor: torch.Tensor, dst: int, group: Any = None) -> None:
+        sizes.append(tensor.nbytes)
+        send(tensor, dst, group=group)
+
+    def sum_counted(tensor: torch.Tensor, **options: Any) -> Any:
+        sizes.append(tensor.nbytes)
+        return all_reduce(tensor, **options)
+
+    dist.send = send_counted  # type: ignore[assignment]
+    dist.all_reduce = sum_counted  # type: ignore[assignment]
+    found = probe._pair(world, (0, 1), dist.new_group([0, 1]))
+    ways = ("forth_bytes_per_s", "back_bytes_per_s", "both_bytes_per_s")
+    return [*(found[way] for way in ways), max(sizes)]
+
+
+def test_a_slow_direction_is_not_measured_with_the_size_of_the_fast_one() -> None:
+    """The fast one ends with hundreds of times as much, which the slow one carries in minutes."""
+    (forth, back, both, most_slow), (*_, most_fast) = run_ranks(
+        _probed_from_a_slow_rank, world_size=2
+    )
+    assert _is_known(forth)
+    assert _is_known(both)
+    assert back > 5 * RATE
+    assert most_slow < 2 * LONG_ENOUGH_S * RATE < most_fast
 
 
 def test_one_rank_has_nobody_to_measure() -> None:

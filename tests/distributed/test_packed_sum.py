@@ -12,9 +12,7 @@ from torch import Tensor
 from dragoman.distributed.packing import (
     BLOCK,
     FP4,
-    INT8,
     PIECE,
-    Packing,
     packed_all_reduce,
     packed_bytes,
 )
@@ -24,8 +22,7 @@ from ranks import run_ranks
 
 def _addend(kind: str, size: int, rank: int) -> Tensor:
     drawn = torch.randn(size, generator=torch.Generator().manual_seed(rank))
-    codes = drawn.mul(30).round().clamp(-127, 127)
-    codes[::4] = 127
+    codes = torch.tensor([1.0, -0.5, 0.0, 1 / 64]).repeat(size)[:size]
     return {
         "normal": drawn,
         "heavy": drawn**5 * 1e-6,
@@ -35,29 +32,29 @@ def _addend(kind: str, size: int, rank: int) -> Tensor:
     }[kind]
 
 
-PACKINGS: dict[str, Packing] = {"int8": INT8, "fp4": FP4}
-
-
-def _summed(world: World, kind: str, size: int, packing: str = "int8") -> Any:
+def _summed(world: World, kind: str, size: int) -> Any:
     """The sum, and what this rank has lost."""
     group = dist.new_group(list(range(world.world_size)))
     tensor = _addend(kind, size, world.rank)
     assert group is not None
     lost = torch.full_like(tensor, 7.0)  # whatever there was
-    packed_all_reduce(tensor, group, PACKINGS[packing], lost=lost)
+    packed_all_reduce(tensor, group, FP4, lost=lost)
     return [tensor.tolist(), lost.tolist()]
 
 
-def _half_scales(tensor: Tensor) -> Tensor:
-    """For each number, half the distance between two neighbouring codes of its block."""
+def _most_off(tensor: Tensor) -> Tensor:
+    """For each number, the most that the nearest code of its block may be off: a third of the
+    number (3/4 lies between 1/2 and 1), or 3/4 of 1/64 of the block's largest."""
     blocks = torch.nn.functional.pad(tensor, (0, -len(tensor) % BLOCK)).view(-1, BLOCK)
-    halves = (blocks.abs().amax(1, keepdim=True) / 254).expand_as(blocks)
+    smallest = blocks.abs().amax(1, keepdim=True) * 0.75 / 64
+    halves = torch.maximum(blocks.abs() / 3, smallest.expand_as(blocks))
     return halves.flatten()[: len(tensor)]
 
 
 @pytest.mark.parametrize("kind", ["normal", "heavy", "zeros", "one rank"])
 @pytest.mark.parametrize(
-    ("num_ranks", "size"), [(2, 5 * BLOCK), (3, 1000), (3, 1), (3, PIECE + 700)]
+    ("num_ranks", "size"),
+    [(2, 5 * BLOCK), (3, 1000), (3, 1), pytest.param(3, PIECE + 700, marks=pytest.mark.system)],
 )
 def test_no_number_is_off_by_more_than_its_scales_allow(
     kind: str, num_ranks: int, size: int
@@ -65,23 +62,22 @@ def test_no_number_is_off_by_more_than_its_scales_allow(
     results = run_ranks(_summed, kind, size, world_size=num_ranks)
     addends = [_addend(kind, size, rank) for rank in range(num_ranks)]
     exact = torch.stack(addends).sum(0)
-    allowed = sum((_half_scales(one) for one in addends), start=torch.zeros(size))
+    allowed = sum((_most_off(one) for one in addends), start=torch.zeros(size))
     # The sum's own scale is that of what has been rounded already.
-    allowed += _half_scales(exact.abs() + allowed)
+    allowed += _most_off(exact.abs() + allowed)
     found = torch.tensor(results[0][0])
     assert bool(((found - exact).abs() <= allowed * (1 + 1e-4)).all())
     assert all(total == results[0][0] for total, _ in results), "the same bits on every rank"
 
 
-@pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("kind", ["normal", "heavy", "zeros"])
 @pytest.mark.parametrize(
     ("num_ranks", "size"), [(2, 1000), pytest.param(3, PIECE + 700, marks=pytest.mark.slow)]
 )
 def test_the_sum_and_the_rounding_errors_add_up_to_the_exact_sum(
-    packing: str, kind: str, num_ranks: int, size: int
+    kind: str, num_ranks: int, size: int
 ) -> None:
-    results = run_ranks(_summed, kind, size, packing, world_size=num_ranks)
+    results = run_ranks(_summed, kind, size, world_size=num_ranks)
     exact = torch.stack([_addend(kind, size, rank) for rank in range(num_ranks)]).sum(0)
     lost = torch.tensor([result[1] for result in results]).sum(0)
     largest = exact.abs().amax().item()
@@ -111,6 +107,5 @@ def test_numbers_that_are_codes_lose_nothing() -> None:
 
 def test_a_number_takes_its_bits_and_its_part_of_a_scale() -> None:
     assert packed_bytes(2 * 10 * BLOCK, 2, FP4) == 20 * (BLOCK // 2 + 4)
-    assert packed_bytes(2 * 10 * BLOCK, 2, INT8) == 20 * (BLOCK + 4)
-    assert packed_bytes(1, 3, INT8) == 3 * (BLOCK + 4)
-    assert packed_bytes(PIECE + 1, 2, INT8) == PIECE + PIECE // 64 + 2 * (BLOCK + 4)
+    assert packed_bytes(1, 3, FP4) == 3 * (BLOCK // 2 + 4)
+    assert packed_bytes(PIECE + 1, 2, FP4) == PIECE // 2 + PIECE // 64 + 2 * (BLOCK // 2 + 4)

@@ -23,6 +23,7 @@ from dragoman.telemetry.events import Event, EventWriter, read_events
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.training.pauses import LATE_S, PauseWatch
 from dragoman.training.pauses import PAUSE_S as PAUSE_LEAST_S
+from example_events import RUN_STARTED, changed
 from processes import wait_until
 from ranks import run_ranks
 from toy_task import ONE_RANK
@@ -54,7 +55,16 @@ def training(world: World, directory: str, stopped: int, stop_in: int, work_s: f
         checkpoint=CheckpointConfig(every_steps=1000),
         before_update=before_update,
     )
+    record_start(world, run.directory)
     return run.fit(world).state.step
+
+
+def record_start(world: World, directory: Path) -> None:
+    """Without its start, a report knows of no training."""
+    if world.is_main:
+        with EventWriter(directory / "events") as events:
+            hosts = (events.host,) * world.world_size
+            events.write(changed(RUN_STARTED, world_size=world.world_size, hosts=hosts), step=0)
 
 
 def ask_to_stop(directory: Path) -> None:
@@ -98,8 +108,9 @@ def pausing(directory: Path, pause_s: float) -> Iterator[list[float]]:
 
 def _alerts(directory: Path, rank: int, words: str) -> list[Event]:
     """Those with these words; a machine that is busy otherwise may give cause for others."""
-    events = read_events(directory / "events" / f"rank-{rank:04d}.jsonl")
-    return [one for one in events if one.kind == "alert" and words in one.payload["cause"]]
+    events = read_events(directory / "events" / "log.jsonl")
+    alerts = [one for one in events if one.kind == "alert" and one.rank == rank]
+    return [one for one in alerts if words in one.payload["cause"]]
 
 
 @pytest.mark.timeout(120)
@@ -108,7 +119,7 @@ def _alerts(directory: Path, rank: int, words: str) -> list[Event]:
     [
         pytest.param(1, 30, 0.05, id="in the middle of the run"),
         pytest.param(0, 0, 0.05, id="in the first update", marks=pytest.mark.system),
-        pytest.param(1, 1, 5.0, id="while steps are slow", marks=pytest.mark.system),
+        pytest.param(1, 1, 5.0, id="while steps are slow", marks=pytest.mark.slow),
     ],
 )
 def test_a_paused_rank_is_named_while_it_stands_and_afterwards(
@@ -240,6 +251,42 @@ def test_a_rank_that_comes_while_a_slow_disk_is_read_is_not_late(
     assert [one for one in read_events(events.path) if one.kind == "alert"] == []
 
 
+@pytest.mark.parametrize(
+    ("living", "own_link_may_be_out"),
+    [
+        pytest.param((), True, id="every other host is silent"),
+        pytest.param((3,), False, id="another host lives"),
+    ],
+)
+def test_the_own_link_is_suspected_if_no_other_host_is_heard(
+    living: tuple[int, ...],
+    own_link_may_be_out: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ranks 0 and 1 are on this host, the others each on a host of its own."""
+    monkeypatch.setattr("dragoman.training.pauses.LATE_S", 3.0)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    board, this_host = FolderBoard(tmp_path, "standing-"), os.uname().nodename
+    hosts = {1: this_host, 2: "beta", 3: "gamma", 4: "delta"}
+    with EventWriter(tmp_path / "events") as events:
+        world = replace(ONE_RANK, world_size=5)
+        with PauseWatch(world, PhaseTimer(ONE_RANK.device), events, board):
+            for beat in range(24):
+                for rank, host in hosts.items():
+                    if beat < 4 or rank in (1, *living):
+                        board.write(rank, Standing(host, beat, 7, "forward"))
+                time.sleep(0.25)
+    silent = {rank: host for rank, host in hosts.items() if rank not in (1, *living)}
+    alerts = _alerts(tmp_path, 0, "no sign of life")
+    assert len(alerts) == len(silent)
+    for rank, host in silent.items():
+        (alert,) = (one for one in alerts if f"rank {rank} on {host} " in one.payload["cause"])
+        named = f"lo of {this_host} itself" in alert.payload["remedy"]
+        assert named is own_link_may_be_out, alert.payload["remedy"]
+        assert "look at that machine" in alert.payload["remedy"]
+
+
 def slow_start(world: World, directory: str) -> Any:
     """The first updates of one rank take long, as if they compiled."""
     from dragoman.training.config import CheckpointConfig, TrainConfig
@@ -297,6 +344,7 @@ def hanging(world: World, directory: str) -> Any:
         checkpoint=CheckpointConfig(every_steps=1000),
         before_update=before_update,
     )
+    record_start(world, run.directory)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dragoman.training.pauses._MOST_LATE_S", 7.0)
         return run.fit(world).state.step
@@ -362,7 +410,7 @@ def test_a_rank_that_stands_still_in_a_validation_is_named(tmp_path: Path) -> No
     assert f"rank 1 on {host} has given no sign of life" in warning.payload["cause"]
     assert "it was validating after step 40" in warning.payload["cause"]
     assert f"rank 1 on {host} goes on" in back.payload["cause"]
-    events = read_events(tmp_path / "events" / "rank-0000.jsonl")
+    events = read_events(tmp_path / "events" / "log.jsonl")
     seen = [one.payload for one in events if one.kind == "rank_paused" and not one.payload["own"]][
         -1
     ]

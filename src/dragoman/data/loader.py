@@ -49,7 +49,6 @@ class Update:
 
     update_index: steps of the run before this one; epoch counts from 0.
     micro_batches: this rank's rows, on the device; a micro-batch may have no row for this rank.
-    steps: batches of the data section's size in it.
     global_...: totals of all micro-batches and ranks, known without communication. Tokens count
         the end of sentence; cells are those of both padded sides; cells minus tokens are padding.
     """
@@ -61,36 +60,6 @@ class Update:
     global_source_tokens: int
     global_pairs: int
     global_cells: int
-    steps: int = 1
-
-
-def merged(updates: Iterator[Update], every: int, *, max_steps: int | None) -> Iterator[Update]:
-    """Updates of `every` batches each; they end at multiples of `every`, and at `max_steps`.
-
-    max_steps: the length of the run; None: it may still change, always by whole updates.
-    """
-    group: list[Update] = []
-    for update in updates:
-        group.append(update)
-        steps = update.update_index + 1
-        if steps % every == 0 or steps == max_steps:
-            yield _merge(group)
-            group = []
-
-
-def _merge(group: Sequence[Update]) -> Update:
-    if len(group) == 1:
-        return group[0]
-    return Update(
-        update_index=group[0].update_index,
-        epoch=group[-1].epoch,
-        micro_batches=[batch for update in group for batch in update.micro_batches],
-        global_target_tokens=sum(update.global_target_tokens for update in group),
-        global_source_tokens=sum(update.global_source_tokens for update in group),
-        global_pairs=sum(update.global_pairs for update in group),
-        global_cells=sum(update.global_cells for update in group),
-        steps=len(group),
-    )
 
 
 class Stage(NamedTuple):

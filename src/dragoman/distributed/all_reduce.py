@@ -1,4 +1,4 @@
-"""`sync` and `accum`: the sum of all ranks' gradients in every update."""
+"""`sync`: the sum of all ranks' gradients in every update."""
 
 from __future__ import annotations
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from dragoman.base.extensions import Parts
 from dragoman.base.settings import Section
 
-Strategy = Literal["sync", "accum", "diloco", "powersgd", "auto"]
+_STRATEGIES: Final = Parts[object]("strategies", dict.fromkeys(("sync", "diloco", "auto")))
+"""Their names alone: distributed/strategies.py has the parts, and needs PyTorch."""
 
 
 class StrategyOptions(Section):
@@ -18,14 +20,9 @@ class StrategyOptions(Section):
     """
 
     @property
-    def batches_per_update(self) -> int:
-        """Batches of the data section's size in one update."""
-        return 1
-
-    @property
     def steps_between_votes(self) -> int:
         """Steps from one meeting of all ranks to the next."""
-        return self.batches_per_update
+        return 1
 
     @property
     def kept_numbers(self) -> float:
@@ -48,18 +45,6 @@ class StrategyOptions(Section):
         return False
 
 
-class AccumConfig(StrategyOptions):
-    """`accum`: gradients travel once for several batches, which are one update."""
-
-    every: int = Field(default=4, ge=1)
-    """Batches of the data section's size in one update; steps still count single batches."""
-
-    @property
-    def batches_per_update(self) -> int:
-        """Batches of the data section's size in one update."""
-        return self.every
-
-
 class DilocoConfig(StrategyOptions):
     """`diloco`: each host trains alone, and hosts exchange updates now and then (arXiv
     2501.18512)."""
@@ -70,7 +55,7 @@ class DilocoConfig(StrategyOptions):
     """Parts of the weights that take turns; `every` is a multiple of it."""
     delay: int = Field(default=2, ge=0)
     """Steps that go on while a part is in transit; at most `every` / `fragments`."""
-    wire: Literal["fp4", "int8", "bf16", "fp32"] = "fp4"
+    wire: Literal["fp4", "bf16", "fp32"] = "fp4"
     """Number format between hosts; fp4: a sign and three bits of exponent."""
     outer: Literal["adam", "sgd"] = "adam"
     """`adam` uses the gradients of all hosts together; `sgd` uses how far each has moved
@@ -122,37 +107,16 @@ class DilocoConfig(StrategyOptions):
         return True
 
 
-class PowersgdConfig(StrategyOptions):
-    """`powersgd`: gradients travel as products of thin matrices (arXiv 1905.13727)."""
-
-    rank: int = Field(default=4, ge=1)
-    """Columns of these matrices."""
-
-    @property
-    def kept_numbers(self) -> float:
-        """The error of the last gradient; thin matrices are small beside it."""
-        return 1.0
-
-    @property
-    def own_numbers(self) -> int:
-        """The error of the last gradient, for each matrix that is compressed.
-
-        Vectors, and matrices that are not worth compressing at a high rank, have none: the
-        forecast is too high for them.
-        """
-        return 1
-
-
 class DistributedConfig(Section):
-    """How several ranks train one model; with one rank only `accum` makes a difference."""
+    """How several ranks train one model; with one rank nothing of it matters."""
 
-    strategy: Strategy = "sync"
+    strategy: Annotated[str, AfterValidator(_STRATEGIES.known)] = "sync"
     """`auto` measures link and compute at the start, chooses the cheapest strategy and says why."""
     wire: Literal["bf16", "fp32"] = "bf16"
-    """Number format of `sync` and `accum` between hosts; inside a host gradients are fp32."""
-    accum: AccumConfig = Field(default_factory=AccumConfig)
+    """Number format of `sync` between hosts; inside a host gradients are fp32."""
     diloco: DilocoConfig = Field(default_factory=DilocoConfig)
-    powersgd: PowersgdConfig = Field(default_factory=PowersgdConfig)
+    added: dict[str, float] = Field(default_factory=dict)
+    """Numbers of a strategy that another package adds, by their names."""
 
     def options_of(self, strategy: str) -> StrategyOptions:
         """The keys of this strategy; a plain `StrategyOptions` if it has none of its own.

@@ -8,9 +8,10 @@ shares has arrived, and the outer optimizer makes a movement of the global weigh
     global = global - movement
     w = w + (global - w as it was sent)
 
-The last line keeps the progress of a replica in those tau steps and removes the differences from
-before: the delay-corrected merge of Maziane et al. 2026 (arXiv 2605.20866). Streaming DiLoCo takes
-a mean of w and the global weights instead, after which replicas still differ by half.
+The last line keeps what a replica has learnt in those tau steps, and removes how far it was from
+the others before them: the delay-corrected merge of Maziane et al. 2026 (arXiv 2605.20866).
+Streaming DiLoCo takes a mean of w and the global weights instead, after which replicas still differ
+by half.
 
 `outer` decides which tensor is sent and how it moves the weights. Nothing is in transit at a
 settled step, so a checkpoint of that step resumes exactly. With tau = H/F the link is always in

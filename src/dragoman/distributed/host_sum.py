@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dragoman.distributed.packing import Packing, packed_all_reduce, packed_bytes
+from dragoman.distributed.packing import Fp4, packed_all_reduce, packed_bytes
 from dragoman.distributed.topology import Topology
 from dragoman.distributed.wire import ring_bytes
 
@@ -26,14 +26,14 @@ class HostSum:
     type that tensors to be summed must have.
     """
 
-    def __init__(self, topology: Topology, wire: torch.dtype | Packing) -> None:
+    def __init__(self, topology: Topology, wire: torch.dtype | Fp4) -> None:
         self._topology = topology
         self._wire = wire
         self._stream: torch.cuda.Stream | None = None
         self._in_turn = ThreadPoolExecutor(1, thread_name_prefix="host-sum")
         self.dtype = torch.float32
         self._one_ring = topology.num_hosts == 1
-        if not isinstance(wire, Packing):
+        if not isinstance(wire, Fp4):
             self._one_ring |= all(len(ranks) == 1 for ranks in topology.hosts)
             if len(topology.neighbours) == 1 < topology.num_hosts:
                 self.dtype = wire
@@ -41,7 +41,7 @@ class HostSum:
     @property
     def packs(self) -> bool:
         """Whether numbers are sent in so few bits that the rounding errors are worth keeping."""
-        return isinstance(self._wire, Packing)
+        return isinstance(self._wire, Fp4)
 
     def start(self, tensor: Tensor, *, lost: Tensor | None = None) -> Wait:
         """Begin to sum a flat tensor in place; returns a function that waits for the result.
@@ -66,7 +66,7 @@ class HostSum:
         if topology.num_hosts == 1:
             size = num_elements * torch.float32.itemsize
             return round(ring_bytes(size, num_ranks=len(topology.neighbours)))
-        if isinstance(self._wire, Packing):
+        if isinstance(self._wire, Fp4):
             size = packed_bytes(num_elements, topology.num_hosts, self._wire)
         else:
             size = num_elements * self._wire.itemsize
@@ -81,7 +81,7 @@ class HostSum:
         first = self._topology.neighbours[0]
         if inside is not None:
             dist.reduce(tensor, first, group=inside)
-        if between is not None and isinstance(self._wire, Packing):
+        if between is not None and isinstance(self._wire, Fp4):
             packed_all_reduce(tensor, between, self._wire, lost=lost)
         elif between is not None:
             assert isinstance(self._wire, torch.dtype)

@@ -37,7 +37,7 @@ from dragoman.base.errors import (
     MachineError,
     TrainingError,
 )
-from dragoman.base.files import open_to_append, write_whole
+from dragoman.base.files import write_whole
 from dragoman.base.interrupts import StopHandler
 from dragoman.base.threads import thread_environment
 from dragoman.distributed.pulse import PULSE_EVERY_S, Pulses, beat
@@ -139,13 +139,13 @@ def launch_workers(
     run_directory: Path,
     share: Share | None = None,
     hung_after_s: float = _HUNG_AFTER_S,
-    meanwhile: Callable[[], None] = lambda: None,
+    meanwhile: Callable[[Path], None] = lambda _meeting: None,
 ) -> None:
     """Run `python -m MODULE ARGUMENTS` in `ranks` processes of this machine until all have ended.
 
     share: this machine's part of the run, or None if it has all ranks.
-    meanwhile: called about once a second, and at the end. If it raises, the workers save and end,
-        and its error is raised again.
+    meanwhile: called about once a second, and at the end, with the directory of the workers'
+        heartbeats. If it raises, the workers save and end, and its error is raised again.
     SIGTERM and SIGINT are passed on to the workers, which save and exit; a second one kills them.
     Raises WorkerError with the error of the first worker that failed, HungWorkerError if a worker
     gave no sign of life for `hung_after_s` and was killed, InterruptedRunError if a signal came
@@ -156,7 +156,7 @@ def launch_workers(
     log_path.parent.mkdir(exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="dragoman-") as directory,
-        open_to_append(log_path) as log,
+        log_path.open("ab") as log,
     ):
         meeting = Path(directory)
         torchrun = subprocess.Popen(
@@ -171,7 +171,7 @@ def launch_workers(
             finally:
                 _end_workers(meeting)
                 torchrun.wait()
-            meanwhile()
+            meanwhile(meeting)
         if hung is not None:
             raise HungWorkerError(
                 f"rank {hung} gave no sign of life for {units.DURATION.text(hung_after_s)} "
@@ -293,7 +293,7 @@ def _wait(
     meeting: Path,
     relay: _SignalRelay,
     hung_after_s: float,
-    meanwhile: Callable[[], None],
+    meanwhile: Callable[[Path], None],
 ) -> int | None:
     """Wait until torchrun has ended; returns the rank that was killed because it hung, if any."""
     pulses, hung, left_s = Pulses(meeting), None, _OTHER_FAILURES_S
@@ -301,7 +301,7 @@ def _wait(
         with contextlib.suppress(subprocess.TimeoutExpired):
             torchrun.wait(PULSE_EVERY_S)
             return hung
-        meanwhile()
+        meanwhile(meeting)
         if relay.received > 1:
             left_s -= PULSE_EVERY_S
             if left_s <= 0:

@@ -13,11 +13,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
 from typing import Final, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from dragoman.base.memory import keep_freed_memory
 from dragoman.distributed.host_sum import HostSum
@@ -25,12 +26,15 @@ from dragoman.distributed.launch import end_with_parent
 from dragoman.distributed.topology import Topology, find_topology
 from dragoman.distributed.world import World, join_world
 
-LEAST_BYTES: Final = 1 << 18
+LEAST_BYTES: Final = 1 << 14
 MOST_BYTES: Final = 1 << 28
 _LONG_ENOUGH_S: Final = 0.5
 """A transfer that takes this long is not an effect of buffers."""
-_TRIES: Final = 3
-"""A busy moment slows one transfer; a full token bucket on the way speeds one up."""
+_WANTED: Final = 1.5
+"""A transfer is made for this many times `_LONG_ENOUGH_S`: it may be faster than the one before."""
+_TRIES: Final = 5
+"""A busy moment slows one transfer; a full token bucket on the way speeds one up, and TCP, which
+has filled the queue behind it, then loses packets and slows some."""
 _ALIKE: Final = 1.05
 _LATENCY_ROUNDS: Final = 10
 
@@ -43,21 +47,33 @@ class LinkRate(NamedTuple):
     latency_s: float
 
 
-def sustained_rate(seconds: Callable[[int], float], num_bytes: int) -> tuple[float, int]:
-    """Bytes per second, the median of some transfers that take long enough; and their size.
+def sustained_rate(
+    seconds: Callable[[int], float], num_bytes: int = LEAST_BYTES
+) -> tuple[float, int]:
+    """Bytes per second of transfers that take long enough, and the size of the last one.
+
+    Two in a row that agree are enough; of five that do not, it is the median.
+
+    Time bounds a transfer, not size: each has the size that takes 0.75 s at the rate of the one
+    before. None is more than twice as large as that one, which may have passed through a full token
+    bucket: then the next takes as long as the link needs for the bucket, and those after it are
+    short again.
 
     seconds: times a transfer of the given number of bytes; all ranks that take part must get the
         same answer.
-    num_bytes: the size of the first transfer. If two rates agree, there is no third.
+    num_bytes: the size of the first transfer, which a slow link must carry in a moment.
     """
     rates: list[float] = []
-    while len(rates) < _TRIES and not agree(rates):
+    while True:
         taken_s = seconds(num_bytes)
         if taken_s >= _LONG_ENOUGH_S or num_bytes >= MOST_BYTES:
             rates.append(num_bytes / taken_s)
-        else:
-            num_bytes *= 2 if taken_s > _LONG_ENOUGH_S / 4 else 4
-    return statistics.median(rates), num_bytes
+            if agree(rates[-2:]):
+                return statistics.mean(rates[-2:]), num_bytes
+            if len(rates) == _TRIES:
+                return statistics.median(rates), num_bytes
+        wanted = max(int(num_bytes * _WANTED * _LONG_ENOUGH_S / taken_s), LEAST_BYTES)
+        num_bytes = min(wanted, 2 * num_bytes, MOST_BYTES)
 
 
 def agree(rates: Sequence[float]) -> bool:
@@ -73,21 +89,20 @@ def measure_directions(
     bytes_per_s: roughly the rate to expect. Every rank calls it, and all get the same answer.
     """
     num_bytes = min(max(int(bytes_per_s * _LONG_ENOUGH_S), LEAST_BYTES), MOST_BYTES)
-    payload = torch.zeros(num_bytes, dtype=torch.uint8, device=world.device)
-    token = torch.zeros(1, device=world.device)
     found = {}
     for sender in range(topology.num_hosts):
         receiver = (sender + 1) % topology.num_hosts
         ends = (topology.hosts[sender][0], topology.hosts[receiver][0])
-        fastest_s = min(_sent_in_s(world, topology, ends, payload, token) for _ in range(2))
-        found[sender, receiver] = num_bytes / fastest_s
+        found[sender, receiver], _ = sustained_rate(
+            partial(_sent_in_s, world, topology, ends), num_bytes
+        )
     return found
 
 
-def _sent_in_s(
-    world: World, topology: Topology, ends: tuple[int, int], payload: Tensor, token: Tensor
-) -> float:
+def _sent_in_s(world: World, topology: Topology, ends: tuple[int, int], num_bytes: int) -> float:
     """Seconds from the receiver's request until it has all bytes, known to every rank."""
+    payload = torch.zeros(num_bytes, dtype=torch.uint8, device=world.device)
+    token = torch.zeros(1, device=world.device)
     sender, receiver = ends
     taken_s = 0.0
     if world.rank == receiver:
@@ -122,7 +137,7 @@ def measure_link(world: World, topology: Topology) -> LinkRate:
         return float(max(world.gather_json(time.perf_counter() - started)))
 
     latency_s = statistics.median(seconds(4) for _ in range(_LATENCY_ROUNDS))
-    summed_per_s, num_bytes = sustained_rate(seconds, LEAST_BYTES)
+    summed_per_s, num_bytes = sustained_rate(seconds)
     sent_bytes = max(world.gather_json(host_sum.sent_bytes(num_bytes // 4)))
     host_sum.close()
     return LinkRate(summed_per_s * sent_bytes / num_bytes, latency_s / (2 * (num_in_ring - 1)))
@@ -132,8 +147,8 @@ def main() -> int:
     """Measure as one rank."""
     end_with_parent()
     keep_freed_memory()  # as in training
-    with join_world() as world:
-        rate = measure_link(world, find_topology(world))
+    with join_world() as world, closing(find_topology(world)) as topology:
+        rate = measure_link(world, topology)
         if world.is_main:
             print(json.dumps({"inside_bytes_per_s": rate.bytes_per_s}), flush=True)
     return 0

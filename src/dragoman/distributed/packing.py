@@ -12,7 +12,7 @@ their sums as in 1-bit Adam (Tang et al. 2021).
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from functools import cache
 from typing import Final, NamedTuple
 
 import torch
@@ -26,15 +26,20 @@ _LEAST_SCALE: Final = torch.finfo(torch.float32).tiny
 """Replaces the scale of a block of zeros, which would be a division by zero."""
 
 
-class Packing(ABC):
-    """fp32 to bytes and back. codes_bytes: the bytes of the codes of a block."""
+class Fp4:
+    """fp32 to bytes and back, with four bits for a number: zero, and plus or minus 1, 1/2 ... 1/64.
 
-    codes_bytes: int
+    A number becomes the nearest of these, but zero if it is below 3/4 of 1/64. Two neighbours share
+    a byte, the first in its lower half. A code is 0 for zero, else 1 for 1/64 up to 7 for 1, plus 8
+    if the number is negative.
+    """
 
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of a block with its scale."""
-        return self.codes_bytes + _SCALE_BYTES
+    block_bytes: Final = BLOCK // 2 + _SCALE_BYTES
+    """Bytes of a block with its scale."""
+    _CODES_BYTES: Final = BLOCK // 2
+    _MANTISSA_BITS: Final = 23
+    _BEFORE_FIRST: Final = 120
+    """The exponent field, biased by 127, of half the smallest power in fp32."""
 
     def packed(self, parts: Tensor) -> Tensor:
         """fp32 (parts, numbers), whole blocks, to bytes (parts, codes + scales)."""
@@ -45,53 +50,13 @@ class Packing(ABC):
 
     def unpacked(self, packed: Tensor) -> Tensor:
         """Bytes (parts, codes + scales) to fp32 (parts, numbers)."""
-        size = packed.shape[1] // self.block_bytes * self.codes_bytes
-        codes = packed[:, :size].reshape(len(packed), -1, self.codes_bytes)
+        size = packed.shape[1] // self.block_bytes * self._CODES_BYTES
+        codes = packed[:, :size].reshape(len(packed), -1, self._CODES_BYTES)
         scales = packed[:, size:].contiguous().view(torch.float32)
         return self._numbers(codes).mul_(scales.unsqueeze(2)).flatten(1)
 
-    @abstractmethod
     def _codes(self, blocks: Tensor) -> Tensor:
-        """Numbers from -1 to 1 (..., BLOCK) to bytes (..., codes_bytes); overwrites the input."""
-
-    @abstractmethod
-    def _numbers(self, codes: Tensor) -> Tensor:
-        """The inverse of `_codes`, in fp32."""
-
-
-class Int8(Packing):
-    """127 steps of equal size to each side."""
-
-    codes_bytes = BLOCK
-    largest: Final = 127
-
-    def _codes(self, blocks: Tensor) -> Tensor:
-        return blocks.mul_(self.largest).round_().to(torch.int8).view(torch.uint8)
-
-    def _numbers(self, codes: Tensor) -> Tensor:
-        return codes.view(torch.int8).to(torch.float32).div_(self.largest)
-
-
-class Fp4(Packing):
-    """Numbers in four bits: zero, and plus or minus 1, 1/2 ... 1/64.
-
-    A number becomes the nearest of these, but zero if it is below 3/4 of 1/64. Two neighbours share
-    a byte, the first in its lower half. A code is 0 for zero, else 1 for 1/64 up to 7 for 1, plus 8
-    if the number is negative.
-    """
-
-    codes_bytes = BLOCK // 2
-    _MANTISSA_BITS: Final = 23
-    _BEFORE_FIRST: Final = 120
-    """The exponent field, biased by 127, of half the smallest power in fp32."""
-
-    def __init__(self) -> None:
-        powers = torch.tensor([0.0, *(2.0**-k for k in range(6, -1, -1))])
-        numbers = torch.cat([powers, -powers])
-        codes = torch.arange(256)
-        self._pairs = torch.stack([numbers[codes % 16], numbers[codes // 16]], 1)
-
-    def _codes(self, blocks: Tensor) -> Tensor:
+        """Numbers from -1 to 1 (..., BLOCK) to bytes; overwrites the input."""
         # Adding half a mantissa rounds up if the next power is nearer; the sign stays before the
         # exponent.
         bits = blocks.view(torch.int32).add_(1 << self._MANTISSA_BITS - 1)
@@ -102,13 +67,22 @@ class Fp4(Packing):
         return pairs.bitwise_or(pairs.bitwise_right_shift(4)).to(torch.uint8)
 
     def _numbers(self, codes: Tensor) -> Tensor:
+        """The inverse of `_codes`, in fp32."""
         # A table of fp64 holds two numbers, so one lookup gives both.
-        pairs = self._pairs.to(codes.device).view(torch.float64).view(-1)
+        pairs = _pairs_of_bytes(codes.device).view(torch.float64).view(-1)
         found = pairs.index_select(0, codes.flatten().to(torch.int32))
         return found.view(torch.float32).view(*codes.shape[:-1], BLOCK)
 
 
-INT8: Final = Int8()
+@cache
+def _pairs_of_bytes(device: torch.device) -> Tensor:
+    """The two numbers that each byte holds, (256, 2)."""
+    powers = torch.tensor([0.0, *(2.0**-k for k in range(6, -1, -1))])
+    numbers = torch.cat([powers, -powers])
+    codes = torch.arange(256)
+    return torch.stack([numbers[codes % 16], numbers[codes // 16]], 1).to(device)
+
+
 FP4: Final = Fp4()
 
 
@@ -117,7 +91,7 @@ PIECE: Final = 2**19
 
 
 def packed_all_reduce(
-    tensor: Tensor, group: dist.ProcessGroup, packing: Packing, *, lost: Tensor | None = None
+    tensor: Tensor, group: dist.ProcessGroup, packing: Fp4, *, lost: Tensor | None = None
 ) -> None:
     """Sum a flat fp32 tensor over a group in place; every rank gets the same bits.
 
@@ -136,7 +110,7 @@ def packed_all_reduce(
         piece.copy_(packing.unpacked(sums.arrived()).view(-1)[: len(piece)])
 
 
-def packed_bytes(num_elements: int, num_ranks: int, packing: Packing) -> int:
+def packed_bytes(num_elements: int, num_ranks: int, packing: Fp4) -> int:
     """Bytes of `num_elements` packed numbers and scales, padded to whole blocks for each rank."""
     whole, rest = divmod(num_elements, _piece_size(num_ranks))
     size = whole * _piece_size(num_ranks) + num_ranks * _part_size(rest, num_ranks)
@@ -162,7 +136,7 @@ class _Arriving(NamedTuple):
         return self.packed
 
 
-def _exchange(piece: Tensor, group: dist.ProcessGroup, packing: Packing) -> _Arriving:
+def _exchange(piece: Tensor, group: dist.ProcessGroup, packing: Fp4) -> _Arriving:
     """Send every rank the part that it sums; receives this rank's part from all ranks."""
     num_ranks = dist.get_world_size(group)
     missing = num_ranks * _part_size(len(piece), num_ranks) - len(piece)
@@ -174,7 +148,7 @@ def _exchange(piece: Tensor, group: dist.ProcessGroup, packing: Packing) -> _Arr
     return _Arriving(received, work, numbers, sent)
 
 
-def _gather_sums(parts: _Arriving, group: dist.ProcessGroup, packing: Packing) -> _Arriving:
+def _gather_sums(parts: _Arriving, group: dist.ProcessGroup, packing: Fp4) -> _Arriving:
     """Sum this rank's part and send it to the others; receives all sums."""
     numbers = packing.unpacked(parts.arrived()).sum(0, keepdim=True)
     own = packing.packed(numbers)
@@ -183,7 +157,7 @@ def _gather_sums(parts: _Arriving, group: dist.ProcessGroup, packing: Packing) -
     return _Arriving(sums, work, numbers, own)
 
 
-def _lost(parts: _Arriving, sums: _Arriving, group: dist.ProcessGroup, packing: Packing) -> Tensor:
+def _lost(parts: _Arriving, sums: _Arriving, group: dist.ProcessGroup, packing: Fp4) -> Tensor:
     lost = parts.numbers - packing.unpacked(parts.sent)
     lost[dist.get_rank(group)] += (sums.numbers - packing.unpacked(sums.sent)).view(-1)
     return lost.view(-1)

@@ -1,14 +1,16 @@
 """The rate of collectives on the network; `dragoman.training.measuring` runs it.
 
-Every rank prints {} once it has joined, and rank 0 the result as a line of JSON. Disjoint pairs are
-measured at the same time, so that N hosts take N - 1 rounds of a few seconds, or N if N is odd.
+Every rank prints {} before each round of pairs, as a sign that it goes on; at the end rank 0 prints
+the result as a line of JSON. Disjoint pairs are measured at the same time, so that N hosts take
+N - 1 rounds of a few seconds, or N if N is odd. Each direction is measured by itself: a link may
+carry a thousand times as much in one as in the other.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -16,8 +18,8 @@ import torch
 import torch.distributed as dist
 
 from dragoman.distributed.diloco_work import measure_weight_s
-from dragoman.distributed.link_rate import LEAST_BYTES, MOST_BYTES, sustained_rate
-from dragoman.distributed.wire import FP32_BYTES, ring_bytes
+from dragoman.distributed.link_rate import LEAST_BYTES, sustained_rate
+from dragoman.distributed.wire import ring_bytes
 from dragoman.distributed.world import World, join_world
 
 _TRIES: Final = 3
@@ -37,6 +39,7 @@ def measure(world: World) -> dict[str, Any]:
     """
     pairs = []
     for games in tournament(world.world_size):
+        print("{}", flush=True)
         groups = [dist.new_group(list(pair)) for pair in games]  # every rank makes every group
         world.barrier()
         for pair, group in zip(games, groups, strict=True):
@@ -44,10 +47,17 @@ def measure(world: World) -> dict[str, Any]:
                 found = _pair(world, pair, group)
                 if world.rank == pair[0]:
                     pairs.append(found)
+        world.barrier()  # no rank uses its group any more
+        for group in groups:
+            dist.destroy_process_group(group)
     pairs = [pair for found in world.gather_json(pairs) for pair in found]
     return {
         "pairs": pairs,
-        "all_reduce_bytes_per_s": _all_reduce(world, [pair["both_bytes_per_s"] for pair in pairs]),
+        "all_reduce_bytes_per_s": (
+            _all_reduce(world)
+            if len(pairs) > 1
+            else next((pair["both_bytes_per_s"] for pair in pairs), None)
+        ),
         "diloco_weight_s": measure_weight_s(world) if world.world_size > 1 else None,
     }
 
@@ -86,27 +96,27 @@ def _pair(world: World, pair: tuple[int, int], group: dist.ProcessGroup) -> dict
         for _ in range(_LATENCY_ROUNDS):
             one_way(True, note)
 
-    def rate(transfer: Callable[[torch.Tensor], None], num_bytes: int) -> tuple[float, int]:
+    def rate(
+        transfer: Callable[[torch.Tensor], None], num_bytes: int = LEAST_BYTES
+    ) -> tuple[float, int]:
         def seconds(num_bytes: int) -> float:
             payload = torch.zeros(num_bytes, dtype=torch.uint8, device=world.device)
             taken_s = torch.tensor([_timed(world, partial(transfer, payload))], device=world.device)
-            # Both sides must decide alike: the first of the pair decides.
-            if first:
-                dist.send(taken_s, other)
-            else:
-                dist.recv(taken_s, other)
+            # Both must decide alike. A sum ends early for the rank that sends slowly: the rest of
+            # its data waits in the buffer of its socket.
+            dist.all_reduce(taken_s, op=dist.ReduceOp.MAX, group=group)
             return taken_s.item()
 
         return sustained_rate(seconds, num_bytes)
 
     pings()
     latency_s = _timed(world, pings) / _LATENCY_ROUNDS
-    forth, num_bytes = rate(partial(one_way, True), LEAST_BYTES)
-    back, num_bytes = rate(partial(one_way, False), num_bytes)
+    forth, forth_bytes = rate(partial(one_way, True))
+    back, back_bytes = rate(partial(one_way, False))
     both = 0.0
     for _ in range(_TRIES):
         # Half duplex is slow each time; a busy processor only for a while.
-        both = max(both, rate(both_ways, num_bytes)[0])
+        both = max(both, rate(both_ways, min(forth_bytes, back_bytes))[0])
         if both >= _FULL_DUPLEX * min(forth, back):
             break
     return {
@@ -118,19 +128,17 @@ def _pair(world: World, pair: tuple[int, int], group: dist.ProcessGroup) -> dict
     }
 
 
-def _all_reduce(world: World, between_pairs: Sequence[float]) -> float | None:
-    """Bytes per second through each interface in an all-reduce over all; None for one rank.
+def _all_reduce(world: World) -> float:
+    """Bytes per second through each interface in an all-reduce over all."""
 
-    between_pairs: rates of the all-reduces between two ranks; with two ranks alone, the result.
-    """
-    if world.world_size <= 2:
-        return between_pairs[0] if between_pairs else None
-    share = ring_bytes(MOST_BYTES, num_ranks=world.world_size) / MOST_BYTES
-    num_floats = int(min(max(min(between_pairs) / share, LEAST_BYTES), MOST_BYTES)) // 4
-    payload = torch.zeros(num_floats, device=world.device)
-    world.sum(payload[: LEAST_BYTES // 4])  # connects the neighbours of the ring
-    taken_s = _timed(world, lambda: world.sum(payload))
-    return ring_bytes(FP32_BYTES * num_floats, num_ranks=world.world_size) / taken_s
+    def seconds(num_bytes: int) -> float:
+        payload = torch.zeros(num_bytes, dtype=torch.uint8, device=world.device)
+        world.barrier()
+        taken_s = _timed(world, partial(world.sum, payload))
+        return float(max(world.gather_json(taken_s)))  # all must decide alike
+
+    summed_per_s, _ = sustained_rate(seconds)
+    return ring_bytes(summed_per_s, num_ranks=world.world_size)
 
 
 def _timed(world: World, act: Callable[[], Any]) -> float:
@@ -145,7 +153,6 @@ def _timed(world: World, act: Callable[[], Any]) -> float:
 def main() -> int:
     """Measure as one rank. Call `keep_freed_memory` first: the time of diloco depends on it."""
     with join_world() as world:
-        print("{}", flush=True)  # signals that the ports are open now
         found = measure(world)
         if world.is_main:
             print(json.dumps(found), flush=True)

@@ -27,12 +27,14 @@ class Standing:
     beat: grows each time.
     step: completed updates.
     doing: the phase of a step, "sync" while it waits for others, or its activity between steps.
+    news: the lines of its events that rank 0 should write now.
     """
 
     host: str
     beat: int
     step: int
     doing: str
+    news: tuple[str, ...] = ()
 
     def as_text(self) -> str:
         """The text that a board keeps."""
@@ -44,7 +46,11 @@ class Standing:
         try:
             values = json.loads(text)
             return cls(
-                str(values["host"]), int(values["beat"]), int(values["step"]), str(values["doing"])
+                str(values["host"]),
+                int(values["beat"]),
+                int(values["step"]),
+                str(values["doing"]),
+                tuple(values["news"]),
             )
         except (ValueError, LookupError, TypeError):
             return None
@@ -85,6 +91,17 @@ class FolderBoard:
         return found
 
 
+def news_in(folder: Path) -> list[str]:
+    """The lines in the heartbeats of the ranks of this machine that rank 0 should write now."""
+    board = FolderBoard(folder, _name())
+    return [line for _, one in sorted(board.read().items()) for line in one.news]
+
+
+def _name() -> str:
+    """The beginning of the name of each heartbeat."""
+    return f"standing-{attempt()}-"
+
+
 class StoreBoard:
     """For several machines: a key for each rank in the run's store, over its own connection."""
 
@@ -114,7 +131,7 @@ def open_board(world_size: int) -> Board | None:
     """The board of this process's run; None for a rank that is alone."""
     if world_size == 1:
         return None
-    name = f"standing-{attempt()}-"
+    name = _name()
     where = StoreAddress.of_this_process()
     if where is not None:
         return StoreBoard(connect(where, prefix=name), world_size)

@@ -42,6 +42,12 @@ class Topology:
         """Whether this rank communicates with other hosts on behalf of its own host."""
         return self.rank == self.neighbours[0]
 
+    def close(self) -> None:
+        """Leave the groups; call it when no rank uses them any more."""
+        for group in (self.inside, self.between):
+            if group is not None:
+                dist.destroy_process_group(group)
+
     def this_host(self) -> Self:
         """The topology as if there were no other host."""
         return type(self)(self.rank, (self.neighbours,), 0, self.inside, None)

@@ -16,8 +16,6 @@ BUCKET_BYTES: Final = 25 * 2**20
 DistributedDataParallel do."""
 FIRST_BUCKET_BYTES: Final = 2**20
 """The first bucket is small, so that it leaves early."""
-POWERSGD_LEAST_GAIN: Final = 2
-"""A matrix is compressed if that shrinks it by more than this, as in PyTorch's hook."""
 
 
 def ring_bytes(size_bytes: float, *, num_ranks: int) -> float:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.base.errors import CheckpointError, ConfigError
+from dragoman.base.languages import parse_language
 from dragoman.corpus.config import LANGUAGE, CorpusConfig, SubwordConfig
-from dragoman.corpus.imported_vocabulary import VocabularyFile
 from dragoman.importing.config import CONFIG_FILE, read_config
 from dragoman.importing.tokenizer import Languages, read_tokenizer
 from dragoman.importing.weights import PICKLES, WEIGHTS_FILE, checked_files, read_model
@@ -26,12 +26,13 @@ _LONGEST_CODE: Final = 35
 class ImportedModel:
     """The model of a folder in our form.
 
-    recipe: names no text, since others trained the model.
+    recipe: names no files of text, since others trained the model.
+    vocabularies: the contents of source.model and target.model.
     """
 
     recipe: Recipe
     model: Transformer
-    vocabularies: tuple[VocabularyFile, VocabularyFile]
+    vocabularies: tuple[bytes, bytes]
 
 
 def is_foreign(path: Path) -> bool:
@@ -63,6 +64,9 @@ def read_folder(folder: Path, languages: Languages) -> ImportedModel:
             place=original,
             remedy="take the model in Hugging Face form, in which OPUS-MT is published as well",
         )
+    for side, code in (("source", languages.source), ("target", languages.target)):
+        if code:
+            parse_language(code, place=f"{side} language")
     config = read_config(folder)
     files = checked_files(folder, config)
     tokenizer = read_tokenizer(folder, config, languages)
@@ -97,13 +101,10 @@ def read_folder(folder: Path, languages: Languages) -> ImportedModel:
         model=model.config,
         search=config.search,
     )
-    return ImportedModel(recipe, model, (tokenizer.source, tokenizer.target))
-
-
-def vocabulary_files(imported: ImportedModel) -> tuple[bytes, bytes]:
-    """The contents of source.model and target.model."""
-    source, target = (file.model_dump_json().encode() for file in imported.vocabularies)
-    return source, target
+    source, target = (
+        file.model_dump_json().encode() for file in (tokenizer.source, tokenizer.target)
+    )
+    return ImportedModel(recipe, model, (source, target))
 
 
 def _name(folder: Path) -> str:

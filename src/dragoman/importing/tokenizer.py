@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError
+from dragoman.base.languages import closest_language
 from dragoman.corpus.imported_vocabulary import VocabularyFile, sentencepiece_model
 from dragoman.corpus.shards import EOS, PAD, UNK
 from dragoman.corpus.subword import read_vocabulary
@@ -54,7 +55,7 @@ _COPY: Final = "copy all files of the model into this folder"
 
 @dataclass(frozen=True, slots=True)
 class Languages:
-    """Languages that a caller named, in the model's own spelling; "" if left out."""
+    """Languages that a caller named; "" if left out."""
 
     source: str = ""
     target: str = ""
@@ -146,6 +147,10 @@ def _read_m2m100(
     chosen = Languages(
         languages.source or _language(settings, "src_lang"),
         languages.target or _language(settings, "tgt_lang"),
+    )
+    chosen = Languages(
+        closest_language(chosen.source, codes) or chosen.source,
+        closest_language(chosen.target, codes) or chosen.target,
     )
     for name, language in (("source", chosen.source), ("target", chosen.target)):
         if language not in codes:
@@ -484,14 +489,15 @@ def _is_code(piece: str) -> bool:
 
 def _target_code(listed: Iterable[str], language: str, *, place: Path) -> str:
     """The piece of a language's code, such as >>fra<<; raises ConfigError if it is not listed."""
-    code = f">>{language}<<"
-    if code not in listed:
-        known = sorted(piece for piece in listed if _is_code(piece))
+    known = sorted(piece for piece in listed if _is_code(piece))
+    names = [piece.removeprefix(">>").removesuffix("<<") for piece in known]
+    name = closest_language(language, names)
+    code = f">>{name or language}<<"
+    if name is None:
         raise ConfigError(
             f"has no {code}; it has {_some(known)}",
             place=place,
-            remedy="name one of them as the target language, such as "
-            f"{known[0].removeprefix('>>').removesuffix('<<')}",
+            remedy=f"name one of them as the target language, such as {names[0]}",
         )
     return code
 

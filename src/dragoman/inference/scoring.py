@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.corpus.clean import MAX_MALFORMED_SHARE
 from dragoman.corpus.directions import with_token
 from dragoman.corpus.normalize import normalize
 from dragoman.data.batch import make_batch
@@ -86,12 +87,42 @@ def groups_of_pairs(lines: Iterable[str]) -> Iterator[list[str]]:
         yield group
 
 
+def columns_of(lines: Iterable[str], *, place: str) -> int:
+    """The number of columns in the first pair of a file, for `PairScorer`.
+
+    place: the name of the file, for errors.
+    Raises CorpusError that names the first line that is no pair of so many columns, if over 1% of
+    the lines are none, as `prepare` does: the file is of another kind then.
+    """
+    columns, number, malformed = 0, 0, 0
+    fault = ("", "", "")
+    for number, line in enumerate(lines, 1):
+        num_cells = line.count("\t") + 1
+        columns = columns or (num_cells if num_cells > 1 else 0)
+        if 1 < num_cells <= columns:
+            continue
+        malformed += 1
+        if malformed == 1:
+            says = f"has {num_cells} columns, the first pair has {columns}"
+            remedy = "remove the extra tabs of this line, or keep two columns of all: cut -f1,2"
+            if num_cells == 1:
+                says = "has no tab between source and target"
+                remedy = "make such lines of two files: paste a.en a.de > pairs.tsv"
+            fault = (f"{place}, line {number}", says, remedy)
+    if malformed > MAX_MALFORMED_SHARE * number:
+        where, says, remedy = fault
+        others = f"; {malformed:,} of {number:,} lines are no pairs" if malformed > 1 else ""
+        raise CorpusError(f"{says}{others}", place=where, remedy=remedy)
+    return columns
+
+
 class PairScorer:
     """Adds columns of scores to lines of `source TAB target`.
 
     forward: translates source to target. reverse: translates target to source; None: one column.
     columns: the number in each line; a line with fewer gets empty ones, so that scores line up.
-    place: the name of the lines in errors. counts: the numbers of "pairs" and of "unscored" ones.
+    counts: the numbers of "pairs", of "unscored" ones, and of "malformed" lines, which have no
+        tab or too many; they stay, without a score.
     tokens: the language token for each of the two models; "" for a model of one target language.
     Raises ConfigError if a model is an ensemble.
     """
@@ -102,7 +133,6 @@ class PairScorer:
         reverse: TranslationModel | None,
         *,
         columns: int,
-        place: str,
         counts: Counter[str],
         tokens: Sequence[str] = ("", ""),
     ) -> None:
@@ -113,47 +143,35 @@ class PairScorer:
                 )
         self._models = (forward, reverse)
         self._columns = columns
-        self._place = place
         self._counts = counts
         self._tokens = tokens
 
-    def lines(self, lines: Iterable[str], first: int) -> Iterator[list[str]]:
-        """Each line with its scores, group by group; first: the number of the first line.
-
-        Raises CorpusError that names a line with fewer than two columns, or with too many.
-        """
+    def lines(self, lines: Iterable[str], _first: int) -> Iterator[list[str]]:
+        """Each line with its scores, group by group."""
         for group in groups_of_pairs(lines):
-            pairs = [self._cells(number, line) for number, line in enumerate(group, first)]
-            first += len(group)
-            sources, targets = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+            pairs = [line.split("\t") for line in group]
+            is_pair = [1 < len(pair) <= self._columns for pair in pairs]
+            texts = [pair if ok else ("", "") for pair, ok in zip(pairs, is_pair, strict=True)]
+            sources, targets = [pair[0] for pair in texts], [pair[1] for pair in texts]
             forward, reverse = self._models
             columns = [cross_entropies(forward, sources, targets, token=self._tokens[0])]
             if reverse is not None:
                 token = self._tokens[1]
                 columns.append(cross_entropies(reverse, targets, sources, token=token))
                 columns.append(dual_cross_entropy(*columns))
-            self._counts["unscored"] += int(np.isnan(columns[-1]).sum())
-            self._counts["pairs"] += len(group)
+            malformed = is_pair.count(False)
+            self._counts["malformed"] += malformed
+            self._counts["unscored"] += int(np.isnan(columns[-1]).sum()) - malformed
+            self._counts["pairs"] += len(group) - malformed
             yield [
-                "\t".join([*pair, *map(_cell, scores)]) + "\n"
+                "\t".join([*self._cells(pair), *map(_cell, scores)]) + "\n"
                 for pair, scores in zip(pairs, np.stack(columns, axis=1), strict=True)
             ]
 
-    def _cells(self, number: int, line: str) -> list[str]:
-        cells = line.split("\t")
-        if len(cells) < 2:
-            raise CorpusError(
-                "has no tab between source and target",
-                place=f"{self._place}, line {number}",
-                remedy="make such lines of two files: paste a.en a.de > pairs.tsv",
-            )
-        if len(cells) > self._columns:
-            raise CorpusError(
-                f"has {len(cells)} columns, line 1 has {self._columns}: the scores would not be in "
-                "one column",
-                place=f"{self._place}, line {number}",
-                remedy="remove the extra tabs of this line, or keep two columns of all: cut -f1,2",
-            )
+    def _cells(self, pair: list[str]) -> list[str]:
+        """The cells of a line, in the number of columns; spaces replace tabs that are too many."""
+        last = self._columns - 1
+        cells = [*pair[:last], " ".join(pair[last:])]
         return cells + [""] * (self._columns - len(cells))
 
 

@@ -10,7 +10,14 @@ from typing import Self
 
 from dragoman.base.errors import CheckpointError
 from dragoman.base.files import file_sha256, write_whole
-from dragoman.corpus.directions import Direction, listed, token_for, with_token
+from dragoman.corpus.directions import (
+    Direction,
+    listed,
+    same_direction,
+    target_of,
+    token_for,
+    with_token,
+)
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.split import read_directions
@@ -30,7 +37,7 @@ from dragoman.model.config import SearchConfig
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.telemetry.events import EventWriter, TestScored
+from dragoman.telemetry.events import Recorder, TestScored
 from dragoman.training.checkpoint import (
     CheckpointStore,
     check_shapes,
@@ -133,7 +140,11 @@ def _check_languages(other: RunDirectory, recipe: Recipe) -> None:
     Neither vocabularies nor shapes show it: a joint vocabulary of swapped text is the same.
     """
     known = other.recipe().corpus.directions
-    missing = [one for one in recipe.corpus.directions if one not in known]
+    missing = [
+        one
+        for one in recipe.corpus.directions
+        if not any(same_direction(one, other) for other in known)
+    ]
     if missing:
         raise CheckpointError(
             f"translates {listed(known)}, not {listed(missing)}",
@@ -203,19 +214,22 @@ def score_text(
     source: Path | None,
     reference: Path | None,
     target: str = "",
+    languages: str = "",
     overrides: Sequence[str],
     world: World,
-    events: EventWriter,
+    events: Recorder,
 ) -> None:
     """Translate a text and score it against its reference; without both, the run's test set.
 
     target: the language of the reference, if the model translates into several.
+    languages: the right languages of a run that was trained under wrong ones, such as "en-fr".
     The translations are kept in `samples/`, the scores as events; for a test set of several
     directions, the scores of each and their mean. Every rank of the world calls it.
     Raises CorpusError if the texts cannot be read or differ in length, CheckpointError if the
     checkpoint is missing, damaged or of another model, ConfigError if the model has no such target.
     """
-    recipe = load_recipe(run.recipe_file, overrides)
+    recorded = load_recipe(run.recipe_file, overrides, is_recorded=True)
+    recipe = recorded.with_languages(languages)
     corpus = recipe.corpus
     directions: list[Direction] = []
     token = ""
@@ -228,7 +242,7 @@ def score_text(
         token = token_for(target, corpus.directions, corpus.language_tokens)
         name = text_name(source, corpus.directions)
     sources, references = read_pair(source, reference)  # before hours of search, not after them
-    path = checkpoint_path(run, checkpoint, recipe)  # once: another may become the best
+    path = checkpoint_path(run, checkpoint, recorded)  # once: another may become the best
     model = TranslationModel.load(run, [str(path)], world)
     weights = file_sha256(path / DIGESTS_FILE)
     started = time.perf_counter()
@@ -242,7 +256,7 @@ def score_text(
         text = "".join(f"{hypotheses[row]}\n" for row in rows)
         write_whole(run.samples / f"{name}.{direction}", text)
     targets = dict.fromkeys(one.target for one in corpus.directions)
-    language = target or next(iter(targets))
+    language = target_of(target, corpus.directions) if target else next(iter(targets))
     if not directions:
         text = "".join(f"{line}\n" for line in hypotheses)
         write_whole(run.samples / f"{name}.{language}", text)

@@ -105,8 +105,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         x_ND, typed_VD = x_ND.to(dtype), weight_VD.to(dtype)
         weight_sum_D = weight_VD.sum(0, dtype=torch.float32)
         x_sum_D = x_ND.sum(0, dtype=torch.float32)
-        grad_x_ND = torch.empty_like(x_ND)
-        grad_weight_VD = (x_sum_D * -even).repeat(vocab_size, 1)
+        if with_gradients:
+            grad_x_ND = torch.empty_like(x_ND)
+            grad_weight_VD = (x_sum_D * -even).repeat(vocab_size, 1)
         sum_nll = torch.zeros((), device=x_ND.device)
         sum_log_partition = torch.zeros((), device=x_ND.device)
         cells = CPU_CHUNK_CELLS if x_ND.is_cpu else GPU_CHUNK_CELLS
@@ -124,7 +125,8 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             if grad_CV is not None:
                 grad_x_ND[start : start + rows] = project(grad_CV, typed_VD.t())
                 grad_weight_VD = _add_product(grad_weight_VD, grad_CV.t(), x_CD)
-        ctx.save_for_backward(grad_x_ND.sub_(weight_sum_D * even), grad_weight_VD)
+        if with_gradients:
+            ctx.save_for_backward(grad_x_ND.sub_(weight_sum_D * even), grad_weight_VD)
         sum_mean_nll = sum_log_partition - torch.dot(x_sum_D, weight_sum_D) / vocab_size
         if bias_V is not None:
             sum_mean_nll -= bias_V.float().mean() * x_ND.shape[0]

@@ -3,7 +3,7 @@
 PyTorch hands fp32 products to MKL, which uses half the width of the vector units of a processor
 that Intel did not make. oneDNN, which PyTorch carries for bf16 and for its own compiler, asks what
 the processor can do and not who made it: on an AMD EPYC (Zen 5) it multiplies twice as fast
-(benchmarks/README.md). The choice depends on the machine and on shapes alone, so that a resumed
+(benchmarks/products.py). The choice depends on the machine and on shapes alone, so that a resumed
 run repeats itself bit by bit.
 
 Shapes: N rows, I inputs, O outputs.

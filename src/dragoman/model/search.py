@@ -4,11 +4,11 @@ Every step ranks the continuations of a sentence's open hypotheses by log-probab
 the best `beam_size` that end are finished; the best `beam_size` that do not end stay open. The
 search for a sentence is over when `beam_size` hypotheses are finished, as in fairseq, CTranslate2
 and Hugging Face (`early_stopping=True`). Without early stopping, the default of Hugging Face, it
-goes on while the best open hypothesis has a higher score, at its present length, than the worst of
-the best `beam_size` finished ones. The search is over earlier, with the same result, when no open
-hypothesis can still come before the finished ones that are asked for. Log-probabilities only fall,
-so the score of an open hypothesis is at most its log-probability over the largest length penalty.
-Greedy search ends with the first end of sentence.
+goes on as long as an open hypothesis, at its present length, has a higher score than the worst of
+the best `beam_size` finished ones. Both end earlier, with the same result, if no open hypothesis
+can still come before the finished ones that are asked for: log-probabilities only fall, so its
+score stays at or below its present log-probability over the largest length penalty. Greedy search
+ends with the first end of sentence.
 
 Shapes: B sentences, W open hypotheses of each, C candidates for a sentence, T tokens so far, V
 target vocabulary, G groups of pieces.

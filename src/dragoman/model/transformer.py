@@ -40,8 +40,8 @@ def sinusoids(
 
     Vaswani et al. 2017, section 3.5, in the form of tensor2tensor. The first half of the width
     holds sines, the second half cosines, of D/2 wavelengths in geometric progression from 2 pi to
-    10000 * 2 pi. The first token has position 1. Hugging Face's M2M100 (if PAD is 0, as here),
-    OpenNMT-tf and CTranslate2 do the same, and therefore run our weights unchanged.
+    10000 * 2 pi. The first token has position 1. Hugging Face's M2M100 and
+    FSMT (if PAD is 0, as here), OpenNMT-tf and CTranslate2 do the same.
 
     kind: "marian" has the wavelengths 2 pi * 10000^(2i / D) of the paper itself, in the same order;
         computed in 64 bits, as Hugging Face's MarianMT does.

@@ -2,7 +2,7 @@
 
 config       the train and checkpoint sections of a recipe
 schedule     learning rates as pure functions of the step
-pace         the length of a run that has to end in time, fitted again while it trains
+clock        the schedule of a run that has to end in time, by the clock; its forecast of the end
 optimizer    Adam and AdamW, clipping, loss scaling, averaged weights
 step         one update over one global batch
 gradient_noise   how far the gradients of parts of a batch differ: which batch size pays

@@ -42,7 +42,7 @@ def average_checkpoints(paths: Sequence[Path], output: Path) -> None:
     if output.exists() and not (output / PROVENANCE_FILE).is_file():
         # Everything in it would be replaced: a run, or a home directory.
         raise CheckpointError(
-            "exists already and is not an average", place=output, remedy="give another --output"
+            "exists already and is not an average", place=output, remedy="name another output"
         )
     for path in paths:
         verify(path)

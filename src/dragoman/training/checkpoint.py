@@ -51,8 +51,7 @@ _NO_LONGER_KEPT: Final = {"untrained_loss", "recent_loss"}
 class TrainState(BaseModel):
     """The state of training after `step` steps.
 
-    step: steps since the beginning, each a batch of the data section's size even if one update
-        sums several (`accum`); the position in the data follows from it.
+    step: steps since the beginning; the position in the data follows from it.
     epoch: the epoch of the last update, from 0.
     seed, world_size: the random seed and the number of ranks of the run that wrote this; it may
         resume with another number of ranks.
@@ -67,9 +66,11 @@ class TrainState(BaseModel):
         to other machines; None if it was not measured.
     machines: host and device of each rank; empty in older checkpoints.
     sync: the strategy in use; if the recipe says "auto", the one that was chosen.
-    max_steps: the length of the run as a budget has fitted it; None: that of the recipe.
-    validation_steps, search_steps: the time of the last validation and its translations, in steps,
-        if there is a budget.
+    The others are those of a run with a budget (`training.clock`):
+    progress: the share of the time for training that had gone. began_s: seconds of the budget at
+        the first update. validated_progress: that of the last validation. dev_losses: (progress,
+        dev loss) of each validation. validation_s, search_s, save_s: the last measured times of a
+        validation, of its translations alone, and of a save; None before the first.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -96,9 +97,13 @@ class TrainState(BaseModel):
     link_bytes_per_s: float | None = None
     machines: tuple[str, ...] = ()
     sync: DistributedConfig = Field(default_factory=DistributedConfig)
-    max_steps: int | None = None
-    validation_steps: float | None = None
-    search_steps: float | None = None
+    progress: float = 0.0
+    began_s: float | None = None
+    validated_progress: float = 0.0
+    dev_losses: tuple[tuple[float, float], ...] = ()
+    validation_s: float | None = None
+    search_s: float | None = None
+    save_s: float | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -107,10 +112,16 @@ class TrainState(BaseModel):
             return values
         return {key: value for key, value in values.items() if key not in _NO_LONGER_KEPT}
 
-    def after_update(self, epoch: int, *, steps: int = 1) -> Self:
+    def after_update(self, epoch: int, *, progress: float = 0.0) -> Self:
         """The state after one more update; nothing has been measured at it yet."""
         return self.model_copy(
-            update={"step": self.step + steps, "epoch": epoch, "dev_loss": None, "bleu": None}
+            update={
+                "step": self.step + 1,
+                "epoch": epoch,
+                "dev_loss": None,
+                "bleu": None,
+                "progress": progress,
+            }
         )
 
     def after_validation(
@@ -254,7 +265,7 @@ class CheckpointStore:
             raise CheckpointError(
                 f"none of the {len(paths)} checkpoints is intact",
                 place=self.directory,
-                remedy="start a new run with --fresh",
+                remedy="start a new run (fresh)",
             )
         return None
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import socket
 import statistics
+import sys
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence, Set
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 from dragoman.base import units
@@ -20,13 +22,15 @@ from dragoman.distributed.gradient_sync import GradientSync
 from dragoman.distributed.link_rate import measure_directions, measure_link
 from dragoman.distributed.topology import Topology, find_topology
 from dragoman.distributed.world import World
-from dragoman.telemetry.events import STRAGGLES, Alert, LinkChanged, Payload
+from dragoman.telemetry.events import STRAGGLES, Alert, HostSampled, LinkChanged, Payload
 from dragoman.telemetry.host import (
+    DISTURBING_SHARE,
     HourlyPrice,
     InterfaceCounters,
     collective_interface,
     nominal_bits_per_s,
 )
+from dragoman.telemetry.sampler import MachineProbe
 
 WINDOW_STEPS: Final = 10
 _FEWEST_STEPS: Final = 5
@@ -40,8 +44,14 @@ _MOST: Final = 0.75
 """Share of the steps since a change that must show it."""
 TOLERATED: Final = 1.5
 """If steps take more than this multiple of the expected time, the cause matters."""
+NORMAL: Final = 1.2
+"""Slow steps are normal again below this multiple. It is lower than `TOLERATED`: otherwise steps
+that hover near that limit would be slow and normal in turn."""
+SLOW_STEPS: Final = "slow steps"
+"""What all alerts of the guard about the time of a step are about: each replaces the one before."""
 _WARM_STEPS: Final = 5
 SEE_CARD: Final = "look at the cable, the port of the switch and ethtool on that host"
+_LOOK_AT: Final = "look at what else runs on {}, and whether heat slows its processor or GPU"
 _CHOOSE: Final = 'compare strategies with dragoman plan, or set distributed.strategy = "auto"'
 WAITS: Final = 0.3
 """A wait of more than this share of the steps' time is the cause."""
@@ -80,13 +90,19 @@ class Card:
 @dataclass(frozen=True, slots=True)
 class Window:
     """The median step among the last ones of one rank: seconds of its own work, which include the
-    wait for data, and of waiting for other ranks and the network."""
+    wait for data, and of waiting for other ranks and the network.
+
+    cpu_share, own_cpu_share: the shares of the processors that were busy, and that this rank used;
+    0 if the rank computes on a GPU, or the system does not tell.
+    """
 
     rank: int
     host: str
     own_s: float
     waited_s: float
     data_wait_s: float
+    cpu_share: float = 0.0
+    own_cpu_share: float = 0.0
 
     @property
     def waited_share(self) -> float:
@@ -112,9 +128,11 @@ class Window:
 class Slowness:
     """Steps became slower than expected, or as fast as expected again.
 
-    slow: whether they became slower. steps, left: their time and the cost, in words.
+    slow: whether they became slower. steps, left: their time, and that of the rest of the run, in
+    words; left is "" if a budget decides when the run ends.
     card: changes of the network card since then.
     from_start: the first steps were slow already, so the usual time is not known.
+    on_hosts: whether several machines train, each of which loses the time.
     """
 
     slow: bool
@@ -124,6 +142,14 @@ class Slowness:
     since: float
     card: str = ""
     from_start: bool = False
+    on_hosts: bool = False
+
+    @property
+    def cost(self) -> str:
+        """The time that the rest of the run will take, as a sentence."""
+        if not self.left:
+            return "The budget holds: the run gets fewer steps"
+        return f"{'On every machine, the' if self.on_hosts else 'The'} rest will take {self.left}"
 
 
 @dataclass(slots=True)
@@ -163,6 +189,8 @@ class StepGuard:
     price: the cost of all machines together per hour; None if it is not known.
     alone: whether there is no other rank to ask why steps are slow; otherwise the slowness is kept
         in `found` until all ranks have met to find the cause.
+    has_budget: a budget decides when the run ends, so slow steps cost no time but other steps.
+    on_processor: the rank computes on processors, which other programs may use as well.
     """
 
     sync: GradientSync
@@ -173,8 +201,11 @@ class StepGuard:
     price: HourlyPrice | None = None
     rank: int = 0
     alone: bool = True
+    has_budget: bool = False
+    on_processor: bool = False
     found: Slowness | None = field(default=None, init=False)
     last: Window = field(init=False)
+    _processors: MachineProbe | None = field(init=False)
     _planned: bool = field(default=False, init=False)
     _usual_s: list[float] = field(default_factory=list, init=False)
     _window: list[_Steps] = field(default_factory=list, init=False)
@@ -201,6 +232,9 @@ class StepGuard:
     def __post_init__(self) -> None:
         self._card = Card.read()
         self._host = socket.gethostname()
+        # Other programs hardly slow down a GPU, and only Linux tells of them.
+        looks = self.on_processor and sys.platform == "linux"
+        self._processors = MachineProbe(disk=Path()) if looks else None
         self._planned = self.expected_s is not None
         self.last = Window(self.rank, self._host, 0.0, 0.0, 0.0)
 
@@ -214,16 +248,16 @@ class StepGuard:
         self._since_met = None
         self._steps = -_WARM_STEPS
 
-    def see(self, *, step: int, steps: int, seconds_s: float, data_wait_s: float) -> Alert | None:
-        """Add an update of `steps` steps that ends at `step`; returns an alert if one is due."""
+    def see(self, *, step: int, seconds_s: float, data_wait_s: float) -> Alert | None:
+        """Add the update that ends at `step`; returns an alert if one is due."""
         self.sync.waits.end_lap()
-        self._steps += steps
+        self._steps += 1
         update = _Steps(
-            step - steps + 1,
+            step,
             time.time() - seconds_s,
-            steps,
-            seconds_s / steps,
-            data_wait_s=data_wait_s / steps,
+            1,
+            seconds_s,
+            data_wait_s=data_wait_s,
             met=self.sync.settled,
         )
         if self._first is None:
@@ -260,7 +294,7 @@ class StepGuard:
         """
         waits_s = self.sync.waits.take_laps_s()[-len(self._window) :]
         for update, waited_s in zip(self._window, waits_s, strict=True):
-            update.waited_s = waited_s / update.steps
+            update.waited_s = waited_s
         own_s = statistics.median(one.step_s - one.waited_s for one in self._window)
         if self.sync.period > 1:
             for update in self._window:
@@ -269,15 +303,23 @@ class StepGuard:
             step_s = own_s + waited_s
         else:
             waited_s = statistics.median(one.waited_s for one in self._window)
-            updates_s = [one.step_s * one.steps for one in self._window]
-            steps_in_all_but_one = self._steps * (len(updates_s) - 1) / len(updates_s)
-            step_s = min(
-                (sum(updates_s) - max(updates_s)) / steps_in_all_but_one,
-                statistics.median(one.step_s for one in self._window),
-            )
+            steps_s = [one.step_s for one in self._window]
+            all_but_slowest_s = (sum(steps_s) - max(steps_s)) / (len(steps_s) - 1)
+            step_s = min(all_but_slowest_s, statistics.median(steps_s))
         data_wait_s = statistics.median(one.data_wait_s for one in self._window)
-        self.last = Window(self.rank, self._host, max(own_s, 0.0), waited_s, data_wait_s)
+        shares = self._cpu_shares()
+        self.last = Window(self.rank, self._host, max(own_s, 0.0), waited_s, data_wait_s, *shares)
         return step_s
+
+    def _cpu_shares(self) -> tuple[float, float]:
+        """The shares of the processors that were busy and that this rank used, since the last
+        call."""
+        if self._processors is None:
+            return 0.0, 0.0
+        (sample,) = self._processors.sample(0.0)
+        assert isinstance(sample, HostSampled)
+        busy = sample.cpu_share
+        return busy, busy - (sample.others_cpu_share or 0.0)
 
     def _note_exchange(self, update: _Steps) -> None:
         """Record the mean wait of a step between two exchanges, if one ended with this update."""
@@ -286,8 +328,8 @@ class StepGuard:
         if not update.met:
             return
         if self._since_met:
-            first, steps = self._since_met[0], sum(one.steps for one in self._since_met)
-            all_s = sum(one.waited_s * one.steps for one in self._since_met)
+            first, steps = self._since_met[0], len(self._since_met)
+            all_s = sum(one.waited_s for one in self._since_met)
             self._waits.append(_Steps(first.first, first.began, steps, all_s / steps))
             if len(self._waits) == _KNOWN_WAITS and not self._know_waits:
                 # Until now a step was judged without its waits.
@@ -308,6 +350,8 @@ class StepGuard:
         first = not self._start_is_judged
         self._start_is_judged = True
         expected_s = step_s if self.expected_s is None else self.expected_s
+        if NORMAL * expected_s < step_s <= TOLERATED * expected_s and self._told_s is not None:
+            return None
         if step_s <= TOLERATED * expected_s:
             told_s, self._told_s = self._told_s, None
             if not self._planned and len(self._usual_s) < _USUAL_WINDOWS:
@@ -363,8 +407,7 @@ class StepGuard:
             since = recent[number:]
             if one and len(since) > 1 and sum(turned[number:]) >= _MOST * len(since):
                 middle_s = statistics.median(update.step_s for update in since)
-                num_steps = sum(update.steps for update in since)
-                return _Steps(since[0].first, since[0].began, num_steps, middle_s)
+                return _Steps(since[0].first, since[0].began, len(since), middle_s)
         first = self._window[0]
         return _Steps(first.first, first.began, self._steps, step_s)
 
@@ -381,10 +424,12 @@ class StepGuard:
         return self._say(Slowness(True, took, cost, first.first, first.began, from_start=True))
 
     def _cost(self, step_s: float, expected_s: float, left: int) -> str:
+        if self.has_budget:
+            return ""
         was, now = (units.DURATION.text(round(left * s)) for s in (expected_s, step_s))
         extra = self.price.text(left * (step_s - expected_s)) if self.price else ""
         more = f", for {extra} more" if extra else ""
-        return f"The rest will take {now} on every machine, not {was}{more}"
+        return f"{now}, not {was}{more}"
 
     def _card_changed(self) -> str:
         """The changes of the network card since the last call; "" if there are none."""
@@ -401,8 +446,9 @@ def explained(found: Slowness, cause: str, remedy: str) -> Alert:
     since = f"since step {units.COUNT.text(found.since_step)}, {units.time_of_day(found.since)}"
     return Alert(
         severity="warning",
-        cause=f"{found.steps}: {cause}; {since}. {found.left}",
+        cause=f"{found.steps}: {cause}; {since}. {found.cost}",
         remedy=remedy,
+        about=SLOW_STEPS,
     )
 
 
@@ -410,8 +456,26 @@ def recovered(found: Slowness) -> Alert:
     """The alert that steps are as fast as expected again."""
     since = f"since step {units.COUNT.text(found.since_step)}, {units.time_of_day(found.since)}"
     return Alert(
-        severity="info", cause=f"{found.steps}, {since}", remedy="nothing needs to be done"
+        severity="info",
+        cause=f"{found.steps}, {since}",
+        remedy="nothing needs to be done",
+        about=SLOW_STEPS,
     )
+
+
+def _crowded(windows: Sequence[Window], hosts: Set[str]) -> str:
+    """The share of the processors that other programs used on the most crowded of these hosts, in
+    words; "" if it is small."""
+    by_host = {host: [one for one in windows if one.host == host] for host in sorted(hosts)}
+    others = {
+        host: max(one.cpu_share for one in ranks) - sum(one.own_cpu_share for one in ranks)
+        for host, ranks in by_host.items()
+    }
+    host = max(others, key=lambda one: others[one])
+    if others[host] <= DISTURBING_SHARE:
+        return ""
+    share = units.SHARE.text(others[host])
+    return f"other programs used {share} of the processors of {host}"
 
 
 def why(windows: Sequence[Window], *, from_start: bool = False) -> tuple[str, str]:
@@ -439,14 +503,17 @@ def why(windows: Sequence[Window], *, from_start: bool = False) -> tuple[str, st
         if slow and len(windows) > 1:
             own = (f"{one.name} takes {units.STEP_TIME.text(one.own_s)} by itself" for one in slow)
             hosts = " and ".join(dict.fromkeys(one.host for one in slow))
+            cause = f"{first_of(own)}, {usual} {units.STEP_TIME.text(usual_s)}"
+            crowded = _crowded(windows, {one.host for one in slow})
             return (
-                f"{first_of(own)}, {usual} {units.STEP_TIME.text(usual_s)}",
-                f"look at what else uses the device of {hosts}, and at its clock",
+                f"{cause}; {crowded}" if crowded else cause,
+                _LOOK_AT.format(hosts),
             )
     hosts = first_of(dict.fromkeys(one.host for one in windows))
+    if crowded := _crowded(windows, {one.host for one in windows}):
+        return crowded, f"end what else runs on {hosts}, or let it wait"
     everywhere = f"of {windows[0].name}" if len(windows) == 1 else "of all ranks alike"
-    remedy = f"look at what else uses the device of {hosts}, and at its clock"
-    return f"it is the compute itself, {everywhere}", remedy
+    return f"it is the compute itself, {everywhere}", _LOOK_AT.format(hosts)
 
 
 _CHANGED: Final = 1.5
@@ -477,9 +544,9 @@ class Examination:
             # the first alert already answers both.
             return []
         guard.found = None
-        slowness = Slowness(**found)
         if self._topology is None:
             self._topology = find_topology(self._world)
+        slowness = replace(Slowness(**found), on_hosts=self._topology.num_hosts > 1)
         changed = None
         waits = min(one.waited_share for one in windows) > WAITS
         if self._topology.num_hosts > 1 and (waits or not slowness.slow):
@@ -534,6 +601,7 @@ def _slow_link(changed: LinkChanged, slowness: Slowness) -> Alert:
     return Alert(
         severity="warning",
         cause=f"{link} fell from {before} to {now} each way at {since}{card}: "
-        f"{slowness.steps}. {slowness.left}",
+        f"{slowness.steps}. {slowness.cost}",
         remedy=f"{SEE_CARD}; dragoman doctor measures every link",
+        about=SLOW_STEPS,
     )

@@ -1,16 +1,18 @@
-"""Sums over the updates since the last TrainInterval event, without waiting for the device."""
+"""Sums over the updates since the last TrainInterval event, without waiting for the device, and the
+event of the sums of all ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from dragoman.data.loader import Update
 from dragoman.distributed.gradient_sync import GradientSync
-from dragoman.distributed.world import World
-from dragoman.telemetry.events import TrainInterval
+from dragoman.telemetry.events import PER_RANK, TrainInterval
 from dragoman.telemetry.host import peak_memory_bytes
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.training.step import StepResult
@@ -19,16 +21,15 @@ from dragoman.training.step import StepResult
 class IntervalSums:
     """Adds up updates until they become one event."""
 
-    def __init__(self, *, world: World, sync: GradientSync, timer: PhaseTimer) -> None:
-        self._world = world
+    def __init__(self, *, device: torch.device, sync: GradientSync, timer: PhaseTimer) -> None:
+        self._device = device
         self._sync = sync
         self._timer = timer
         self._restart()
 
     def add(self, update: Update, result: StepResult) -> None:
         """Add one update."""
-        self.steps += update.steps
-        self._updates += 1
+        self.steps += 1
         self._epoch = update.epoch
         self._pairs += update.global_pairs
         self._source_tokens += update.global_source_tokens
@@ -39,13 +40,8 @@ class IntervalSums:
         if result.signal_and_noise is not None:
             self._signal_and_noise.append(result.signal_and_noise)
 
-    def take(self, *, learning_rate: float, loss_scale: Tensor | None) -> TrainInterval:
-        """The event for the updates added, at least one; starts again from zero.
-
-        Every rank must call it after the same update: losses are summed over ranks here.
-        """
-        # The norm and the skips are the same on every rank, or those of a rank that trains alone.
-        self._world.sum(self._sums[:2])
+    def take(self) -> dict[str, Any]:
+        """The sums of this rank for the updates added, at least one; starts again from zero."""
         loss, nll, norms, skipped = self._sums.tolist()
         times = asdict(self._timer.take())
         times["sync_s"] += self._sync.waits.total_s() - self._waited_before_s
@@ -53,36 +49,58 @@ class IntervalSums:
         if self._signal_and_noise:
             mean = torch.stack(self._signal_and_noise).mean(0)
             signal, noise = mean.tolist() if mean.isfinite().all() else (None, None)
-        event = TrainInterval(
-            epoch=self._epoch,
-            train_loss=loss / self._target_tokens,
-            train_nll=nll / self._target_tokens,
-            learning_rate=learning_rate,
-            gradient_norm=norms / max(1, self._updates - int(skipped)),
-            gradient_signal=signal,
-            gradient_noise=noise,
-            pairs=self._pairs,
-            source_tokens=self._source_tokens,
-            target_tokens=self._target_tokens,
-            padding_share=1 - (self._source_tokens + self._target_tokens) / self._cells,
-            **times,
-            sync_bytes=self._sync.bytes_sent - self._bytes_before,
-            skipped_steps=int(skipped),
-            loss_scale=None if loss_scale is None else loss_scale.item(),
-            peak_memory_bytes=_peak_memory_bytes(self._world.device),
-        )
+        tokens = self._source_tokens + self._target_tokens
+        own = times | {
+            "loss": loss,
+            "nll": nll,
+            "epoch": self._epoch,
+            # The norm and the skips are the same on every rank, or those of a rank that trains
+            # alone.
+            "gradient_norm": norms / max(1, self.steps - int(skipped)),
+            "gradient_signal": signal,
+            "gradient_noise": noise,
+            "pairs": self._pairs,
+            "source_tokens": self._source_tokens,
+            "target_tokens": self._target_tokens,
+            "padding_share": 1 - tokens / self._cells,
+            "sync_bytes": self._sync.bytes_sent - self._bytes_before,
+            "skipped_steps": int(skipped),
+            "peak_memory_bytes": _peak_memory_bytes(self._device),
+        }
         self._restart()
-        return event
+        return own
 
     def _restart(self) -> None:
         self.steps = 0
-        self._updates = 0
         self._epoch = 0
         self._pairs = self._source_tokens = self._target_tokens = self._cells = 0
-        self._sums = torch.zeros(4, dtype=torch.float64, device=self._world.device)
+        self._sums = torch.zeros(4, dtype=torch.float64, device=self._device)
         self._signal_and_noise: list[Tensor] = []
         self._bytes_before = self._sync.bytes_sent
         self._waited_before_s = self._sync.waits.total_s()
+
+
+def train_interval(
+    ranks: Sequence[Mapping[str, Any]], *, learning_rate: float, loss_scale: Tensor | None
+) -> TrainInterval:
+    """The event of what every rank took from its `IntervalSums`, by rank."""
+    main = ranks[0]
+    values: dict[str, Any] = {name: main[name] for name in _SHARED}
+    values |= {name: tuple(one[name] for one in ranks) for name in PER_RANK}
+    return TrainInterval(
+        **values,
+        train_loss=sum(one["loss"] for one in ranks) / main["target_tokens"],
+        train_nll=sum(one["nll"] for one in ranks) / main["target_tokens"],
+        learning_rate=learning_rate,
+        loss_scale=None if loss_scale is None else loss_scale.item(),
+    )
+
+
+_SHARED: Final = (
+    *("steps", "epoch", "gradient_norm", "gradient_signal", "gradient_noise", "pairs"),
+    *("source_tokens", "target_tokens", "padding_share", "skipped_steps"),
+)
+"""Values that are the same on every rank."""
 
 
 def _peak_memory_bytes(device: torch.device) -> int:

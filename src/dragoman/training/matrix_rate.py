@@ -64,7 +64,7 @@ def slow_precision(measured: DeviceMeasured, precision: Precision) -> Alert | No
         severity="warning",
         cause=f"on {socket.gethostname()} products of matrices take {times:.1f} times as long in "
         f"{precision} as in fp32",
-        remedy="train in fp32: --set train.precision=fp32",
+        remedy="train in fp32 (train.precision)",
     )
 
 

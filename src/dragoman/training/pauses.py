@@ -1,17 +1,16 @@
 """Reports a rank that stands still, while it does and after it goes on.
 
-The rank itself notices it afterwards: a thread that looks at the clock twice a second did not run.
-Meanwhile others notice it. A rank that gives no sign of life stands still, whatever it was doing; a
-rank that lives, but keeps the others waiting for far longer than a step takes, may hang. A second
-thread reads and writes what the ranks report, because a slow disk or network may hold it: that is
-no pause.
+Meanwhile the other ranks notice it. If a rank gives no sign of life, it stands still. If it lives
+but keeps the others waiting for far longer than a step takes, it may hang. Afterwards the rank
+itself notices it: one of its threads looks at the clock twice a second, and sees a gap. A second
+thread reads and writes the ranks' signs of life, so that a slow disk or network is not taken for a
+pause.
 """
 
 from __future__ import annotations
 
 import contextlib
 import resource
-import socket
 import statistics
 import threading
 import time
@@ -26,7 +25,8 @@ from dragoman.base import units
 from dragoman.base.errors import MachineError
 from dragoman.distributed.standing import Board, Standing
 from dragoman.distributed.world import World
-from dragoman.telemetry.events import OUTSIDE_STEPS, Alert, EventWriter, RankPaused
+from dragoman.telemetry.events import OUTSIDE_STEPS, Alert, RankPaused, Recorder
+from dragoman.telemetry.host import collective_interface, has_carrier
 from dragoman.telemetry.timers import PhaseTimer
 
 LOOK_EVERY_S: Final = 0.5
@@ -105,13 +105,13 @@ class PauseWatch:
     """
 
     def __init__(
-        self, world: World, timer: PhaseTimer, events: EventWriter, board: Board | None
+        self, world: World, timer: PhaseTimer, events: Recorder, board: Board | None
     ) -> None:
         self._world = world
         self._timer = timer
         self._events = events
         self._board = board
-        self._host = socket.gethostname()
+        self._host = events.host
         self._step = 0
         self._outside = ""
         self._updates_s: deque[float] = deque(maxlen=_KEPT_UPDATES)
@@ -227,7 +227,8 @@ class PauseWatch:
         self._beat += 1
         is_second = self._beat % _EVERY == 1
         if is_second:
-            board.write(rank, Standing(self._host, self._beat, step, doing))
+            news = self._events.urgent()
+            board.write(rank, Standing(self._host, self._beat, step, doing, news))
         if self._wait is not None and (doing != "sync" or self._wait.step != step):
             for late, standing in self._wait.reported.items():  # its own step records the time
                 self._report_return(late, standing, now - self._wait.began, "the others waited")
@@ -248,6 +249,8 @@ class PauseWatch:
             seen = self._others.get(rank)
             if rank == self._world.rank:
                 continue
+            if self._world.is_main:
+                self._events.relay(rank, one.news)
             if seen is not None and one.beat == seen.standing.beat:
                 seen.silent_s += since_s
                 continue
@@ -273,8 +276,30 @@ class PauseWatch:
                     f"{_name(rank, one.host)} has given no sign of life for "
                     f"{_long(seen.silent_s)}, since {since}; it was {_where(one.step, one.doing)}"
                 )
-                alert = Alert(severity="warning", cause=cause, remedy=_LOOK_AT_IT)
+                remedy = self._own_link() if one.host in self._cut_off else _LOOK_AT_IT
+                alert = Alert(severity="warning", cause=cause, remedy=remedy)
                 self._events.write(alert, step=self._step)
+
+    @property
+    def _cut_off(self) -> set[str]:
+        """The other hosts if all of them fell silent at once: then this host's own link may be out.
+
+        The ranks of one machine tell nothing about a link.
+        """
+        others = [seen for seen in self._others.values() if seen.standing.host != self._host]
+        living = any(seen.silent_s < _SILENT_S for seen in others if seen.standing.doing != _ENDED)
+        return set() if living else {seen.standing.host for seen in others}
+
+    def _own_link(self) -> str:
+        """The remedy if no other host is heard."""
+        interface = collective_interface()
+        link = f"link {interface}" if interface else "network link"
+        if interface is not None and not has_carrier(interface):
+            return f"look at the cable of {self._host}: its own {link} is down"
+        return (
+            f"no other host is heard: the {link} of {self._host} itself may be out; if it is not, "
+            f"{_LOOK_AT_IT}"
+        )
 
     def _report_late(self, wait: _Wait, now: float) -> None:
         """Alert if ranks that live have not come for long; the first that waits speaks for all."""

@@ -1,24 +1,28 @@
 """Learning rates as pure functions of the step; the optimizer is elsewhere.
 
-A new schedule needs a function and a line in SCHEDULES here, its name in the type of `kind`, and
-a test. `step` counts updates from 0; the value at step n is used for update n + 1.
+A schedule is a function and a line in SCHEDULES; another package adds one as an entry point of the
+group `dragoman.schedules` (base/extensions.py). `step` counts updates from 0; the value at step n
+is used for update n + 1. With a budget it is no whole number: the share of the time that has gone,
+of the steps that were expected.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Self
+from typing import Annotated, Final, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from dragoman.base.extensions import Parts
 from dragoman.base.settings import Section
 
 
 class ScheduleConfig(Section):
     """Which schedule, and its numbers. All lengths are in steps."""
 
-    kind: Literal["noam", "inverse_sqrt", "cosine", "linear", "wsd", "constant"] = "inverse_sqrt"
+    kind: Annotated[str, AfterValidator(lambda name: SCHEDULES.known(name))] = "inverse_sqrt"
+    """noam, inverse_sqrt, cosine, linear, wsd, constant, or one that another package adds."""
     peak_learning_rate: float = Field(default=1e-3, gt=0.0)
     """Highest value; `noam` computes its own from `noam_scale`."""
     warmup_steps: int = Field(default=4000, ge=0)
@@ -31,6 +35,8 @@ class ScheduleConfig(Section):
     """Value at the end of cosine, linear and wsd, as a share of the peak."""
     noam_scale: float = Field(default=2.0, gt=0.0)
     """Multiplies the whole curve of `noam`."""
+    added: dict[str, float] = Field(default_factory=dict)
+    """Numbers of a schedule that another package adds, by their names."""
 
     @model_validator(mode="after")
     def _decay_is_set(self) -> Self:
@@ -51,17 +57,17 @@ class Schedule(NamedTuple):
 
     rate: the function that gives the learning rate of a step.
     formula: its text, in which {peak}, {final}, {total}, {decay}, {warmup}, {scale} and the name of
-        every field of ScheduleConfig stand for the numbers of the recipe.
+        every field of ScheduleConfig and of its `added` stand for the numbers of the recipe.
     ends: whether the rate reaches its final value at a known step: until then, a flat dev loss
         proves nothing.
     """
 
-    rate: Callable[[int, ScheduleConfig, Run], float]
+    rate: Callable[[float, ScheduleConfig, Run], float]
     formula: str
     ends: bool = False
 
 
-def noam(step: int, config: ScheduleConfig, run: Run) -> float:
+def noam(step: float, config: ScheduleConfig, run: Run) -> float:
     """Linear warmup, then 1 / sqrt(step), scaled by the model's width.
 
     noam_scale * d_model^-0.5 * min((step + 1) * warmup^-1.5, (step + 1)^-0.5), as in OpenSeq2Seq
@@ -72,7 +78,7 @@ def noam(step: int, config: ScheduleConfig, run: Run) -> float:
     return float(config.noam_scale * run.d_model**-0.5 * shape)
 
 
-def inverse_sqrt(step: int, config: ScheduleConfig, _run: Run) -> float:
+def inverse_sqrt(step: float, config: ScheduleConfig, _run: Run) -> float:
     """Linear warmup to the peak, then peak * sqrt(warmup / (step + 1)).
 
     fairseq's inverse_sqrt (warmup from 0) at step + 1, so that the first update does not have a
@@ -84,7 +90,7 @@ def inverse_sqrt(step: int, config: ScheduleConfig, _run: Run) -> float:
     return config.peak_learning_rate * math.sqrt(max(config.warmup_steps, 1) / n)
 
 
-def cosine(step: int, config: ScheduleConfig, run: Run) -> float:
+def cosine(step: float, config: ScheduleConfig, run: Run) -> float:
     """Linear warmup, then half a cosine down to the final value (Loshchilov and Hutter 2017)."""
     if step < config.warmup_steps:
         return _warmup(step, config)
@@ -92,7 +98,7 @@ def cosine(step: int, config: ScheduleConfig, run: Run) -> float:
     return _between(config, 0.5 * (1 + math.cos(math.pi * gone)))
 
 
-def linear(step: int, config: ScheduleConfig, run: Run) -> float:
+def linear(step: float, config: ScheduleConfig, run: Run) -> float:
     """Linear warmup, then a straight line down to the final value."""
     if step < config.warmup_steps:
         return _warmup(step, config)
@@ -100,7 +106,7 @@ def linear(step: int, config: ScheduleConfig, run: Run) -> float:
     return _between(config, 1 - gone)
 
 
-def wsd(step: int, config: ScheduleConfig, run: Run) -> float:
+def wsd(step: float, config: ScheduleConfig, run: Run) -> float:
     """Warmup, stable, decay: the peak is held until a straight line down over the last steps.
 
     Hu et al. 2024 (MiniCPM), with the linear decay of Hägele et al. 2024.
@@ -113,12 +119,12 @@ def wsd(step: int, config: ScheduleConfig, run: Run) -> float:
     return _between(config, 1 - _share(step - decay_start, run.total_steps - decay_start))
 
 
-def constant(step: int, config: ScheduleConfig, _run: Run) -> float:
+def constant(step: float, config: ScheduleConfig, _run: Run) -> float:
     """Linear warmup, then the peak for ever."""
     return _warmup(step, config) if step < config.warmup_steps else config.peak_learning_rate
 
 
-SCHEDULES: dict[str, Schedule] = {
+_OURS: dict[str, Schedule] = {
     "noam": Schedule(noam, "{scale:g} * d_model^-0.5 * min((step+1) * warmup^-1.5, (step+1)^-0.5)"),
     "inverse_sqrt": Schedule(
         inverse_sqrt, "{peak:g} * min((step+1)/warmup, (warmup/(step+1))^0.5)"
@@ -136,9 +142,10 @@ SCHEDULES: dict[str, Schedule] = {
     ),
     "constant": Schedule(constant, "Warmup to {peak:g}, then constant"),
 }
+SCHEDULES: Final = Parts("schedules", _OURS)
 
 
-def learning_rate(step: int, config: ScheduleConfig, *, d_model: int, max_steps: int) -> float:
+def learning_rate(step: float, config: ScheduleConfig, *, d_model: int, max_steps: int) -> float:
     """The rate of update number `step`, counted from 0.
 
     d_model: the model's width; only `noam` uses it.
@@ -148,11 +155,11 @@ def learning_rate(step: int, config: ScheduleConfig, *, d_model: int, max_steps:
     return SCHEDULES[config.kind].rate(step, config, Run(d_model, total_steps))
 
 
-def _warmup(step: int, config: ScheduleConfig) -> float:
+def _warmup(step: float, config: ScheduleConfig) -> float:
     return config.peak_learning_rate * (step + 1) / config.warmup_steps
 
 
-def _share(steps: int, length: int) -> float:
+def _share(steps: float, length: int) -> float:
     """The share of a stretch of `length` steps that has passed, from 0 to 1."""
     return min(steps / length, 1.0) if length > 0 else 1.0
 

@@ -183,5 +183,5 @@ def _other_settings(place: Path, what: str) -> CheckpointError:
     return CheckpointError(
         f"{what}: it was written with other settings",
         place=place,
-        remedy="resume with the settings of the run, or start a new one with --fresh",
+        remedy="resume with the settings of the run, or start a new one (fresh)",
     )

@@ -85,9 +85,7 @@ class TrainStep:
         factor = self.sync.loss_factor / update.global_target_tokens
         scaled = factor if scale is None else factor * scale
         sums = torch.zeros(2, device=self.world.device)
-        measured = (
-            self.sync.has_whole_gradient and update.update_index % MEASURE_EVERY < update.steps
-        )
+        measured = self.sync.has_whole_gradient and update.update_index % MEASURE_EVERY == 0
         self.sync.wants_own_norm = measured and len(update.micro_batches) == 1
         part_norm, part_tokens = None, update.micro_batches[0].num_target_tokens
         for micro, batch in enumerate(update.micro_batches):
@@ -97,9 +95,11 @@ class TrainStep:
             sums += torch.stack([loss.loss.detach(), loss.nll])
             if measured and micro == 0:
                 part_norm = self.sync.own_norm if last else gradient_norm(self._weights)
+                if part_norm is not None and scale is not None:
+                    part_norm = part_norm / scale  # now: `_apply` changes the scale in place
         with self.timer.phase("optimizer"):
             norm, skipped = self._apply(learning_rate, scale)
-        step = update.update_index + update.steps
+        step = update.update_index + 1
         may_skip = skipped if self.scaler is not None else None  # otherwise it ends the run
         self.sync.after_update(step, learning_rate=learning_rate, skipped=may_skip)
         if self.ema is not None:
@@ -108,10 +108,7 @@ class TrainStep:
         if part_norm is None or not 0 < part_tokens < update.global_target_tokens:
             return StepResult(sums[0], sums[1], norm, skipped)
         found = signal_and_noise(
-            part_norm if scale is None else part_norm / scale,
-            norm,
-            part_tokens=part_tokens,
-            tokens=update.global_target_tokens,
+            part_norm, norm, part_tokens=part_tokens, tokens=update.global_target_tokens
         )
         return StepResult(sums[0], sums[1], norm, skipped, found)
 

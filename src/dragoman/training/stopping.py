@@ -65,14 +65,14 @@ class Votes(NamedTuple):
     save: bool
     examine: bool = False
     """Whether to find out together why steps are slow."""
-    length: int = 0
-    """Steps that the run is to have from now on, by rank 0, whose clock counts; 0: as before."""
+    progress: float = 0.0
+    """How far a run with a budget is, by rank 0, whose clock counts; 0 from the others."""
 
 
 class Agreement:
     """After an update at which all meet, each rank votes; what any of them wants, all do then.
 
-    It costs one exchange of four integers per meeting, and nothing if there is one rank. On
+    It costs one exchange of four numbers per meeting, and nothing if there is one rank. On
     GPUs the result is that of the meeting before, which the device finished long ago: the exchange
     does not wait.
     """
@@ -85,11 +85,14 @@ class Agreement:
         """The votes that all agreed on; every rank calls this at every meeting."""
         if self._world.world_size == 1:
             return votes
-        ballot = torch.tensor(votes, dtype=torch.int32, device=self._world.device)
+        on_gpu = self._world.device.type == "cuda"
+        # From pinned memory, so that the host need not wait until the device has copied it.
+        ballot = torch.tensor(votes, dtype=torch.float32, pin_memory=on_gpu)
+        ballot = ballot.to(self._world.device, non_blocking=True)
         self._world.sum(ballot)
         counted = ballot if ballot.device.type == "cpu" else self._exchange_with_previous(ballot)
-        stop, save, examine, length = counted.tolist()
-        return Votes(stop > 0, save > 0, examine > 0, length)
+        stop, save, examine, progress = counted.tolist()
+        return Votes(stop > 0, save > 0, examine > 0, progress)
 
     def _exchange_with_previous(self, ballot: Tensor) -> Tensor:
         """Start to copy this ballot from the device; wait for the one before it."""

@@ -17,31 +17,36 @@ import torch
 from torch import Tensor
 
 from dragoman.base.errors import DivergenceError
-from dragoman.data.loader import Update, merged
+from dragoman.data.loader import Update
 from dragoman.distributed.standing import open_board
 from dragoman.telemetry.events import (
     Alert,
     CheckpointWritten,
-    EventWriter,
+    ClockRead,
+    EndForecast,
     Payload,
+    Recorder,
     RunFinished,
     SampleTranslation,
     Validated,
 )
 from dragoman.telemetry.host import hourly_price
 from dragoman.training.checkpoint import CheckpointStore, TrainState
+from dragoman.training.clock import Budget, Reading, TrainingClock, forecast_end, passed
 from dragoman.training.config import TrainConfig
 from dragoman.training.divergence import LossTrend, Problem, diverged, not_finite
 from dragoman.training.guard import Examination, StepGuard
-from dragoman.training.interval import IntervalSums
+from dragoman.training.interval import IntervalSums, train_interval
 from dragoman.training.optimizer import LossScaler, lent
-from dragoman.training.pace import Budget, Pace
 from dragoman.training.pauses import PauseWatch
 from dragoman.training.snapshot import own_snapshot, snapshot
 from dragoman.training.step import StepResult, TrainStep
 from dragoman.training.stopping import Agreement, GivenUpError, StopSignals, Votes
 
 Reason = Literal["max_steps", "early_stop", "signal"]
+_LOGS: Final = 100
+"""Lines of the log of a run that has a budget."""
+_LEAST_SHARE: Final = 0.01
 _JUDGED_TOGETHER: Final = 50
 """Updates after which their losses are fetched from the device and judged, at the latest."""
 
@@ -76,28 +81,27 @@ def fit(
     *,
     state: TrainState,
     config: TrainConfig,
-    learning_rate: Callable[[int, int], float],
+    learning_rate: Callable[[float], float],
     untrained_loss: float,
     validate: Callable[[int], ValidationResult],
     store: CheckpointStore,
-    events: EventWriter,
+    events: Recorder,
     budget: Budget | None = None,
-    batches_per_update: int = 1,
     stage_starts: Sequence[int] = (0,),
 ) -> FitResult:
     """Train from `state` to the end; every rank calls it.
 
     batches: one for each step, from step number `state.step` on, without end.
-    learning_rate: gives the rate of a step from its number and the length of the run.
+    learning_rate: gives the rate of a step from its number. With a budget the number follows from
+        the clock: the share of the time that has gone, of `config.max_steps`.
     untrained_loss: the loss of a model that knows nothing, in nats per target token: the logarithm
         of the number of target pieces. Divergence is judged by how much of it comes back.
     validate: measures the model as it is; it is called with the number of updates made so far,
         with the averaged weights in the model if there are any, otherwise with the weights that all
         ranks share. It may raise GivenUpError, on every rank, if a signal asks to stop; it is
         called again when training resumes.
-    budget: if the run has to end in time: the clock of rank 0 says how many steps the run has, in
-        place of `config`.
-    batches_per_update: how many batches the strategy makes one update of.
+    budget: if the run has to end in time: the clock of rank 0 says when to validate, to log and to
+        end, in place of the steps of `config`.
     stage_starts: the step at which each stage begins. A stage may have other text, so its losses
         and the time of its steps are not compared with those of the stage before.
     On SIGTERM and SIGINT the update under way is finished and saved. A second signal ends a rank
@@ -107,24 +111,13 @@ def fit(
     errors of `batches` and `validate`.
     """
     started = time.monotonic()
-    pace = None
-    if budget is not None and step.world.is_main:
-        pace = Pace(
-            budget,
-            length=state.max_steps or config.max_steps,
-            validate_every=config.validate_every_steps,
-            save_every=store.config.every_steps,
-            multiple=batches_per_update,
-            validation_steps=state.validation_steps,
-            search_steps=state.search_steps,
-        )
     with (
         StopSignals(alone=step.world.world_size == 1) as signals,
         PauseWatch(step.world, step.timer, events, open_board(step.world.world_size)) as pauses,
     ):
         loop = _Loop(
             step,
-            merged(batches, batches_per_update, max_steps=None if budget else config.max_steps),
+            batches,
             state,
             config,
             learning_rate,
@@ -134,7 +127,7 @@ def fit(
             events,
             signals,
             pauses,
-            pace,
+            budget,
             stage_starts,
         )
         try:
@@ -144,6 +137,7 @@ def fit(
             events.write(alert, step=loop.state.step)
             _write_end(events, "diverged", loop.state, started)
             raise
+    _relay(events, step.world.gather_json(events.take()))
     _write_end(events, reason, loop.state, started)
     return FitResult(reason, loop.state, time.monotonic() - started)
 
@@ -152,31 +146,34 @@ def fit(
 class _Loop:
     """The arguments of `fit`, and the present state.
 
-    updates: the batches of `fit`, merged. pace: fits the length of a run with a budget, on rank 0.
+    updates: the batches of `fit`. clock: rank 0's, if there is a budget. reading: what all ranks
+    know of it.
     """
 
     step: TrainStep
     updates: Iterator[Update]
     state: TrainState
     config: TrainConfig
-    learning_rate: Callable[[int, int], float]
+    learning_rate: Callable[[float], float]
     untrained_loss: float
     validate: Callable[[int], ValidationResult]
     store: CheckpointStore
-    events: EventWriter
+    events: Recorder
     signals: StopSignals
     pauses: PauseWatch
-    pace: Pace | None
+    budget: Budget | None
     stage_starts: Sequence[int]
 
     def __post_init__(self) -> None:
         self.world = self.step.world
         self.unjudged: list[_Unjudged] = []
-        self.interval = IntervalSums(world=self.world, sync=self.step.sync, timer=self.step.timer)
+        self.interval = IntervalSums(
+            device=self.world.device, sync=self.step.sync, timer=self.step.timer
+        )
         self.agreement = Agreement(self.world)
         self.guard = StepGuard(
             self.step.sync,
-            self.max_steps,
+            self.config.max_steps,
             # The plan was made with the text of the first stage.
             expected_s=None if self._stage(self.state.step) else self.state.planned_step_s,
             judges_steps=self.world.is_main,
@@ -184,19 +181,27 @@ class _Loop:
             price=hourly_price(),
             rank=self.world.rank,
             alone=self.world.world_size == 1,
+            has_budget=self.budget is not None,
+            on_processor=self.world.device.type == "cpu",
         )
         self.examination = Examination(self.world, self.state.link_bytes_per_s)
         self._asked = False
-        self.update_steps = 1
+        self.rate = 0.0
         self.pauses.begin(self.state.step)
         self.saved_at_s = time.monotonic()
-        self.save_s = 0.0 if self.pace is None else self.pace.budget.save_s
+        self.save_s = 0.0 if self.budget is None else self.budget.save_s
         self.recorded_step = self.saved_step = self.state.step
         self.validated_step = self.state.validated_step or 0
+        self.progress = self.recorded_progress = self.state.progress
+        self.clock: TrainingClock | None = None
+        self.reading: Reading | None = None
+        self.is_time_over = False
 
     def run(self) -> Reason:
         """Train until there is a reason to stop."""
         self.step.model.train()
+        if self.budget is not None:
+            self._start_clock(self.budget)
         if self._validation_is_due() and self.state.dev_loss is None:
             # Before the first update, or if a signal came instead of the validation.
             if not self._validate():
@@ -205,17 +210,48 @@ class _Loop:
                 self._save(self._reason_after_validation())
         while not self._finished():
             agreed = self._update()
+            if agreed is not None:
+                self._read_clock(agreed)
             if agreed is None:
                 if self._log_is_due():
                     self._record_interval()
             elif self._take_stock(agreed):
                 return "signal"
-        return "max_steps" if self.state.step >= self.max_steps else "early_stop"
+        return "max_steps" if self._is_over() else "early_stop"
+
+    def _start_clock(self, budget: Budget) -> None:
+        """Tell all ranks how far the run is, by the clock of rank 0."""
+        state, progress = self.state, self.state.progress
+        if self.world.is_main:
+            self.clock = TrainingClock(
+                budget, state.began_s, state.validation_s, state.search_s, state.save_s
+            )
+            self.state = state.model_copy(update={"began_s": self.clock.began_s})
+            progress = max(progress, self.clock.progress(state.step))
+        progress = self.world.gather_json(progress)[0]
+        self.reading = Reading(state.step, progress, self.config.max_steps)
+        self.is_time_over = progress >= 1.0
+
+    def _read_clock(self, agreed: Votes) -> None:
+        """Take over the progress that rank 0 has read, as all ranks have met."""
+        if self.reading is None:
+            return
+        before = self.reading
+        self.reading = before.read(self.state.step, agreed.progress)
+        if self.reading.is_over(before.step) and not self.is_time_over:
+            self.is_time_over = True
+            self.step.sync.finish()
+
+    def _is_over(self) -> bool:
+        if self.reading is None:
+            return self.state.step >= self.config.max_steps
+        is_last = self.state.step >= (self.max_steps or math.inf)
+        return self.state.step > 0 and (self.is_time_over or is_last)
 
     @property
-    def max_steps(self) -> int:
-        """The length of the run: the recipe's, or the one that fits into the budget."""
-        return self.state.max_steps or self.config.max_steps
+    def max_steps(self) -> int | None:
+        """The last step, if it is set."""
+        return self.config.max_steps if self.budget is None else self.budget.most_steps
 
     def _stage(self, step: int) -> int:
         """The index of the stage that the last of `step` steps belongs to."""
@@ -235,17 +271,7 @@ class _Loop:
             found = "signal" if stopping else self._reason_after_validation()
             save_reason = found or save_reason
         self._save(save_reason)
-        if agreed.length and not stopping and not self._finished():
-            self._fit_length(agreed.length)
         return stopping
-
-    def _fit_length(self, length: int) -> None:
-        """Set the length of the run; it gets at least one more update."""
-        length = max(length, self.state.step + self.update_steps)
-        self.state = self.state.model_copy(update={"max_steps": length})
-        self.guard.max_steps = length
-        if self.pace is not None:
-            self.events.write(self.pace.fitted(length), step=self.state.step)
 
     def _examine(self) -> None:
         """All ranks find out why steps are slow."""
@@ -254,7 +280,7 @@ class _Loop:
                 self.events.write(event, step=self.state.step)
 
     def _finished(self) -> bool:
-        return self.state.step >= self.max_steps or self._lost_patience()
+        return self._is_over() or self._lost_patience()
 
     def _lost_patience(self) -> bool:
         patience = self.config.patience
@@ -267,29 +293,24 @@ class _Loop:
             update = next(self.updates)
         fed = time.perf_counter()
         assert update.update_index == self.state.step
-        last_step = self.state.step + update.steps - 1
-        result = self.step(update, learning_rate=self.learning_rate(last_step, self.max_steps))
-        if last_step + 1 >= self.max_steps:
+        if self.reading is not None:
+            self.progress = self.reading.at(self.state.step)
+        self.rate = self.learning_rate(self._schedule_step(self.state.step))
+        result = self.step(update, learning_rate=self.rate)
+        step = self.state.step + 1
+        if step == self.max_steps:
             self.step.sync.finish()
-        self.update_steps = update.steps
-        if self.pace is not None:
-            self.pace.updated(last_step + 1)
-        agreed = self._agree(last_step + 1) if self.step.sync.settled else None
-        self.step.timer.step_done(steps=update.steps)
+        agreed = self._agree(step) if self.step.sync.settled else None
+        self.step.timer.step_done()
         seconds_s = time.perf_counter() - started
-        self.pauses.updated(step=last_step + 1, seconds_s=seconds_s)
-        if self._stage(last_step + 1) != self._stage(self.state.step):
+        self.pauses.updated(step=step, seconds_s=seconds_s)
+        if self._stage(step) != self._stage(self.state.step):
             self.guard.learn_anew()
-        alert = self.guard.see(
-            step=last_step + 1,
-            steps=update.steps,
-            seconds_s=seconds_s,
-            data_wait_s=fed - started,
-        )
+        alert = self.guard.see(step=step, seconds_s=seconds_s, data_wait_s=fed - started)
         if alert is not None:
-            self.events.write(alert, step=last_step + 1)
+            self.events.write(alert, step=step)
         self.interval.add(update, result)
-        self.state = self.state.after_update(update.epoch, steps=update.steps)
+        self.state = self.state.after_update(update.epoch, progress=self.progress)
         self.unjudged.append(
             _Unjudged(self.state.step, result.loss / update.global_target_tokens, result.skipped)
         )
@@ -298,6 +319,15 @@ class _Loop:
         if len(self.unjudged) == _JUDGED_TOGETHER:
             self._judge_losses()
         return agreed
+
+    @property
+    def gone(self) -> float:
+        """The share of the budget's time for training that has gone; 0 without a budget."""
+        return 0.0 if self.reading is None else self.reading.at(self.state.step)
+
+    def _schedule_step(self, step: int) -> float:
+        """The place of a step in the schedule: with a budget, by the time that has gone."""
+        return step if self.reading is None else self.progress * self.config.max_steps
 
     def _agree(self, step: int) -> Votes:
         """Meet the other ranks. Waiting for them is a part of the step.
@@ -348,18 +378,30 @@ class _Loop:
         self.state = self.state.model_copy(update={"loss_trend": trend})
 
     def _log_is_due(self) -> bool:
+        if self.reading is not None:
+            return passed(_LOGS, self.recorded_progress, self.gone) or self._is_over()
         return _passed(self.config.log_every_steps, self.recorded_step, self.state.step)
 
     def _record_interval(self) -> None:
-        """Write the interval's event; raises DivergenceError if the losses say so."""
+        """Write one event for all ranks; raises DivergenceError if the losses say so."""
         self.recorded_step = self.state.step
-        scaler = self.step.scaler
-        event = self.interval.take(
-            learning_rate=self.learning_rate(self.state.step - 1, self.max_steps),
-            loss_scale=None if scaler is None else scaler.scale,
-        )
-        self.events.write(event, step=self.state.step)
-        skipped = self.state.skipped_steps + event.skipped_steps
+        own = self.interval.take()
+        ranks = self.world.gather_json({"sums": own, "events": self.events.take()})
+        self.recorded_progress = self.gone  # of every rank: all of them come here together
+        if self.clock is not None:
+            self.guard.max_steps = round(self.state.step / max(self.gone, _LEAST_SHARE))
+            read = ClockRead(progress=self.progress, left_s=self.clock.left_s)
+            self.events.write(read, step=self.state.step)
+        if self.world.is_main:
+            scaler = self.step.scaler
+            event = train_interval(
+                [one["sums"] for one in ranks],
+                learning_rate=self.rate,
+                loss_scale=None if scaler is None else scaler.scale,
+            )
+            _relay(self.events, [one["events"] for one in ranks])
+            self.events.write(event, step=self.state.step)
+        skipped = self.state.skipped_steps + own["skipped_steps"]
         self.state = self.state.model_copy(update={"skipped_steps": skipped})
         if self.unjudged:
             self._judge_losses()
@@ -375,13 +417,16 @@ class _Loop:
             self.saved_at_s = time.monotonic()
         asks = self.guard.found is not None and not self._asked
         self._asked = self.guard.found is not None
-        length = 0 if self.pace is None else self.pace.wanted(step)
-        return Votes(stop=self.signals.received, save=save, examine=asks, length=length)
+        progress = 0.0 if self.clock is None else self.clock.progress(step)
+        return Votes(stop=self.signals.received, save=save, examine=asks, progress=progress)
 
     def _validation_is_due(self) -> bool:
         step = self.state.step
         if step == 0:
             return self.config.validate_at_start
+        if self.budget is not None:
+            before = self.state.validated_progress
+            return passed(self.budget.validations, before, self.gone) or self._is_over()
         due = _passed(self.config.validate_every_steps, self.validated_step, step)
         return due or step == self.max_steps
 
@@ -399,14 +444,12 @@ class _Loop:
             return False
         self.validated_step = self.state.step
         event = validation.event()
-        if self.pace is not None:
-            self.pace.validated(time.monotonic() - started, search_s=event.decode_s)
-            names = ("validation_steps", "search_steps")
-            update = {name: getattr(self.pace, name) for name in names}
-            self.state = self.state.model_copy(update=update)
+        dev_loss = math.nan if event.dev_loss is None else event.dev_loss
+        if self.reading is not None:
+            self._note_validation(dev_loss, event.decode_s or 0.0, time.monotonic() - started)
         best, best_step = self.state.best_dev_loss, self.state.best_dev_loss_step
         self.state = self.state.after_validation(
-            dev_loss=event.dev_loss, bleu=event.bleu, stop_metric=self.config.stop_metric
+            dev_loss=dev_loss, bleu=event.bleu, stop_metric=self.config.stop_metric
         )
         if self.state.step <= self.stage_starts[-1]:  # patience would skip the stages to come
             self.state = self.state.model_copy(update={"validations_without_best": 0})
@@ -416,7 +459,7 @@ class _Loop:
                 self.events.write(further, step=self.state.step)
         if best is not None:
             problem = self.state.loss_trend.dev_problem(
-                event.dev_loss,
+                dev_loss,
                 best=best,
                 best_step=best_step or 0,
                 untrained_loss=self.untrained_loss,
@@ -425,10 +468,29 @@ class _Loop:
                 self._diverge(problem)
         return True
 
+    def _note_validation(self, dev_loss: float, search_s: float, seconds_s: float) -> None:
+        """Keep what the clock and the forecast of the end need from a validation."""
+        seen = self.state.dev_losses
+        if self.gone > 0:
+            seen = (*seen, (self.gone, dev_loss))
+        self.state = self.state.model_copy(
+            update={
+                "validated_progress": self.gone,
+                "dev_losses": seen,
+                "validation_s": seconds_s,
+                "search_s": search_s,
+            }
+        )
+        if self.clock is not None:
+            self.clock.validation_s, self.clock.search_s = seconds_s, search_s
+        found = forecast_end(seen, untrained_loss=self.untrained_loss)
+        if found is not None and self.world.is_main and not self._is_over():
+            self.events.write(EndForecast(**found._asdict()), step=self.state.step)
+
     def _save_reason(self, agreed: Votes) -> str | None:
         if agreed.stop:
             return "signal"
-        if self.state.step == self.max_steps:
+        if self._is_over():
             return "end"
         if _passed(self.store.config.every_steps, self.saved_step, self.state.step):
             return "steps"
@@ -450,8 +512,8 @@ class _Loop:
             self._write_checkpoint(reason)
         self.saved_at_s = time.monotonic()
         self.save_s = self.saved_at_s - started
-        if self.pace is not None:
-            self.pace.saved(self.save_s)
+        if self.clock is not None:
+            self.clock.save_s = self.save_s
 
     def _write_checkpoint(self, reason: str) -> None:
         if not self.world.is_main:
@@ -484,7 +546,13 @@ def _passed(every: int, since: int, step: int) -> bool:
     return step // every > since // every
 
 
-def _write_end(events: EventWriter, reason: str, state: TrainState, started: float) -> None:
+def _relay(events: Recorder, lines: Sequence[Sequence[str]]) -> None:
+    """Write the events of the other ranks, given by rank; only rank 0 has a file for them."""
+    for rank, some in enumerate(lines):
+        events.relay(rank, some)
+
+
+def _write_end(events: Recorder, reason: str, state: TrainState, started: float) -> None:
     event = RunFinished(
         reason=reason,
         best_dev_loss=state.best_dev_loss,

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from dragoman.distributed.link_rate import agree
+from dragoman.distributed.link_rate import LEAST_BYTES, agree, sustained_rate
 from dragoman.distributed.probe import tournament
 
 
@@ -26,3 +26,34 @@ def test_everyone_meets_everyone_once(players: int) -> None:
 )
 def test_two_rates_that_agree_need_no_third(rates: list[float], enough: bool) -> None:
     assert agree(rates) is enough
+
+
+class Bucket:
+    """A link with a token bucket, on a clock of its own."""
+
+    def __init__(self, bytes_per_s: float, bucket_bytes: float) -> None:
+        self.bytes_per_s = bytes_per_s
+        self.tokens = bucket_bytes
+        self.longest_s = self.now_s = 0.0
+
+    def seconds(self, num_bytes: int) -> float:
+        """How long a transfer takes: its tokens pass at 10 Gbit/s, the rest at the link's rate."""
+        at_once = min(self.tokens, num_bytes)
+        self.tokens -= at_once
+        taken_s = 1e-4 + at_once / 1.25e9 + (num_bytes - at_once) / self.bytes_per_s
+        self.longest_s = max(self.longest_s, taken_s)
+        self.now_s += taken_s
+        return taken_s
+
+
+@pytest.mark.parametrize("bucket_bytes", [0, 64 << 10, 256 << 10, 4 << 20])
+@pytest.mark.parametrize("mbit", [0.1, 1, 5, 15, 100, 1000, 10_000])
+def test_time_bounds_a_transfer_at_any_rate(mbit: float, bucket_bytes: int) -> None:
+    """No transfer takes longer than the bucket alone would, or a second, or that of the least
+    size."""
+    link = Bucket(mbit * 1e6 / 8, bucket_bytes)
+    found, _ = sustained_rate(link.seconds)
+    assert found == pytest.approx(link.bytes_per_s, rel=0.05)
+    limit_s = max(1.0, bucket_bytes / link.bytes_per_s, 1.1 * LEAST_BYTES / link.bytes_per_s)
+    assert link.longest_s < 1.1 * limit_s
+    assert link.now_s < 2 * limit_s + 4

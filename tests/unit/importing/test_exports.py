@@ -46,6 +46,8 @@ def test_an_imported_model_is_exported_with_a_card_that_names_its_origin(
     imported: Path, tmp_path: Path, to: Kind
 ) -> None:
     options = ["--output", str(tmp_path / to), "--sentences", str(imported / "some.en")]
+    if to == "argos":  # its int8 is 0.2 nats off with random weights, more or less by processor
+        options += ["--quantization", "float32"]
     assert main(["export", str(imported / "bundle"), "--to", to, *options]) == 0
     info = Bundle.open(tmp_path / to).info
     assert (info.imported, info.licence, info.run, info.checkpoint) == ("opus", "CC-BY 4.0", "", "")
@@ -141,15 +143,15 @@ def test_a_card_says_how_a_text_gets_the_language_of_the_import(
 ) -> None:
     """Without its code such a model writes another language, and a card is all that others have."""
     expected = {
-        "huggingface": '`tokenizer(">>nld<< A text.")`',
-        "onnx": "Every source begins with `>>nld<<`: its id is the first id of the source",
-        "ctranslate2": '`[">>nld<<", *pieces]`',
+        "huggingface": 'tokenizer([">>nld<< ',
+        "onnx": "The first id is that of",
+        "ctranslate2": "that token is the first piece of every source: `>>nld<<`",
     }
     sentences = for_dutch.with_name("some.en")
     done = dragoman.export(for_dutch, to=to, output=tmp_path / to, sentences=sentences)
     card = (done.path / "README.md").read_text("utf-8")
     assert expected.get(to, "pipeline_tag") in card
-    assert (">>nld<<" in card) == (to in expected)
+    assert ">>nld<<" in card
 
 
 def test_a_language_of_the_model_but_not_of_the_import_has_its_own_error(for_dutch: Path) -> None:

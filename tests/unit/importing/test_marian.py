@@ -19,7 +19,7 @@ from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.shards import EOS, PAD
 from dragoman.evaluation.sentences import cut_into_chunks
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
-from dragoman.importing.folder import ImportedModel, read_folder, vocabulary_files
+from dragoman.importing.folder import ImportedModel, read_folder
 from dragoman.importing.tokenizer import Languages
 from dragoman.model.config import SearchConfig
 from dragoman.model.search import translate_batch
@@ -47,8 +47,7 @@ def opus() -> Path:
 
 def vocabularies(imported: ImportedModel) -> tuple[ImportedVocabulary, ImportedVocabulary]:
     source, target = (
-        ImportedVocabulary.parse(content, place=Path("memory"))
-        for content in vocabulary_files(imported)
+        ImportedVocabulary.parse(content, place=Path("memory")) for content in imported.vocabularies
     )
     return source, target
 
@@ -332,7 +331,7 @@ def test_a_language_is_chosen_for_all_or_in_a_text(tmp_path: Path) -> None:
     settings = json.loads((folder / "tokenizer_config.json").read_bytes())
     several = settings | {"target_lang": "deu+nld"}  # as published models name them
     (folder / "tokenizer_config.json").write_text(json.dumps(several))
-    assert read_folder(folder, Languages()).recipe.corpus.target_language == "deu_nld"
+    assert read_folder(folder, Languages()).recipe.corpus.target_language == "deu-nld"
     with pytest.raises(ConfigError, match=r"has no >>fra<<; it has >>deu<<, >>nld<<"):
         read_folder(folder, Languages(target="fra"))
 

@@ -13,6 +13,7 @@ import torch
 
 import dragoman
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError
+from dragoman.cli.command_line import main
 from dragoman.corpus.normalize import normalize
 from dragoman.data.batch import Batch, make_batch
 from dragoman.distributed.world import join_world
@@ -84,7 +85,7 @@ def test_a_pair_without_text_or_too_long_has_no_score() -> None:
 def test_lines_keep_their_columns_and_get_new_ones() -> None:
     model = loaded()
     counts: Counter[str] = Counter()
-    scorer = PairScorer(model, model, columns=3, place="pairs", counts=counts)
+    scorer = PairScorer(model, model, columns=3, counts=counts)
     (written,) = scorer.lines(["A house.\tEin Haus.\t0.5", "\tnothing"], 1)
     source, target, kept, *scores = written[0].rstrip("\n").split("\t")
     assert (source, target, kept) == ("A house.", "Ein Haus.", "0.5")
@@ -93,14 +94,43 @@ def test_lines_keep_their_columns_and_get_new_ones() -> None:
     assert dual == pytest.approx(dual_cross_entropy(*both)[0], abs=1e-5)
     assert dual == pytest.approx(abs(forward - reverse) + (forward + reverse) / 2, abs=1e-5)
     assert written[1] == "\tnothing\t\t\t\t\n", "its scores are in the columns of the others"
-    assert counts == {"pairs": 2, "unscored": 1}
+    assert counts == {"pairs": 2, "unscored": 1, "malformed": 0}
 
 
-def test_a_line_with_too_many_columns_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("bad", "kept", "says"),
+    [
+        ("no tab", "no tab\t\t\n", "has no tab"),
+        ("A\tB\tC", "A\tB C\t\n", "has 3 columns, the first pair has 2"),
+    ],
+)
+def test_a_hundredth_of_lines_that_are_no_pairs_is_counted_and_kept_without_a_score(
+    bad: str, kept: str, says: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pairs, output = tmp_path / "pairs.tsv", tmp_path / "scored.tsv"
+    good = ["A house.\tEin Haus."] * 99
+    pairs.write_text("\n".join([*good[:40], bad, *good[40:]]) + "\n")
+    done = dragoman.score(small_run(), pairs, output)
+    assert (done.pairs, done.malformed, done.unscored) == (99, 1, 0)
+    lines = output.read_text().splitlines(keepends=True)
+    assert lines[40] == kept
+    assert all(float(line.split("\t")[2]) > 0 for line in (*lines[:40], *lines[41:]))
+    output.unlink()
+    assert main(["score", str(small_run().path), str(pairs), "--output", str(output)]) == 0
+    assert "no pairs, kept without a score: lines 1" in capfd.readouterr().out
+
+    pairs.write_text("\n".join([*good[:40], bad, *good[40:98]]) + "\n")
+    again = tmp_path / "again.tsv"
+    with pytest.raises(CorpusError, match=rf"pairs\.tsv, line 41: {says}"):
+        dragoman.score(small_run(), pairs, again)
+    assert not again.exists()
+
+
+def test_a_first_line_that_is_no_pair_does_not_set_the_columns(tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.tsv"
-    pairs.write_text("A house.\tEin Haus.\n" * 3 + "A\tB\tC\n")
-    with pytest.raises(CorpusError, match=r"pairs.tsv, line 4: has 3 columns, line 1 has 2: the"):
-        dragoman.score(small_run(), pairs, tmp_path / "scores.tsv")
+    pairs.write_text("source and target\n" + "A house.\tEin Haus.\n" * 99)
+    done = dragoman.score(small_run(), pairs, tmp_path / "scored.tsv")
+    assert (done.pairs, done.malformed) == (99, 1)
 
 
 def tiny(name: str, *directions: str) -> RunDirectory:
@@ -139,6 +169,7 @@ def test_a_reverse_model_sets_the_source_language_of_the_pairs(
         dragoman.score(model, "pairs.tsv", "no.tsv", reverse=tiny("several", "de-fr", "de-en"))
 
 
+@pytest.mark.system
 def test_models_of_other_languages_are_not_one_ensemble(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,9 +193,7 @@ def test_models_of_other_languages_are_not_one_ensemble(
 
 def test_bad_input_is_named(tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.tsv"
-    pairs.write_text("A house.\tEin Haus.\nno tab\n")
-    with pytest.raises(CorpusError, match=r"pairs.tsv, line 2: has no tab"):
-        dragoman.score(small_run(), pairs, tmp_path / "scored.tsv")
+    pairs.write_text("A house.\tEin Haus.\n")
     with pytest.raises(ConfigError, match="translates en to de, not de to en"):
         dragoman.score(small_run(), pairs, tmp_path / "scored.tsv", reverse=small_run())
     pairs.write_text("")

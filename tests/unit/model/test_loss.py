@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dragoman.model import loss as loss_module
 from dragoman.model.loss import smoothed_cross_entropy
@@ -48,3 +51,28 @@ def test_evaluation_makes_no_gradients() -> None:
             x_ND, torch.randn(9, 4), torch.tensor([1, 2, 3]), smoothing=0.1
         )
     assert not ours.loss.requires_grad
+
+
+class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The most elements of any tensor that an operation made, other than views of `weight`."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.elements = 0
+        self._weight = weight.untyped_storage().data_ptr()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, (tuple, list)) else (made,):
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            if tensor.untyped_storage().data_ptr() != self._weight:
+                self.elements = max(self.elements, tensor.numel())
+        return made
+
+
+def test_evaluation_keeps_no_memory_for_gradients() -> None:
+    x_ND, weight_VD = torch.randn(3, 64), torch.randn(1000, 64)
+    with torch.no_grad(), _Largest(weight_VD) as largest:
+        smoothed_cross_entropy(x_ND, weight_VD, torch.tensor([1, 2, 3]), smoothing=0.1)
+    assert largest.elements <= weight_VD.shape[0] * len(x_ND)

@@ -92,7 +92,7 @@ def enumerate_hypotheses(
     return sorted(found, key=lambda hypothesis: -hypothesis.score)
 
 
-@pytest.mark.parametrize("num_models", [1, 2])
+@pytest.mark.parametrize("num_models", [1, pytest.param(2, marks=pytest.mark.system)])
 @pytest.mark.parametrize(
     "config",
     [
@@ -219,7 +219,9 @@ def test_nothing_in_nothing_out() -> None:
     assert translate_batch([make_model()], [], SearchConfig()) == []
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize(
+    "size", [*(pytest.param(size, marks=pytest.mark.system) for size in (1, 3)), 2]
+)
 def test_no_n_gram_comes_twice_and_nothing_better_was_left_out(size: int) -> None:
     """With a beam as wide as all hypotheses, against enumeration of what is left over."""
     model, source, limit = make_model().eval(), [3, 4, 5], 4

@@ -24,7 +24,12 @@ def cut(ids: list[int]) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("beam_size", "alpha"), [(1, 1.0), pytest.param(5, 1.0, marks=pytest.mark.system), (4, 0.6)]
+    ("beam_size", "alpha"),
+    [
+        pytest.param(1, 1.0, marks=pytest.mark.system),
+        pytest.param(5, 1.0, marks=pytest.mark.system),
+        (4, 0.6),
+    ],
 )
 def test_100_of_100_sentences_are_equal(beam_size: int, alpha: float) -> None:
     trained = train_on_real_text()

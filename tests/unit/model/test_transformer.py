@@ -295,6 +295,7 @@ def test_bf16_autocast_follows_fp32_and_leaves_fp32_gradients(batch: Batch) -> N
     assert difference.norm() < 0.05 * wanted.norm()
 
 
+@pytest.mark.system
 def test_a_worker_does_not_load_the_compiler_before_it_compiles() -> None:
     code = "import sys, dragoman.run.worker; sys.exit('torch._dynamo' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -147,7 +147,7 @@ def test_no_checkpoint_is_no_error_but_only_damaged_ones_are(tmp_path: Path) -> 
     assert store.latest_valid(fail) is None
     (save_step(store, 1) / "digests.json").unlink()
     with pytest.raises(
-        CheckpointError, match=r"checkpoints: none of the 1 checkpoints is intact; .*--fresh"
+        CheckpointError, match=r"checkpoints: none of the 1 checkpoints is intact; start a new run"
     ):
         store.latest_valid(lambda _: None)
 

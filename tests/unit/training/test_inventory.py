@@ -83,7 +83,7 @@ def test_the_forecast_holds(run: ToyRun) -> None:
     assert len(steps) <= forecast.num_checkpoints
     measured = sum(file.stat().st_size for file in steps[-1].iterdir())
     assert measured == pytest.approx(forecast.checkpoint_bytes, rel=0.15)
-    events = run.directory / "events" / "rank-0000.jsonl"
+    events = run.directory / "events" / "log.jsonl"
     assert events.stat().st_size < 1.5 * forecast.record_bytes
 
 
@@ -144,7 +144,8 @@ def test_the_forecast_of_a_run_knows_its_strategy_and_ranks(
         return line.partition("checkpoints of ")[2]
 
     alone = checkpoint()
-    (run / "events" / "rank-0001.jsonl").touch()
+    log = run / "events" / "log.jsonl"
+    log.write_text(log.read_text().replace('"world_size": 1', '"world_size": 2'))
     assert checkpoint() == alone, "a sum of gradients has no state"
     recipe = run / "recipe.toml"
     recipe.write_text(recipe.read_text().replace('strategy = "sync"', 'strategy = "diloco"'))

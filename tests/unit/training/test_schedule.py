@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, get_args
 
 import pytest
 import torch
@@ -14,8 +13,7 @@ from hypothesis import strategies as st
 
 from dragoman.training.schedule import SCHEDULES, ScheduleConfig, learning_rate
 
-Kind = Literal["noam", "inverse_sqrt", "cosine", "linear", "wsd", "constant"]
-KINDS: tuple[Kind, ...] = get_args(ScheduleConfig.model_fields["kind"].annotation)
+KINDS = sorted(SCHEDULES.ours)
 
 
 def rates(config: ScheduleConfig, steps: int, *, max_steps: int = 100) -> list[float]:
@@ -34,10 +32,6 @@ def their_rates(
         optimizer.step()
         schedule.step()
     return seen
-
-
-def test_every_kind_the_config_admits_is_registered() -> None:
-    assert set(KINDS) == set(SCHEDULES)
 
 
 def test_noam_is_the_published_formula() -> None:
@@ -124,7 +118,7 @@ def test_the_end_is_the_configs_or_else_the_runs() -> None:
     step=st.integers(0, 1000),
 )
 def test_rates_are_positive_and_never_above_the_peak(
-    kind: Kind, warmup: int, decay: int, total: int, step: int
+    kind: str, warmup: int, decay: int, total: int, step: int
 ) -> None:
     config = ScheduleConfig(
         kind=kind, warmup_steps=warmup, decay_steps=decay, total_steps=total, final_ratio=0.01

@@ -213,9 +213,9 @@ def test_a_strategy_learns_when_to_send_and_when_an_update_is_made() -> None:
     assert isinstance(step.sync, Recording)
     assert step.sync.optimizer is step.optimizer
     _, by_rows = whole_and_by_rows()
-    step(replace(by_rows, update_index=6, steps=4), learning_rate=0.25)
+    step(replace(by_rows, update_index=6), learning_rate=0.25)
     assert step.sync.lasts == [False, False, False, True]
-    assert step.sync.updates == [(10, 0.25)]
+    assert step.sync.updates == [(7, 0.25)]
 
 
 def test_a_strategy_may_change_the_loss_and_the_rate() -> None:

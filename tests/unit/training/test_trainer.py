@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -19,15 +20,15 @@ from torch import Tensor
 from dragoman.base.errors import DivergenceError
 from dragoman.model.transformer import Transformer
 from dragoman.telemetry.events import Event, read_events
+from dragoman.training.clock import Budget
 from dragoman.training.config import CheckpointConfig, TrainConfig
-from dragoman.training.pace import Budget
-from dragoman.training.schedule import ScheduleConfig
+from dragoman.training.schedule import ScheduleConfig, learning_rate
 from dragoman.training.stopping import GivenUpError, is_asked_to_stop
 from toy_fit import ToyRun, ToyValidation, dev_loss
 
 
 def events_of(run: ToyRun, kind: str) -> list[Event]:
-    events = read_events(run.directory / "events" / "rank-0000.jsonl")
+    events = read_events(run.directory / "events" / "log.jsonl")
     return [event for event in events if event.kind == kind]
 
 
@@ -82,9 +83,9 @@ def test_a_run_records_its_intervals_validations_and_checkpoints(tmp_path: Path)
         assert 0 <= payload["padding_share"] < 1
         assert payload["gradient_norm"] > 0
         assert payload["pairs"] > 0
-        assert 0 < payload["step_median_s"] <= payload["step_p95_s"]
+        assert 0 < payload["step_median_s"][0] <= payload["step_p95_s"][0]
         parts = ("data_wait_s", "forward_s", "backward_s", "optimizer_s")
-        assert sum(payload[part] for part in parts) <= payload["interval_s"]
+        assert sum(payload[part][0] for part in parts) <= payload["interval_s"][0]
     assert [event.step for event in events_of(run, "validated")] == [0, 6, 12, 14]
     written = [(e.step, e.payload["reason"]) for e in events_of(run, "checkpoint_written")]
     assert written == [(5, "steps"), (6, "best"), (10, "steps"), (12, "best"), (14, "best")]
@@ -252,7 +253,7 @@ def test_a_second_signal_does_not_wait_for_a_validation(tmp_path: Path) -> None:
 
 def test_the_clock_can_ask_for_checkpoints(tmp_path: Path) -> None:
     config = CheckpointConfig(every_steps=1000, every_minutes=1e-9)
-    run = ToyRun(tmp_path, TrainConfig(max_steps=300), config)
+    run = ToyRun(tmp_path, TrainConfig(max_steps=60), config)
     run.fit()
     written = events_of(run, "checkpoint_written")
     reasons = [event.payload["reason"] for event in written]
@@ -333,74 +334,103 @@ def in_time(seconds_s: float, *, most_steps: int | None = None, save_s: float = 
         asked="",
         started=time.time(),
         seconds_s=seconds_s,
-        aim_s=seconds_s,
         validation_s=0.01,
         search_s=0.01,
         after_s=0.0,
         after_searches=0.0,
         most_steps=most_steps,
         save_s=save_s,
-        expected_bleu=20.0,
-        expected_bleu_low=10.0,
-        expected_bleu_high=30.0,
     )
 
 
-def test_a_budget_ends_a_run_in_time_and_the_rate_follows(tmp_path: Path) -> None:
-    def slow(_update: int, _model: Transformer) -> None:
-        time.sleep(0.02)
+EXPECTED = 100
+IN_TIME = TrainConfig(max_steps=EXPECTED, validate_at_start=False)
+TO_ZERO = ScheduleConfig(kind="linear", warmup_steps=EXPECTED // 10)
 
-    schedule = ScheduleConfig(kind="linear", warmup_steps=2)
-    train = TrainConfig(max_steps=10_000, log_every_steps=1, validate_every_steps=1000)
+
+def slow(_update: int, _model: Transformer) -> None:
+    time.sleep(0.02)
+
+
+def clock_of(run: ToyRun) -> list[tuple[int, float]]:
+    """The steps at which rank 0 read its clock, and the progress."""
+    return [(one.step or 0, one.payload["progress"]) for one in events_of(run, "clock_read")]
+
+
+def test_the_clock_of_a_budget_sets_the_rate_the_validations_and_the_end(tmp_path: Path) -> None:
     ToyRun(tmp_path / "first", TrainConfig(max_steps=1)).fit()  # PyTorch imports more at first use
-    budget = in_time(6.0)
-    run = ToyRun(tmp_path, train, schedule=schedule, before_update=slow, budget=budget)
+    budget = in_time(5.0)
+    run = ToyRun(tmp_path, IN_TIME, schedule=TO_ZERO, before_update=slow, budget=budget)
     result = run.fit()
     assert result.reason == "max_steps"
-    # The budget decides, and a neighbour may take the processor for a second.
-    assert 3.0 < time.time() - budget.started < 7.5
-    assert result.state.step == result.state.max_steps
-    assert result.state.step < 500
-    fitted = events_of(run, "length_fitted")
-    assert fitted[0].payload["before_max_steps"] == 10_000
-    assert fitted[-1].payload["max_steps"] == result.state.step
-    rates = {
-        event.step: event.payload["learning_rate"] for event in events_of(run, "train_interval")
-    }
-    assert rates[result.state.step] < 0.05 * schedule.peak_learning_rate
-    # It goes on with the length that was fitted last.
-    assert replace(run, budget=in_time(60.0)).fit().state.step == result.state.step
+    # A neighbour may take the processor for a second.
+    assert 4.5 < time.time() - budget.started < 6.5
+    read = clock_of(run)
+    rates = {one.step: one.payload["learning_rate"] for one in events_of(run, "train_interval")}
+    for step, progress in read:
+        assert rates[step] == pytest.approx(
+            learning_rate(progress * EXPECTED, TO_ZERO, d_model=16, max_steps=EXPECTED)
+        )
+    assert rates[read[-1][0]] < 0.25 * TO_ZERO.peak_learning_rate
+    assert [progress for _, progress in read] == sorted(progress for _, progress in read)
+    steps, shares = [step for step, _ in read], [share for _, share in read]
+    at = [float(np.interp(one.step or 0, steps, shares)) for one in events_of(run, "validated")]
+    assert at == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0], abs=0.1)
+    (last,) = {one.step for one in events_of(run, "validated")[-1:]}
+    assert last == result.state.step
+    # It is over: the same call trains no more.
+    assert run.fit().state.step == result.state.step
     assert run.directory.joinpath("checkpoints", f"step-{result.state.step:07d}").is_dir()
-    assert len(events_of(run, "validated")) == 2  # before the first update, and at the end
+
+
+def test_a_run_that_was_stopped_goes_on_where_the_clock_is(tmp_path: Path) -> None:
+    def slow_and_stopped(update: int, _model: Transformer) -> None:
+        time.sleep(0.02)
+        if update == 12:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    budget = in_time(6.0)
+    run = ToyRun(tmp_path, IN_TIME, schedule=TO_ZERO, before_update=slow_and_stopped, budget=budget)
+    stopped = run.fit()
+    assert stopped.reason == "signal"
+    time.sleep(1.0)
+    ended = replace(run, before_update=slow).fit()
+    assert ended.reason == "max_steps"
+    assert 5.5 < time.time() - budget.started < 8.0
+    after = next(progress for step, progress in clock_of(run) if step > stopped.state.step)
+    assert after - stopped.state.progress > 0.9 / 6.0, "the time in which nothing ran counts"
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_run_whose_time_is_over_is_validated_once_and_saved(
+    tmp_path: Path, trained: bool
+) -> None:
+    run = ToyRun(tmp_path, IN_TIME, schedule=TO_ZERO)
+    if trained:
+        stop = TrainConfig(max_steps=7, validate_at_start=False, validate_every_steps=1000)
+        ToyRun(tmp_path, stop, CheckpointConfig(every_steps=5)).fit()
+    over = in_time(60.0).model_copy(update={"started": time.time() - 3600})
+    state = replace(run, budget=over).fit().state
+    assert state.step == (7 if trained else 1)
+    assert state.dev_loss is not None
+
+
+def test_a_limit_of_steps_ends_a_budget_early_with_its_whole_schedule(tmp_path: Path) -> None:
+    train = IN_TIME.model_copy(update={"max_steps": 20})
+    schedule = ScheduleConfig(kind="linear", warmup_steps=2)
+    run = ToyRun(tmp_path, train, schedule=schedule, budget=in_time(9999.0, most_steps=20))
+    assert run.fit().state.step == 20
+    assert [one.step for one in events_of(run, "validated")] == [4, 8, 12, 16, 20]
+    rates = [one.payload["learning_rate"] for one in events_of(run, "train_interval")]
+    assert rates[-1] == pytest.approx(learning_rate(19, schedule, d_model=16, max_steps=20))
 
 
 def test_the_clock_asks_first_after_19_times_the_save_that_a_budget_expects(tmp_path: Path) -> None:
     config = CheckpointConfig(every_steps=10_000, every_minutes=1e-9)
-    train = TrainConfig(max_steps=20, validate_every_steps=1000)
+    train = IN_TIME.model_copy(update={"max_steps": 20})
     for save_s, first in ((0.0, "minutes"), (60.0, "best")):
         folder = tmp_path / str(save_s)
         run = ToyRun(folder, train, config, budget=in_time(9999.0, most_steps=20, save_s=save_s))
         run.fit()
         reasons = [one.payload["reason"] for one in events_of(run, "checkpoint_written")]
         assert reasons[0] == first
-
-
-def test_a_run_that_was_stopped_keeps_its_fitted_length(tmp_path: Path) -> None:
-    train = TrainConfig(max_steps=10_000, validate_every_steps=1000)
-
-    def slow_and_stopped(_update: int, _model: Transformer) -> None:
-        time.sleep(0.02)
-        # When the length has been fitted, not at some step: a busy machine takes long for a step.
-        if not stop_sent and events_of(run, "length_fitted"):
-            stop_sent.append(True)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    stop_sent: list[bool] = []
-    run = ToyRun(tmp_path, train, before_update=slow_and_stopped, budget=in_time(8.0))
-    stopped = run.fit()
-    assert stopped.reason == "signal"
-    assert stopped.state.max_steps is not None
-    assert stopped.state.max_steps < 1000
-    started = replace(run, before_update=lambda _update, _model: time.sleep(0.02)).fit()
-    assert started.reason == "max_steps"
-    assert started.state.step < 1000
