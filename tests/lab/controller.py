@@ -71,8 +71,8 @@ class Controller:
     def train(self, *words: str) -> subprocess.Popen[str]:
         return self.start("train", "small.toml", "--hosts", "hosts.toml", *words)
 
-    def events(self, kind: str, rank: int = 0) -> list[Event]:
-        found = self.folder.glob(f"runs/*/events/rank-{rank:04d}.jsonl")
+    def events(self, kind: str) -> list[Event]:
+        found = self.folder.glob("runs/*/events/log.jsonl")
         return [event for path in found for event in read_events(path) if event.kind == kind]
 
     def run_directory(self) -> Path:
@@ -80,7 +80,7 @@ class Controller:
         return found
 
     def status(self) -> dict[str, Any]:
-        (found,) = json.loads(self.run("status", "--json").stdout)
+        (found,) = json.loads(self.run("report", "--status", "--json").stdout)
         assert isinstance(found, dict)
         return found
 

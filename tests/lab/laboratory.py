@@ -43,17 +43,18 @@ class LabHost(Machine):
 
     def limit(self, rate: str | None, *, bucket_bytes: int = BUCKET_BYTES) -> None:
         """Limit its port to this rate each way, in tc's form (100mbit); None removes the limit."""
-        for machine, device in ((self, INTERFACE), (self._switch, self._port)):
-            shape = ["tbf", "rate", rate or "", "burst", str(bucket_bytes), "latency", "50ms"]
-            if rate is None:
-                machine.run(["tc", "qdisc", "delete", "dev", device, "root"], check=False)
-            else:
-                machine.run(["tc", "qdisc", "replace", "dev", device, "root", *shape])
+        self.limit_sending(rate, bucket_bytes=bucket_bytes)
+        self.limit_receiving(rate, bucket_bytes=bucket_bytes)
 
-    def limit_sending(self, rate: str) -> None:
-        """Limit its sending rate, in tc's form; receiving does not change."""
-        shape = ["tbf", "rate", rate, "burst", str(BUCKET_BYTES), "latency", "50ms"]
-        self.run(["tc", "qdisc", "replace", "dev", INTERFACE, "root", *shape])
+    def limit_sending(
+        self, rate: str | None, *, bucket_bytes: int = BUCKET_BYTES, queue: str = "50ms"
+    ) -> None:
+        """Limit its sending rate alone; `queue` is the time that bytes wait at most."""
+        _limit(self, INTERFACE, rate, bucket_bytes, queue)
+
+    def limit_receiving(self, rate: str | None, *, bucket_bytes: int = BUCKET_BYTES) -> None:
+        """Limit its receiving rate alone."""
+        _limit(self._switch, self._port, rate, bucket_bytes, "50ms")
 
     def plug(self, *, plugged: bool) -> None:
         """Pull its cable out of the switch, or put it back."""
@@ -81,6 +82,14 @@ class LabHost(Machine):
     def _counted(self, counter: str) -> int:
         path = f"/sys/class/net/{INTERFACE}/statistics/{counter}"
         return int(self.run(["cat", path]).stdout)
+
+
+def _limit(machine: Machine, device: str, rate: str | None, bucket_bytes: int, queue: str) -> None:
+    if rate is None:
+        machine.run(["tc", "qdisc", "delete", "dev", device, "root"], check=False)
+    else:
+        shape = ["tbf", "rate", rate, "burst", str(bucket_bytes), "latency", queue]
+        machine.run(["tc", "qdisc", "replace", "dev", device, "root", *shape])
 
 
 class Lab:

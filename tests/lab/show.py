@@ -25,14 +25,12 @@ from lab.namespaces import why_no_lab
 PROGRAM: Final = Path(sys.executable).with_name("dragoman")
 STRATEGIES: Final = {
     "sync": ("distributed.strategy=sync",),
-    "accum, every 4": ("distributed.strategy=accum", "distributed.accum.every=4"),
     "diloco, every 8": (
         "distributed.strategy=diloco",
         "distributed.diloco.every=8",
         "distributed.diloco.fragments=2",
         "distributed.diloco.delay=2",
     ),
-    "powersgd": ("distributed.strategy=powersgd",),
 }
 TABLE_STEPS: Final = 12
 LOG_EVERY: Final = 4
@@ -56,7 +54,7 @@ def main() -> int:
         return (
             show.dragoman("doctor", "--hosts", "hosts.toml")
             or show.dragoman(*_train(options.steps))
-            or show.dragoman("status")
+            or show.dragoman("report", "--status")
             or show.dragoman(*_plan(options.rates[0]))
             or show.table(options.rates)
         )
@@ -97,12 +95,12 @@ class Show:
     def _cost(self, runs: Path) -> str:
         counted = list(self._intervals(self._folder / runs))[1:]
         steps = sum(interval["steps"] for interval in counted)
-        step_s = sum(interval["interval_s"] for interval in counted) / steps
-        sent = sum(interval["sync_bytes"] for interval in counted) / steps
+        step_s = sum(interval["interval_s"][0] for interval in counted) / steps
+        sent = sum(interval["sync_bytes"][0] for interval in counted) / steps
         return f"{units.STEP_TIME.text(step_s)}, {units.SIZE.text(sent)}"
 
     def _intervals(self, runs: Path) -> Iterator[Mapping[str, Any]]:
-        (path,) = runs.glob("*/events/rank-0000.jsonl")
+        (path,) = runs.glob("*/events/log.jsonl")
         for event in read_events(path):
             if event.kind == TrainInterval.kind:
                 yield event.payload

@@ -19,13 +19,13 @@ def chosen(world: World, directory: str, overrides: list[str]) -> Any:
 
     from dragoman.recipe.recipe import load_recipe
     from dragoman.run.auto import choose_strategy
-    from dragoman.telemetry.events import EventWriter
+    from toy_fit import recorder
     from toy_task import TOY_MODEL, ToyPairs, toy_training
 
     recipe = load_recipe("demo", overrides)
     shape = TOY_MODEL.model_copy(update={"d_model": 128, "d_ffn": 512})
     with (
-        EventWriter(Path(directory), rank=world.rank) as events,
+        recorder(Path(directory), rank=world.rank) as events,
         toy_training(ToyPairs(300), model=shape, world=world) as training,
     ):
         before = [weight.clone() for weight in training.model.parameters()]
@@ -37,19 +37,17 @@ def chosen(world: World, directory: str, overrides: list[str]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("rate", "strategies"), [("1gbit", {"sync", "accum"}), ("8mbit", {"diloco"})]
+    ("rate", "strategies"), [("1gbit", {"sync", "diloco"}), ("8mbit", {"diloco"})]
 )
 def test_the_choice_follows_the_link(
     make_lab: OpenLab, tmp_path: Path, rate: str, strategies: set[str]
 ) -> None:
     lab = make_lab(["alpha", "beta"], rate=rate)
-    # Few steps leave no room for larger batches, many do.
-    steps = 1000 if strategies == {"diloco"} else 200_000
-    overrides = ["distributed.strategy=auto", f"train.max_steps={steps}"]
+    overrides = ["distributed.strategy=auto"]
     said = run_on_hosts(chosen, str(tmp_path / "events"), overrides, hosts=lab.hosts)
     assert said == [[said[0][0], True]] * 2
     assert said[0][0]["strategy"] in strategies
-    events = read_events(tmp_path / "events" / "rank-0000.jsonl")
+    events = read_events(tmp_path / "events" / "log.jsonl")
     (reported,) = (event.payload for event in events if event.kind == StrategyChosen.kind)
     assert reported["strategy"] == said[0][0]["strategy"]
     assert reported["why"]
@@ -58,4 +56,4 @@ def test_the_choice_follows_the_link(
         # A bucket of tokens lets a little more through.
         assert reported["link_bytes_per_s"] == pytest.approx(0.945e6, rel=0.15)
         diloco = said[0][0]["diloco"]
-        assert diloco["every"] % diloco["fragments"] == 0
+        assert diloco["every"] == 3, "the longest period whose quality is known"

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from budget_text import write_budget_text
-from dragoman.training.pace import read_budget
+from dragoman.training.clock import read_budget
 from lab.conftest import OpenLab
 from lab.controller import nothing_left, set_up_controller
 

@@ -15,15 +15,12 @@ import pytest
 
 from dragoman.telemetry.events import Event, read_events
 from lab.controller import ENDLESS, OFTEN_SAVED, Controller, nothing_left, stop, wait_until, workers
+from lab.laboratory import INTERFACE
 
 NUM_KILLS = 20
 KILLED_RUN = ("--set", "train.max_steps=3000", "--set", "checkpoint.every_steps=20")
 STRATEGIES = {
     "sync": (),
-    "accum": (
-        *("--set", "distributed.strategy=accum"),
-        *("--set", "distributed.accum.every=2"),
-    ),
     "diloco": (
         *("--set", "distributed.strategy=diloco"),
         *("--set", "distributed.diloco.every=3"),
@@ -117,6 +114,26 @@ def test_a_cut_of_ten_seconds_is_waited_out(controller: Controller) -> None:
     stop(controller, training)
 
 
+def test_the_first_host_names_its_own_cable(controller: Controller) -> None:
+    training = controller.train(*OFTEN_SAVED)
+    wait_until(controller.trains)
+    alpha = controller.lab.host("alpha")
+    alpha.plug(plugged=False)
+    time.sleep(10)
+    alpha.plug(plugged=True)
+    wait_until(lambda: any("no sign of life" in one for one in _remedies(controller)))
+    remedies = _remedies(controller)
+    (remedy,) = {remedy for cause, remedy in remedies.items() if "no sign of life" in cause}
+    assert remedy == f"look at the cable of alpha: its own link {INTERFACE} is down"
+    stop(controller, training)
+
+
+def _remedies(controller: Controller) -> dict[str, str]:
+    """The remedy of each warning, by its cause."""
+    found = (one.payload for one in alerts(controller, "warning"))
+    return {one["cause"]: one["remedy"] for one in found}
+
+
 @pytest.mark.parametrize("verb", ["send", "-c"], ids=["sends nothing", "takes nothing"])
 def test_a_host_that_stops_during_a_transfer_is_named(controller: Controller, verb: str) -> None:
     """Its sshd answers all the time. What it has not sent is still there for a resume."""
@@ -137,7 +154,7 @@ def test_a_host_that_stops_during_a_transfer_is_named(controller: Controller, ve
     if verb == "send":
         assert "not everything came back: alpha: hardly a byte has passed" in said
         (alpha.home / "well").touch()
-        resumed = controller.run("resume", str(controller.run_directory()))
+        resumed = controller.run("train", str(controller.run_directory()))
         assert resumed.returncode == 0, resumed.stderr
         assert saved(controller)
     else:
@@ -183,7 +200,7 @@ def test_a_host_that_was_cut_off_for_a_minute_rejoins(
     assert f"{cut}: answers again" in news
     # The steps that the other host trained alone are kept, even if the cut host saves checkpoints.
     assert controller.events("run_started")[2].payload["resumed_from_step"] >= alone - 20
-    assert controller.events("run_started", rank=0)[2].host == "alpha"
+    assert controller.events("run_started")[2].host == "alpha"
     stop(controller, training)
     nothing_left(controller)
 
@@ -233,7 +250,7 @@ def test_a_full_disk_ends_it_with_the_name_of_the_host(controller: Controller, f
     assert saved(controller)
     nothing_left(controller)
     host.run(["rm", f"{small}/much"])
-    resumed = controller.start("resume", str(controller.run_directory()))
+    resumed = controller.start("train", str(controller.run_directory()))
     goes_on(controller, ranks=3, since=since)
     stop(controller, resumed)
 
@@ -265,7 +282,7 @@ def has_started(controller: Controller, times: int) -> bool:
 def newest_events(controller: Controller) -> list[Event]:
     """The events of rank 0 of the newest run."""
     run = max((controller.folder / "runs").iterdir())
-    return list(read_events(run / "events" / "rank-0000.jsonl"))
+    return list(read_events(run / "events" / "log.jsonl"))
 
 
 def consumed(events: Iterable[Event]) -> tuple[int, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,17 @@ from dragoman.reporting.facts import Facts
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
 from dragoman.reporting.verdicts import judge
-from dragoman.telemetry.events import EventWriter, LinkMeasured
+from dragoman.telemetry.events import LinkMeasured
 from dragoman.telemetry.host import collective_interface
 from dragoman.telemetry.sampler import host_sampler
 from dragoman.training.config import CheckpointConfig, TrainConfig
 from dragoman.watch.live import open_run
 from dragoman.watch.screen import screen
-from example_events import RUN_STARTED
+from example_events import RUN_STARTED, changed
 from lab.conftest import OpenLab
 from lab.laboratory import INTERFACE, Lab
 from lab.ranks_on_hosts import run_on_hosts
-from toy_fit import ToyRun
+from toy_fit import ToyRun, recorder
 from toy_task import ToyPairs
 
 STARVED, STARVED_BYTES_PER_S = "2mbit", 250e3
@@ -59,8 +58,11 @@ def train(world: World, directory: str) -> Any:
         model=MODEL,
         pairs=PAIRS,
     )
-    with EventWriter(run.directory / "events", rank=world.rank) as events:
-        events.write(replace(RUN_STARTED, world_size=world.world_size, max_steps=STEPS), step=0)
+    with recorder(run.directory / "events", rank=world.rank) as events:
+        hosts = tuple(world.gather_json(events.host))
+        started = changed(RUN_STARTED, world_size=world.world_size, hosts=hosts, max_steps=STEPS)
+        if world.is_main:
+            events.write(started, step=0)
         rate = measure_link(world, find_topology(world))
         link = LinkMeasured(
             interface=INTERFACE,

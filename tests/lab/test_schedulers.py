@@ -46,10 +46,9 @@ def assert_trained_by_two(runs: Path) -> None:
     (run,) = (path for path in runs.iterdir() if path.is_dir())
     assert [path.name for path in runs.iterdir()] == [run.name]
     assert (run / "checkpoints" / f"step-{STEPS:07}" / "model.safetensors").is_file()
-    for rank, host in enumerate(["alpha", "beta"]):
-        lines = (run / "events" / f"rank-{rank:04}.jsonl").read_text().splitlines()
-        (started,) = (one for one in map(json.loads, lines) if one["kind"] == "run_started")
-        assert (started["host"], started["world_size"]) == (host, 2)
+    lines = (run / "events" / "log.jsonl").read_text().splitlines()
+    (started,) = (one for one in map(json.loads, lines) if one["kind"] == "run_started")
+    assert (started["hosts"], started["world_size"]) == (["alpha", "beta"], 2)
 
 
 def test_the_same_command_on_every_machine_trains_one_run(
@@ -79,7 +78,7 @@ def test_the_same_command_on_every_machine_trains_one_run(
     assert_trained_by_two(tmp_path / "runs")
     alone = lab.hosts[0].run([PROGRAM, "join", *brief(), *words, "--node", "0"], check=False)
     assert alone.returncode == 2
-    assert alone.stderr.startswith("dragoman: --nodes: no scheduler sets it here")
+    assert alone.stderr.startswith("dragoman: nodes: no scheduler sets it here")
 
 
 @pytest.mark.slow
@@ -92,7 +91,7 @@ def test_a_generated_script_trains_on_a_real_slurm_cluster(
 ) -> None:
     lab = make_lab(["alpha", "beta"])
     generate: list[str | Path] = [
-        "generate",
+        "jobs",
         "slurm",
         *brief(),
         "--nodes",

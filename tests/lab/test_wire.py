@@ -13,11 +13,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dragoman.cluster import strategies
 from dragoman.cluster.rates import Link
-from dragoman.cluster.strategies import Cluster, Machine, Prediction
-from dragoman.cluster.workload import Workload
 from dragoman.distributed import wire
+from dragoman.distributed.step_time import Exchange, HostRanks, Step
 from dragoman.distributed.world import World
 from lab.conftest import OpenLab
 from lab.counters import payload_sent
@@ -53,17 +51,13 @@ PERIOD = 12
 TRIES = 3
 """The median of so many periods counts. A period has one sum or none, and the work of the processor
 in that time varies."""
-Predict = Callable[[Cluster, Workload], Prediction]
+Predict = Callable[[Exchange], Step]
 PLANNED: dict[str, tuple[dict[str, Any], Predict]] = {
-    "plain": ({"wire": "fp32"}, strategies.plain),
-    "sync": ({}, strategies.sync),
-    "accum": (
-        {"strategy": "accum", "accum": {"every": 4}},
-        partial(strategies.accumulate, every=4),
-    ),
+    "plain": ({"wire": "fp32"}, Exchange.plain),
+    "sync": ({}, Exchange.sync),
     "diloco": (
         {"strategy": "diloco", "diloco": {"every": PERIOD, "fragments": 1, "delay": 0}},
-        partial(strategies.diloco, every=PERIOD),
+        partial(Exchange.diloco, every=PERIOD, fragments=1, delay=0),
     ),
 }
 
@@ -90,7 +84,7 @@ def steps(world: World, width: int, num_layers: int, settings: dict[str, Any]) -
         world.barrier()
         started = time.monotonic()
         for step in islice(steps, PERIOD):
-            with sync.micro_step(last=step % config.options.batches_per_update == 0):
+            with sync.micro_step(last=True):
                 sync.module(batch).sum().backward()
             optimizer.step()
             sync.after_update(step, learning_rate=0.0)
@@ -130,22 +124,18 @@ def test_a_step_takes_the_planned_time(
     # `diloco` sends an eighth of it, once in a period.
     num_layers = 30 if strategy == "diloco" else 2 * megabits // 10
     width = 512
-    workload = Workload(
-        name="lab",
-        shapes=((width, width),) * num_layers,
-        flop_per_step=0.0,
-        target_tokens_per_step=1.0,
-        max_steps=1,
-    )
     measured = run_on_hosts(steps, width, num_layers, settings, hosts=lab.hosts)
     compute_s = max(one["compute_s"] for one in measured)
-    cluster = Cluster.of(
-        (1,) * num_hosts,
-        Link.nominal(megabits * 1e6),
-        like=Machine(alone_s=compute_s * num_hosts),
-        diloco_weight_s=measured[0]["weight_s"],
+    link = Link.nominal(megabits * 1e6)
+    exchange = Exchange(
+        hosts=(HostRanks(1),) * num_hosts,
+        compute_s=compute_s,
+        shapes=((width, width),) * num_layers,
+        bytes_per_s=link.bytes_per_s,
+        latency_s=link.latency_s,
+        weight_s=measured[0]["weight_s"],
     )
-    planned = predict(cluster, workload)
+    planned = predict(exchange)
     for one in measured:
         assert one["step_s"] == pytest.approx(planned.step_s, rel=0.15)
         assert one["sent_bytes"] == pytest.approx(planned.wire_bytes, rel=0.05)

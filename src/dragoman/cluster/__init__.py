@@ -6,15 +6,10 @@ hosts             the machines: hosts.toml or the inline form
 
 Plans, before any machine is rented:
 plan_request      from the options of `dragoman plan` to a plan
-plan              every strategy and what-if in hours and money; which to choose, and why
-strategies        the hosts of a plan, and every strategy on them
-step_time         bytes on the wire and seconds of a step: formulas alone
+plan              the cheapest and the quickest way to train, as text and as JSON
+options           every way to train a run on certain hosts, in hours and money
 workload          the requirements of a recipe for the machines
 rates             speeds of devices, of links inside hosts and of networks, each with its source
-interruptions     expected time and cost on hosts that may be taken away
-batch_rules       how the learning rate follows a larger batch
-plan_assumptions  the assumptions behind the figures of a plan, with sources
-plan_view         a plan as tables and as JSON
 
 Connections to the hosts:
 ssh               OpenSSH as a list of arguments; when a host counts as lost

@@ -121,7 +121,7 @@ class RunOnHosts:
                         f"{place} did not arrive: {error}", place=host.name, remedy="try again"
                     ) from error
                 if place != _LOGS:
-                    verify(draft)
+                    _require_intact(host, f"{self.place}/{place}", draft)
                 _check_names(host, place, draft)
                 if target.exists():
                     discard(target)
@@ -136,41 +136,45 @@ class RunOnHosts:
         are copied too, and shared checkpoints that the first host no longer keeps are removed here.
         Before that, the first host may lack the best checkpoint, which an earlier first host wrote.
 
-        If a host fails, the checkpoints of the others are still copied; then the error of the first
-        host that failed is raised.
+        If a host fails or a checkpoint there is damaged, all others are still copied; then the
+        first error is raised: MachineError if a host failed, otherwise CheckpointError.
         """
         remove_drafts(self.path / CHECKPOINTS)
-        failures = []
+        damage: list[DragomanError] = []
+        failures: list[DragomanError] = []
         for host in self.hosts.host:
             try:
                 names = self.on_host(host)
                 for name in names:
                     if not _is_intact(self.path / CHECKPOINTS / name):
-                        self.fetch(host, name)
+                        try:
+                            self.fetch(host, name)
+                        except CheckpointError as error:
+                            damage.append(error)
                 if trained:
                     if host == self.hosts.host[0]:
                         self._forget_what_lacks_in(names)
                     self.fetch_logs(host)
             except DragomanError as error:
                 failures.append(error)
-        if failures:
-            raise failures[0]
+        if failures or damage:
+            raise (failures + damage)[0]
 
     def collect_best(self, name: str) -> None:
         """Copy one checkpoint of the first host here, and the logs of all hosts.
 
         For a run that has ended and will not be resumed: the other checkpoints and the states of
-        single ranks stay on the hosts. If the first host no longer has this checkpoint, everything
-        is copied. Raises MachineError or CheckpointError.
+        single ranks stay on the hosts. If the first host does not have this checkpoint intact, all
+        others are copied. Raises MachineError or CheckpointError.
         """
         first = self.hosts.host[0]
-        names = self.on_host(first)
-        if name not in names:
-            self.collect(trained=True)
-            return
         if not _is_intact(self.path / CHECKPOINTS / name):
-            self.fetch(first, name)
-        self._forget_what_lacks_in(names)
+            try:
+                self.fetch(first, name)
+            except CheckpointError:
+                self.collect(trained=True)
+                return
+        self._forget_what_lacks_in(self.on_host(first))
         for host in self.hosts.host:
             self.fetch_logs(host)
 
@@ -194,15 +198,14 @@ class RunOnHosts:
         if host == self.hosts.host[0]:
             found = step_directories(self.path / CHECKPOINTS)
             names += [path.name for path in found if step_number(path.name) < step_number(newest)]
-        here = [name for name in names if (self.path / CHECKPOINTS / name).is_dir()]
-        # A host that was away may have saved another checkpoint under the same name.
-        kept = [
-            f"{name}={file_sha256(self.path / CHECKPOINTS / name / DIGESTS_FILE)}" for name in here
-        ]
-        more = [self.place, *kept]
-        ssh.run(host, agent_command(host, code=self.code, verb="forget", more=more))
-        for name in here:
+        for name in names:
             source = self.path / CHECKPOINTS / name
+            if name != newest and not _is_intact(source):
+                continue
+            # The host's checkpoint of this name may be damaged, or another that it saved while it
+            # was away. One command for each name, as a host may not be silent for long.
+            more = [self.place, name, file_sha256(source / DIGESTS_FILE)]
+            ssh.run(host, agent_command(host, code=self.code, verb="forget", more=more))
             directory_parcel(f"{self.place}/{CHECKPOINTS}/{name}", source).send(host)
 
 
@@ -295,6 +298,18 @@ class CheckpointTransfer:
             name, self._wanted = self._wanted, ""
             self._copied = "" if self._over else name
             return self._copied
+
+
+def _require_intact(host: Host, place: str, draft: Path) -> None:
+    """Raises CheckpointError that names the host and its checkpoint if what arrived is damaged."""
+    try:
+        verify(draft)
+    except CheckpointError as error:
+        raise CheckpointError(
+            error.problem,
+            place=f"{host.name}: {host.folder}/{place}/{Path(error.place).name}",
+            remedy="use another checkpoint, and check the disk of this host",
+        ) from error
 
 
 def _check_names(host: Host, place: str, draft: Path) -> None:

@@ -12,13 +12,13 @@ import os
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from dragoman.base import units
-from dragoman.cluster.facts import PACKAGES, ClusterFacts, LinkDirection, PairFacts
+from dragoman.cluster.facts import PACKAGES, ClusterFacts, HostFacts, LinkDirection, PairFacts
 from dragoman.cluster.hosts import Host, Hosts
-from dragoman.cluster.rates import LATENCY_S, LATENCY_SOURCE, ONE_WAY, Directions, Link
+from dragoman.cluster.rates import LATENCY_S, ONE_WAY, Directions, Link
 from dragoman.cluster.ssh import (
     FAILED,
     LOST,
@@ -99,6 +99,22 @@ def examine(facts: ClusterFacts, needs: RunNeeds) -> list[Finding]:
     return findings
 
 
+def examine_here(facts: HostFacts, needs: RunNeeds) -> list[Finding]:
+    """The findings about this machine, which trains alone: it has neither peers nor copies."""
+    both = ClusterFacts(hosts=(facts,))
+    findings: list[Finding] = []
+    for name, well in _HERE.items():
+        found = list(CHECKS[name][0](both, needs))
+        findings += found or [Finding(name, "ok", facts.host, well)]
+    for number, finding in enumerate(findings):
+        if finding.check == "versions" and finding.remedy:
+            findings[number] = replace(finding, remedy="pip install dragoman, in this environment")
+    if facts.step_s is None:
+        return [*findings, _unknown("speed", facts.host)]
+    speed = f"{units.STEP_TIME.text(facts.step_s)} for a small model"
+    return [*findings, Finding("speed", "ok", facts.host, speed)]
+
+
 def is_fit(findings: list[Finding]) -> bool:
     """Whether training may start: warnings do not stop it."""
     return all(finding.status != "failure" for finding in findings)
@@ -117,8 +133,7 @@ def measured_link(facts: ClusterFacts) -> Link | None:
         return None
     for one in directions(facts).values():
         bytes_per_s = min(bytes_per_s, one.sends_bytes_per_s, one.receives_bytes_per_s)
-    latency_source = "measured by doctor" if facts.pairs else LATENCY_SOURCE
-    return Link(bytes_per_s, latency_s, "measured by doctor", latency_source)
+    return Link(bytes_per_s, "measured by doctor", latency_s)
 
 
 def directions(facts: ClusterFacts) -> dict[str, Directions]:
@@ -207,7 +222,7 @@ def digests(facts: ClusterFacts, needs: RunNeeds) -> Iterator[Finding]:
             continue
         # Its events would be copied onto themselves.
         found = f"its folder, {needs.host(host.host).folder}, is where the run is kept here"
-        remedy = "give hosts another folder in hosts.toml, or keep runs elsewhere with --runs"
+        remedy = "give hosts another folder in hosts.toml, or keep runs elsewhere"
         yield _fail("same files", host.host, found, remedy)
     for name in _names(host.digests for host in facts.hosts):
         having = [host for host in facts.hosts if name in host.digests]
@@ -285,7 +300,7 @@ def cards(facts: ClusterFacts, _needs: RunNeeds) -> Iterator[Finding]:
     for host, card in present:
         if card.full_duplex is False:
             found = f"{card.name} is at half duplex"
-            yield _fail("card", host, found, "let both ends negotiate: ethtool -s ... autoneg on")
+            yield _warn("card", host, found, "let both ends negotiate: ethtool -s ... autoneg on")
         if str(card.mtu_bytes) != usual:
             found = f"packets of {card.mtu_bytes} bytes, elsewhere {usual}"
             remedy = f"ip link set {card.name} mtu {usual}: large messages hang otherwise"
@@ -296,7 +311,11 @@ def cards(facts: ClusterFacts, _needs: RunNeeds) -> Iterator[Finding]:
 
 
 def bandwidth(facts: ClusterFacts, _needs: RunNeeds) -> Iterator[Finding]:
-    """No pair of hosts is slower than the other pairs, or than its cards claim."""
+    """No pair of hosts is slower than the other pairs, or than its cards claim.
+
+    All-reduces that break off are a failure. A slow link is a warning, however slow it is: a
+    strategy for slow links trains over it.
+    """
     for name, said in facts.unmeasured.items():
         remedy = "training would break off, too: see whether TCP passes between the hosts"
         yield _fail("bandwidth", name, f"all-reduces over the network broke off: {said}", remedy)
@@ -316,13 +335,13 @@ def bandwidth(facts: ClusterFacts, _needs: RunNeeds) -> Iterator[Finding]:
         hindered = pair.both_bytes_per_s < HALF_DUPLEX * slower_way
         if hindered and slower_way <= MOST_HALF_DUPLEX_BYTES_PER_S:
             remedy = "check the negotiated duplex of both cards and the switch ports"
-            yield _fail("bandwidth", names, f"{at_once}: half duplex", remedy)
+            yield _warn("bandwidth", names, f"{at_once}: half duplex", remedy)
         elif frozenset(pair.hosts) in one_sided:
             pass  # `_limits` reports it with its direction
         elif pair.both_bytes_per_s < SLOW_PAIR * usual:
             found = f"{rate}, the other pairs {units.BYTE_RATE.text(usual)}"
             remedy = "a port that negotiated a lower speed: see ethtool on both hosts"
-            yield _fail("bandwidth", names, found, remedy)
+            yield _warn("bandwidth", names, found, remedy)
         elif hindered:
             remedy = "no such link is half duplex: the processors may be slow, or other traffic"
             yield _warn("bandwidth", names, at_once, remedy)
@@ -362,8 +381,7 @@ def _limits(facts: ClusterFacts, slow: list[LinkDirection]) -> Iterator[Finding]
     """One finding for each host that sends, or receives, slowly to all peers; then one for each
     slow direction between only two hosts.
 
-    They are warnings: such a limit is mostly intended (by a provider, or by an access line), and a
-    strategy for slow links trains over it.
+    Such a limit is mostly intended, by a provider or by an access line.
     """
     cards = {host.host: host.interface.name if host.interface else "?" for host in facts.hosts}
     sent, received = _best_of_each(facts)
@@ -480,6 +498,14 @@ CHECKS: Final[dict[str, tuple[Check, str]]] = {
     "storage": (storage, "room for the files of a run, and shared memory"),
     "speed": (stragglers, "no host slower than the others"),
 }
+
+
+_HERE: Final = {
+    "devices": "all of them usable",
+    "versions": "all packages that training needs",
+    "storage": CHECKS["storage"][1],
+}
+"""The checks of a machine alone, and what they find if nothing is wrong."""
 
 
 def _fail(check: str, host: str, found: str, remedy: str) -> Finding:

@@ -42,8 +42,8 @@ from dragoman.cluster.team import Meeting, Team, shares
 
 _FACTS_S: Final = 120.0
 _MEASURE_S: Final = 180.0
-_ROUND_S: Final = 20.0
-"""Each further host adds one round of pairs, which takes 6 to 10 s behind ordinary ports."""
+"""How long measuring the network may show no progress. Time bounds its transfers, so the rate of a
+link does not matter; a round of pairs takes 6 to 30 s."""
 _CLOCK_QUESTIONS: Final = 5
 
 
@@ -186,11 +186,6 @@ def clock_ahead_s(team: Team, host: Host) -> float:
     return min(answers)[1]
 
 
-def measuring_limit_s(num_hosts: int) -> float:
-    """The time limit for measuring the network between every two of so many hosts."""
-    return _MEASURE_S + _ROUND_S * max(0, num_hosts - 2)
-
-
 def _measure(team: Team, facts: ClusterFacts, hosts: Hosts) -> ClusterFacts:
     """The facts, extended by which hosts reach each other, and how fast."""
     exposed: dict[str, tuple[str, ...]] = {}
@@ -203,15 +198,15 @@ def _measure(team: Team, facts: ClusterFacts, hosts: Hosts) -> ClusterFacts:
         return facts.model_copy(update={"unmeasured": unmeasured})
     if not any(meeting.closed.values()):
         meeting.begin()
-        limit_s = measuring_limit_s(len(hosts.host))
-        deadline = time.monotonic() + limit_s
+        last = time.monotonic()
         for message in team.until_done():
-            if time.monotonic() > deadline:
-                took = units.DURATION.text(limit_s)
-                unmeasured[hosts.host[0].name] = f"no result within {took}"
-                break
             if message is None:
+                if time.monotonic() > last + _MEASURE_S:
+                    limit = units.DURATION.text(_MEASURE_S)
+                    unmeasured[hosts.host[0].name] = f"no progress for {limit}"
+                    break
                 continue
+            last = time.monotonic()
             match message.said:
                 case MeasuredLine(line=line, exposed=ports):
                     exposed[message.host] = ports

@@ -14,14 +14,13 @@ from typing import Final
 
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import DragomanError, MachineError
-from dragoman.base.files import open_to_append, write_whole
+from dragoman.base.files import write_whole
 from dragoman.base.interrupts import StopHandler
 from dragoman.cluster.checkpoints import CheckpointTransfer
 from dragoman.cluster.messages import Done, Events
 from dragoman.cluster.team import Message, Team
 from dragoman.distributed.launch import InterruptedRunError, WorkerError, as_raised
 from dragoman.telemetry.events import (
-    Alert,
     CheckpointWritten,
     Environment,
     Event,
@@ -29,7 +28,7 @@ from dragoman.telemetry.events import (
     RunFinished,
     TrainInterval,
     event_file,
-    is_complete,
+    first,
     read_line,
 )
 from dragoman.training.durable import step_name
@@ -50,11 +49,9 @@ class WorkerLostError(MachineError):
 
 
 class Record:
-    """Writes events into the run's own files, and passes those of rank 0 and all alerts to
-    listeners.
+    """Writes events into the run's own log, and passes them to listeners.
 
-    A host may write only the files of its own ranks. A line is shown only if it is a complete event
-    of that rank.
+    Only the first host, where rank 0 is, may send any.
 
     step_s: the recent time of a step on rank 0; 0 until it is known.
     """
@@ -67,38 +64,30 @@ class Record:
         self._directory = directory
         self._listeners = listeners
         self._transfer = transfer
-        run = transfer.run
-        self._ranks = {
-            (host.name, event_file(directory, rank=rank).name): rank
-            for host in run.hosts.host
-            for rank in run.ranks_of(host)
-        }
+        self._writer = transfer.run.hosts.host[0].name
 
-    def append(self, host: str, name: str, text: str) -> None:
-        """Append whole lines to one file.
+    def append(self, host: str, text: str) -> None:
+        """Append whole lines.
 
-        Raises MachineError if the host has no rank of this file, or if it cannot be written.
+        Raises MachineError if another host has rank 0, or if the log cannot be written.
         """
-        rank = self._ranks.get((host, name))
-        if rank is None:
+        if host != self._writer:
             raise MachineError(
-                f"sends {name!r}, which is not an event file of its ranks",
+                "sends events, which only the host of rank 0 does",
                 place=host,
                 remedy="check the address of this host, and that nobody else controls it",
             )
         lines = text.encode(errors="replace")
-        path = self._directory / name
+        path = event_file(self._directory)
         try:
-            with open_to_append(path) as file:
+            with path.open("ab") as file:
                 file.write(lines)
         except OSError as error:
             raise MachineError(
                 f"cannot be written: {error.strerror}", place=path, remedy="free disk space here"
             ) from error
         for event in filter(None, map(read_line, lines.splitlines())):
-            shown = rank == 0 or event.kind == Alert.kind
-            if shown and event.rank == rank and is_complete(event):
-                self._see(event)
+            self._see(event)
 
     def _see(self, event: Event) -> None:
         for listener in self._listeners:
@@ -108,7 +97,7 @@ class Record:
             with disk_errors_named(self._directory):
                 write_whole(self._directory.parent / "environment.json", text)
         if event.kind == TrainInterval.kind and event.payload["steps"] > 0:
-            self.step_s = event.payload["interval_s"] / event.payload["steps"]
+            self.step_s = (first(event.payload["interval_s"]) or 0.0) / event.payload["steps"]
         if event.kind == CheckpointWritten.kind:
             self._transfer.want(Path(event.payload["path"]).name)
         if event.kind == RunFinished.kind:
@@ -158,7 +147,7 @@ class HostFollower:
             raise InterruptedRunError(
                 f"the run was stopped; {saved}",
                 place=path,
-                remedy=f"dragoman resume {shlex.quote(str(path))} resumes it",
+                remedy=f"dragoman train {shlex.quote(str(path))} resumes it",
             )
         if self.failures:
             raise min(self.failures, key=lambda failure: failure[:2])[2]
@@ -168,8 +157,8 @@ class HostFollower:
 
     def _see(self, message: Message) -> None:
         match message.said:
-            case Events(file=file, text=text):
-                self.record.append(message.host, file, text)
+            case Events(text=text):
+                self.record.append(message.host, text)
             case None:
                 self._fail("lost", WorkerLostError(str(self.team.agents[message.host].failure())))
             case Done(exit_code=code) if code == _INTERRUPTED:

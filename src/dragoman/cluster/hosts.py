@@ -85,8 +85,8 @@ class HostDefaults(Section):
     gpu: str | None = None
     """Kind of GPU, as `dragoman plan` names it: v100, a100, ..."""
     gpu_link: str | None = None
-    """The link between its GPUs, for `dragoman plan`: nvlink1 to nvlink5, pcie3 to pcie5, none (no
-    peer to peer), or a measured rate such as 200GB/s; the usual one for the kind if not set."""
+    """The measured rate of an all-reduce between its GPUs, for `dragoman plan`, such as 200GB/s; if
+    not set, the usual one for the kind."""
     price_per_hour: float | None = Field(default=None, ge=0.0, le=_MOST_PRICE)
     """Price of the whole machine for an hour."""
     currency: str | None = Field(default=None, pattern=_CURRENCY)
@@ -232,7 +232,7 @@ def _record(run: Path) -> _HostsRecord | None:
 
 def _from_words(text: str) -> Hosts:
     hosts = []
-    place = f"--hosts {text if text.isprintable() else ascii(text)}"
+    place = f"hosts {text if text.isprintable() else ascii(text)}"
     for word in text.split(","):
         match = _INLINE.fullmatch(word.strip())
         if match is None:

@@ -62,7 +62,7 @@ class WorkRequest(Section):
     price_per_hour: the price of all hosts together for an hour, with the currency; "" if it is not
         known.
     on_processor: its ranks do not use the GPUs that the host may have.
-    events: by file name, size and sha256 of the controller's copy of the events of each rank here.
+    log: size and sha256 of the controller's copy of the run's log, which the first host writes.
     """
 
     job: Literal["train", "probe"]
@@ -76,7 +76,7 @@ class WorkRequest(Section):
     checkpoint: str = ""
     price_per_hour: str = ""
     on_processor: bool = False
-    events: dict[str, tuple[int, str]] = Field(default_factory=dict)
+    log: tuple[int, str] = (0, "")
 
 
 class FactsFound(Section):
@@ -118,10 +118,9 @@ class MeasuredLine(Section):
 
 
 class Events(Section):
-    """Whole lines that were appended to an event file."""
+    """Whole lines that were appended to the run's log."""
 
     say: Literal["events"]
-    file: str
     text: str
 
 
@@ -149,7 +148,7 @@ class ProbePair(PairRates):
 
 
 class ProbeResult(Section):
-    """The output of the first host's probe: {} at its start, all values at its end."""
+    """The output of the first host's probe: {} before each round, all values at its end."""
 
     pairs: tuple[ProbePair, ...] = ()
     all_reduce_bytes_per_s: float | None = Field(default=None, gt=0.0)

@@ -1,348 +1,334 @@
-"""Hours and cost of a run with every strategy and on other hardware, and what to choose."""
+"""What to choose of all ways to train a run, and why: as text and as JSON.
+
+Only options whose quality is known are recommended: one rank alone, fewer hosts, gradients that
+are summed in every step, and local steps with no more steps between exchanges than was measured.
+"""
 
 from __future__ import annotations
 
 import io
+import json
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from dragoman.base import units
-from dragoman.base.terminal import Terminal
-from dragoman.cluster.batch_rules import UpdateSettings
-from dragoman.cluster.interruptions import Interrupted, interrupted
-from dragoman.cluster.rates import Link
-from dragoman.cluster.strategies import (
-    SYNC_EVERY,
-    Cluster,
-    Machine,
-    Prediction,
-    accumulate,
-    diloco,
-    most_accumulation,
-    plain,
-    powersgd,
-    streaming,
-    sync,
-)
+from dragoman.base.terminal import Terminal, plain_table
+from dragoman.cluster import rates
+from dragoman.cluster.options import RESTART_S, Cluster, Machine, Option, options
 from dragoman.cluster.workload import Workload
+from dragoman.distributed import step_time
+from dragoman.distributed.wire import BF16_BYTES, BUCKET_BYTES, FP4_BYTES, FP32_BYTES
+from dragoman.recipe.estimate import TYPICAL_LENGTH
 
-NEARLY_FREE: Final = 1.15
-"""A network that lengthens a step by no more than this factor is left alone."""
-MOST_RANKS: Final = 512
-_WHAT_IF_PORTS: Final = (1e9, 10e9)
+_WORTH_IT: Final = 0.98
+"""An option replaces a simpler one if its time or price is below this share of the other's: smaller
+differences are within the error of a plan."""
 _FEW_NAMES: Final = 3
+_ANY: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyChoice:
-    """The choice of `auto`, and why, in one sentence.
-
-    cluster: the hosts that take part.
-    hosts: their numbers among all hosts, from 0.
-    """
-
-    prediction: Prediction
-    why: str
-    cluster: Cluster
-    hosts: tuple[int, ...]
-
-    @property
-    def who(self) -> str:
-        """Its hosts in words: `alpha alone`, or their number if there are more than three."""
-        names = [machine.name for machine in self.cluster.machines]
-        if len(names) > _FEW_NAMES:
-            return f"{len(names)} of the hosts alone"
-        return f"{' and '.join(names)} alone"
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One line of a plan: a strategy on the hosts that take part, for the whole run.
-
-    alone_s: seconds of a step on one rank alone, the fastest one.
-    """
-
-    name: str
-    cluster: Cluster
-    prediction: Prediction
-    alone_s: float
-    max_steps: int
-
-    @property
-    def run_s(self) -> float:
-        """Seconds of training, without preparation, validation and saving."""
-        return self.prediction.step_s * self.max_steps
-
-    @property
-    def price(self) -> float | None:
-        """The price of `run_s`; None if a host's price is not known."""
-        per_hour = self.cluster.price_per_hour
-        return None if per_hour is None else per_hour * self.run_s / units.HOUR_S
-
-    @property
-    def speed_up(self) -> float:
-        """Speed relative to one rank alone at equal tokens; below 1 it is slower."""
-        return self.alone_s / self.prediction.step_s
-
-
-@dataclass(frozen=True, slots=True)
-class FasterLink:
-    """The same hosts with a faster network: the choice of `auto`, and synchronising every step."""
-
-    name: str
-    chosen: Row
-    synced: Row
-
-
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Plan:
-    """All results of `dragoman plan`."""
+    """All results of `dragoman plan`. options: the simplest first. hints: what else would help."""
 
-    workload: Workload
     cluster: Cluster
     currency: str
-    strategies: tuple[Row, ...]
-    what_ifs: tuple[Row, ...]
-    choice: StrategyChoice
-    faster_links: tuple[FasterLink, ...] = ()
-    update: UpdateSettings | None = None
-    """The recipe's settings of an update, for `larger_batch`."""
-    interrupted: Interrupted | None = None
-    """The expected course of the choice, if its hosts may be taken away."""
+    hints: tuple[str, ...] = ()
+    options: tuple[Option, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", tuple(options(self.cluster)))
 
     def __repr__(self) -> str:
-        """The tables and the choice, as `dragoman plan` prints them."""
-        from dragoman.cluster.plan_view import print_plan
-
+        """The plan as `dragoman plan` prints it."""
         console = Terminal(
             file=io.StringIO(), record=True, width=110, highlight=False, markup=False, emoji=False
         )
-        print_plan(self, console)
+        self.print(console)
         return console.export_text()
 
     @property
-    def chosen(self) -> Row:
-        """The choice for the whole run. Its `alone_s` and `speed_up` have no meaning."""
-        choice = self.choice
-        return Row("", choice.cluster, choice.prediction, 1.0, self.workload.max_steps)
+    def workload(self) -> Workload:
+        """The run that is planned."""
+        return self.cluster.workload
 
     @property
-    def larger_batch(self) -> int:
-        """The number of the recipe's batches in an update if `accum` is chosen; otherwise the
-        number if each rank had a whole batch."""
-        if self.choice.prediction.strategy == "accum":
-            return self.choice.prediction.every
-        return self.choice.cluster.num_ranks
+    def quickest(self) -> Option:
+        """The option of known quality that ends first."""
+        return self._least(lambda option: option.run_s)
 
     @property
-    def synced(self) -> Row | None:
-        """All hosts, synchronising every step; None if there is one rank."""
-        return next((row for row in self.strategies if row.prediction.strategy == "sync"), None)
+    def cheapest(self) -> Option:
+        """The option of known quality that costs least; without prices, in hours of hosts."""
+        if self.is_priced:
+            return self._least(lambda option: option.price or 0.0)
+        return self._least(lambda option: option.host_s)
 
     @property
-    def rows(self) -> tuple[Row, ...]:
-        """The rows of both tables."""
-        return self.strategies + self.what_ifs
+    def together(self) -> Option:
+        """All hosts, with the strategy that `auto` chooses for them."""
+        return Option("all hosts", self.cluster, self.cluster.exchange.choose()[0])
 
     @property
-    def unit(self) -> str:
-        """The device of a rank, as a plan prints it."""
-        return self.cluster.machines[0].unit
+    def is_priced(self) -> bool:
+        """Whether the prices of all hosts are known."""
+        return self.cluster.price_per_hour is not None
 
+    @property
+    def unproven(self) -> Option | None:
+        """The fastest option whose quality nobody has measured, if it is faster than all others."""
+        options = [one for one in self.options if one.is_at_hand and not one.is_quality_known]
+        fastest = min(options, key=lambda option: option.run_s, default=None)
+        if fastest is None or fastest.run_s > _WORTH_IT * self.quickest.run_s:
+            return None
+        return fastest
 
-def make_plan(
-    workload: Workload, cluster: Cluster, *, currency: str, update: UpdateSettings | None = None
-) -> Plan:
-    """Predict every strategy and every what-if."""
-    single = _rank_alone(cluster)
+    @property
+    def faster_ports(self) -> tuple[Option, ...]:
+        """The same hosts with a faster network, as far as that shortens the run."""
+        ports = (one for one in self.options if not one.is_at_hand)
+        return tuple(one for one in ports if one.run_s < _WORTH_IT * self.quickest.run_s)
 
-    def row(name: str, choice: StrategyChoice, *, among: int) -> Row:
-        prediction, count = choice.prediction, choice.cluster.num_hosts
-        if count < among and prediction.strategy != "none":
-            hosts = "1 host" if count == 1 else f"{count} hosts"
-            prediction = replace(prediction, label=f"{hosts}, {prediction.label}")
-        return Row(name, choice.cluster, prediction, single.prediction.step_s, workload.max_steps)
+    def speed_up(self, option: Option) -> float:
+        """Speed relative to the fastest rank alone at equal tokens; below 1 it is slower."""
+        return self.options[0].run_s / option.run_s
 
-    strategies = tuple(
-        Row(one.label, cluster, one, single.prediction.step_s, workload.max_steps)
-        for one in predict_all(cluster, workload)
-    )
-    what_ifs = [row(single.prediction.label, single, among=1)]
-    if (host := min(_hosts_alone(cluster, workload), key=_step_s, default=None)) is not None:
-        what_ifs.append(row(host.who, host, among=1))
-    what_ifs += [
-        row(name, choose(other, workload), among=other.num_hosts)
-        for name, other in _what_ifs(cluster)
-    ]
-    faster = [
-        FasterLink(
-            name,
-            row(name, choose(other, workload), among=other.num_hosts),
-            Row(name, other, sync(other, workload), single.prediction.step_s, workload.max_steps),
+    def lines(self) -> Iterator[str]:
+        """What to choose and why, one sentence a line."""
+        workload, cluster = self.workload, self.cluster
+        where = str(cluster)
+        if cluster.num_hosts > 1:
+            rate = units.BYTE_RATE.text(cluster.link.bytes_per_s)
+            where += f", {rate} each way between them"
+        yield (
+            f"{workload.name}: {units.COUNT.text(workload.num_parameters)} parameters, "
+            f"{units.COUNT.text(workload.max_steps)} steps of "
+            f"{units.SHORT_COUNT.text(workload.target_tokens_per_step)} target tokens; {where}"
         )
-        for name, other in _what_ifs(cluster)
-        if other.num_hosts == cluster.num_hosts
-        and other.link.bytes_per_s > cluster.link.bytes_per_s
-    ]
-    choice = choose(cluster, workload)
-    return Plan(
-        workload,
-        cluster,
-        currency,
-        strategies,
-        tuple(what_ifs),
-        choice,
-        faster_links=tuple(faster),
-        update=update,
-        interrupted=interrupted(choice.cluster, choice.prediction, workload),
-    )
+        cheapest, quickest = self.cheapest, self.quickest
+        if cheapest is quickest:
+            what = "Cheapest and quickest" if len(self.options) > 1 else "This run"
+            yield f"{what}: {self._text(quickest)}."
+        else:
+            least = "Cheapest" if self.is_priced else "Fewest machine-hours"
+            yield f"{least}: {self._text(cheapest)}."
+            yield f"Quickest: {self._text(quickest)}."
+        if (unproven := self.unproven) is not None:
+            takes = self._time_and_money(unproven.run_s, unproven.price)
+            yield (
+                f"Not recommended: local steps, {unproven.step.every} apart, would take {takes}, "
+                f"but nobody knows how well a model learns so: up to {step_time.KNOWN_EVERY} apart "
+                f"on up to {step_time.KNOWN_HOSTS} hosts were measured."
+            )
+        for faster in self.faster_ports:
+            takes = self._time_and_money(faster.run_s, faster.price)
+            yield f"With {faster.name}: {takes}{self._worth(faster)}."
+        yield from (f"{one.name} {one.directions.limit}." for one in cluster.one_sided)
+        for option in dict.fromkeys((cheapest, quickest)):
+            yield from self._interruptions(option)
+        missing = [one.name for one in cluster.machines if one.price_per_hour is None]
+        if 0 < len(missing) < cluster.num_hosts:
+            yield f"The cost is not known: {', '.join(missing)} has no price_per_hour."
+        yield from self.hints
 
+    def print(self, console: Console, *, explain: bool = False) -> None:
+        """The choice, then all options as a table; with `explain` also what the figures assume."""
+        for line in self.lines():
+            console.print(Text(line), soft_wrap=False)
+        console.print()
+        table = self._table()
+        # The whole table, even if the terminal is narrower: a number cut short is another number.
+        table.width = console.measure(table, options=console.options.update(max_width=_ANY)).maximum
+        console.print(table, crop=False)
+        console.print()
+        if not explain:
+            console.print(
+                Text("Training alone. --explain: what these figures assume."), style="dim"
+            )
+            return
+        console.print(Text("Assumptions:"))
+        for one in self.assumptions():
+            console.print(Text(f"  {one}"), style="dim")
 
-def predict_all(cluster: Cluster, workload: Workload) -> list[Prediction]:
-    """Predictions for every strategy that this cluster can run, the plain one first."""
-    if cluster.num_ranks == 1:
-        return [_rank_alone(cluster).prediction]
-    predictions = [plain(cluster, workload), sync(cluster, workload)]
-    most = most_accumulation(workload)
-    smallest = _smallest_accumulation(predictions[1])
-    predictions += [
-        accumulate(cluster, workload, every=every)
-        for every in sorted({min(max(smallest, 2), most), most} - {0, 1})
-    ]
-    if cluster.num_hosts > 1:
-        predictions.append(diloco(cluster, workload, every=SYNC_EVERY))
-        predictions.append(streaming(cluster, workload))
-    predictions.append(powersgd(cluster, workload))
-    return predictions
+    def as_json(self) -> str:
+        """The plan as JSON; units are in the names, and what is infinite or not known is null."""
+        workload = asdict(self.workload) | {"num_parameters": self.workload.num_parameters}
+        del workload["shapes"]
+        values = {
+            "workload": workload,
+            "currency": self.currency,
+            "cheapest": self.options.index(self.cheapest),
+            "quickest": self.options.index(self.quickest),
+            "options": [self._values(option) for option in self.options],
+            "hints": self.hints,
+            "link": asdict(self.cluster.link),
+            "hosts": [asdict(machine) for machine in self.cluster.machines],
+            "assumptions": list(self.assumptions()),
+        }
+        return json.dumps(_finite(values), indent=2, ensure_ascii=False)
 
+    def assumptions(self) -> Iterator[str]:
+        """The assumptions behind the figures with their sources, those about machines first.
 
-def choose(cluster: Cluster, workload: Workload) -> StrategyChoice:
-    """The strategy of `auto`: `sync` if the network is fast enough, otherwise one that sends less.
-
-    `sync` is chosen if its step takes at most 1.15 times the compute; otherwise the smallest
-    accumulation that achieves this, if its batch is known to train as well; otherwise `streaming`
-    DiLoCo, if there are several hosts and it is faster than `sync`; otherwise `sync`. Fewer hosts
-    are chosen if all hosts together are not faster: one rank, one host, the faster hosts, or the
-    hosts that send as fast as they receive.
-    """
-    single = _rank_alone(cluster)
-    if cluster.num_ranks == 1:
-        return single
-    everyone = choose_for_all_ranks(cluster, workload)
-    fewer = min([single, *_hosts_alone(cluster, workload)], key=_step_s)
-    if _step_s(everyone) < _step_s(fewer):
-        return everyone
-    label = fewer.prediction.label
-    who = label if fewer.prediction.strategy == "none" else f"{label} on {fewer.who}"
-    return replace(
-        fewer,
-        why=f"{everyone.prediction.label} on all hosts would take "
-        f"{units.STEP_TIME.text(_step_s(everyone))}, {who} "
-        f"{units.STEP_TIME.text(_step_s(fewer))}: more ranks are not faster here",
-    )
-
-
-def choose_for_all_ranks(cluster: Cluster, workload: Workload) -> StrategyChoice:
-    """As `choose`, but every rank must take part, even if fewer would be faster."""
-    hosts = tuple(range(cluster.num_hosts))
-    synced = sync(cluster, workload)
-    slower = f"{synced.step_s / synced.compute_s:.2f} x the compute alone"
-    if synced.step_s <= NEARLY_FREE * synced.compute_s:
-        why = f"synchronising every step costs {slower}, within {NEARLY_FREE}"
-        return StrategyChoice(synced, why, cluster, hosts)
-    every = _smallest_accumulation(synced)
-    if every <= most_accumulation(workload):
-        tokens = units.SHORT_COUNT.text(workload.target_tokens_per_step * every)
-        return StrategyChoice(
-            accumulate(cluster, workload, every=every),
-            f"synchronising every step costs {slower}; every {every} micro-batches it is within "
-            f"{NEARLY_FREE}, at {tokens} target tokens an update",
-            cluster,
-            hosts,
+        A source begins with a word of rates.py: measured, published, calculated, given or assumed.
+        """
+        cluster, workload, link = self.cluster, self.workload, self.cluster.link
+        machines = cluster.machines
+        for who, machine in _unlike(machines, lambda one: (one.rate, one.source)):
+            yield f"a rank{who}: {machine.rate}, whatever the model and batch ({machine.source})"
+        if least_s := max(machine.least_s for machine in machines):
+            least = units.DURATION.text(least_s)
+            yield f"kernels of a GPU's step: {least} to start them ({rates.LAYER_SOURCE})"
+        if cluster.num_ranks > 1 and (share := machines[0].together) < 1:
+            speed = f"{share:.0%} of the speed of as many single ones"
+            yield f"several GPUs: {speed} ({rates.SEVERAL_GPUS_SOURCE})"
+        several = [machine for machine in machines if machine.ranks > 1]
+        if several and not machines[0].on_gpu:
+            yield "ranks of a host: share its processor, two are as fast as one (assumed)"
+        for who, machine in _unlike(several, lambda one: one.inside):
+            rate = units.BYTE_RATE.text(machine.inside.bytes_per_s)
+            yield f"inside a host{who}: {rate} each way ({machine.inside.source})"
+        if cluster.num_hosts > 1:
+            rate = units.BYTE_RATE.text(link.bytes_per_s)
+            yield f"between hosts: {rate} each way ({link.source})"
+            yield f"a port: {rates.NOMINAL_SHARE:.1%} of it is payload ({rates.NOMINAL_SOURCE})"
+            source = "measured by doctor"
+            if link.latency_s == rates.LATENCY_S:
+                source = "assumed: one switch between the hosts"
+            yield f"a message between hosts: {units.DURATION.text(link.latency_s)} ({source})"
+            work = f"{cluster.diloco_weight_s * 1e9:.3g} ns a weight for each exchange"
+            yield f"diloco's own work: {work} ({cluster.diloco_source})"
+            yield (
+                "an exchange of N ranks: 2 (N-1)/N of the gradients, "
+                f"{FP32_BYTES} bytes a weight plain and inside hosts, {BF16_BYTES} in bf16, "
+                f"{FP4_BYTES:.2f} in four bits; 2 (N-1) messages for each "
+                f"{units.SIZE.text(BUCKET_BYTES)} (calculated: ring all-reduce, Patarasuk and Yuan "
+                "2009; our tests count the bytes)"
+            )
+        yield (
+            "a step: compute + max(exchange - overlap, its last part); overlap = "
+            f"{step_time.OVERLAP_SHARE:.0%} of backward, which is {step_time.BACKWARD_SHARE:.0%} "
+            "of a micro-batch (assumed)"
         )
-    if cluster.num_hosts == 1:
-        why = f"inside one host there is nothing better, at {slower}"
-        return StrategyChoice(synced, why, cluster, hosts)
-    streamed = streaming(cluster, workload)
-    if streamed.step_s >= synced.step_s:  # small batches: its own work on the weights costs more
-        why = f"synchronising every step costs {slower}, and local steps cost no less"
-        return StrategyChoice(synced, why, cluster, hosts)
-    left = f"{streamed.step_s / streamed.compute_s:.2f} x the compute alone"
-    return StrategyChoice(
-        streamed,
-        f"synchronising every step costs {slower}, and accumulation that hides it leaves "
-        f"the range of batches known to train well; local steps with an all-reduce every "
-        f"{streamed.every} cost {left}",
-        cluster,
-        hosts,
-    )
+        tokens = units.SHORT_COUNT.text(workload.target_tokens_per_step)
+        length = f"{TYPICAL_LENGTH} in a sentence"
+        yield f"a batch: full, {tokens} tokens of each side, {length}, and fits (assumed)"
+        flop = units.FLOPS.text(workload.flop_per_step / workload.target_tokens_per_step)
+        yield (
+            f"arithmetic: {flop} for a target token and its source (calculated: 6 for each weight "
+            "in a product, Kaplan et al. 2020, and attention)"
+        )
+        if cluster.spots:
+            restart = f"replacement_s, {units.DURATION.text(RESTART_S)}"
+            lost = "and half of the work between two checkpoints of all hosts"
+            yield f"an interruption: {restart} {lost} (assumed; measured: 37 s in a lab)"
+
+    def _least(self, measure: Callable[[Option], float]) -> Option:
+        """The choice with the least of something; the simplest of those that are about as good."""
+        choices = [option for option in self.options if option.is_choice]
+        best = min(map(measure, choices))
+        return next(option for option in choices if measure(option) * _WORTH_IT <= best)
+
+    def _text(self, option: Option) -> str:
+        """The option in words: `all hosts, gradients in every step (sync): 12.3 h, 98.40 USD`."""
+        how = {
+            "sync": ", gradients in every step (sync)",
+            "diloco": f", local steps, {option.step.every} apart (diloco)",
+        }
+        where = f"{option.name}{how.get(option.step.strategy, '')}"
+        return f"{where}: {self._time_and_money(option.run_s, option.price)}"
+
+    def _time_and_money(self, seconds_s: float, price: float | None) -> str:
+        money = "" if price is None else f", {units.money(price, currency=self.currency)}"
+        return f"{_time(seconds_s)}{money}"
+
+    def _worth(self, faster: Option) -> str:
+        """The highest price per hour at which such a network pays off, beside the quickest."""
+        if faster.price is None or self.quickest.price is None:
+            return ""
+        hourly = (self.quickest.price - faster.price) / faster.run_s * units.HOUR_S
+        if hourly <= 0:
+            return ""
+        text = units.money(hourly, currency=self.currency)
+        return f"; such a network is worth up to {text} an hour"
+
+    def _interruptions(self, option: Option) -> Iterator[str]:
+        cluster, run_s = option.cluster, option.interrupted_s
+        if not cluster.spots:
+            return
+        apart = units.DURATION.text(cluster.interruption_s)
+        taken = f"If one host is taken away every {apart}, {option.name}"
+        if math.isinf(run_s):
+            yield f"{taken}: hardly ever ends; lower checkpoint.every_steps."
+            return
+        takes = self._time_and_money(run_s, option.interrupted_price)
+        count = run_s / cluster.interruption_s
+        yield f"{taken}: {takes}, with {count:.2g} interruptions."
+
+    def _table(self) -> Table:
+        cost = [f"cost {self.currency}"] if self.is_priced else []
+        right = ("step", "waits", "run", *cost, "speed")
+        table = plain_table("option", "exchange", right=right, no_wrap=True)
+        for option in self.options:
+            step, price = option.step, option.price or 0.0
+            short = {"none": "", "plain": "fp32, one ring", "diloco": f"every {step.every} steps"}
+            cells = [
+                option.name,
+                short.get(step.strategy, "every step") + " (?)" * (not option.is_quality_known),
+                units.DURATION.text(step.step_s),
+                units.SHARE.text(step.exposed_s / step.step_s),
+                _time(option.run_s),
+                *[f"{price:,.{0 if price >= 1000 else 2}f}" for _ in cost],
+                f"{self.speed_up(option):.2f} x",
+            ]
+            is_recommended = option in (self.cheapest, self.quickest)
+            table.add_row(*cells, style="bold" if is_recommended else "")
+        return table
+
+    def _values(self, option: Option) -> dict[str, Any]:
+        cluster = option.cluster
+        names = ("name", "is_at_hand", "is_quality_known", "run_s", "price")
+        values = {name: getattr(option, name) for name in names} | asdict(option.step)
+        values["exposed_s"] = option.step.exposed_s
+        values["speed_up_over_one_rank"] = self.speed_up(option)
+        values["hosts"] = [machine.name for machine in cluster.machines]
+        values["ranks_per_host"] = list(cluster.ranks_per_host)
+        values["interrupted_s"] = option.interrupted_s if cluster.spots else None
+        return values
 
 
-def _step_s(choice: StrategyChoice) -> float:
-    return choice.prediction.step_s
+def _unlike(
+    machines: Iterable[Machine], key: Callable[[Machine], object]
+) -> list[tuple[str, Machine]]:
+    """For each kind: ` on` and its hosts' names ("" if there is one kind), and one machine."""
+    kinds: dict[object, list[Machine]] = {}
+    for machine in machines:
+        kinds.setdefault(key(machine), []).append(machine)
+    if len(kinds) == 1:
+        return [("", group[0]) for group in kinds.values()]
+    named = []
+    for group in kinds.values():
+        names = [machine.name for machine in group]
+        more = [f"{len(names) - 2} more"] if len(names) > _FEW_NAMES else names[2:]
+        named.append((f" on {', '.join([*names[:2], *more])}", group[0]))
+    return named
 
 
-def _rank_alone(cluster: Cluster) -> StrategyChoice:
-    """The fastest rank computes the whole batch alone."""
-    one = cluster.fastest_rank
-    step_s = one.compute_s
-    label = f"one {one.machines[0].unit} alone"
-    prediction = Prediction("none", label, step_s, step_s, 0.0)
-    return StrategyChoice(prediction, "there is one rank", one, (cluster.fastest_host,))
+def _finite(value: Any) -> Any:
+    """The same values, with None for infinity, which JSON lacks."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if value == math.inf else value
 
 
-def _hosts_alone(cluster: Cluster, workload: Workload) -> Iterator[StrategyChoice]:
-    """Fewer hosts than all: one host of each kind with several ranks, the faster hosts, and the
-    hosts that send as fast as they receive."""
-    unlike: dict[object, int] = {}
-    for number, machine in enumerate(cluster.machines):
-        if machine.ranks > 1 and cluster.num_hosts > 1:
-            alike = replace(machine, name="", price_per_hour=None)
-            unlike.setdefault(alike, number)
-    groups: list[tuple[int, ...]] = [(number,) for number in unlike.values()]
-    paces = [machine.share_s(cluster.num_ranks) for machine in cluster.machines]
-    for slowest in sorted(set(paces))[:-1]:
-        groups.append(tuple(number for number, pace in enumerate(paces) if pace <= slowest))
-    if cluster.one_sided:
-        limited = cluster.one_sided
-        numbered = enumerate(cluster.machines)
-        groups.append(tuple(number for number, machine in numbered if machine not in limited))
-    for hosts in groups:
-        if sum(cluster.machines[number].ranks for number in hosts) < 2:
-            continue  # `_rank_alone` covers a single rank
-        yield replace(choose_for_all_ranks(cluster.only(hosts), workload), hosts=hosts)
-
-
-def _limit_gone(one_sided: list[Machine]) -> str:
-    if len(one_sided) > _FEW_NAMES:
-        return f"{len(one_sided)} hosts without their limits"
-    return ", ".join(
-        f"{machine.name} sends as it receives"
-        if machine.directions.sends_bytes_per_s < machine.directions.receives_bytes_per_s
-        else f"{machine.name} receives as it sends"
-        for machine in one_sided
-    )
-
-
-def _smallest_accumulation(synced: Prediction) -> int:
-    """The smallest K at which accumulation is within 1.15 times the compute."""
-    return max(1, math.ceil(synced.exposed_s / ((NEARLY_FREE - 1) * synced.compute_s) - 1e-9))
-
-
-def _what_ifs(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
-    """This cluster, then others, the closest first; further hosts are like the first."""
-    yield "these hosts", cluster
-    if cluster.one_sided:
-        yield _limit_gone(cluster.one_sided), cluster.without_limits
-    if cluster.num_hosts > 1:
-        for bits_per_s in _WHAT_IF_PORTS:
-            port = replace(Link.nominal(bits_per_s), latency_s=cluster.link.latency_s)
-            if port.bytes_per_s > cluster.link.bytes_per_s * 1.05:
-                yield f"{units.BIT_RATE.text(bits_per_s)} ports", replace(cluster, link=port)
-    yield "two more hosts", cluster.only(range(cluster.num_hosts + 2))
-    larger = cluster
-    while (larger := larger.only(range(2 * larger.num_hosts))).num_ranks <= MOST_RANKS:
-        if larger.num_hosts > cluster.num_hosts + 2:
-            yield f"{larger.num_ranks} ranks", larger
+def _time(seconds_s: float) -> str:
+    """In hours, so that options can be compared; below an hour in minutes or seconds."""
+    return (units.HOURS if seconds_s >= units.HOUR_S else units.DURATION).text(seconds_s)

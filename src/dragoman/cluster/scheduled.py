@@ -60,15 +60,15 @@ class ScheduledNode:
         if match is None or not 0 < int(match["port"]) < 1 << 16:
             raise ConfigError(
                 f"{at!r} is not ADDRESS:PORT",
-                place="--at",
+                place="at",
                 remedy="write for example 10.0.0.1:29400",
             )
-        node = _number("--node", node, _NODE_VARIABLES, environment)
-        nodes = _number("--nodes", nodes, _NODES_VARIABLES, environment)
+        node = _number("node", node, _NODE_VARIABLES, environment)
+        nodes = _number("nodes", nodes, _NODES_VARIABLES, environment)
         if not 0 <= node < nodes:
             raise ConfigError(
                 f"there is no machine {node} among {nodes}",
-                place="--node",
+                place="node",
                 remedy="count machines from 0",
             )
         token = environment.get(TOKEN_VARIABLE, "")
@@ -95,14 +95,14 @@ def met(place: ScheduledNode, *, wait_s: float) -> Iterator[Share]:
         # Many machines resolve their own name to this; no other machine could reach the store.
         raise MachineError(
             f"{place.host} is {address} here, which no other machine can reach",
-            place="--at",
+            place="at",
             remedy="give the address in the private network, or put it into /etc/hosts there",
         )
     interface = network.route_to([address])
     if interface is None:
         raise MachineError(
             f"no interface of this machine leads to {address}",
-            place="--at",
+            place="at",
             remedy="give an address of the network that all machines of the run are on",
         )
     store = StoreAddress(address, place.port, place.token)
@@ -113,7 +113,7 @@ def met(place: ScheduledNode, *, wait_s: float) -> Iterator[Share]:
     elif network.addresses()[interface] != address:
         raise MachineError(
             f"the first machine does not have the address {address}",
-            place="--at",
+            place="at",
             remedy="give an address of the machine that is number 0",
         )
     else:
@@ -142,7 +142,7 @@ def _resolved(host: str) -> str:
     while not (found := network.resolve(host)):
         if time.monotonic() > deadline:
             raise MachineError(
-                f"{host} has no address", place="--at", remedy="see the cluster's name service"
+                f"{host} has no address", place="at", remedy="see the cluster's name service"
             )
         time.sleep(_KNOCK_EVERY_S)
     return found[0]

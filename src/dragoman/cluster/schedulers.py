@@ -62,13 +62,13 @@ class ScheduledJob:
         if not _NAME.fullmatch(self.name):
             raise ConfigError(
                 f"{self.name!r} cannot be a job's name",
-                place="--name",
+                place="name",
                 remedy="use up to 63 lower-case letters, digits and hyphens, a letter first",
             )
         if not self.folder.is_absolute():
             raise ConfigError(
                 f"{self.folder} is not absolute",
-                place="--folder",
+                place="folder",
                 remedy="name the shared folder as all machines see it",
             )
         # A line break would end a comment of a script, or a block of YAML.
@@ -76,18 +76,18 @@ class ScheduledJob:
             if not word.isprintable():
                 raise ConfigError(
                     f"{word!r} does not fit on one line",
-                    place="generate",
+                    place="jobs",
                     remedy="write it without line breaks",
                 )
         if not 0 <= self.gpus <= _GPUS:
             raise ConfigError(
                 f"{self.gpus} GPUs a machine are not supported",
-                place="--gpus",
+                place="gpus",
                 remedy=f"give 0 to {_GPUS}",
             )
         if self.hours > _HOURS:
             raise ConfigError(
-                f"{self.hours} hours cannot be used", place="--hours", remedy="give at most a year"
+                f"{self.hours} hours cannot be used", place="hours", remedy="give at most a year"
             )
 
     def command(self, *, at: str) -> list[str]:
@@ -139,19 +139,29 @@ port=$((20000 + SLURM_JOB_ID % 10000))
 
 
 def kubernetes(job: ScheduledJob) -> str:
-    """The manifest. Raises ConfigError without an image, or if the names of its pods would be too
-    long: JobSet rejects such pods, and the TrainJob would never begin."""
+    """The manifest of a TrainJob.
+
+    Raises ConfigError without an image, if the recipe is a file that no pod has, or if the names of
+    its pods would be too long: JobSet rejects such pods, and the TrainJob would never begin.
+    """
     if not job.image:
         raise ConfigError(
             "pods need an image",
-            place="--image",
+            place="image",
             remedy="build docker/Dockerfile, push it and name it",
+        )
+    file = PurePosixPath(job.recipe)
+    if file.suffix == ".toml" and not (".." not in file.parts and file.is_relative_to(job.folder)):
+        raise ConfigError(
+            f"is no file that a pod has: of this machine's folders it has {job.folder} alone",
+            place=job.recipe,
+            remedy=f"copy the recipe and its text there, and name {job.folder}/{file.name}",
         )
     added = len(f"-node-0-{job.nodes - 1}-abcde")
     if len(job.name) + added > _LONGEST_POD_NAME:
         raise ConfigError(
             f"{job.name!r} is too long: the names of its pods add {added} characters to it",
-            place="--name",
+            place="name",
             remedy=f"use up to {_LONGEST_POD_NAME - added} characters",
         )
     # Kubernetes replaces $(...) and reads $$ as a dollar.
@@ -185,7 +195,7 @@ spec:
         valueFrom: {{secretKeyRef: {{name: {name}, key: token}}}}
     resourcesPerNode:{gpus}
   runtimePatches:
-    - manager: dragoman.io/generate
+    - manager: dragoman.io/jobs
       trainingRuntimeSpec:
         template:
           spec:
@@ -218,7 +228,7 @@ def skypilot(job: ScheduledJob) -> str:
     if not _GPU.fullmatch(job.gpu):
         raise ConfigError(
             f"{job.gpu!r} is not a kind of GPU",
-            place="--gpu",
+            place="gpu",
             remedy="write for example V100 or A100-80GB",
         )
     command = job.shell_command(at=f"$first:{_PORT}")

@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Final, Literal
 
 from dragoman.base import units
-from dragoman.base.errors import DragomanError, MachineError
+from dragoman.base.errors import CheckpointError, DragomanError, MachineError
 from dragoman.base.files import file_sha256, read_regular
+from dragoman.base.terminal import open_console
 from dragoman.cluster import ssh
 from dragoman.cluster.agent.facts import vocabulary_digest
 from dragoman.cluster.agent.work import prefix_digest
@@ -49,6 +50,7 @@ from dragoman.cluster.collect import (
     remember,
 )
 from dragoman.cluster.copying import Parcel, directory_parcel
+from dragoman.cluster.doctor_view import print_findings
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.follow import HostFollower, Record, StopRequests, WorkerLostError
 from dragoman.cluster.hosts import HOSTS_FILE, Host, Hosts, record_hosts
@@ -59,8 +61,8 @@ from dragoman.distributed.launch import InterruptedRunError
 from dragoman.recipe.estimate import estimate
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import Alert, EventListener, EventWriter, event_file
+from dragoman.training.clock import BUDGET_FILE, Budget, read_budget
 from dragoman.training.durable import step_number
-from dragoman.training.pace import BUDGET_FILE, Budget, read_budget
 
 _RUN_FILES: Final = ("recipe.toml", "manifest.json", "source.model", "target.model")
 _MOST_IN_VAIN: Final = 3
@@ -91,6 +93,10 @@ class NotFitError(MachineError):
         super().__init__(
             f"{first.check}: {first.found}{more}", place=first.host, remedy=first.remedy
         )
+
+    def show_more(self) -> None:
+        """Print doctor's findings."""
+        print_findings(self.findings, self.facts, open_console(outlives_reader=True))
 
 
 def train_on_hosts(
@@ -276,7 +282,7 @@ class _Training:
             return WorkerLost(error)
         return HostsReturned(returned) if returned else TrainingOver()
 
-    def _alert(self, severity: Literal["info", "error"], cause: str) -> None:
+    def _alert(self, severity: Literal["info", "warning", "error"], cause: str) -> None:
         """Record why the training goes on from a checkpoint, and show it."""
         newest = newest_checkpoint(self.run.path) or "the beginning"
         with EventWriter(self.run.events) as events:
@@ -344,7 +350,12 @@ class _Training:
                     self.print_line(f"{host.name}: {parcel.place}, {size} in {took}")
 
         on_all(remote.hosts.host, bring)
-        remote.collect()  # what an earlier session left on the hosts
+        try:
+            remote.collect()  # what an earlier session left on the hosts
+        except CheckpointError as error:
+            if not newest_checkpoint(self.run.path):
+                raise
+            self._alert("warning", str(error))
         on_all(remote.hosts.host, remote.spread)
 
     def _shares(self, remote: RunOnHosts, facts: ClusterFacts) -> Mapping[str, WorkRequest]:
@@ -358,9 +369,11 @@ class _Training:
             checkpoint=newest_checkpoint(self.run.path),
             price_per_hour="" if price is None else f"{price} {remote.hosts.currency}",
         )
-        for host in remote.hosts.host:
-            had = _had(self.run.events, remote.ranks_of(host))
-            requests[host.name] = requests[host.name].model_copy(update={"events": had})
+        log = event_file(self.run.events)
+        size = log.stat().st_size if log.is_file() else 0
+        had = (size, prefix_digest(log, size))
+        first = remote.hosts.host[0].name
+        requests[first] = requests[first].model_copy(update={"log": had})
         return requests
 
 
@@ -384,16 +397,6 @@ def _parcels(run: RunDirectory, place: str, budget: Budget | None) -> list[Parce
     if budget is not None:
         files[BUDGET_FILE] = budget.model_dump_json(indent=1).encode()
     return [directory_parcel(data_place, prepared), Parcel(place, files)]
-
-
-def _had(directory: Path, ranks: range) -> dict[str, tuple[int, str]]:
-    """Size and digest of the events that are here, for each of these ranks."""
-    had = {}
-    for rank in ranks:
-        path = event_file(directory, rank=rank)
-        size = path.stat().st_size if path.is_file() else 0
-        had[path.name] = (size, prefix_digest(path, size))
-    return had
 
 
 def bring_back(
@@ -425,7 +428,7 @@ def bring_back(
             f"the run was stopped before everything was copied here; {what} is still on {names}, "
             f"in {where[0].folder}/{run.place}/{CHECKPOINTS}",
             place=run.path,
-            remedy=f"dragoman resume {shlex.quote(str(run.path))} fetches it and resumes",
+            remedy=f"dragoman train {shlex.quote(str(run.path))} fetches it and resumes",
         ) from error
     except DragomanError as error:
         print_line(f"not everything came back: {error}")

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -108,6 +109,20 @@ def test_a_host_without_its_gpus_trains_no_steps_in_their_place(
     assert (facts.step_s, facts.flop_per_s) == (None, None)
 
 
+@pytest.mark.system
+def test_doctor_measures_between_the_ranks_of_a_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Gloo, in two processes; on GPUs the same program measures NCCL."""
+    monkeypatch.chdir(tmp_path)
+    request = FactsRequest(host="a", interface=None, peers=(), gpus=0, ranks=2, measure=True)
+    with closing(Measuring(ranks=2, on_processor=True)) as measuring:
+        facts = gather(request, lambda: measuring)
+    assert facts.step_s is not None
+    assert facts.inside_bytes_per_s is not None
+    assert 1e6 < facts.inside_bytes_per_s < 1e12
+
+
 def test_listening_sockets_are_found_by_process() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         where = server.getsockname()
@@ -123,7 +138,7 @@ class Heard:
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def say(self, what: str, *, file: str, text: str) -> None:
+    def say(self, what: str, *, text: str) -> None:
         self.texts.append(text)
 
 
@@ -140,15 +155,14 @@ class Heard:
 def test_events_go_on_where_the_user_has_them(
     tmp_path: Path, there: str, here: str, expected: list[str]
 ) -> None:
-    path = tmp_path / "events" / "rank-0000.jsonl"
+    path = tmp_path / "events" / "log.jsonl"
     path.parent.mkdir()
     if there:
         path.write_text(there)
     mine = tmp_path / "mine"
     mine.write_text(here)
-    had = {path.name: (len(here), prefix_digest(mine, len(here)))}
     channel = Heard()
-    spool = Spool(path.parent, had)
+    spool = Spool(path.parent, len(here), prefix_digest(mine, len(here)))
     spool.forward(channel)  # type: ignore[arg-type]
     with path.open("a") as file:
         file.write("3\n4")  # the last line is not whole yet
@@ -156,16 +170,20 @@ def test_events_go_on_where_the_user_has_them(
     assert channel.texts == expected
 
 
-def test_a_checkpoint_that_is_not_the_controllers_makes_way(tmp_path: Path) -> None:
-    for name, content in (("step-0000020", "ours"), ("step-0000040", "of another time")):
-        folder = tmp_path / "runs/x/checkpoints" / name
+def test_a_checkpoint_that_is_damaged_or_not_the_controllers_makes_way(tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"weights").hexdigest()
+    digests = json.dumps({"model": {"sha256": digest, "bytes": 7}})
+    for step, content in ((20, b"weights"), (40, b"weights"), (80, b"damaged")):
+        folder = tmp_path / f"runs/x/checkpoints/step-{step:07d}"
         folder.mkdir(parents=True)
-        (folder / "digests.json").write_text(content)
-    ours = hashlib.sha256(b"ours").hexdigest()
-    known = [f"step-{step:07d}={ours}" for step in (20, 40, 60)]
+        (folder / "model").write_bytes(content)
+        (folder / "digests.json").write_text(digests)
+    expected = hashlib.sha256(digests.encode()).hexdigest()
     command = [sys.executable, "-P", "-m", "dragoman.cluster.agent", "forget", ".", "runs/x"]
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
-    subprocess.run([*command, *known], cwd=tmp_path, env=environment, check=True)
+    for step, wanted in ((20, expected), (40, "0" * 64), (60, expected), (80, expected)):
+        more = [f"step-{step:07d}", wanted]
+        subprocess.run([*command, *more], cwd=tmp_path, env=environment, check=True)
     left = [path.name for path in (tmp_path / "runs/x/checkpoints").iterdir()]
     assert left == ["step-0000020"]
 
@@ -334,7 +352,9 @@ def test_agents_write_no_bytecode(tmp_path: Path) -> None:
     host = Host(
         address="10.0.0.1", name="alpha", gpus=1, python=sys.executable, folder=str(tmp_path)
     )
-    command = agent_command(host, code="0123", verb="forget", more=["runs/none"])
+    command = agent_command(
+        host, code="0123", verb="forget", more=["runs/none", "step-1", "0" * 64]
+    )
     environment = {"PATH": os.environ["PATH"]}  # whatever it says of bytecode
     subprocess.run(command, check=True, input=b"", capture_output=True, env=environment)
     assert not [*code.rglob("*.pyc")]

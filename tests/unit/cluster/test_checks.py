@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from dragoman.cli import main
 from dragoman.cluster import rates
 from dragoman.cluster.checks import (
     CHECKS,
@@ -16,6 +18,7 @@ from dragoman.cluster.checks import (
     RunNeeds,
     directions,
     examine,
+    examine_here,
     is_fit,
     measured_link,
 )
@@ -160,7 +163,7 @@ def test_a_sound_cluster_is_green_once_for_each_check() -> None:
             "warning",
             "its own name means 127.0.1.1, not 10.0.0.9",
         ),
-        ({"interface": card(full_duplex=False)}, "card", "failure", "half duplex"),
+        ({"interface": card(full_duplex=False)}, "card", "warning", "half duplex"),
         (
             {"interface": card(mtu_bytes=9000)},
             "card",
@@ -248,7 +251,7 @@ def test_a_public_address_is_a_failure() -> None:
 @pytest.mark.parametrize(
     ("changes", "status", "words"),
     [
-        ({"both_bytes_per_s": 60e6}, "failure", "60 MB/s each way at once, 117 MB/s one way alone"),
+        ({"both_bytes_per_s": 60e6}, "warning", "60 MB/s each way at once, 117 MB/s one way alone"),
         (
             {"forth_bytes_per_s": 12e6, "both_bytes_per_s": 11.8e6},
             "warning",
@@ -471,3 +474,29 @@ def test_json_holds_the_facts_that_can_be_read_back() -> None:
     assert values["fit"] is False
     assert {finding["status"] for finding in values["findings"]} == {"ok", "failure"}
     assert ClusterFacts.model_validate_json(json.dumps(values["facts"])) == facts
+
+
+def test_a_machine_alone_is_examined_without_its_peers() -> None:
+    needs = RunNeeds(Hosts(host=(HOSTS.host[0],)), needed_bytes=5_000_000_000)
+    found = examine_here(host("alpha", interface=None), needs)
+    assert {one.status for one in found} == {"ok"}
+    assert not {"login", "interface", "ports"} & {one.check for one in found}
+    versions = {"python": "3.11.7", "torch": None, "driver": "580.1"}
+    broken = host("alpha", gpus_usable=1, versions=versions, disk_free_bytes=1, step_s=None)
+    found = examine_here(broken, needs)
+    wrong = {one.check for one in found if one.status == "failure"}
+    assert wrong == {"devices", "versions", "storage"}
+    assert not [one for one in found if "setup" in one.remedy], "setup is for hosts over ssh"
+
+
+@pytest.mark.system
+def test_doctor_examines_this_machine_without_ssh(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))  # no ssh
+    assert main(["doctor", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    (facts,) = said["facts"]["hosts"]
+    assert facts["versions"]["torch"]
+    assert said["fit"] is True

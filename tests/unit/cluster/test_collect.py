@@ -17,7 +17,6 @@ from dragoman.cluster.collect import (
     bring_code,
     collect_facts,
     marked,
-    measuring_limit_s,
     recall,
     remember,
 )
@@ -25,7 +24,6 @@ from dragoman.cluster.facts import ClusterFacts, HostFacts
 from dragoman.cluster.hosts import Host, Hosts, recorded_hosts
 from dragoman.cluster.team import Team
 from dragoman.cluster.training import NotFitError, train_on_hosts
-from dragoman.distributed.probe import tournament
 from dragoman.recipe.run_directory import RunDirectory
 from tiny_recipe import TINY
 
@@ -141,13 +139,6 @@ def test_the_wrong_one_of_two_clocks_is_named(wrong: str, tmp_path: Path) -> Non
     found = [one for one in examine(facts, RunNeeds(hosts, 0)) if one.check == "clock"]
     assert [(one.host, one.status) for one in found] == [(wrong, "failure")]
     assert "ahead of the others" in found[0].found
-
-
-@pytest.mark.parametrize("num_hosts", [2, 28, 64])
-def test_many_hosts_are_given_the_time_to_meet_each_other_in_pairs(num_hosts: int) -> None:
-    """Three sums each of 0.4 s or more, one way, the other and both, and what leads up to them."""
-    rounds = len(tournament(num_hosts))
-    assert measuring_limit_s(num_hosts) > rounds * 3 * 3 * 2 * 0.4
 
 
 def test_hosts_whose_python_lacks_packages_are_named_in_the_table(tmp_path: Path) -> None:

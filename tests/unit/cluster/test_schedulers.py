@@ -24,7 +24,7 @@ AWKWARD = 'corpus.folder=/text/it\'s "here" $HOME $(HOME) $$ --at AT '
 def job(**changes: object) -> ScheduledJob:
     values: dict[str, object] = {
         "name": "demo",
-        "recipe": "my recipes/it's $(date) é😀.toml",
+        "recipe": "/shared/my recipes/it's $(date) é😀.toml",
         "folder": PurePosixPath("/shared"),
         "nodes": 3,
         "gpus": 2,
@@ -62,9 +62,9 @@ def as_a_pod_gets(word: str) -> str:
 
 
 def test_a_machine_has_ranks_on_its_gpus_or_slots(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["generate", "slurm", "demo", "--nodes", "2", "--folder", "/shared"]
+    command = ["jobs", "slurm", "demo", "--nodes", "2", "--folder", "/shared"]
     assert main([*command, "--gpus", "2", "--slots", "2"]) == ConfigError.exit_code
-    assert "--gpus 2 --slots 2: a machine trains on its GPUs or" in capsys.readouterr().err
+    assert "gpus 2, slots 2: a machine trains on its GPUs or" in capsys.readouterr().err
     assert main(command) == 0
     assert "--ranks 1" in capsys.readouterr().out
 
@@ -115,7 +115,7 @@ def test_jobs_of_one_name_with_other_text_do_not_share_shards() -> None:
 def test_the_names_of_pods_are_not_too_long_for_kubernetes(nodes: int, most: int) -> None:
     """`NAME-node-0-1-abcde` has up to 63 characters, or there is a TrainJob without any pod."""
     assert kubernetes(job(name="a" * most, nodes=nodes))
-    with pytest.raises(ConfigError, match=rf"--name: .*; use up to {most} characters"):
+    with pytest.raises(ConfigError, match=rf"^name: .*; use up to {most} characters"):
         kubernetes(job(name="a" * (most + 1), nodes=nodes))
 
 
@@ -160,12 +160,21 @@ def test_a_skypilot_task_is_one_by_its_own_schema() -> None:
     validator(schemas.get_task_schema()).validate(task)
 
 
+@pytest.mark.parametrize("recipe", ["my.toml", "/home/me/my.toml", "/shared/../etc/my.toml"])
+def test_a_recipe_that_no_pod_has_is_refused(recipe: str) -> None:
+    with pytest.raises(ConfigError, match=r"my\.toml: .*copy the recipe .*/shared/my\.toml"):
+        kubernetes(job(recipe=recipe))
+    assert kubernetes(job(recipe="/shared/my.toml"))
+    assert kubernetes(job(recipe="wmt16-ende-base"))
+    assert slurm(job(recipe=recipe))
+
+
 @pytest.mark.parametrize("kind", ["slurm", "kubernetes", "skypilot"])
 def test_a_generated_file_carries_the_token_of_the_job_alone(
     kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The token that the server expects from its clients has another name."""
-    assert main(["generate", kind, "demo", "--folder", "/shared", "--image", "team/image:1"]) == 0
+    assert main(["jobs", kind, "demo", "--folder", "/shared", "--image", "team/image:1"]) == 0
     written = capsys.readouterr().out
     assert "DRAGOMAN_JOB_TOKEN" in written
     assert "DRAGOMAN_TOKEN" not in written
@@ -180,20 +189,20 @@ def test_a_job_may_have_a_name_that_yaml_takes_for_something_else() -> None:
 
 @pytest.mark.parametrize("kind", ["V100\n  evil: 1", "V100}: {", "", "a b"])
 def test_a_kind_of_gpu_is_one_word(kind: str) -> None:
-    with pytest.raises(ConfigError, match="--gpu: "):
+    with pytest.raises(ConfigError, match=r"^gpu: "):
         skypilot(job(gpu=kind))
 
 
 @pytest.mark.parametrize(
     ("changes", "place"),
     [
-        ({"name": "my job; rm"}, "--name"),
-        ({"name": "a" * 64}, "--name"),
-        ({"folder": PurePosixPath("shared")}, "--folder"),
-        ({"hours": 100_000}, "--hours"),
-        ({"gpus": -1}, "--gpus"),
-        ({"folder": PurePosixPath("/shared\ndate")}, "generate"),
-        ({"overrides": ["train.seed=1\n"]}, "generate"),
+        ({"name": "my job; rm"}, "name"),
+        ({"name": "a" * 64}, "name"),
+        ({"folder": PurePosixPath("shared")}, "folder"),
+        ({"hours": 100_000}, "hours"),
+        ({"gpus": -1}, "gpus"),
+        ({"folder": PurePosixPath("/shared\ndate")}, "jobs"),
+        ({"overrides": ["train.seed=1\n"]}, "jobs"),
     ],
 )
 def test_jobs_that_no_scheduler_accepts_are_refused(changes: dict[str, object], place: str) -> None:
@@ -207,14 +216,14 @@ HOW_TO = Path(__file__).parents[3] / "docs/how-to/schedulers.md"
 
 def test_no_password_of_an_address_gets_into_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     address = "https://user:hidden@mlflow.example/"
-    command = ["generate", "slurm", "demo", "--folder", "/shared"]
+    command = ["jobs", "slurm", "demo", "--folder", "/shared"]
     assert main([*command, "--set", f"sinks.mlflow={address}"]) == 2
     written = capsys.readouterr()
     assert "hidden" not in written.out + written.err
-    assert "--set sinks.mlflow: the password in this address" in written.err
+    assert "sinks.mlflow: the password in this address" in written.err
 
 
-GENERATE = re.compile(r"^dragoman (generate .*) > (\S+)$", re.MULTILINE)
+GENERATE = re.compile(r"^dragoman (jobs .*) > (\S+)$", re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_hosts_hear_that_we_are_there_while_nobody_listens_to_them(answers: Path
         '{"say": "done", "exit_code": -1, "problem": "", "weight": "own"}',
         '{"say": "ready", "store": 3, "test_port": -1}',
         '{"say": "facts", "facts": {"host": "beta"}}',
-        '{"say": "events", "file": ["rank-0000.jsonl"], "text": null}',
+        '{"say": "events", "text": null}',
         "[" * 5000,
     ],
 )

@@ -12,9 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from dragoman.base.errors import CheckpointError
 from dragoman.base.files import file_sha256
 from dragoman.cluster.agent.channel import Channel
-from dragoman.training.durable import DIGESTS_FILE, discard
+from dragoman.training.durable import DIGESTS_FILE, discard, verify
 
 
 def send(directory: Path) -> None:
@@ -35,17 +36,20 @@ def list_checkpoints(run: Path) -> None:
     print(json.dumps([name for name in names if name not in drafts]))
 
 
-def forget(run: Path, *names: str) -> None:
-    """Remove checkpoints that differ from the controller's of the same name.
+def forget(run: Path, name: str, expected: str) -> None:
+    """Remove a checkpoint that is damaged, or differs from the controller's of the same name.
 
-    names: each NAME=SHA256, the digest of the controller's digests file.
+    expected: the sha256 of the controller's file of digests.
     """
-    for name, _, expected in (word.partition("=") for word in names):
-        path = run / "checkpoints" / name
-        if path.is_dir():
-            digests = path / DIGESTS_FILE
-            if not digests.is_file() or file_sha256(digests) != expected:
-                discard(path)
+    path = run / "checkpoints" / name
+    if path.is_dir():
+        try:
+            verify(path)
+            is_equal = file_sha256(path / DIGESTS_FILE) == expected
+        except CheckpointError:
+            is_equal = False
+        if not is_equal:
+            discard(path)
 
 
 def answer(channel: Channel) -> None:

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,7 @@ from typing import Any, Final
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import file_sha256, read_regular
 from dragoman.cluster.agent import network
-from dragoman.cluster.agent.processes import Measuring
+from dragoman.cluster.agent.processes import Measuring, Prepared
 from dragoman.cluster.copying import code_digest, read_code
 from dragoman.cluster.facts import PACKAGES, HostFacts, InterfaceFacts
 from dragoman.cluster.messages import FactsRequest
@@ -77,6 +78,28 @@ def gather(request: FactsRequest, measuring: Callable[[], Measuring]) -> HostFac
     )
 
 
+def facts_here() -> HostFacts:
+    """The facts of this machine, on which a run trains alone: all GPUs, or one rank without them.
+
+    Files of runs go below the current directory.
+    """
+    visible, _, _ = _gpus()
+    prepared = Prepared()
+    request = FactsRequest(
+        host="this-machine",
+        interface=None,
+        peers=(),
+        gpus=visible,
+        ranks=max(visible, 1),
+        measure=_version("torch") is not None,
+    )
+    measuring = partial(prepared.measuring, ranks=request.ranks, on_processor=not visible)
+    try:
+        return gather(request, measuring)
+    finally:
+        prepared.close()
+
+
 def _interface(request: FactsRequest) -> InterfaceFacts | None:
     """The interface to the peers. A host without peers needs none but loopback."""
     peers = [address for peer in request.peers for address in network.resolve(peer)]
@@ -86,12 +109,14 @@ def _interface(request: FactsRequest) -> InterfaceFacts | None:
 
 def _versions() -> dict[str, str | None]:
     versions: dict[str, str | None] = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = None
-    return versions
+    return versions | {package: _version(package) for package in PACKAGES}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _gpus() -> tuple[int, int, dict[str, str | None]]:

@@ -7,6 +7,7 @@ import fcntl
 import socket
 import struct
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,9 @@ LOOPBACK: Final = "lo"
 _SIOCGIFADDR: Final = 0x8915
 _LOSSES: Final = ("rx_errors", "tx_errors", "rx_dropped", "tx_dropped")
 _LISTENING: Final = "0A"
-_REACH_S: Final = 3.0
+_REACH_S: Final = 15.0
+"""How long a peer may take to accept a connection: other traffic may fill the queue of a slow link
+for seconds."""
 
 
 def addresses() -> dict[str, str]:
@@ -70,13 +73,22 @@ def interface_facts(name: str) -> InterfaceFacts:
 
 def unreachable(endpoints: Iterable[tuple[str, int]]) -> list[str]:
     """The endpoints (address:port) that do not accept a connection."""
-    closed = []
-    for address, port in endpoints:
-        try:
-            socket.create_connection((address, port), timeout=_REACH_S).close()
-        except OSError:
-            closed.append(f"{address}:{port}")
-    return closed
+    tried = list(endpoints)
+    with ThreadPoolExecutor(len(tried) or 1) as pool:
+        accepted = list(pool.map(_accepts, tried))
+    return [
+        f"{address}:{port}"
+        for (address, port), is_open in zip(tried, accepted, strict=True)
+        if not is_open
+    ]
+
+
+def _accepts(endpoint: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(endpoint, timeout=_REACH_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def listening(pids: Iterable[int]) -> set[tuple[str, int]]:

@@ -16,8 +16,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ from dragoman.distributed.launch import (
     rank_environment,
 )
 from dragoman.distributed.rendezvous import StoreAddress
+from dragoman.telemetry.events import event_file
 from dragoman.training.durable import discard, step_directories, step_number
 
 _FORWARD_EVERY_S: Final = 0.2
@@ -84,8 +85,13 @@ def _train(channel: Channel, request: WorkRequest, share: Share, _prepared: Prep
     with agent_lock(run / "logs"):
         launch_log(run, request.number).unlink(missing_ok=True)  # lines of an earlier run
         forget_newer(run / "checkpoints", request.checkpoint)
-        spool = Spool(run / "events", request.events)
-        with _passing_signals(channel), _forwarding(spool, channel):
+        with (
+            _passing_signals(channel),
+            # Only the first host, where rank 0 is, has a log; others may share its folder.
+            nullcontext()
+            if request.number
+            else _forwarding(Spool(run / "events", *request.log), channel),
+        ):
             launch_workers(
                 ["dragoman.run.worker", "train", str(run)],
                 ranks=request.ranks,
@@ -294,34 +300,31 @@ def _is_agent(pid: str) -> bool:
 
 
 class Spool:
-    """Reads what is appended to the event files of some ranks, whole lines only.
+    """Reads what is appended to the run's log, whole lines only.
 
-    had: the size and sha256 of the controller's copy of each file. A file here that is shorter or
-    begins differently is from another attempt or another host's rank, and is removed.
+    had, digest: the size and sha256 of the controller's copy. A file here that is shorter or begins
+    differently is from another attempt, and is removed.
     """
 
-    def __init__(self, directory: Path, had: Mapping[str, tuple[int, str]]) -> None:
+    def __init__(self, directory: Path, had: int, digest: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._read = {
-            directory / name: _goes_on(directory / name, size, digest)
-            for name, (size, digest) in had.items()
-        }
+        self._path = event_file(directory)
+        self._read = _goes_on(self._path, had, digest)
 
     def forward(self, channel: Channel) -> None:
         """Send the lines that were written since the last call."""
-        for path in self._read:
-            while lines := self._next(path):
-                channel.say("events", file=path.name, text=lines.decode())
+        while lines := self._next():
+            channel.say("events", text=lines.decode())
 
-    def _next(self, path: Path) -> bytes:
+    def _next(self) -> bytes:
         try:
-            with path.open("rb") as file:
-                file.seek(self._read[path])
+            with self._path.open("rb") as file:
+                file.seek(self._read)
                 found = file.read(_FORWARD_BYTES)
         except FileNotFoundError:
             return b""
         lines = found[: found.rfind(b"\n") + 1]
-        self._read[path] += len(lines)
+        self._read += len(lines)
         return lines
 
 
