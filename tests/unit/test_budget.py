@@ -50,6 +50,8 @@ def test_money_is_the_time_that_it_pays_for() -> None:
         ("50 USD", HourlyPrice(0.0, "USD"), "the hosts cost nothing"),
         ("much USD", HourlyPrice(3.0, "USD"), "is not an amount of money; write a time"),
         ("0 USD", HourlyPrice(3.0, "USD"), "leaves no time at all"),
+        ("0 USD", None, "leaves no time at all"),
+        ("0 EUR", HourlyPrice(3.0, "USD"), "leaves no time at all"),
     ],
 )
 def test_bad_budgets_are_refused_in_one_line(
@@ -58,7 +60,7 @@ def test_bad_budgets_are_refused_in_one_line(
     with pytest.raises(ConfigError) as raised:
         parse_budget(text, price)
     assert problem in str(raised.value)
-    assert str(raised.value).startswith(f"--budget {text}:")
+    assert str(raised.value).startswith(f"budget {text}:")
     assert "\n" not in str(raised.value)
 
 

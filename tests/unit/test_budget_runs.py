@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,23 +14,17 @@ import pytest
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.cluster.plan_request import PlanRequest, plan_recipe
 from dragoman.corpus.config import TextFiles
-from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.budget import parse_budget
 from dragoman.recipe.recipe import Recipe, dump_toml, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run import budget as budgets
+from dragoman.run import budget_plan
 from dragoman.run import run as steps
-from dragoman.run.budget import (
-    Place,
-    TooSmallError,
-    plan_budget,
-    rounded_up,
-    run_in_budget,
-)
-from dragoman.run.lengths import AIM
-from dragoman.run.speed import last_copy_s, measure_save
+from dragoman.run.budget import run_in_budget
+from dragoman.run.budget_plan import Place, TooSmallError, plan_budget, rounded_up
+from dragoman.run.speed import TrainingMachine, last_copy_s
 from dragoman.telemetry.host import HourlyPrice
-from dragoman.training.pace import Budget, read_budget
+from dragoman.training.clock import AIM, Budget, read_budget
 from small_run import small_run
 
 SECONDS = 60.0
@@ -89,14 +84,10 @@ def begun(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
         asked=asked[0],
         started=1000.0,
         seconds_s=SECONDS,
-        aim_s=58.0,
         validation_s=1.0,
         search_s=0.5,
         after_s=4.0,
         after_searches=2.0,
-        expected_bleu=20.0,
-        expected_bleu_low=10.0,
-        expected_bleu_high=30.0,
         price_per_hour=3.0,
         currency="USD",
         finished=1058.0,
@@ -182,12 +173,17 @@ def test_the_rest_of_the_money_pays_for_the_time_that_is_left(
         kept = read_budget(begun.path)
         assert kept is not None
         assert kept.seconds_s == pytest.approx(7200)
-        assert kept.aim_s == pytest.approx(AIM * 7200)
+        assert kept.aim == pytest.approx(1000 + AIM * 7200)
         assert kept.cost(until=1000.0 + 7200) == pytest.approx(10.0)
     assert len([*Path("runs").iterdir()]) == 1
 
 
-def test_the_smallest_budget_of_two_ranks_has_their_starts(recipe: Recipe) -> None:
+def test_the_smallest_budget_of_two_ranks_has_their_starts(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two timings of a busy machine differ by more than the starts.
+    alike = TrainingMachine(False, False, 10**12, lambda _: 5000.0)
+    monkeypatch.setattr(budget_plan, "machine_of", lambda *_, **__: alike)
     needed_s = []
     for ranks in (1, 2):
         with pytest.raises(TooSmallError) as raised:
@@ -207,6 +203,12 @@ def test_a_budget_that_an_error_asks_for_is_enough(needed_s: float) -> None:
     asked = str(error).partition("at least ")[2]
     assert needed_s <= parse_budget(asked, None) <= needed_s + 60
     assert parse_budget(asked, None) == rounded_up(needed_s)
+
+
+def test_a_budget_that_preparing_used_up_is_refused_with_that_reason() -> None:
+    error = TooSmallError(600.0, needed_s=680.0, price=None, gone_s=339.0)
+    assert "5 min 39 s of it went into preparing the text" in str(error)
+    assert "went" not in str(TooSmallError(600.0, needed_s=680.0, price=None, gone_s=30.0))
 
 
 def test_a_plan_needs_the_files_that_the_recipe_names(recipe: Recipe) -> None:
@@ -244,7 +246,7 @@ def test_local_steps_make_the_last_checkpoint_larger(
         "multi30k-tiny", ["distributed.strategy=auto", f"distributed.diloco.outer={outer}"]
     )
     plan = plan_recipe(recipe, request(hosts=str(hosts)))
-    assert (plan.choice.prediction.strategy == "diloco") == (numbers != 4)
+    assert (plan.together.step.strategy == "diloco") == (numbers != 4)
     # Numbers have four bytes: a checkpoint of two ranks with local steps takes twice the room.
     size_bytes = 4 * numbers * plan.workload.num_parameters
     found_s = last_copy_s(recipe, file=str(hosts))
@@ -261,21 +263,33 @@ def test_the_copy_of_the_last_checkpoint_is_no_time_for_training(
     monkeypatch.setattr("dragoman.run.speed.PlanRequest", request)
     recipe = load_recipe("small.toml", ["model.d_model=512"])
     plan = plan_budget(recipe, 600.0, Place.of(str(hosts)))
-    copy_s = last_copy_s(plan.recipe, file=str(hosts))
+    copy_s = last_copy_s(plan.chosen.recipe, file=str(hosts))
     assert copy_s > 20
-    assert plan.training_s <= 0.87 * 600.0 - copy_s
-    assert plan.choice.best.training_s <= plan.training_s
+    assert plan.chosen.training_s <= 600.0 - copy_s
 
 
-def test_a_save_is_timed_by_a_write_that_leaves_nothing(tmp_path: Path) -> None:
-    """Only a part of a large checkpoint is written, and its time counts for the rest."""
-    run = small_run()
-    manifest = Manifest.load(run.path)
-    model = run.recipe().model.model_copy(update={"d_model": 1024, "d_ffn": 4096})
-    large = run.recipe().model_copy(update={"model": model})
-    seconds = [measure_save(recipe, manifest, tmp_path) for recipe in (run.recipe(), large)]
-    assert 0 < 10 * seconds[0] < seconds[1]
-    assert not list(tmp_path.iterdir())
+@pytest.mark.usefixtures("recipe")
+def test_the_time_for_training_is_divided_into_validations_and_saves() -> None:
+    recipe = load_recipe("small.toml", ["train.max_steps=", "schedule.warmup_steps="])
+    plan = plan_budget(recipe, 3600.0, Place(ranks=1))
+    chosen, budget = plan.settled(asked="", started=time.time() - 100)
+    assert 5 <= budget.validations <= 20
+    assert budget.validations * plan.parts.validation_s < 0.1 * 3600
+    assert chosen.train.max_steps == pytest.approx(plan.chosen.steps, rel=0.2)
+    assert chosen.checkpoint.every_minutes == pytest.approx(60 / 30, rel=0.2)
+    assert chosen.schedule.warmup_steps == pytest.approx(0.1 * chosen.train.max_steps, rel=0.1)
+    # Nothing is left: every budget has five validations.
+    _, late = plan.settled(asked="", started=time.time() - 3600)
+    assert late.validations == 5
+
+
+def test_the_work_after_the_training_of_a_large_model_takes_as_long_as_it_did() -> None:
+    """19.4 s on an H100 with two busy cores, of which 3 s are those of the smallest model."""
+    settings = ["d_model=1024", "num_heads=16", "d_ffn=4096", "encoder_layers=6"]
+    settings = [f"model.{setting}" for setting in (*settings, "decoder_layers=6")]
+    large = load_recipe("demo", [*settings, "corpus.subword.vocab_size=4000"])
+    assert budget_plan._weights_s(large) == pytest.approx(19.4 - 3.0, rel=0.2)
+    assert budget_plan._weights_s(load_recipe("demo")) < 1.0
 
 
 def two_hosts(folder: Path, *, gpus: tuple[str, str] = ("v100", "v100"), more: str = "") -> Place:
@@ -299,11 +313,10 @@ def test_the_speed_of_hosts_is_that_of_all_and_a_slow_one_is_named(
         plan_budget(recipe, 3600.0, two_hosts(tmp_path, gpus=gpus))
         for gpus in (("v100", "v100"), ("v100", "p100"))
     )
-    assert unlike.choice.candidates[0].tokens_per_s < alike.choice.candidates[0].tokens_per_s / 2
+    assert unlike.chosen.tokens_per_s < alike.chosen.tokens_per_s / 2
     assert alike.warnings == ()
     (warning,) = unlike.warnings
-    assert warning.startswith("all hosts train, but ")
-    assert "more ranks are not faster here" in warning
+    assert warning.startswith("all hosts train, but one GPU alone would be faster: ")
 
 
 def test_a_plan_names_the_interruptions_of_hosts(
@@ -312,7 +325,7 @@ def test_a_plan_names_the_interruptions_of_hosts(
     monkeypatch.setattr("dragoman.run.speed.PlanRequest", partial(PlanRequest, link="10Gbit"))
     spot = "spot_price_per_hour = 1.0\ncurrency = 'USD'\ninterruption_hours = 1.0\n"
     warning = plan_budget(recipe, 3600.0, two_hosts(tmp_path, more=spot)).warnings[0]
-    # Two hosts, each taken away once an hour, in some 52 minutes.
+    # Two hosts, each taken away once an hour, in some 55 minutes.
     assert re.match(
-        r"1\.7 interruptions of hosts are expected; each costs about 5 min 37 s", warning
+        r"1\.8 interruptions of hosts are expected; each costs about 5 min 37 s", warning
     )

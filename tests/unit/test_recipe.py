@@ -24,6 +24,7 @@ MINIMAL = """\
 train = [{source = "a.en", target = "a.de"}]
 valid_pairs = 10
 """
+PAIR = ("corpus.source_language=en", "corpus.target_language=de")
 
 
 @pytest.fixture
@@ -155,12 +156,12 @@ def test_files_of_the_recipe_lie_beside_it_and_files_of_an_override_where_we_are
     recipe = load_recipe(mine, ['corpus.valid=[{source="b.en", target="b.de"}]'])
     assert recipe.corpus.valid[0].target == str(here / "b.de")
     for form in ("tsv", "tmx", "moses"):
-        (entry,) = load_recipe(mine, [f'corpus.train=[{{{form}="c.zip"}}]']).corpus.train
+        (entry,) = load_recipe(mine, [f'corpus.train=[{{{form}="c.zip"}}]', *PAIR]).corpus.train
         assert getattr(entry, form) == str(here / "c.zip")
     assert load_recipe(mine, ["corpus.folder=data"]).corpus.folder == str(here / "data")
     for folder, place in (("", here), ('folder="data", ', here / "data")):
         whole = f'corpus={{{folder}train=[{{tsv="a.tsv"}}], valid=[{{tsv="v.tsv"}}]}}'
-        recipe = load_recipe(mine, [whole])
+        recipe = load_recipe(mine, [whole, *PAIR])
         assert (recipe.corpus.folder, recipe.corpus.train[0].tsv) == (str(place), "a.tsv")
     mine.write_text(MINIMAL + 'folder = "texts"\n')
     assert load_recipe(mine).corpus.folder == str(tmp_path / "texts")
@@ -215,21 +216,21 @@ def test_a_wrong_file_is_refused_with_line_key_and_remedy(
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("schedule.warmup_step=4", ["--set schedule.warmup_step=4:", "did you mean warmup_steps?"]),
-        ("schedule.warmup_steps=-4", ["--set schedule.warmup_steps=-4:", "greater than or equal"]),
-        ("data=3", ["--set data=3", "a section", "[data]"]),
-        ("model.start_ids=2", ["--set model.start_ids=2:", "in brackets: start_ids = [2]"]),
+        ("schedule.warmup_step=4", ["schedule.warmup_step=4:", "did you mean warmup_steps?"]),
+        ("schedule.warmup_steps=-4", ["schedule.warmup_steps=-4:", "greater than or equal"]),
+        ("data=3", ["data=3", "a section", "[data]"]),
+        ("model.start_ids=2", ["model.start_ids=2:", "in brackets: start_ids = [2]"]),
         ("data.batch_sentences=3", []),
-        ("model.num_heads=7", ["--set model.num_heads=7:", "multiple of num_heads"]),
-        ("name.first=4", ["--set name.first=4:"]),
-        ("corpus.train.source=4", ["--set corpus.train.source=4:", "train is not a section"]),
-        ("corpus.train=[{tsv=}]", ["--set corpus.train=[{tsv=}]:", "not TOML"]),
+        ("model.num_heads=7", ["model.num_heads=7:", "multiple of num_heads"]),
+        ("name.first=4", ["name.first=4:"]),
+        ("corpus.train.source=4", ["corpus.train.source=4:", "train is not a section"]),
+        ("corpus.train=[{tsv=}]", ["corpus.train=[{tsv=}]:", "not TOML"]),
         ("schedule.warmup_steps", ["section.key=value"]),
         ("=4", ["section.key=value"]),
         ("corpus.train=", ["names no text to train on"]),
         ("corpus.valid_pairs=0", ["neither corpus.valid nor corpus.valid_pairs"]),
-        ("train.seed=-1", ["--set train.seed=-1:", "greater than or equal to 0"]),
-        ("corpus.seed=99999999999999999999", ["--set corpus.seed=", "less than 92233720"]),
+        ("train.seed=-1", ["train.seed=-1:", "greater than or equal to 0"]),
+        ("corpus.seed=99999999999999999999", ["corpus.seed=", "less than 92233720"]),
     ],
 )
 def test_a_wrong_override_is_refused_in_its_own_words(
@@ -246,7 +247,7 @@ def test_a_wrong_override_is_refused_in_its_own_words(
 def test_the_faulty_one_of_several_overrides_is_named(mine: Path) -> None:
     overrides = ("data.batch_tokens=9", "data.batch_sentences=7", "data.bucket=false")
     message = refusal(mine, overrides=overrides)
-    assert message.startswith("--set data.batch_sentences=7: ")
+    assert message.startswith("data.batch_sentences=7: ")
 
 
 def test_patience_with_a_score_that_is_never_measured_is_refused(mine: Path) -> None:

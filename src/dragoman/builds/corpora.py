@@ -22,7 +22,7 @@ from dragoman.base import units
 from dragoman.base.errors import ConfigError
 from dragoman.corpus.catalogue import Listing
 from dragoman.corpus.download import stated_bytes
-from dragoman.run.choose import PAIR_BYTES
+from dragoman.run.sizes import PAIR_BYTES
 
 Use = Literal["train", "valid", "test", "mono"]
 _UNPACKED: Final = 3.5
@@ -129,20 +129,21 @@ def by_budget(
     return result
 
 
-def by_hand(corpora: Sequence[Corpus], ids: Sequence[str]) -> list[Corpus]:
-    """All corpora, with a use for those chosen by id: a corpus is a dev or test set if its name
-    says so, otherwise training text.
-
-    Raises ConfigError for an id that no corpus has.
-    """
-    known = {one.listing.did for one in corpora}
+def check_chosen(listings: Iterable[Listing], ids: Sequence[str]) -> None:
+    """Raise ConfigError for an id that is not in the index."""
+    known = {one.did for one in listings}
     for did in ids:
         if did not in known:
             raise ConfigError(
                 "is not a corpus of these languages in the index",
-                place=f"--choose {did}",
+                place=f"choose {did}",
                 remedy="list them: dragoman build PAIR --list",
             )
+
+
+def by_hand(corpora: Sequence[Corpus], ids: Sequence[str]) -> list[Corpus]:
+    """All corpora, with a use for those chosen by id: a corpus is a dev or test set if its name
+    says so, otherwise training text."""
     return [
         replace(one, use=_use_of(one.listing), why="chosen by hand")
         if one.listing.did in ids

@@ -6,7 +6,6 @@ dragoman writes it once, and reads it at each start. In between, people may edit
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from pathlib import Path
 from typing import Final, Literal, Self, get_args
@@ -19,7 +18,7 @@ from dragoman.base.errors import ConfigError
 from dragoman.base.files import read_regular, write_whole
 from dragoman.base.settings import Section
 from dragoman.builds.corpora import Use
-from dragoman.corpus.directions import Direction
+from dragoman.corpus.directions import Direction, parse_pair
 from dragoman.recipe.recipe import from_toml, from_validation
 
 FILE: Final = "build.toml"
@@ -42,7 +41,6 @@ _TOGETHER: Final[tuple[tuple[StageName, ...], ...]] = (
     ("translate", "student"),
 )
 """Stages that are useless without each other."""
-_PAIR: Final = re.compile(r"([A-Za-z0-9_]{2,35})-([A-Za-z0-9_]{2,35})")
 _LONGEST: Final = 1 << 20
 _HEAD: Final = """\
 # The plan of a build. Edit it before the build goes on: leave corpora out or add others (their ids
@@ -148,24 +146,6 @@ class BuildPlan(Section):
         with disk_errors_named(directory):
             directory.mkdir(parents=True, exist_ok=True)
             write_whole(directory / FILE, _HEAD + tomli_w.dumps(kept))
-
-
-def parse_pair(text: str) -> Direction:
-    """The languages of "en-de"; raises ConfigError if it is not a pair of two languages."""
-    match = _PAIR.fullmatch(text)
-    if match is None:
-        raise ConfigError(
-            f"{text!r} is not a pair of languages",
-            place="pair",
-            remedy="write source and target such as en-de, or pt_BR-en with a region",
-        )
-    if match[1].lower() == match[2].lower():
-        raise ConfigError(
-            f"source and target of {text!r} are the same language",
-            place="pair",
-            remedy="write two languages, such as en-de",
-        )
-    return Direction(match[1], match[2])
 
 
 def read_plan(directory: Path) -> BuildPlan | None:

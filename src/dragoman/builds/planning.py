@@ -1,9 +1,9 @@
 """The plan of a build: how its budget is spent, by rules that state their reasons.
 
-Back-translation: if the training would see the pairs 15.4 times or more, there is as much text of
-the target language as there are pairs, and each of three trainings gets a minute or more. A pass
-over text that was seen 15.4 times teaches a third as much as new text (Muennighoff et al. 2023:
-R*), and models learn from translated text as well (Sennrich et al. 2016).
+Back-translation has three conditions: the training would see the pairs 15.4 times or more; there is
+at least as much text of the target language; each of three trainings gets a minute or more. After
+15.4 passes, one more teaches a third as much as new text (Muennighoff et al. 2023: R*), and models
+learn from translated text as well (Sennrich et al. 2016).
 A model of the pairs alone is trained first: the gain is measured against it.
 
 A student: only if somebody wants one. It is faster than its teacher, and rarely better.
@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,6 +30,7 @@ from dragoman.builds.corpora import (
     CorpusLimits,
     by_budget,
     by_hand,
+    check_chosen,
     monolingual,
     possible_training_text,
     sized,
@@ -42,20 +42,29 @@ from dragoman.builds.plan import (
     PlannedCorpus,
     PlannedStage,
     StageName,
-    parse_pair,
     read_plan,
 )
-from dragoman.builds.stages import clock_runs
 from dragoman.builds.translation import MOST_OF_PAIRS, count_sentences
 from dragoman.corpus.catalogue import Catalogue
+from dragoman.corpus.directions import parse_pair
 from dragoman.corpus.download import download
-from dragoman.recipe.budget import filled, parse_budget
-from dragoman.recipe.recipe import Recipe, load_recipe
-from dragoman.run.budget import PREPARE_PAIRS_PER_S, Place, machine_of, rounded_up
-from dragoman.run.choose import SIZE_KEYS, SIZES
-from dragoman.run.expect import REPETITIONS
+from dragoman.recipe.budget import parse_budget
+from dragoman.recipe.recipe import Location, Recipe, line_of, load_recipe
+from dragoman.run.budget_plan import (
+    PREPARE_PAIRS_PER_S,
+    Place,
+    TooSmallError,
+    machine_of,
+    plan_text,
+    rounded_up,
+)
+from dragoman.run.sizes import SIZE_KEYS, SIZES, TextFacts
 from dragoman.telemetry.host import cpu_cores
 
+REPETITIONS: Final = 15.4
+"""R* of Muennighoff et al. 2023: epochs after which further ones are worth little."""
+_FORMS: Final = 4
+"""The most forms of a pair that a message names."""
 _SHARES: Final[dict[StageName, float]] = {"fetch": 0.1, "clean": 0.05, "train": 0.85}
 _WITH_MORE_TEXT: Final[dict[StageName, float]] = {
     "fetch": 0.1,
@@ -88,10 +97,6 @@ _LEAST_TRAINING_S: Final = 60.0
 _ASK_SHARE: Final = 0.02
 _ASK_S: Final = (5.0, 60.0)
 """The least and the most seconds for asking servers for sizes; the share of the budget is above."""
-_TIMED_PIECES: Final = 8000
-"""Vocabulary of the model that is timed."""
-_SPEED_SIZES: Final = ((600.0, "mini"), (math.inf, "small"))
-"""The size of the model that is timed, by the largest budget in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +124,12 @@ class Wanted:
 
 
 def planned(
-    wanted: Wanted, directory: Path, place: Place, *, began: float, dry_run: bool = False
+    wanted: Wanted, directory: Path, place: Place, *, dry_run: bool = False
 ) -> tuple[BuildPlan, list[Corpus]]:
     """The plan in the directory of a build, and no corpora; or a new plan, which is written there,
     and all corpora with their uses.
 
-    began: when the command was given: the clock of a new build starts then, unless dry_run.
+    dry_run: check that the budget is large enough, by a timing.
     Raises ConfigError if the plan contradicts the wishes, its overrides are wrong or a new one has
     no budget, and the errors of `read_plan`, `index_file` and `make_plan`.
     """
@@ -133,19 +138,25 @@ def planned(
     if plan is not None:
         _check_same(wanted, plan, directory)
         _check_overrides(plan, directory)
+        place_of_budget = _line(directory, ("budget",))
+        budget_s = parse_budget(plan.budget, place.price, place=place_of_budget)
+        if dry_run:
+            check_least(plan, budget_s, place, directory)
         return plan, []
     if not wanted.budget:
         raise ConfigError(
             "a build needs a budget, and there is no build.toml yet",
-            place="--budget",
+            place="budget",
             remedy="give a time such as 6h",
         )
     budget_s = parse_budget(wanted.budget, place.price)
-    with nullcontext() if dry_run else clock_runs(directory, began=began):
-        catalogue = Catalogue(index_file(wanted.index, directory))
-        plan, corpora = make_plan(catalogue, wanted, pair, budget_s, place)
-        plan.save(directory)
-        save_corpora(corpora, directory)
+    _recipe_of(wanted.overrides)  # their mistakes are told before anything is fetched
+    catalogue = Catalogue(index_file(wanted.index, directory))
+    plan, corpora = make_plan(catalogue, wanted, pair, budget_s, place)
+    plan.save(directory)
+    save_corpora(corpora, directory)
+    if dry_run:
+        check_least(plan, budget_s, place, directory)
     return plan, corpora
 
 
@@ -153,40 +164,79 @@ def _check_same(wanted: Wanted, plan: BuildPlan, directory: Path) -> None:
     file = directory / FILE
     agrees = {
         "pair": wanted.pair == plan.pair,
-        "--budget": wanted.budget in ("", plan.budget),
-        "--choose": set(wanted.choose) <= {one.id for one in plan.corpus},
-        "--mono": wanted.mono is None or str(wanted.mono.resolve()) == plan.mono,
-        "--index": not wanted.index or wanted.index_place == plan.index,
-        "--set": list(wanted.overrides) in ([], list(plan.set)),
-        "--student": not wanted.student or "student" in plan.shares(),
+        "budget": wanted.budget in ("", plan.budget),
+        "choose": set(wanted.choose) <= {one.id for one in plan.corpus},
+        "mono": wanted.mono is None or str(wanted.mono.resolve()) == plan.mono,
+        "index": not wanted.index or wanted.index_place == plan.index,
+        "overrides": list(wanted.overrides) in ([], list(plan.set)),
+        "student": not wanted.student or "student" in plan.shares(),
     }
     for name, same in agrees.items():
         if not same:
             raise ConfigError(
                 f"{file} has another value",
                 place=name,
-                remedy="edit it there and leave the option out, or give another --directory",
+                remedy="edit it there and leave it out here, or name another directory",
             )
 
 
 def _check_overrides(plan: BuildPlan, directory: Path) -> None:
-    """Raise ConfigError for an override of a recipe that somebody has written into the plan."""
-    for name in plan.shares():
-        if name in TRAINING:
-            try:
-                _recipe_of(plan.overrides(name))
-            except ConfigError as error:
-                raise ConfigError(
-                    f"in the set of stage {name}: {error.place}: {error.problem}",
-                    place=directory / FILE,
-                    remedy=error.remedy,
-                ) from error
+    """Raise ConfigError with the line of an override that somebody has written into the plan."""
+    places: list[tuple[Location, Sequence[str]]] = [(("set",), plan.set)]
+    for number, stage in enumerate(plan.stage):
+        if stage.set and stage.share > 0:
+            places.append((("stage", number, "set"), plan.overrides(stage.name)))
+    for location, overrides in places:
+        try:
+            _recipe_of(overrides)
+        except ConfigError as error:
+            text = error.place
+            raise ConfigError(
+                f"{text}: {error.problem}",
+                place=_line(directory, location, text),
+                remedy=error.remedy,
+            ) from error
+
+
+def _line(directory: Path, location: Location, text: str = "") -> str:
+    """The file of the plan with the line that sets this key; in a list of several lines, the line
+    with this text."""
+    file = directory / FILE
+    content = file.read_text("utf-8-sig")
+    line = line_of(content, location)
+    if line is None:
+        return str(file)
+    below = content.splitlines()[line - 1 :]
+    return f"{file}:{next((n for n, said in enumerate(below, line) if text in said), line)}"
+
+
+def check_least(plan: BuildPlan, budget_s: float, place: Place, directory: Path) -> None:
+    """Raise ConfigError if the first training would get too little time on this machine, even with
+    the fewest pairs and the smallest model."""
+    recipe = _smallest(plan.overrides("train"))
+    text = TextFacts(_LEAST_PAIRS, round(_LEAST_PAIRS * _TOKENS_PER_PAIR))
+    share = plan.shares()["train"]
+    try:
+        plan_text(recipe, share * budget_s, text, place)
+    except TooSmallError as error:
+        raise too_small(rounded_up(error.needed_s / share), directory) from error
+
+
+def too_small(needed_s: float, directory: Path) -> ConfigError:
+    """The error of a build whose first training gets too little time."""
+    return ConfigError(
+        "the budget is too small to train a useful model",
+        place=_line(directory, ("budget",)),
+        remedy=f'write budget = "{units.DURATION.text(needed_s)}" there, and run it again '
+        "without a budget: finished downloads are kept",
+    )
 
 
 def _recipe_of(overrides: Sequence[str]) -> Recipe:
     """A recipe of no text, with these overrides."""
     entry = [{"tsv": "none"}]
-    values = {"name": "none", "corpus": {"train": entry, "valid": entry}}
+    languages = {"source_language": "en", "target_language": "de"}
+    values = {"name": "none", "corpus": {"train": entry, "valid": entry, **languages}}
     return load_recipe(values, overrides)
 
 
@@ -195,16 +245,26 @@ def listed(
 ) -> list[Corpus]:
     """All corpora of the pair with their sizes.
 
-    Raises ConfigError if the index has none of this pair.
+    Raises ConfigError if the index has none of this pair, or lacks one that was chosen.
     """
     found = catalogue.of_pair(*pair)
     if not found:
+        others = other_forms(catalogue, pair)
         raise ConfigError(
-            "the index has no corpus of these languages",
+            f"the index has no corpus of these languages{f', but {others}' if others else ''}",
             place=wanted.pair,
             remedy="check their codes; with your own text: dragoman run RECIPE --budget TIME",
         )
+    check_chosen(found, wanted.choose)
     return sized(found, at_most_s=at_most_s)
+
+
+def other_forms(catalogue: Catalogue, pair: tuple[str, str]) -> str:
+    """How many corpora of the index are of the pair in another script or region; "" if none is."""
+    counts = catalogue.other_forms(*pair).most_common()
+    most = ", ".join(f"{count} of {codes}" for codes, count in counts[:_FORMS])
+    more = sum(count for _, count in counts[_FORMS:])
+    return f"{most}{f' and {more} more' if more else ''} (another script or region)" if most else ""
 
 
 def index_file(index: str, directory: Path) -> Path | None:
@@ -218,7 +278,7 @@ def index_file(index: str, directory: Path) -> Path | None:
     if not index.startswith(("http://", "https://")):
         raise ConfigError(
             f"{index} is not a web address",
-            place="--index",
+            place="index",
             remedy="write http:// or https://, or the name of a file",
         )
     file = directory / f"index-{hashlib.sha256(index.encode()).hexdigest()[:8]}.jsonl"
@@ -261,7 +321,7 @@ def make_plan(
         raise MachineError(
             f"no server of the {len(corpora)} corpora says how large they are",
             place=wanted.pair,
-            remedy="check the network, or choose corpora by hand: --choose ID,ID",
+            remedy="check the network, or choose corpora by hand",
         )
     tokens_per_s = _tokens_per_s(wanted, place, budget_s)
     seen = tokens_per_s * _SHARES["train"] * budget_s / _TOKENS_PER_PAIR
@@ -304,7 +364,7 @@ def make_plan(
         return BuildPlan.model_validate(values), judged
     except ValidationError as error:  # several test sets, for example
         problem = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise ConfigError(problem, place="--choose", remedy="leave one out") from error
+        raise ConfigError(problem, place="choose", remedy="leave one out") from error
 
 
 def _more_text(
@@ -353,7 +413,7 @@ def _nothing_fits(
 ) -> None:
     if wanted.choose:
         raise ConfigError(
-            "none of these corpora is training text", place="--choose", remedy="add one that is"
+            "none of these corpora is training text", place="choose", remedy="add one that is"
         )
     # A dev and a test set, which are fetched in the same time, may be larger in a larger budget.
     held_out_bytes = 2 * sum(one.num_bytes or 0 for one in judged if one.use is not None)
@@ -368,16 +428,17 @@ def _nothing_fits(
         raise ConfigError(
             "no corpus of this pair is training text that can be read here and whose size is known",
             place=wanted.pair,
-            remedy="list them with --list; with your own text: dragoman run RECIPE --budget TIME",
+            remedy="list them: dragoman build PAIR --list; with your own text: "
+            "dragoman run RECIPE --budget TIME",
         )
     raise ConfigError(
         f"no corpus fits: {units.SIZE.text(limits.most_bytes)} can be fetched and "
         f"{units.SHORT_COUNT.text(limits.most_pairs)} pairs cleaned in the time, and the smallest, "
         f"{smallest.listing.did}, has {units.SIZE.text(smallest.num_bytes or 0)} and "
         f"{units.SHORT_COUNT.text(smallest.pairs or 0)} pairs",
-        place=f"--budget {wanted.budget}",
+        place=f"budget {wanted.budget}",
         remedy=f"give at least {units.DURATION.text(rounded_up(needed_s(smallest)))}, or choose "
-        "by hand: --choose ID",
+        "by hand",
     )
 
 
@@ -397,10 +458,14 @@ def _planned(one: Corpus, *, needed: bool) -> PlannedCorpus:
 
 
 def _tokens_per_s(wanted: Wanted, place: Place, budget_s: float) -> float:
-    """Target tokens per second for a model of a usual size: the size to train is not known yet."""
-    recipe = _recipe_of(wanted.overrides)
-    size = next(name for most_s, name in _SPEED_SIZES if budget_s <= most_s)
-    sizes = {f"model.{key}": value for key, value in zip(SIZE_KEYS, SIZES[size], strict=True)}
-    by_hand = frozenset(one.partition("=")[0].strip() for one in wanted.overrides)
-    recipe = filled(recipe, sizes, by_hand=by_hand)
-    return machine_of(place, vocab_size=_TIMED_PIECES, budget_s=budget_s).speed(recipe)
+    """Target tokens per second of the smallest model: the size to train is not known yet."""
+    recipe = _smallest(wanted.overrides)
+    return machine_of(place, recipe, budget_s=budget_s).speed(recipe)
+
+
+def _smallest(overrides: Sequence[str]) -> Recipe:
+    """A recipe of no text with the smallest model, unless the overrides set another."""
+    small = zip(SIZE_KEYS, SIZES["mini"], strict=True)
+    if not any(one.strip().startswith("model.") for one in overrides):
+        overrides = [*overrides, *(f"model.{key}={value}" for key, value in small)]
+    return _recipe_of(overrides)

@@ -1,55 +1,52 @@
-"""The cost and gain of each stage of a build: a table for terminals, Markdown and a page."""
+"""`build.html`: the cost and the gain of each stage of a build, on one page; the same as rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from dragoman.base import units
 from dragoman.builds.plan import BuildPlan, StageName
-from dragoman.builds.stages import BuildStage, Clock
+from dragoman.builds.record import BuildStage
 from dragoman.reporting.elements import escape, section, values, whole_page
 from dragoman.reporting.render import write_files
 from dragoman.telemetry.host import HourlyPrice
 
 HEADINGS: Final = ("stage", "share", "planned", "spent", "cost", "made", "gained", "why")
+_Stages = Mapping[StageName, BuildStage]
 
 
 def rows(
-    plan: BuildPlan, done: Sequence[BuildStage], clock: Clock, price: HourlyPrice | None
+    plan: BuildPlan, stages: _Stages, *, started: float, budget_s: float, price: HourlyPrice | None
 ) -> list[tuple[str, ...]]:
     """A row for each stage, and one for the whole build, from its start to the last end."""
-    records = {one.name: one for one in done}
     found: list[tuple[str, ...]] = []
     for name, share in plan.shares().items():
-        stage = records.get(name)
+        stage = stages.get(name)
         spent_s = None if stage is None else stage.spent_s
-        if stage is not None and stage.skipped and spent_s == 0.0:
+        if stage is not None and stage.skipped and not stage.seconds_s:
             spent_s = None  # it had not begun
         found.append(
             (
                 name,
                 units.SHARE.text(share),
-                units.DURATION.text(share * clock.budget_s),
+                units.DURATION.text(share * budget_s),
                 "" if spent_s is None else units.DURATION.text(spent_s),
                 "" if spent_s is None or price is None else price.text(spent_s),
-                "" if stage is None else made(stage),
-                "" if stage is None else gained(name, records),
+                "" if stage is None else _made(stage),
+                "" if stage is None else _gained(name, stages),
                 plan.why(name),
             )
         )
-    ended = [one.ended for one in done if one.ended is not None]
-    spent_s = max(ended) - clock.started if ended else 0.0
-    cost = "" if price is None else price.text(spent_s)
-    whole = units.DURATION.text(clock.budget_s)
-    found.append(("all", "100.0%", whole, units.DURATION.text(spent_s), cost, "", "", ""))
-    return found
+    spent_s = max((one.ended or started for one in stages.values()), default=started) - started
+    whole = ("all", "100.0%", units.DURATION.text(budget_s), units.DURATION.text(spent_s))
+    return [*found, (*whole, "" if price is None else price.text(spent_s), "", "", "")]
 
 
-def made(stage: BuildStage) -> str:
+def _made(stage: BuildStage) -> str:
     """The result of a stage."""
-    facts = stage.facts
+    facts, count = stage.facts, units.COUNT.text
     if stage.skipped:
         return f"left out: {stage.skipped}"
     if stage.ended is None:
@@ -60,93 +57,71 @@ def made(stage: BuildStage) -> str:
         size = units.SIZE.text(sum(text["bytes"] for text in texts))
         left_out = f"; {len(facts['left_out'])} left out" if facts["left_out"] else ""
         corpora = f"{len(texts)} corpora" if len(texts) > 1 else "1 corpus"
-        return f"{corpora}, {units.COUNT.text(lines)} pairs, {size} of text{left_out}"
+        return f"{corpora}, {count(lines)} pairs, {size} of text{left_out}"
     if stage.name == "clean":
-        kept, pairs_in = facts["pairs"], facts["pairs_in"]
-        return f"{units.COUNT.text(kept)} of {units.COUNT.text(pairs_in)} pairs to train on"
+        return f"{count(facts['pairs'])} of {count(facts['pairs_in'])} pairs to train on"
     if stage.name in ("back-translate", "translate"):
-        pairs, lines = facts["pairs"], facts["lines"]
-        return f"{units.COUNT.text(pairs)} pairs from {units.COUNT.text(lines)} lines"
-    weights, steps = facts["parameters"], facts["steps"]
-    return f"{units.SHORT_COUNT.text(weights or 0)} weights, {units.COUNT.text(steps)} steps"
+        return f"{count(facts['pairs'])} pairs from {count(facts['lines'])} lines"
+    weights = units.SHORT_COUNT.text(facts["parameters"] or 0)
+    return f"{weights} weights, {count(facts['steps'])} steps"
 
 
-def gained(name: StageName, records: dict[StageName, BuildStage]) -> str:
+def _gained(name: StageName, stages: _Stages) -> str:
     """BLEU of a stage's model, and its gain: over `train`, or for a student over its teacher."""
-    facts = records[name].facts
-    dev, test = facts.get("dev_bleu"), facts.get("test_bleu")
-    said = [
-        f"{split} {units.SCORE.text(bleu)} BLEU"
-        for split, bleu in (("dev", dev), ("test", test))
-        if bleu is not None
-    ]
+    facts = stages[name].facts
+    scores = {split: facts.get(f"{split}_bleu") for split in ("dev", "test")}
+    said = [f"{split} {units.SCORE.text(x)} BLEU" for split, x in scores.items() if x is not None]
     others: tuple[StageName, ...] = ("train",) if name == "train-more" else ("train", "train-more")
-    known = [records[other].facts for other in others if other in records]
+    known = [stages[other].facts for other in others if other in stages]
     if said and known and name in ("train-more", "student"):
         before = max(known, key=lambda one: one.get("dev_bleu") or 0.0)
         whom = "its teacher" if name == "student" else "the pairs alone"
-        key, split = ("test_bleu", "test") if test is not None else ("dev_bleu", "dev")
-        if before.get(key) is not None:
-            said.append(f"{facts[key] - before[key]:+.1f} on {split} against {whom}")
+        split = "test" if scores["test"] is not None else "dev"
+        if before.get(f"{split}_bleu") is not None:
+            gain = facts[f"{split}_bleu"] - before[f"{split}_bleu"]
+            said.append(f"{gain:+.1f} on {split} against {whom}")
     return ", ".join(said)
 
 
 def write_report(
     directory: Path,
     plan: BuildPlan,
-    done: Sequence[BuildStage],
-    clock: Clock,
+    stages: _Stages,
+    *,
+    started: float,
+    budget_s: float,
     price: HourlyPrice | None,
 ) -> None:
-    """Write `build.md` and `build.html`. Raises the errors of `write_files`."""
-    table = rows(plan, done, clock, price)
-    markdown, page = "".join(_markdown(plan, table, done)), _page(plan, table, done)
-    write_files(directory, {"build.md": markdown, "build.html": page})
-
-
-def _markdown(
-    plan: BuildPlan, table: Sequence[tuple[str, ...]], done: Sequence[BuildStage]
-) -> Iterator[str]:
-    yield f"# Build of {plan.pair} in {plan.budget}\n\n"
-    for row in (HEADINGS, ("---",) * len(HEADINGS), *table):
-        yield f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n"
-    yield "\n## Corpora\n\n"
-    for name, facts in _corpora(plan, done):
-        yield f"- {name}: {facts}\n"
-
-
-def _page(plan: BuildPlan, table: Sequence[tuple[str, ...]], done: Sequence[BuildStage]) -> str:
+    """Write `build.html`. Raises the errors of `write_files`."""
+    table = rows(plan, stages, started=started, budget_s=budget_s, price=price)
     shown = [n for n in range(len(HEADINGS) - 1) if any(row[n] for row in table)]
     head = "".join(f"<th>{HEADINGS[n]}</th>" for n in shown)
     body = ""
     for row in table:
         cells = "".join(f"<td>{escape(row[n])}</td>" for n in shown[1:])
         body += f"<tr><th>{escape(row[0])}</th>{cells}</tr>"
-    corpora = "".join(
-        f"<li><b>{escape(name)}</b> {escape(facts)}</li>" for name, facts in _corpora(plan, done)
-    )
-    reasons = "".join(
-        f"<li><b>{escape(row[0])}</b> {escape(row[-1])}</li>" for row in table if row[-1]
-    )
-    facts = [("budget", plan.budget), ("spent", table[-1][3])]
-    if table[-1][4]:
-        facts.append(("cost", table[-1][4]))
-    main = "".join(
-        [
-            f"<header><h1>Build of {escape(plan.pair)}</h1>{values(facts)}</header>",
-            section("Stages", f"<table class='runs'><tr>{head}</tr>{body}</table>"),
-            section("Reasons", reasons and f"<ul class='problems'>{reasons}</ul>"),
-            section("Corpora", f"<ul class='problems'>{corpora}</ul>"),
-        ]
-    )
-    return whole_page(f"Build of {plan.pair}", f"<main>{main}</main>")
+    facts = [("budget", plan.budget), ("spent", table[-1][3]), ("cost", table[-1][4])]
+    head_line = values(facts[: 3 if price else 2])
+    main = [
+        f"<header><h1>Build of {escape(plan.pair)}</h1>{head_line}</header>",
+        section("Stages", f"<table class='runs'><tr>{head}</tr>{body}</table>"),
+        section("Reasons", _listed((row[0], row[-1]) for row in table if row[-1])),
+        section("Corpora", _listed(_corpora(plan, stages))),
+    ]
+    page = whole_page(f"Build of {plan.pair}", f"<main>{''.join(main)}</main>")
+    write_files(directory, {"build.html": page})
 
 
-def _corpora(plan: BuildPlan, done: Sequence[BuildStage]) -> Iterator[tuple[str, str]]:
+def _listed(items: Iterator[tuple[str, str]]) -> str:
+    rows = "".join(f"<li><b>{escape(name)}</b> {escape(text)}</li>" for name, text in items)
+    return rows and f"<ul class='problems'>{rows}</ul>"
+
+
+def _corpora(plan: BuildPlan, stages: _Stages) -> Iterator[tuple[str, str]]:
     """Each corpus of the plan, with its use, lines, licence and reasons."""
-    fetched = next((one.facts for one in done if one.name == "fetch" and one.facts), None)
-    lines = {} if fetched is None else {text["id"]: text["lines"] for text in fetched["texts"]}
-    left_out = {} if fetched is None else fetched["left_out"]
+    fetched = stages["fetch"].facts if "fetch" in stages else {}
+    lines = {text["id"]: text["lines"] for text in fetched.get("texts", ())}
+    left_out = fetched.get("left_out", {})
     for one in plan.corpus:
         facts: list[str] = [one.use]
         if one.id in lines:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from dragoman.api.distillation import write_sources
 from dragoman.api.synthetic import synthesize
+from dragoman.api.teacher import write_sources
 from dragoman.api.translation import Translator
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import open_regular, whole_file

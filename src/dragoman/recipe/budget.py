@@ -20,23 +20,26 @@ _SHORT_MINUTES: Final = re.compile(r"(?<=\d)\s*m(?![a-zA-Z])")
 _FORMS: Final = 'a time such as 30min, 1h30m or 6h, or an amount such as "50 USD"'
 
 
-def parse_budget(text: str, price: HourlyPrice | None = None) -> float:
+def parse_budget(text: str, price: HourlyPrice | None = None, *, place: str = "") -> float:
     """The seconds of a budget: the time itself, or the time that an amount of money pays for.
 
-    price: the cost per hour of all machines together; None if it is not known.
+    price: the cost per hour of all machines together; None if it is not known. place: where the
+    budget is written; "": on the command line.
     Raises ConfigError if the text is neither, if the time is zero or more than a year, or if no
     price turns the money into time.
     """
-    place = f"--budget {text}"
-    money = money_of(text)
+    place = place or f"budget {text}"
+    money = money_of(text, place=place)
     if money is None:
         return _checked(_duration_s(text, place), place)
     amount, wanted = money
+    if amount <= 0:
+        return _checked(amount, place)
     if price is None:
         raise ConfigError(
             "no price turns this money into time",
             place=place,
-            remedy="name a hosts.toml with price_per_hour for every host: --hosts hosts.toml",
+            remedy="name a hosts.toml with price_per_hour for every host",
         )
     if wanted != price.currency:
         raise ConfigError(
@@ -51,9 +54,10 @@ def parse_budget(text: str, price: HourlyPrice | None = None) -> float:
     return _checked(amount / price.amount * units.HOUR_S, place)
 
 
-def money_of(text: str) -> tuple[float, str] | None:
+def money_of(text: str, *, place: str = "") -> tuple[float, str] | None:
     """The amount and currency of a budget of money; None for a time.
 
+    place: as in `parse_budget`.
     Raises ConfigError if the text ends in a currency, but is no amount.
     """
     if not _MONEY.search(text):
@@ -61,7 +65,7 @@ def money_of(text: str) -> tuple[float, str] | None:
     try:
         return units.parse_money(text)
     except ConfigError as error:
-        place = f"--budget {text}"
+        place = place or f"budget {text}"
         raise ConfigError(error.problem, place=place, remedy=f"write {_FORMS}") from error
 
 

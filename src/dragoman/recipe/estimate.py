@@ -11,12 +11,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Final
 
-from dragoman.corpus.config import FILE_KEYS, TextFiles
 from dragoman.data.config import DataConfig
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.wire import FP32_BYTES
 from dragoman.model.config import ModelConfig
 from dragoman.recipe.recipe import Recipe
+from dragoman.recipe.text_size import text_bytes
 from dragoman.training.inventory import DiskForecast, forecast_disk
 
 TYPICAL_LENGTH: Final = 25
@@ -25,11 +25,6 @@ TYPICAL_LENGTH: Final = 25
 _ADAM_MOMENTS: Final = 2
 _LOSS_CHUNK_BYTES: Final = 3 * (4 << 20) * FP32_BYTES
 """Copies of the logits that exist at a time, including those of the softmax."""
-_COMPRESSED: Final = 3.5
-"""Text bytes per byte of packed parallel text, about; the markup of a TMX adds few bytes."""
-_PACKED: Final = (".gz", ".bz2", ".xz", ".zst", ".zip")
-_MARKED_UP: Final = 0.6
-"""Text bytes per byte of a TMX, about."""
 _SHARD_SHARE: Final = 0.6
 """Shard bytes per byte of text: two bytes per piece of 3 to 5 characters, and the lengths."""
 
@@ -189,14 +184,3 @@ def activation_bytes(config: ModelConfig, *, tokens: int, half: bool) -> int:
     decoder = config.decoder_layers * (2 * attention + ffn)
     ends = 2 * d * (FP32_BYTES + product + mask)
     return tokens * (encoder + decoder + ends)
-
-
-def text_bytes(entry: TextFiles, folder: Path) -> float | None:
-    """Bytes of text, unpacked; None for a named corpus, or if a file is not there (yet)."""
-    paths: list[Path] = [folder / name for key in FILE_KEYS if (name := getattr(entry, key))]
-    if not paths or not all(path.is_file() for path in paths):
-        return None
-    plain = _MARKED_UP if entry.tmx else 1
-    return sum(
-        path.stat().st_size * (_COMPRESSED if path.suffix in _PACKED else plain) for path in paths
-    )

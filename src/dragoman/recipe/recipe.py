@@ -33,9 +33,16 @@ from pydantic_core import ErrorDetails
 from dragoman.base.disk_errors import unwritable_name
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import read_regular
+from dragoman.base.languages import is_language, parse_language
 from dragoman.base.settings import Section
-from dragoman.corpus.config import FILE_KEYS, CorpusConfig
-from dragoman.corpus.directions import Direction, listed
+from dragoman.corpus.config import (
+    FILE_KEYS,
+    LANGUAGE_KEYS,
+    CorpusConfig,
+    TextFiles,
+    reversed_section,
+)
+from dragoman.corpus.directions import Direction, listed, parse_pair
 from dragoman.data.config import DataConfig, StageConfig
 from dragoman.distributed.config import DistributedConfig
 from dragoman.evaluation.config import EvaluateConfig
@@ -164,11 +171,30 @@ class Recipe(Section):
             )
         return self
 
+    def with_languages(self, pair: str) -> Self:
+        """The recipe of a trained model with its languages corrected to a pair such as "en-fr".
+
+        "" changes nothing. Raises ConfigError if it is not a pair, or if the model has several
+        directions: tokens of its vocabulary name them.
+        """
+        if not pair:
+            return self
+        place = f"languages {pair}"
+        direction = parse_pair(pair, place=place)
+        if len(self.corpus.directions) > 1 or self.corpus.language_tokens:
+            raise ConfigError(
+                f"the model translates {listed(self.corpus.directions)}, and its vocabulary names "
+                "these languages",
+                place=place,
+                remedy="leave it out: only the languages of a model of one direction are corrected",
+            )
+        return self.model_copy(update={"corpus": self.corpus.with_languages(direction)})
+
     def stage_starts(self) -> tuple[int, ...]:
         """The step at which each stage begins; a recipe without stages has one, from step 0."""
         return (0, *itertools.accumulate(stage.steps or 0 for stage in self.stages[:-1]))
 
-    def learning_rate(self, step: int, *, max_steps: int | None = None) -> float:
+    def learning_rate(self, step: float, *, max_steps: int | None = None) -> float:
         """The rate of the schedule at a step, counted from 0, times the factor of its stage.
 
         max_steps: the length of the run, if it is not the recipe's.
@@ -225,9 +251,16 @@ def list_recipes() -> list[ShippedRecipe]:
     return recipes
 
 
-def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(
+    source: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    is_recorded: bool = False,
+) -> Recipe:
     """The recipe of that name or file, with overrides like "schedule.warmup_steps=400".
 
+    is_recorded: whether it is that of a trained model, whose languages may have wrong codes: they
+        can be corrected when it is exported or served.
     source: a mapping stands for the content of a file in the current folder.
     The value of an override is TOML; a bare word is a string, and no value restores the default.
     `corpus.folder` of the result is absolute: names in the file are relative to its folder,
@@ -241,11 +274,15 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
         file = _find(source)
         text = _read(file)
         values = _parse(text, place=str(file))
+    if is_recorded and isinstance(values.get("sinks"), dict):
+        values["sinks"].pop("prometheus_port", None)  # recorded by earlier versions, in every run
     values.setdefault("name", re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem))
     parsed = [_Override.parse(override) for override in overrides]
     for override in parsed:
         override.apply(values)
     corpus = values.setdefault("corpus", {})
+    if isinstance(corpus, dict) and corpus.get("reverse") is True:
+        corpus = values["corpus"] = reversed_section(corpus)
     folder = corpus.get("folder", "") if isinstance(corpus, dict) else None
     if isinstance(folder, str):
         corpus["folder"] = _resolved(folder, file.parent)
@@ -253,13 +290,36 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     try:
         # JSON in strict mode: arrays become tuples, yet "4000" and true are not integers.
         content = json.dumps(values, default=str, ensure_ascii=False).encode()
-        return Recipe.model_validate_json(content, strict=True)
+        recipe = Recipe.model_validate_json(content, strict=True)
     except UnicodeEncodeError as error:
         problem, remedy = unwritable_name(error)
         raise ConfigError(problem, place=file, remedy=remedy) from error
     except ValidationError as error:
         said = {override.path: override.text for override in parsed}
         raise from_validation(error, Recipe, file=file, text=text, overrides=said) from error
+    if not is_recorded:
+        said = {override.path: override.text for override in parsed}
+        _check_languages(recipe.corpus, file=file, text=text, overrides=said)
+    return recipe
+
+
+def _check_languages(
+    corpus: CorpusConfig, *, file: Path, text: str, overrides: Mapping[tuple[str, ...], str]
+) -> None:
+    """Raise ConfigError with the line or override of the first code that names no language."""
+    sections: dict[Location, CorpusConfig | TextFiles] = {("corpus",): corpus}
+    for split in _SPLITS:
+        for number, entry in enumerate(getattr(corpus, split)):
+            sections["corpus", split, number] = entry
+    for section, values in sections.items():
+        for key in LANGUAGE_KEYS:
+            code, location = getattr(values, key), (*section, key)
+            if not code or is_language(code):
+                continue
+            given = [said for path, said in overrides.items() if _related(path, location)]
+            line = line_of(text, location)
+            place = given[-1] if given else f"{file}:{line}" if line else None
+            parse_language(code, place=place or _dotted(location))
 
 
 def recorded_recipe(file: Path) -> Recipe:
@@ -268,7 +328,7 @@ def recorded_recipe(file: Path) -> Recipe:
     If a version without `data.length_groups` began the run, its batches stay as they were: one
     group. Raises ConfigError as `load_recipe`.
     """
-    recipe = load_recipe(str(file), [])
+    recipe = load_recipe(str(file), is_recorded=True)
     if "length_groups" in recipe.data.model_fields_set:
         return recipe
     data = recipe.data.model_copy(update={"length_groups": 1})
@@ -319,8 +379,8 @@ class _Override:
         if not equals or not all(path):
             raise ConfigError(
                 "is not of the form section.key=value",
-                place=f"--set {override}",
-                remedy="write for example --set schedule.warmup_steps=400",
+                place=override,
+                remedy="write for example schedule.warmup_steps=400",
             )
         return cls(path, _parse_value(value.strip(), override), override)
 
@@ -331,7 +391,7 @@ class _Override:
             if not isinstance(table, dict):
                 raise ConfigError(
                     f"{part} is not a section",
-                    place=f"--set {self.text}",
+                    place=self.text,
                     remedy="name a section and a key of it, such as schedule.warmup_steps",
                 )
         if self.value is None:
@@ -356,7 +416,7 @@ def _parse_value(value: str, override: str) -> Any:
     if not value:
         return None
     try:
-        parsed = _parse(f"value = {value}", place=f"--set {override}", in_file=False)
+        parsed = _parse(f"value = {value}", place=override, in_file=False)
     except ConfigError:
         if value[:1] in ("[", "{", '"', "'"):
             raise
@@ -472,7 +532,7 @@ def _read(file: Path) -> str:
         raise ConfigError(
             f"cannot read the recipe: {error.strerror}",
             place=file,
-            remedy="name a TOML file, or one of the recipes that `dragoman recipes` lists",
+            remedy="name a TOML file, or one of the recipes that `dragoman run --recipes` lists",
         ) from error
 
 
@@ -517,7 +577,7 @@ def from_validation(
     in_file = f"{file}:{line}" if line else str(file)
     # If keys disagree, the one that the problem names is at fault.
     said.sort(key=lambda given: given.partition("=")[0].rpartition(".")[2].strip() in problem)
-    return ConfigError(problem, place=f"--set {said[-1]}" if said else in_file, remedy=remedy)
+    return ConfigError(problem, place=said[-1] if said else in_file, remedy=remedy)
 
 
 def line_of(text: str, location: Location, *, whole: bool = False) -> int | None:
@@ -561,7 +621,7 @@ def _explain(details: ErrorDetails, root: type[BaseModel]) -> tuple[str, str]:
         return f"unknown key {key[:_LONGEST_VALUE]}", _where_it_belongs(location, root)
     if details["type"] == "value_error":
         problem = details["msg"].removeprefix("Value error, ")
-        return problem, "change it in the recipe or with --set section.key=value"
+        return problem, "change it in the recipe, or override it"
     if details["type"] == "model_type":
         many = isinstance(location[-1], int)
         header = _header(_dotted(location[:-1]) if many else key, many=many)

@@ -7,7 +7,7 @@ runs/<name>-<utc>-<digest>/
     source.model target.model   the subword models
     environment.json         versions and hardware of the last start
     origin.json              the origin of the weights, if they were not drawn at random
-    events/                  the events: prepare.jsonl, and one file per rank
+    events/                  the events: prepare.jsonl, and log.jsonl of the run
     tensorboard/             the same for TensorBoard
     checkpoints/             step-NNNNNNN directories
     samples/                 translations of test sets
@@ -59,7 +59,7 @@ class RunDirectory:
 
     @property
     def events(self) -> Path:
-        """The folder of event files, one per rank."""
+        """The folder of the files of events."""
         return self.path / "events"
 
     @property
@@ -76,6 +76,11 @@ class RunDirectory:
     def samples(self) -> Path:
         """The folder of translations of test sets."""
         return self.path / "samples"
+
+    @property
+    def own_samples(self) -> Path:
+        """Those that a run with a budget ended with, whatever was evaluated later."""
+        return self.samples / "of-run"
 
     def recipe(self) -> Recipe:
         """The resolved recipe of this run."""
@@ -95,7 +100,7 @@ class RunDirectory:
             raise CheckpointError(
                 "does not say where the prepared corpus lies",
                 place=file,
-                remedy="restore it from a backup, or start a new run with --fresh",
+                remedy="restore it from a backup, or start a new run (fresh)",
             ) from error
         remedy = (
             f"prepare the corpus again with: dragoman prepare {shlex.quote(str(self.recipe_file))}"
@@ -106,7 +111,7 @@ class RunDirectory:
             raise CheckpointError(
                 "the prepared corpus is not the one this run was started with",
                 place=directory,
-                remedy="start a new run with --fresh",
+                remedy="start a new run (fresh)",
             )
         return directory
 
@@ -161,7 +166,7 @@ class RunDirectory:
                 (draft / "recipe.toml").write_text(dump_toml(recipe), encoding="utf-8")
                 for name in ("manifest.json", "source.model", "target.model"):
                     shutil.copyfile(prepared / name, draft / name)
-                events = event_file(prepared / "events", rank=0)
+                events = event_file(prepared / "events")
                 if events.is_file():  # they belong to the record of every run of the corpus
                     (draft / "events").mkdir()
                     shutil.copyfile(events, draft / "events" / PREPARE_EVENTS)
@@ -175,7 +180,7 @@ class RunDirectory:
                 place=path,
                 remedy="another process has just made it; run the command again"
                 if taken
-                else "free disk space, or choose another place with --runs",
+                else "free disk space, or choose another folder for runs",
             ) from error
         return cls(path)
 

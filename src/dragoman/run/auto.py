@@ -1,4 +1,4 @@
-"""`strategy = "auto"`: measure link and compute with what training uses, then ask the planner.
+"""`strategy = "auto"`: time the compute and the exchange of this training, then pick.
 
 The choice is made once, before the first step. It is printed with its reason and kept in every
 checkpoint: a run resumes with its first strategy.
@@ -9,31 +9,28 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 from typing import Final, NamedTuple
 
 import torch
 
-from dragoman.cluster.plan import StrategyChoice, choose, choose_for_all_ranks
-from dragoman.cluster.rates import Inside, Link, inside_of
-from dragoman.cluster.strategies import Cluster, Machine
-from dragoman.cluster.workload import Workload
+from dragoman.base import units
 from dragoman.data.loader import Update
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.diloco_work import measure_weight_s
 from dragoman.distributed.gradient_sync import NoSync
-from dragoman.distributed.link_rate import LinkRate, measure_link
-from dragoman.distributed.topology import Topology, find_topology
+from dragoman.distributed.link_rate import measure_link
+from dragoman.distributed.step_time import Exchange, HostRanks, Step
+from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World
 from dragoman.recipe.recipe import Recipe
-from dragoman.telemetry.events import Alert, EventWriter, StrategyChosen
+from dragoman.telemetry.events import Alert, Recorder, StrategyChosen
 from dragoman.training.step import TrainStep
 
 _WARM_STEPS: Final = 2
 _TIMED_STEPS: Final = 7
-_LONGEST_ADAM_PERIOD: Final = 8
-"""Steps: with 3 and 6 of them `diloco` learns more with an outer Adam, with 32 less; the turning
-point between 6 and 32 was not measured."""
 
 
 class ChosenStrategy(NamedTuple):
@@ -51,7 +48,7 @@ def choose_strategy(
     updates: Iterator[Update],
     *,
     world: World,
-    events: EventWriter,
+    events: Recorder,
 ) -> ChosenStrategy:
     """Choose a strategy for a recipe on these ranks; every rank calls it and gets the same one.
 
@@ -59,36 +56,64 @@ def choose_strategy(
     """
     if world.world_size == 1:
         return ChosenStrategy(recipe.distributed.model_copy(update={"strategy": "sync"}), None)
-    topology = find_topology(world)
-    compute_s, tokens = measure_compute(recipe, model, updates, world=world)
-    rate = measure_link(world, topology)
-    workload = Workload(
-        name=recipe.name,
-        shapes=tuple(tuple(weight.shape) for weight in model.parameters()),
-        flop_per_step=0.0,
-        target_tokens_per_step=tokens,
-        max_steps=recipe.train.max_steps,
-        micro_batches_per_step=recipe.data.accumulate,
-    )
-    # Ranks of one measured speed; alone, one of them would do the work of all.
-    alike = Machine(alone_s=compute_s * world.world_size, inside=inside(rate, topology, world))
-    cluster = Cluster.of(
-        map(len, topology.hosts),
-        Link(rate.bytes_per_s, rate.latency_s),
-        like=alike,
+    compute_s, _ = measure_compute(recipe, model, updates, world=world)
+    with closing(find_topology(world)) as topology:
+        rate = measure_link(world, topology)
+    several = topology.num_hosts > 1
+    exchange = Exchange(
+        # Sums between hosts were timed with those inside hosts.
+        hosts=tuple(
+            HostRanks(len(ranks), math.inf if several else rate.bytes_per_s)
+            for ranks in topology.hosts
+        ),
+        compute_s=compute_s,
+        shapes=[tuple(weight.shape) for weight in model.parameters()],
+        bytes_per_s=rate.bytes_per_s,
+        latency_s=rate.latency_s,
+        micro_batches=recipe.data.accumulate,
         # Inside one host there is no `diloco` to choose.
-        diloco_weight_s=measure_weight_s(world) if topology.num_hosts > 1 else 0.0,
+        weight_s=measure_weight_s(world) if several else 0.0,
     )
-    choice, best = choose_for_all_ranks(cluster, workload), choose(cluster, workload)
+    step, why = exchange.choose()
     if world.is_main:
-        if best.cluster.ranks_per_host != cluster.ranks_per_host:
-            remedy = "stop and train on fewer, or give the hosts a faster network"
-            alert = Alert(severity="warning", cause=best.why, remedy=remedy)
-            events.write(alert, step=0)
-        events.write(_told(choice, rate, max_steps=recipe.train.max_steps), step=0)
-    link_bytes_per_s = rate.bytes_per_s if topology.num_hosts > 1 else None
-    return ChosenStrategy(
-        resolved(recipe.distributed, choice), choice.prediction.step_s, link_bytes_per_s
+        if (fewer := fewer_are_faster(exchange, step)) is not None:
+            events.write(fewer, step=0)
+        chosen = StrategyChosen(
+            strategy=step.strategy,
+            label=step.label,
+            why=why,
+            compute_s=compute_s,
+            link_bytes_per_s=rate.bytes_per_s,
+            link_latency_s=rate.latency_s,
+            planned_step_s=step.step_s,
+            planned_run_s=step.step_s * recipe.train.max_steps,
+            planned_wire_bytes=round(step.wire_bytes),
+        )
+        events.write(chosen, step=0)
+    link_bytes_per_s = rate.bytes_per_s if several else None
+    return ChosenStrategy(resolved(recipe.distributed, step), step.step_s, link_bytes_per_s)
+
+
+def fewer_are_faster(exchange: Exchange, step: Step) -> Alert | None:
+    """An alert if one rank, or the host with most of them, would train faster than all together.
+
+    Ranks are alike; alone, one of them would do the work of all.
+    """
+    whole_s = exchange.compute_s * sum(host.ranks for host in exchange.hosts)
+    largest = max(exchange.hosts)
+    host = replace(exchange, hosts=(largest,), compute_s=whole_s / largest.ranks)
+    hosted_s = host.sync().step_s
+    fewer_s, who = min(whole_s, hosted_s), "one rank"
+    if hosted_s < whole_s:
+        who = f"the {largest.ranks} ranks of one host"
+    if step.step_s <= fewer_s:
+        return None
+    all_s, alone_s = units.DURATION.text(step.step_s), units.DURATION.text(fewer_s)
+    return Alert(
+        severity="warning",
+        cause=f"a step of all ranks takes {all_s}, of {who} alone {alone_s}: more ranks are not "
+        "faster here",
+        remedy="stop and train on fewer, or give the hosts a faster network",
     )
 
 
@@ -128,52 +153,13 @@ def measure_compute(
     return max(world.gather_json(own_s)), tokens / steps
 
 
-def device_name(world: World) -> str:
-    """The device of this rank: `cpu`, or its driver's name for it."""
-    if world.device.type == "cpu":
-        return "cpu"
-    return torch.cuda.get_device_name(world.device)
-
-
-def inside(rate: LinkRate, topology: Topology, world: World) -> Inside:
-    """The rate between the ranks of a host: as measured if there is one host, otherwise the usual
-    rate of this kind of device."""
-    if topology.num_hosts == 1:
-        return Inside("measured", rate.bytes_per_s, "measured")
-    return inside_of(device_name(world))
-
-
-def resolved(config: DistributedConfig, choice: StrategyChoice) -> DistributedConfig:
+def resolved(config: DistributedConfig, step: Step) -> DistributedConfig:
     """The section of the recipe with the choice in place of "auto".
 
-    Data is sent in the number formats that the plan assumed, whatever the recipe says.
+    Data is sent in the number formats that the choice assumed, whatever the recipe says.
     """
-    chosen = choice.prediction
-    update: dict[str, object] = {"strategy": chosen.strategy, "wire": "bf16"}
-    if chosen.strategy == "accum":
-        update["accum"] = config.accum.model_copy(update={"every": chosen.every})
-    if chosen.strategy == "diloco":
-        numbers = {
-            "every": chosen.every,
-            "fragments": max(1, chosen.num_fragments),
-            "delay": chosen.delay,
-            "wire": "fp4",
-            "outer": config.diloco.outer if chosen.every <= _LONGEST_ADAM_PERIOD else "sgd",
-        }
-        update["diloco"] = config.diloco.model_copy(update=numbers)
+    update: dict[str, object] = {"strategy": step.strategy, "wire": "bf16"}
+    if step.strategy == "diloco":
+        numbers = {"every": step.every, "fragments": step.fragments, "delay": step.delay}
+        update["diloco"] = config.diloco.model_copy(update={**numbers, "wire": "fp4"})
     return config.model_copy(update=update)
-
-
-def _told(choice: StrategyChoice, rate: LinkRate, *, max_steps: int) -> StrategyChosen:
-    plan = choice.prediction
-    return StrategyChosen(
-        strategy=plan.strategy,
-        label=plan.label,
-        why=choice.why,
-        compute_s=plan.compute_s,
-        link_bytes_per_s=rate.bytes_per_s,
-        link_latency_s=rate.latency_s,
-        planned_step_s=plan.step_s,
-        planned_run_s=plan.step_s * max_steps,
-        planned_wire_bytes=round(plan.wire_bytes),
-    )

@@ -1,4 +1,4 @@
-"""The whole run on one page: prepare, train, evaluate. Each step can be taken alone.
+"""The steps of a run: prepare, start, train, evaluate.
 
 Finished work is not done again: shards of unchanged text are kept, an unfinished run of the
 same recipe goes on where it stopped.
@@ -9,60 +9,41 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.base.printable import printable_line
+from dragoman.base.terminal import open_console
 from dragoman.corpus.clean import REJECTED
 from dragoman.corpus.directions import token_for
 from dragoman.corpus.prepare import OnProgress
 from dragoman.corpus.prepare import prepare as prepare_corpus
 from dragoman.corpus.workplace import FAILED
 from dragoman.distributed.launch import Share, WorkerError, as_raised, launch_workers
+from dragoman.distributed.standing import news_in
 from dragoman.recipe.recipe import Recipe, check_sections, digest
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.cleaning import write_cleaning_page
-from dragoman.run.curves import keep
 from dragoman.telemetry.events import (
     Alert,
+    Event,
     EventListener,
     EventWriter,
     event_file,
-    event_files,
     read_line,
 )
 from dragoman.telemetry.follower import Follower
-from dragoman.telemetry.session import training_session
+from dragoman.telemetry.session import last_ranks, training_session
 
 if TYPE_CHECKING:
     from dragoman.cluster.hosts import Hosts
     from dragoman.formats.load import Origin
-
-
-def run(
-    recipe: Recipe,
-    *,
-    runs: Path,
-    prepared: Path | None = None,
-    workers: int | None = None,
-    ranks: int | None = None,
-    fresh: bool = False,
-    show: AbstractContextManager[OnProgress] | None = None,
-    listeners: Sequence[EventListener] = (),
-) -> RunDirectory:
-    """Text -> shards -> checkpoints -> scores; the directory holds all of it.
-
-    show: a context that gives the function to call with the progress of the preparation.
-    listeners: called with each event of rank 0, and with the alerts of the other ranks.
-    """
-    with show or nullcontext() as progress:
-        shards = prepare(recipe, directory=prepared, workers=workers, progress=progress)
-    directory = start(recipe, prepared=shards, runs=runs, fresh=fresh)
-    train(directory, ranks=ranks, listeners=listeners)
-    if recipe.corpus.test or recipe.corpus.test_pairs:
-        evaluate(directory, ranks=ranks, listeners=listeners)
-    return directory
+    from dragoman.run.extension import Extension
 
 
 def prepare(
@@ -70,20 +51,25 @@ def prepare(
     *,
     directory: Path | None = None,
     workers: int | None = None,
-    progress: OnProgress | None = None,
+    show: AbstractContextManager[OnProgress | None] | None = None,
     origin: Origin | None = None,
+    listeners: Sequence[EventListener] = (),
 ) -> Path:
     """Text files -> shards and a page of the dropped pairs; returns their directory.
 
     directory: that of `default_place` if it is None.
     workers: processes; all cores if it is None.
+    show: a context that gives the function to call with the progress of the preparation.
+    listeners: called with the alerts, after `show` has ended.
     origin: the model whose vocabulary is kept; a new one is learnt if it is None.
     """
     if directory is None:
         directory = default_place(recipe)
         if origin is not None:
             directory = directory.with_name(f"{directory.name}-of-{origin.digest[:8]}")
-    with EventWriter(directory / "events") as events:
+    alerts = _Alerts()
+    with EventWriter(directory / "events") as events, show or nullcontext() as progress:
+        events.subscribe(alerts)
         try:
             prepare_corpus(
                 recipe.corpus,
@@ -96,10 +82,29 @@ def prepare(
         except CorpusError:
             write_cleaning_page(directory / FAILED)
             raise
+        is_shown = progress is not None
+    if is_shown and (told := recipe.corpus.told_by_names):
+        line = Text(printable_line(f"languages: {told}"))  # after the bar, which would overwrite it
+        open_console(outlives_reader=True).print(line, soft_wrap=True)
     write_cleaning_page(directory / REJECTED)
+    for alert in alerts.seen:
+        for listener in listeners:
+            listener(alert)
     if origin is not None:
         origin.check_prepared(directory)
     return directory
+
+
+@dataclass(slots=True)
+class _Alerts(EventListener):
+    """Keeps the alerts until what shows the progress has ended."""
+
+    seen: list[Event] = field(default_factory=list)
+
+    def __call__(self, event: Event) -> None:
+        """Keep the event if it is an alert."""
+        if event.kind == Alert.kind:
+            self.seen.append(event)
 
 
 def default_place(recipe: Recipe) -> Path:
@@ -117,16 +122,22 @@ def start(
     runs: Path,
     fresh: bool = False,
     origin: Origin | None = None,
+    extension: Extension | None = None,
 ) -> RunDirectory:
     """The newest run of exactly this recipe, or a new one if there is none or `fresh` is set.
 
     origin: the model that it starts from; runs from different models are different runs.
+    extension: a finished run to go on from, in place of a model.
     """
-    known = "" if origin is None else origin.digest
+    known = ""
+    fill: Callable[[RunDirectory], None] | None = None
+    if origin is not None:
+        known, fill = origin.digest, origin.save_as_step_0
+    if extension is not None:
+        known, fill = extension.digest, extension.save
     existing = None if fresh else RunDirectory.newest(recipe, runs=runs, origin=known)
     if existing is not None:
         return existing
-    fill = None if origin is None else origin.save_as_step_0
     return RunDirectory.create(recipe, prepared=prepared, runs=runs, origin=known, fill=fill)
 
 
@@ -135,17 +146,17 @@ def train(
 ) -> None:
     """Train until the run's recipe says stop, from its newest checkpoint if it has one.
 
-    A run that finished adds its learning curve to the local table (`run.curves`).
-    ranks: processes on this machine; None: one for each GPU, or one without GPUs.
-    listeners: called with each event of rank 0, and with the alerts of the other ranks. An
+    ranks: processes on this machine; None: as many as the last training of this run was given
+        here, otherwise one for each GPU, or one without GPUs.
+    listeners: called with each event of the run. An
         exception from one of them ends the training.
     """
     from dragoman.cluster.hosts import leave_hosts
 
-    with training_session(directory.path):
+    ranks = ranks or last_ranks(directory.path)
+    with training_session(directory.path, ranks=ranks):
         leave_hosts(directory.path)
         _work(["train", str(directory.path)], directory, ranks, listeners)
-    keep(directory)
 
 
 def train_share(
@@ -170,7 +181,7 @@ def train_on(
     """Train on several hosts; their files come back into the run's directory.
 
     print_line: called with each part of the work, in words for people.
-    listeners: called with each event of rank 0, and with the alerts of the other ranks.
+    listeners: called with each event of the run.
     """
     from dragoman.cluster.training import train_on_hosts
     from dragoman.telemetry.sinks import TensorBoardSink
@@ -184,7 +195,6 @@ def train_on(
         finally:
             for listener in listeners:
                 listener.close()
-    keep(directory)
 
 
 def evaluate(
@@ -194,6 +204,7 @@ def evaluate(
     source: Path | None = None,
     reference: Path | None = None,
     target: str = "",
+    languages: str = "",
     ranks: int | None = None,
     overrides: Sequence[str] = (),
     listeners: Sequence[EventListener] = (),
@@ -201,9 +212,10 @@ def evaluate(
     """Translate and score the run's test set, or another text and its reference.
 
     target: language of the reference, if the model translates into several.
+    languages: the right languages of a run that was trained under wrong ones, such as "en-fr".
     overrides: settings to change in the recipe's sections search and evaluate, such as
         "search.beam_size=5".
-    listeners: called with each event of rank 0, and with the alerts of the other ranks.
+    listeners: called with each event of the run.
     """
     if (source is None) != (reference is None):
         raise ConfigError(
@@ -218,9 +230,10 @@ def evaluate(
             remedy="name another text: its source and its reference",
         )
     check_sections(overrides, ("search", "evaluate"))
+    corpus = directory.recipe().with_languages(languages).corpus
     arguments = ["evaluate", str(directory.path), "--checkpoint", checkpoint]
+    arguments += [f"--languages={languages}"]
     if source is not None and reference is not None:
-        corpus = directory.recipe().corpus
         token_for(target, corpus.directions, corpus.language_tokens)
         arguments += ["--source", str(source), "--reference", str(reference)]
         arguments += [f"--target={target}"]
@@ -260,24 +273,28 @@ def _work(
 @contextmanager
 def _following(
     directory: RunDirectory, listeners: Sequence[EventListener]
-) -> Iterator[Callable[[], None]]:
-    """A function that calls the listeners with the events that rank 0 has written since its last
-    call, and with the alerts of other ranks: if rank 0 stands still, only they can say so."""
-    main = event_file(directory.events, rank=0)
-    followers = {path: Follower(path, from_end=True) for path in event_files(directory.events)}
+) -> Iterator[Callable[[Path], None]]:
+    """A function that calls the listeners with the events that were written since its last call.
 
-    def look() -> None:
-        for path in event_files(directory.events):
-            for line in followers.setdefault(path, Follower(path)).lines():
-                event = read_line(line)
-                if event is not None and (path == main or event.kind == Alert.kind):
-                    for listener in listeners:
-                        listener(event)
+    It is given the directory of the heartbeats: if rank 0 stands still, its log does, too, and only
+    the heartbeats of the other ranks say so.
+    """
+    follower = Follower(event_file(directory.events), from_end=True)
+    shown: set[bytes] = set()
+
+    def look(meeting: Path) -> None:
+        for line in [*(text.strip().encode() for text in news_in(meeting)), *follower.lines()]:
+            event = read_line(line)
+            if event is None or line in shown:
+                continue
+            if event.kind == Alert.kind:
+                shown.add(line)
+            for listener in listeners:
+                listener(event)
 
     try:
         yield look
     finally:
-        for follower in followers.values():
-            follower.close()
+        follower.close()
         for listener in listeners:
             listener.close()

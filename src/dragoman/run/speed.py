@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-import os
-import shutil
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import torch
-from safetensors.torch import save_file
 
+from dragoman.base import units
 from dragoman.base.errors import ConfigError
 from dragoman.base.memory import keep_freed_memory, memory_errors_named
 from dragoman.cluster.hosts import Hosts
-from dragoman.cluster.plan import choose_for_all_ranks
-from dragoman.cluster.plan_request import PlanRequest, plan_recipe
+from dragoman.cluster.plan_request import Here, PlanRequest, plan_recipe
 from dragoman.cluster.rates import WITHOUT_BF16
-from dragoman.corpus.manifest import Manifest
+from dragoman.cluster.workload import workload_of
 from dragoman.distributed.wire import FP32_BYTES
 from dragoman.distributed.world import World, join_world
-from dragoman.inference.translation import new_model
 from dragoman.recipe.estimate import TYPICAL_LENGTH
 from dragoman.recipe.recipe import Recipe
-from dragoman.run.auto import measure_compute
-from dragoman.run.choose import TIMED_GPU_TOKENS, TrainingMachine
-from dragoman.run.worker import batches
+from dragoman.telemetry.events import HostSampled
 from dragoman.telemetry.host import memory_bytes
-from dragoman.training.durable import publish
+from dragoman.telemetry.sampler import MachineProbe
+from dragoman.training.config import Precision
 from dragoman.training.step_rate import time_steps
 
 _CPU_TOKENS: Final = 1024
+TIMED_GPU_TOKENS: Final = 16_384
+"""Target tokens at a time with which models are timed on a GPU: enough to keep it busy."""
 _CHECKPOINT_NUMBERS: Final = 4
 """Numbers per weight: itself, its moving average and Adam's two averages."""
-_WRITTEN_NUMBERS: Final = 4_000_000
-"""The most numbers that are written to time a save: 16 MB."""
 _UNKNOWN_BYTES: Final = 10**15
 _MOST_HALVINGS: Final = 3
 """How often the tokens of a timed step are halved until they fit into the memory."""
@@ -55,47 +52,29 @@ class Speed:
         return self.tokens_per_step / self.step_s
 
 
-def measure_training(recipe: Recipe, prepared: Path, *, ranks: int, at_most_s: float) -> Speed:
-    """The speed of training this recipe, from real steps on its text with a learning rate of 0.
+@dataclass
+class TrainingMachine:
+    """The machine that trains.
 
-    ranks: the number of ranks that will train. at_most_s: no step begins after that time.
-    """
-    keep_freed_memory()  # as a training does
-    manifest = Manifest.load(prepared)
-    with join_world() as world, batches(recipe, prepared, 0, world) as updates:
-        model = new_model(recipe, manifest).to(world.device)
-        step_s, tokens = measure_compute(recipe, model, updates, world=world, at_most_s=at_most_s)
-        return Speed(step_s / _beside(world, ranks), tokens)
-
-
-def measure_save(recipe: Recipe, manifest: Manifest, folder: Path) -> float:
-    """Seconds to write a checkpoint of this recipe to the disk of a folder.
-
-    At most 16 MB of it are written, and removed. Raises MachineError if they cannot be written.
+    speed: target tokens per second with a recipe's model; each GPU computes 16,384 at a time.
+    num_gpus: GPUs that train. after_s: seconds after the training that depend on the model.
+    others_share: the largest share of the processors that other programs used in a timing so far.
     """
 
-    def seconds(count: int) -> float:
-        tensors = {"numbers": torch.rand(count)}
-        trial = folder / f".save-{os.getpid()}"
-        began = time.perf_counter()
-        publish(trial, lambda draft: save_file(tensors, draft / "model.safetensors"))
-        seconds_s = time.perf_counter() - began
-        shutil.rmtree(trial, ignore_errors=True)
-        return seconds_s
-
-    numbers = _CHECKPOINT_NUMBERS * recipe.model.num_parameters(
-        source_vocab_size=manifest.source_vocab_size, target_vocab_size=manifest.target_vocab_size
-    )
-    written = min(numbers, _WRITTEN_NUMBERS)
-    folder_s = seconds(1)  # of an almost empty one, whatever its size
-    return folder_s + max(seconds(written) - folder_s, 0.0) * numbers / written
+    on_gpu: bool
+    has_bf16: bool
+    memory_bytes: int
+    speed: Callable[[Recipe], float]
+    num_gpus: int = 1
+    after_s: Callable[[Recipe], float] = lambda _recipe: 0.0
+    others_share: float = 0.0
 
 
 def these_hosts(hosts: Hosts, *, file: str) -> TrainingMachine:
     """The facts of several hosts that `choose` needs, with the speed of a model by `dragoman plan`.
 
     All hosts train, even if fewer would be faster: `fewer_are_faster` says so.
-    file: as it was given with --hosts. The machine's `speed` raises ConfigError if the hosts' speed
+    file: as it was given. The machine's `speed` raises ConfigError if the hosts' speed
     is neither measured by doctor nor given.
     """
     kinds = {host.gpu for host in hosts.host}
@@ -116,8 +95,7 @@ def these_hosts(hosts: Hosts, *, file: str) -> TrainingMachine:
                 place=file,
                 remedy="run dragoman doctor --hosts first, with this file",
             ) from error
-        chosen = choose_for_all_ranks(plan.cluster, plan.workload)
-        return plan.workload.target_tokens_per_step / chosen.prediction.step_s
+        return plan.workload.target_tokens_per_step / plan.together.step.step_s
 
     return TrainingMachine(on_gpu, has_bf16, _UNKNOWN_BYTES, tokens_per_s, num_gpus=num_ranks)
 
@@ -126,8 +104,7 @@ def last_copy_s(recipe: Recipe, *, file: str) -> float:
     """Seconds to copy the best checkpoint from the first host, at the rate that doctor has measured
     between the hosts, with the strategy that `auto` chooses for all of them."""
     plan = plan_recipe(recipe, PlanRequest(hosts=file))
-    chosen = choose_for_all_ranks(plan.cluster, plan.workload)
-    options = recipe.distributed.options_of(chosen.prediction.strategy)
+    options = recipe.distributed.options_of(plan.together.step.strategy)
     numbers = _CHECKPOINT_NUMBERS + options.shared_numbers + options.own_numbers
     return plan.workload.num_parameters * numbers * FP32_BYTES / plan.cluster.link.bytes_per_s
 
@@ -135,10 +112,14 @@ def last_copy_s(recipe: Recipe, *, file: str) -> float:
 def fewer_are_faster(recipe: Recipe, *, file: str) -> str:
     """A warning that some of the hosts alone would train faster than all; "" if they would not."""
     plan = plan_recipe(recipe, PlanRequest(hosts=file))
-    choice = plan.choice
-    if len(choice.hosts) == plan.cluster.num_hosts:
+    quickest = plan.quickest
+    if quickest.cluster.num_hosts == plan.cluster.num_hosts:
         return ""
-    return f"all hosts train, but {choice.who} would be faster: {choice.why}"
+    all_s, fewer_s = (units.DURATION.text(one.step.step_s) for one in (plan.together, quickest))
+    return (
+        f"all hosts train, but {quickest.name} would be faster: a step takes {fewer_s}, of all "
+        f"hosts {all_s}"
+    )
 
 
 def this_machine(*, ranks: int, vocab_size: int, at_most_s: float) -> TrainingMachine:
@@ -150,35 +131,67 @@ def this_machine(*, ranks: int, vocab_size: int, at_most_s: float) -> TrainingMa
     on_gpu = torch.cuda.is_available()
     has_bf16 = on_gpu and torch.cuda.get_device_capability() >= (8, 0)
     memory = torch.cuda.mem_get_info()[1] if on_gpu else memory_bytes()
-    speed = _timing(ranks, vocab_size, at_most_s, has_bf16)
-    return TrainingMachine(on_gpu, has_bf16, memory, speed, num_gpus=ranks)
+    precision: Precision = "bf16" if has_bf16 else "fp32"
 
-
-def _timing(
-    ranks: int, vocab_size: int, at_most_s: float, has_bf16: bool
-) -> Callable[[Recipe], float]:
     def tokens_per_s(recipe: Recipe) -> float:
-        remedy = "set a smaller model, or use another machine"
-        with join_world() as world, memory_errors_named(remedy):
-            tokens = most = TIMED_GPU_TOKENS if world.device.type == "cuda" else _CPU_TOKENS
-            while True:
-                try:
-                    step_s, seen, _ = time_steps(
-                        world,
-                        recipe.model,
-                        vocab_size=vocab_size,
-                        pairs=tokens // TYPICAL_LENGTH,
-                        precision="bf16" if has_bf16 else "fp32",
-                        at_most_s=at_most_s,
-                    )
-                except torch.OutOfMemoryError:
-                    if tokens <= most >> _MOST_HALVINGS:
-                        raise
-                    tokens //= 2
-                else:  # a GPU would take as long for the most tokens, if they fitted
-                    return seen * most / tokens / step_s * _beside(world, ranks)
+        with _others_seen(machine):
+            found = _timed(recipe, ranks, vocab_size, at_most_s, precision)
+        return found.tokens_per_s
 
-    return tokens_per_s
+    machine = TrainingMachine(on_gpu, has_bf16, memory, tokens_per_s, num_gpus=ranks)
+    return machine
+
+
+def timed_here(recipe: Recipe, *, ranks: int, at_most_s: float = 1.0) -> Here:
+    """This machine and the seconds of a step of the recipe's batch, from steps on random text.
+
+    at_most_s: no step begins after that time, but at least three are timed.
+    """
+    keep_freed_memory()
+    machine = TrainingMachine(torch.cuda.is_available(), False, 0, lambda _: 0.0)
+    with _others_seen(machine):
+        pieces, precision = recipe.corpus.subword.vocab_size, recipe.train.precision
+        speed = _timed(recipe, ranks, pieces, at_most_s, precision)
+    step_s = workload_of(recipe).target_tokens_per_step / speed.tokens_per_s
+    return Here(ranks, machine.on_gpu, step_s, machine.others_share)
+
+
+@contextmanager
+def _others_seen(machine: TrainingMachine) -> Iterator[None]:
+    """Note how much of the processors other programs use inside the block: only Linux tells, and
+    they hardly slow down a GPU."""
+    if machine.on_gpu or sys.platform != "linux":
+        yield
+        return
+    probe, began = MachineProbe(disk=Path()), time.monotonic()
+    yield
+    (sample,) = probe.sample(time.monotonic() - began)
+    assert isinstance(sample, HostSampled)
+    machine.others_share = max(machine.others_share, sample.others_cpu_share or 0.0)
+
+
+def _timed(
+    recipe: Recipe, ranks: int, vocab_size: int, at_most_s: float, precision: Precision
+) -> Speed:
+    """The speed of a recipe's model, with fewer tokens at a time if they do not fit into memory."""
+    with join_world() as world, memory_errors_named("set a smaller model, or use another machine"):
+        tokens = most = TIMED_GPU_TOKENS if world.device.type == "cuda" else _CPU_TOKENS
+        while True:
+            try:
+                step_s, seen, _ = time_steps(
+                    world,
+                    recipe.model,
+                    vocab_size=vocab_size,
+                    pairs=tokens // TYPICAL_LENGTH,
+                    precision=precision,
+                    at_most_s=at_most_s,
+                )
+            except torch.OutOfMemoryError:
+                if tokens <= most >> _MOST_HALVINGS:
+                    raise
+                tokens //= 2
+            else:  # a GPU would take as long for the most tokens, if they fitted
+                return Speed(step_s / _beside(world, ranks), seen * most / tokens)
 
 
 def _beside(world: World, ranks: int) -> int:

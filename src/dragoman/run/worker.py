@@ -16,13 +16,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from dragoman.base import units
 from dragoman.base.errors import CheckpointError, DragomanError
 from dragoman.base.memory import keep_freed_memory, memory_errors_named
 from dragoman.base.process import explain, prepare_streams, say_error
@@ -56,28 +57,33 @@ from dragoman.telemetry.events import (
     EventWriter,
     LinkMeasured,
     MixturePlanned,
+    Outbox,
+    Recorder,
     RunStarted,
 )
-from dragoman.telemetry.host import collective_interface, hourly_price, process_started
+from dragoman.telemetry.host import boot_id, collective_interface, hourly_price, process_started
 from dragoman.telemetry.sampler import host_sampler
 from dragoman.telemetry.sinks import TensorBoardSink, subscribe_sinks
 from dragoman.training.checkpoint import Checkpoint, CheckpointStore, TrainState, load_weights
+from dragoman.training.clock import Budget, read_budget
 from dragoman.training.matrix_rate import measure_device, slow_precision
-from dragoman.training.pace import Budget, read_budget
 from dragoman.training.snapshot import agreed_checkpoint, resume
 from dragoman.training.step import TrainStep
 from dragoman.training.trainer import fit
 
+_CLOCKS_AGREE_S = 0.1
+"""A barrier can tell no smaller difference of clocks."""
+_CLOCKS_DIFFER_S = 5.0
 _LESS_MEMORY = {
     "train": "lower data.batch_tokens and raise data.accumulate by as much, or use more ranks",
-    "evaluate": "lower search.batch_tokens with --set",
+    "evaluate": "lower search.batch_tokens",
 }
 
 
 def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
     """Train until the recipe says stop, from the newest checkpoint if there is one.
 
-    listeners: called with each event of rank 0.
+    listeners: called with each event of the run.
     Raises InterruptedRunError if a signal ended it, and the errors of `fit`.
     """
     recipe, prepared, budget = run.recipe(), run.prepared(), read_budget(run.path)
@@ -99,7 +105,7 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
 def work(arguments: Sequence[str], listeners: Sequence[EventListener] = ()) -> None:
     """Do one job in this process, as one rank of however many there are.
 
-    listeners: called with each event of rank 0.
+    listeners: called with each event of the run.
     """
     options = _parser().parse_args(arguments)
     run = RunDirectory.open(options.run)
@@ -115,6 +121,7 @@ def work(arguments: Sequence[str], listeners: Sequence[EventListener] = ()) -> N
                 source=options.source,
                 reference=options.reference,
                 target=options.target,
+                languages=options.languages,
                 overrides=options.overrides,
                 world=world,
                 events=events,
@@ -154,6 +161,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--source", type=Path)
     parser.add_argument("--reference", type=Path)
     parser.add_argument("--target", default="")
+    parser.add_argument("--languages", default="")
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     return parser
 
@@ -161,14 +169,17 @@ def _parser() -> argparse.ArgumentParser:
 @contextmanager
 def _events(
     run: RunDirectory, world: World, sinks: SinksConfig, listeners: Sequence[EventListener]
-) -> Iterator[EventWriter]:
-    """Events of this rank; those of rank 0 also go to listeners, to TensorBoard and to sinks."""
-    with EventWriter(run.events, rank=world.rank) as events:
-        if world.is_main:
-            for listener in listeners:
-                events.subscribe(listener)
-            events.subscribe(TensorBoardSink(run.tensorboard))
-            subscribe_sinks(events, sinks, directory=run.path)
+) -> Iterator[Recorder]:
+    """Events of this rank: rank 0 writes those of all into the run's log, and passes them on to
+    listeners, to TensorBoard and to sinks."""
+    if not world.is_main:
+        yield Outbox(rank=world.rank)
+        return
+    with EventWriter(run.events) as events:
+        for listener in listeners:
+            events.subscribe(listener)
+        events.subscribe(TensorBoardSink(run.tensorboard))
+        subscribe_sinks(events, sinks, directory=run.path)
         yield events
 
 
@@ -181,7 +192,7 @@ class _RankTraining:
     prepared: Path
     manifest: Manifest
     world: World
-    events: EventWriter
+    events: Recorder
 
     def train(self, budget: Budget | None) -> tuple[str, int]:
         """Train; returns why it ended, and after which step."""
@@ -196,7 +207,8 @@ class _RankTraining:
         checkpoint = agreed_checkpoint(store, world, self.warn)
         on_gpu = world.device.type == "cuda"
         device = torch.cuda.get_device_name(world.device) if on_gpu else world.device.type
-        machines = tuple(world.gather_json(f"{socket.gethostname()}, {device}"))
+        hosts = self.name_hosts()
+        machines = tuple(world.gather_json(f"{events.host}, {device}"))
         has_moved = checkpoint is not None and _are_others(checkpoint.state, machines)
         chosen = self.strategy(model, checkpoint, has_moved=has_moved)
         with gradient_sync(chosen.config, model, world) as sync:
@@ -210,12 +222,8 @@ class _RankTraining:
             state = (
                 self.first_state(chosen) if checkpoint is None else resume(checkpoint, store, step)
             )
-            every = chosen.config.options.batches_per_update
-            if budget is not None:
-                length = state.max_steps or recipe.train.max_steps
-                whole = max(every, length // every * every)  # it ends with an update
-                state = state.model_copy(update={"max_steps": whole})
-            self.record_start(model, state)
+            if world.is_main:
+                self.record_start(model, state, hosts)
             if not state.step or has_moved:
                 self.record_device(step=state.step)
             link_bytes_per_s = state.link_bytes_per_s or chosen.link_bytes_per_s
@@ -239,15 +247,12 @@ class _RankTraining:
                     updates,
                     state=state,
                     config=recipe.train,
-                    learning_rate=lambda number, length: recipe.learning_rate(
-                        number, max_steps=length
-                    ),
+                    learning_rate=recipe.learning_rate,
                     untrained_loss=math.log(self.manifest.target_vocab_size),
                     validate=self.validation(model),
                     store=store,
                     events=events,
                     budget=budget,
-                    batches_per_update=every,
                     stage_starts=recipe.stage_starts(),
                 )
         return result.reason, result.state.step
@@ -324,21 +329,40 @@ class _RankTraining:
             pids=pids,
         )
 
-    def record_start(self, model: Transformer, state: TrainState) -> None:
-        """Record the start of the training and its environment."""
+    def name_hosts(self) -> tuple[str, ...]:
+        """The name of the machine of each rank, and how far its clock is ahead of rank 0's.
+
+        Another machine of the same name gets a number: it was started at another time.
+        """
+        self.world.barrier()  # so that all look at their clocks at once
+        own = {"host": socket.gethostname(), "boot": boot_id(), "time": time.time()}
+        ranks = self.world.gather_json(own)
+        ahead_s = [one["time"] - ranks[0]["time"] for one in ranks]
+        ahead_s = [by_s if abs(by_s) > _CLOCKS_AGREE_S else 0.0 for by_s in ahead_s]
+        names = machine_names([(one["host"], one["boot"]) for one in ranks])
+        self.events.host = names[self.world.rank]
+        if isinstance(self.events, EventWriter):
+            self.events.clock_ahead_s = ahead_s
+            for text in _wrong_clocks(names, ahead_s):
+                remedy = "times in the record are by the clock of rank 0"
+                self.events.write(Alert(severity="info", cause=text, remedy=remedy))
+        return names
+
+    def record_start(self, model: Transformer, state: TrainState, hosts: tuple[str, ...]) -> None:
+        """Record the start of the training and its environment, on rank 0."""
         environment = read_environment()
         self.events.write(environment)
-        if self.world.is_main:
-            write_environment(environment, self.run.path / "environment.json")
+        write_environment(environment, self.run.path / "environment.json")
         price = hourly_price()
         started = RunStarted(
             run_name=self.run.path.name,
+            hosts=hosts,
             recipe_digest=state.recipe_digest,
             world_size=self.world.world_size,
             device=str(self.world.device),
             precision=self.recipe.train.precision,
             num_parameters=sum(weight.numel() for weight in model.parameters()),
-            max_steps=state.max_steps or self.recipe.train.max_steps,
+            max_steps=self.recipe.train.max_steps,
             train_pairs=self.manifest.train.pairs,
             resumed_from_step=state.step or None,
             best_dev_loss=state.best_dev_loss,
@@ -364,10 +388,10 @@ class _RankTraining:
         the report, and to notice later that the links carry less."""
         if self.world.world_size == 1:
             return None
-        topology = find_topology(self.world)
-        if topology.num_hosts == 1:
-            return None
-        rate = measure_link(self.world, topology)
+        with closing(find_topology(self.world)) as topology:
+            if topology.num_hosts == 1:
+                return None
+            rate = measure_link(self.world, topology)
         if topology.leads:
             link = LinkMeasured(
                 interface=collective_interface() or "",
@@ -434,6 +458,28 @@ class _RankTraining:
                 remedy=f"{remedy}, or set data.length_groups={groups}",
             )
             self.events.write(alert, step=step)
+
+
+def machine_names(machines: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """A name for each machine, given its own name and the id of its start: those of the same name
+    get a number."""
+    starts: dict[str, list[str]] = {}
+    names = []
+    for name, start in machines:
+        known = starts.setdefault(name, [])
+        if start not in known:
+            known.append(start)
+        number = known.index(start) + 1
+        names.append(name if number == 1 else f"{name} ({number})")
+    return tuple(names)
+
+
+def _wrong_clocks(names: Sequence[str], ahead_s: Sequence[float]) -> Iterator[str]:
+    """Each machine whose clock differs much from that of the first one, in words."""
+    for name, by_s in dict(zip(names, ahead_s, strict=True)).items():
+        if abs(by_s) > _CLOCKS_DIFFER_S:
+            by = f"{units.DURATION.text(abs(by_s))} {'ahead of' if by_s > 0 else 'behind'}"
+            yield f"the clock of {name} is {by} that of {names[0]}"
 
 
 def _are_others(state: TrainState, machines: tuple[str, ...]) -> bool:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from dragoman.base.errors import ConfigError
-from dragoman.builds.corpora import Corpus, CorpusLimits, by_budget, by_hand, monolingual, sized
+from dragoman.builds.corpora import (
+    Corpus,
+    CorpusLimits,
+    by_budget,
+    by_hand,
+    check_chosen,
+    monolingual,
+    sized,
+)
 from dragoman.corpus.catalogue import Listing
 from mirror import add_three_corpora, corpus_mirror
 
@@ -123,8 +131,8 @@ def test_corpora_chosen_by_hand_are_split_by_their_names() -> None:
     ]
     found = by_hand(corpora, [one.listing.did for one in corpora])
     assert list(chosen(found).values()) == ["train", "valid", "test"]
-    with pytest.raises(ConfigError, match=r"--choose X-y-1-deu-eng: is not a corpus of these"):
-        by_hand(corpora, ["X-y-1-deu-eng"])
+    with pytest.raises(ConfigError, match=r"choose X-y-1-deu-eng: is not a corpus of these"):
+        check_chosen([one.listing for one in corpora], ["X-y-1-deu-eng"])
 
 
 def test_the_smallest_sufficient_monolingual_text_is_chosen() -> None:

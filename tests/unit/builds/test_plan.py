@@ -1,4 +1,4 @@
-"""build.toml as it is written and read, and the clock of its stages."""
+"""build.toml as it is written and read, and the record of its stages."""
 
 from __future__ import annotations
 
@@ -7,18 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.base.errors import ConfigError, DivergenceError
-from dragoman.builds.plan import BuildPlan, PlannedCorpus, PlannedStage, parse_pair, read_plan
+from dragoman.base.errors import CheckpointError, ConfigError, DivergenceError
+from dragoman.builds.plan import BuildPlan, PlannedCorpus, PlannedStage, read_plan
+from dragoman.builds.record import RECORD, BuildRecord, BuildStage, OverError, Stages
 from dragoman.builds.report import rows
-from dragoman.builds.stages import (
-    BuildStage,
-    Clock,
-    OverError,
-    Stages,
-    clock_runs,
-    forget_clock,
-    read_stage,
-)
+from dragoman.corpus.directions import parse_pair
 from dragoman.telemetry.host import HourlyPrice
 
 
@@ -87,16 +80,31 @@ def test_incomplete_or_repeated_stages_are_refused(
         plan(stage=(*plan().stage, *added))
 
 
-def test_a_stage_is_done_once_and_gets_its_share_of_the_time_left(tmp_path: Path) -> None:
+def stages_of(
+    folder: Path, budget_s: float = 100.0, *, began: float | None = None
+) -> tuple[Stages, list[str]]:
     ended: list[str] = []
-    began = time.time() - 10
-    clock = Clock.of(tmp_path, 100.0, began=began)
-    stages = Stages(tmp_path, plan(), clock, lambda stage: ended.append(stage.name))
-    calls: list[float] = []
+    began = time.time() if began is None else began
+    made = Stages(
+        folder, plan(), budget_s, began=began, ended=lambda stage: ended.append(stage.name)
+    )
+    return made, ended
 
-    def work(stage: BuildStage) -> dict[str, int]:
+
+def killed(_: BuildStage) -> tuple[Path, dict[str, int]]:
+    raise KeyboardInterrupt
+
+
+def test_a_stage_is_done_once_and_gets_its_share_of_the_time_left(tmp_path: Path) -> None:
+    began = time.time() - 10
+    stages, ended = stages_of(tmp_path, began=began)
+    calls: list[float] = []
+    output = tmp_path / "output"
+    output.touch()
+
+    def work(stage: BuildStage) -> tuple[Path, dict[str, int]]:
         calls.append(stage.seconds_s)
-        return {"found": 1}
+        return output, {"found": 1}
 
     assert stages.do("fetch", "a", work).facts == {"found": 1}
     assert stages.do("fetch", "a", work).facts == {"found": 1}
@@ -105,64 +113,68 @@ def test_a_stage_is_done_once_and_gets_its_share_of_the_time_left(tmp_path: Path
     stages.do("fetch", "other text", work)
     assert len(calls) == 3
     assert ended == ["fetch", "train", "fetch"]
-    # The clock goes on, whoever asks.
-    assert Clock.of(tmp_path, 100.0, began=time.time()).started == began
+    # The next command goes on by the same clock, and does what has lost its output again.
+    later, _ = stages_of(tmp_path)
+    assert later.started == began
+    later.do("train", "a", work)
+    assert len(calls) == 3
+    output.unlink()
+    later.do("train", "a", work)
+    assert len(calls) == 4
 
 
 def test_a_stage_that_was_killed_keeps_its_time_unless_it_has_nothing_to_show(
     tmp_path: Path,
 ) -> None:
-    stages = Stages(tmp_path, plan(), Clock(time.time(), 100.0), lambda _: None)
+    stages, _ = stages_of(tmp_path)
+    seen: list[float] = []
 
-    def killed(_: BuildStage) -> dict[str, int]:
-        raise KeyboardInterrupt
-
-    def seen(stage: BuildStage) -> dict[str, float]:
-        return {"started": stage.started}
+    def work(stage: BuildStage) -> tuple[Path, dict[str, int]]:
+        seen.append(stage.started)
+        return tmp_path, {}
 
     with pytest.raises(KeyboardInterrupt):
         stages.do("train", "a", killed)
-    begun = read_stage(tmp_path, "train")
-    assert begun is not None
+    begun = BuildRecord.read(tmp_path).stages["train"]
     assert begun.ended is None
-    assert stages.do("train", "a", seen).facts == {"started": begun.started}
+    stages, _ = stages_of(tmp_path)
+    stages.do("train", "a", work)
+    assert seen == [begun.started]
     with pytest.raises(KeyboardInterrupt):
         stages.do("train", "b", killed)
-    record = tmp_path / "stages" / "train.json"
-    late = read_stage(tmp_path, "train")
-    assert late is not None
-    record.write_text(late.model_copy(update={"started": time.time() - 900}).model_dump_json())
-    again = stages.do("train", "b", seen, has_begun=lambda: False)
-    assert again.facts["started"] == pytest.approx(time.time(), abs=30)
+    late = stages.record.stages["train"].model_copy(update={"started": time.time() - 900})
+    stages.record = stages.record.model_copy(update={"stages": {"train": late}})
+    stages.do("train", "b", work, has_begun=lambda: False)
+    assert seen[-1] == pytest.approx(time.time(), abs=30)
 
 
 def test_a_stage_that_was_too_short_gets_the_time_of_the_next_budget(tmp_path: Path) -> None:
-    def too_short(_: BuildStage) -> dict[str, int]:
-        raise KeyboardInterrupt
-
-    def seen(stage: BuildStage) -> dict[str, float]:
-        return {"seconds_s": stage.seconds_s}
-
-    short = Stages(tmp_path, plan(), Clock.of(tmp_path, 100.0, began=time.time()), lambda _: None)
-    fetched = short.do("fetch", "a", seen)
+    short, _ = stages_of(tmp_path)
+    fetched = short.do("fetch", "a", lambda _: (tmp_path, {}))
     with pytest.raises(KeyboardInterrupt):
-        short.do("train", "a", too_short)
-    forget_clock(tmp_path)
-    clock = Clock.of(tmp_path, 1000.0, began=time.time())
-    long = Stages(tmp_path, plan(budget="1000s"), clock, lambda _: None)
-    assert long.do("train", "a", seen).facts["seconds_s"] == pytest.approx(999, abs=5)
-    assert long.do("fetch", "a", seen) == fetched
+        short.do("train", "a", killed)
+    short.forget_clock()
+    long, _ = stages_of(tmp_path, 1000.0)
+    done = long.do("train", "a", lambda _: (tmp_path, {}))
+    assert done.seconds_s == pytest.approx(999, abs=5)
+    assert long.do("fetch", "a", killed) == fetched
 
 
 def test_no_stage_begins_after_the_budget(tmp_path: Path) -> None:
-    stages = Stages(tmp_path, plan(), Clock(time.time() - 200, 100.0), lambda _: None)
+    stages, _ = stages_of(tmp_path, began=time.time() - 200)
     with pytest.raises(OverError, match=r"the budget of 1 min 40 s was over before train"):
-        stages.do("train", "a", lambda _: {})
+        stages.do("train", "a", killed)
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    (tmp_path / RECORD).write_text("{")
+    with pytest.raises(CheckpointError, match="is not the record of a build"):
+        stages_of(tmp_path)
 
 
 def test_the_table_shows_the_cost_and_the_gain_of_each_stage() -> None:
     def done(name: str, seconds_s: float, **facts: object) -> BuildStage:
-        values = {"name": name, "asked": "", "started": 1000.0, "seconds_s": 1.0}
+        values = {"name": name, "inputs": "", "started": 1000.0, "seconds_s": 1.0}
         return BuildStage.model_validate(values | {"ended": 1000.0 + seconds_s, "facts": facts})
 
     texts = [{"id": "a", "use": "train", "lines": 900, "bytes": 5000}]
@@ -181,7 +193,11 @@ def test_the_table_shows_the_cost_and_the_gain_of_each_stage() -> None:
         ),
     )
     table = rows(
-        plan(stage=stages, mono="/m"), records, Clock(990.0, 100.0), HourlyPrice(36.0, "USD")
+        plan(stage=stages, mono="/m"),
+        {one.name: one for one in records},
+        started=990.0,
+        budget_s=100.0,
+        price=HourlyPrice(36.0, "USD"),
     )
     by_name = {row[0]: row for row in table}
     assert by_name["fetch"][3:6] == (
@@ -196,34 +212,29 @@ def test_the_table_shows_the_cost_and_the_gain_of_each_stage() -> None:
 
 
 def test_a_stage_that_fails_and_is_left_out_keeps_its_time(tmp_path: Path) -> None:
-    clock = Clock(time.time(), 100.0)
-    stages = Stages(tmp_path, plan(), clock, lambda _: None)
+    stages, _ = stages_of(tmp_path)
 
-    def fails(_: BuildStage) -> dict[str, object]:
+    def fails(_: BuildStage) -> tuple[Path, dict[str, object]]:
         time.sleep(0.2)
         raise DivergenceError("it diverged", place="step 7")
 
     with pytest.raises(DivergenceError):
-        stages.do("train", "asked", fails)
-    done = [stages.skip("clean", "plan", "no room"), stages.skip("train", "plan", "it diverged")]
-    assert [one.asked for one in done] == ["plan", "plan"]
-    table = {row[0]: row for row in rows(plan(), done, clock, HourlyPrice(3600.0, "USD"))}
+        stages.do("train", "inputs", fails)
+    assert not stages.was_skipped("clean", "train")
+    stages.skip("clean", "no room")
+    stages.skip("train", "it diverged")
+    again, _ = stages_of(tmp_path)
+    assert again.was_skipped("clean")
+    found = rows(
+        plan(),
+        again.record.stages,
+        started=again.started,
+        budget_s=100.0,
+        price=HourlyPrice(3600.0, "USD"),
+    )
+    table = {row[0]: row for row in found}
     assert table["clean"][3:6] == ("", "", "left out: no room")
-    assert done[1].spent_s is not None
-    assert done[1].spent_s >= 0.2
+    assert (again.record.stages["train"].spent_s or 0.0) >= 0.2
     assert table["train"][3] != ""
     assert table["train"][4].endswith("USD")
     assert table["train"][5] == "left out: it diverged"
-
-
-@pytest.mark.parametrize("stopped", [ConfigError("is wrong"), KeyboardInterrupt()])
-def test_planning_that_ends_early_uses_no_budget(tmp_path: Path, stopped: BaseException) -> None:
-    def plan() -> None:
-        with clock_runs(place, began=1.0):
-            assert [*place.iterdir()]
-            raise stopped
-
-    place = tmp_path / "build"
-    with pytest.raises(type(stopped)):
-        plan()
-    assert not place.exists()

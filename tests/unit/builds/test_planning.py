@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pytest
+
+from dragoman.base.errors import ConfigError
 from dragoman.builds.corpora import Corpus
-from dragoman.builds.planning import index_file, save_corpora
+from dragoman.builds.planning import Wanted, index_file, planned, save_corpora
 from dragoman.corpus.catalogue import Listing
+from dragoman.recipe.budget import parse_budget
+from dragoman.run.budget_plan import Place
 from mirror import corpus_mirror
 
 
@@ -28,3 +34,82 @@ def test_a_table_of_corpora_cannot_steer_a_terminal(tmp_path: Path) -> None:
     line = (tmp_path / "corpora.tsv").read_text().splitlines()[1]
     row = ("A-b-1-eng-deu", "", "5", "1", "CC�0", "https://example.org/�[31mred", "small and new")
     assert line == "\t".join(row)
+
+
+def edited(directory: Path, **changes: str) -> list[str]:
+    """The lines of a plan in which these values have been typed."""
+    directory.mkdir()
+    stages = "".join(
+        f'[[stage]]\nname = "{name}"\nshare = {share}\n'
+        for name, share in (("fetch", 1), ("clean", 1), ("train", 8))
+    )
+    head = {"pair": '"en-de"', "budget": '"1h"', **changes}
+    lines = [f"{key} = {value}" for key, value in head.items() if key != "own"]
+    corpus = '[[corpus]]\nid = "Local-a-1-eng-deu"\nuse = "train"\n'
+    text = "\n".join([*lines, corpus]) + stages + changes.get("own", "")
+    (directory / "build.toml").write_text(text)
+    return text.splitlines()
+
+
+def refused(directory: Path, *, dry_run: bool = False, wanted: Wanted | None = None) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        planned(wanted or Wanted("en-de"), directory, Place(), dry_run=dry_run)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("budget", "problem"),
+    [
+        ("6 ells", "'6 ells' is not a budget"),
+        ("0min", "leaves no time at all"),
+        ("900d", "more than a year"),
+        ("5 USD", "no price"),
+        ("0 USD", "leaves no time at all"),
+    ],
+)
+def test_a_bad_budget_in_the_plan_is_blamed_on_its_line(
+    budget: str, problem: str, tmp_path: Path
+) -> None:
+    edited(tmp_path / "it", budget=f'"{budget}"')
+    error = refused(tmp_path / "it")
+    assert error.place == f"{tmp_path / 'it' / 'build.toml'}:2"
+    assert problem in error.problem
+
+
+@pytest.mark.parametrize("of_stage", [False, True])
+def test_a_mistyped_override_in_the_plan_is_blamed_on_its_line(
+    of_stage: bool, tmp_path: Path
+) -> None:
+    typed = '[\n  "model.d_model=64",\n  "model.d_modl=64",\n]'
+    changes = {"own": f"set = {typed}\n"} if of_stage else {"set": typed}
+    lines = edited(tmp_path / "it", **changes)
+    error = refused(tmp_path / "it")
+    line = lines.index('  "model.d_modl=64",') + 1
+    assert error.place == f"{tmp_path / 'it' / 'build.toml'}:{line}"
+    assert error.problem.startswith("model.d_modl=64: unknown key")
+
+
+def test_a_dry_run_of_an_edited_plan_checks_the_least_budget(tmp_path: Path) -> None:
+    edited(tmp_path / "it", budget='"20s"')
+    error = refused(tmp_path / "it", dry_run=True)
+    assert error.place == f"{tmp_path / 'it' / 'build.toml'}:2"
+    assert "too small" in error.problem
+    needed = re.search(r'budget = "(.+?)"', error.remedy)
+    assert needed is not None
+    assert parse_budget(needed[1]) > 20
+    edited(tmp_path / "enough", budget='"10h"')
+    plan, _ = planned(Wanted("en-de"), tmp_path / "enough", Place(), dry_run=True)
+    assert plan.budget == "10h"
+
+
+def test_options_are_checked_before_anything_is_fetched(tmp_path: Path) -> None:
+    with corpus_mirror() as mirror:
+        mirror.add("Local-a-1-eng-deu", "/a.tsv", b"One.\tEins.\n", ext="tsv", in_ext="tsv")
+        wanted = Wanted("en-de", "1h", mirror.index_url, overrides=["model.d_modl=64"])
+        error = refused(tmp_path / "set", wanted=wanted)
+        assert error.place == "model.d_modl=64"
+        assert not mirror.gets
+        wanted = Wanted("en-de", "1h", mirror.index_url, choose=["Local-b-1-eng-deu"])
+        error = refused(tmp_path / "choose", wanted=wanted)
+        assert error.place == "choose Local-b-1-eng-deu"
+        assert mirror.gets == {"/mtdata.jsonl": 1}

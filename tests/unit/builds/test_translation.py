@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.api.distillation import digest_of_text
+from dragoman.api.teacher import digest_of_text
 from dragoman.base.errors import CorpusError
 from dragoman.builds import translation
 from dragoman.builds.translation import count_lines, is_small

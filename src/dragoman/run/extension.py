@@ -1,0 +1,162 @@
+"""A finished run that goes on: a recipe with more steps starts from its weights and optimizer.
+
+The text and all other settings are the same, so the new run is what a longer run would have been,
+except for the learning rate if its schedule ends with the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dragoman.base import units
+from dragoman.base.errors import CheckpointError, ConfigError
+from dragoman.base.files import file_sha256
+from dragoman.base.printable import printable_line
+from dragoman.corpus.manifest import Manifest
+from dragoman.recipe.recipe import Recipe, digest
+from dragoman.recipe.run_directory import PREPARE_EVENTS, RunDirectory
+from dragoman.training.checkpoint import CheckpointStore, TrainState, read_state
+from dragoman.training.durable import DIGESTS_FILE
+
+_SAME_RATE: Final = 1.1
+"""A learning rate that rises by more than this factor is worth a word."""
+
+
+def finished_shorter(recipe: Recipe, *, runs: Path) -> RunDirectory | None:
+    """The longest finished run of this recipe with fewer steps; None if there is none."""
+    lengths = set()
+    for path in runs.glob(f"{recipe.name}-*/recipe.toml"):
+        try:
+            lengths.add(RunDirectory(path.parent).recipe().train.max_steps)
+        except (ConfigError, CheckpointError):  # of another version
+            continue
+    for steps in sorted((one for one in lengths if one < recipe.train.max_steps), reverse=True):
+        run = RunDirectory.newest(_of_length(recipe, steps), runs=runs)
+        with suppress(CheckpointError):
+            if run is not None and _last(run)[1].step == steps:
+                return run
+    return None
+
+
+def advice(recipe: Recipe, *, runs: Path) -> str:
+    """How to go on from a shorter, finished run of a recipe instead of a new one, in words.
+
+    "" if there is none, or if a run of this very recipe goes on.
+    """
+    if RunDirectory.newest(recipe, runs=runs) is not None:
+        return ""
+    shorter = finished_shorter(recipe, runs=runs)
+    if shorter is None:
+        return ""
+    steps, last = shorter.recipe().train.max_steps, recipe.train.max_steps
+    return (
+        f"This run starts anew. A run of this recipe has finished {steps:,} of these {last:,} "
+        "steps. To go on from it instead, stop this one with Ctrl-C, and give the same command "
+        "with\n  "
+        f"{printable_line(shlex.join(['--extend', str(shorter.path)]))}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """A finished run, and the recipe with more steps that goes on from it."""
+
+    run: RunDirectory
+    recipe: Recipe
+    checkpoint: Path
+    steps: int
+
+    @classmethod
+    def of(cls, run: RunDirectory, recipe: Recipe) -> Extension:
+        """Raises ConfigError if the run cannot go on as this recipe, CheckpointError if it has no
+        checkpoint."""
+        checkpoint, state = _last(run)
+        made_with = run.recipe()
+        if digest(_of_length(recipe, made_with.train.max_steps)) != digest(made_with):
+            raise ConfigError(
+                "its recipe differs in more than train.max_steps",
+                place=run.path,
+                remedy="go on with the recipe of the run, or start from its weights alone: "
+                "dragoman train RECIPE --from RUN",
+            )
+        if state.step < made_with.train.max_steps:
+            raise ConfigError(
+                f"has not finished: it is at step {state.step:,} of {made_with.train.max_steps:,}",
+                place=run.path,
+                remedy=f"finish it first: dragoman train {shlex.quote(str(run.path))}",
+            )
+        if recipe.train.max_steps <= state.step:
+            raise ConfigError(
+                f"has made {state.step:,} steps already",
+                place=run.path,
+                remedy="set a larger train.max_steps",
+            )
+        found = cls(run, recipe, checkpoint, state.step)
+        if found._rates[1] <= 0.0:
+            raise ConfigError(
+                f"the learning rate is 0 from step {state.step:,} on, so nothing would be learnt",
+                place="schedule.total_steps",
+                remedy="set schedule.final_ratio in both recipes, or start anew with more steps",
+            )
+        return found
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the checkpoint."""
+        content = file_sha256(self.checkpoint / DIGESTS_FILE)
+        return hashlib.sha256(f"extends {content}".encode()).hexdigest()
+
+    @property
+    def _rates(self) -> tuple[float, float]:
+        """The learning rate of the last step that was made, and of the next one."""
+        return (
+            self.run.recipe().learning_rate(self.steps - 1),
+            self.recipe.learning_rate(self.steps),
+        )
+
+    def says(self) -> str:
+        """What happens, in words: above all to the learning rate."""
+        before, after = map(units.LEARNING_RATE.text, self._rates)
+        steps, last = units.COUNT.text(self.steps), units.COUNT.text(self.recipe.train.max_steps)
+        says = f"goes on from step {steps} of {self.run.path} to step {last}, with its optimizer; "
+        if self._rates[1] <= _SAME_RATE * self._rates[0]:
+            return f"{says}the learning rate goes on at {after}, as in a run of this length"
+        return (
+            f"{says}the learning rate, which had fallen to {before}, rises to {after}, as at this "
+            "step of a run of this length: the loss may rise at first"
+        )
+
+    def save(self, draft: RunDirectory) -> None:
+        """Copy checkpoints and record into the directory of the new run.
+
+        Raises ConfigError if the text has changed since.
+        """
+        if Manifest.load(draft.path).digest != Manifest.load(self.run.path).digest:
+            raise ConfigError(
+                "its text has changed since",
+                place=self.run.path,
+                remedy="start anew, or start from its weights alone: dragoman train RECIPE --from "
+                "RUN",
+            )
+        shutil.copytree(self.run.checkpoints, draft.checkpoints)
+        draft.events.mkdir(exist_ok=True)
+        for file in self.run.events.iterdir():
+            if file.name != PREPARE_EVENTS:
+                shutil.copyfile(file, draft.events / file.name)
+
+
+def _of_length(recipe: Recipe, steps: int) -> Recipe:
+    train = recipe.train.model_copy(update={"max_steps": steps})
+    return recipe.model_copy(update={"train": train})
+
+
+def _last(run: RunDirectory) -> tuple[Path, TrainState]:
+    """The last checkpoint of a run and its state; raises CheckpointError if there is none."""
+    path = CheckpointStore(run.checkpoints, run.recipe().checkpoint).choose("last")
+    return path, read_state(path)
