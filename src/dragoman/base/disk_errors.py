@@ -10,12 +10,18 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dragoman.base.errors import ConfigError, MachineError
+from dragoman.base.errors import ConfigError, DragomanError, MachineError
 
 STANDARD_OUTPUT = "standard output"
 """The file name of errors of standard output, for which the system has none."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM})
+_TOO_MANY_FILES = {
+    errno.EMFILE: "let a process open more files: ulimit -n 65536; if the shell refuses, raise "
+    "`nofile` in /etc/security/limits.conf",
+    errno.ENFILE: "close other programs, or raise the limit of the machine: sysctl fs.file-max",
+}
+"""Remedies, whatever the file was opened for."""
 _NUMPY_WROTE_LESS = r"\d+ requested and \d+ written"
 
 
@@ -60,8 +66,20 @@ def as_machine_error(error: OSError, place: str | Path = "") -> MachineError:
             remedy="check the path; if a directory was moved or removed, name its new place",
         )
     return MachineError(
-        error.strerror or str(error), place=place, remedy="check the disk and the path"
+        error.strerror or str(error),
+        place=place,
+        remedy=_TOO_MANY_FILES.get(error.errno or 0, "check the disk and the path"),
     )
+
+
+def correct_remedy(error: DragomanError) -> None:
+    """Give the error the remedy of its cause, if that is too many open files.
+
+    Who opens a file knows a remedy for a wrong name or disk, not for this.
+    """
+    cause = error.__cause__
+    if isinstance(cause, OSError) and cause.errno in _TOO_MANY_FILES:
+        error.set_remedy(_TOO_MANY_FILES[cause.errno])
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Every error a user can meet, as one tree.
 
 DragomanError              one line: place, problem, remedy
-├── ConfigError            a recipe, a --set, a command line
+├── ConfigError            a recipe, a setting, a command line
 ├── CorpusError            a text file, a subword model, a shard
 ├── CheckpointError        a checkpoint or a run directory
 ├── TrainingError          training cannot go on
@@ -15,15 +15,10 @@ cannot steer the terminal it is shown on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextvars import ContextVar
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from dragoman.base.printable import printable_line
-
-NAMES_OPTIONS: Final = ContextVar("NAMES_OPTIONS", default=False)
-"""Whether errors name options of the command line, and not the parameters of functions."""
 
 
 class DragomanError(Exception):
@@ -42,11 +37,13 @@ class DragomanError(Exception):
         self.remedy = printable_line(remedy)
         super().__init__(self._line())
 
-    def reword(self, change: Callable[[str], str]) -> None:
-        """Change the words of each part."""
-        self.problem, self.place = change(self.problem), change(self.place)
-        self.remedy = change(self.remedy)
+    def set_remedy(self, remedy: str) -> None:
+        """Change the remedy."""
+        self.remedy = printable_line(remedy)
         self.args = (self._line(), *self.args[1:])
+
+    def show_more(self) -> None:
+        """Print what explains the error, if one line is too short for that."""
 
     def _line(self) -> str:
         text = f"{self.place}: {self.problem}" if self.place else self.problem

@@ -9,7 +9,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedReader, FileIO
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -76,24 +76,6 @@ def open_regular(path: Path) -> BufferedReader:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     file = os.fdopen(descriptor, "rb")
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        file.close()
-        raise _refusal(path, "is not a regular file")
-    return file
-
-
-def open_to_append(path: Path) -> FileIO:
-    """An unbuffered file to append to, which is made if it does not exist.
-
-    Raises: OSError if a link, a pipe or a device is in its place: a link would send the data to
-    another file, and a pipe would block.
-    """
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    if path.is_symlink():
-        raise _refusal(path, "is a link")
-    if path.exists() and not path.is_file():
-        raise _refusal(path, "is not a regular file")
-    file = FileIO(os.open(path, flags, 0o666), "ab")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise _refusal(path, "is not a regular file")
     return file

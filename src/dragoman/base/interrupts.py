@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM: a process ends with exit code 130 and no traceback, or as its work requires.
+"""Ctrl-C and SIGTERM: a process ends with exit code 130 and no traceback, unless its work says
+otherwise.
 
 Nothing heavy is imported here, because every command calls this first.
 """

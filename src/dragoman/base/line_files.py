@@ -194,7 +194,7 @@ def input_lines(path: Path | None) -> Iterator[InputReader]:
 
 
 def _unreadable(name: str, error: OSError) -> CorpusError:
-    remedy = "name text with --input, or send it there" if name == _STANDARD_INPUT else ""
+    remedy = "name a text, or send it there" if name == _STANDARD_INPUT else ""
     return CorpusError(
         f"cannot be read: {error.strerror}", place=name, remedy=remedy or "check its name"
     )
@@ -297,7 +297,7 @@ def _sound_part(
                     f"{known['engine']} has made the {numbers[0]:,} finished lines, and {engine} "
                     "would make the others",
                     place=draft.name,
-                    remedy="go on as it was begun, with --ray or without and on such a machine, or "
+                    remedy="go on as it was begun, with Ray or without and on such a machine, or "
                     "remove this file to begin anew",
                 )
             tally.update(counts)

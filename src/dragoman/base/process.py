@@ -6,10 +6,17 @@ import codecs
 import errno
 import io
 import os
+import resource
 import sys
 from typing import Final
 
-from dragoman.base.disk_errors import STANDARD_OUTPUT, as_machine_error, is_full, unwritable_name
+from dragoman.base.disk_errors import (
+    STANDARD_OUTPUT,
+    as_machine_error,
+    correct_remedy,
+    is_full,
+    unwritable_name,
+)
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, DragomanError
 from dragoman.base.interrupts import INTERRUPTED, was_interrupted
 from dragoman.base.printable import printable_line
@@ -17,6 +24,8 @@ from dragoman.base.printable import printable_line
 INTERNAL: Final = 70
 """Exit code after an error that is a bug of dragoman (EX_SOFTWARE of sysexits.h)."""
 DEBUG_VARIABLE: Final = "DRAGOMAN_DEBUG"
+_MOST_OPEN_FILES: Final = 1 << 16
+"""Some systems allow a billion, and some programs close each of them when they start."""
 _WRITABLE: Final = "dragoman.writable"
 
 
@@ -56,6 +65,20 @@ def prepare_streams() -> None:
             errors=_WRITABLE,
             line_buffering=out.line_buffering,
         )
+
+
+def allow_open_files() -> int:
+    """Let this process and those that it starts open as many files as the system permits, up to
+    65,536; returns how many that is. Most systems begin with 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_OPEN_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return _MOST_OPEN_FILES if soft == resource.RLIM_INFINITY else soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    except (OSError, ValueError):  # macOS permits fewer than it says
+        return soft
+    return most
 
 
 def _writable(error: UnicodeError) -> tuple[str | bytes, int]:
@@ -116,6 +139,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     if interrupted and isinstance(error, (ConfigError, CorpusError, CheckpointError)):
         return "interrupted", INTERRUPTED
     if isinstance(error, DragomanError):
+        correct_remedy(error)
         if error.place == STANDARD_OUTPUT:  # work that shows its progress names every full disk
             discard_output()
         return str(error), error.exit_code

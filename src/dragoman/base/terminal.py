@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -35,8 +36,11 @@ class Terminal(Console):
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
         """Render as rich does, with harmless texts; rich's own control codes stay."""
-        for text, style, control in super().render(renderable, options):
-            yield Segment(text if control else printable(text), style, control)
+        shown = (
+            Segment(text if control else printable(text), style, control)
+            for text, style, control in super().render(renderable, options)
+        )
+        return shown if self.is_terminal else _without_padding(shown)
 
     def on_broken_pipe(self) -> None:
         """Called by rich while it handles BrokenPipeError; rich itself would exit with code 1,
@@ -48,6 +52,23 @@ class Terminal(Console):
             raise  # noqa: PLE0704  # rich handles the error right now
         self.quiet = True
         drop_output("the work goes on, and its directory has the record")
+
+
+def _without_padding(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """The segments without the spaces before an end of a line: rich fills lines up with them."""
+    spaces: list[Segment] = []
+    for segment in segments:
+        text = re.sub(" +\n", "\n", segment.text)
+        if text.startswith("\n"):
+            spaces.clear()
+        kept = text.rstrip(" ")
+        if kept or segment.control:
+            yield from spaces
+            spaces.clear()
+            yield Segment(kept, segment.style, segment.control)
+        if kept != text:
+            spaces.append(Segment(text[len(kept) :], segment.style))
+    yield from spaces
 
 
 def open_console(*, outlives_reader: bool = False) -> Console:

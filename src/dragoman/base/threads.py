@@ -1,4 +1,4 @@
-"""Threads of a process whose processors other programs use, too."""
+"""How long threads spin while they wait, if other programs use the processors, too."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def thread_environment() -> dict[str, str]:
     By default GNU OpenMP lets a thread spin for 300,000 rounds, some milliseconds. It uses up its
     time slice by spinning, and if another program has its core then, all threads wait until that
     program's slice ends, in nearly each product of matrices: a step takes 18 times as long. With
-    10,000 rounds it takes 2.4 times as long, and on an idle machine as long as before
-    (benchmarks/neighbour.py).
+    10,000 rounds it takes 2.4 times as long, and on an idle machine as long as before (measured on
+    two hyperthreads of one Intel core; 1,000 rounds make an idle machine slower).
 
     They take effect only if they are set before PyTorch is imported. The result is empty if the
     user has set one of them.

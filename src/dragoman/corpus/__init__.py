@@ -1,8 +1,10 @@
 """Text files -> shards. Never imports torch.
 
 config         the corpus section of a recipe
+names          the languages that the names of files and corpora tell
 sources        the files behind a recipe's entries; named corpora, fetched once
 catalogue      mtdata's index of named corpora, and its parsers
+named_sets     dev and test sets by their names in sacreBLEU's index
 mtdata_index   a program of its own: the index as lines of JSON, made without a pickle
 tmx, moses     translation memories as lines; archives of OPUS, read without unpacking them
 download       one file over HTTP, whole or not at all; archives unpacked within limits
@@ -10,6 +12,7 @@ pairs          files of parallel text, packed or not -> blocks of pairs, or an e
 normalize      one spelling for one character: BOM, CRLF, Unicode NFC, spaces
 filters        scores and thresholds; every dropped pair has a reason
 language       the language of a text
+identify       whether the text of an entry is in the languages that the recipe names
 agreement      numbers and final punctuation, which a translation keeps
 lexical        whether the sides of a pair translate each other, piece by piece
 survey         the scores that a filter gave, from which people choose a threshold

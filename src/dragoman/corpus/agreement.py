@@ -34,10 +34,10 @@ def number_differences(source: str, target: str) -> int:
 
 
 def endings_differ(source: str, target: str) -> bool:
-    """Whether the sides end differently: as a statement, a question, before a list, or as none.
+    """Whether the sides end in different ways.
 
-    Full stops and exclamation marks are one kind; brackets and quotation marks after them are
-    ignored. In Greek ";" is the question mark.
+    There are four ways: a full stop or exclamation mark; a question mark (in Greek, ";"); a colon;
+    none of these. Brackets and quotation marks at the end are ignored.
     """
     return _ending(source) != _ending(target)
 

@@ -19,7 +19,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,10 +34,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, CorpusError, MachineError
 from dragoman.base.files import open_regular, remove_tree
+from dragoman.base.languages import is_language, parse_language, same_language
 from dragoman.corpus.download import download, unpack_file, unpack_members
 
 _LONGEST_LINE: Final = 1 << 20
-_LANGUAGES: Final = re.compile(rb'"did": "[^"]{1,300}?-([A-Za-z_]+)(?:-([A-Za-z_]+))?"')
+_LONGEST_ID: Final = 300
+_BYTES_OF_ID: Final = 6 * _LONGEST_ID
+"""JSON writes a letter outside ASCII as six bytes."""
+_LANGUAGES: Final = re.compile(
+    rb'"did":\s*"[^"]{1,%d}?-([A-Za-z_]+)(?:-([A-Za-z_]+))?"' % _BYTES_OF_ID
+)
 """The languages of a name such as `Statmt-europarl-7-deu-eng` in the line of a corpus."""
 _NOT_READ: Final = {
     "hfds": "lies on Hugging Face, in a form that its own library alone reads",
@@ -53,7 +61,7 @@ class Listing(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    did: str = Field(pattern=r"^[^\s/\\\x00-\x1f]+$", max_length=300)
+    did: str = Field(pattern=r"^[^\s/\\\x00-\x1f]+$", max_length=_LONGEST_ID)
     url: tuple[str, ...] = Field(min_length=1, max_length=100)
     filename: str | None = Field(default=None, max_length=300)
     ext: str = Field(max_length=30)
@@ -162,7 +170,6 @@ class Catalogue:
                 self._version = importlib.import_module("mtdata").__version__
                 self._mtdata: Any = importlib.import_module("mtdata.entry")
                 parser: Any = importlib.import_module("mtdata.parser")
-                self._tags = importlib.import_module("mtdata.iso.bcp47")
         except ImportError as error:
             raise MachineError(
                 f"named corpora need a package that is not installed: {error.name}",
@@ -201,10 +208,14 @@ class Catalogue:
         Raises: ConfigError if there is none or its languages are not ours; CorpusError if the index
         cannot be read; MachineError if it cannot be made.
         """
-        pair = self.tag(source_language), self.tag(target_language)
+        pair = _checked(source_language, target_language)
         try:
-            wanted = str(self._mtdata.DatasetId.parse(entry_id))
-            lines = self._lines(lambda line: f'"{wanted}"'.encode() in line)
+            wanted = str(self._mtdata.DatasetId.parse(unicodedata.normalize("NFC", entry_id)))
+            # mtdata writes letters outside ASCII as escapes, a mirror perhaps as they are.
+            written = {
+                json.dumps(wanted, ensure_ascii=is_ascii).encode() for is_ascii in (True, False)
+            }
+            lines = self._lines(lambda line: any(one in line for one in written))
             found = next((one for one in lines if one.did == wanted), None)
         except (CorpusError, MachineError):
             raise
@@ -212,8 +223,8 @@ class Catalogue:
             raise self._unknown(entry_id, pair) from error
         if found is None:
             raise self._unknown(entry_id, pair)
-        fits, swapped = self._fit(pair, found)
-        if not fits:
+        swapped = _swapped(pair, self._of(found))
+        if swapped is None:
             raise ConfigError(
                 f"{entry_id} is not a corpus of {source_language} and {target_language}",
                 place="corpus",
@@ -222,14 +233,36 @@ class Catalogue:
         return found, swapped
 
     def of_pair(self, source_language: str, target_language: str) -> list[Listing]:
-        """All corpora of these two languages, in the order of the index; errors as in `find`."""
-        pair = self.tag(source_language), self.tag(target_language)
-        return [one for one in self._lines(_Of(pair, self)) if self._fit(pair, one)[0]]
+        """All corpora of these two languages, in the order of the index; errors as in `find`.
+
+        Those of another script, or of a region that differs from one that was asked for, are not
+        among them: see `other_forms`.
+        """
+        pair = _checked(source_language, target_language)
+        of_pair = _Of(lambda codes: _swapped(pair, codes) is not None)
+        return [one for one in self._lines(of_pair) if _swapped(pair, self._of(one)) is not None]
+
+    def other_forms(self, source_language: str, target_language: str) -> Counter[str]:
+        """How many corpora are of these two languages, but in another script or region, by their
+        codes, such as {"eng-zho_Hant": 12}; errors as in `find`."""
+        pair = _checked(source_language, target_language)
+        found = Counter[str]()
+
+        def count(codes: tuple[str, ...]) -> bool:
+            return (
+                _swapped(pair, codes) is None and _swapped(pair, codes, _one_language) is not None
+            )
+
+        of_other = _Of(count)
+        for listing in self._lines(of_other):
+            found["-".join(self._of(listing))] += 1
+        return found
 
     def of_language(self, language: str) -> list[Listing]:
         """All corpora of one language alone; errors as in `find`."""
-        tag = self.tag(language)
-        return [one for one in self._lines(_Of((tag,), self)) if len(self._of(one)) == 1]
+        (code,) = _checked(language)
+        of_language = _Of(lambda codes: len(codes) == 1 and _fits(code, codes[0]))
+        return [one for one in self._lines(of_language) if len(self._of(one)) == 1]
 
     def pairs(
         self, listing: Listing, downloads: Downloads, *, swapped: bool
@@ -247,17 +280,6 @@ class Catalogue:
         """The sentences of a corpus of one language; raises the errors of `pairs`."""
         for segments in self._segments(listing, downloads):
             yield segments if isinstance(segments, str) else str(segments[0] or "")
-
-    def tag(self, code: str) -> Any:
-        """mtdata's tag of a language; raises ConfigError if `code` is not a language code."""
-        try:
-            return self._tags.bcp47(code)
-        except Exception as error:  # mtdata raises Exception itself
-            raise ConfigError(
-                f"{code!r} is not a language code",
-                place="corpus.source_language or corpus.target_language",
-                remedy="write a BCP 47 code such as en, de or pt-BR",
-            ) from error
 
     def _segments(self, listing: Listing, downloads: Downloads) -> Iterator[Any]:
         if listing.not_read:
@@ -319,65 +341,73 @@ class Catalogue:
                 remedy="fetch the index again, or make it with mtdata",
             ) from error
 
-    def _of(self, listing: Listing) -> tuple[Any, ...]:
-        langs: tuple[Any, ...] = self._mtdata.DatasetId.parse(listing.did).langs
-        return langs
+    def _of(self, listing: Listing) -> tuple[str, ...]:
+        """The codes of its languages."""
+        return tuple(map(str, self._mtdata.DatasetId.parse(listing.did).langs))
 
-    def _fit(self, pair: tuple[Any, Any], listing: Listing) -> tuple[bool, bool]:
-        """Whether a corpus is of these languages, and whether it has them in the other order."""
-        langs = self._of(listing)
-        if len(langs) != 2:
-            return False, False
-        try:
-            fits, swapped = self._tags.BCP47Tag.check_compat_swap(pair, langs)
-        except AssertionError:  # the corpus is of several languages, or of one twice
-            return False, False
-        return bool(fits), bool(swapped)
-
-    def _unknown(self, entry_id: str, pair: tuple[Any, ...]) -> ConfigError:
+    def _unknown(self, entry_id: str, pair: tuple[str, ...]) -> ConfigError:
         return ConfigError(
             f"mtdata knows no corpus {entry_id!r}",
             place="corpus",
             remedy=self._like(entry_id, pair),
         )
 
-    def _like(self, entry_id: str, pair: tuple[Any, ...]) -> str:
+    def _like(self, entry_id: str, pair: tuple[str, ...]) -> str:
         """A remedy: the known id of these languages that is most like this one."""
-        ids = [one.did for one in self._lines(_Of(pair, self))]
+        ids = [one.did for one in self._lines(_Of(lambda codes: _swapped(pair, codes) is not None))]
         near = difflib.get_close_matches(entry_id, ids, n=1, cutoff=0.5)
-        known = "-".join(str(tag) for tag in pair)
+        known = "-".join(pair)
         return (
             f"did you mean {near[0]}?" if near else f"list the known ones: mtdata list -l {known}"
         )
 
 
 class _Of:
-    """A test whether a line of the index is of these languages; it reads only the line's start."""
+    """A test whether a line of the index is of wanted languages; it reads only the line's start."""
 
-    def __init__(self, tags: tuple[Any, ...], catalogue: Catalogue) -> None:
-        self._tags = tags
-        self._catalogue = catalogue
+    def __init__(self, wanted: Callable[[tuple[str, ...]], bool]) -> None:
+        self._wanted = wanted
         self._known: dict[tuple[bytes, bytes | None], bool] = {}
 
     def __call__(self, line: bytes) -> bool:
-        match = _LANGUAGES.search(line[:400])
+        match = _LANGUAGES.search(line[: _BYTES_OF_ID + 400])
         if match is None:
             return False
         codes = match[1], match[2]
         if codes not in self._known:
-            self._known[codes] = self._fits(codes)
+            self._known[codes] = self._wanted(tuple(code.decode() for code in codes if code))
         return self._known[codes]
 
-    def _fits(self, codes: tuple[bytes, bytes | None]) -> bool:
-        try:
-            tags = [self._catalogue.tag(code.decode()) for code in codes if code is not None]
-        except ConfigError:
-            return False
-        if len(tags) != len(self._tags):
-            return False
-        return all(any(one.is_compatible(other) for other in tags) for one in self._tags) and all(
-            any(one.is_compatible(other) for other in self._tags) for one in tags
-        )
+
+def _checked(*codes: str) -> tuple[str, ...]:
+    """The codes themselves; raises ConfigError if one is not that of a language."""
+    for code in codes:
+        parse_language(code, place="corpus.source_language or corpus.target_language")
+    return codes
+
+
+def _fits(wanted: str, code: str) -> bool:
+    """Whether a corpus of this code has the wanted language, in the wanted region or in any."""
+    if not same_language(wanted, code):
+        return False
+    regions = {parse_language(one).region for one in (wanted, code)} - {""}
+    return len(regions) < 2
+
+
+def _one_language(wanted: str, code: str) -> bool:
+    """Whether two codes are of one language, in any script and region."""
+    return is_language(code) and parse_language(wanted).language == parse_language(code).language
+
+
+def _swapped(
+    pair: tuple[str, ...], codes: tuple[str, ...], fits: Callable[[str, str], bool] = _fits
+) -> bool | None:
+    """Whether a corpus has the languages of a pair in the other order; None if it is of others."""
+    for swapped in (False, True):
+        ordered = codes[::-1] if swapped else codes
+        if len(codes) == 2 and all(map(fits, pair, ordered)):
+            return swapped
+    return None
 
 
 def _make_index(file: Path) -> None:

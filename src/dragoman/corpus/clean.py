@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import zstandard
@@ -22,12 +22,12 @@ from dragoman.base.errors import CorpusError
 from dragoman.base.files import whole_file, write_whole
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.filters import (
-    FILTERS,
     Columns,
     Filter,
     Rejection,
     Scores,
     column_filters,
+    filters_of,
     reject,
 )
 from dragoman.corpus.normalize import normalize
@@ -38,6 +38,8 @@ from dragoman.corpus.survey import FilterSurvey, write_surveys
 REJECTED = "rejected"
 INVALID_UTF8 = "invalid_utf8"
 COLUMNS = "columns"
+DAMAGED = "damaged"
+"""A translation unit of a TMX file that cannot be read; its text is the fault."""
 NOT_A_NUMBER = "not_a_number"
 DUPLICATE = "duplicate"
 NEAR_DUPLICATE = "near_duplicate"
@@ -47,6 +49,7 @@ _MALFORMED = {
         "give one sentence per line, in two files or in two columns with one tab between them; "
         "if a file has further columns, name one in scores",
     ),
+    DAMAGED: ("", "export the translation memory again"),
     INVALID_UTF8: ("has {:.0f} byte(s) that are not UTF-8", "convert the text to UTF-8"),
     NOT_A_NUMBER: (
         "has text instead of a number in column {:.0f}",
@@ -55,7 +58,8 @@ _MALFORMED = {
     ),
 }
 """Filters of lines that are not pairs with scores, and the fault, with its score, and remedy."""
-_MAX_MALFORMED_SHARE = 0.01
+MAX_MALFORMED_SHARE: Final = 0.01
+"""A file with a larger share of such lines is of another kind."""
 
 
 class RejectedPair(NamedTuple):
@@ -171,7 +175,8 @@ class CleanBlock:
         for pair in self.rejected:
             if pair.filter in _MALFORMED:
                 fault, remedy = _MALFORMED[pair.filter]
-                problem = [pair.file, f"line {pair.line} {fault.format(pair.score)}", remedy]
+                said = f"line {pair.line} {fault.format(pair.score)}" if fault else pair.source
+                problem = [pair.file, said, remedy]
                 break
         return BlockReport(
             file=self.file,
@@ -235,7 +240,7 @@ def read_reports(runs: Path) -> list[BlockReport]:
 
 
 def clean_block(
-    block: Block, config: CorpusConfig, *, filters: Sequence[Filter] = FILTERS
+    block: Block, config: CorpusConfig, *, filters: Sequence[Filter] | None = None
 ) -> CleanBlock:
     """Decode, normalise and filter the lines of a block, then put the tag before each source."""
     source_text, target_text, given_scores, malformed = _decode(block)
@@ -272,7 +277,7 @@ def clean_block(
             columns,
             config.filters,
             malformed=malformed,
-            filters=(*filters, *column_filters(block.entry.limits)),
+            filters=(*(filters or filters_of(config.filters)), *column_filters(block.entry.limits)),
             on_scores=survey,
         )
     )
@@ -284,8 +289,9 @@ def clean_block(
 def refuse_malformed(reports: Iterable[BlockReport]) -> Iterator[BlockReport]:
     """Yield the reports in order, as long as 99% of the lines of each file are pairs.
 
-    Raises: CorpusError if over 1% of a file's lines so far are not UTF-8, not two columns, or have
-    text in place of a score: the file is of another kind, and dropping its lines would hide that.
+    Raises: CorpusError if over 1% of a file's lines so far are not UTF-8, not two columns, damaged
+    units, or have text in place of a score: the file is of another kind, and dropping its lines
+    would hide that.
     """
     lines, malformed = Counter[str](), Counter[str]()
     first: dict[str, list[str]] = {}
@@ -294,7 +300,7 @@ def refuse_malformed(reports: Iterable[BlockReport]) -> Iterator[BlockReport]:
         malformed[report.file] += sum(report.dropped.get(name, 0) for name in _MALFORMED)
         if report.malformed:
             first.setdefault(report.file, report.malformed)
-        if malformed[report.file] > _MAX_MALFORMED_SHARE * lines[report.file]:
+        if malformed[report.file] > MAX_MALFORMED_SHARE * lines[report.file]:
             file, problem, remedy = first[report.file]
             raise CorpusError(problem, place=file, remedy=remedy)
         yield report
@@ -312,8 +318,10 @@ def _decode(block: Block) -> tuple[str, str, dict[int, Scores], list[Rejection]]
     if block.target is None or block.entry.target is None:
         columns = [limit.index for limit in block.entry.limits]
         source, target, given_scores, bad_rows = _split_columns(
-            source, columns, block.entry.num_columns
+            source, columns, block.entry.num_columns, block.entry.source.fault_without_tab
         )
+        if block.entry.reverse:
+            source, target = target, source
     else:
         target, bad_rows = _decode_lines(block.target, block.entry.target.name)
     first_of_row = {rejection.row: rejection for rejection in reversed(malformed + bad_rows)}
@@ -339,7 +347,7 @@ def _decode_lines(text: bytes, file: str) -> tuple[str, list[Rejection]]:
 
 
 def _split_columns(
-    text: str, score_columns: Sequence[int], num_columns: int
+    text: str, score_columns: Sequence[int], num_columns: int, fault_without_tab: str
 ) -> tuple[str, str, dict[int, Scores], list[Rejection]]:
     """Source, target, scores by column, and the rows that do not have two columns, scored by
     their number of columns, or that have text in place of a score, scored by its column.
@@ -353,7 +361,8 @@ def _split_columns(
     for row, line in enumerate(text.split("\n")):
         source, *others = line.split("\t")
         if not others or (len(others) > 1 and not scores):
-            rejections.append(Rejection(row, COLUMNS, len(others) + 1))
+            name = COLUMNS if others else fault_without_tab
+            rejections.append(Rejection(row, name, len(others) + 1))
         sources.append(source)
         targets.append(others[0] if scores and others else "\t".join(others))
         for column, values in scores.items():

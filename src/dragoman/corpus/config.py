@@ -5,11 +5,19 @@ from __future__ import annotations
 import re
 from typing import Any, Final, Literal, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
+from dragoman.base.languages import is_language, parse_language, same_language, spelled
 from dragoman.base.settings import Section
 from dragoman.corpus.directions import Direction, language_token, listed
 from dragoman.corpus.filters import FilterConfig
+from dragoman.corpus.names import language_of_file, languages_of_corpus
 
 LANGUAGE: Final = r"^[A-Za-z0-9][A-Za-z0-9._@-]*$"
 """A language's code. File names end in it, and pages and model cards show it."""
@@ -17,6 +25,7 @@ TEXT_FORMATS: Final = ("tmx", "moses")
 """Keys of an entry that name a file of another format; `sources.READERS` has their readers."""
 FILE_KEYS: Final = ("source", "target", "tsv", *TEXT_FORMATS)
 """Keys of an entry that name a file."""
+LANGUAGE_KEYS: Final = ("source_language", "target_language")
 _PIECES: Final = ("<pad>", "<unk>", "<s>", "</s>")
 """Control pieces of SentencePiece, which have places of their own in a vocabulary."""
 _COLUMN_NAME: Final = r"[^\x00-\x1f\x7f-\x9f]{1,100}"
@@ -26,7 +35,7 @@ class SubwordConfig(Section):
     """One SentencePiece model for both languages (joint) or one for each."""
 
     kind: Literal["bpe", "unigram", "imported"] = "bpe"
-    """imported: the vocabulary of a model that was imported; `--from` sets it."""
+    """imported: that of an imported model; a training that starts from this model sets it."""
     vocab_size: int = Field(default=32_768, ge=16, le=10_000_000)
     """Pieces of the subword model, with the four special ones."""
     joint: bool = True
@@ -67,7 +76,10 @@ class TextFiles(Section):
     source: str = ""
     target: str = ""
     tsv: str = ""
+    reverse: bool = False
+    """The columns of this TSV file are target and source, in this order."""
     mtdata: str = ""
+    set: str = ""
     tmx: str = ""
     moses: str = ""
     tag: str = Field(default="", pattern=r"^[^\s\x00-\x1f\x7f-\x9f]*$", max_length=100)
@@ -87,6 +99,34 @@ class TextFiles(Section):
     target_language: str = Field(default="", pattern=f"{LANGUAGE}|^$", max_length=35)
     """Set it if it differs from the section's."""
 
+    @field_validator(*LANGUAGE_KEYS)
+    @classmethod
+    def _as_bcp_47(cls, code: str) -> str:
+        return spelled(code)
+
+    def told_languages(self, stated: Direction) -> tuple[str, str]:
+        """The languages that the names of its files tell, "" for one that they do not tell.
+
+        stated: the languages that are set, "" for one that is not. A TSV file has its columns in
+        the order of its name. The name of another corpus, such as de-en.txt.zip, is the same for
+        both directions, so it tells a language only if the other one is set.
+        """
+        if self.source:
+            return language_of_file(self.source), language_of_file(self.target)
+        first, second = pair = self.languages_of_name
+        if self.tsv or not first:
+            return (second, first) if self.reverse else pair
+        if same_language(stated.source, first) or same_language(stated.target, second):
+            return pair
+        if same_language(stated.source, second) or same_language(stated.target, first):
+            return second, first
+        return "", ""
+
+    @property
+    def languages_of_name(self) -> tuple[str, str]:
+        """The two languages in the name of a corpus; ("", "") if it has none."""
+        return languages_of_corpus(next(filter(None, self._single_names()), ""))
+
     @property
     def title(self) -> str:
         """The name of the entry, or that of its file."""
@@ -96,7 +136,11 @@ class TextFiles(Section):
     def _without_what_is_not_set(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # An entry has few of the keys: those that it lacks would hide them in a recipe.
         values: dict[str, Any] = serialize(self)
-        return {key: value for key, value in values.items() if value not in ("", None, (), [])}
+        return {
+            key: value
+            for key, value in values.items()
+            if value not in ("", None, (), []) and value is not False  # a weight of 0 is set
+        }
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:
@@ -105,10 +149,12 @@ class TextFiles(Section):
         if forms != 1 or bool(self.source) != bool(self.target):
             raise ValueError(
                 "an entry of text is source and target, or one of "
-                f"{', '.join(('tsv', *TEXT_FORMATS))} and mtdata"
+                f"{', '.join(('tsv', *TEXT_FORMATS))}, mtdata and set"
             )
         if self.scores and not self.tsv:
             raise ValueError("scores are columns of a tsv: this entry has none")
+        if self.reverse and not self.tsv:
+            raise ValueError("reverse is for the columns of a tsv: this entry has none")
         if self.tag and not is_tag(self.tag):
             raise ValueError(
                 f'tag = "{self.tag}" would also be cut out of words that hold it: '
@@ -124,7 +170,7 @@ class TextFiles(Section):
 
     def _single_names(self) -> list[str]:
         """The values of the keys that stand for a whole entry."""
-        return [getattr(self, key) for key in ("tsv", *TEXT_FORMATS, "mtdata")]
+        return [getattr(self, key) for key in ("tsv", *TEXT_FORMATS, "mtdata", "set")]
 
 
 class CorpusConfig(Section):
@@ -134,7 +180,8 @@ class CorpusConfig(Section):
     `{source = "a.en", target = "a.de"}` (plain, .gz, .bz2, .zst or .xz),
     `{tsv = "a.tsv"}` (two columns), `{tmx = "a.tmx.gz"}` (a translation memory),
     `{moses = "de-en.txt.zip"}` (an archive of OPUS with two texts) or
-    `{mtdata = "Statmt-europarl-7-deu-eng"}`. With `tag = "<bt>"` beside it, each source begins with
+    `{mtdata = "Statmt-europarl-7-deu-eng"}`; a dev or test set may be `{set = "wmt14"}`, by its
+    name in sacreBLEU's index. With `tag = "<bt>"` beside it, each source begins with
     that word. With `weight = 3` beside each entry of the training text, pairs are drawn from them
     in these shares. With `target_language = "fr"` beside it, an entry is in a language that
     differs from that of the section.
@@ -142,11 +189,15 @@ class CorpusConfig(Section):
 
     folder: str = Field(default="", pattern=r"^[^\x00]*$")
     """The folder of relative file names; itself relative to the recipe's folder."""
-    source_language: str = Field(default="en", pattern=LANGUAGE, max_length=35)
-    """The source language of each entry that names no other."""
-    target_language: str = Field(default="de", pattern=LANGUAGE, max_length=35)
+    source_language: str = Field(default="", pattern=f"{LANGUAGE}|^$", max_length=35)
+    """The source language of each entry that names no other, such as `en`, `pt-BR` or `sr-Latn`. If
+    it is not set, the names of the entries tell it: `a.en`, `en-fr.tmx`, `...-deu-eng`."""
+    target_language: str = Field(default="", pattern=f"{LANGUAGE}|^$", max_length=35)
     """The target language of such entries. If entries have several, a token such as `<2de>` is put
     before each source."""
+    reverse: bool = Field(default=False, exclude=True)
+    """Swap the two sides of all text, for a model of the opposite direction: files, columns,
+    languages and translated sides. `load_recipe` does it; its recipe holds them swapped."""
     train: tuple[TextFiles, ...] = ()
     """Entries of text: `{source = "a.en", target = "a.de"}`, `{tsv = "a.tsv"}`, `{tmx = "a.tmx"}`,
     `{moses = "de-en.txt.zip"}` or `{mtdata = "ID"}`; files may be packed with gzip, bzip2, zstd or
@@ -156,9 +207,9 @@ class CorpusConfig(Section):
     at_most = 4.0}]` beside a TSV file drops pairs whose further columns are out of bounds; `column`
     is a number, or a name in the file's first line, and a bound is `at_least` or `at_most`."""
     valid: tuple[TextFiles, ...] = ()
-    """The dev set, in such entries."""
+    """The dev set, in such entries, or by a name of sacreBLEU's index: `{set = "wmt13"}`."""
     test: tuple[TextFiles, ...] = ()
-    """The test set, in such entries."""
+    """The test set, in such entries, or by a name of sacreBLEU's index: `{set = "wmt14"}`."""
     valid_pairs: int = Field(default=0, ge=0)
     """If `valid` is empty: this many training pairs of each direction are held out for
     validation, from entries without a tag or a translated side if there are any."""
@@ -166,6 +217,8 @@ class CorpusConfig(Section):
     """If `test` is empty: this many of each direction are held out for testing."""
     lowercase: bool = False
     """Train on lower-cased text; text to translate later is lower-cased, too."""
+    check_languages: bool = True
+    """Stop if the text clearly is in languages other than those named."""
     filters: FilterConfig = Field(default_factory=FilterConfig)
     subword: SubwordConfig = Field(default_factory=SubwordConfig)
     temperature: float | None = Field(default=None, ge=1.0, le=1000.0)
@@ -174,7 +227,7 @@ class CorpusConfig(Section):
     and higher values make the shares more equal. The vocabulary is learnt in the same shares."""
     language_token: bool = False
     """Put a token such as `<2de>` before each source even if there is only one target language;
-    `--from` a model of several languages sets it."""
+    a training that starts from a model of several languages sets it."""
     max_pieces: int = Field(default=256, ge=1)
     """Longest side in subword pieces, end of sentence not counted."""
     too_long: Literal["drop", "truncate"] = "drop"
@@ -182,8 +235,93 @@ class CorpusConfig(Section):
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Seed of the hash that orders the pairs and so chooses held-out ones."""
 
+    @field_validator(*LANGUAGE_KEYS)
+    @classmethod
+    def _as_bcp_47(cls, code: str) -> str:
+        return spelled(code)
+
+    @model_serializer(mode="wrap")
+    def _without_the_usual_check(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # It decides nothing about shards and models: digests of recipes stay as they were.
+        values: dict[str, Any] = serialize(self)
+        return {
+            key: value for key, value in values.items() if key != "check_languages" or not value
+        }
+
+    @model_validator(mode="after")
+    def _languages_are_told(self) -> Self:
+        """Set the languages that no key sets, by the names of the entries."""
+        stated = Direction(self.source_language, self.target_language)
+        for side, key in enumerate(LANGUAGE_KEYS):
+            lacking = {} if stated[side] else self._entries_without(key)
+            if not lacking:
+                continue
+            told = self._told_by(lacking, stated, side)
+            if not told:
+                raise ValueError(_not_told(key, *next(iter(lacking.items()))))
+            first, *others = told
+            if others:
+                places = f"corpus.{told[first]} is {first} and corpus.{told[others[0]]} {others[0]}"
+                raise ValueError(
+                    f"{key} is not set, and by their names {places}: "
+                    "write it beside each entry, or below [corpus] for all that name none"
+                )
+            object.__setattr__(self, key, first)  # not among the keys that are set
+        return self
+
+    def _entries_without(self, key: str) -> dict[str, TextFiles]:
+        """The entries that do not set a key, by their places."""
+        return {
+            f"{split}[{number}]": entry
+            for split in ("train", "valid", "test")
+            for number, entry in enumerate(getattr(self, split))
+            if not getattr(entry, key)
+        }
+
+    def _told_by(
+        self, entries: dict[str, TextFiles], stated: Direction, side: int
+    ) -> dict[str, str]:
+        """The languages of a side by the names of entries, each with the place of one that tells.
+
+        Names of single files come first: those of corpora often have languages in another order.
+        """
+        for of_files in (True, False):
+            told: dict[str, str] = {}
+            for place, entry in entries.items():
+                own = Direction(
+                    entry.source_language or stated.source, entry.target_language or stated.target
+                )
+                code = entry.told_languages(own)[side]
+                if code and bool(entry.source) == of_files:
+                    told.setdefault(code, place)
+            if told:
+                return told
+        return {}
+
+    @property
+    def told_by_names(self) -> str:
+        """The languages in words, if names of files told one of them; otherwise "".
+
+        Such as "en to fr, by the names a.en and a.fr".
+        """
+        entries = {
+            place: entry
+            for key in LANGUAGE_KEYS
+            if key not in self.model_fields_set
+            for place, entry in self._entries_without(key).items()
+        }
+        names = [name for one in entries.values() for name in (one.source, one.target) if name] or [
+            one.title for one in entries.values()
+        ]
+        if not names:
+            return ""
+        of = " and ".join(names[:2])
+        return f"{self.source_language} to {self.target_language}, by the names {of}"
+
     @model_validator(mode="after")
     def _test_sets_are_whole(self) -> Self:
+        if any(entry.set for entry in self.train):
+            raise ValueError("set names a dev or test set: a model must not train on it")
         if any(entry.scores for entry in (*self.valid, *self.test)):
             raise ValueError("scores are for entries of train: every pair of a test set counts")
         return self
@@ -205,10 +343,6 @@ class CorpusConfig(Section):
 
     @model_validator(mode="after")
     def _every_direction_is_known(self) -> Self:
-        entries = (*self.train, *self.valid, *self.test)
-        sides = ("source_language", "target_language")
-        said = [side for side in sides if any(getattr(entry, side) for entry in entries)]
-        unsaid = [side for side in said if side not in self.model_fields_set]
         for split in ("train", "valid", "test"):
             for number, entry in enumerate(getattr(self, split)):
                 direction = self.direction_of(entry)
@@ -221,12 +355,6 @@ class CorpusConfig(Section):
                     raise ValueError(
                         f"corpus.{split}[{number}] would translate {direction.source} into itself"
                     )
-                for side in unsaid:
-                    if not getattr(entry, side):
-                        raise ValueError(
-                            f"corpus.{split}[{number}] names no {side}, as other entries do: "
-                            f"write it beside it, or corpus.{side} for all that name none"
-                        )
         return self
 
     @model_validator(mode="after")
@@ -235,11 +363,12 @@ class CorpusConfig(Section):
         targets = {direction.target for direction in trained}
         known: dict[str, str] = {}
         for target in sorted(targets):
-            other = known.setdefault(target.lower(), target)
+            tag = parse_language(target).tag if is_language(target) else target
+            other = known.setdefault(tag.lower(), target)
             if other != target:
                 raise ValueError(
-                    "two target languages of corpus.train differ only in upper and lower case "
-                    f"({other}, {target}): write both the same way"
+                    f"corpus.train writes one target language in two ways ({other}, {target}): "
+                    "write both the same way"
                 )
         for split in ("valid", "test"):
             for number, entry in enumerate(getattr(self, split)):
@@ -267,6 +396,16 @@ class CorpusConfig(Section):
                     "temperature and weight both set the shares: leave one of them out"
                 )
         return self
+
+    def with_languages(self, direction: Direction) -> Self:
+        """The section with these languages in place of all that it names."""
+        named: dict[str, Any] = dict(zip(LANGUAGE_KEYS, direction, strict=True))
+        for split in ("train", "valid", "test"):
+            named[split] = tuple(
+                entry.model_copy(update=dict.fromkeys(LANGUAGE_KEYS, ""))
+                for entry in getattr(self, split)
+            )
+        return self.model_copy(update=named)
 
     @property
     def learns_from_a_model(self) -> bool:
@@ -322,12 +461,57 @@ class CorpusConfig(Section):
         plain: dict[str, Any] = {"name": "", "weight": weight}
         if (self.valid or not self.valid_pairs) and (self.test or not self.test_pairs):
             plain["translated"] = ""
-        return self.model_copy(
-            update={"train": tuple(entry.model_copy(update=plain) for entry in self.train)}
-        )
+        train = tuple(entry.model_copy(update=plain) for entry in self.train)
+        return self.model_copy(update={"train": train, "check_languages": True})
 
     @property
     def tags(self) -> tuple[str, ...]:
         """The tags of all entries, sorted."""
         entries = (*self.train, *self.valid, *self.test)
         return tuple(sorted({entry.tag for entry in entries} - {""}))
+
+
+def _not_told(key: str, place: str, entry: TextFiles) -> str:
+    """The problem of a language that no key and no name tells."""
+    first, second = entry.languages_of_name
+    name = (entry.target if key == "target_language" else entry.source) or entry.title
+    if first:
+        return (
+            f"{key} is not set, and {entry.title} (corpus.{place}) is a name for both directions: "
+            f'write {key} = "{first}" or "{second}" below [corpus]'
+        )
+    return (
+        f"{key} is not set, and the name {name} (corpus.{place}) does not tell it: "
+        f'write it below [corpus], such as {key} = "en"'
+    )
+
+
+_OTHER_SIDE: Final = {
+    one: other
+    for source, target in (("source", "target"), ("source_language", "target_language"))
+    for one, other in ((source, target), (target, source))
+}
+
+
+def reversed_section(values: dict[str, Any]) -> dict[str, Any]:
+    """The values of a corpus section with source and target swapped, without `reverse`.
+
+    Values of wrong types stay as they are, for the error that names them.
+    """
+    swapped = {_OTHER_SIDE.get(key, key): value for key, value in values.items()}
+    del swapped["reverse"]
+    for split in ("train", "valid", "test"):
+        if isinstance(entries := swapped.get(split), list):
+            swapped[split] = [
+                _reversed_entry(entry) if isinstance(entry, dict) else entry for entry in entries
+            ]
+    return swapped
+
+
+def _reversed_entry(values: dict[str, Any]) -> dict[str, Any]:
+    swapped = {_OTHER_SIDE.get(key, key): value for key, value in values.items()}
+    if isinstance(side := swapped.get("translated"), str):
+        swapped["translated"] = _OTHER_SIDE.get(side, side)
+    if "tsv" in swapped and not swapped.pop("reverse", False):
+        swapped["reverse"] = True
+    return swapped

@@ -7,10 +7,14 @@ cut into it, and it is one id before those of the text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dragoman.base.errors import ConfigError
+from dragoman.base.languages import closest_language, parse_language, same_language, spelled
+
+_PAIR: Final = re.compile(r"([A-Za-z0-9_]{2,35})-([A-Za-z0-9_]{2,35})")
 
 
 class Direction(NamedTuple):
@@ -21,6 +25,29 @@ class Direction(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.source}-{self.target}"
+
+
+def parse_pair(text: str, *, place: str = "pair") -> Direction:
+    """The languages of "en-de" or "pt_BR-en".
+
+    Raises ConfigError if it is not a pair of two languages, with the nearest code if there is one.
+    """
+    match = _PAIR.fullmatch(text)
+    if match is None:
+        raise ConfigError(
+            f"{text!r} is not a pair of languages",
+            place=place,
+            remedy="write source and target such as en-de, or pt_BR-en with a region",
+        )
+    for code in match.groups():
+        parse_language(code, place=place)
+    if same_language(match[1], match[2]):
+        raise ConfigError(
+            f"source and target of {text!r} are the same language",
+            place=place,
+            remedy="write two languages, such as en-de",
+        )
+    return Direction(spelled(match[1]), spelled(match[2]))
 
 
 def language_token(target: str) -> str:
@@ -47,11 +74,15 @@ def listed(directions: Iterable[Direction]) -> str:
     return ", ".join(f"{source} to {target}" for source, target in directions)
 
 
-def token_for(target: str, directions: Sequence[Direction], tokens: Sequence[str]) -> str:
-    """The token for a target language of a model; "" if the model has none.
+def same_direction(one: tuple[str, str], other: tuple[str, str]) -> bool:
+    """Whether two directions are of the same languages, however their codes are written."""
+    return all(map(same_language, one, other))
+
+
+def target_of(target: str, directions: Sequence[Direction]) -> str:
+    """The target language of a model that is closest to the wanted one, as the model writes it.
 
     target: the wanted language; "" is enough if the model has only one.
-    tokens: the language tokens of the model.
     Raises ConfigError if the model has no such target, or has several and `target` is "".
     """
     targets = [*dict.fromkeys(direction.target for direction in directions)]
@@ -61,13 +92,23 @@ def token_for(target: str, directions: Sequence[Direction], tokens: Sequence[str
             place="target language",
             remedy=f"name one of them, such as {targets[0]}",
         )
-    if target and target not in targets:
+    found = closest_language(target, targets) if target else targets[0]
+    if found is None:
         raise ConfigError(
             f"the model does not translate into {target!r}",
             place="target language",
             remedy=f"name one of its target languages: {', '.join(targets)}",
         )
-    return language_token(target or targets[0]) if tokens else ""
+    return found
+
+
+def token_for(target: str, directions: Sequence[Direction], tokens: Sequence[str]) -> str:
+    """The token for a target language of a model; "" if the model has none.
+
+    tokens: the language tokens of the model. target, errors: as for `target_of`.
+    """
+    found = target_of(target, directions)
+    return language_token(found) if tokens else ""
 
 
 def tempered(sizes: Sequence[int], temperature: float) -> list[float]:

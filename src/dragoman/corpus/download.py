@@ -15,6 +15,7 @@ import http.client
 import io
 import os
 import re
+import string
 import tarfile
 import time
 import urllib.error
@@ -23,6 +24,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
+from urllib.parse import quote, urlsplit
 
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import CorpusError, MachineError
@@ -45,10 +47,16 @@ MOST_MEMBERS: Final = 200_000
 _LARGEST_LIST_BYTES: Final = 100 * MOST_MEMBERS
 _ZIP_PACKINGS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """zipfile unpacks the others without a bound on the result of one read."""
+_OF_MACOS: Final = "__MACOSX/"
+"""The folder that macOS adds to archives."""
 _LONGEST_HEADER_BYTES: Final = 1 << 13
 """The longest header of a tar member: Python reads it at once and parses it in quadratic time."""
 _PACKED_SUFFIXES: Final = (".gz", ".bz2", ".xz", ".zst")
 _SUFFIX: Final = re.compile(r"\.[A-Za-z0-9]{1,10}")
+
+
+class UnreachableError(MachineError):
+    """A server that could not be reached, or that broke off or was busy at each attempt."""
 
 
 def download(url: str, path: Path, *, pause: Sleep = time.sleep) -> None:
@@ -56,8 +64,8 @@ def download(url: str, path: Path, *, pause: Sleep = time.sleep) -> None:
 
     Until it is whole the file is called `<name>.part`. If a server breaks off, is busy or cannot be
     reached, it is tried ATTEMPTS times; pause(seconds) is called in between. Raises CorpusError if
-    the server has no such file, or sends HTML or a file whose end cannot be known; MachineError if
-    all attempts fail. Both name the URL.
+    the server has no such file, or sends HTML or a file whose end cannot be known; UnreachableError
+    if all attempts fail. Both name the URL.
     """
     if path.exists():
         return
@@ -70,7 +78,7 @@ def download(url: str, path: Path, *, pause: Sleep = time.sleep) -> None:
         if not trouble:
             part.finish()
             return
-    raise MachineError(
+    raise UnreachableError(
         f"the download failed {ATTEMPTS} times: {trouble}",
         place=url,
         remedy="check the network and run again: the download resumes where it broke off",
@@ -79,15 +87,27 @@ def download(url: str, path: Path, *, pause: Sleep = time.sleep) -> None:
 
 def stated_bytes(url: str) -> int | None:
     """The size that a server states for a file, without fetching it; None if it states none."""
-    headers = {"User-Agent": f"dragoman/{VERSION}"}
-    request = urllib.request.Request(url, headers=headers, method="HEAD")  # noqa: S310  (as below)
     try:
+        request = _request(url, method="HEAD")
         with urllib.request.urlopen(request, timeout=_STATED_TIMEOUT_S) as response:  # noqa: S310
             length = response.headers.get("Content-Length") or ""
             is_page = response.headers.get_content_type() == "text/html"
     except (http.client.HTTPException, OSError, ValueError):
         return None
     return int(length) if length.isdecimal() and int(length) and not is_page else None
+
+
+def _request(url: str, *, method: str = "GET") -> urllib.request.Request:
+    """A request for an address as people write it, with spaces and letters outside ASCII in it.
+
+    Raises ValueError if it is no address.
+    """
+    host = urlsplit(url).netloc
+    if not host.isascii():
+        url = url.replace(host, host.encode("idna").decode(), 1)
+    address = quote(url, safe=string.punctuation)  # what is percent-encoded stays as it is
+    headers = {"User-Agent": f"dragoman/{VERSION}"}
+    return urllib.request.Request(address, headers=headers, method=method)  # noqa: S310  (http or https: see `Listing`)
 
 
 def _attempt(url: str, part: _PartialFile) -> str:
@@ -97,6 +117,8 @@ def _attempt(url: str, part: _PartialFile) -> str:
     except urllib.error.HTTPError as error:
         answer = f"the server answers {error.code} {error.reason}"
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            if error.headers.get("Content-Range") == f"bytes */{part.size_bytes}":
+                return ""  # an earlier command had fetched all of it, but not given it its name
             part.forget()  # our part is not the beginning of the server's file
         elif error.code < 500 and error.code not in (408, 429):
             raise _refused(url, answer) from error
@@ -115,15 +137,18 @@ class _PartialFile:
         self._part = path.with_name(f"{path.name}.part")
         self._version = path.with_name(f"{path.name}.version")
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of the part that is there."""
+        return self._part.stat().st_size if self._part.exists() else 0
+
     def fetch(self, url: str) -> str:
         """Append the missing part; returns a problem, or "" if all is there.
 
         Raises CorpusError as `_check`, and the errors of urllib.
         """
-        offset = 0
-        if self._part.exists() and self._version.exists():
-            offset = self._part.stat().st_size
-        request = urllib.request.Request(url, headers={"User-Agent": f"dragoman/{VERSION}"})  # noqa: S310  (http or https of mtdata's index)
+        offset = self.size_bytes if self._version.exists() else 0
+        request = _request(url)
         if offset:
             request.add_header("Range", f"bytes={offset}-")
             request.add_header("If-Range", self._version.read_text(encoding="utf-8"))
@@ -281,6 +306,12 @@ def open_member(archive: Path, pattern: str) -> Iterator[bytes]:
         yield from limits.counted(_member(opened, _only_name(opened, pattern)))
 
 
+def member_names(archive: Path) -> list[str]:
+    """The names in a zip archive; raises the errors of zipfile."""
+    with _ZipFile(archive) as file, zipfile.ZipFile(file) as opened:
+        return [name for name in opened.namelist() if not name.startswith(_OF_MACOS)]
+
+
 def _unzip(archive: Path, patterns: Sequence[str], folder: Path, limits: _Bounds) -> list[Path]:
     paths = []
     with _ZipFile(archive) as file, zipfile.ZipFile(file) as opened:
@@ -295,7 +326,7 @@ def _only_name(opened: zipfile.ZipFile, pattern: str) -> str:
     names = [
         name
         for name in fnmatch.filter(opened.namelist(), pattern)
-        if not name.startswith("__MACOSX/")  # which macOS adds to archives
+        if not name.startswith(_OF_MACOS)
     ]
     if len(names) != 1:
         raise _no_single_member(pattern, len(names))

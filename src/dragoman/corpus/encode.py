@@ -181,7 +181,7 @@ class CleanedText:
     @cached_property
     def _held_out_sides(self) -> HeldOutSides:
         """The sides of all dev and test pairs, as plain text."""
-        sides = HeldOutSides()
+        sides = HeldOutSides(near=self._config.filters.drop_near_duplicates)
         for source, target, direction in self.held_out(HELD_OUT_SPLITS):
             sides.add(direction, self.plain(source), target)
         return sides
@@ -223,9 +223,10 @@ class CleanedText:
             held_out |= np.array([pair in self._backwards for pair in pairs], dtype=np.bool_)
         if filters.drop_overlap:
             # As `HeldOutSides.overlap`, but the sets are looked up once a run, not for each pair.
-            kept_out = [self._held_out_sides.texts(direction) for direction in self.directions]
+            key = self._held_out_sides.key
+            kept_out = [self._held_out_sides.keys(direction) for direction in self.directions]
             overlap = (
-                (source in kept_out[run][0]) + (target in kept_out[run][1])
+                (key(source) in kept_out[run][0]) + (key(target) in kept_out[run][1])
                 for run, source, target in zip(runs, plain, targets, strict=True)
             )
             shared = np.fromiter(overlap, dtype=np.int64, count=len(cells))

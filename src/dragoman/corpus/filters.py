@@ -1,8 +1,9 @@
 """Scores and thresholds: why a pair is kept or dropped.
 
 A filter gives every pair a score; a pair is dropped by the first filter that does not accept its
-score. To add a filter, write its score, add a line to FILTERS and, if a recipe may set its
-threshold, a field to FilterConfig. Costly filters come last, because they see fewer pairs there.
+score. A filter is a line of FILTERS, and a field of FilterConfig if a recipe may set its threshold.
+Costly filters come last, because they see fewer pairs there. Another package adds one as an entry
+point of the group `dragoman.filters` (base/extensions.py).
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from dragoman.base.extensions import Parts
 from dragoman.base.settings import Section
 from dragoman.corpus.agreement import endings_differ, number_differences
 from dragoman.corpus.language import check_languages, other_language_log_odds
@@ -40,22 +42,26 @@ class FilterConfig(Section):
     """Keep only the first of equal pairs."""
     drop_near_duplicates: bool = False
     """Keep only the first of pairs that differ in nothing but case, numbers, punctuation, symbols
-    and spaces."""
+    and spaces; `drop_overlap` then compares texts in the same way."""
     drop_overlap: bool = True
     """Drop training pairs if either side occurs in the dev or test set."""
     max_number_differences: int | None = Field(default=None, ge=0)
     """Numbers that occur on one side only, by their digits: separators and leading zeros do not
     count."""
     drop_other_ending: bool = False
-    """Drop pairs if one side ends as a statement, a question or with a colon, and the other
-    does not."""
+    """Drop pairs whose sides end in different ways: in a full stop or exclamation mark, in a
+    question mark, in a colon, or in none of these."""
     max_language_log_odds: float | None = Field(default=None, ge=0.0)
     """ln(p of the likeliest other language / p of the side's own) of the worse side; 1.5 drops few
-    short sentences by mistake. Needs `pip install "dragoman[clean]"`."""
+    short sentences by mistake."""
 
     min_lexical_gain: float | None = None
     """Mean over pieces of ln(p(piece, given the other side) / p(piece)), by a model of words that
     is learnt from the corpus itself, in the worse direction; -0.4 drops most wrong pairs."""
+    added: dict[Annotated[str, AfterValidator(lambda name: ADDED.known(name))], float] = Field(
+        default_factory=dict
+    )
+    """Thresholds of filters that other packages add, by the names of the filters."""
 
 
 Scores = NDArray[np.float64]
@@ -91,12 +97,14 @@ class Filter:
     """A named score and its threshold, the highest accepted value; None: the filter is off.
 
     at_least: the threshold is the lowest accepted value instead.
+    key: of the recipe, that sets the threshold; "" if none does.
     """
 
     name: str
     score: Callable[[Columns], Scores]
     threshold: Callable[[FilterConfig], float | None]
     at_least: bool = False
+    key: str = ""
 
     def accepts(self, scores: Scores, threshold: float) -> NDArray[np.bool_]:
         """True for each score on the right side of the threshold, and never for nan."""
@@ -165,21 +173,74 @@ def other_language(pairs: Columns) -> Scores:
 EMPTY = Filter("empty", empty_sides, lambda _: 0)
 FILTERS: tuple[Filter, ...] = (
     EMPTY,
-    Filter("control_characters", control_characters, lambda c: c.max_control_characters),
-    Filter("over_long", longest_words, lambda c: c.max_words),
-    Filter("length_ratio", length_ratio, lambda c: c.max_length_ratio),
-    Filter("identical", identical_sides, lambda c: 0 if c.drop_identical else None),
-    Filter("numbers", differing_numbers, lambda c: c.max_number_differences),
-    Filter("ending", differing_endings, lambda c: 0 if c.drop_other_ending else None),
-    Filter("language", other_language, lambda c: c.max_language_log_odds),
+    Filter(
+        "control_characters",
+        control_characters,
+        lambda c: c.max_control_characters,
+        key="corpus.filters.max_control_characters",
+    ),
+    Filter("over_long", longest_words, lambda c: c.max_words, key="corpus.filters.max_words"),
+    Filter(
+        "length_ratio",
+        length_ratio,
+        lambda c: c.max_length_ratio,
+        key="corpus.filters.max_length_ratio",
+    ),
+    Filter(
+        "identical",
+        identical_sides,
+        lambda c: 0 if c.drop_identical else None,
+        key="corpus.filters.drop_identical",
+    ),
+    Filter(
+        "numbers",
+        differing_numbers,
+        lambda c: c.max_number_differences,
+        key="corpus.filters.max_number_differences",
+    ),
+    Filter(
+        "ending",
+        differing_endings,
+        lambda c: 0 if c.drop_other_ending else None,
+        key="corpus.filters.drop_other_ending",
+    ),
+    Filter(
+        "language",
+        other_language,
+        lambda c: c.max_language_log_odds,
+        key="corpus.filters.max_language_log_odds",
+    ),
 )
+ADDED: Final = Parts[Filter]("filters", {})
+"""The filters of other packages."""
+_KEYS_OF_OTHERS: Final = {
+    "duplicate": "corpus.filters.drop_duplicates",
+    "near_duplicate": "corpus.filters.drop_near_duplicates",
+    "overlap": "corpus.filters.drop_overlap",
+    "lexical": "corpus.filters.min_lexical_gain",
+}
+"""The keys of filters that need the whole corpus, by their names."""
+_OF_COLUMN: Final = "column_"
+
+
+def key_of(name: str) -> str:
+    """The key of the recipe that sets a filter; "" if none does, as for lines that are no pairs."""
+    if name.startswith(_OF_COLUMN):
+        return f"corpus.train.scores, column {name.removeprefix(_OF_COLUMN)}"
+    of_rows = next((one.key for one in (*FILTERS, *ADDED.values()) if one.name == name), "")
+    return of_rows or _KEYS_OF_OTHERS.get(name, "")
+
+
+def filters_of(config: FilterConfig) -> tuple[Filter, ...]:
+    """Our filters, and those of other packages that a recipe names."""
+    return (*FILTERS, *(ADDED[name] for name in config.added))
 
 
 def column_filters(limits: Iterable[ColumnLimit]) -> list[Filter]:
     """Filters by the scores in further columns of a TSV file."""
 
     def by_column(limit: ColumnLimit, bound: float, *, at_least: bool) -> Filter:
-        name = f"column_{limit.name}"
+        name = f"{_OF_COLUMN}{limit.name}"
         return Filter(
             name, lambda pairs: pairs.given_scores[limit.index], lambda _: bound, at_least
         )
@@ -207,7 +268,7 @@ def reject(
     config: FilterConfig,
     *,
     malformed: Sequence[Rejection] = (),
-    filters: Sequence[Filter] = FILTERS,
+    filters: Sequence[Filter] | None = None,
     on_scores: OnScores | None = None,
 ) -> list[Rejection]:
     """The rows to drop, each once, with the first filter that it fails.
@@ -219,7 +280,7 @@ def reject(
     accepted = np.ones(len(pairs), dtype=np.bool_)
     for rejection in malformed:
         accepted[rejection.row] = False
-    for chosen in filters:
+    for chosen in filters_of(config) if filters is None else filters:
         threshold = chosen.threshold(config)
         if threshold is None:
             continue

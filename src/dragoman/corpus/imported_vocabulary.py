@@ -12,7 +12,9 @@ with the source's model, whatever the language of the pieces.
 from __future__ import annotations
 
 import base64
+import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
@@ -30,6 +32,8 @@ _CLEANED: Final = {
     " 's": "'s", " 've": "'ve", " 're": "'re",
 }  # fmt: skip
 """The replacements of `clean_up_tokenization_spaces` in transformers, in their order."""
+_CODE: Final = re.compile(r">>.*<<|__.*__")
+"""A piece that names a language."""
 _REMEDY: Final = "import the model again"
 
 Id = Annotated[int, Field(ge=0, lt=10_000_000)]
@@ -75,7 +79,7 @@ def sentencepiece_model(content: bytes, *, place: Path) -> sentencepiece.Sentenc
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ImportedVocabulary:
     """Text to ids and back, as with the original tokenizer of the imported model."""
 
@@ -107,6 +111,15 @@ class ImportedVocabulary:
         encoding = sentencepiece_model(models[0], place=place)
         decoding = sentencepiece_model(models[1], place=place) if models[1] else encoding
         return cls(file, size, ids, encoding, decoding)
+
+    @cached_property
+    def has_letters(self) -> bytes:
+        """For each id 1 if its piece is text with a letter, or a byte of such text; else 0."""
+        no_text = {*self.file.special, *self.file.prefix}
+        return bytes(
+            number not in no_text and not _CODE.fullmatch(piece) and any(map(str.isalpha, piece))
+            for number, piece in enumerate(self.file.pieces)
+        )
 
     @property
     def has_prefix(self) -> bool:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib
 import math
-import re
+import unicodedata
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from threading import Lock
 from typing import Any, Final
 
 from dragoman.base.errors import ConfigError, MachineError
+from dragoman.base.languages import closest_language, is_language, parse_language
 
 _LEAST_PROBABILITY: Final = 1e-30
 NO_LANGUAGE: Final = "zxx"
@@ -22,76 +23,144 @@ NO_LANGUAGE: Final = "zxx"
 _VARIETIES: Final = (
     {"ar", "ary", "arz"},
     {"bs", "hr", "sr"},
+    {"hbo", "he"},
     {"id", "ms"},
     {"nn", "no"},
     {"wuu", "yue", "zh"},
 )
 """Languages so close that py3langid takes one for another."""
-_SUBTAG: Final = re.compile(r"[-_.@]")
+_LABELS: Final = {"ckb": "sdh"}
+"""What py3langid calls a language by the code of another one."""
+_SCRIPTS: Final = {"bs": ("Latn", "Cyrl"), "hr": ("Latn", "Cyrl"), "sr": ("Cyrl", "Latn")} | {
+    "uz": ("Latn", "Cyrl"),
+    **dict.fromkeys(("wuu", "zh"), ("Hans", "Hant")),
+    "yue": ("Hant", "Hans"),
+}
+"""Languages that py3langid knows in two scripts, the usual one first."""
+_CHARSETS: Final = {"Hans": "gb2312", "Hant": "big5"}
+"""Sets of characters that have hardly any of the other script's own ones."""
+_NAMES: Final = {"Latn": "LATIN", "Cyrl": "CYRILLIC"}
 _LOADING: Final = Lock()
 
 
 def check_languages(*codes: str, place: str) -> None:
     """Raise ConfigError for a language that py3langid lacks, MachineError without py3langid."""
-    known = _identifier(place).labels
+    _identifier(place)
     for code in codes:
-        if base_language(code) not in known:
+        if not is_known(code):
             raise ConfigError(
                 f"the language {code!r} cannot be identified in a text",
                 place=place,
-                remedy="leave it out, or write an ISO 639-1 code such as de",
+                remedy="leave it out, or write an ISO 639 or BCP 47 code such as de",
             )
 
 
 def other_language_log_odds(texts: Iterable[str], language: str) -> list[float]:
     """ln(p of the likeliest other language / p of this language) for each text.
 
-    Negative if this language is the likeliest; at most ln 2 for text without letters.
+    Negative if this language is the likeliest; at most ln 2 for text without letters. Close
+    varieties, such as Croatian and Serbian, are no other languages; another script is one.
     language: a code that `check_languages` accepts.
     """
-    expected, rank = base_language(language), _identifier().rank
+    label, rank = _label(language), _identifier().rank
+    assert label is not None
+    own_labels = _varieties(label)
     odds = []
     for text in texts:
         ranked = rank(text)
-        best_other = next(p for code, p in ranked if code != expected)
-        own = next(p for code, p in ranked if code == expected)
+        best_other = next(p for code, p in ranked if code not in own_labels)
+        own = sum(p for code, p in ranked if code in own_labels) if _fits(language, text) else 0.0
         odds.append(math.log(max(best_other, _LEAST_PROBABILITY) / max(own, _LEAST_PROBABILITY)))
     return odds
 
 
 def likely_languages(text: str, codes: Iterable[str]) -> list[tuple[str, float]]:
     """Those of the given languages that py3langid knows, likeliest first, with their
-    probabilities among all languages that py3langid knows.
+    probabilities among all languages that py3langid knows; 0 if the text is in another script.
 
     Raises MachineError without py3langid.
     """
     found: dict[str, float] = dict(_identifier().rank(text))
-    known = [code for code in codes if base_language(code) in found]
-    return sorted(((code, found[base_language(code)]) for code in known), key=lambda one: -one[1])
+    known = [(code, label) for code in codes if (label := _label(code)) is not None]
+    probable = [(code, found[label] if _fits(code, text) else 0.0) for code, label in known]
+    return sorted(probable, key=lambda one: -one[1])
 
 
 def identify_language(text: str, expected: Iterable[str]) -> tuple[str, float]:
     """The likeliest of all languages that py3langid knows, and its probability.
 
     expected: if the text is in one of these or in a close variety of it, that one is returned.
+    A script that is not the usual one is part of the code: sr-Latn.
     Raises MachineError without py3langid.
     """
-    language, probability = _identifier().rank(text)[0]
+    label, probability = _identifier().rank(text)[0]
     for code in expected:
-        base = base_language(code)
-        if base == language or any({base, language} <= varieties for varieties in _VARIETIES):
+        if _label(code) in _varieties(label) and _fits(code, text):
             return code, probability
-    return language, probability
+    script = _script(label, text)
+    usual = _SCRIPTS.get(label, ("",))[0]
+    return (label if script in ("", usual) else f"{label}-{script}"), probability
+
+
+def language_probabilities(text: str) -> dict[str, float]:
+    """The probability of each language that py3langid knows, by its code there."""
+    return dict(_identifier().rank(text))
+
+
+def are_close(code: str, other: str) -> bool:
+    """Whether two codes name one language, members of one macrolanguage, or languages so close that
+    py3langid takes one for another."""
+    codes = (code, other)
+    if all(map(is_language, codes)) and len({parse_language(one).language for one in codes}) == 1:
+        return True
+    label = _label(code)
+    return label is not None and _label(other) in _varieties(label)
 
 
 def is_known(code: str) -> bool:
     """Whether py3langid knows the language. Raises MachineError without py3langid."""
-    return base_language(code) in _identifier().labels
+    return _label(code) is not None
 
 
-def base_language(code: str) -> str:
-    """The language of a code such as pt-BR."""
-    return _SUBTAG.split(code)[0].lower()
+def script_of_text(code: str, text: str) -> str:
+    """The script of a text in a language that py3langid knows in two; "" if it does not show."""
+    return _script(_label(code) or "", text)
+
+
+def _varieties(label: str) -> set[str]:
+    return next((group for group in _VARIETIES if label in group), {label})
+
+
+@lru_cache(1000)
+def _label(code: str) -> str | None:
+    """What py3langid calls a language; None if it does not know it in this script."""
+    labels = [label for label in _identifier().labels if label != NO_LANGUAGE]
+    if (found := closest_language(code, labels)) is not None or not is_language(code):
+        return found
+    wanted = parse_language(code)
+    label = _LABELS.get(wanted.language, wanted.language)
+    if label in _SCRIPTS:
+        return label if wanted.script in _SCRIPTS[label] else None
+    return label if label in _LABELS.values() else None
+
+
+def _fits(code: str, text: str) -> bool:
+    """Whether a text may be in the script of a language that py3langid knows in two."""
+    script = _script(_label(code) or "", text)
+    return script in ("", parse_language(code).script)
+
+
+def _script(label: str, text: str) -> str:
+    """In which of a language's scripts a text is; "" if it has one, or the text does not show."""
+    scripts = _SCRIPTS.get(label, ())
+    counts = [_count_letters(text, script) for script in scripts]
+    return "" if len(set(counts)) < len(scripts) or not scripts else scripts[counts[1] > counts[0]]
+
+
+def _count_letters(text: str, script: str) -> int:
+    if script in _CHARSETS:
+        return len(text.encode(_CHARSETS[script], errors="ignore"))
+    return sum(unicodedata.name(letter, "").startswith(_NAMES[script]) for letter in text)
 
 
 def _identifier(place: str = "") -> Any:
@@ -102,7 +171,7 @@ def _identifier(place: str = "") -> Any:
         raise MachineError(
             "identifying languages needs a package that is not installed: py3langid",
             place=place,
-            remedy='pip install "dragoman[clean]"',
+            remedy="pip install py3langid",
         ) from error
     with _LOADING:  # threads of a server that all find none would each load one of 100 MB
         return _loaded(module)

@@ -42,6 +42,7 @@ class SourceFile(Section):
     """A file that was read. name is as in the recipe; text is its size after unpacking.
 
     mended: how many byte order marks and CRLF line ends were removed, by name.
+    regions: how often text of another region was taken, such as "pt-PT for pt-BR".
     """
 
     split: str
@@ -52,6 +53,7 @@ class SourceFile(Section):
     lines: int
     text: TextSize
     mended: dict[str, int] = Field(default_factory=dict)
+    regions: dict[str, int] = Field(default_factory=dict)
 
 
 class StageFacts(Section):

@@ -1,7 +1,12 @@
 """One spelling for one character, so that filters, hashes and subwords see the same text.
 
-Byte order marks and carriage returns are removed, every kind of space becomes one plain space,
-spaces at both ends are stripped, and the text is in Unicode NFC. A reader sees no difference.
+Characters that nobody sees and that change nothing are removed, every kind of space becomes one
+plain space, spaces at both ends are stripped, and the text is in Unicode NFC. A reader sees no
+difference.
+
+Invisible characters that change what is seen stay: the joiners U+200C and U+200D (words of Persian
+and Hindi, emoji), marks of direction (the order of what is seen), variation selectors and tags
+(emoji, ideographs), Mongolian separators and Hangul fillers inside a syllable.
 """
 
 from __future__ import annotations
@@ -14,13 +19,25 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-_BYTE_ORDER_MARK = "\ufeff"
+INVISIBLE = (
+    "\u00ad"  # soft hyphen: seen only where a line ends
+    "\u200b\u2060\ufeff"  # where a line may end or not: between words of Khmer, Thai, Burmese, Lao
+    "\u2061\u2062\u2063\u2064"  # operators of formulas
+    "\u17b4\u17b5"  # Khmer vowels that are not written
+    "\u206a\u206b\u206c\u206d\u206e\u206f"  # deprecated
+)
+"""Characters that are removed; U+FEFF is also the byte order mark."""
 _ASCII_SPACES = "\t\r"
 UNICODE_SPACES = (
     "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-    "\u200b\u2028\u2029\u202f\u205f\u3000"
+    "\u2028\u2029\u202f\u205f\u3000"
+    "\u2800\u3164\uffa0"  # a cell of Braille without dots, and Hangul fillers: blank, but wide
     "\u2581"  # how SentencePiece writes a space: it would come back as one
 )
+_NFC_SPACES = "\u2002\u2003"
+"""What two other spaces become in NFC."""
+_SEARCHED_AT_ONCE: Final = 4000
+"""From this length on, one search for all of some characters is faster than one for each."""
 _LONGEST_RUN: Final = 30
 """Combining marks in a row. Unicode's Stream-Safe Text Format (UAX #15, section 13) has this
 limit: the longest run in a real language has 18."""
@@ -42,11 +59,13 @@ def normalize(text: str, *, lowercase: bool = False) -> str:
         text = text.lower()
     spaces = _ASCII_SPACES
     if not text.isascii():
-        text = text.replace(_BYTE_ORDER_MARK, "")
+        invisible, further_spaces = _blanks(text)
+        for character in invisible:
+            text = text.replace(character, "")
         # The first cut keeps NFC fast. A run may grow in NFC, by marks that were part of a letter.
         text = _cut_runs(text, longest=_LONGEST_SORTED)
         text = _cut_runs(unicodedata.normalize("NFC", text), longest=_LONGEST_RUN)
-        spaces += UNICODE_SPACES
+        spaces += further_spaces
     for space in spaces:
         text = text.replace(space, " ")
     while "  " in text:
@@ -54,8 +73,26 @@ def normalize(text: str, *, lowercase: bool = False) -> str:
     return text.replace(" \n", "\n").replace("\n ", "\n").strip(" ")
 
 
+def _blanks(text: str) -> tuple[str, str]:
+    """Those of INVISIBLE and of UNICODE_SPACES that may occur in a text and in its NFC."""
+    if len(text) < _SEARCHED_AT_ONCE:
+        return INVISIBLE, UNICODE_SPACES
+    codes = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), dtype=np.uint16)
+    found = {*map(chr, codes[_blank_table()[codes]].tolist()), *_NFC_SPACES}
+    return "".join(found.intersection(INVISIBLE)), "".join(found.intersection(UNICODE_SPACES))
+
+
+@cache
+def _blank_table() -> NDArray[np.bool_]:
+    table = np.zeros(1 << 16, dtype=np.bool_)
+    table[[ord(character) for character in INVISIBLE + UNICODE_SPACES]] = True
+    return table
+
+
 def _cut_runs(text: str, *, longest: int) -> str:
     """The text with a joiner after every 30 marks of each run of over `longest` marks."""
+    if len(text) <= longest:
+        return text
     # Each run that is too long holds two neighbours of this sample, which are quick to find.
     sample = _are_marks(text[:: longest // 2])
     if not (sample[1:] & sample[:-1]).any():

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import numpy as np
 import zstandard
@@ -134,6 +134,7 @@ class FileFacts:
     """Facts of a file that has been read to its end. text_bytes: its size after unpacking.
 
     mended: how often it contains each of MENDED, without zeros; normalisation removes them.
+    regions: how often text of another region was taken, such as "pt-PT for pt-BR".
     """
 
     path: Path
@@ -141,6 +142,7 @@ class FileFacts:
     lines: int
     text_bytes: int
     mended: dict[str, int]
+    regions: dict[str, int] = field(default_factory=dict)
 
 
 class LineReader:
@@ -246,8 +248,8 @@ def unreadable(path: Path, error: OSError) -> CorpusError:
     return CorpusError(
         f"cannot be read ({error.strerror})",
         place=path,
-        remedy="check the name; names are relative to the recipe's folder, in --set to the working "
-        "directory",
+        remedy="check the name; names are relative to the recipe's folder, in an override to the "
+        "working directory",
     )
 
 
@@ -278,8 +280,12 @@ def first_suspicious_line(
 
 @dataclass(frozen=True, slots=True)
 class NamedPath:
-    """A file, and its name in the recipe."""
+    """A file, and its name in the recipe.
 
+    fault_without_tab: the name of the fault of a line in which a tab is missing.
+    """
+
+    fault_without_tab: ClassVar[str] = "columns"
     name: str
     path: Path
 
@@ -305,16 +311,18 @@ class TextEntry:
     direction: its languages. number: the position of the entry in its split, from 0.
     tag: words that are put before each source; "": none.
     limits: on further columns of a TSV file.
+    reverse: its columns are target and source.
     has_header: its first line names the columns.
     num_columns: the number of columns in the first line of a TSV file with limits, else 0.
     """
 
     source: NamedPath
     target: NamedPath | None = None
-    direction: Direction = field(default=Direction("en", "de"), kw_only=True)
+    direction: Direction = field(default=Direction("", ""), kw_only=True)
     tag: str = field(default="", kw_only=True)
     number: int = field(default=0, kw_only=True)
     limits: tuple[ColumnLimit, ...] = field(default=(), kw_only=True)
+    reverse: bool = field(default=False, kw_only=True)
     has_header: bool = field(default=False, kw_only=True)
     num_columns: int = field(default=0, kw_only=True)
 

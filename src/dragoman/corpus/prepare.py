@@ -1,5 +1,6 @@
 """Text files -> a prepared corpus: the stages in order.
 
+0 identify  the languages of some lines, which must be those of the recipe
 1 read      dev and test sets, whole
 2 clean     training text: normalise, filter, sort into runs by a seeded hash
 3 hold out  dev and test pairs, if none were given
@@ -24,9 +25,11 @@ from typing import Any
 
 import numpy as np
 
+from dragoman.base import units
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.files import file_sha256, write_whole
+from dragoman.base.process import allow_open_files
 from dragoman.corpus.clean import (
     REJECTED,
     BlockCleaner,
@@ -46,7 +49,8 @@ from dragoman.corpus.encode import (
     read_entries,
     read_rows,
 )
-from dragoman.corpus.filters import check_filters
+from dragoman.corpus.filters import check_filters, key_of
+from dragoman.corpus.identify import languages_seen_in_words, refuse_wrong_languages
 from dragoman.corpus.lexical import (
     ITERATIONS,
     LEAST_PAIRS,
@@ -78,8 +82,18 @@ from dragoman.corpus.survey import join_surveys, write_surveys
 from dragoman.corpus.vocabulary import RowEncoder
 from dragoman.corpus.workers import parallel_map
 from dragoman.corpus.workplace import Workplace, locked_directory
-from dragoman.telemetry.events import CorpusDropped, CorpusPrepared, CorpusStage, EventWriter
+from dragoman.telemetry.events import (
+    Alert,
+    CorpusDropped,
+    CorpusPrepared,
+    CorpusStage,
+    EventWriter,
+)
 
+_MOST = 0.5
+"""If a larger share of the training pairs is dropped, it is more likely a mistake than the text."""
+_BLAMED = 0.1
+"""A filter is named if it dropped at least this share of the training pairs."""
 OnProgress = Callable[[str, int, int | None], None]
 """Called with a stage, the pairs done in it so far, and how many there are if that is known."""
 
@@ -108,6 +122,7 @@ def prepare(
     training pair was left, `failed-preparation/` has the dropped pairs and the reasons.
     """
     began = time.monotonic()
+    allow_open_files()  # every run of the sorted text is open at once
     languages = [code for direction in config.directions for code in direction]
     with disk_errors_named(directory), locked_directory(directory):
         sources = Sources(config, downloads=directory / "downloads")
@@ -134,7 +149,28 @@ def prepare(
                 digest=manifest.digest, train_pairs=pairs, seconds_s=seconds_s
             )
             events.write(prepared)
+            if (warning := _most_dropped(manifest, directory)) is not None:
+                events.write(warning)
         return manifest
+
+
+def _most_dropped(manifest: Manifest, directory: Path) -> Alert | None:
+    """The warning that most training pairs were dropped, with the keys that dropped them; None if
+    most were kept, or the filter of languages has dropped them, which warns itself."""
+    train = manifest.train
+    lost = train.pairs_in - train.pairs
+    if lost <= _MOST * train.pairs_in or train.dropped.get("language", 0) > _MOST * train.pairs_in:
+        return None
+    by_pairs = sorted(train.dropped.items(), key=lambda item: -item[1])
+    blamed = [(name, pairs) for name, pairs in by_pairs if pairs >= _BLAMED * train.pairs_in]
+    counts = (f"{key_of(name) or name.replace('_', ' ')} {pairs:,}" for name, pairs in blamed)
+    return Alert(
+        severity="warning",
+        cause=f"{units.SHARE.text(lost / train.pairs_in)} of the training pairs were dropped "
+        f"({lost:,} of {train.pairs_in:,}): {', '.join(counts)}",
+        remedy=f"see {directory / REJECTED / 'filters.html'}, and loosen the key if good pairs "
+        "are there",
+    )
 
 
 def _whole_manifest(directory: Path) -> Manifest | None:
@@ -166,6 +202,8 @@ class _Preparation:
         for side, model in zip(SIDES, vocabulary or (), strict=False):
             write_whole(self.place.result / f"{side}.model", model)
         given = [split for split in HELD_OUT_SPLITS if self.sources.entries[split]]
+        if self.config.check_languages:
+            self.place.once("identify", self._identify)
         for split in given:
             self._stage(split, f"read_{split}", partial(self._read, split))
         self._stage("train", "clean", self._clean)
@@ -197,6 +235,11 @@ class _Preparation:
         for reason, pairs in facts.dropped.items():
             self.events.write(CorpusDropped(split=split, reason=reason, pairs=pairs))
 
+    def _identify(self) -> dict[str, Any]:
+        """Raise CorpusError if an entry clearly is in other languages than the recipe says."""
+        refuse_wrong_languages(self.sources.entries, self.config, workers=self.workers)
+        return {}
+
     def _read(self, split: str) -> dict[str, Any]:
         """Read a dev or test set from its files."""
         given = read_split(self.sources.entries[split], self.config)
@@ -220,6 +263,17 @@ class _Preparation:
             self._advance("clean", pairs, None)
         facts = _stage_facts("clean", reports)
         self._refuse_no_pairs(facts)
+        of_language = facts.dropped.get("language", 0)
+        if self.events is not None and of_language > _MOST * facts.pairs_in:
+            dropped = f"{of_language} of {facts.pairs_in} pairs"
+            self.events.write(
+                Alert(
+                    severity="warning",
+                    cause=f"the language filter drops {dropped}; {self._seen_in_words()}",
+                    remedy="name the languages of the text, or loosen "
+                    "corpus.filters.max_language_log_odds",
+                )
+            )
         return {
             "facts": facts.model_dump(),
             "sources": self.sources.describe("train", reader.facts),
@@ -229,7 +283,8 @@ class _Preparation:
 
     def _hold_out(self, given: Sequence[str]) -> dict[str, Any]:
         """Take dev and test pairs from the training text, if they are not given as files."""
-        text, sides = CleanedText(self.place, self.config), HeldOutSides()
+        text = CleanedText(self.place, self.config)
+        sides = HeldOutSides(near=self.config.filters.drop_near_duplicates)
         for source, target, direction in text.held_out(given):
             sides.add(direction, text.plain(source), target)
         sizes = {"valid": self.config.valid_pairs, "test": self.config.test_pairs}
@@ -339,11 +394,16 @@ class _Preparation:
         """Raise CorpusError if a stage has left no training pair, and keep what was dropped."""
         if not facts.pairs_out:
             self._write_rejected(self.place.failed)
+            seen = f"{self._seen_in_words()}; " if "language" in facts.dropped else ""
             raise _none_left(
                 facts,
                 "corpus.train",
-                remedy=f"look at {self.place.failed}, or loosen corpus.filters",
+                remedy=f"{seen}look at {self.place.failed}, or loosen corpus.filters",
             )
+
+    def _seen_in_words(self) -> str:
+        """The languages that the training text seems to have, for who wonders what was dropped."""
+        return languages_seen_in_words(self.sources.entries["train"], self.config)
 
     def _refuse_empty_directions(self, num_parts: int) -> None:
         """Raise CorpusError if no training pair of a direction is left: none would be learnt."""

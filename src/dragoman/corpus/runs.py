@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
@@ -91,24 +91,28 @@ class HeldOutSides:
 
     A text counts as the same whether it is a source or a target: a model that translates both ways
     must not learn from a test pair backwards.
+
+    near: whether texts count as the same if they have the same `near_key`.
     """
 
-    def __init__(self) -> None:
-        self._texts: defaultdict[str, set[str]] = defaultdict(set)
+    def __init__(self, *, near: bool = False) -> None:
+        self.key: Callable[[str], str] = near_key if near else str
+        """What two texts that count as the same have in common."""
+        self._keys: defaultdict[str, set[str]] = defaultdict(set)
 
     def add(self, direction: Direction, source: str, target: str) -> None:
         """Add a held-out pair."""
-        self._texts[direction.source.lower()].add(source)
-        self._texts[direction.target.lower()].add(target)
+        self._keys[direction.source.lower()].add(self.key(source))
+        self._keys[direction.target.lower()].add(self.key(target))
 
-    def texts(self, direction: Direction) -> tuple[set[str], set[str]]:
-        """The held-out texts in the source language and in the target language."""
-        return self._texts[direction.source.lower()], self._texts[direction.target.lower()]
+    def keys(self, direction: Direction) -> tuple[set[str], set[str]]:
+        """The keys of the held-out texts in the source language and in the target language."""
+        return self._keys[direction.source.lower()], self._keys[direction.target.lower()]
 
     def overlap(self, direction: Direction, source: str, target: str) -> int:
         """How many sides of the pair, 0 to 2, are also in dev or test."""
-        sources, targets = self.texts(direction)
-        return (source in sources) + (target in targets)
+        sources, targets = self.keys(direction)
+        return (self.key(source) in sources) + (self.key(target) in targets)
 
 
 class KeyRange(NamedTuple):

@@ -16,11 +16,13 @@ from typing import Any, Final
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, CorpusError, DragomanError
 from dragoman.base.files import file_sha256, whole_file, write_whole
+from dragoman.base.languages import same_language
 from dragoman.corpus.catalogue import Catalogue, Downloads, quiet_logging
 from dragoman.corpus.config import FILE_KEYS, TEXT_FORMATS, CorpusConfig, ScoreLimit, TextFiles
 from dragoman.corpus.directions import Direction, language_token
 from dragoman.corpus.manifest import FORMAT_VERSION, Manifest, SourceFile, TextSize
 from dragoman.corpus.moses import MosesText
+from dragoman.corpus.named_sets import fetch_set
 from dragoman.corpus.pairs import ColumnLimit, FileFacts, LineReader, NamedPath, TextEntry
 from dragoman.corpus.tmx import TmxFile
 
@@ -235,6 +237,7 @@ class Sources:
                 lines=known.lines,
                 text=TextSize.of(known.text_bytes),
                 mended=known.mended,
+                regions=known.regions,
             ).model_dump()
             for file, known in zip(files, facts, strict=True)
         ]
@@ -269,6 +272,11 @@ class Sources:
             )
             paths = [Path(fetched.source), Path(fetched.target)]
             found = [NamedPath(f"{files.mtdata}/{path.name}", path) for path in paths]
+        elif files.set:
+            texts = fetch_set(
+                files.set, source_language=languages.source, target_language=languages.target
+            )
+            found = [NamedPath(f"{files.set}/{path.name}", path) for path in texts]
         elif key := next((key for key in TEXT_FORMATS if getattr(files, key)), None):
             name = getattr(files, key)
             found = READERS[key](name, folder / name, languages)
@@ -276,7 +284,8 @@ class Sources:
             names = filter(None, (files.source, files.tsv, files.target))
             found = [NamedPath(name, folder / name) for name in names]
             if any(entry.source_language or entry.target_language for entry in self._config.train):
-                self._check_languages(split, number, found, languages)
+                written = Direction(*reversed(languages)) if files.reverse else languages
+                self._check_languages(split, number, found, written)
         for file in found:
             path = file.path
             _check_file(path, split)
@@ -290,6 +299,7 @@ class Sources:
             tag=" ".join(filter(None, (token, files.tag))),
             number=number,
             limits=limits,
+            reverse=files.reverse,
             has_header=has_header,
             num_columns=num_columns,
         )
@@ -305,7 +315,7 @@ class Sources:
         for file, language in zip(found, said, strict=True):
             place = f"corpus.{split}[{number}]"
             known, other = self._languages.setdefault(file.path.resolve(), (language, place))
-            if known != language:
+            if known != language and not same_language(known, language):
                 raise ConfigError(
                     f"takes {file.name} for {language}, and {other} takes it for {known}",
                     place=place,
@@ -328,7 +338,7 @@ def _check_file(path: Path, split: str) -> None:
             "is a directory" if path.is_dir() else "does not exist",
             place=path,
             remedy=f"check the name in corpus.{split}; "
-            "names are relative to the recipe's folder, in --set to the working directory",
+            "names are relative to the recipe's folder, in an override to the working directory",
         )
 
 

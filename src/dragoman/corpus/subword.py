@@ -10,6 +10,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from typing import Final, Self
@@ -78,6 +79,13 @@ class Subword:
                 remedy="use a model that dragoman prepare has trained",
             )
         return cls(processor)
+
+    @cached_property
+    def has_letters(self) -> bytes:
+        """For each id 1 if its piece is text with a letter, or a byte of such text; else 0."""
+        first = EOS + 1 + len(self.tokens)
+        pieces = self.pieces([*range(first, self.vocab_size)])
+        return bytes(first) + bytes(any(map(str.isalpha, piece)) for piece in pieces)
 
     @property
     def has_prefix(self) -> bool:
@@ -195,7 +203,7 @@ def train_on_words(
         raise CorpusError(
             '"imported" is the kind of imported models, and cannot be learnt',
             place="corpus.subword.kind",
-            remedy="name the model with --from, or learn bpe or unigram pieces",
+            remedy="name the model to start from, or learn bpe or unigram pieces",
         )
     if not word_counts:
         raise CorpusError("there is no text to learn from", place="corpus.train", remedy="add text")

@@ -33,6 +33,10 @@ class Vocabulary(Protocol):
     def has_prefix(self) -> bool:
         """Whether a text may have a prefix."""
 
+    @property
+    def has_letters(self) -> bytes:
+        """For each id 1 if its piece is text with a letter, or a byte of such text; else 0."""
+
     def prefix(self, text: str) -> tuple[list[int], str]:
         """Ids before each part of this text, and the text without the words of these ids."""
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated, Final
 
+from pydantic import AfterValidator, Field
+
+from dragoman.base.extensions import Parts
 from dragoman.base.settings import Section
+
+_METRICS: Final = Parts[object]("metrics", dict.fromkeys(("bleu", "chrf")))
+"""Their names alone: evaluation/metrics.py has the metrics, and needs sacreBLEU."""
 
 
 class EvaluateConfig(Section):
@@ -23,5 +29,7 @@ class EvaluateConfig(Section):
     lowercase: bool = False
     """Score without regard to case, as a model with `corpus.lowercase` always is; part of the
     signature."""
+    metrics: tuple[Annotated[str, AfterValidator(_METRICS.known)], ...] = ()
+    """Metrics of other packages, which are measured beside BLEU and chrF."""
     sample_translations: int = Field(default=3, ge=0)
     """Translations of dev sentences that each validation shows."""

@@ -1,11 +1,11 @@
 """The similarity of translations and references: sacreBLEU's scores, with method and interval.
 
-A new metric is one function here and one entry in METRICS.
+A metric is one function and one entry in METRICS; another package adds one as an entry point of the
+group `dragoman.metrics` (base/extensions.py).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,15 +16,26 @@ from sacrebleu.metrics.bleu import BLEU, BLEUScore
 from sacrebleu.metrics.chrf import CHRF, CHRFScore
 
 from dragoman.base.errors import CorpusError
+from dragoman.base.extensions import Parts
+from dragoman.base.languages import is_language, parse_language
 from dragoman.evaluation.config import EvaluateConfig
 
+_WITHOUT_SPACES: Final = (
+    "Thai", "Laoo", "Khmr", "Mymr", "Lana", "Tale", "Talu", "Tavt", "Ahom",
+    "Tibt", "Hira", "Kana", "Hrkt", "Bopo", "Yiii", "Tang", "Kits", "Nshu",
+    "Java", "Bali", "Batk", "Bugi", "Cham", "Kawi", "Maka", "Brah", "Gran",
+)  # fmt: skip
+"""Scripts that put no spaces between words, beside Chinese and Japanese: those of which CLDR's
+scriptMetadata.txt says that lines may break between letters, those that break at orthographic
+syllables (UAX #14), and Tibetan, which marks syllables."""
 _TOKENIZERS: Final = {
-    **dict.fromkeys(("zh", "zho", "chi", "cmn", "yue"), "zh"),
-    **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
-    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
-    **dict.fromkeys(("th", "tha"), "char"),
+    **dict.fromkeys(_WITHOUT_SPACES, "char"),
+    **dict.fromkeys(("Hani", "Hans", "Hant", "Hanb"), "zh"),
+    "Jpan": "ja-mecab",
+    **dict.fromkeys(("Kore", "Hang"), "ko-mecab"),
 }
-"""sacreBLEU's tokenizers by the codes of languages for which 13a finds few words or none."""
+"""sacreBLEU's tokenizers by scripts for which 13a finds few words or none. Its flores200 and
+flores101 would need a download."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +81,12 @@ def bleu_of(language: str, *, lowercase: bool = False) -> BLEU:
     """sacreBLEU's BLEU with its tokenizer for a language; the signature names the tokenizer.
 
     The tokenizer is 13a; for Chinese zh; for Japanese and Korean MeCab, or characters if MeCab is
-    not installed; for Thai characters. language: a code such as de or pt-BR.
+    not installed; for other scripts without spaces between words, such as Thai, Khmer or Burmese,
+    characters. language: a code such as de or pt-BR; 13a if it is not one.
     """
-    code = re.split("[._@-]", language.lower())[0]
+    script = parse_language(language).script if is_language(language) else ""
     try:
-        return Bleu(lowercase=lowercase, tokenize=_TOKENIZERS.get(code, BLEU.TOKENIZER_DEFAULT))
+        return Bleu(lowercase=lowercase, tokenize=_TOKENIZERS.get(script, BLEU.TOKENIZER_DEFAULT))
     except RuntimeError:  # MeCab or its dictionary is not installed
         return Bleu(lowercase=lowercase, tokenize="char")
 
@@ -90,7 +102,8 @@ def chrf(
     return _score(Chrf(lowercase=lowercase), hypotheses, references, bootstrap_samples)
 
 
-METRICS: dict[str, Callable[..., Score]] = {"bleu": bleu, "chrf": chrf}
+_OURS: dict[str, Callable[..., Score]] = {"bleu": bleu, "chrf": chrf}
+METRICS: Final = Parts("metrics", _OURS)
 """The metrics of a validation by name; each is called like `bleu`."""
 
 
@@ -101,10 +114,14 @@ def score_all(
     *,
     language: str = "",
 ) -> dict[str, Score]:
-    """The score of each of METRICS; empty if nothing was decoded. language: see `bleu_of`."""
+    """BLEU, chrF and the recipe's further metrics; empty if nothing was decoded.
+
+    language: see `bleu_of`.
+    """
     if not hypotheses:
         return {}
-    metrics = METRICS | {"bleu": partial(bleu, language=language)}
+    metrics = {name: METRICS[name] for name in ("bleu", "chrf", *config.metrics)}
+    metrics["bleu"] = partial(bleu, language=language)
     return {
         name: metric(
             hypotheses,

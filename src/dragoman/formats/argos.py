@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dragoman.base.errors import CheckpointError, ConfigError, MachineError
 from dragoman.base.files import write_json
+from dragoman.base.languages import is_language, language_name, parse_language, same_language
 from dragoman.corpus.directions import Direction
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.vocabulary import Vocabulary
@@ -59,6 +60,8 @@ _MODEL_FILES: Final = (
 _MOST_OTHER_BYTES: Final = 1 << 28
 """Bytes of a file beside the weights: tables of positions, lists of pieces."""
 _REMEDY: Final = "export it again from its run"
+_LONGEST_PLAIN: Final = 3
+"""Characters of a code of ISO 639, which stays as it is."""
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 """A fixed time makes equal archives; it is the earliest time of zip."""
 
@@ -115,7 +118,7 @@ def write_argos(
     write_sentence_ends(folder / "minisbd" / "sentence_ends.onnx")
     metadata = {"type": "translate", "package_version": "1.0", "argos_version": _OLDEST_ARGOS}
     for side, code in zip(("from", "to"), direction, strict=True):
-        metadata |= {f"{side}_code": code, f"{side}_name": _name(code)}
+        metadata |= {f"{side}_code": argos_code(code), f"{side}_name": language_name(code)}
     write_json(folder / "metadata.json", metadata)
 
 
@@ -190,7 +193,7 @@ def _add_prefix(config: Path, code: str) -> None:
 
 def _check_libraries() -> None:
     """Raises MachineError if a library is missing; its remedy names the extra that has them all."""
-    for module in ("ctranslate2", "langcodes", "onnx"):
+    for module in ("ctranslate2", "onnx"):
         try:
             import_module(module)
         except ImportError as error:
@@ -199,11 +202,15 @@ def _check_libraries() -> None:
             ) from error
 
 
-def _name(code: str) -> str:
-    """The language in English, such as German for de."""
-    import langcodes
-
-    try:
-        return langcodes.Language.get(code).display_name()
-    except ValueError:  # no code of a language
+def argos_code(code: str) -> str:
+    """A language's code in packages, of which clients know those of ISO 639, and two of Argos."""
+    if not is_language(code) or len(code) <= _LONGEST_PLAIN:
         return code
+    found = parse_language(code)
+    if found.language == "zh":
+        return "zt" if found.script == "Hant" else "zh"
+    if (found.language, found.region) == ("pt", "BR"):
+        return "pb"
+    if same_language(found.language, code):
+        return found.language
+    return f"{found.language}-{found.script}"

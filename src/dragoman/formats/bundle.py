@@ -20,16 +20,16 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, DragomanError
 from dragoman.base.files import read_regular
 from dragoman.base.settings import Section
-from dragoman.corpus.config import LANGUAGE
-from dragoman.corpus.directions import Direction, listed
+from dragoman.corpus.config import LANGUAGE, CorpusConfig
+from dragoman.corpus.directions import Direction, language_token, listed
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.subword import VOCABULARIES, vocabulary_digests
 from dragoman.corpus.vocabulary import Vocabulary, load_vocabulary
@@ -89,6 +89,22 @@ class BundleDirection(Section):
     zero_shot: bool = False
 
 
+def directions_of(corpus: CorpusConfig) -> tuple[BundleDirection, ...]:
+    """The directions of a model of several, or the only one of a model with a token; else none."""
+    tokens, directions = corpus.language_tokens, corpus.directions
+    if len(directions) == 1 and not tokens:
+        return ()
+    return tuple(
+        BundleDirection(
+            source=one.source,
+            target=one.target,
+            token=language_token(one.target) if tokens else "",
+            zero_shot=one not in corpus.train_directions,
+        )
+        for one in directions
+    )
+
+
 class BundleInfo(Section):
     """The description of a bundle; vocabularies: SHA-256 by file name.
 
@@ -97,7 +113,7 @@ class BundleInfo(Section):
     """
 
     format_version: Literal[1] = 1
-    kind: Kind
+    kind: Annotated[Kind, AfterValidator(FORMATS.known)]
     name: str = Field(pattern=NAME, max_length=100)
     dragoman_version: str
     created: str
@@ -140,12 +156,16 @@ class BundleInfo(Section):
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """A bundle whose files have not changed since the export."""
+    """A bundle whose files have not changed since the export.
+
+    new_card: its card after its languages were corrected; "": that of its file.
+    """
 
     path: Path
     info: BundleInfo
     recipe: Recipe
     manifest: Manifest
+    new_card: str = ""
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -160,7 +180,10 @@ class Bundle:
                 read_regular(path / INFO_FILE, limit=_LONGEST_DESCRIPTION)
             )
             _check_listed(path, *_COMMON, info.weights_name)
-            recipe, manifest = load_recipe(path / "recipe.toml"), Manifest.load(path)
+            recipe, manifest = (
+                load_recipe(path / "recipe.toml", is_recorded=True),
+                Manifest.load(path),
+            )
             own = FORMATS[info.kind].files
             if recipe.corpus.subword.kind == "imported" and info.kind == "huggingface":
                 own = _M2M100 if recipe.model.norm == "pre" else _MARIAN
@@ -194,6 +217,8 @@ class Bundle:
 
     def card(self) -> str:
         """The model card as Markdown; raises CheckpointError if it cannot be read."""
+        if self.new_card:
+            return self.new_card
         file = self.path / CARD_FILE
         try:
             return read_regular(file, limit=_LONGEST_DESCRIPTION).decode()
@@ -346,7 +371,7 @@ def refuse_checkpoint_of_export(path: Path, checkpoints: Sequence[str]) -> None:
     if is_bundle(path) and [*checkpoints] != ["best"]:
         raise ConfigError(
             "an export has the weights of one checkpoint only",
-            place=f"--checkpoint {','.join(checkpoints)}",
+            place=f"checkpoint {','.join(checkpoints)}",
             remedy="leave it out, or name the run",
         )
 

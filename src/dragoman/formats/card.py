@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dragoman.base.errors import CheckpointError
@@ -13,12 +13,12 @@ from dragoman.base.files import file_sha256
 from dragoman.base.printable import printable_line
 from dragoman.corpus.directions import Direction, listed
 from dragoman.corpus.manifest import Manifest
-from dragoman.corpus.shards import BOS, EOS, PAD
-from dragoman.formats.bundle import BundleInfo, BundleScore
-from dragoman.formats.hub import card_header
-from dragoman.formats.kinds import FORMATS, Kind
+from dragoman.formats.bundle import Bundle, BundleInfo, BundleScore
+from dragoman.formats.check import warning_of
+from dragoman.formats.hub import card_header, plain_header
+from dragoman.formats.kinds import FORMATS
 from dragoman.formats.onnxruntime_web import PACKAGE
-from dragoman.model.config import power_search
+from dragoman.formats.usage import usage
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import (
@@ -26,6 +26,7 @@ from dragoman.telemetry.events import (
     Event,
     TestScored,
     Validated,
+    event_file,
     read_events,
 )
 from dragoman.training.checkpoint import read_state
@@ -45,19 +46,17 @@ def model_card(
     if info.kind == "huggingface":
         header = card_header(info, base_form=_architecture(recipe))
     else:
-        # Without quotes, the language no would be false.
-        languages = json.dumps([*info.languages])
-        header = f"---\nlanguage: {languages}\npipeline_tag: translation\n---"
+        header = plain_header(info)
     parts = [
         header,
         f"# {info.name}: {info.title}",
         f"A Transformer of {info.num_parameters:,} parameters (d {model.d_model}, FFN "
         f"{model.d_ffn}, {model.encoder_layers}+{model.decoder_layers} layers, {model.norm}-norm), "
-        f"{_maker(info)} with dragoman {info.dragoman_version}; weights in {info.quantization}.",
-        f"```\n{form.use}\n```",
+        f"{_maker(info, recipe)} with dragoman {info.dragoman_version}; weights in "
+        f"{info.quantization}.",
+        usage(info, recipe, manifest, first_piece=first_piece),
         _directions(info),
-        _first_piece(first_piece, recipe, info.kind),
-        _notes(recipe, manifest, info),
+        _notes(recipe, info),
         "## Data",
         _data(manifest),
         "## Licence",
@@ -70,6 +69,7 @@ def model_card(
         else f"{info.verified.identical} of {info.verified.sentences} translations are equal to "
         f"those of dragoman's own {search} with the full weights; chrF between the two: "
         f"{info.verified.chrf:.1f}.",
+        *([f"**{warning}**"] if (warning := warning_of(info.verified)) else []),
         "## Origin",
         (
             f"The folder {_code(info.imported)}."
@@ -82,36 +82,41 @@ def model_card(
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def relabelled(bundle: Bundle, pair: str) -> Bundle:
+    """A bundle with its languages corrected to a pair such as "en-fr"; its files stay as they are.
+
+    "" changes nothing. Raises ConfigError as `Recipe.with_languages`.
+    """
+    if not pair:
+        return bundle
+    recipe = bundle.recipe.with_languages(pair)
+    (direction,) = recipe.corpus.directions
+    named = {"source_language": direction.source, "target_language": direction.target}
+    info = bundle.info.model_copy(update=named)
+    return replace(
+        bundle, info=info, recipe=recipe, new_card=model_card(info, recipe, bundle.manifest)
+    )
+
+
 def _directions(info: BundleInfo) -> str:
     """How to choose a language by its token; directions that the model was not trained for."""
     said = []
     tokens = {one.target: one.token for one in info.directions if one.token}
     if tokens:
         listing = ", ".join(f"{target} {_code(token)}" for target, token in tokens.items())
-        target, token = next(iter(tokens.items()))
-        how = FORMATS[info.kind].language_note.format(target=target, token=token)
-        said.append(f"A token says into which language ({listing}): {how}")
+        said.append(f"A token says into which language: {listing}.")
     zero_shot = [Direction(one.source, one.target) for one in info.directions if one.zero_shot]
     if zero_shot:
         said.append(f"There was no training text (zero-shot) for {listed(zero_shot)}.")
     return " ".join(said)
 
 
-def _first_piece(piece: str, recipe: Recipe, kind: Kind) -> str:
-    """How a source of an imported model gets its language if dragoman does not add it."""
-    if not piece:
-        return ""
-    how = FORMATS[kind].first_piece_note.format(piece=piece)
-    if kind == "huggingface" and recipe.model.norm == "pre":
-        how = ""  # the tokenizer of M2M100 knows its languages itself
-    return f"Every source begins with {_code(piece)}: {how}" if how else ""
-
-
 def _architecture(recipe: Recipe) -> str:
     """The architecture's name in transformers; see huggingface.py."""
-    if recipe.model.norm == "pre":
-        return "m2m_100"
-    return "marian" if recipe.corpus.subword.kind == "imported" else "fsmt"
+    pre = recipe.model.norm == "pre"
+    if recipe.corpus.subword.kind == "imported":
+        return "m2m_100" if pre else "marian"
+    return "pegasus" if pre else "fsmt"
 
 
 def _text(words: str) -> str:
@@ -130,18 +135,10 @@ def _paragraph(words: str) -> str:
     return re.sub(r"^(\d*)([#+=~_.)-])", r"\1\\\2", line)
 
 
-def _notes(recipe: Recipe, manifest: Manifest, info: BundleInfo) -> str:
+def _notes(recipe: Recipe, info: BundleInfo) -> str:
     notes, kind = [], info.kind
     if recipe.corpus.lowercase:
         notes.append("It reads and writes lower case.")
-    if kind == "onnx":
-        notes.append(
-            "A source is its pieces' numbers and that of </s>, then 0 to the end of its row. A "
-            f"translation begins with ids of {_start(recipe)} and a past of no tokens; each step "
-            "is given the token that was chosen, and the present as its past. "
-            + ("0 is never chosen. " if recipe.search.never_padding else "")
-            + "The check below was greedy."
-        )
     if kind == "web":
         notes.append("The search in the browser is greedy.")
         if info.scores:
@@ -172,27 +169,14 @@ def _notes(recipe: Recipe, manifest: Manifest, info: BundleInfo) -> str:
             "The recipe's guard against repetition, with which scores are measured, is not in "
             f"effect here: search.no_repeat_ngram_size = {recipe.search.no_repeat_ngram_size}."
         )
-    if kind == "huggingface" and recipe.search.length_penalty == "gnmt":
-        length = manifest.train.mean_target_tokens
-        exponent = power_search(recipe.search, length).length_penalty_alpha
-        notes.append(
-            f"Training and scores used the length penalty ((5 + length) / 6)^"
-            f"{recipe.search.length_penalty_alpha:g}. transformers knows length^exponent alone: "
-            f"generation_config.json has the exponent {exponent:g}, with which the two rank alike "
-            f"around {length:.0f} tokens, the mean of the training text. A few translations differ."
-        )
     return " ".join(notes)
 
 
-def _start(recipe: Recipe) -> str:
-    """The first ids of a translation, by name; each is given in a step of its own."""
-    names = {PAD: "<pad>", BOS: "<s>", EOS: "</s>"}
-    return " and then ".join(f"{names.get(one, one)}" for one in recipe.model.start_ids)
-
-
-def _maker(info: BundleInfo) -> str:
+def _maker(info: BundleInfo, recipe: Recipe) -> str:
     if not info.imported:
         return "trained"
+    if recipe.corpus.subword.kind != "imported":
+        return f"trained, perhaps changed by others, and imported from {_code(info.imported)}"
     return f"made by others and imported from the folder {_code(info.imported)}"
 
 
@@ -248,8 +232,9 @@ def scores_of(
     is_own = checkpoint.resolve().parent == run.checkpoints.resolve()
     found: dict[tuple[str, str], tuple[Event, int]] = {}
     measured: set[str] = set()
-    for path in sorted(run.events.glob("rank-0000*.jsonl")):
-        for event in read_events(path):
+    log = event_file(run.events)
+    if log.is_file():
+        for event in read_events(log):
             said = event.payload
             is_dev = is_own and step is not None and event.step == step and not overrides
             if event.kind == Validated.kind and is_dev:

@@ -59,24 +59,23 @@ Results = Callable[[], list[list[Candidate]]]
 
 
 def _question(search: SearchConfig, num_hypotheses: int) -> tuple[int, float]:
-    """The request to CTranslate2 with which it drops none of the best `num_hypotheses`.
+    """How many hypotheses to ask CTranslate2 for, and with which exponent it orders them.
 
-    Returns the number of finished hypotheses with which it ends the search and that it returns, and
-    the exponent: it drops the others, the least first by log-probability over length^exponent.
+    CTranslate2 ends a search when that many hypotheses are finished. If it has more, it keeps those
+    with the highest log-probability / length^exponent. The two settings make sure that the best
+    `num_hypotheses` of our own search are among those that it keeps:
 
-    With "power" the number is beam_size: beam_size - 1 hypotheses may be finished before the last
-    step, and beam_size more with it. With fewer than beam_size returned, none of them need be of
-    the last step, and it would be unknown how far the search of a row went: a row whose search went
-    beyond its own length limit is searched again.
-
-    One hypothesis with "gnmt", penalty ((5 + L) / 6)^alpha: the best is always among the beam_size
-    that come first with an exponent of alpha / 6. The penalty's slope, d ln penalty / d ln L =
-    alpha L / (5 + L), is nowhere less than that; so a hypothesis that comes before the best one
-    only with the power is shorter. If beam_size of them did, the search would have ended before the
-    best was finished.
-
-    Several with "gnmt": up to 2 beam_size - 1 are finished by the end of our search. CTranslate2
-    goes on until it has that many, and keeps the first; `_candidates` drops those finished later.
+    - "power": CTranslate2 orders as we do, so beam_size hypotheses and our exponent are enough.
+      One less would not do: without a hypothesis of the last step, nobody would know how long the
+      search of a row went on. A row beyond its own length limit is searched again.
+    - "gnmt", the best one: beam_size hypotheses, and the exponent alpha / 6. Our penalty is
+      ((5 + L) / 6)^alpha. Its slope over ln L, alpha L / (5 + L), is at least alpha / 6. So a
+      hypothesis that the exponent puts before our best one, but our penalty does not, is shorter
+      and was finished earlier. If there were beam_size of them, our search would have ended before
+      it finished the best one.
+    - "gnmt", several: our search has up to 2 beam_size - 1 finished hypotheses when it ends. That
+      many are asked for, in the order in which they were finished; `_candidates` drops those that
+      were finished after the end of our search.
     """
     beam = search.beam_size
     if search.length_penalty == "power":

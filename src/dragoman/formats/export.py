@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, DragomanError
 from dragoman.base.version import VERSION
-from dragoman.corpus.directions import language_token, with_token, without_first_word
+from dragoman.corpus.directions import with_token, without_first_word
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.subword import VOCABULARIES, Subword, read_vocabulary
 from dragoman.distributed.world import World
@@ -23,12 +23,12 @@ from dragoman.formats.bundle import (
     INFO_FILE,
     NUM_SENTENCES,
     Bundle,
-    BundleDirection,
     BundleInfo,
     BundleScore,
     Verified,
     check_place,
     default_name,
+    directions_of,
 )
 from dragoman.formats.card import model_card, scores_of
 from dragoman.formats.check import check_equal, compare
@@ -36,7 +36,6 @@ from dragoman.formats.export_job import ExportJob, Request, Writer, greedy
 from dragoman.formats.kinds import FORMATS, NOT_STATED
 from dragoman.formats.load import load_translation_model
 from dragoman.formats.public import public_manifest, public_recipe
-from dragoman.formats.writers import WRITERS
 from dragoman.inference.translation import TranslationModel, checkpoint_path
 from dragoman.recipe.recipe import check_sections, dump_toml, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
@@ -45,15 +44,11 @@ from dragoman.training.durable import publish
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The place of the export, and the result of its check.
-
-    fewer_bits: whether the weights have fewer bits than those of the checkpoint.
-    """
+    """The place of the export, and the result of its check."""
 
     path: Path
     size_bytes: int
     verified: Verified
-    fewer_bits: bool
 
 
 def export(origin: RunDirectory | Bundle, request: Request, world: World) -> Exported:
@@ -67,14 +62,15 @@ def export(origin: RunDirectory | Bundle, request: Request, world: World) -> Exp
     check_sections(request.overrides, ("search",))
     _check_search(request)
     _check_bits(request)
-    recipe = public_recipe(load_recipe(origin.path / "recipe.toml", request.overrides))
-    WRITERS[request.to].check_recipe(recipe)
+    recorded = load_recipe(origin.path / "recipe.toml", request.overrides, is_recorded=True)
+    recipe = public_recipe(recorded.with_languages(request.languages))
+    FORMATS[request.to].load_writer().check_recipe(recipe)
     if isinstance(origin, Bundle):
         _check_imported(origin, request)
     output = request.output or origin.path / "export" / default_name(request.to, request.bits)
     check_place(output, source=origin.path)
     if isinstance(origin, RunDirectory):
-        checkpoint = checkpoint_path(origin, request.checkpoint, recipe)
+        checkpoint = checkpoint_path(origin, request.checkpoint, recorded)
         model = TranslationModel.load(origin, [str(checkpoint)], world)
     else:
         checkpoint = origin.path
@@ -86,13 +82,16 @@ def export(origin: RunDirectory | Bundle, request: Request, world: World) -> Exp
             remedy="leave it out; a package for Argos Translate has one",
         )
     manifest = public_manifest(Manifest.load(origin.path))
+    if request.languages:
+        corrected = manifest.config.with_languages(recipe.corpus.directions[0])
+        manifest = manifest.model_copy(update={"config": corrected})
     job = ExportJob(origin, checkpoint, recipe, manifest, model, request)
-    writer = WRITERS[request.to](job)
+    writer = FORMATS[request.to].load_writer()(job)
     writer.check()
     texts = _sentences(job)
     found: list[Verified] = []
     size_bytes = publish(output, lambda draft: found.append(_fill(writer, texts, draft)))
-    return Exported(output, size_bytes, found[0], fewer_bits=request.bits != "float32")
+    return Exported(output, size_bytes, found[0])
 
 
 def _check_imported(bundle: Bundle, request: Request) -> None:
@@ -135,9 +134,6 @@ def _fill(writer: Writer, texts: list[str], draft: Path) -> Verified:
     else:
         imported = job.origin.info.imported
         licence = job.origin.info.licence if licence == NOT_STATED else licence
-    directions = recipe.corpus.directions if not form.has_one_direction else ()
-    if len(directions) == 1 and not job.tokens:
-        directions = ()
     info = BundleInfo(
         kind=request.to,
         name=recipe.name,
@@ -145,15 +141,7 @@ def _fill(writer: Writer, texts: list[str], draft: Path) -> Verified:
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         source_language=job.direction.source,
         target_language=job.direction.target,
-        directions=tuple(
-            BundleDirection(
-                source=one.source,
-                target=one.target,
-                token=language_token(one.target) if job.tokens else "",
-                zero_shot=one not in recipe.corpus.train_directions,
-            )
-            for one in directions
-        ),
+        directions=() if form.has_one_direction else directions_of(recipe.corpus),
         licence=licence,
         run=run,
         checkpoint="" if imported else job.checkpoint.name,
@@ -199,7 +187,7 @@ def _check_bits(request: Request) -> None:
     if request.bits not in has:
         raise ConfigError(
             f"{request.to} exports are written in {' or '.join(has)}, not in {request.bits}",
-            place="--quantization",
+            place="quantization",
             remedy="export to ctranslate2, or leave it out",
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.corpus.directions import Direction, token_for
+from dragoman.corpus.directions import Direction, target_of, token_for
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
@@ -31,6 +31,7 @@ class Request:
     licence: the licence of the model, in words for its card.
     sentences: a file of source text to check the export on; the run's dev set if it is None.
     target: the target language of a package for Argos Translate, if the model has several.
+    languages: the right languages of a model that was trained under wrong ones, such as "en-fr".
     overrides: settings to change in the recipe's section search, such as "search.beam_size=2".
     onnxruntime_web: the package of that name for browsers; None: npm fetches it.
     """
@@ -42,6 +43,7 @@ class Request:
     licence: str = NOT_STATED
     sentences: Path | None = None
     target: str = ""
+    languages: str = ""
     overrides: Sequence[str] = ()
     onnxruntime_web: Path | None = None
 
@@ -79,8 +81,10 @@ class ExportJob:
     def direction(self) -> Direction:
         """The first direction that the export is for."""
         directions = self.recipe.corpus.directions
-        fitting = (one for one in directions if self.request.target in ("", one.target))
-        return next(fitting)
+        if not self.request.target:
+            return directions[0]
+        target = target_of(self.request.target, directions)
+        return next(one for one in directions if one.target == target)
 
     @property
     def transformer(self) -> Transformer:

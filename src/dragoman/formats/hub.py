@@ -10,6 +10,7 @@ model on the Hub unchanged, and files that had arrived are not sent again.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import warnings
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from dragoman.base.errors import ConfigError, DragomanError, MachineError
+from dragoman.base.languages import is_language, parse_language
 from dragoman.base.printable import printable_line
 from dragoman.base.version import VERSION
 from dragoman.formats.bundle import BundleInfo
@@ -92,6 +94,18 @@ def card_header(info: BundleInfo, *, base_form: str) -> str:
         eval_results=results or None,
     )
     return f"---\n{data.to_yaml()}\n---"
+
+
+def plain_header(info: BundleInfo) -> str:
+    """The header of a card that needs no library of the Hub: languages and licence."""
+    # Strings of JSON are strings of YAML. Without quotes, the language no would be false.
+    lines = [f"language: {json.dumps([*info.languages])}"]
+    licence, licence_name = _licence(info.licence)
+    if licence is not None:
+        lines.append(f"license: {json.dumps(licence)}")
+    if licence_name is not None:
+        lines.append(f"license_name: {json.dumps(licence_name)}")
+    return "\n".join(["---", *lines, "pipeline_tag: translation", "---"])
 
 
 def _languages_of(info: BundleInfo, text: str) -> str:
@@ -258,9 +272,11 @@ def _refused(status: int, words: str | None, hub_id: str) -> DragomanError:
 
 
 def _language(code: str) -> str:
-    """The language alone in two or three letters, as the Hub wants it: eng of eng_Latn."""
-    first = re.split(r"[-_.@]", code.lower())[0]
-    return first if re.fullmatch("[a-z]{2,3}", first) and first != _UNKNOWN_LANGUAGE else ""
+    """The language alone in two or three letters, as the Hub wants it: en of eng_Latn."""
+    if not is_language(code) or code == _UNKNOWN_LANGUAGE:
+        return ""
+    first = parse_language(code).tag.partition("-")[0]
+    return first if len(first) in (2, 3) else ""
 
 
 def _licence(words: str) -> tuple[str | None, str | None]:

@@ -1,47 +1,54 @@
 """Our model and its SentencePiece vocabulary as transformers loads them without any code of ours.
 
-Pre-norm with one shared matrix is M2M100 up to names, post-norm is FSMT: both place the first
-token at position 1 of the same sinusoids if PAD is 0. Models that neither can express are refused.
+Pre-norm with one shared matrix is Pegasus up to names, post-norm is FSMT. Models that neither can
+express are refused. Every key is written whose default would change a translation or a training,
+since defaults differ between architectures and between versions of transformers.
+
+Pegasus reads its positions from the file, so that every program that reads the file has ours; the
+positions of M2M100, the same architecture otherwise, begin elsewhere in CTranslate2's converter.
+That converter begins translations of Pegasus with the padding, as its training did. So the row of
+our beginning of a sentence is that of padding there, and the other way round. FSMT begins its
+positions at 1 if PAD is 0, as we do.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from dragoman.base.errors import CheckpointError, ConfigError, MachineError
-from dragoman.corpus.manifest import Manifest
-from dragoman.corpus.normalize import UNICODE_SPACES
-from dragoman.corpus.shards import BOS, EOS, PAD, UNK
+from dragoman.base.files import write_json
+from dragoman.corpus.directions import Direction
+from dragoman.corpus.shards import BOS, EOS, PAD
+from dragoman.formats.huggingface_tokenizer import write_tokenizer
 from dragoman.formats.imported_form import check_imported, refuse, shape_keys
 from dragoman.importing.weights import layer_weights
-from dragoman.inference.translation import new_model
-from dragoman.model.config import SearchConfig, length_limit
-from dragoman.model.transformer import Transformer
+from dragoman.model.config import ModelConfig, SearchConfig, length_limit
+from dragoman.model.transformer import Transformer, sinusoids
 from dragoman.recipe.recipe import Recipe
 from dragoman.training.checkpoint import read_weights, weight_shapes
 
+RECIPE_KEY: Final = "dragoman_recipe"
+"""The key of config.json with our recipe, which transformers keeps through every training."""
 _AGAIN: Final = "export it again from its run"
+_LEAST_POSITIONS: Final = 1024
+_SOURCE: Final = "model.encoder.embed_tokens.weight"
+_TARGET: Final = "model.decoder.embed_tokens.weight"
+_FSMT_OUTPUT: Final = "model.decoder.output_projection.weight"
+_PEGASUS_SHARED: Final = "model.shared.weight"
+_PEGASUS_OUTPUT: Final = "lm_head.weight"
+_BIAS: Final = "final_logits_bias"
 _POSITIONS: Final = "embed_positions.weight"
-"""FSMT also stores its sinusoids; they are computed on both sides."""
-SPECIAL_PIECES: Final = {
-    "pad_token": "<pad>",
-    "unk_token": "<unk>",
-    "bos_token": "<s>",
-    "eos_token": "</s>",
-}
-_SPACE: Final = "▁"
-_NO_PIECE: Final = "\uffff"
-"""Not a character of Unicode, so that it is in no text that pieces were learnt from."""
+_SAME: Final = 1e-3
+"""How far positions in a file may be from ours: they may have been written in 16 bits."""
 
 
 def write_huggingface(
@@ -66,88 +73,123 @@ def write_huggingface(
     """
     check_expressible(recipe)
     transformers = _transformers()
-    transformers.utils.logging.disable_progress_bar()
-    longest = recipe.corpus.max_pieces + 1
-    theirs = to_huggingface(model, longest=longest)
     assert search.length_penalty == "power"
-    theirs.generation_config = transformers.GenerationConfig(
-        num_beams=search.beam_size,
-        length_penalty=search.length_penalty_alpha,
-        early_stopping=search.early_stopping and search.beam_size > 1,
-        max_new_tokens=length_limit(longest, search),
-        pad_token_id=PAD,
-        bos_token_id=BOS,
-        eos_token_id=EOS,
-        decoder_start_token_id=BOS,
+    longest = recipe.corpus.max_pieces + 1
+    limit = length_limit(longest, search)
+    known = {key: getattr(search, key) for key in ("length_penalty", "length_penalty_alpha")}
+    back = recipe.model_copy(update={"search": recipe.search.model_copy(update=known)})
+    write_model(
+        model,
+        directory,
+        direction=recipe.corpus.directions[0],
+        positions=max(longest, limit + 1),
+        further={RECIPE_KEY: back.model_dump(mode="json")},
     )
-    theirs.save_pretrained(directory)
-    assert recipe.corpus.subword.kind != "imported"
-    tokenizer = make_tokenizer(
+    generation = {
+        "num_beams": search.beam_size,
+        "length_penalty": search.length_penalty_alpha,
+        "early_stopping": search.early_stopping and search.beam_size > 1,
+        "max_new_tokens": limit,
+        "do_sample": False,
+        # A training switches it off in config.json, and FSMT searches wrongly without it.
+        "use_cache": True,
+        **_special_ids(model.config),
+    }
+    write_json(directory / "generation_config.json", generation)
+    kind = recipe.corpus.subword.kind
+    assert kind != "imported"
+    write_tokenizer(
+        transformers,
         subword_scores,
-        kind=recipe.corpus.subword.kind,
+        directory,
+        longest=longest,
+        kind=kind,
         lowercase=recipe.corpus.lowercase,
         tokens=tokens,
         tags=tags,
     )
-    transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        **SPECIAL_PIECES,
-        model_max_length=longest,
-        clean_up_tokenization_spaces=False,
-        split_special_tokens=True,
-    ).save_pretrained(directory)
-    # Versions of transformers before 5 know the class by its older name only.
-    file = directory / "tokenizer_config.json"
-    config = json.loads(file.read_bytes()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
-    file.write_text(json.dumps(config, indent=1), encoding="utf-8")
 
 
-def to_huggingface(model: Transformer, *, longest: int = 1024) -> Any:
-    """Our model as a model of transformers, in eval mode; see check_expressible.
+def write_model(
+    model: Transformer,
+    directory: Path,
+    *,
+    direction: Direction,
+    positions: int = _LEAST_POSITIONS,
+    further: Mapping[str, Any] | None = None,
+) -> None:
+    """Write config.json and the weights of a model into an existing directory.
 
-    longest: the longest source in tokens, with its end. The table of positions has room for it, and
-        for at least 1024.
+    positions: the length of the table of positions, at least 1024 in any case.
+    further: keys of config.json that transformers does not know.
     """
-    transformers = _transformers()
-    config, vocab_size = model.config, model.embeddings.target_matrix.shape[0]
-    common: dict[str, Any] = {
-        **shape_keys(config),
-        "max_position_embeddings": max(1024, longest),
-        "scale_embedding": True,
-        "tie_word_embeddings": config.tied_embeddings == "all",
+    num_positions = max(_LEAST_POSITIONS, positions)
+    config = _config(model, direction) | {"max_position_embeddings": num_positions}
+    write_json(directory / "config.json", config | dict(further or {}))
+    weights = dict(_weights(model))
+    if model.config.norm == "pre":
+        shared = weights[_PEGASUS_SHARED][_order(model)]
+        for name in (_SOURCE, _TARGET, _PEGASUS_OUTPUT):
+            del weights[name]
+        table_PD = sinusoids(num_positions, model.config.d_model)
+        weights |= {
+            _PEGASUS_SHARED: shared,
+            _BIAS: torch.zeros(1, len(shared)),
+            **{f"model.{side}.{_POSITIONS}": table_PD for side in ("encoder", "decoder")},
+        }
+    # Cloned, as safetensors refuses tensors that share memory.
+    written = {name: weight.contiguous().clone() for name, weight in weights.items()}
+    save_file(written, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def _special_ids(config: ModelConfig) -> dict[str, int | None]:
+    return {
         "pad_token_id": PAD,
         "bos_token_id": BOS,
         "eos_token_id": EOS,
-        "decoder_start_token_id": BOS,
+        "decoder_start_token_id": PAD if config.norm == "pre" else BOS,
+        "forced_bos_token_id": None,
+        "forced_eos_token_id": None,
     }
-    if config.norm == "pre":
-        theirs = transformers.M2M100ForConditionalGeneration(
-            transformers.M2M100Config(vocab_size=vocab_size, **common)
-        )
-    else:
-        sizes = {"src_vocab_size": vocab_size, "tgt_vocab_size": vocab_size}
-        theirs = transformers.FSMTForConditionalGeneration(
-            transformers.FSMTConfig(**sizes, forced_eos_token_id=None, **common)
-        )
-    loaded = theirs.load_state_dict(_weights(model), strict=False)
-    assert not loaded.unexpected_keys
-    assert all("embed" in key or key == "lm_head.weight" for key in loaded.missing_keys)  # tied
-    theirs.tie_weights()
-    return theirs.eval()
 
 
-def model_from_huggingface(file: Path, recipe: Recipe, manifest: Manifest) -> Transformer:
+def _config(model: Transformer, direction: Direction) -> dict[str, Any]:
+    """Every key of config.json that transformers reads but the length of the table of positions."""
+    config, vocab_size = model.config, model.embeddings.target_matrix.shape[0]
+    pre = config.norm == "pre"
+    architecture = "Pegasus" if pre else "FSMT"
+    keys: dict[str, Any] = {
+        "model_type": architecture.lower(),
+        "architectures": [f"{architecture}ForConditionalGeneration"],
+        "is_encoder_decoder": True,
+        **shape_keys(config),
+        "scale_embedding": True,
+        "tie_word_embeddings": config.tied_embeddings == "all",
+        **_special_ids(config),
+        "use_cache": True,
+        "dtype": "float32",
+    }
+    if pre:  # CTranslate2's converter reads what transformers takes for granted
+        norms = {"normalize_before": True, "normalize_embedding": False}
+        return keys | norms | {"vocab_size": vocab_size}
+    return keys | {
+        "src_vocab_size": vocab_size,
+        "tgt_vocab_size": vocab_size,
+        "langs": [*direction],
+    }
+
+
+def model_from_huggingface(file: Path, recipe: Recipe, *, vocab_size: int) -> Transformer:
     """Our model with the weights of an export's file.
 
+    vocab_size: of the vocabulary that both sides share.
     Raises CheckpointError if the file cannot be read or is of another model; a recipe that asks
     for more than the file holds is refused before a model is built.
     """
     shapes = weight_shapes(file)
+    sizes = {"source_vocab_size": vocab_size, "target_vocab_size": vocab_size}
     try:
-        wanted = recipe.model.num_parameters(
-            source_vocab_size=manifest.source_vocab_size,
-            target_vocab_size=manifest.target_vocab_size,
-        )
+        wanted = recipe.model.num_parameters(**sizes)
         check_expressible(recipe)
     except (ValueError, ConfigError) as error:
         problem = f"its recipe describes no model of this kind: {error}"
@@ -156,21 +198,51 @@ def model_from_huggingface(file: Path, recipe: Recipe, manifest: Manifest) -> Tr
     if wanted > held:
         problem = f"holds {held:,} weights, but the recipe's model has {wanted:,}"
         raise CheckpointError(problem, place=file, remedy=_AGAIN)
-    model = new_model(recipe, manifest)
+    model = Transformer(recipe.model, **sizes)
     fill_from_huggingface(file, model)
     return model
 
 
+def trained_form(file: Path, config: ModelConfig) -> ModelConfig:
+    """The configuration of a model after a training in transformers.
+
+    There a bias that our model lacked has begun at 0 and was trained, and two matrices that ours
+    had tied may have become different ones.
+    """
+    written, update = read_weights(file), dict[str, Any]()
+    biases = (name for name in written if "_attn." in name and name.endswith("_proj.bias"))
+    if not config.attention_bias and any(bool(written[name].any()) for name in biases):
+        update["attention_bias"] = True
+    target, output = written.get(_TARGET), written.get(_FSMT_OUTPUT)
+    if (
+        config.tied_embeddings == "decoder"
+        and target is not None
+        and output is not None
+        and not torch.equal(target, output)
+    ):
+        update["tied_embeddings"] = "none"
+    return config.model_copy(update=update)
+
+
 @torch.no_grad()
 def fill_from_huggingface(file: Path, model: Transformer) -> None:
-    """Put the weights of an export's file into our model: `to_huggingface` the other way round.
+    """Put the weights of an export's file into our model: `write_model` the other way round.
 
     Raises CheckpointError if the file cannot be read or is of another model.
     """
     written = read_weights(file)
-    theirs = {name: weight for name, weight in written.items() if not name.endswith(_POSITIONS)}
+    _check_fixed(written, model.config, place=file)
+    fixed = (_POSITIONS, _BIAS)
+    theirs = {name: weight for name, weight in written.items() if not name.endswith(fixed)}
     ours = _weights(model)  # views of our own matrices: writing to them changes ours
-    given = {ours[name].data_ptr() for name in theirs if name in ours}  # one of those that are tied
+    # Of matrices that are tied the file may have any one, or several.
+    given: dict[int, str] = {}
+    for name in theirs:
+        if name in ours:
+            first = given.setdefault(ours[name].data_ptr(), name)
+            if not torch.equal(theirs[first], theirs[name]):
+                problem = f"{first} and {name} differ, but the recipe's model has one for both"
+                raise CheckpointError(problem, place=file, remedy=_AGAIN)
     for name in {*ours, *theirs}:
         there = theirs.get(name)
         if name not in ours or (there is None and ours[name].data_ptr() not in given):
@@ -183,6 +255,35 @@ def fill_from_huggingface(file: Path, model: Transformer) -> None:
             raise CheckpointError(problem, place=file, remedy=_AGAIN)
     for name, tensor in theirs.items():
         ours[name].copy_(tensor)
+    if model.config.norm == "pre":
+        shared = model.embeddings.target_matrix
+        shared.copy_(shared[_order(model)])
+
+
+def _check_fixed(written: Mapping[str, Tensor], config: ModelConfig, *, place: Path) -> None:
+    """Raises CheckpointError if what no training changes is not as it was exported."""
+    for name, weight in written.items():
+        if name == _BIAS and bool(weight.any()):
+            raise CheckpointError(f"{name} is not zero", place=place, remedy=_AGAIN)
+        if name.endswith(_POSITIONS):
+            # The first row of FSMT is that of padding.
+            table_PD = weight if config.norm == "pre" else weight[1:]
+            ours = sinusoids(len(table_PD), config.d_model)
+            if table_PD.shape != ours.shape or not torch.allclose(
+                table_PD.float(), ours, atol=_SAME, rtol=0
+            ):
+                raise CheckpointError(
+                    f"{name} holds positions that were trained, but our model computes them",
+                    place=place,
+                    remedy="train the export again with its positions frozen, as its card shows",
+                )
+
+
+def _order(model: Transformer) -> list[int]:
+    """Ids in which padding and beginning of sentence have changed places; its own inverse."""
+    order = list(range(model.embeddings.target_matrix.shape[0]))
+    order[PAD], order[BOS] = BOS, PAD
+    return order
 
 
 def check_expressible(recipe: Recipe) -> None:
@@ -263,105 +364,12 @@ def _transformers() -> Any:
 
 
 def _weights(model: Transformer) -> dict[str, Tensor]:
-    """Our weights under the names that transformers has for them."""
+    """Our weights, in our order, under all names that transformers has for them."""
     embeddings = model.embeddings
+    weights = {_SOURCE: embeddings.source_matrix, _TARGET: embeddings.target_matrix}
     if model.config.norm == "pre":
-        weights = {"model.shared.weight": embeddings.target_matrix}
+        weights |= dict.fromkeys((_PEGASUS_SHARED, _PEGASUS_OUTPUT), embeddings.target_matrix)
     else:
-        weights = {
-            "model.encoder.embed_tokens.weight": embeddings.source_matrix,
-            "model.decoder.embed_tokens.weight": embeddings.target_matrix,
-            "model.decoder.output_projection.weight": embeddings.output_matrix,
-        }
+        weights[_FSMT_OUTPUT] = embeddings.output_matrix
     weights |= layer_weights(model)
     return {name: tensor.detach().float().cpu() for name, tensor in weights.items()}
-
-
-def make_tokenizer(
-    pieces: list[tuple[str, float]],
-    *,
-    kind: Literal["bpe", "unigram"],
-    lowercase: bool,
-    tokens: Sequence[str] = (),
-    tags: Sequence[str] = (),
-) -> Any:
-    """The tokenizer that normalises a text as we do, and gives our ids and the end of sentence.
-
-    pieces: with their scores, in the order of their ids. tokens: the language tokens among them.
-    tags: words among them at which text is cut. As with us, a text that is a tag alone has no piece
-    for a space before it.
-    Lower-casing goes by characters: a capital sigma at the end of a word becomes the sigma of the
-    middle of a word.
-    """
-    from tokenizers import (
-        AddedToken,
-        Regex,
-        Tokenizer,
-        decoders,
-        models,
-        normalizers,
-        pre_tokenizers,
-        processors,
-    )
-
-    known = {piece: number for number, (piece, _) in enumerate(pieces)}
-    num_special = EOS + 1 + len(tokens)
-    special, others = pieces[:num_special], pieces[num_special + len(tags) :]
-    unknown: set[str] = set()
-    if kind == "unigram":
-        # The names of special pieces in a text are not such pieces but characters: even the most
-        # unlikely ones together must be likelier than the name. An unknown piece becomes less
-        # likely as well, but every way to cut a text has as many of them. Characters of the names
-        # that are not pieces would be less likely than the name: they become another character.
-        longest = max(len(name) for name, _ in special)
-        unlikely = longest * min((score for _, score in others), default=0.0) - 1.0
-        given = ((name, unlikely) for name, _ in pieces[: num_special + len(tags)])
-        scored = [*given, *others]
-        model: Any = models.Unigram(scored, unk_id=UNK, byte_fallback=False)
-        unknown = {letter for name, _ in special for letter in name} - set(known)
-    else:
-        # Pairs of pieces in the order in which SentencePiece joins them: the best-scored first.
-        merges: list[tuple[str, str]] = []
-        for piece, _ in sorted(others, key=lambda entry: -entry[1]):
-            splits = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
-            found = [(left, right) for left, right in splits if left in known and right in known]
-            merges += sorted(found, key=lambda pair: (known[pair[0]], known[pair[1]]))
-        model = models.BPE(known, merges, unk_token=pieces[UNK][0], fuse_unk=True)
-    tokenizer = Tokenizer(model)
-    tokenizer.normalizer = normalizers.Sequence(  # as corpus.normalize
-        [
-            *([normalizers.Lowercase()] if lowercase else []),
-            normalizers.NFC(),
-            normalizers.Replace("\ufeff", ""),
-            normalizers.Replace(Regex(f"[\t\r{UNICODE_SPACES}]"), " "),
-            normalizers.Prepend(" "),
-            normalizers.Replace(Regex(" {2,}"), " "),
-            normalizers.Replace(Regex(r" \z"), ""),  # Strip would take control characters too
-            # The tokenizer also normalises the tags that it looks for in a text.
-            *(normalizers.Replace(Regex(rf"\A (?={re.escape(tag)}\z)"), "") for tag in tags),
-            *(
-                normalizers.Replace(Regex(_outside(tags, letter)), _NO_PIECE)
-                for letter in sorted(unknown)
-            ),
-        ]
-    )
-    # The space before a text is there already; the text after a tag begins with none of its own.
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_SPACE, prepend_scheme="never")
-    tokenizer.decoder = decoders.Metaspace(replacement=_SPACE, prepend_scheme="always")
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {pieces[EOS][0]}", special_tokens=[(pieces[EOS][0], EOS)]
-    )
-    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in tokens])
-    tokenizer.add_tokens([AddedToken(tag, normalized=True) for tag in tags])
-    return tokenizer
-
-
-def _outside(tags: Sequence[str], letter: str) -> str:
-    """A regular expression for a letter wherever it is no part of a tag."""
-    inside = [
-        (f"(?<={re.escape(tag[:place])})" if place else "") + re.escape(tag[place:])
-        for tag in tags
-        for place, one in enumerate(tag)
-        if one == letter
-    ]
-    return (f"(?!{'|'.join(inside)})" if inside else "") + re.escape(letter)

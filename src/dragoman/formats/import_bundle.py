@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +11,9 @@ from typing import Final
 from safetensors.torch import save_file
 
 from dragoman.base.errors import ConfigError
+from dragoman.base.languages import is_language, parse_language
 from dragoman.base.version import VERSION
+from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.manifest import (
     FORMAT_VERSION,
@@ -22,10 +23,20 @@ from dragoman.corpus.manifest import (
     digest_files,
 )
 from dragoman.corpus.subword import VOCABULARIES
-from dragoman.formats.bundle import CARD_FILE, INFO_FILE, Bundle, BundleInfo, Verified, check_place
+from dragoman.corpus.vocabulary import Vocabulary, parse_vocabulary
+from dragoman.formats.bundle import (
+    CARD_FILE,
+    INFO_FILE,
+    Bundle,
+    BundleInfo,
+    Verified,
+    check_place,
+    directions_of,
+)
 from dragoman.formats.card import model_card
+from dragoman.formats.returned import read_model_folder
 from dragoman.importing.config import read_json
-from dragoman.importing.folder import UNKNOWN_LANGUAGE, ImportedModel, read_folder, vocabulary_files
+from dragoman.importing.folder import UNKNOWN_LANGUAGE
 from dragoman.importing.tokenizer import TOKENIZER_FILE, Languages
 from dragoman.recipe.recipe import dump_toml
 from dragoman.training.durable import publish
@@ -51,13 +62,13 @@ def import_bundle(folder: Path, output: Path, languages: Languages, *, licence: 
     Raises ConfigError or CheckpointError if the model cannot be imported or the place is taken;
     nothing is left behind then.
     """
-    imported = read_folder(folder, languages)
+    imported = read_model_folder(folder, languages)
     check_place(output, source=folder)
-    source, target = vocabulary_files(imported)
-    _check_languages(folder, imported)
-    for content in (source, target):  # what could not be read again is never written
-        ImportedVocabulary.parse(content, place=folder)
-    manifest = _manifest(imported, dict(zip(VOCABULARIES, (source, target), strict=True)))
+    # What could not be read again is never written.
+    source, target = (parse_vocabulary(one, place=folder) for one in imported.vocabularies)
+    _check_languages(folder, imported.recipe.corpus, source)
+    contents = dict(zip(VOCABULARIES, imported.vocabularies, strict=True))
+    manifest = _manifest(imported.recipe.corpus, (source, target), contents)
     info = BundleInfo(
         kind="bundle",
         name=imported.recipe.name,
@@ -65,6 +76,7 @@ def import_bundle(folder: Path, output: Path, languages: Languages, *, licence: 
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         source_language=imported.recipe.corpus.source_language,
         target_language=imported.recipe.corpus.target_language,
+        directions=directions_of(imported.recipe.corpus),
         licence=licence,
         run="",
         checkpoint="",
@@ -78,7 +90,7 @@ def import_bundle(folder: Path, output: Path, languages: Languages, *, licence: 
     )
 
     def fill(draft: Path) -> None:
-        for name, content in zip(VOCABULARIES, (source, target), strict=True):
+        for name, content in contents.items():
             (draft / name).write_bytes(content)
         (draft / "recipe.toml").write_text(dump_toml(imported.recipe), encoding="utf-8")
         (draft / "manifest.json").write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
@@ -95,27 +107,32 @@ def import_bundle(folder: Path, output: Path, languages: Languages, *, licence: 
     return Imported(output, size_bytes, info)
 
 
-def _check_languages(folder: Path, imported: ImportedModel) -> None:
+def _check_languages(folder: Path, corpus: CorpusConfig, source: Vocabulary) -> None:
     """Raises ConfigError if the folder of a MarianMT model names another language for a side.
 
     If a piece of the source chooses the target, the target is not compared. If the folder's code
-    names a group, such as gem or mul, any language is accepted. The user's code of three letters is
-    compared if langcodes is installed.
+    names a group, such as gem or mul, any language is accepted.
     """
     path = folder / TOKENIZER_FILE
-    source, _ = imported.vocabularies
-    if source.kind != "marian" or not path.exists():
+    if not isinstance(source, ImportedVocabulary) or source.file.kind != "marian":
         return
-    settings, corpus = read_json(path, limit=_LONGEST_SETTINGS), imported.recipe.corpus
+    if not path.exists():
+        return
+    settings = read_json(path, limit=_LONGEST_SETTINGS)
     for side, code in (("source", corpus.source_language), ("target", corpus.target_language)):
         stated = settings.get(f"{side}_lang")
         if (
             not isinstance(stated, str)
             or len(stated) != _LETTERS
-            or (side == "target" and source.codes)
+            or (side == "target" and source.file.codes)
         ):
             continue
-        if _standard(code) not in (stated, "") and code != UNKNOWN_LANGUAGE:
+        if code == UNKNOWN_LANGUAGE or not is_language(stated):
+            continue
+        if (
+            not is_language(code)
+            or parse_language(code).language != parse_language(stated).language
+        ):
             raise ConfigError(
                 f"its {side} language is {stated!r}, not {code!r}",
                 place=path,
@@ -123,23 +140,9 @@ def _check_languages(folder: Path, imported: ImportedModel) -> None:
             )
 
 
-def _standard(code: str) -> str:
-    """The code of two letters for a language; "" if it is not known."""
-    short = re.split("[-_]", code)[0].lower()
-    if len(short) == _LETTERS:
-        return short
-    try:
-        from langcodes import standardize_tag
-    except ImportError:
-        return ""
-    try:
-        found = standardize_tag(short)
-    except ValueError:
-        return ""
-    return found if len(found) == _LETTERS else ""
-
-
-def _manifest(imported: ImportedModel, files: dict[str, bytes]) -> Manifest:
+def _manifest(
+    corpus: CorpusConfig, vocabularies: tuple[Vocabulary, Vocabulary], files: dict[str, bytes]
+) -> Manifest:
     """The manifest of an unknown corpus, with the vocabularies."""
     listed = {
         name: OutputFile(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
@@ -155,13 +158,13 @@ def _manifest(imported: ImportedModel, files: dict[str, bytes]) -> Manifest:
         truncated=0,
         truncated_share=0.0,
     )
-    source, target = imported.vocabularies
+    source, target = vocabularies
     return Manifest(
         format_version=FORMAT_VERSION,
         digest=digest_files(listed),
-        config=imported.recipe.corpus,
-        source_vocab_size=len(source.pieces),
-        target_vocab_size=len(target.pieces),
+        config=corpus,
+        source_vocab_size=source.vocab_size,
+        target_vocab_size=target.vocab_size,
         sources=(),
         splits={"train": nothing},
         files=listed,

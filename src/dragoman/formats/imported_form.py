@@ -147,6 +147,8 @@ def shape_keys(config: ModelConfig) -> dict[str, Any]:
         "dropout": config.dropout,
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.activation_dropout,
+        "encoder_layerdrop": 0.0,  # M2M100 drops whole layers in training if nothing is said
+        "decoder_layerdrop": 0.0,
     }
 
 

@@ -23,12 +23,12 @@ from dragoman.corpus.vocabulary import parse_vocabulary
 from dragoman.distributed.world import World
 from dragoman.formats.bundle import INFO_FILE, Bundle, is_bundle
 from dragoman.formats.huggingface import model_from_huggingface
+from dragoman.formats.returned import read_model_folder
 from dragoman.importing.folder import (
     ImportedModel,
     fetching,
     is_foreign,
     read_folder,
-    vocabulary_files,
 )
 from dragoman.importing.tokenizer import Languages
 from dragoman.inference.translation import (
@@ -112,19 +112,11 @@ def _absent(path: Path) -> CheckpointError:
 
 
 def _read_for(folder: Path, recipe: Recipe | None) -> ImportedModel:
-    """A model of another tool, read for the languages of the recipe if the recipe names them."""
-    if recipe is not None and len(recipe.corpus.directions) == 1 and _names_languages(recipe):
+    """A model of another tool, read for the languages of the recipe if it has one direction."""
+    if recipe is not None and len(recipe.corpus.directions) == 1:
         (direction,) = recipe.corpus.directions
-        return read_folder(folder, Languages(direction.source, direction.target))
-    return read_folder(folder, Languages())
-
-
-def _names_languages(recipe: Recipe) -> bool:
-    """Whether the recipe names both languages; if not, its languages are a guess."""
-    sides = ("source_language", "target_language")
-    return recipe.corpus.model_fields_set.issuperset(sides) or all(
-        getattr(entry, side) for entry in recipe.corpus.train for side in sides
-    )
+        return read_model_folder(folder, Languages(direction.source, direction.target))
+    return read_model_folder(folder, Languages())
 
 
 def _model_of(bundle: Bundle) -> Transformer:
@@ -137,7 +129,8 @@ def _model_of(bundle: Bundle) -> Transformer:
     if kind == "huggingface":
         if bundle.recipe.corpus.subword.kind == "imported":
             return read_folder(bundle.path, Languages()).model
-        return model_from_huggingface(file, bundle.recipe, bundle.manifest)
+        vocab_size = bundle.manifest.target_vocab_size
+        return model_from_huggingface(file, bundle.recipe, vocab_size=vocab_size)
     raise CheckpointError(
         f"has only the weights of an export of kind {kind}, which PyTorch cannot load here",
         place=bundle.path,
@@ -179,15 +172,14 @@ class Origin:
             run = RunDirectory(path)
             if not run.recipe_file.is_file() and is_foreign(path):
                 imported = _read_for(path, recipe)
-                vocabulary = vocabulary_files(imported)
-                return cls(path, "imported", imported.recipe, imported.model, vocabulary)
+                return cls(path, "imported", imported.recipe, imported.model, imported.vocabularies)
             if not run.recipe_file.is_file():
                 raise CheckpointError(
                     "is neither a run, an export of dragoman nor a folder with config.json and "
                     "model.safetensors",
                     place=path,
                     remedy="give a run, an export to bundle or huggingface, or "
-                    "a MarianMT, M2M100 or NLLB model",
+                    "a MarianMT, M2M100 or NLLB model in Hugging Face form",
                 )
             recipe, manifest = run.recipe(), Manifest.load(path)
             checkpoint = checkpoint_path(run, "best", recipe)
@@ -255,7 +247,7 @@ class Origin:
                 place=self.path,
                 remedy=f"choose target languages that have tokens: {', '.join(known)}"
                 if known
-                else "train one target language from this model, or leave --from out for several",
+                else "train one target language from this model, or several from no model",
             )
 
     def _check_tags(self, recipe: Recipe) -> None:
@@ -277,7 +269,7 @@ class Origin:
             raise ConfigError(
                 f"was prepared with a vocabulary that is not that of {self.path}",
                 place=prepared,
-                remedy="name a new folder, or leave --prepared out",
+                remedy="name a new folder for the shards, or none",
             )
 
     def save_as_step_0(self, run: RunDirectory) -> None:

@@ -53,10 +53,10 @@ _NPM_LINE: Final = re.compile(r"(?:npm (?:error|ERR!))?\s*(?:(?:network|notarget
 """A line of npm's errors: the level, the kind of error, words."""
 _NPM_FIELD: Final = re.compile(r"(?:code|errno|syscall|path|dest)\b")
 _LONGEST_REASON: Final = 200
-_TO_WEB: Final = "--to web"
+_TO_WEB: Final = "to web"
 _BY_HAND: Final = (
     f"run `npm pack {PACKAGE}` on a machine with npm and network access, and name the file that it "
-    f"writes: --onnxruntime-web onnxruntime-web-{RUNTIME_VERSION}.tgz"
+    f'writes: onnxruntime_web="onnxruntime-web-{RUNTIME_VERSION}.tgz"'
 )
 
 

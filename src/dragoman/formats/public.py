@@ -14,6 +14,7 @@ from typing import Any, Final
 from dragoman.corpus.config import TEXT_FORMATS, CorpusConfig, TextFiles
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe
+from dragoman.training.schedule import SCHEDULES
 
 CORPUS: Final = {
     "source_language", "target_language", "temperature", "language_token",
@@ -54,6 +55,8 @@ def public_recipe(recipe: Recipe) -> Recipe:
     """The recipe with the listed keys as they are and all others at their defaults."""
     corpus = public_corpus(recipe.corpus)
     allowed = _only(recipe.model_dump(exclude={"corpus"}), RECIPE)
+    if recipe.schedule.kind not in SCHEDULES.ours:  # whoever opens the export may not have it
+        del allowed["schedule"]
     return Recipe.model_validate({**allowed, "corpus": corpus})
 
 
@@ -68,11 +71,12 @@ def public_corpus(corpus: CorpusConfig) -> CorpusConfig:
 def public_manifest(manifest: Manifest) -> Manifest:
     """The manifest of a corpus, without folders and without times of this machine's files."""
     config = public_corpus(manifest.config)
-    data_sets = {entry.mtdata for entry in (*config.train, *config.valid, *config.test)}
+    entries = (*config.train, *config.valid, *config.test)
+    data_sets = {entry.mtdata or entry.set for entry in entries} - {""}
     sources = []
     for source in manifest.sources:
-        name, data_set = _file_name(source.name), source.name.partition("/")[0]
-        if data_set in data_sets - {""}:
+        name, data_set = _file_name(source.name), source.name.rpartition("/")[0]
+        if data_set in data_sets:
             name = f"{data_set}/{name}"
         sources.append(source.model_copy(update={"name": name, "mtime_ns": 0}))
     return manifest.model_copy(update={"config": config, "sources": tuple(sources)})
@@ -93,7 +97,7 @@ def _only(values: Mapping[str, Any], allowed: set[str], prefix: str = "") -> dic
 def _named(entry: TextFiles) -> TextFiles:
     """An entry of text without the folders of its files; the id of a public data set stays."""
     files = ("source", "target", "tsv", *TEXT_FORMATS, "mtdata")
-    others = ("tag", "source_language", "target_language")
+    others = ("set", "tag", "reverse", "source_language", "target_language")
     return TextFiles.model_validate(
         {key: _file_name(getattr(entry, key)) for key in files}
         | {key: getattr(entry, key) for key in others}

@@ -21,9 +21,9 @@ from sentencepiece import sentencepiece_model_pb2
 from dragoman.base.errors import ConfigError
 from dragoman.corpus.directions import language_token
 from dragoman.corpus.imported_vocabulary import is_imported
-from dragoman.corpus.normalize import UNICODE_SPACES, mark_bounds
+from dragoman.corpus.normalize import INVISIBLE, UNICODE_SPACES, mark_bounds
 from dragoman.corpus.subword import VOCABULARIES
-from dragoman.evaluation.sentences import ABBREVIATIONS
+from dragoman.evaluation.sentences import RULES
 from dragoman.formats.int8_onnx import Int8ModelGraph
 from dragoman.formats.kinds import FORMATS
 from dragoman.formats.onnx import DECODER_FILE, ENCODER_FILE, write_onnx
@@ -107,7 +107,8 @@ def write_web(
         "max_pieces": corpus.max_pieces,
         "start_ids": recipe.model.start_ids,
         **{name: getattr(recipe.search, name) for name in FORMATS["web"].search_keys or ()},
-        "abbreviations": ABBREVIATIONS,
+        "sentences": RULES,
+        "invisible": INVISIBLE,
         "spaces": UNICODE_SPACES,
         "marks": mark_bounds(),
         "files": {name: (folder / name).stat().st_size for name in _LOADED},

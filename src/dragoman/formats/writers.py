@@ -30,7 +30,6 @@ from dragoman.formats.huggingface import (
 )
 from dragoman.formats.imported_form import write_imported
 from dragoman.formats.int8_onnx import rounded
-from dragoman.formats.kinds import Kind
 from dragoman.formats.load import fill_from
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.formats.onnxruntime_web import runtime_files
@@ -79,7 +78,7 @@ class CTranslate2Writer(Writer):
 
 
 class HuggingFaceWriter(Writer):
-    """A folder for transformers: an imported model in its own form, others as M2M100 or FSMT."""
+    """A folder for transformers: an imported model in its own form, others as Pegasus or FSMT."""
 
     @staticmethod
     def check_recipe(recipe: Recipe) -> None:
@@ -188,16 +187,6 @@ class ArgosWriter(Writer):
         """Add the card, and make one file of it all."""
         (draft / _UNPACKED / CARD_FILE).write_text(card, encoding="utf-8")
         pack(draft / _UNPACKED, draft / info.weights_name)
-
-
-WRITERS: Final[dict[Kind, type[Writer]]] = {
-    "bundle": BundleWriter,
-    "ctranslate2": CTranslate2Writer,
-    "huggingface": HuggingFaceWriter,
-    "onnx": OnnxWriter,
-    "argos": ArgosWriter,
-    "web": WebWriter,
-}
 
 
 def engine_of(job: ExportJob, folder: Path) -> CTranslate2Engine:

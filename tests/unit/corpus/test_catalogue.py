@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.base.errors import CorpusError
+from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.corpus.catalogue import Catalogue, Downloads
 from dragoman.corpus.sources import fetch_monolingual
 from mirror import add_three_corpora, corpus_mirror
@@ -62,6 +62,46 @@ def test_corpora_of_a_pair_are_those_of_either_order_and_region(tmp_path: Path) 
     assert [one.did[2] for one in catalogue.of_pair("en", "de")] == ["b", "c", "d"]
     assert [one.did[2] for one in catalogue.of_language("de")] == ["f"]
     assert catalogue.of_pair("en", "is") == []
+
+
+FORMS = {
+    ("en", "no"): (["nob-eng", "eng-nor", "eng-nob_NO"], ["eng-nno", "eng-dan"], []),
+    ("nob_Latn", "eng"): (["nob-eng", "eng-nor"], ["eng-nno"], []),
+    ("en", "zh"): (["eng-zho", "eng-zho_CN"], ["eng-yue"], ["eng-zho_Hant", "zho_TW-eng"]),
+    ("en", "zh_TW"): (["zho_Hant-eng", "eng-zho_TW"], [], ["eng-zho", "eng-zho_CN", "eng-zho_HK"]),
+    ("sr_Latn", "en"): (["eng-srp_Latn"], ["eng-hrv"], ["eng-srp", "srp_Cyrl-eng"]),
+    ("pt_BR", "en"): (["eng-por_BR", "por-eng"], [], ["eng-por_PT"]),
+    ("pt", "en"): (["eng-por_BR", "por-eng", "por_PT-eng"], [], []),
+    ("en", "he"): (["eng-heb"], ["eng-yid"], []),
+    ("fa", "en"): (["pes-eng", "fas-eng"], ["eng-tgk"], []),
+    ("ar", "en"): (["arb-eng", "eng-ara_EG"], ["arz-eng"], []),
+    ("hi", "en"): (["eng-hin"], ["eng-urd"], ["eng-hin_Latn"]),
+    ("ko", "en"): (["eng-kor"], ["jpn-eng"], []),
+    ("mn", "en"): (["khk-eng", "eng-mon"], [], ["eng-mon_Mong"]),
+    ("lv", "en"): (["lvs-eng", "eng-lav"], ["eng-ltg"], []),
+    ("my", "km"): (["khm-mya"], ["eng-mya"], []),
+    ("el", "ka"): (["kat-ell"], ["kat-grc"], []),
+}
+"""Pairs, the languages of corpora that are theirs, of others, and of another script or region."""
+
+
+@pytest.mark.parametrize("pair", FORMS)
+def test_corpora_are_found_by_any_code_and_other_forms_are_counted(
+    pair: tuple[str, str], tmp_path: Path
+) -> None:
+    theirs, others, forms = FORMS[pair]
+    ids = [f"A-b-1-{languages}" for languages in (*theirs, *others, *forms)]
+    catalogue = lines(tmp_path, *(entry(one) for one in ids), entry("A-b-1-eng"))
+    assert [one.did for one in catalogue.of_pair(*pair)] == ids[: len(theirs)]
+    assert sorted(catalogue.other_forms(*pair)) == sorted(forms)
+    for did in ids:
+        if did in ids[: len(theirs)]:
+            _, swapped = catalogue.find(did, source_language=pair[0], target_language=pair[1])
+            back = catalogue.find(did, source_language=pair[1], target_language=pair[0])
+            assert back[1] is not swapped
+        else:
+            with pytest.raises(ConfigError, match="is not a corpus of"):
+                catalogue.find(did, source_language=pair[0], target_language=pair[1])
 
 
 @pytest.mark.parametrize(

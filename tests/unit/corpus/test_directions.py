@@ -14,9 +14,17 @@ from sentencepiece import SentencePieceProcessor
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.corpus import clean
 from dragoman.corpus.config import CorpusConfig
-from dragoman.corpus.directions import Direction, language_token, tempered, token_for
+from dragoman.corpus.directions import (
+    Direction,
+    language_token,
+    same_direction,
+    target_of,
+    tempered,
+    token_for,
+)
 from dragoman.corpus.prepare import prepare
 from dragoman.corpus.shards import TokenShards
+from dragoman.corpus.sources import Sources
 from dragoman.corpus.split import read_directions, read_text
 from dragoman.corpus.subword import Subword
 from dragoman.corpus.workplace import FAILED
@@ -325,11 +333,14 @@ BOTH = {"source_language": "en", "target_language": "de", "train": TRAIN, "valid
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"target_language": None}, r"corpus.train\[0\] names no target_language"),
+        ({"target_language": None}, "target_language is not set, and the name a "),
         ({"valid": VALID[:1]}, "corpus.valid has no entry for en to fr"),
         ({"test": [{"tsv": "e", "target_language": "it"}]}, r"corpus.test\[0\] is en to it"),
         ({"train": [*TRAIN, {"tsv": "e", "target_language": "en"}]}, "translate en into itself"),
-        ({"train": [*TRAIN, {"tsv": "e", "target_language": "DE"}]}, "case .DE, de.: write both"),
+        (
+            {"train": [*TRAIN, {"tsv": "e", "target_language": "deu"}]},
+            "two ways .de, deu.: write both",
+        ),
         ({"train": [*TRAIN, {"tsv": "e", "target_language": "EN"}]}, "translate en into itself"),
         ({"target_language": "en", "train": TRAIN[:1], "valid": VALID[:1]}, "into itself"),
         ({"target_language": "Auto", "train": TRAIN[:1], "valid": VALID[:1]}, 'called "auto"'),
@@ -339,6 +350,10 @@ BOTH = {"source_language": "en", "target_language": "de", "train": TRAIN, "valid
         (
             {"temperature": 5, "train": [one | {"weight": 1} for one in TRAIN]},
             "temperature and weight both set the shares",
+        ),
+        (
+            {"train": [*TRAIN, TRAIN[0] | {"target_language": "deu"}]},
+            r"one target language in two ways \(de, deu\)",
         ),
         ({"train": [{"tsv": "a", "target_language": "no such"}]}, "target_language"),
     ],
@@ -357,13 +372,41 @@ def test_entries_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
         prepare(corpus_of_files(config, train, config.valid), tmp_path / "prepared", workers=1)
     assert "corpus.train[0] takes it for de" in str(error.value)
     assert not (tmp_path / "prepared").exists()
+    again = [entry("train", "en", "de"), entry("train", "en", "de") | {"source_language": "eng"}]
+    Sources(corpus_of_files(config, again, []), downloads=tmp_path)
 
 
 def test_an_imported_vocabulary_has_no_tokens_of_ours(tmp_path: Path) -> None:
     recipe = tmp_path / "small.toml"
     recipe.write_text(
-        'corpus = {train = [{tsv = "a", target_language = "de"}, '
+        'corpus = {source_language = "en", train = [{tsv = "a", target_language = "de"}, '
         '{tsv = "b", target_language = "fr"}], valid_pairs = 1, subword = {kind = "imported"}}'
     )
     with pytest.raises(ConfigError, match="imported"):
         load_recipe(recipe)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "own"),
+    [
+        ("DE", "de"),
+        ("deu_Latn", "de"),
+        ("nb", "no"),
+        ("pt", "pt-BR"),
+        ("zt", "zh-TW"),
+        ("iw", "he"),
+    ],
+)
+def test_a_target_is_found_by_any_code_of_its_language(wanted: str, own: str) -> None:
+    codes = ("de", "no", "nn", "pt-BR", "zh-TW", "he", "sr-Cyrl")
+    directions = [Direction("en", code) for code in codes]
+    assert target_of(wanted, directions) == own
+    assert token_for(wanted, directions, ["a token"]) == f"<2{own.lower()}>"
+    for other in ("sr-Latn", "zh", "german"):
+        with pytest.raises(ConfigError, match=f"does not translate into '{other}'"):
+            target_of(other, directions)
+
+
+def test_directions_of_the_same_languages_are_the_same() -> None:
+    assert same_direction(("eng_Latn", "nb"), ("EN", "no"))
+    assert not same_direction(("en", "sr"), ("en", "sr-Latn"))

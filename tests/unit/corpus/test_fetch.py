@@ -12,6 +12,7 @@ import re
 import sys
 import tarfile
 import threading
+import unicodedata
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -113,7 +114,9 @@ class Mirror:
         if wanted and page.with_ranges and request.headers["If-Range"] == page.etag:
             start = int(wanted[1])
         if start and start >= len(page.content):
-            request.send_error(416)
+            request.send_response(416)
+            request.send_header("Content-Range", f"bytes */{len(page.content)}")
+            request.end_headers()
             return
         request.send_response(206 if start else 200)
         if start:
@@ -304,6 +307,27 @@ def test_a_broken_connection_is_taken_up_where_it_broke(tmp_path: Path, mirror: 
     assert files_in(tmp_path) == {"x"}
 
 
+def test_a_whole_file_without_its_name_is_not_fetched_again(
+    tmp_path: Path, mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror.pages["/x"] = Page(CORPUS)
+
+    def killed(_from: Path, _to: Path) -> Path:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        patch.setattr(
+            "dragoman.corpus.download.write_whole", lambda path, text: path.write_text(text)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            download(mirror.url("/x"), tmp_path / "x", pause=lambda _: None)
+    download(mirror.url("/x"), tmp_path / "x", pause=lambda _: None)
+    assert (tmp_path / "x").read_bytes() == CORPUS
+    assert mirror.sent["/x"] == len(CORPUS)
+    assert files_in(tmp_path) == {"x"}
+
+
 def test_half_a_file_is_kept_for_the_next_run_and_never_taken_for_whole(
     tmp_path: Path, mirror: Mirror
 ) -> None:
@@ -407,6 +431,39 @@ def test_a_server_that_is_not_there_is_the_machines_matter(tmp_path: Path) -> No
     mirror.server.server_close()
     with pytest.raises(MachineError, match=r"Connection refused.*check the network"):
         download(mirror.url("/x"), tmp_path / "x", pause=lambda _: None)
+
+
+@pytest.mark.parametrize("ensure_ascii", [True, False])
+def test_an_id_with_letters_outside_ascii_is_found(
+    ensure_ascii: bool, tmp_path: Path, mirror: Mirror
+) -> None:
+    did = "ELRC-ud\u00e1ras_na_gaeltachta-1-eng-gle"
+    mirror.pages["/a%20b/%C3%A1.tsv"] = Page(text(["Hello.\tDia dhuit."]))
+    entry = {"did": did, "url": mirror.url("/a b/\u00e1.tsv"), "ext": "tsv"}
+    index = tmp_path / "index.jsonl"
+    index.write_text(json.dumps(entry, ensure_ascii=ensure_ascii) + "\n", encoding="utf-8")
+    catalogue = Catalogue(index)
+    assert [one.did for one in catalogue.of_pair("en", "ga")] == [did]
+    for written in (did, unicodedata.normalize("NFD", did)):
+        found, _ = catalogue.find(written, source_language="en", target_language="ga")
+        assert found.did == did
+    files = fetch(
+        did, tmp_path / "downloads", source_language="en", target_language="ga", index=index
+    )
+    assert Path(files.target).read_text(encoding="utf-8") == "Dia dhuit.\n"
+
+
+@pytest.mark.system
+def test_every_id_of_mtdatas_index_with_such_letters_is_found() -> None:
+    catalogue = Catalogue()
+    with catalogue.index.open(encoding="utf-8") as lines:
+        ids = [json.loads(line)["did"] for line in lines if "\\u" in line]
+    ids = [did for did in ids if not did.isascii()]
+    assert len(ids) > 50
+    for did in ids:
+        source, target = did.split("-")[3:]
+        found, _ = catalogue.find(did, source_language=source, target_language=target)
+        assert found.did == did
 
 
 def test_what_is_no_address_is_not_tried_again(tmp_path: Path) -> None:

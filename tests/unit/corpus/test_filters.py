@@ -3,7 +3,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dragoman.corpus.filters import FILTERS, Columns, Filter, FilterConfig, Rejection, reject
+from dragoman.corpus.filters import (
+    FILTERS,
+    Columns,
+    Filter,
+    FilterConfig,
+    Rejection,
+    key_of,
+    reject,
+)
 
 GOOD = ("A good sentence of some length.", "Ein guter Satz von einiger Länge.")
 BAD = {
@@ -24,6 +32,14 @@ def test_each_filter_drops_its_kind_with_a_score(name: str) -> None:
 
 def test_every_filter_is_covered_here() -> None:
     assert [known.name for known in FILTERS] == [*BAD, "numbers", "ending", "language"]
+
+
+def test_each_key_of_the_section_belongs_to_one_filter() -> None:
+    others = ("duplicate", "near_duplicate", "overlap", "lexical")
+    keys = [key_of(name) for name in (*(one.name for one in FILTERS), *others)]
+    assert sorted(filter(None, keys)) == sorted(
+        f"corpus.filters.{name}" for name in FilterConfig.model_fields if name != "added"
+    )
 
 
 @pytest.mark.parametrize("pair", [(GOOD[1], GOOD[1]), (GOOD[0], GOOD[0]), GOOD[::-1]])

@@ -34,7 +34,7 @@ def test_text_without_a_language_passes_as_any_language() -> None:
 
 
 def test_a_region_does_not_count() -> None:
-    check_languages("pt-BR", "zh_Hant", place=PLACE)
+    check_languages("pt-BR", "zh_Hant", "nb", "nob_Latn", "eng_Latn", "ckb", "fil", place=PLACE)
     text = ["Uma frase sobre nada."]
     assert other_language_log_odds(text, "pt-BR") == other_language_log_odds(text, "pt")
 
@@ -67,6 +67,62 @@ def test_a_close_variety_is_taken_for_the_expected_language() -> None:
     assert identify_language(croatian, ["sl", "de"])[0] in {"bs", "hr", "sr"}
 
 
+ARTICLE_1 = {
+    "eng_Latn": "All human beings are born free and equal in dignity and rights.",
+    "nb": "Alle mennesker er født frie og med samme menneskeverd og menneskerettigheter.",
+    "DE": "Alle Menschen sind frei und gleich an Würde und Rechten geboren.",
+    "srp_Cyrl": "Сва људска бића рађају се слободна и једнака у достојанству и правима.",
+    "sr-Latn": "Sva ljudska bića rađaju se slobodna i jednaka u dostojanstvu i pravima.",
+    "uz_UZ@cyrillic": "Барча одамлар эркин, қадр-қиммат ва ҳуқуқларда тенг бўлиб туғиладилар.",
+    "uzn_Latn": "Barcha odamlar erkin, qadr-qimmat va huquqlarda teng bo'lib tug'iladilar.",
+    "zho_Hans": "人人生而自由,在尊严和权利上一律平等。他们赋有理性和良心。",
+    "zh-TW": "人人生而自由,在尊嚴和權利上一律平等。他們賦有理性和良心。",
+    "arb_Arab": "يولد جميع الناس أحرارا متساوين في الكرامة والحقوق.",
+    "prs": "تمام ابنای بشر آزاد به دنیا آمده و از لحاظ منزلت و حقوق با هم برابرند.",
+    "ckb": "هەموو مرۆڤەکان بە ئازادی و بە یەکسانی لە ڕێز و مافدا لە دایک دەبن.",
+    "iw": "כל בני האדם נולדו בני חורין ושווים בערכם ובזכויותיהם.",
+    "hin_Deva": "सभी मनुष्यों को गौरव और अधिकारों के मामले में जन्मजात स्वतन्त्रता प्राप्त है।",
+    "ell": "Όλοι οι άνθρωποι γεννιούνται ελεύθεροι και ίσοι στην αξιοπρέπεια.",
+    "kat_Geor": "ყველა ადამიანი იბადება თავისუფალი და თანასწორი თავისი ღირსებითა.",
+    "kor_Hang": "모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다.",
+    "jpn": "すべての人間は、生まれながらにして自由であり、かつ、平等である。",
+    "tha_Thai": "มนุษย์ทั้งปวงเกิดมามีอิสระและเสมอภาคกันในเกียรติศักดิ์และสิทธิ",
+    "khm": "មនុស្សទាំងអស់កើតមកមានសេរីភាពនិងភាពស្មើៗគ្នាក្នុងសិទ្ធិ",
+    "mya_Mymr": "လူတိုင်းသည် တူညီ လွတ်လပ်သော ဂုဏ်သိက္ခာဖြင့် လည်းကောင်း",
+    "amh": "የሰው ልጅ ሁሉ ሲወለድ ነጻና በክብርና በመብትም እኩልነት ያለው ነው።",
+    "khk_Cyrl": "Хүн бүр төрж мэндлэхэд эрх чөлөөтэй, адилхан нэр төртэй байдаг.",
+}
+"""Article 1 of the Universal Declaration of Human Rights, by codes of many programs."""
+
+
+@pytest.mark.parametrize("code", ARTICLE_1)
+def test_a_language_is_found_by_any_of_its_codes_and_in_its_script(code: str) -> None:
+    text = ARTICLE_1[code]
+    assert likely_languages(text, ARTICLE_1)[0][0] == code
+    assert identify_language(text, [code])[0] == code
+    assert other_language_log_odds([text], code)[0] < 0
+    other = "eng_Latn" if code != "eng_Latn" else "DE"
+    assert identify_language(text, [other])[0] != other
+    assert other_language_log_odds([text], other)[0] > 1.5
+
+
+@pytest.mark.parametrize(
+    ("code", "other"),
+    [("sr-Latn", "sr"), ("srp_Cyrl", "sr-Latn"), ("zho_Hans", "zh-TW"), ("zh-TW", "zh")],
+)
+def test_the_same_language_in_another_script_is_another_one(code: str, other: str) -> None:
+    text = ARTICLE_1[code]
+    assert likely_languages(text, [other])[0][1] == 0
+    assert other_language_log_odds([text], other)[0] > 1.5
+    assert identify_language(text, [other])[0] != other
+
+
+def test_a_script_in_which_a_language_is_not_known_is_refused() -> None:
+    for code in ("hi-Latn", "pa-PK", "az-Cyrl", "french", "x-mine", "zxx"):
+        with pytest.raises(ConfigError, match="cannot be identified"):
+            check_languages(code, place=PLACE)
+
+
 ASKED_AT_ONCE = """
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -91,5 +147,5 @@ def test_threads_that_ask_at_once_load_one_model() -> None:
 
 def test_the_remedy_for_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "py3langid.langid", None)
-    with pytest.raises(MachineError, match=r'pip install "dragoman\[clean\]"'):
+    with pytest.raises(MachineError, match="pip install py3langid"):
         check_languages("en", place=PLACE)

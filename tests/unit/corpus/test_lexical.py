@@ -130,6 +130,8 @@ def corpus(folder: Path, pairs: int, workers: int = 1) -> Manifest:
         {
             "folder": str(folder),
             "train": [{"tsv": "a.tsv"}],
+            "source_language": "en",
+            "target_language": "de",
             "subword": {"vocab_size": 1000},
             "filters": {"min_lexical_gain": -0.6},
         }

@@ -13,6 +13,7 @@ from dragoman.base.errors import CorpusError
 from dragoman.base.files import file_sha256
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.moses import MosesText
 from dragoman.corpus.prepare import prepare
 from dragoman.formats.public import public_corpus
 from real_text import real_lines
@@ -34,7 +35,13 @@ def archive(
 
 def prepared(folder: Path, **entry: Any) -> Manifest:
     config = CorpusConfig.model_validate(
-        {"folder": str(folder), "train": [entry], "subword": {"vocab_size": 300}}
+        {
+            "folder": str(folder),
+            "train": [entry],
+            "source_language": "en",
+            "target_language": "de",
+            "subword": {"vocab_size": 300},
+        }
     )
     return prepare(config, folder / "prepared", workers=1)
 
@@ -56,7 +63,7 @@ def test_a_moses_archive_makes_the_corpus_that_its_texts_make(tmp_path: Path) ->
 
 
 def test_an_archive_without_one_text_in_each_language_is_named(tmp_path: Path) -> None:
-    path = archive(tmp_path, german="Books.de-en.deu")
+    path = archive(tmp_path, german="Books.de-en.fra")
     with pytest.raises(
         CorpusError, match=r"de-en.txt.zip: is not an archive with one text in 'de': 0 f"
     ):
@@ -98,8 +105,47 @@ def test_packings_without_bounds_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_export_keeps_the_names_without_folders() -> None:
-    config = CorpusConfig.model_validate({"train": [{"moses": "x/a.zip"}, {"tmx": "y/b.tmx"}]})
+    entries = [{"moses": "x/a.zip"}, {"tmx": "y/b.tmx"}]
+    config = CorpusConfig.model_validate(
+        {"train": entries, "source_language": "en", "target_language": "de"}
+    )
     assert [entry.model_dump() for entry in public_corpus(config).train] == [
         {"moses": "a.zip"},
         {"tmx": "b.tmx"},
     ]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "counted"),
+    [
+        ("pt-BR", "pt_BR", False),
+        ("pt-BR", "pt", True),
+        ("pt", "pt_BR", True),
+        ("nb", "no", False),
+        ("deu_Latn", "de", False),
+        ("zh", "zh_CN", True),
+        ("zh-TW", "zh_TW", False),
+        ("zh-Hant", "zh_TW", True),
+        ("sr-Latn", "sr_Latn", False),
+        ("he", "iw", False),
+        ("arb_Arab", "ar", False),
+        ("fil", "tl", False),
+        ("kor_Hang", "ko", False),
+    ],
+)
+def test_a_text_is_found_by_any_code_of_its_language(
+    wanted: str, there: str, counted: bool, tmp_path: Path
+) -> None:
+    path = archive(tmp_path, german=f"Books.en-{there}.{there}")
+    with zipfile.ZipFile(path, "a") as opened:
+        opened.writestr("Books.en-xx.yue", "another")
+    reader = MosesText("a", path, wanted).open()
+    assert reader.take(1000)[0].decode().splitlines() == real_lines("valid", "de")
+    assert reader.facts().regions == ({f"{there} for {wanted}": 500} if counted else {})
+
+
+@pytest.mark.parametrize(("wanted", "there"), [("sr-Latn", "sr"), ("zh", "zh_TW"), ("nb", "nn")])
+def test_a_text_in_another_script_is_not_taken(wanted: str, there: str, tmp_path: Path) -> None:
+    path = archive(tmp_path, german=f"Books.en-{there}.{there}")
+    with pytest.raises(CorpusError, match=f"one text in '{wanted}'"):
+        MosesText("a", path, wanted).open().take(1)

@@ -8,12 +8,57 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.corpus.normalize import normalize
+from dragoman.corpus.normalize import INVISIBLE, UNICODE_SPACES, normalize
 
 
 def test_byte_order_marks_carriage_returns_and_spaces_go() -> None:
     text = "\ufeffone\u00a0 two \r\n\tthree\u3000\u200bfour\u2581\r\n"
     assert normalize(text) == "one two\nthree four\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("ភ្នំពេញ\u200bជា\u200bទីក្រុង", "ភ្នំពេញជាទីក្រុង"),  # Khmer
+        ("ฉัน\u200bไป\u200bบ้าน", "ฉันไปบ้าน"),  # Thai
+        ("ຂ້ອຍ\u200bໄປ\u200bບ້ານ", "ຂ້ອຍໄປບ້ານ"),  # Lao
+        ("ကျွန်တော်\u200bသွား\u2060တယ်", "ကျွန်တော်သွားတယ်"),  # Burmese
+        ("Donau\u00addampf\u00adschiff", "Donaudampfschiff"),
+        ("Chi\u200bến tha\u2060\u0301ng", "Chiến tháng"),  # within a letter: Vietnamese
+        ("日本\u200b語\u3164です", "日本語 です"),
+        ("f\u2061(x)\u2062y", "f(x)y"),
+        ("a\u200b b\ufeff c\u200b\u200b", "a b c"),
+    ],
+)
+def test_what_nobody_sees_is_removed(text: str, normal: str) -> None:
+    assert normalize(text) == normal
+    assert normalize(text * 400) == normalize(normal * 400)  # a long text is searched otherwise
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "می\u200cخواهم",  # Persian: without U+200C the letters join
+        "क्\u200dष क्\u200cष",  # Hindi: three forms of one cluster
+        "ශ්\u200dරී ലങ്കാവി",
+        "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f",  # a family, a red heart
+        "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",  # a flag
+        "\u202babc \u05d0\u05d1\u202c 1\u200f2",  # the order of what is seen
+        "ᠨᠠᠶᠢᠮᠠ\u180eᠠ",
+        "\u1112\u1160",
+    ],
+)
+def test_what_changes_the_look_of_text_stays(text: str) -> None:
+    assert normalize(text) == unicodedata.normalize("NFC", text)
+
+
+def test_no_invisible_character_becomes_visible() -> None:
+    """Every character of the categories that hold them, in the first planes and that of tags."""
+    for code in [*range(0xD800), *range(0xE000, 0x20000), *range(0xE0000, 0xE1000)]:
+        character = chr(code)
+        if unicodedata.category(character) in {"Cf", "Mn"} or character in INVISIBLE:
+            assert " " not in normalize(f"a{character}b"), hex(code)
+    assert normalize(f"a{UNICODE_SPACES}b") == "a b"
 
 
 def test_text_becomes_nfc() -> None:

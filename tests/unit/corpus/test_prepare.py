@@ -320,6 +320,27 @@ def test_a_changed_corpus_is_prepared_again(tmp_path: Path, change: str) -> None
     assert tree(tmp_path / "out") == tree(tmp_path / "fresh")
 
 
+@pytest.mark.parametrize("near", [False, True])
+def test_near_duplicates_of_a_given_test_set_leave_the_training_text(
+    near: bool, tmp_path: Path
+) -> None:
+    words = ["".join(letters) for letters in product("abcdefghij", repeat=3)][:300]
+    sources = [f"The {word} sleeps." for word in words]
+    targets = [f"Die {word} schläft." for word in words]
+    held = [source.upper().replace(".", " !") for source in sources[:50]], targets[250:]
+    config = small_corpus(
+        tmp_path,
+        train=(write_pairs(tmp_path, "train", (sources, targets)),),
+        valid_pairs=0,
+        test=(write_pairs(tmp_path, "test", ([*held[0]], [f"{text} " for text in held[1]])),),
+        filters=FilterConfig(drop_near_duplicates=near),
+    )
+    manifest = prepare(config, tmp_path / "prepared", workers=1)
+    # Equal targets are found in any case; sources in capitals only if near ones count.
+    assert manifest.train.dropped == {"overlap": 100 if near else 50}
+    assert manifest.train.pairs == 200 + 50 * (not near)
+
+
 def test_near_duplicates_are_kept_once_within_a_file_and_across_files(tmp_path: Path) -> None:
     words = ["".join(letters) for letters in product("abcdefghij", repeat=3)][:300]
     sources = [f"The {word} sleeps." for word in words]

@@ -72,6 +72,7 @@ def test_a_kill_costs_nothing_but_time(tmp_path: Path, moment: str) -> None:
     assert names(tmp_path / "killed") == names(tmp_path / "whole")
 
 
+@pytest.mark.system
 def test_stopping_after_any_file_costs_nothing_but_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

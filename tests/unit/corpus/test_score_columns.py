@@ -33,6 +33,8 @@ def prepared(folder: Path, *scores: dict[str, Any], workers: int = 1) -> Manifes
         {
             "folder": str(folder),
             "train": [{"tsv": "scored.tsv", "scores": scores}],
+            "source_language": "en",
+            "target_language": "de",
             "subword": {"vocab_size": 300},
         }
     )
@@ -132,7 +134,9 @@ def test_entries_that_make_no_sense_are_refused(entry: dict[str, Any], problem: 
 def test_every_pair_of_a_test_set_counts() -> None:
     entry = {"tsv": "a", "scores": [{"column": 3, "at_most": 1}]}
     with pytest.raises(ValidationError, match="for entries of train"):
-        CorpusConfig.model_validate({"valid": [entry]})
+        CorpusConfig.model_validate(
+            {"valid": [entry], "source_language": "en", "target_language": "de"}
+        )
 
 
 def test_older_entries_keep_their_digest() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import dragoman
-from dragoman.base.errors import CorpusError
+from dragoman.base.errors import CorpusError, MachineError
 from dragoman.corpus.clean import REJECTED
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.prepare import prepare
@@ -201,7 +201,8 @@ def test_a_prepared_corpus_has_the_counts_and_a_page_of_its_filters(
     assert "\x1b" not in page
     duplicates = rejected.count("duplicate")
     assert duplicates >= 21
-    assert f"<h2>duplicate</h2><p>has no threshold: dropped {duplicates} pairs</p>" in page
+    said = f"<p>has no threshold: dropped {duplicates} pairs</p>"
+    assert f"<h2>corpus.filters.drop_duplicates</h2>{said}" in page
     assert "Dropped: the first 20" in page
     assert write_cleaning_page(place / REJECTED) is None
     (place / REJECTED / PAGE).unlink()
@@ -214,6 +215,11 @@ def test_a_prepared_corpus_has_the_counts_and_a_page_of_its_filters(
     with pytest.raises(CorpusError, match=r"train\.tsv\.zst: is damaged"):
         write_cleaning_page(place / REJECTED)
     (place / REJECTED / "train.tsv.zst").unlink()
+    (place / REJECTED / FILE_NAME).rename(place / "elsewhere")
+    (place / REJECTED / FILE_NAME).symlink_to("/proc/self/mem")  # an error of the disk
+    with pytest.raises(MachineError, match=r"filters\.json: cannot be read: Input/output error"):
+        write_cleaning_page(place / REJECTED)
+    (place / "elsewhere").rename(place / REJECTED / FILE_NAME)
     assert write_cleaning_page(place / REJECTED)
 
 
@@ -228,9 +234,9 @@ def test_a_page_shows_the_pairs_of_a_corpus_of_which_nothing_is_left(tmp_path: P
     with pytest.raises(
         CorpusError, match=r"none of \d+ pairs is left .*; look at .*/failed-preparation"
     ):
-        dragoman.prepare({"corpus": corpus}, directory=tmp_path / "prepared")
+        dragoman.prepare({"corpus": corpus}, prepared=tmp_path / "prepared")
     page = (tmp_path / "prepared" / FAILED / PAGE).read_text("utf-8")
-    assert "<h2>over long</h2>" in page
+    assert "<h2>corpus.filters.max_words</h2>" in page
 
 
 def test_a_filter_that_saw_nothing_has_a_place_on_the_page() -> None:

@@ -33,6 +33,8 @@ def corpus(folder: Path, kind: str = "bpe") -> CorpusConfig:
             "folder": str(folder),
             "train": [{"tsv": "real.tsv"}, {"tsv": "made.tsv", "tag": TAG}],
             "valid": [{"tsv": "dev.tsv"}],
+            "source_language": "en",
+            "target_language": "de",
             "subword": {"vocab_size": 800, "kind": kind},
         }
     )
@@ -78,17 +80,17 @@ def test_a_tag_is_a_word_and_its_absence_leaves_no_trace() -> None:
 @pytest.mark.parametrize("tag", ["bt", "<bt", "bt>", "<>", "a<bt>"])
 def test_a_tag_that_words_may_hold_is_refused(tag: str) -> None:
     with pytest.raises(ConfigError, match="begin it with < and end it with >"):
-        load_recipe({"corpus": {"train": [{"tsv": "a", "tag": tag}], "valid_pairs": 1}})
+        load_recipe({"corpus": {"train": [{"tsv": "en-de", "tag": tag}], "valid_pairs": 1}})
 
 
 @pytest.mark.parametrize("tag", ["<pad>", "<unk>", "<s>", "</s>"])
 def test_a_tag_that_every_vocabulary_has_is_refused(tag: str) -> None:
     with pytest.raises(ConfigError, match=f'tag = "{tag}" is a piece of every vocabulary'):
-        load_recipe({"corpus": {"train": [{"tsv": "a", "tag": tag}], "valid_pairs": 1}})
+        load_recipe({"corpus": {"train": [{"tsv": "en-de", "tag": tag}], "valid_pairs": 1}})
 
 
 def test_a_tag_with_capitals_is_refused_if_text_is_lowercased() -> None:
-    corpus = {"train": [{"tsv": "a", "tag": "<BT>"}], "valid_pairs": 1}
+    corpus = {"train": [{"tsv": "en-de", "tag": "<BT>"}], "valid_pairs": 1}
     assert load_recipe({"corpus": corpus}).corpus.tags == ("<BT>",)
     with pytest.raises(
         ConfigError, match=r'tag = "<BT>" has capitals, and corpus\.lowercase .*"<bt>"'

@@ -303,6 +303,7 @@ def validate_as_rank(world: World, corpus: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.system
 def test_one_rank_and_two_agree_to_the_last_digit(corpus: Path) -> None:
     (alone,) = run_ranks(validate_as_rank, str(corpus), world_size=1)
     first, second = run_ranks(validate_as_rank, str(corpus), world_size=2)
@@ -346,7 +347,8 @@ def test_a_metric_that_is_added_is_measured_and_reported(
         return Score(100 * same / len(references), None, None, "same|v1")
 
     monkeypatch.setitem(METRICS, "same", same_lines)
-    scores = score_all(["a", "b", "c", "d"], ["a", "b", "c", "e"], EvaluateConfig())
+    config = EvaluateConfig().model_copy(update={"metrics": ("same",)})
+    scores = score_all(["a", "b", "c", "d"], ["a", "b", "c", "e"], config)
     assert list(scores) == ["bleu", "chrf", "same"]
     (reported,) = further_scores("valid", scores)
     assert (reported.text, reported.metric, reported.value, reported.signature) == (

@@ -12,7 +12,7 @@ from sentencepiece import SentencePieceProcessor
 from dragoman.base.errors import ConfigError
 from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
 from dragoman.corpus.directions import without_first_word
-from dragoman.corpus.normalize import normalize
+from dragoman.corpus.normalize import INVISIBLE, UNICODE_SPACES, normalize
 from dragoman.corpus.shards import EOS
 from dragoman.corpus.subword import Subword, count_words, train_on_words
 from dragoman.formats.ctranslate2 import write_ctranslate2
@@ -20,14 +20,14 @@ from dragoman.formats.ctranslate2_engine import CTranslate2Engine
 from dragoman.formats.huggingface import (
     check_expressible,
     fill_from_huggingface,
-    make_tokenizer,
-    to_huggingface,
 )
+from dragoman.formats.huggingface_tokenizer import make_tokenizer
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.model.config import ModelConfig, SearchConfig, length_limit
 from dragoman.model.search import translate_batch
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe
+from hugging_face import as_exported
 from real_text import real_lines
 from trained_model import train_on_real_text
 
@@ -209,7 +209,7 @@ def test_transformers_finds_the_hypotheses_of_our_search(
     options: dict[str, Any], subword: Subword, sources: list[list[int]]
 ) -> None:
     model = random_model(subword.vocab_size, options)
-    theirs = to_huggingface(model)
+    theirs = as_exported(model)
     config = SearchConfig(beam_size=4, length_penalty="power", length_penalty_alpha=0.6)
     for source in sources[:8]:
         ((own,),) = translate_batch([model], [source], config)
@@ -230,7 +230,7 @@ def test_weights_saved_by_transformers_are_read_back_unchanged(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
     model = random_model(60, options)
-    to_huggingface(model).save_pretrained(tmp_path)
+    as_exported(model).save_pretrained(tmp_path)
     again = Transformer(model.config, source_vocab_size=60, target_vocab_size=60)
     fill_from_huggingface(tmp_path / "model.safetensors", again)
     weights = dict(again.named_parameters())
@@ -258,7 +258,7 @@ def test_two_vocabularies_are_refused_for_transformers() -> None:
 
 def recipe_of(model: ModelConfig, *, joint: bool) -> Recipe:
     corpus = CorpusConfig(
-        train=(TextFiles(source="a", target="b"),),
+        train=(TextFiles(source="a.en", target="a.de"),),
         valid_pairs=1,
         subword=SubwordConfig(joint=joint),
     )
@@ -280,6 +280,7 @@ HOSTILE = [
     "   ",
     "a" * 300,
     "\x0bcontrol\x0c characters\x1f at an end \x85",
+    f"a{INVISIBLE}b{UNICODE_SPACES}c e\u2060\u0301 \u200b",
 ]
 
 

@@ -189,7 +189,7 @@ def test_transformers_loads_it_without_code_of_ours(
     written = json.loads((done.path / "generation_config.json").read_bytes())["length_penalty"]
     assert written == search.length_penalty_alpha == exponent
     card = (done.path / "README.md").read_text("utf-8")
-    assert f"has the exponent {written:g}, with which the two rank alike" in card
+    assert f"the length penalty length^{written:g}. Training and scores used" in card
     assert not list(done.path.glob("*.py"))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
@@ -10,18 +9,19 @@ import pytest
 import yaml
 
 import dragoman
+from card_example import printed_by_example
 from dragoman.corpus.manifest import Manifest
 from dragoman.distributed.world import join_world
 from dragoman.formats.bundle import Bundle, BundleInfo, BundleScore, Verified
 from dragoman.formats.card import model_card, scores_of
 from dragoman.formats.export import export
 from dragoman.formats.export_job import Request
-from dragoman.formats.kinds import Kind, Quantization
+from dragoman.formats.kinds import FORMATS, NOT_STATED, Kind, Quantization
 from dragoman.inference.translation import checkpoint_path, score_text
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import EventWriter
 from dragoman.training.average import average_checkpoints
-from example_events import TEST_SCORED
+from example_events import TEST_SCORED, changed
 from parallel_text import sentences, write_pairs
 from small_run import small_run
 from tiny_recipe import TINY
@@ -52,10 +52,24 @@ def card_of(
     return model_card(info, run.recipe(), Manifest.load(run.path))
 
 
-def test_every_language_in_the_header_is_text() -> None:
+@pytest.mark.parametrize("kind", [*FORMATS])
+@pytest.mark.parametrize(
+    ("licence", "named"),
+    [
+        ("CC0 1.0", {"license": "cc0-1.0"}),
+        ('Ours: "no"\n# sale', {"license": "other", "license_name": "ours-no-sale"}),
+        (NOT_STATED, {}),
+    ],
+)
+def test_the_header_of_every_format_has_languages_and_licence(
+    kind: Kind, licence: str, named: dict[str, str]
+) -> None:
     """Norwegian is written as YAML writes false."""
-    _, header, _ = card_of().split("---", 2)
-    assert yaml.safe_load(header)["language"] == ["en", "no"]
+    _, header, _ = card_of(kind, licence).split("---", 2)
+    values = yaml.safe_load(header)
+    assert values["language"] == ["en", "no"]
+    assert values["pipeline_tag"] == "translation"
+    assert {key: one for key, one in values.items() if key.startswith("license")} == named
 
 
 @pytest.mark.parametrize(
@@ -146,7 +160,7 @@ def test_texts_of_one_name_have_scores_of_their_own(tmp_path: Path) -> None:
         for target in ("fr", "cs"):
             weights, settings = scored["weights"], "search.beam_size=1"
             of_target = {"name": "web", "weights": weights, "settings": settings, "target": target}
-            events.write(replace(TEST_SCORED, **of_target))
+            events.write(changed(TEST_SCORED, **of_target))
     found, _ = scores_of(run, best, ["search.beam_size=1"])
     assert [score.text for score in found if score.signature.startswith("BLEU")] == [
         "2018/news, 1 lines",
@@ -165,6 +179,7 @@ def test_dev_scores_are_those_of_the_runs_own_checkpoint(tmp_path: Path) -> None
     assert scores_of(run, other)[0] == ()
 
 
+@pytest.mark.system
 def test_the_card_of_one_direction_names_its_language_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,15 +191,17 @@ def test_the_card_of_one_direction_names_its_language_token(
         dragoman.load_recipe("tiny.toml", [*settings, "corpus.language_token=true"])
     )
     said: dict[Kind, str] = {
-        "huggingface": '`tokenizer("<2de> A text.")`',
-        "bundle": "`--target de` puts it there",
+        "huggingface": 'tokenizer(["<2de> A sentence."]',
+        "bundle": 'target_language="de"',
+        "ctranslate2": 'pieces = ["<2de>", *source.encode(',
     }
     for kind, how in said.items():
         path = dragoman.export(run, to=kind).path
         (direction,) = Bundle.open(path).info.directions
         assert (direction.source, direction.target, direction.token) == ("en", "de", "<2de>")
         card = (path / "README.md").read_text()
-        assert "A token says into which language (de `<2de>`)" in card
+        assert "A token says into which language: de `<2de>`." in card
+        assert printed_by_example(path)
         assert how in card
     plain = dragoman.export(small_run(), to="bundle", output=tmp_path / "plain").path
     assert Bundle.open(plain).info.directions == ()

@@ -17,7 +17,7 @@ from dragoman.corpus.subword import Subword
 from dragoman.evaluation.validate import read_lines
 from dragoman.formats import huggingface, writers
 from dragoman.formats.export_job import Writer
-from dragoman.formats.kinds import Kind
+from dragoman.formats.kinds import FORMATS, Kind
 from dragoman.recipe.run_directory import RunDirectory
 from parallel_text import sentences, write_pairs
 
@@ -71,6 +71,7 @@ def sources(run: RunDirectory) -> list[str]:
     return [f"<2de> <bt> {line}" for line in lines]
 
 
+@pytest.mark.system
 def test_transformers_take_a_tag_as_one_piece(
     run: RunDirectory, sources: list[str], tmp_path: Path
 ) -> None:
@@ -99,7 +100,7 @@ def test_other_exports_are_checked_on_tagged_sentences(
     to: Kind, run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
-    writer = writers.WRITERS[to]
+    writer = FORMATS[to].load_writer()
     write = writer.write
 
     def watched(self: Writer, texts: list[str], draft: Path) -> list[str]:

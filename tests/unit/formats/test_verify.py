@@ -1,15 +1,21 @@
-"""The warning about an export whose translations differ a little."""
+"""The warning about an export whose translations differ."""
 
 from __future__ import annotations
 
-from dragoman.formats.check import compare, warning_of
+import pytest
+
+from dragoman.formats.bundle import Verified
+from dragoman.formats.check import warning_of
 
 
-def test_more_than_rounding_is_a_warning() -> None:
-    ours = [f"translation {number}" for number in range(100)]
-    for others, warned in ((0, False), (1, False), (2, True)):
-        theirs = ["another"] * others + ours[others:]
-        warning = warning_of(compare(ours, theirs), fewer_bits=False)
-        assert bool(warning) == warned
-        assert not warned or "2 of 100 translations differ" in warning
-        assert not warning_of(compare(ours, theirs), fewer_bits=True)
+@pytest.mark.parametrize(
+    ("identical", "chrf", "is_warned"),
+    [(100, 100.0, False), (98, 98.9, False), (97, 98.9, True), (82, 95.2, True), (82, 99.0, False),
+     (0, 12.0, True)],
+)  # fmt: skip
+def test_an_export_that_is_not_alike_is_a_warning(
+    identical: int, chrf: float, is_warned: bool
+) -> None:
+    warning = warning_of(Verified(sentences=100, identical=identical, chrf=chrf))
+    assert bool(warning) == is_warned
+    assert not warning or f"{identical} of 100" in warning

@@ -27,7 +27,7 @@ from dragoman.formats.int8_onnx import Int8ModelGraph, quantized, rounded
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.formats.onnxruntime_web import PACKAGE, runtime_files
 from dragoman.formats.web import check_for_web
-from dragoman.importing.folder import read_folder, vocabulary_files
+from dragoman.importing.folder import read_folder
 from dragoman.importing.tokenizer import Languages
 from dragoman.model.config import ModelConfig, SearchConfig
 from dragoman.model.search import translate_batch
@@ -239,8 +239,8 @@ def test_without_npm_or_a_network_the_error_names_the_file_to_fetch(
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     line = refused(capfd, tmp_path / "web")
     assert problem in line
-    assert line.startswith("dragoman: --to web: npm ")
-    assert "name the file that it writes: --onnxruntime-web onnxruntime-web-1.30.0.tgz" in line
+    assert line.startswith("dragoman: to web: npm ")
+    assert 'name the file that it writes: onnxruntime_web="onnxruntime-web-1.30.0.tgz"' in line
     with pytest.raises(MachineError) as error:
         dragoman.export(small_run(), to="web", output=tmp_path / "web")
     assert str(error.value).startswith("to web: npm ")
@@ -304,7 +304,7 @@ def test_vocabularies_with_rules_of_their_own_are_refused_by_name(tmp_path: Path
     plain = {"normalization_rule_name": "identity"}
     imported = marian_folder(tmp_path / "opus")
     for content, problem in (
-        (vocabulary_files(read_folder(imported, Languages()))[0], "was imported"),
+        (read_folder(imported, Languages()).vocabularies[0], "was imported"),
         (trained_pieces(), "changes text by rules of its own"),
         (trained_pieces(add_dummy_prefix=False, **plain), "changes text by rules of its own"),
         (trained_pieces(treat_whitespace_as_suffix=True, **plain), "spaces at the ends of words"),

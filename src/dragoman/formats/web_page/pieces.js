@@ -4,7 +4,7 @@
 // (bpe_model.cc, and EncodeOptimized in unigram_model.cc), so the pieces are the same.
 
 const EOS = 3; // padding, unknown, beginning and end of a sentence are 0 to 3
-const UNKNOWN = 1;
+export const UNKNOWN = 1;
 const UNIGRAM = 1;
 const USER_DEFINED = 4;
 const NORMAL = 1;
@@ -19,6 +19,9 @@ export class Pieces {
     this.pieces = model.pieces;
     this.unigram = model.modelType === UNIGRAM;
     this.byText = new Map();
+    this.hasLetters = this.pieces.map(
+      ({ type, text }) => (type === NORMAL || type === USER_DEFINED) && /\p{L}/u.test(text),
+    );
     this.defined = []; // pieces that are never cut, the longest first
     let least = Infinity;
     let most = -Infinity;

@@ -8,13 +8,14 @@ const JOINER = "\u034f";
 const SPACE = "\\t-\\r\\x1c-\\x20\\x85\\xa0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000";
 const SPACE_AT_END = new RegExp(`[${SPACE}]+$`, "u");
 const SPACE_AT_START = new RegExp(`^[${SPACE}]+`, "u");
-const LONGEST_ABBREVIATION = 20;
+const LETTER = "[\\p{L}\\p{Nl}\\p{No}]";
 
 /** Brings text into the form of the training text. */
 export class Normalizer {
   /** marks: code points at which combining marks begin and end, in turn. */
-  constructor({ lowercase, marks, spaces }) {
+  constructor({ lowercase, invisible, marks, spaces }) {
     this.lowercase = lowercase;
+    this.invisible = new RegExp(`[${invisible}]`, "gu");
     this.marks = marks;
     this.spaces = new RegExp(`[\\t\\r${spaces}]`, "gu");
   }
@@ -23,7 +24,7 @@ export class Normalizer {
   normalize(text) {
     let written = text.replace(/\p{Surrogate}/gu, "\ufffd");
     if (this.lowercase) written = written.toLowerCase();
-    written = this.#cutRuns(written.replaceAll("\ufeff", ""), LONGEST_SORTED);
+    written = this.#cutRuns(written.replace(this.invisible, ""), LONGEST_SORTED);
     written = this.#cutRuns(written.normalize("NFC"), LONGEST_RUN);
     return written.replace(this.spaces, " ").replace(/ {2,}/g, " ").replace(/^ | $/g, "");
   }
@@ -67,20 +68,27 @@ export class Normalizer {
 
 /** Splits text into sentences. */
 export class Sentences {
-  constructor(abbreviations) {
+  /** rules: RULES of evaluation/sentences.py. */
+  constructor(rules) {
+    this.rules = rules;
+    const inLine = SPACE.replace("\\t-\\r", "\\t\\v-\\r");
+    const marks = escaped(rules.marks);
+    const sure = escaped(rules.sure_marks + rules.wide_stops);
+    const any = marks + sure;
+    const closing = escaped(rules.closing);
+    const space = `[${closing}]*(?:[${inLine}]»(?=[${SPACE}]))?[${SPACE}]+`;
+    const letterMarks = rules.letter_marks.map(([of, mark]) => `|${mark}(?<=[${of}]${mark})${space}`);
     this.end = new RegExp(
-      `(?<![.!?…])[.!?…]+["'»”’)\\]]*[${SPACE}]+` + // marks, what closes with them, and space
-        `|[。！？]+[」』”’）]*[${SPACE}]*` + // marks that no space follows
-        `|(?<![${SPACE.replace("\\t-\\r", "\\t\\v-\\r")}])[${SPACE.replace("\\t-\\r", "\\t\\v-\\r")}]*\\n[${SPACE}]*`,
+      `[${marks}](?<![${any}][${marks}])[${marks}]*${space}${letterMarks.join("")}` +
+        `|[${sure}][${any}]*(?:[${SPACE}]+[${sure}][${any}]*)*` +
+        `[${escaped(rules.sure_closing)}]*(?:["'][${closing}]*(?=[${SPACE}]|$))?[${SPACE}]*` +
+        `|\\n[${SPACE}]*`,
       "gu",
     );
-    const letter = "[\\p{L}\\p{Nl}\\p{No}]";
-    this.abbreviation = new RegExp(
-      `(?:^|[${SPACE}(\\["'„“«])(?:` +
-        `${letter}|(?:${letter}\\.[${SPACE}]?)+${letter}|\\p{Nd}{1,3}|${abbreviations.join("|")}` +
-        ")\\.$",
-      "u",
-    );
+    this.wordStart = new RegExp(`[${SPACE}${escaped(rules.opening)}]`, "u");
+    this.year = new RegExp(`\\p{Nd}[${SPACE}][${rules.years}]$`, "u");
+    this.short = new RegExp(`^(?:${LETTER}|(?:${LETTER}\\.)+${LETTER}|\\p{Nd}{1,3}|${LETTER}+str)$`, "u");
+    this.listed = new Set(rules.abbreviations);
   }
 
   /** [sentence, the space after it], in order; a sentence may be empty at the start. */
@@ -89,14 +97,14 @@ export class Sentences {
     for (const match of text.matchAll(this.end)) {
       const end = match.index + match[0].length;
       const marks = match[0].replace(SPACE_AT_END, "");
-      if (marks && !this.#endsSentence(text, start, match)) continue;
-      yield [text.slice(start, match.index + marks.length), text.slice(match.index + marks.length, end)];
+      if (marks && !this.#endsSentence(text, start, match.index, end, marks)) continue;
+      const sentence = text.slice(start, match.index + marks.length).replace(SPACE_AT_END, "");
+      yield [sentence, text.slice(start + sentence.length, end)];
       start = end;
     }
     if (start < text.length) {
-      const rest = text.slice(start);
-      const kept = rest.replace(SPACE_AT_END, "");
-      yield [kept, rest.slice(kept.length)];
+      const sentence = text.slice(start).replace(SPACE_AT_END, "");
+      yield [sentence, text.slice(start + sentence.length)];
     }
   }
 
@@ -110,12 +118,43 @@ export class Sentences {
     }
   }
 
-  /** At the end of a line; else not after an abbreviation, and not before a small letter. */
-  #endsSentence(text, start, match) {
-    if (!match[0].startsWith(".") || match[0].includes("\n")) return true;
-    if (/^\p{Lowercase}/u.test(text.slice(match.index + match[0].length))) return false;
-    const mark = match.index + 1;
-    const before = text.slice(Math.max(start, mark - LONGEST_ABBREVIATION), mark);
-    return match[0].replace(SPACE_AT_END, "") !== "." || !this.abbreviation.test(before);
+  /** Whether marks with the space after them end a sentence. */
+  #endsSentence(text, start, mark, end, marks) {
+    const { rules } = this;
+    const space = text.slice(mark + marks.length, end);
+    if (space.includes("\n")) return true;
+    const following = String.fromCodePoint(text.codePointAt(end) ?? 10);
+    const isNumber = /\p{Nd}/u.test(following);
+    if (rules.wide_stops.includes(marks[0])) {
+      if (isNumber && !space) return false;
+    } else if (!rules.marks.includes(marks[0])) {
+      return true;
+    } else if (/\p{Lowercase}/u.test(following)) {
+      if (rules.stops.includes(marks[0]) || !rules.marks.includes(marks.at(-1))) return false;
+    }
+    if (marks.length > 1 || !(marks === "." || rules.wide_stops.includes(marks))) return true;
+    const before = text.slice(Math.max(start, mark - rules.longest_abbreviation), mark);
+    const word = before.split(this.wordStart).at(-1);
+    if (marks !== ".") return !/^\p{Nd}{1,3}$/u.test(word);
+    const last = word.split("-").at(-1);
+    const letters = last.replace(/\p{M}/gu, "");
+    const isShort = /^\p{L}+$/u.test(letters) && letters.length <= rules.longest_short_word;
+    const isRoman = /^[IVX]{2,8}(?![\p{L}\p{N}_])/u.test(text.slice(end, end + 10));
+    if (isShort && (isNumber || isRoman || rules.before_numbers.includes(following))) return false;
+    if (/^\p{Uppercase}/u.test(following) && this.year.test(before)) return true;
+    return !this.#isAbbreviation(word, last);
   }
+
+  #isAbbreviation(word, last) {
+    if (this.short.test(word)) return true;
+    const small = last.toLowerCase();
+    const isCapital = last === last.toUpperCase() && last !== small;
+    const capital = isCapital ? last[0] + small.slice(1) : last;
+    return [last, capital, small].some((one) => this.listed.has(one));
+  }
+}
+
+/** Characters for a set in a regular expression. */
+function escaped(characters) {
+  return [...characters].map((one) => `\\u{${one.codePointAt(0).toString(16)}}`).join("");
 }

@@ -2,6 +2,7 @@
 //
 // The same search as dragoman's model/search.py with a beam of 1.
 
+import { UNKNOWN } from "./pieces.js";
 import { Normalizer, Sentences } from "./text.js";
 
 const PAD = 0;
@@ -20,7 +21,7 @@ export class Translator {
     this.target = target;
     this.run = run;
     this.normalizer = new Normalizer(settings);
-    this.sentences = new Sentences(settings.abbreviations);
+    this.sentences = new Sentences(settings.sentences);
   }
 
   /** Parts of a text in order: [text, whether it is a sentence to translate]. */
@@ -36,11 +37,22 @@ export class Translator {
   async translate(sentence, direction) {
     const { token } = this.settings.directions[direction];
     const prefix = token ? [this.source.number(token)] : [];
+    const chunks = this.chunks(this.normalizer.normalize(sentence), prefix);
+    if (!this.#hasSense(chunks.flat(), sentence)) return sentence;
     const found = [];
-    for (const ids of this.chunks(this.normalizer.normalize(sentence), prefix)) {
+    for (const ids of chunks) {
       found.push(this.target.decode(await this.search(ids)));
     }
     return found.join(" ");
+  }
+
+  /**
+   * Whether the model can know what a sentence says: not if it is blank, or has unknown pieces and
+   * no known one with a letter. Then it would invent a translation.
+   */
+  #hasSense(ids, sentence) {
+    if (ids.some((id) => this.source.hasLetters[id])) return true;
+    return !ids.includes(UNKNOWN) && /[^\p{C}\p{Z}]/u.test(sentence);
   }
 
   /** Ids of the parts of a normalised text, each after the prefix and with it of at most `max_pieces`. */

@@ -1,0 +1,99 @@
+"""A folder in Hugging Face form as our model: one of another tool, or our own export, come back.
+
+transformers saves what it has trained without the files of ours beside it. But it keeps the recipe
+in config.json, and the vocabulary in tokenizer.json.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from dragoman.base.errors import CheckpointError, ConfigError
+from dragoman.corpus.directions import listed
+from dragoman.corpus.subword import Subword
+from dragoman.formats.huggingface import RECIPE_KEY, model_from_huggingface, trained_form
+from dragoman.formats.huggingface_tokenizer import TOKENIZER_JSON, read_tokenizer_json
+from dragoman.importing.config import CONFIG_FILE, read_json
+from dragoman.importing.folder import ImportedModel, read_folder
+from dragoman.importing.tokenizer import Languages
+from dragoman.importing.weights import weight_files
+from dragoman.recipe.recipe import Recipe
+
+_DROPOUTS: Final = ("dropout", "attention_dropout", "activation_dropout")
+
+
+def read_model_folder(folder: Path, languages: Languages) -> ImportedModel:
+    """The model of a folder in Hugging Face form.
+
+    languages: those that a caller named; they choose among the languages of another tool's model.
+    Raises ConfigError, CheckpointError or CorpusError that names the file and its fault if it
+    cannot be imported, MachineError if a library is missing.
+    """
+    if (folder / CONFIG_FILE).is_file():
+        given = read_json(folder / CONFIG_FILE).get(RECIPE_KEY)
+        if given is not None:
+            return _read_own(folder, given, languages)
+    return read_folder(folder, languages)
+
+
+def _read_own(folder: Path, given: Any, languages: Languages) -> ImportedModel:
+    """Our own export; given: the recipe in its config.json."""
+    place = folder / CONFIG_FILE
+    config = read_json(place)
+    try:
+        recipe = Recipe.model_validate(given)
+    except ValidationError as error:
+        raise CheckpointError(
+            f'"{RECIPE_KEY}" is not a recipe of this version: {error.errors()[0]["msg"]}',
+            place=place,
+            remedy="export the model again from its run, and train that",
+        ) from error
+    kind = recipe.corpus.subword.kind
+    if kind == "imported":
+        raise CheckpointError(
+            f'"{RECIPE_KEY}" is that of a model of another tool',
+            place=place,
+            remedy="take the key out of the file",
+        )
+    directions = recipe.corpus.directions
+    for side in ("source", "target"):
+        code = getattr(languages, side)
+        if code and code not in {getattr(direction, side) for direction in directions}:
+            raise ConfigError(
+                f"translates {listed(directions)}, and has no {side} language {code!r}",
+                place=folder,
+                remedy=f"leave out the {side} language",
+            )
+    vocabulary = read_tokenizer_json(
+        folder / TOKENIZER_JSON, kind=kind, lowercase=recipe.corpus.lowercase
+    )
+    subword = Subword.parse(vocabulary, place=folder / TOKENIZER_JSON)
+    if [*subword.tokens] != [*recipe.corpus.language_tokens]:
+        raise CheckpointError(
+            f"has the language tokens {', '.join(subword.tokens) or 'of no language'}, and "
+            f'"{RECIPE_KEY}" in {CONFIG_FILE} has others',
+            place=folder / TOKENIZER_JSON,
+            remedy="copy tokenizer.json and tokenizer_config.json from the export that was trained",
+        )
+    file, *others = weight_files(folder)
+    if others:
+        raise CheckpointError(
+            "are several files of weights; our export has one",
+            place=folder,
+            remedy="save them as one: save_pretrained(FOLDER, max_shard_size='1TB')",
+        )
+    dropouts = {name: config[name] for name in _DROPOUTS if name in config}
+    try:
+        model = type(recipe.model).model_validate(recipe.model.model_dump() | dropouts)
+    except ValidationError as error:
+        raise CheckpointError(
+            f'"{error.errors()[0]["loc"][0]}": {error.errors()[0]["msg"]}',
+            place=place,
+            remedy="take the config.json that belongs to the weights",
+        ) from error
+    recipe = recipe.model_copy(update={"model": trained_form(file, model)})
+    transformer = model_from_huggingface(file, recipe, vocab_size=subword.vocab_size)
+    return ImportedModel(recipe, transformer.eval(), (vocabulary, vocabulary))
