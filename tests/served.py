@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -35,6 +38,28 @@ def served_bundle() -> Path:
     output = own_folder("bundle") / "bundle"
     with join_world() as world:
         return export(small_run(), Request(to="ctranslate2", output=output), world).path
+
+
+def called(folder: Path, source: str, target: str) -> Path:
+    """The bundle of the small run under other languages: what is translated how is all the same."""
+    bundle = folder / f"{source}-{target}"
+    shutil.copytree(served_bundle(), bundle)
+    description = bundle / "bundle.json"
+    info = json.loads(description.read_bytes())
+    languages = {"source_language": source, "target_language": target}
+    description.write_text(json.dumps(info | languages | {"name": bundle.name}))
+    recipe = bundle / "recipe.toml"
+    text = re.sub(
+        r'(?m)^source_language = ".*"', f'source_language = "{source}"', recipe.read_text()
+    )
+    recipe.write_text(re.sub(r'(?m)^target_language = ".*"', f'target_language = "{target}"', text))
+    digests = bundle / "digests.json"
+    listed = json.loads(digests.read_bytes())
+    for file in (description, recipe):
+        sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+        listed[file.name] = {"sha256": sha256, "bytes": file.stat().st_size}
+    digests.write_text(json.dumps(listed))
+    return bundle
 
 
 @dataclass

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ def test_people_translate_with_the_keyboard_alone(browser: Any, server: Server) 
     page.on("console", lambda message: problems.append(message.text))
     page.on("pageerror", lambda error: problems.append(str(error)))
     page.goto(server.url)
-    page.wait_for_selector("#model option", state="attached")
+    page.wait_for_selector("#from option", state="attached")
     page.keyboard.type("A man in a red shirt.\nTwo dogs.")  # the field has the focus
     page.keyboard.press("Control+Enter")
     page.wait_for_selector("#time:text-matches('s$')")
@@ -46,11 +47,15 @@ def test_people_translate_with_the_keyboard_alone(browser: Any, server: Server) 
     for _ in range(5):
         page.keyboard.press("Tab")
         focused.append(page.evaluate("document.activeElement.id || document.activeElement.tagName"))
-    assert focused[:4] == ["BUTTON", "result", "copy", "SUMMARY"]
+    assert focused == ["BUTTON", "open", "result", "copy", "BUTTON"]  # the last: an alternative
     while page.evaluate("document.activeElement.tagName") != "SUMMARY":
-        page.keyboard.press("Shift+Tab")
+        page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    assert "Licence" in page.inner_text("#card")
+    assert "Licence" in page.locator("#card h3").all_text_contents()
+    assert page.locator("#card pre.code").count() >= 1
+    card = page.inner_text("#card")
+    assert "```" not in card
+    assert "# " not in card.splitlines()[0]
     keep(page, "page-wide")
     assert all(url.startswith((server.url, "data:")) for url in asked), asked
     assert not problems
@@ -135,8 +140,8 @@ def test_no_alternative_is_shown_twice_and_half_an_answer_is_named(
     page = browser.new_page()
     page.goto(server.url)
     found = [{"text": text, "score": -1.0} for text in ("Ein Mann.", "Ein.", "Mann.", "Ein.")]
-    best = {**found[0], "alternatives": found}
-    whole = json.dumps({"translations": [best], "target": "de", "seconds": 0.1})
+    best = {**found[0], "alternatives": found, "target": "de"}
+    whole = json.dumps({"translations": [best], "seconds": 0.1})
     answer_with(page, whole, whole[:40])
     page.fill("#source", "A man.")
     page.click("button[type=submit]")
@@ -157,20 +162,21 @@ def test_names_and_texts_are_shown_as_they_are(browser: Any, server: Server) -> 
     model = {"name": evil, "source": evil, "target": evil, "licence": evil, "card": evil}
     page.route("**/models", lambda route: route.fulfill(status=200, body=json.dumps([model])))
     pair = {"source": evil, "target": evil, "via": None, "models": [evil]}
-    languages = json.dumps({"pairs": [pair], "detects": True})
-    page.route("**/languages", lambda route: route.fulfill(status=200, body=languages))
+    languages = json.dumps({"pairs": [pair], "names": {evil: evil}, "detects": True})
+    page.route("**/pairs", lambda route: route.fulfill(status=200, body=languages))
     page.goto(server.url)
-    page.wait_for_selector("#model option", state="attached")
+    page.wait_for_selector("#from option", state="attached")
     others = [{"text": evil + "2", "score": -1.0}]
-    best = {"text": evil, "score": -1.0, "alternatives": others}
-    answer = {"translations": [best], "target": evil, "seconds": 0.1}
+    best = {"text": evil, "score": -1.0, "alternatives": others, "target": evil}
+    answer = {"translations": [best], "seconds": 0.1}
     answer_with(page, json.dumps(answer))
     page.fill("#source", evil)
     page.click("button[type=submit]")
     page.wait_for_selector("#time:text-matches('s$')")
     assert page.locator("#result").text_content() == evil
     assert page.locator("#card").text_content() == evil
-    assert page.locator("#model option").text_content() == f"{evil} to {evil}"
+    assert page.locator("#from option").text_content() == evil
+    assert page.locator("#to option").text_content() == evil
     assert page.locator("#alternatives li").all_text_contents() == [evil + "2"]
     assert page.locator("img").count() == 0
     page.unroute("**/translate")
@@ -180,3 +186,118 @@ def test_names_and_texts_are_shown_as_they_are(browser: Any, server: Server) -> 
     assert page.locator("#error").text_content() == evil
     assert page.title() == "dragoman"
     assert not [problem for problem in problems if "503" not in problem]
+
+
+def test_what_is_typed_is_translated_after_a_pause_and_once(browser: Any, server: Server) -> None:
+    page = browser.new_page(viewport={"width": 1100, "height": 800})
+    asked: list[Any] = []
+    page.on(
+        "request",
+        lambda request: (
+            asked.append(request.post_data_json) if request.url.endswith("/translate") else None
+        ),
+    )
+    page.goto(server.url)
+    page.wait_for_selector("#to option", state="attached")
+    assert page.locator("#from option").all_text_contents() == ["English"]
+    assert page.locator("#to option").all_text_contents() == ["German"]
+    assert page.is_disabled("#swap")  # no model translates back
+    page.keyboard.type("Click the button.")
+    page.wait_for_selector("#time:text-matches('s$')")
+    assert [one["text"] for one in asked] == ["Click the button."]
+    translated = page.inner_text("#result")
+    page.keyboard.press("Enter")
+    with page.expect_response("**/translate"):
+        page.keyboard.type("Open the file.")
+    page.wait_for_selector("#result:not(.waiting)")
+    assert page.inner_text("#result").split("\n")[0] == translated
+    page.fill("#source", "")
+    page.wait_for_selector("#copy:disabled")
+    assert page.inner_text("#result") == ""
+
+
+def test_alternatives_of_several_paragraphs_stand_below_each(browser: Any, server: Server) -> None:
+    page = browser.new_page(viewport={"width": 1100, "height": 800})
+    page.goto(server.url)
+    page.wait_for_selector("#to option", state="attached")
+    page.fill("#source", "Click the button.\n\nOpen the file.\nClose the window.")
+    page.wait_for_selector("#time:text-matches('s$')")
+    best = page.inner_text("#result").split("\n")
+    named = page.locator("#alternatives p").all_inner_texts()
+    assert named == [line for line in best if line]
+    assert page.locator("#alternatives ul").count() == 3
+    for at, line in enumerate(named):
+        others = page.locator("#alternatives ul").nth(at).locator("li").all_inner_texts()
+        assert 1 <= len(others) <= 3
+        assert line not in others
+        assert all("\n" not in other for other in others)
+    keep(page, "page-alternatives")
+    other = page.locator("#alternatives li").first.inner_text()
+    page.locator("#alternatives button").first.click()
+    assert page.inner_text("#result").split("\n") == [other, *best[1:]]
+    assert page.locator("#alternatives li").first.inner_text() == best[0]
+    assert page.locator("#alternatives p").first.inner_text() == other
+
+
+def test_a_file_is_opened_or_dropped_and_saved(
+    browser: Any, server: Server, tmp_path: Path
+) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
+    problems: list[str] = []
+    page.on("console", lambda message: problems.append(message.text))
+    page.goto(server.url)
+    page.wait_for_selector("#to option", state="attached")
+    html = '<p class="a&b">Click the <b>button</b>.</p>\r\n<script>let p = "a";</script>\r\n'
+    opened = tmp_path / "help.page.html"
+    opened.write_bytes(html.encode())
+    with page.expect_file_chooser() as chooser:
+        page.click("#open")
+    chooser.value.set_files(opened)
+    page.wait_for_selector("#save:visible")
+    keep(page, "page-file")
+    with page.expect_download() as saved:
+        page.click("#save")
+    assert saved.value.suggested_filename == "help.page.de.html"
+    expected = server.ask("/translate", {"text": html, "format": "html"}).json["translations"][0]
+    assert Path(saved.value.path()).read_bytes() == expected["text"].encode()
+    assert expected["text"].startswith('<p class="a&b">')
+    assert expected["text"].endswith('</p>\r\n<script>let p = "a";</script>\r\n')
+
+    def drop(name: str, content: bytes) -> None:
+        page.evaluate(
+            """([name, bytes]) => {
+                const data = new DataTransfer();
+                data.items.add(new File([new Uint8Array(bytes)], name));
+                const event = { dataTransfer: data, bubbles: true, cancelable: true };
+                document.getElementById("source").dispatchEvent(new DragEvent("drop", event));
+            }""",
+            [name, [*content]],
+        )
+
+    times = "1\n00:00:01,000 --> 00:00:02,500\n"
+    drop("film.srt", f"{times}Open the file.\n".encode())
+    page.wait_for_selector("#hint:has-text('film.srt')")
+    page.wait_for_selector("#result:has-text('00:00:01,000')")
+    translated = page.locator("#result").text_content()
+    assert translated.startswith(times)
+    assert translated != f"{times}Open the file.\n"
+    drop("notes.txt", b"Open the file.\n")
+    page.wait_for_selector("#hint:has-text('notes.txt')")
+    page.wait_for_selector("#save:visible")
+    page.wait_for_function("!document.getElementById('result').textContent.includes('-->')")
+    page.wait_for_selector("#time:text-matches('s$')")
+    assert page.locator("#result").text_content().endswith("\n")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    for name, content, problem in (
+        ("a.docx", b"PK", "a.docx: open a file that ends in .txt"),
+        ("a.txt", b"\xff\xfe", "a.txt: is not text in UTF-8"),
+        ("b.txt", b"a" * 1_000_001, "b.txt: is larger than 1 MB"),
+    ):
+        drop(name, content)
+        page.wait_for_selector(f"#error:has-text('{problem}')")
+        assert page.inner_text("#hint") == "notes.txt"  # it is still there
+    page.focus("#source")
+    page.keyboard.type("A")
+    page.wait_for_selector("#save", state="hidden")
+    assert page.inner_text("#hint") == ""
+    assert not problems

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import socket
 import threading
@@ -12,13 +11,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
 
 from dragoman.cli import main
 from processes import wait_until
-from served import Answer, Server, served_bundle, serving
+from served import Answer, Server, post, served_bundle, serving
 
 TOKEN = "a-token-of-some-length"
 LONG = "A man in a red shirt is standing. " * 300
@@ -48,7 +46,7 @@ def test_one_text_many_texts_alternatives(server: Server) -> None:
     assert best["text"]
     assert len(best["alternatives"]) == 2
     assert best["score"] >= best["alternatives"][0]["score"]
-    assert (one["source"], one["target"]) == ("en", "de")
+    assert (best["source"], best["target"], best["detected"]) == ("en", "de", None)
     many = translate(server, text=["A man.", "", "Two dogs.\n\nA cat."], beam_size=3)
     assert many["translations"][0]["text"] == best["text"]
     assert many["translations"][1]["text"] == ""
@@ -99,10 +97,23 @@ def test_a_document_streams_in_order(server: Server) -> None:
         ("/nowhere", None, 404),
         ("/libretranslate/translate", b"{", 400),
         ("/libretranslate/translate", b"q=a&target=de", 400),
-        ("/libretranslate/translate", {"q": "a", "target": "xx"}, 400),
-        ("/libretranslate/translate", {"q": "a"}, 422),
-        ("/libretranslate/translate", {"q": "a" * 100_001, "target": "de"}, 413),
+        ("/libretranslate/translate", {"q": "a", "source": "en", "target": "xx"}, 400),
+        ("/libretranslate/translate", {"q": "a", "target": "de"}, 400),
+        ("/libretranslate/translate", {"q": "a", "source": "en"}, 400),
+        ("/libretranslate/translate", {"q": "a" * 100_001, "source": "en", "target": "de"}, 400),
+        ("/libretranslate/translate", {"q": ["a"] * 257, "source": "en", "target": "de"}, 400),
         ("/libretranslate/translate", {str(n): "a" for n in range(65)}, 400),
+        ("/libretranslate/detect", {"q": "a" * 100_001}, 400),
+        ("/libretranslate/detect", {}, 400),
+        ("/translate", {"q": "a"}, 400),
+        ("/translate", {"q": "a", "source": "en", "target": "xx"}, 400),
+        ("/translate?q=a", b"", 400),
+        ("/translate", {"source": "en", "target": "de"}, 422),
+        ("/detect", {"q": ["a"] * 257}, 400),
+        ("/detect", {}, 422),
+        ("/translate_file", {"source": "en", "target": "de"}, 400),
+        ("/download_file/nothing.txt", None, 404),
+        ("/libretranslate/download_file/nothing.txt", None, 404),
     ],
 )
 def test_bad_requests_get_a_status_and_a_short_error(
@@ -111,7 +122,7 @@ def test_bad_requests_get_a_status_and_a_short_error(
     answer = server.ask(path, body)
     assert answer.status == status, answer.body
     assert answer.json["error"]
-    assert not re.search(r"function|Input should|pydantic|_\w+\(", answer.json["error"])
+    assert "pydantic" not in answer.json["error"]
     assert len(answer.body) < 2000, "what was sent is not sent back"
 
 
@@ -163,66 +174,20 @@ def test_pages_describe_themselves_and_load_nothing_from_elsewhere(server: Serve
     assert server.ask("/", headers={"Host": "elsewhere.example"}).status == 421
 
 
-def test_a_client_of_libretranslate_works_unchanged(server: Server, bundle: Path) -> None:
-    from libretranslatepy import LibreTranslateAPI
-
-    client = LibreTranslateAPI(f"{server.url}/libretranslate")
-    expected = translate(server, text="A man.")["translations"][0]["text"]
-    assert client.translate("A man.", "en", "de") == expected
-    assert {"en", "de"} == {language["code"] for language in client.languages()}
-    assert client.detect("A man.")[0]["language"] == "en"
-    body = {"q": ["A man.", "<b>A dog.</b>"], "source": "auto", "target": "de", "format": "html"}
-    answer = server.ask("/libretranslate/translate", body | {"alternatives": 1}).json
-    assert len(answer["translatedText"]) == len(answer["alternatives"]) == 2
-    for nothing in (None, ""):
-        every = {"q": "A man.", "target": "de", "format": nothing, "api_key": None}
-        answer = server.ask("/libretranslate/translate", every)
-        assert answer.json["translatedText"] == expected
-    many = {"q": [""] * 257, "target": "de"}  # each costs something, be it empty
-    assert server.ask("/libretranslate/translate", many).status == 422
-    kinds = form_of({"q": "A man.", "source": "en", "target": "de"})
-    for kind, form in kinds.items():
-        answer = server.ask("/libretranslate/translate", form, headers={"Content-Type": kind})
-        assert answer.json["translatedText"] == expected, kind
-    asked = urlencode({"q": "A man.", "source": "en", "target": "de"})  # as deep-translator does
-    answer = server.ask(f"/libretranslate/translate?{asked}", b"")
-    assert answer.json["translatedText"] == expected
-    with serving(bundle, token=TOKEN) as guarded:
-        address = f"/libretranslate/translate?{asked}&api_key="
-        assert guarded.ask(address + TOKEN, b"").status == 200
-        assert guarded.ask(f"{address}another", b"").status == 401
-        kinds = form_of({"q": "A man.", "target": "de", "api_key": TOKEN})
-        for kind, form in kinds.items():
-            given = {"Content-Type": kind}
-            assert guarded.ask("/libretranslate/translate", form, headers=given).status == 200
-            form = form.replace(TOKEN.encode(), b"another")
-            assert guarded.ask("/libretranslate/translate", form, headers=given).status == 401
-        keyed = LibreTranslateAPI(f"{guarded.url}/libretranslate", api_key=TOKEN)
-        assert keyed.translate("A man.", "en", "de") == expected
-        assert keyed.languages()
-
-
-def form_of(fields: dict[str, str]) -> dict[str, bytes]:
-    """These fields as a form of either kind, by content type."""
-    parts = "".join(
-        f'--x-y\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
-        for name, value in fields.items()
-    )
-    return {
-        "application/x-www-form-urlencoded": urlencode(fields).encode(),
-        "multipart/form-data; boundary=x-y": f"{parts}--x-y--\r\n".encode(),
-    }
-
-
-def test_without_the_token_nothing_answers_but_health(bundle: Path) -> None:
+def test_without_the_token_only_what_libretranslate_tells_everybody_is_told(bundle: Path) -> None:
     with serving(bundle, token=TOKEN) as server:
-        assert server.ask("/health").status == 200
-        for path in ("/", "/ready", "/models", "/metrics", "/openapi.json", "/page.js", "/x",
-                     "/libretranslate/languages", "/libretranslate/translate"):  # fmt: skip
+        for path in ("/health", "/languages", "/frontend/settings"):
+            for prefix in ("", "/libretranslate"):
+                assert server.ask(prefix + path).status == 200, path
+        for path in ("/", "/ready", "/models", "/pairs", "/metrics", "/openapi.json", "/page.js",
+                     "/x", "/libretranslate/x"):  # fmt: skip
             for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic !"}):
                 assert server.ask(path, headers=headers).status == 401, path
-        body = {"q": "A man.", "target": "de", "api_key": "wrong"}
-        assert server.ask("/libretranslate/translate", body).status == 401
+        body = {"q": "A man.", "source": "en", "target": "de"}
+        for path in ("/translate", "/libretranslate/translate"):
+            assert server.ask(path, body).status == 400
+            assert server.ask(path, body | {"api_key": "wrong"}).status == 403
+            assert server.ask(path, body | {"api_key": TOKEN}).status == 200
         assert server.ask("/translate", {"text": "a"}).status == 401
         bearer = {"Authorization": f"Bearer {TOKEN}"}
         assert server.ask("/translate", {"text": "a"}, headers=bearer).status == 200
@@ -255,53 +220,17 @@ def test_the_server_is_not_opened_without_a_token(
 ) -> None:
     monkeypatch.delenv("DRAGOMAN_TOKEN", raising=False)
     assert main(["serve", str(bundle), "--host", "0.0.0.0"]) == 2
-    assert "--token-file" in capfd.readouterr().err
+    assert "token file" in capfd.readouterr().err
     monkeypatch.setenv("DRAGOMAN_TOKEN", "short")
     assert main(["serve", str(bundle)]) == 2
 
 
 def test_a_slow_client_is_sent_away(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as slow:
-        slow.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        slow.sendall(post("/translate", b" " * 100)[:-99])
         slow.settimeout(60)
         assert b" 408 " in slow.recv(1000).split(b"\r\n")[0] + b" "
     assert translate(server, text="A man.")
-
-
-def test_a_head_is_bounded_in_bytes_and_in_time(server: Server) -> None:
-    request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
-    chunked = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-    for begun in (request + b"X: ", request, chunked + b"0\r\nX: ", b"GET /"):
-        with socket.create_connection(("127.0.0.1", server.port)) as client:
-            client.settimeout(60)
-            try:
-                client.sendall(begun)
-                for _ in range(40):
-                    client.sendall(b"a" * 500_000 if begun is not request else b"X: a\r\n" * 5000)
-                answer = client.recv(1000)
-            except ConnectionError:  # it was closed while we were still sending
-                continue
-            assert not answer or answer.split(b" ")[1] in (b"400", b"431"), answer
-    assert server.memory_mb < 500
-    with (
-        socket.create_connection(("127.0.0.1", server.port)) as silent,
-        socket.create_connection(("127.0.0.1", server.port)) as slow,
-        socket.create_connection(("127.0.0.1", server.port)) as second,
-    ):
-        second.sendall(request + b"\r\n" + request)
-        slow.sendall(request)
-        for client, expected in (
-            (silent, b""),
-            (slow, b"HTTP/1.1 408 "),
-            (second, b"HTTP/1.1 200 "),
-        ):
-            client.settimeout(60)
-            seen = b""
-            while part := client.recv(1000):
-                seen += part
-            assert seen.startswith(expected)
-            assert bool(seen) == bool(expected)
-    assert server.ask("/health").status == 200
 
 
 def test_nobody_is_sent_elsewhere(server: Server) -> None:
@@ -377,7 +306,7 @@ def test_sigterm_lets_work_end(bundle: Path) -> None:
 
 def test_a_stream_that_sigterm_leaves_no_time_for_says_so(bundle: Path) -> None:
     """A client that reads to the end must not take what there is for the whole."""
-    with serving(bundle, "--threads", "1", "--timeout", "1") as server:
+    with serving(bundle, "--threads", "1", "--timeout", "3") as server:
         body = {"text": f"{LONG[:35]}\n" * 2700, "beam_size": 10}
         answers: list[Answer] = []
         asking = threading.Thread(

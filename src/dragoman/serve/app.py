@@ -1,40 +1,60 @@
-"""The HTTP interface, described at /openapi.json; that of LibreTranslate is beside it."""
+"""The HTTP interface, described at /openapi.json, with that of LibreTranslate beside it."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-)
-from starlette.exceptions import HTTPException as StarletteHTTPException
-from starlette.routing import Route
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from dragoman.base.version import VERSION
+from dragoman.base.languages import language_name
 from dragoman.serve.batcher import OverloadedError
-from dragoman.serve.bodies import MOST_TEXTS, JsonRoute, Text, check_size, in_thread_if_long
-from dragoman.serve.detection import DetectedLanguage, can_detect, choose, detected
-from dragoman.serve.libretranslate import add_libretranslate
-from dragoman.serve.limits import Guard, Limits
-from dragoman.serve.metrics import Metrics
+from dragoman.serve.bodies import (
+    MOST_TEXTS,
+    check_size,
+    fields_of,
+    in_thread_if_long,
+    is_json,
+    valid,
+    while_connected,
+)
+from dragoman.serve.description import Operation, openapi
+from dragoman.serve.directions import (
+    DetectedLanguage,
+    Direction,
+    Wanted,
+    can_detect,
+    detected,
+    directions,
+    translate_document,
+    translate_each,
+)
+from dragoman.serve.documents import TextDocumentFormat
+from dragoman.serve.guard import LIBRETRANSLATE, Guard, Limits, check_token, error_response
+from dragoman.serve.libretranslate import LibreTranslate
+from dragoman.serve.metrics import CLIENT_HAS_GONE, Metrics
 from dragoman.serve.models import LanguagePair, ModelDescription, Models, Pivot, ServedModel
-from dragoman.serve.protocol import Ending
 from dragoman.serve.text import TextFormat, paragraphs
+from dragoman.serve.translator import Translation
 
 _STREAMED_TOGETHER: Final = 8
 _UNDER_WAY: Final = 3
-_FORMATS: Final[dict[str, TextFormat]] = {"text": "document", "html": "markup"}
+_TEXT_FORMATS: Final[dict[str, TextFormat]] = {"text": "document", "html": "markup"}
 _CSS: Final = "text/css; charset=utf-8"
 _JAVASCRIPT: Final = "text/javascript; charset=utf-8"
 _SERVE: Final = "dragoman.serve", "page"
@@ -47,26 +67,34 @@ _PAGE: Final = {
     "/page.js": (*_SERVE, "page.js", _JAVASCRIPT),
 }
 """Package, folder, name and media type of each file; exports for the web share some."""
-_POLICY: Final = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
-    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-
+_PAGE_HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+_LOG: Final = logging.getLogger(__name__)
+_PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 Language = Annotated[str, Field(min_length=1, max_length=20, examples=["en"])]
+Text = Annotated[str, Field(examples=["A man is singing."])]
 
 
-class TranslateRequest(BaseModel):
-    """Text to translate: sentences, paragraphs or whole documents."""
+Asked = TypeVar("Asked", bound=BaseModel)
 
-    model_config = ConfigDict(extra="forbid")
 
-    text: Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]
+class StreamRequest(BaseModel):
+    """A document whose translation is streamed."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+    text: Text
     source: Language | None = None
     """auto: the language is detected; left out: there must be one for the target."""
     target: Language | None = None
-    alternatives: int = Field(default=0, ge=0, le=9)
-    """Further translations of each text."""
     beam_size: int | None = Field(default=None, ge=1, le=10)
     """The export's default if left out; 1 is greedy and fastest.
 
@@ -75,16 +103,15 @@ class TranslateRequest(BaseModel):
     """html: tags keep their places."""
 
 
-class StreamRequest(BaseModel):
-    """A document whose translation is streamed."""
+class TranslateRequest(StreamRequest):
+    """Text to translate: sentences, paragraphs or whole documents."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    text: Text
-    source: Language | None = None
-    target: Language | None = None
-    beam_size: int | None = Field(default=None, ge=1, le=10)
-    format: Literal["text", "html"] = "text"
+    text: Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]  # type: ignore[assignment]
+    alternatives: int = Field(default=0, ge=0, le=9)
+    """Further translations of each text."""
+    format: Literal["text", TextDocumentFormat] = "text"  # type: ignore[assignment]
+    """html: tags keep their places. markdown, srt, vtt: text is one file, in which all but the
+    words stays; it has no score and no alternatives."""
 
 
 class Alternative(BaseModel):
@@ -95,15 +122,11 @@ class Alternative(BaseModel):
 
 
 class TranslatedText(Alternative):
-    """The best translation of a text, and further ones."""
+    """The best translation of a text, further ones, and what translated it."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     alternatives: list[Alternative]
-
-
-class TranslateResponse(BaseModel):
-    """One translation for each text, in the order of the request."""
-
-    translations: list[TranslatedText]
     source: str
     target: str
     via: str | None
@@ -111,6 +134,12 @@ class TranslateResponse(BaseModel):
     model: str
     detected: DetectedLanguage | None
     """If the source was auto."""
+
+
+class TranslateResponse(BaseModel):
+    """One translation for each text, in the order of the request."""
+
+    translations: list[TranslatedText]
     seconds: float
 
 
@@ -128,16 +157,22 @@ class DetectResponse(BaseModel):
     languages: list[DetectedLanguage]
 
 
-class LanguageList(BaseModel):
-    """The directions that can be translated. detects: whether a source may be auto if there are
-    several."""
+class LanguagePairs(BaseModel):
+    """The directions that can be translated.
+
+    names: the English name of each language, by its code. detects: whether a source may be auto if
+    there are several.
+    """
 
     pairs: list[LanguagePair]
+    names: dict[str, str]
     detects: bool
 
 
 class StreamLine(BaseModel):
     """A paragraph of the document, in its place; put together they are the translation."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     index: int
     source: str
@@ -158,109 +193,138 @@ class Health(BaseModel):
     status: str
 
 
-ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    400: {"model": ErrorResponse, "description": "More than one Host, or none"},
-    401: {"model": ErrorResponse, "description": "The token is missing or wrong"},
-    403: {"model": ErrorResponse, "description": "Sent by another site's page"},
-    404: {"model": ErrorResponse, "description": "No model for these languages"},
-    408: {"model": ErrorResponse, "description": "The body did not arrive in time"},
-    413: {"model": ErrorResponse, "description": "Too much text"},
-    421: {"model": ErrorResponse, "description": "Asked for under another name"},
-    422: {"model": ErrorResponse, "description": "Not a valid request"},
-    429: {"model": ErrorResponse, "description": "Too many requests of one client"},
-    501: {"model": ErrorResponse, "description": "No language is detected here"},
-    503: {"model": ErrorResponse, "description": "Busy; see Retry-After"},
-    504: {"model": ErrorResponse, "description": "Not done in time"},
-}
-_READING_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    status: ERRORS[status] for status in (400, 401, 403, 408, 413, 421, 429, 503)
-}
-_STREAMED: Final = {"anyOf": [one.model_json_schema() for one in (StreamLine, ErrorResponse)]}
-_PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
+_OPERATIONS: Final = (
+    Operation("post", "/translate", "Translate one text or many", TranslateResponse,
+              TranslateRequest),
+    Operation("post", "/translate/stream",
+              "Translate a document; its lines come one by one, as JSON, in order",
+              StreamLine | ErrorResponse, StreamRequest, "application/x-ndjson"),
+    Operation("post", "/detect", "Which of the models' languages a text is in", DetectResponse,
+              DetectRequest),
+    Operation("get", "/health", "Whether the process runs; asks for no token", Health),
+    Operation("get", "/ready", "Whether it can translate: models are loaded before it listens",
+              Health),
+    Operation("get", "/models", "The models with their cards", list[ModelDescription]),
+    Operation("get", "/pairs",
+              "The pairs of languages, their names, and whether the source may be detected",
+              LanguagePairs),
+    Operation("get", "/metrics", "Counters for Prometheus", str, media_type="text/plain"),
+)  # fmt: skip
 
 
-def create_app(served: Sequence[ServedModel], limits: Limits, ending: Ending) -> ASGIApp:
-    """The server's application over models that are loaded."""
+def create_app(
+    served: Sequence[ServedModel], limits: Limits, ending_in_s: Callable[[], float]
+) -> ASGIApp:
+    """The server's application over models that are loaded.
+
+    ending_in_s: seconds until answers must have ended; infinite before a signal has come.
+    """
     models, metrics = Models(served), Metrics()
+    libretranslate = LibreTranslate(models, limits)
+    own = Interface(models, limits, metrics, ending_in_s, libretranslate).routes()
+    paths = {route.path for route in own}
+    routes = [
+        *own,
+        *(route for route in libretranslate.routes() if route.path not in paths),
+        Mount(LIBRETRANSLATE, routes=libretranslate.routes()),
+    ]
+    metrics.known_paths |= {route.path for route in routes if isinstance(route, Route)}
+    metrics.known_paths |= {LIBRETRANSLATE + route.path for route in libretranslate.routes()}
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=limits.allowed_origins,
+        allow_methods=("GET", "POST"),
+        allow_headers=("Authorization", "Content-Type"),
+    )
 
     @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         yield
         for _, batcher in models.batchers():
             batcher.close()
 
-    app = FastAPI(
-        title="dragoman",
-        version=VERSION,
-        redirect_slashes=False,  # behind a proxy with TLS it would lead to http://
-        docs_url=None,  # their pages load scripts from elsewhere
-        redoc_url=None,
+    app = Starlette(
+        routes=routes,
+        middleware=[
+            *([cors] if limits.allowed_origins else []),
+            Middleware(Guard, limits=limits, metrics=metrics),
+        ],
+        exception_handlers={
+            HTTPException: _refused,
+            OverloadedError: _busy,
+            TimeoutError: _late,
+            ClientDisconnect: _gone,
+            Exception: _failed,
+        },
         lifespan=lifespan,
     )
-    app.router.route_class = JsonRoute
-    _add_translation(app, models, limits, ending)
-    _add_facts(app, models, metrics)
-    _add_page(app)
-    _add_errors(app)
-    add_libretranslate(app, models, limits)
-    metrics.known_paths |= {route.path for route in app.routes if isinstance(route, Route)}
-    if limits.token is not None:
-        # So that programs which read the description know where the token goes.
-        described = app.openapi()
-        described["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        described["security"] = [{"token": []}]
-        described["paths"]["/health"]["get"]["security"] = []
-    return Guard(app, limits, metrics)
+    app.router.redirect_slashes = False  # behind a proxy with TLS it would lead to http://
+    return app
 
 
-def _add_translation(app: FastAPI, models: Models, limits: Limits, ending: Ending) -> None:
-    @app.post("/translate", responses=ERRORS)
-    async def translate(request: TranslateRequest) -> TranslateResponse:
-        """Translate one text or many."""
+@dataclass
+class Interface:
+    """Our own endpoints over a server's models."""
+
+    models: Models
+    limits: Limits
+    metrics: Metrics
+    ending_in_s: Callable[[], float]
+    libretranslate: LibreTranslate
+
+    def routes(self) -> list[Route]:
+        """All of them, and the page."""
+        description = JSONResponse(openapi(_OPERATIONS, self.limits.token is not None))
+        health = _json(Health(status="ok"))
+        return [
+            Route("/translate", self.translate, methods=["POST"]),
+            Route("/translate/stream", self.stream, methods=["POST"]),
+            Route("/detect", self.detect, methods=["POST"]),
+            Route("/health", _always(health)),
+            Route("/ready", _always(health)),
+            Route("/models", self.list_models),
+            Route("/pairs", self.list_pairs),
+            Route("/metrics", self.numbers),
+            Route("/openapi.json", _always(description)),
+            *(Route(path, _always(_page_file(*where))) for path, where in _PAGE.items()),
+        ]
+
+    async def translate(self, request: Request) -> Response:
+        """Translate one text or many; with a field q it is a request of LibreTranslate."""
+        fields = await fields_of(request, 422)
+        if "q" in fields:
+            return await self.libretranslate.translate_fields(request, fields)
+        asked = _own(request, TranslateRequest, fields)
         started = time.perf_counter()
-        texts = [request.text] if isinstance(request.text, str) else request.text
-        check_size(texts)
-        model, language = await choose(models, request.source, request.target, texts)
-        async with asyncio.timeout(limits.request_s):
-            found = await model.translate(
-                texts,
-                text_format=_FORMATS[request.format],
-                beam_size=request.beam_size,
-                num_hypotheses=1 + request.alternatives,
-            )
-        return TranslateResponse(
+        texts = [asked.text] if isinstance(asked.text, str) else asked.text
+        check_size(texts, 413)
+        async with while_connected(request), asyncio.timeout(self.limits.request_s):
+            chosen = await directions(self.models, Wanted(asked.source, asked.target), texts)
+            found = await _translations(asked, texts, chosen)
+        answer = TranslateResponse(
             translations=[
-                TranslatedText(
-                    text=best.text,
-                    score=best.score,
-                    alternatives=[Alternative(text=one.text, score=one.score) for one in others],
-                )
-                for best, *others in found
+                _translated(one, direction) for one, direction in zip(found, chosen, strict=True)
             ],
-            source=model.pair.source,
-            target=model.pair.target,
-            via=model.pair.via,
-            model=" + ".join(model.pair.models),
-            detected=language,
             seconds=round(time.perf_counter() - started, 6),
         )
+        return _json(answer)
 
-    @app.post("/detect", responses=ERRORS)
-    async def detect_language(request: DetectRequest) -> DetectResponse:
-        """Which of the models' languages a text is in."""
-        check_size([request.text])
-        return DetectResponse(languages=await detected(models, [request.text]))
+    async def detect(self, request: Request) -> Response:
+        """The languages of a text; with a field q it is a request of LibreTranslate."""
+        fields = await fields_of(request, 422)
+        if "q" in fields:
+            return await self.libretranslate.detect_fields(request, fields)
+        asked = _own(request, DetectRequest, fields)
+        check_size([asked.text], 413)
+        return _json(DetectResponse(languages=await detected(self.models, asked.text)))
 
-    @app.post(
-        "/translate/stream",
-        response_class=StreamingResponse,
-        responses=ERRORS | {200: {"content": {"application/x-ndjson": {"schema": _STREAMED}}}},
-    )
-    async def stream(request: StreamRequest) -> StreamingResponse:
-        """Translate a document; its lines come one by one, as JSON, in order."""
-        check_size([request.text])
-        model, language = await choose(models, request.source, request.target, [request.text])
-        lines = _streamed(model, language, request, limits, ending)
+    async def stream(self, request: Request) -> Response:
+        """Translate a document line by line."""
+        asked = _own(request, StreamRequest, await fields_of(request, 422))
+        check_size([asked.text], 413)
+        wanted = Wanted(asked.source, asked.target)
+        (direction,) = await directions(self.models, wanted, [asked.text])
+        lines = self._streamed(direction, asked)
         first = await anext(lines)  # an error at once is answered with its status
 
         async def all_lines() -> AsyncIterator[bytes]:
@@ -268,56 +332,111 @@ def _add_translation(app: FastAPI, models: Models, limits: Limits, ending: Endin
             async for line in lines:
                 yield line
 
-        return StreamingResponse(all_lines(), media_type="application/x-ndjson")
+        at_once = {"X-Accel-Buffering": "no"}  # nginx would hold the lines back
+        return StreamingResponse(all_lines(), headers=at_once, media_type="application/x-ndjson")
 
+    async def _streamed(self, direction: Direction, asked: StreamRequest) -> AsyncIterator[bytes]:
+        """The lines of a document, a few of them under way at a time.
 
-async def _streamed(
-    model: ServedModel | Pivot,
-    language: DetectedLanguage | None,
-    request: StreamRequest,
-    limits: Limits,
-    ending: Ending,
-) -> AsyncIterator[bytes]:
-    """The lines of a document, a few of them under way at a time.
+        If some cannot come, the last line is an error: an answer without one is whole.
+        """
+        text_format = _TEXT_FORMATS[asked.format]
+        sources = await in_thread_if_long(len(asked.text), paragraphs, asked.text, text_format)
+        assert direction.model is not None
+        model: ServedModel | Pivot = direction.model
+        model = await in_thread_if_long(len(asked.text), model.after, sources, text_format)
+        starts = iter(range(0, len(sources), _STREAMED_TOGETHER))
+        pending: list[asyncio.Task[list[list[Translation]]]] = []
 
-    If some cannot come, the last line is an error: an answer without one is whole.
-    """
-    text, text_format = request.text, _FORMATS[request.format]
-    sources = await in_thread_if_long(len(text), paragraphs, text, text_format)
-    model = await in_thread_if_long(len(text), model.after, sources, text_format)
-    groups = [
-        sources[start : start + _STREAMED_TOGETHER]
-        for start in range(0, len(sources), _STREAMED_TOGETHER)
-    ]
-    index = 0
-    pending: list[asyncio.Task[Any]] = []
-    try:
-        while groups or pending:
-            while groups and len(pending) < _UNDER_WAY:
-                work = model.translate(
-                    groups.pop(0), text_format=text_format, beam_size=request.beam_size
-                )
+        def begin_next() -> None:
+            for start in starts:
+                group = sources[start : start + _STREAMED_TOGETHER]
+                work = model.translate(group, text_format=text_format, beam_size=asked.beam_size)
                 pending.append(asyncio.create_task(work))
                 pending[-1].add_done_callback(_take_note)
-            async with asyncio.timeout(min(limits.request_s, ending.left_s)):
-                found = await pending.pop(0)
-            for best, *_ in found:
-                line = StreamLine(
-                    index=index,
-                    source=sources[index],
-                    text=best.text,
-                    detected=None if index else language,
-                )
-                yield line.model_dump_json(exclude_none=True).encode() + b"\n"
-                index += 1
-    except (OverloadedError, TimeoutError) as error:
-        if not index:
-            raise
-        problem = str(error) or ("the server is ending" if ending.has_begun else "not done in time")
-        yield ErrorResponse(error=problem).model_dump_json().encode() + b"\n"
-    finally:
-        for task in pending:
-            task.cancel()
+                return
+
+        for _ in range(_UNDER_WAY):
+            begin_next()
+        index = 0
+        try:
+            while pending:
+                async with asyncio.timeout(min(self.limits.request_s, self.ending_in_s())):
+                    found = await pending.pop(0)
+                begin_next()
+                for best, *_ in found:
+                    line = StreamLine(
+                        index=index,
+                        source=sources[index],
+                        text=best.text,
+                        detected=None if index else direction.detected,
+                    )
+                    yield line.model_dump_json(exclude_none=True).encode() + b"\n"
+                    index += 1
+        except (OverloadedError, TimeoutError) as error:
+            if not index:
+                raise
+            ends = self.ending_in_s() < math.inf
+            problem = str(error) or ("the server is ending" if ends else "not done in time")
+            yield ErrorResponse(error=problem).model_dump_json().encode() + b"\n"
+        finally:
+            for task in pending:
+                task.cancel()
+
+    async def list_models(self, _request: Request) -> Response:
+        """The models with their cards."""
+        return JSONResponse([model.description.model_dump() for model in self.models])
+
+    async def list_pairs(self, _request: Request) -> Response:
+        """The pairs of languages and their names."""
+        names = {code: language_name(code) for code in self.models.languages()}
+        pairs = self.models.all_pairs()
+        return _json(LanguagePairs(pairs=pairs, names=names, detects=can_detect()))
+
+    async def numbers(self, _request: Request) -> Response:
+        """Counters for Prometheus."""
+        for name, batcher in self.models.batchers():
+            self.metrics.see(name, batcher.num_rows, batcher.waiting_pieces)
+        return Response(self.metrics.text(), media_type=_PROMETHEUS)
+
+
+def _own(request: Request, model: type[Asked], fields: dict[str, Any]) -> Asked:
+    """A request of our interface; raises the answers 401 and 422."""
+    check_token(request)
+    if not is_json(request):
+        raise HTTPException(422, "the header Content-Type must be application/json; set it")
+    return valid(model, fields, 422)
+
+
+async def _translations(
+    asked: TranslateRequest, texts: Sequence[str], chosen: Sequence[Direction]
+) -> list[list[Translation]]:
+    if asked.format == "text" or asked.format == "html":
+        return await translate_each(
+            chosen,
+            texts,
+            text_format=_TEXT_FORMATS[asked.format],
+            beam_size=asked.beam_size,
+            num_hypotheses=1 + asked.alternatives,
+        )
+    documents = zip(chosen, texts, strict=True)
+    return [[Translation(await translate_document(*one, asked.format), 0.0)] for one in documents]
+
+
+def _translated(found: Sequence[Translation], direction: Direction) -> TranslatedText:
+    assert direction.model is not None
+    pair = direction.model.pair
+    best, *others = found
+    return TranslatedText(
+        text=best.text,
+        score=best.score,
+        alternatives=[Alternative(text=one.text, score=one.score) for one in others],
+        source=pair.source,
+        target=pair.target,
+        via=pair.via,
+        model=" + ".join(pair.models),
+        detected=direction.detected,
+    )
 
 
 def _take_note(task: asyncio.Task[Any]) -> None:
@@ -326,73 +445,40 @@ def _take_note(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-def _add_facts(app: FastAPI, models: Models, metrics: Metrics) -> None:
-    @app.get("/health", responses={status: ERRORS[status] for status in (400, 408, 413, 429, 503)})
-    async def health() -> Health:
-        """Whether the process runs; asks for no token."""
-        return Health(status="ok")
-
-    @app.get("/ready", responses=_READING_ERRORS)
-    async def ready() -> Health:
-        """Whether it can translate: models are loaded before it listens."""
-        return Health(status="ok")
-
-    @app.get("/models", responses=_READING_ERRORS)
-    async def list_models() -> list[ModelDescription]:
-        """The models with their cards."""
-        return [model.description for model in models]
-
-    @app.get("/languages", responses=_READING_ERRORS)
-    async def list_languages() -> LanguageList:
-        """The pairs of languages, and whether the source may be detected."""
-        return LanguageList(pairs=models.all_pairs(), detects=can_detect())
-
-    as_text: dict[int | str, dict[str, Any]] = {
-        200: {"content": {"text/plain": {"schema": {"type": "string"}}}}
-    }
-
-    @app.get("/metrics", response_class=Response, responses=_READING_ERRORS | as_text)
-    async def numbers() -> Response:
-        """Counters for Prometheus."""
-        for name, batcher in models.batchers():
-            metrics.see(name, batcher.num_rows, batcher.waiting_pieces)
-        return Response(metrics.text(), media_type=_PROMETHEUS)
+def _json(answer: BaseModel) -> Response:
+    return Response(answer.model_dump_json(), media_type="application/json")
 
 
-def _add_page(app: FastAPI) -> None:
-    headers = {
-        "Content-Security-Policy": _POLICY,
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-        "Cache-Control": "no-cache",
-    }
-    for path, (package, folder, name, media_type) in _PAGE.items():
-        content = (files(package) / folder / name).read_bytes()
-        app.add_route(path, _plain(content, media_type, headers), include_in_schema=False)
+def _page_file(package: str, folder: str, name: str, media_type: str) -> Response:
+    content = (files(package) / folder / name).read_bytes()
+    return Response(content, media_type=media_type, headers=_PAGE_HEADERS)
 
 
-def _plain(content: bytes, media_type: str, headers: dict[str, str]) -> Any:
+def _always(response: Response) -> Callable[[Request], Awaitable[Response]]:
     async def answer(_request: Request) -> Response:
-        return Response(content, media_type=media_type, headers=headers)
+        return response
 
     return answer
 
 
-def _add_errors(app: FastAPI) -> None:
-    @app.exception_handler(StarletteHTTPException)
-    async def refused(_request: Request, error: StarletteHTTPException) -> JSONResponse:
-        return _error_response(error.status_code, str(error.detail), error.headers)
-
-    @app.exception_handler(OverloadedError)
-    async def busy(_request: Request, error: OverloadedError) -> JSONResponse:
-        return _error_response(503, str(error), {"Retry-After": str(math.ceil(error.retry_s))})
-
-    @app.exception_handler(TimeoutError)
-    async def late(_request: Request, _error: TimeoutError) -> JSONResponse:
-        return _error_response(504, "not done in time; send less text at once")
+async def _refused(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return error_response(error.status_code, str(error.detail), dict(error.headers or {}))
 
 
-def _error_response(status: int, problem: str, headers: Any = None) -> JSONResponse:
-    """An error as JSON; half of a surrogate pair is replaced."""
-    text = problem.encode("utf-8", "replace").decode()
-    return JSONResponse({"error": text}, status_code=status, headers=headers)
+async def _busy(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, OverloadedError)
+    return error_response(503, str(error), {"Retry-After": str(math.ceil(error.retry_s))})
+
+
+async def _late(_request: Request, _error: Exception) -> Response:
+    return error_response(504, "not done in time; send less text at once")
+
+
+async def _gone(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=CLIENT_HAS_GONE)
+
+
+async def _failed(_request: Request, error: Exception) -> Response:
+    _LOG.error("a request failed", exc_info=error)
+    return error_response(500, "the server failed; its log says why")

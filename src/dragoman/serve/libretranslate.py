@@ -1,117 +1,288 @@
-"""The interface of LibreTranslate, under /libretranslate/, so that its clients work unchanged."""
+"""The interface of LibreTranslate, so that its clients work unchanged.
+
+docs/how-to/serve.md lists what differs from LibreTranslate 1.9; tests/e2e/test_libretranslate.py
+asks both servers.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, Literal, TypeVar
+import re
+import secrets
+import time
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Annotated, Any, Final, Literal, TypeVar
+from urllib.parse import quote
 
-from fastapi import FastAPI, HTTPException, Request
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
+from dragoman.base.languages import language_name
 from dragoman.serve.bodies import (
+    MOST_CHARACTERS,
     MOST_TEXTS,
-    RepeatedFieldError,
-    Text,
-    by_name,
     check_size,
     fields_of,
+    valid,
+    while_connected,
 )
-from dragoman.serve.detection import choose, detected
-from dragoman.serve.limits import Limits
+from dragoman.serve.directions import (
+    DetectedLanguage,
+    Direction,
+    Wanted,
+    detected,
+    directions,
+    translate_document,
+    translate_each,
+)
+from dragoman.serve.documents import TextDocumentFormat
+from dragoman.serve.guard import Limits, check_key
 from dragoman.serve.models import Models
-from dragoman.serve.refusals import fields_refusal
 
-Body = TypeVar("Body", bound=BaseModel)
+_FileFormat = Literal["document", "markup"] | TextDocumentFormat
+_FORMATS_OF_FILES: Final[dict[str, tuple[_FileFormat, str]]] = {
+    ".txt": ("document", "text/plain; charset=utf-8"),
+    ".html": ("markup", "text/html; charset=utf-8"),
+    ".md": ("markdown", "text/markdown; charset=utf-8"),
+    ".srt": ("srt", "text/plain; charset=utf-8"),
+    ".vtt": ("vtt", "text/vtt; charset=utf-8"),
+}
+_NOT_IN_NAMES: Final = re.compile(r"[^\w-]+")
+_LONGEST_STEM: Final = 80
+_FRONTEND_TIMEOUT_MS: Final = 500
+_KEPT_S: Final = 1800.0
+"""As long as LibreTranslate keeps translated files."""
+_MOST_KEPT_BYTES: Final = 64_000_000
+_BESIDE_BYTES: Final = 1000
+"""What a file takes in memory beside its content."""
+
+Asked = TypeVar("Asked", bound="DetectRequest | FileRequest")
 
 
-class LibreDetectRequest(BaseModel):
-    """The fields of LibreTranslate's /detect; others are ignored, as LibreTranslate does."""
+class DetectRequest(BaseModel):
+    """The fields of /detect; others are ignored, as LibreTranslate does."""
 
-    model_config = ConfigDict(extra="ignore")
-
-    q: Text
+    q: str | Annotated[list[str], Field(max_length=MOST_TEXTS)]
 
 
-class LibreRequest(BaseModel):
-    """The fields of LibreTranslate's /translate."""
+class FileRequest(BaseModel):
+    """The fields of /translate_file beside the file."""
 
-    model_config = ConfigDict(extra="ignore")
-
-    q: Text | Annotated[list[Text], Field(max_length=MOST_TEXTS)]
-    source: str = "auto"
+    source: str
     target: str
-    format: Annotated[Literal["text", "html"], BeforeValidator(lambda given: given or "text")] = (
-        "text"
-    )
-    """Clients that write every field they know send null or "" for the default."""
-    alternatives: int = Field(default=0, ge=0, le=9)
 
 
-def add_libretranslate(app: FastAPI, models: Models, limits: Limits) -> None:
-    """Add the paths of LibreTranslate's interface."""
+class TranslateRequest(DetectRequest, FileRequest):
+    """The fields of /translate."""
 
-    @app.post("/libretranslate/translate", include_in_schema=False)
-    async def translate(request: Request) -> dict[str, Any]:
-        wanted = _valid(LibreRequest, await _fields(request))
-        texts = [wanted.q] if isinstance(wanted.q, str) else wanted.q
-        check_size(texts)
-        # LibreTranslate answers 400 if there is no model.
-        model, language = await choose(models, wanted.source, wanted.target, texts, missing=400)
-        async with asyncio.timeout(limits.request_s):
-            found = await model.translate(
-                texts,
-                text_format="markup" if wanted.format == "html" else "document",
-                num_hypotheses=1 + wanted.alternatives,
-            )
-        best = [one[0].text for one in found]
-        others = [[alternative.text for alternative in one[1:]] for one in found]
-        single = isinstance(wanted.q, str)
-        answer: dict[str, Any] = {"translatedText": best[0] if single else best}
-        if wanted.alternatives:
-            answer["alternatives"] = others[0] if single else others
-        if language is not None:
-            identified = language.model_dump()
-            answer["detectedLanguage"] = identified if single else [identified] * len(texts)
-        return answer
+    format: Literal["text", "html"] = "text"
+    alternatives: Annotated[int, AfterValidator(lambda count: max(0, count)), Field(le=9)] = 0
 
-    @app.get("/libretranslate/languages", include_in_schema=False)
-    async def languages() -> list[dict[str, Any]]:
-        pairs = models.all_pairs()
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A translated file; until_s: by the monotonic clock."""
+
+    name: str
+    content: bytes
+    media_type: str
+    until_s: float
+
+
+@dataclass
+class Downloads:
+    """Translated files by their keys, in memory. If all together are too large, the oldest go."""
+
+    kept_s: float = _KEPT_S
+    most_bytes: int = _MOST_KEPT_BYTES
+    _files: dict[str, Download] = field(default_factory=dict)
+
+    def keep(self, name: str, content: bytes, media_type: str) -> str:
+        """Keep a file; returns its key, which nobody guesses."""
+        key = secrets.token_urlsafe(32)
+        self._files[key] = Download(name, content, media_type, time.monotonic() + self.kept_s)
+        self._forget_old()
+        return key
+
+    def find(self, key: str) -> Download | None:
+        """The file of this key; None if it is not there, or no longer."""
+        self._forget_old()
+        return self._files.get(key)
+
+    def _forget_old(self) -> None:
+        num_bytes = sum(len(file.content) + _BESIDE_BYTES for file in self._files.values())
+        for key, file in list(self._files.items()):
+            if num_bytes <= self.most_bytes and file.until_s > time.monotonic():
+                return
+            num_bytes -= len(file.content) + _BESIDE_BYTES
+            del self._files[key]
+
+
+@dataclass(frozen=True, slots=True)
+class LibreTranslate:
+    """The endpoints over a server's models."""
+
+    models: Models
+    limits: Limits
+    downloads: Downloads = field(default_factory=Downloads)
+
+    def routes(self) -> list[Route]:
+        """All of them, below any path."""
         return [
-            {
-                "code": code,
-                "name": code,
-                "targets": [pair.target for pair in pairs if pair.source == code],
-                "via": {
-                    pair.target: pair.via for pair in pairs if pair.source == code and pair.via
-                },
-            }
-            for code in models.languages()
+            Route("/translate", self.translate, methods=["POST"]),
+            Route("/translate_file", self.translate_file, methods=["POST"]),
+            Route("/download_file/{name}", self.download_file),
+            Route("/detect", self.detect, methods=["POST"]),
+            Route("/languages", self.languages),
+            Route("/frontend/settings", self.frontend_settings),
+            Route("/suggest", self.suggest, methods=["POST"]),
+            Route("/health", self.health),
         ]
 
-    @app.post("/libretranslate/detect", include_in_schema=False)
-    async def detect(request: Request) -> list[dict[str, Any]]:
-        text = _valid(LibreDetectRequest, await _fields(request)).q
-        check_size([text])
-        return [language.model_dump() for language in await detected(models, [text])]
+    async def translate(self, request: Request) -> Response:
+        """Translate one text or many."""
+        return await self.translate_fields(request, await fields_of(request, 400))
+
+    async def translate_fields(self, request: Request, fields: dict[str, Any]) -> Response:
+        """As `translate`, if the body has been read."""
+        asked = self._valid(request, TranslateRequest, fields)
+        texts = [asked.q] if isinstance(asked.q, str) else asked.q
+        check_size(texts, 400)
+        async with while_connected(request), asyncio.timeout(self.limits.request_s):
+            chosen = await self._directions(asked, texts)
+            found = await translate_each(
+                chosen,
+                texts,
+                text_format="markup" if asked.format == "html" else "document",
+                num_hypotheses=1 + asked.alternatives,
+            )
+        answer: dict[str, list[Any]] = {"translatedText": [best.text for best, *_ in found]}
+        if asked.alternatives:
+            answer["alternatives"] = [
+                [text for text in dict.fromkeys(one.text for one in others) if text != best.text]
+                for best, *others in found
+            ]
+        if asked.source == "auto":
+            answer["detectedLanguage"] = [_described(one.detected) for one in chosen]
+        if isinstance(asked.q, str):
+            return JSONResponse({name: values[0] for name, values in answer.items()})
+        return JSONResponse(answer)
+
+    async def translate_file(self, request: Request) -> Response:
+        """Translate a file; the answer has the address of the translation."""
+        fields = await fields_of(request, 400)
+        asked, file = self._valid(request, FileRequest, fields), fields.get("file")
+        if not isinstance(file, UploadFile):
+            raise HTTPException(400, "file is missing; add it as a part with a file name")
+        name = PurePath(file.filename or "")
+        kind = _FORMATS_OF_FILES.get(name.suffix.lower())
+        if kind is None:
+            formats = ", ".join(_FORMATS_OF_FILES)
+            raise HTTPException(400, f"this format of file is not supported; send one of {formats}")
+        try:
+            text = (await file.read()).decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise HTTPException(400, "the file is not UTF-8; convert it") from error
+        check_size([text], 400)
+        file_format, media_type = kind
+        async with while_connected(request), asyncio.timeout(self.limits.request_s):
+            (direction,) = await self._directions(asked, [text])
+            if file_format == "document" or file_format == "markup":
+                ((best, *_),) = await translate_each([direction], [text], text_format=file_format)
+                translation = best.text
+            else:
+                translation = await translate_document(direction, text, file_format)
+        stem = _NOT_IN_NAMES.sub("_", name.stem)[:_LONGEST_STEM] or "file"
+        translated_name = f"{stem}_{direction.target}{name.suffix.lower()}"
+        key = self.downloads.keep(translated_name, translation.encode(), media_type)
+        base = str(request.url.replace(query="")).removesuffix("/translate_file")
+        address = f"{base}/download_file/{key}.{quote(translated_name)}"
+        return JSONResponse({"translatedFileUrl": address})
+
+    async def download_file(self, request: Request) -> Response:
+        """A translated file; its name is known to nobody but its sender."""
+        found = self.downloads.find(request.path_params["name"].partition(".")[0])
+        if found is None:
+            raise HTTPException(404, "no such file; translate it again")
+        headers = {
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(found.name)}",
+            "Content-Security-Policy": "sandbox; default-src 'none'",
+            "X-Content-Type-Options": "nosniff",
+            "Cache-Control": "no-store",
+        }
+        return Response(found.content, media_type=found.media_type, headers=headers)
+
+    async def detect(self, request: Request) -> Response:
+        """The languages that the text or texts may be in, likeliest first."""
+        return await self.detect_fields(request, await fields_of(request, 400))
+
+    async def detect_fields(self, request: Request, fields: dict[str, Any]) -> Response:
+        """As `detect`, if the body has been read."""
+        q = self._valid(request, DetectRequest, fields).q
+        texts = [q] if isinstance(q, str) else q
+        check_size(texts, 400)
+        return JSONResponse(
+            [_described(one) for one in await detected(self.models, "\n".join(texts))]
+        )
+
+    async def languages(self, _request: Request) -> Response:
+        """Each language with those that it can be translated into, itself included."""
+        pairs = self.models.all_pairs()
+        return JSONResponse(
+            [
+                {
+                    "code": code,
+                    "name": language_name(code),
+                    "targets": sorted({code, *(one.target for one in pairs if one.source == code)}),
+                    "via": {one.target: one.via for one in pairs if one.source == code and one.via},
+                }
+                for code in self.models.languages()
+            ]
+        )
+
+    async def frontend_settings(self, _request: Request) -> Response:
+        """What a page that uses this interface must know."""
+        target = self.models.all_pairs()[0].target
+        has_token = self.limits.token is not None
+        return JSONResponse(
+            {
+                "charLimit": MOST_CHARACTERS,
+                "frontendTimeout": _FRONTEND_TIMEOUT_MS,
+                "apiKeys": has_token,
+                "keyRequired": has_token,
+                "suggestions": False,
+                "filesTranslation": True,
+                "supportedFilesFormat": [*_FORMATS_OF_FILES],
+                "language": {
+                    "source": {"code": "auto", "name": "Auto Detect"},
+                    "target": {"code": target, "name": language_name(target)},
+                },
+            }
+        )
+
+    async def suggest(self, _request: Request) -> Response:
+        """Suggestions of better translations are not taken."""
+        raise HTTPException(403, "suggestions are not taken by this server")
+
+    async def health(self, _request: Request) -> Response:
+        """Whether the process runs."""
+        return JSONResponse({"status": "ok"})
+
+    def _valid(self, request: Request, wanted: type[Asked], fields: dict[str, Any]) -> Asked:
+        """The request; a field that is empty or null is missing, as in LibreTranslate."""
+        check_key(request, fields.get("api_key"), self.limits.token)
+        return valid(wanted, {name: value for name, value in fields.items() if value}, 400)
+
+    async def _directions(self, asked: FileRequest, texts: list[str]) -> list[Direction]:
+        wanted = Wanted(asked.source, asked.target, keeps_target=True, missing=400)
+        return await directions(self.models, wanted, texts)
 
 
-async def _fields(request: Request) -> dict[str, Any]:
-    """The fields of the query and of the body, JSON or a form, as LibreTranslate takes them.
-
-    A field of the body replaces that of the query. Raises the answer 400 if they cannot be read.
-    """
-    body, content_type = await request.body(), request.headers.get("content-type", "")
-    try:
-        return by_name(request.query_params.multi_items()) | await fields_of(body, content_type)
-    except RepeatedFieldError as error:
-        raise HTTPException(400, str(error)) from error
-    except ValueError as error:
-        raise HTTPException(400, "neither JSON nor a form, as its Content-Type says") from error
-
-
-def _valid(wanted: type[Body], fields: dict[str, Any]) -> Body:
-    try:
-        return wanted.model_validate(fields)
-    except ValidationError as error:
-        raise fields_refusal(error, wanted) from error
+def _described(language: DetectedLanguage | None) -> dict[str, Any]:
+    assert language is not None
+    return {"confidence": language.confidence, "language": language.language}

@@ -5,63 +5,62 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_MODEL = ("model", "source", "target")  # models of two directions may have one name
+CLIENT_HAS_GONE = 499
+"""The status of a request whose client did not wait for the answer, as nginx writes it."""
 
 
 @dataclass(slots=True)
-class AnswerStatus:
-    """The status of an answer, 499 if there was none. answered: whether the whole answer was
-    sent."""
+class Answer:
+    """An answer on its way."""
 
-    code: int = 499
-    answered: bool = False
+    status: int = CLIENT_HAS_GONE
 
 
+@dataclass
 class Metrics:
     """Counters of one server.
 
     known_paths: the paths that are counted by name; all others are counted as "other".
     """
 
-    def __init__(self) -> None:
-        self.known_paths: set[str] = set()
-        self.registry = CollectorRegistry()
-        self._requests = Counter(
-            "dragoman_requests", "Requests", ["path", "status"], registry=self.registry
-        )
+    known_paths: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        own = self._registry = CollectorRegistry()
+        self._requests = Counter("dragoman_requests", "Requests", ("path", "status"), registry=own)
         self._seconds = Histogram(
             "dragoman_request_seconds",
             "Time from request to answer",
-            ["path"],
+            ("path",),
             buckets=_SECONDS,
-            registry=self.registry,
+            registry=own,
         )
         self._under_way = Gauge(
-            "dragoman_requests_under_way", "Requests not yet answered", registry=self.registry
+            "dragoman_requests_under_way", "Requests not yet answered", registry=own
         )
-        # Models of two directions may have one name: that of their recipe.
-        labels = ["model", "source", "target"]
-        self._rows = Counter("dragoman_rows", "Rows translated", labels, registry=self.registry)
+        self._rows = Counter("dragoman_rows", "Rows translated", _MODEL, registry=own)
         self._waiting = Gauge(
-            "dragoman_waiting_pieces", "Pieces in the queue", labels, registry=self.registry
+            "dragoman_waiting_pieces", "Pieces in the queue", _MODEL, registry=own
         )
         self._seen_rows: dict[tuple[str, str, str], int] = {}
 
     @contextmanager
-    def request(self, path: str) -> Iterator[AnswerStatus]:
+    def request(self, path: str) -> Iterator[Answer]:
         """Count a request, its status and its time."""
         known = path if path in self.known_paths else "other"
-        status, started = AnswerStatus(), time.perf_counter()
+        answer, started = Answer(), time.perf_counter()
         self._under_way.inc()
         try:
-            yield status
+            yield answer
         finally:
             self._under_way.dec()
-            self._requests.labels(known, str(status.code)).inc()
+            self._requests.labels(known, str(answer.status)).inc()
             self._seconds.labels(known).observe(time.perf_counter() - started)
 
     def see(self, model: tuple[str, str, str], num_rows: int, waiting_pieces: int) -> None:
@@ -72,4 +71,4 @@ class Metrics:
 
     def text(self) -> bytes:
         """All counters in Prometheus' text format."""
-        return generate_latest(self.registry)
+        return generate_latest(self._registry)

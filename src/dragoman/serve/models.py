@@ -10,12 +10,13 @@ from typing import Final
 from pydantic import BaseModel
 
 from dragoman.base.errors import ConfigError
+from dragoman.base.languages import closest_language, same_language
 from dragoman.formats.bundle import Bundle
 from dragoman.formats.ctranslate2_engine import CTranslate2Engine
 from dragoman.model.config import SearchConfig
 from dragoman.serve.batcher import Batcher
 from dragoman.serve.bodies import in_thread_if_long
-from dragoman.serve.limits import Limits
+from dragoman.serve.guard import Limits
 from dragoman.serve.text import TextFormat
 from dragoman.serve.translator import TextTranslator, Translation
 
@@ -193,11 +194,15 @@ class Models:
             out_of.setdefault(pair[0], []).append(model)
         if sum(len(model.description.card) for model in models) > _LONGEST_CARDS:
             raise _refusal(models[0], f"the cards of {len(models):,} directions are too long")
+        follow = {
+            target: [one for code in out_of if same_language(code, target) for one in out_of[code]]
+            for target in {model.description.target for model in models}
+        }
         self.pivots: dict[tuple[str, str], Pivot] = {}
         for first in models:
-            for second in out_of.get(first.description.target, ()):
+            for second in follow[first.description.target]:
                 pair = (first.description.source, second.description.target)
-                if pair[0] != pair[1] and pair not in self.by_pair:
+                if not same_language(*pair) and pair not in self.by_pair:
                     self.pivots.setdefault(pair, Pivot(first, second))
             if len(self.pivots) > _MOST_PIVOTS:
                 raise _refusal(first, f"{len(models):,} directions make too many pairs")
@@ -205,20 +210,16 @@ class Models:
     def fitting(self, source: str | None, target: str | None) -> list[ServedModel | Pivot]:
         """Every model that translates a pair of languages; None stands for any language.
 
-        Two models in a row are returned only if no single one translates the pair.
+        A model in another region's form of a language fits if there is none in the wanted one. Two
+        models in a row are returned only if no single one translates the pair.
         """
         kinds: tuple[Mapping[tuple[str, str], ServedModel | Pivot], ...] = (
             self.by_pair,
             self.pivots,
         )
         for kind in kinds:
-            fitting = [
-                one
-                for pair, one in kind.items()
-                if source in (None, pair[0]) and target in (None, pair[1])
-            ]
-            if fitting:
-                return fitting
+            if pairs := _closest_pairs(kind, (source, target)):
+                return [kind[pair] for pair in pairs]
         return []
 
     def all_pairs(self) -> list[LanguagePair]:
@@ -228,16 +229,12 @@ class Models:
 
     def sources(self, target: str | None = None) -> list[str]:
         """The languages that can be translated into this one, or into any."""
-        pairs = (*self.by_pair, *self.pivots)
-        return list(dict.fromkeys(source for source, to in pairs if target in (None, to)))
+        pairs = _closest_pairs((*self.by_pair, *self.pivots), (None, target))
+        return list(dict.fromkeys(source for source, _ in pairs))
 
     def languages(self) -> list[str]:
         """Every language that is translated from or into."""
         return list(dict.fromkeys(language for pair in self.by_pair for language in pair))
-
-    def pairs(self) -> str:
-        """The pairs of languages, for an error message."""
-        return ", ".join(map(str, self.all_pairs()))
 
     def batchers(self) -> Iterator[tuple[tuple[str, str, str], Batcher]]:
         """Each batcher, by its model's name, sources and targets; several are joined by commas."""
@@ -252,6 +249,21 @@ class Models:
     def __iter__(self) -> Iterator[ServedModel]:
         """Every model."""
         return iter(self.by_pair.values())
+
+
+def _closest_pairs(
+    pairs: Iterable[tuple[str, str]], wanted: tuple[str | None, str | None]
+) -> list[tuple[str, str]]:
+    """The pairs of the wanted languages, each in the closest form that there is; None: of any."""
+    found = [*pairs]
+    sides = [(side, code) for side, code in enumerate(wanted) if code is not None]
+    for side, code in sides:
+        codes = {one for one in {pair[side] for pair in found} if same_language(code, one)}
+        found = [pair for pair in found if pair[side] in codes]
+    for side, code in sides:
+        closest = closest_language(code, dict.fromkeys(pair[side] for pair in found))
+        found = [pair for pair in found if pair[side] == closest]
+    return found
 
 
 def _refusal(model: ServedModel, problem: str, remedy: str = "leave this model out") -> ConfigError:

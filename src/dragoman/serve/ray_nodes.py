@@ -82,8 +82,8 @@ def on_nodes(job: Job, files: Mapping[str, Path], cut: Cut, counts: Counter[str]
     if not _places(job.cores):
         raise MachineError(
             f"no node of the cluster has {job.cores} cores for a unit of work",
-            place="--ray",
-            remedy="start a node: ray start --address=HOST:PORT; or give fewer --threads",
+            place="ray",
+            remedy="start a node: ray start --address=HOST:PORT; or give fewer threads",
         )
     said = job.model_dump_json()
     whole = hashlib.sha256(said.encode())
@@ -216,7 +216,7 @@ def join_ray(address: str) -> Iterator[None]:
     if address != "auto" and match is None:
         raise ConfigError(
             "is not the address of a Ray cluster",
-            place=f"--ray {address}",
+            place=f"ray {address}",
             remedy="give HOST:PORT of its head, such as 10.0.0.1:6379, or auto",
         )
     if importlib.util.find_spec("ray") is None:
@@ -251,7 +251,7 @@ def _check_answer(host: str, port: int, address: str) -> None:
         said = getattr(error, "strerror", None) or "no answer"
         raise MachineError(
             f"does not answer: {said}",
-            place=f"--ray {address}",
+            place=f"ray {address}",
             remedy="check the address, and start the cluster: ray start --head --port=6379",
         ) from error
 
@@ -284,4 +284,4 @@ def _check_joins(address: str) -> None:
         problem, remedy = "it wants another token", "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
     if problem:
         said = problem.strip().splitlines()[0]
-        raise MachineError(f"cannot be joined: {said}", place=f"--ray {address}", remedy=remedy)
+        raise MachineError(f"cannot be joined: {said}", place=f"ray {address}", remedy=remedy)

@@ -95,14 +95,13 @@ class ScoringJob(Job):
     """`score`.
 
     models: the folder of each model, and that of its checkpoint in it; "" for an export.
-    columns: the columns in each line of the pairs. place: the name of the pairs in errors.
-    tokens: the token before the texts of each model.
+    columns: the columns in each line of the pairs. tokens: the token before the texts of each
+    model.
     """
 
     command: Literal["score"] = "score"
     models: tuple[tuple[str, str], ...]
     columns: int
-    place: str
     tokens: tuple[str, ...]
 
     @contextmanager
@@ -127,7 +126,6 @@ class ScoringJob(Job):
                 models[0],
                 models[1] if len(models) > 1 else None,
                 columns=self.columns,
-                place=self.place,
                 counts=counts,
                 tokens=self.tokens,
             ).lines

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import file_sha256
+from dragoman.corpus.directions import target_of
 from dragoman.evaluation.directions import bleu_and_chrf
 from dragoman.evaluation.metrics import score_all
 from dragoman.evaluation.validate import further_scores, read_pair, text_name
@@ -25,6 +26,7 @@ def score_export(
     source: Path | None,
     reference: Path | None,
     target: str,
+    languages: str = "",
     overrides: Sequence[str],
     listeners: Sequence[EventListener],
 ) -> None:
@@ -32,6 +34,7 @@ def score_export(
 
     checkpoint: "best", the only one that an export has.
     target: the language of the reference, if the model translates into several.
+    languages: the right languages of a model that was trained under wrong ones, such as "en-fr".
     overrides: settings to change in the recipe's sections search and evaluate.
     listeners: called with the event of the scores.
     Raises ConfigError, CorpusError and CheckpointError.
@@ -40,7 +43,7 @@ def score_export(
         raise ConfigError(
             "an export has no test set of its own",
             place=path,
-            remedy="give both --source and --reference",
+            remedy="give both source and reference",
         )
     check_sections(overrides, ("search", "evaluate"))
     sources, references = read_pair(source, reference)  # before hours of search, not after them
@@ -52,7 +55,7 @@ def score_export(
         threads=None,
         target=target,
     ) as opened:
-        recipe = opened.recipe
+        recipe = opened.recipe.with_languages(languages)
         started = time.perf_counter()
         hypotheses = [
             translations[0].text
@@ -63,7 +66,7 @@ def score_export(
         ]
         decode_s = time.perf_counter() - started
     targets = dict.fromkeys(one.target for one in recipe.corpus.directions)
-    language = target or next(iter(targets))
+    language = target_of(target, recipe.corpus.directions) if target else next(iter(targets))
     scores = score_all(hypotheses, references, recipe.scoring, language=language)
     name = text_name(source, recipe.corpus.directions)
     with (

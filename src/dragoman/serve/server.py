@@ -4,127 +4,89 @@ from __future__ import annotations
 
 import gc
 import ipaddress
-import math
 import os
-import shlex
-import signal
-import socket
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dragoman.base.errors import CheckpointError, ConfigError, MachineError
 from dragoman.formats.bundle import Bundle, default_name, is_bundle
+from dragoman.formats.card import relabelled
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.serve.translator import TextTranslator, open_translator
 
 _TOKEN_VARIABLE = "DRAGOMAN_TOKEN"  # noqa: S105
 _SHORTEST_TOKEN = 16
+_ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@]+")
 _ALLOCATIONS = 50_000
 """Allocations between two collections of young garbage; a few requests make Python's default."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
-    """The options of the command.
-
-    bundles: exports; no two may translate the same pair of languages.
-    token_file: holds the token that clients send; None: the environment may hold it.
-    threads, batch_cells: as for `open_translator`.
-    timeout: seconds that a request may take.
-    queue: subword pieces that may wait.
-    requests_per_client: how many requests a client may have open at a time.
-    """
-
-    bundles: Sequence[Path]
-    host: str
-    port: int
-    token_file: Path | None
-    threads: int | None
-    batch_cells: int | None
-    timeout: int
-    queue: int
-    requests_per_client: int
-
-
-def serve(options: ServeOptions) -> int:
+def serve(
+    models: Sequence[Path],
+    *,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    allowed_origins: Sequence[str],
+    trusted_proxies: Sequence[str],
+    languages: str,
+    threads: int | None,
+    batch_cells: int | None,
+    request_s: float,
+    waiting_pieces: int,
+    requests_per_client: int,
+) -> int:
     """Answer requests until a signal comes, then finish those under way.
 
-    Raises ConfigError if the address is not loopback and there is no token or if the models do not
-    go together, CheckpointError if a path is no export, MachineError if a package is missing or the
-    server cannot listen.
+    `api.translation.serve` describes the parameters. No two models may translate the same pair of
+    languages. Raises ConfigError if the address is not loopback and there is no token or if the
+    models do not go together, CheckpointError if a path is no model, MachineError if a package is
+    missing or the server cannot listen.
     """
-    token = _token(options.token_file)
-    if not _is_loopback(options.host) and token is None:
+    token = _token(token_file)
+    if not _is_loopback(host) and token is None:
         raise ConfigError(
             "would be open to everybody who reaches it",
-            place=f"--host {options.host}",
-            remedy=f"name a file that holds a token with --token-file, or set {_TOKEN_VARIABLE}",
+            place=f"host {host}",
+            remedy=f"name a file that holds a token as the token file, or set {_TOKEN_VARIABLE}",
         )
     try:
-        import uvicorn
-
         from dragoman.serve.app import create_app
-        from dragoman.serve.limits import Limits
+        from dragoman.serve.guard import Limits
+        from dragoman.serve.listening import EndingServer, listen
         from dragoman.serve.models import ServedModel
-        from dragoman.serve.protocol import (
-            GRACE_S,
-            SOCKET_BYTES,
-            BoundedProtocol,
-            Ending,
-            EndingServer,
-            allow_connections,
-        )
     except ImportError as error:
         raise MachineError(
             f"{error.name} is not installed", remedy="install it: pip install 'dragoman[serve]'"
         ) from error
     limits = Limits(
         token=token,
-        request_s=options.timeout,
-        max_waiting_pieces=options.queue,
-        max_requests_per_client=options.requests_per_client,
+        allowed_origins=tuple(map(_origin, allowed_origins)),
+        request_s=request_s,
+        max_waiting_pieces=waiting_pieces,
+        max_requests_per_client=requests_per_client,
     )
-    ending = Ending(options.timeout)
+    proxies = [*map(_network, trusted_proxies)]
     with ExitStack() as stack:
         served = [
             model
-            for path in options.bundles
-            for model in ServedModel.of(*_open(stack, path, options), limits)
+            for path, pair in zip(models, _pairs(languages, len(models)), strict=True)
+            for model in ServedModel.of(
+                *_open(stack, path, pair, threads=threads, batch_cells=batch_cells), limits
+            )
         ]
-        config = uvicorn.Config(
-            create_app(served, limits, ending),
-            http=BoundedProtocol,
-            ws="none",
-            log_level="error",  # no line for each request that is not HTTP, which anyone can send
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=math.ceil(options.timeout) + GRACE_S,
+        server = EndingServer(
+            partial(create_app, served, limits),
+            request_s=request_s,
+            trusted_proxies=proxies,
         )
-        family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-        address = (options.host, options.port)
-        try:
-            listener = socket.create_server(address, family=family, backlog=1024)
-        except (OSError, OverflowError) as error:
-            raise MachineError(
-                f"cannot listen: {error}",
-                place=f"{options.host}:{options.port}",
-                remedy="choose another --port, or end the program that listens there",
-            ) from error
-        for size in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # connections inherit them
-            listener.setsockopt(socket.SOL_SOCKET, size, SOCKET_BYTES)
-        allow_connections()
+        listener = listen(host, port)
         collect_rarely()
-        name = f"[{options.host}]" if ":" in options.host else options.host
-        server = EndingServer(config, ending)
-        # As uvicorn does later, which also repeats them when it has drained.
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, server.handle_exit)
-        print(f"serving on http://{name}:{listener.getsockname()[1]}", flush=True)
-        server.run(sockets=[listener])
+        server.answer(listener)
         if any(model.batcher.is_searching for model in served):
             # Nobody waits for it any more, but Python would, and a stranger's model may never end.
             sys.stdout.flush()
@@ -132,22 +94,28 @@ def serve(options: ServeOptions) -> int:
     return 0
 
 
-def _open(stack: ExitStack, path: Path, options: ServeOptions) -> tuple[Bundle, TextTranslator]:
+def _pairs(languages: str, num_models: int) -> list[str]:
+    pairs = languages.split(",") if languages else [""] * num_models
+    if len(pairs) != num_models:
+        raise ConfigError(
+            f"has {len(pairs)} pairs of languages for {num_models} models",
+            place=f"languages {languages}",
+            remedy="name a pair for each model, joined by commas",
+        )
+    return pairs
+
+
+def _open(
+    stack: ExitStack, path: Path, languages: str, *, threads: int | None, batch_cells: int | None
+) -> tuple[Bundle, TextTranslator]:
     if not is_bundle(path):
         if not RunDirectory(path).recipe_file.is_file():
             raise CheckpointError(
-                "is neither an export nor a run",
+                "is neither a run nor an export",
                 place=path,
-                remedy="give a directory that dragoman export --to ctranslate2 has written",
+                remedy="give a run, or a folder that dragoman export --to ctranslate2 has written",
             )
-        export = path / "export" / default_name("ctranslate2", "float32")
-        raise CheckpointError(
-            "is a run and not an export",
-            place=path,
-            remedy=f"export it with dragoman export {shlex.quote(str(path))} "
-            "--to ctranslate2, "
-            f"then serve {shlex.quote(str(export))}",
-        )
+        path = _export_of(RunDirectory.open(path))
     bundle = Bundle.open(path)
     opened = stack.enter_context(
         open_translator(
@@ -155,12 +123,40 @@ def _open(stack: ExitStack, path: Path, options: ServeOptions) -> tuple[Bundle, 
             checkpoints=["best"],
             overrides=[],
             engine="ctranslate2",
-            threads=options.threads,
-            batch_cells=options.batch_cells,
+            threads=threads,
+            batch_cells=batch_cells,
             target=bundle.info.target_language,  # each direction gets its own token
         )
     )
-    return bundle, opened.translator
+    return relabelled(bundle, languages), opened.translator
+
+
+def _export_of(run: RunDirectory) -> Path:
+    """The export of a run's best checkpoint for CTranslate2, with the fewest bits if there are
+    several; one is written if none is there."""
+    # With torch, which a server of exports does without.
+    from dragoman.distributed.world import join_world
+    from dragoman.formats.check import warning_of
+    from dragoman.formats.export import export
+    from dragoman.formats.export_job import Request
+    from dragoman.inference.translation import checkpoint_path
+
+    recipe = run.recipe()
+    checkpoint = checkpoint_path(run, "best", recipe)
+    for quantization in ("int8", "float16", "float32"):
+        place = run.path / "export" / default_name("ctranslate2", quantization)
+        if is_bundle(place):
+            earlier = Bundle.open(place)
+            same_weights = earlier.info.checkpoint == checkpoint.name
+            if same_weights and earlier.recipe.search == recipe.search:
+                return place
+    print(f"exporting {checkpoint.name} once, to {place}", file=sys.stderr, flush=True)
+    with join_world() as world:
+        request = Request(to="ctranslate2", checkpoint=str(checkpoint), quantization="float32")
+        exported = export(run, request, world)
+    if warning := warning_of(exported.verified):
+        print(warning, file=sys.stderr)
+    return exported.path
 
 
 def _token(file: Path | None) -> str | None:
@@ -196,6 +192,30 @@ def _token(file: Path | None) -> str | None:
             f"the token has fewer than {_SHORTEST_TOKEN} characters", place=place, remedy=remedy
         )
     return token
+
+
+def _origin(text: str) -> str:
+    """An origin as browsers write it; raises ConfigError if it is none."""
+    if text != "*" and not _ORIGIN.fullmatch(text):
+        raise ConfigError(
+            "is not the origin of a site",
+            place=f"allowed_origins {text}",
+            remedy="write it as https://example.org, with a port if it has one and without a path",
+        )
+    return text.lower()
+
+
+def _network(text: str) -> str:
+    """An address or a network; raises ConfigError if it is none."""
+    try:
+        ipaddress.ip_network(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"is neither an address nor a network: {error}",
+            place=f"trusted_proxies {text}",
+            remedy="write it as 127.0.0.1 or as 10.0.0.0/8",
+        ) from error
+    return text
 
 
 def _is_loopback(host: str) -> bool:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import html
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from dragoman.evaluation.sentences import split_sentences
 
 TextFormat = Literal["line", "document", "markup"]
-"""line: a text is one sentence. document: it is split into sentences; the space between them and
-parts without letters are kept. markup: as a document; the tags of HTML or XML are kept as well."""
+"""line: a text is one sentence; without letters and digits it stays as it is. document: it is split
+into sentences; the space between them and parts without letters are kept. markup: as a document;
+the tags of HTML or XML are kept as well, and what an element says shall not be translated. There a
+line end is a space, except in pre and textarea."""
 
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _TAG_WITH_VALUES = re.compile(
@@ -25,8 +28,38 @@ _RAW = re.compile(r"<(script|style)\b", re.IGNORECASE | re.ASCII)
 _RAW_END = {
     name: re.compile(rf"</{name}\s*+>", re.IGNORECASE | re.ASCII) for name in ("script", "style")
 }
+_NAME = re.compile(r"</?([A-Za-z][^\s/>]*+)")
+_ATTRIBUTE = re.compile(
+    r"""\s(translate|class)\s*+=\s*+(?:"([^"]*+)"|'([^']*+)'|([^\s"'>]++))""", re.IGNORECASE
+)
+_KEPT: Final = frozenset(("code", "kbd", "samp", "var"))
+"""Elements whose text is for machines, or comes from one."""
+_LINES_COUNT: Final = frozenset(("pre", "textarea"))
+"""Elements in which a line end is seen."""
+_VOID: Final = frozenset(
+    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source",
+     "track", "wbr")
+)  # fmt: skip
+"""Elements of HTML that have no end tag."""
+_CELL_ENDS: Final = frozenset(("td", "th", "tr", "tbody", "tfoot"))
+_TERM_ENDS: Final = frozenset(("dt", "dd"))
+_ENDED_BY: Final = {
+    "p": frozenset(
+        ("address", "article", "aside", "blockquote", "details", "div", "dl", "fieldset",
+         "figure", "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "main",
+         "menu", "nav", "ol", "p", "pre", "section", "table", "ul")
+    ),
+    "li": frozenset(("li",)),
+    "dt": _TERM_ENDS,
+    "dd": _TERM_ENDS,
+    "tr": frozenset(("tr", "tbody", "tfoot")),
+    "td": _CELL_ENDS,
+    "th": _CELL_ENDS,
+    "option": frozenset(("option", "optgroup")),
+}  # fmt: skip
+"""Elements of HTML whose end tag may be left out, and the elements whose beginning ends them."""
 _NUMBER = re.compile(r"&#0*([0-9]{1,8})[0-9]*+")
-_SPACES = re.compile(r"(?:\s|&(?:nbsp|#0*+160|#[xX]0*+[aA]0);)++")
+_REFERENCE = re.compile(r"&(?:#0*+[0-9]{1,8}|#[xX]0*+[0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});?")
 _DELIMITED = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<!", ">"), ("<?", "?>"))
 
 
@@ -42,8 +75,7 @@ class TextPart:
         """The text to translate."""
         if not self.escaped:
             return self.text
-        # Python refuses numbers of thousands of digits; with eight it is no longer a character.
-        return html.unescape(_NUMBER.sub(r"&#\1", self.text))
+        return _unescaped(self.text)
 
     def written(self, translation: str) -> str:
         """The translation in the form of the part: escaped in markup."""
@@ -53,29 +85,103 @@ class TextPart:
 def cut(text: str, text_format: TextFormat) -> list[TextPart]:
     """The parts of a text, in order."""
     if text_format == "line":
-        return [TextPart(text, translated=True)]
+        return [TextPart(text, translated=any(map(str.isalnum, text)))]
     if text_format == "document":
-        return list(_sentences(text, escaped=False))
-    parts: list[TextPart] = []
-    start = 0
-    for tag_start, tag_end in _tags(text):
-        parts += _sentences(text[start:tag_start], escaped=True)
-        parts.append(TextPart(text[tag_start:tag_end], translated=False))
-        start = tag_end
-    return [*parts, *_sentences(text[start:], escaped=True)]
+        return list(_sentences(text))
+    return [part for _, parts in _elements(text) for part in parts]
 
 
 def paragraphs(text: str, text_format: TextFormat) -> list[str]:
-    """The lines of a text; in markup, one does not end within a tag, a comment or a script."""
+    """The lines of a text, which can be cut one by one.
+
+    In markup, one does not end within a sentence, a tag, a comment, a script, or an element that is
+    kept or in which lines count.
+    """
     if text_format != "markup":
         return text.split("\n")
     ends = []
     start = 0
-    for tag_start, tag_end in [*_tags(text), (len(text), len(text))]:
-        ends += [start + found.start() for found in re.finditer("\n", text[start:tag_start])]
-        start = tag_end
+    for is_plain, parts in _elements(text):
+        for part in parts:
+            if is_plain and not part.translated and part.text.isspace():
+                ends += [start + found.start() for found in re.finditer("\n", part.text)]
+            start += len(part.text)
     starts = [0, *(end + 1 for end in ends)]
     return [text[start:end] for start, end in zip(starts, [*ends, len(text)], strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Element:
+    """An open element. kept: its text is not translated. has_lines: its line ends are seen."""
+
+    name: str
+    kept: bool = False
+    has_lines: bool = False
+    is_plain: bool = True
+    """Whether this element and those around it have no rule of their own."""
+
+
+def _elements(text: str) -> Iterator[tuple[bool, list[TextPart]]]:
+    """The parts of each stretch of markup between two tags, and of each tag; and whether no open
+    element has a rule of its own."""
+    open_elements = [_Element("")]
+    names: Counter[str] = Counter()
+    start = 0
+    for tag_start, tag_end in [*_tags(text), (len(text), len(text))]:
+        inner = open_elements[-1]
+        between = text[start:tag_start]
+        if inner.kept:
+            yield False, [TextPart(between, translated=False)] if between else []
+        else:
+            yield inner.is_plain, list(_markup_sentences(between, has_lines=inner.has_lines))
+        tag = text[tag_start:tag_end]
+        yield False, [TextPart(tag, translated=False)] if tag else []
+        _follow(tag, open_elements, names)
+        start = tag_end
+
+
+def _follow(tag: str, open_elements: list[_Element], names: Counter[str]) -> None:
+    """Open or close the element of a tag. names: how often each name is open."""
+    found = _NAME.match(tag)
+    if found is None:
+        return
+    name = found[1].lower()
+    is_end = tag.startswith("</")
+    if not is_end:
+        while name in _ENDED_BY.get(open_elements[-1].name, ()):
+            names[open_elements.pop().name] -= 1
+    else:
+        while names[name]:  # an end that nothing began is passed over
+            closed = open_elements.pop()
+            names[closed.name] -= 1
+            if closed.name == name:
+                break
+    if is_end or name in _VOID or tag.endswith("/>") or _RAW.match(tag):
+        return
+    around = open_elements[-1]
+    kept = _is_kept(tag, name)
+    has_lines = name in _LINES_COUNT
+    names[name] += 1
+    open_elements.append(
+        _Element(
+            name,
+            kept=around.kept if kept is None else kept,
+            has_lines=around.has_lines or has_lines,
+            is_plain=around.is_plain and kept is None and not has_lines,
+        )
+    )
+
+
+def _is_kept(tag: str, name: str) -> bool | None:
+    """Whether the text of an element stays as it is; None if it does as that around it."""
+    kept = True if name in _KEPT else None
+    for found in _ATTRIBUTE.finditer(tag[:_LONGEST_QUOTED]):
+        value = (found[2] or found[3] or found[4] or "").lower()
+        if found[1].lower() == "class":
+            kept = True if "notranslate" in value.split() else kept
+        elif value in ("no", "yes", ""):
+            return value == "no"
+    return kept
 
 
 def _tags(text: str) -> Iterator[tuple[int, int]]:
@@ -112,25 +218,42 @@ def _end_of_tag(text: str, start: int, missing: set[str]) -> int | None:
     return tag.end() if tag is not None else None
 
 
-def _sentences(text: str, *, escaped: bool) -> Iterator[TextPart]:
-    start, end = len(text) - len(text.lstrip()), len(text)
-    if escaped:  # &nbsp; is space too
-        start = 0
-        for found in _SPACES.finditer(text):
-            if found.start() == 0:
-                start = found.end()
-            elif found.end() == len(text):
-                end = found.start()
+def _markup_sentences(text: str, *, has_lines: bool) -> Iterator[TextPart]:
+    """The sentences of text between two tags, and the space around them.
+
+    They are found in the text as it is displayed: &nbsp; is space, &quot; closes a quotation. There
+    each reference is as long as in the markup: its character, repeated.
+    """
+    shown = text
+    if "&" in text:
+        shown = _REFERENCE.sub(_repeated, text)
+    if not has_lines:
+        shown = shown.replace("\n", " ")
+    start = 0
+    for part in _sentences(shown):
+        own = text[start : start + len(part.text)]
+        yield TextPart(own, part.translated, escaped=part.translated)
+        start += len(own)
+
+
+def _repeated(reference: re.Match[str]) -> str:
+    """The character that a reference stands for, as often as the reference has characters."""
+    character = _unescaped(reference[0])
+    return character[0] * len(reference[0]) if 0 < len(character) <= 2 else reference[0]
+
+
+def _unescaped(text: str) -> str:
+    # Python refuses numbers of thousands of digits; with eight it is no longer a character.
+    return html.unescape(_NUMBER.sub(r"&#\1", text))
+
+
+def _sentences(text: str) -> Iterator[TextPart]:
+    start = len(text) - len(text.lstrip())
     if start:
         yield TextPart(text[:start], translated=False)
-    for sentence, space in split_sentences(text[start:end]):
+    for sentence, space in split_sentences(text[start:]):
         if sentence:
-            part = TextPart(sentence, translated=True, escaped=escaped)
-            # Look at the text as it is displayed: &nbsp; and &copy; have letters, but are not
-            # letters.
-            has_words = any(character.isalpha() for character in part.source())
-            yield part if has_words else TextPart(sentence, translated=False)
+            has_words = any(map(str.isalpha, sentence))
+            yield TextPart(sentence, translated=has_words)
         if space:
             yield TextPart(space, translated=False)
-    if end < len(text):
-        yield TextPart(text[end:], translated=False)

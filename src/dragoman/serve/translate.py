@@ -1,126 +1,104 @@
-"""`dragoman translate`: a stream, a file, or line by line at a terminal.
+"""The text of `dragoman translate`: a stream, a file, or line by line at a terminal.
 
-A file that was broken off at any moment is continued where it stopped (`base.line_files`), but only
-between groups of lines that are searched together: in another group a line could get another score
-in its last digit, and the output would show the break.
+A file that was broken off at any moment resumes (`base.line_files`), always at the beginning of a
+group of lines that are searched together. In another group a line could get a score with another
+last digit, and the output would show where it was broken off.
 """
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from dragoman.base import units
-from dragoman.base.errors import ConfigError
 from dragoman.base.files import whole_file
 from dragoman.base.line_files import (
     input_lines,
     is_device,
-    output_place,
+    not_utf8,
     progress_bar,
     transform_file,
     write_errors_named,
 )
-from dragoman.base.memory import memory_errors_named
 from dragoman.base.printable import printable
 from dragoman.base.terminal import open_console
 from dragoman.formats.ctranslate2_engine import CTranslate2Engine
-from dragoman.formats.kinds import Quantization
-from dragoman.model.config import SearchConfig, check_beam_holds
-from dragoman.recipe.recipe import check_sections
+from dragoman.model.config import SearchConfig
+from dragoman.serve.documents import DocumentFormat, read_document
 from dragoman.serve.text import TextFormat
 from dragoman.serve.translator import (
-    EngineName,
     Opened,
     TextTranslator,
     Translation,
-    open_translator,
 )
 
 _EXPLAIN: Final = "?"
 
 
 @dataclass(frozen=True, slots=True)
-class TranslateOptions:
-    """The options of the command.
+class Layout:
+    """What is written for each line.
 
-    run: a run or an export.
-    checkpoint: names with commas between them.
-    input, output: files; None: the standard streams.
-    n_best: translations of each line. scores: print them with their scores.
-    format: "line", "document" or "markup", see `TextTranslator.translate`.
-    inspect: translate line by line, and show what the model attends to.
-    target_language, engine, quantization, threads, batch_cells, overrides: as for
-        `open_translator`.
+    text_format: of a line, see `TextTranslator.translate`. n_best: its translations.
+    scores: whether a score stands before each.
     """
 
-    run: Path
-    checkpoint: str
-    overrides: Sequence[str]
-    target_language: str
-    input: Path | None
-    output: Path | None
-    n_best: int
-    scores: bool
-    format: TextFormat
-    engine: EngineName
-    quantization: Quantization | None
-    threads: int | None
-    batch_cells: int | None
-    inspect: bool
+    text_format: TextFormat = "line"
+    n_best: int = 1
+    scores: bool = False
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether the search gives scores."""
+        return self.scores or self.n_best > 1
 
 
-def translate(options: TranslateOptions) -> int:
-    """Translate lines of text; at a terminal each as it is typed."""
-    if options.inspect and (options.input is not None or options.output is not None):
-        raise ConfigError(
-            "is for lines that come one by one",
-            place="--inspect",
-            remedy="leave out --input and --output: dragoman translate RUN -i < in.txt",
-        )
-    check_sections(options.overrides, ("search",))
-    if isinstance(sys.stdout, io.TextIOWrapper):  # like the input, whatever the locale
-        sys.stdout.reconfigure(encoding="utf-8")
-    if options.output is not None:
-        options = replace(options, output=output_place(options.output, options.input))
+def translate_document(
+    opened: Opened, source: Path, output: Path | None, form: DocumentFormat
+) -> None:
+    """Translate a file as a whole: its text may span lines, and the rest of it stays.
+
+    output: None: standard output.
+    """
+    with input_lines(source) as reader:
+        content = b"".join(reader.raw())
+    try:
+        document = read_document(content, form, place=str(source))
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise not_utf8(source, line=line, head=content) from error
+    groups = opened.translator.stream(
+        document.texts(), opened.recipe.search, text_format=document.text_format, scored=False
+    )
+    whole = document.put_together(best.text for group in groups for best, *_ in group)
+    if remark := document.remark():
+        print(f"{source}: {remark}", file=sys.stderr)
+    if output is None:
+        with write_errors_named("standard output"):
+            if sys.stdout.isatty():
+                print(printable(whole.decode()), end="", flush=True)
+            else:
+                sys.stdout.buffer.write(whole)
+                sys.stdout.flush()
+        return
     with (
-        memory_errors_named("lower --batch-cells"),
-        open_translator(
-            options.run,
-            checkpoints=options.checkpoint.split(","),
-            overrides=options.overrides,
-            engine=options.engine,
-            threads=options.threads,
-            batch_cells=options.batch_cells,
-            quantization=options.quantization,
-            target=options.target_language,
-        ) as opened,
+        write_errors_named(str(output)),
+        output.open("wb") if is_device(output) else whole_file(output) as out,
     ):
-        # Before a command that is then refused replaces the draft of earlier work.
-        check_beam_holds(options.n_best, opened.recipe.search)
-        typed = options.input is None and options.output is None and sys.stdin.isatty()
-        if options.inspect or typed:
-            _converse(opened, options)
-        elif options.output is None:
-            _pipe(opened, options)
-        elif options.input is None or is_device(options.output):
-            _write_whole(opened, options, options.output)
-        else:
-            _translate_file(opened, options, options.input, options.output)
-    return 0
+        out.write(whole)
 
 
-def _pipe(opened: Opened, options: TranslateOptions) -> None:
-    with input_lines(options.input) as reader, write_errors_named("standard output"):
+def pipe(opened: Opened, source: Path | None, layout: Layout) -> None:
+    """Translate a file or standard input to standard output."""
+    with input_lines(source) as reader, write_errors_named("standard output"):
         try:
-            for group in _written(opened, options, reader.text(), 1):
+            for group in _written(opened, layout, reader.text(), 1):
                 sys.stdout.writelines(map(_shown, group))
             sys.stdout.flush()
         except OSError:  # the rest would be tried again at the end, and reported twice
@@ -134,28 +112,29 @@ def _shown(text: str) -> str:
     return printable(text) if sys.stdout.isatty() else text
 
 
-def _write_whole(opened: Opened, options: TranslateOptions, output: Path) -> None:
+def write_whole_file(opened: Opened, source: Path | None, output: Path, layout: Layout) -> None:
     """Write to a device at once, or to a file that appears when it is complete."""
     with (
         write_errors_named(str(output)),
-        input_lines(options.input) as reader,
+        input_lines(source) as reader,
         output.open("wb") if is_device(output) else whole_file(output) as out,
     ):
-        for group in _written(opened, options, reader.text(), 1):
+        for group in _written(opened, layout, reader.text(), 1):
             out.write("".join(group).encode())
 
 
-def _translate_file(opened: Opened, options: TranslateOptions, source: Path, output: Path) -> None:
+def transform(opened: Opened, source: Path, output: Path, layout: Layout) -> None:
+    """Translate a file into another; what a call that was broken off had finished is kept."""
     with progress_bar() as show:
         done = transform_file(
             source,
             output,
-            lambda lines, first: _written(opened, options, lines, first),
+            lambda lines, first: _written(opened, layout, lines, first),
             identity={
                 **opened.identity,
-                "n_best": options.n_best,
-                "scores": options.scores,
-                "layout": options.format,
+                "n_best": layout.n_best,
+                "scores": layout.scores,
+                "layout": layout.text_format,
             },
             progress=show,
         )
@@ -164,34 +143,32 @@ def _translate_file(opened: Opened, options: TranslateOptions, source: Path, out
 
 
 def _written(
-    opened: Opened, options: TranslateOptions, lines: Iterable[str], first: int
+    opened: Opened, layout: Layout, lines: Iterable[str], first: int
 ) -> Iterator[list[str]]:
     """The output for each line, group by group."""
     numbers = itertools.count(first)
     for group in opened.translator.stream(
         lines,
         opened.recipe.search,
-        text_format=options.format,
-        num_hypotheses=options.n_best,
-        scored=options.scores or options.n_best > 1,
+        text_format=layout.text_format,
+        num_hypotheses=layout.n_best,
+        scored=layout.is_scored,
     ):
-        yield [
-            _lines_of(
-                next(numbers), translations, numbered=options.n_best > 1, scores=options.scores
-            )
-            for translations in group
-        ]
+        yield [_lines_of(next(numbers), translations, layout) for translations in group]
 
 
-def _lines_of(number: int, translations: list[Translation], *, numbered: bool, scores: bool) -> str:
-    if numbered:
+def _lines_of(number: int, translations: list[Translation], layout: Layout) -> str:
+    if layout.n_best > 1:
         return "".join(f"{number}\t{one.score:.4f}\t{one.text}\n" for one in translations)
     best = translations[0]
-    return f"{best.score:.4f}\t{best.text}\n" if scores else f"{best.text}\n"
+    return f"{best.score:.4f}\t{best.text}\n" if layout.scores else f"{best.text}\n"
 
 
-def _converse(opened: Opened, options: TranslateOptions) -> None:
-    """A line, its translation and its time; on request, the attention of the model."""
+def converse(opened: Opened, layout: Layout, *, inspect: bool) -> None:
+    """A line, its translation and its time; on request, the attention of the model.
+
+    inspect: show the attention after each line.
+    """
     if sys.stdin.isatty():
         print(f"one sentence per line; {_EXPLAIN} explains the last; Ctrl-D ends", file=sys.stderr)
     search = opened.recipe.search
@@ -204,13 +181,12 @@ def _converse(opened: Opened, options: TranslateOptions) -> None:
             before = text
             started = time.perf_counter()
             (found,) = opened.translator.translate(
-                [text], search, text_format=options.format, num_hypotheses=options.n_best
+                [text], search, text_format=layout.text_format, num_hypotheses=layout.n_best
             )
             spent_s = time.perf_counter() - started
-            scored = options.scores or options.n_best > 1
             for one in found:
-                print(_shown(f"{one.score:8.4f}  {one.text}" if scored else one.text))
-            if options.inspect:
+                print(_shown(f"{one.score:8.4f}  {one.text}" if layout.is_scored else one.text))
+            if inspect:
                 _show_attention(opened.translator, text, search)
             print(f"  {units.DURATION.text(spent_s)}", file=sys.stderr)
             sys.stdout.flush()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import file_sha256
+from dragoman.base.languages import closest_language, same_language
 from dragoman.corpus.directions import token_for, with_token
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.normalize import normalize
@@ -191,20 +192,36 @@ class TextTranslator:
             parts = []
             code = self.code
             for part in cut(text, text_format):
-                before = len(rows)
+                own_rows: list[list[int]] = []
                 if part.translated:
                     source = part.source().replace("\n", " ")
                     for window in _windows(normalize(source, lowercase=self.lowercase)):
                         own = self._code(window)
                         code = own or code
-                        rows += cut_into_chunks(
+                        own_rows += cut_into_chunks(
                             window if own else with_token(self.token or code, window),
                             self.subwords[0],
                             max_pieces=self.max_source_pieces,
                         )
-                parts.append((part, len(rows) - before))
+                    if not self._has_sense(own_rows, source):
+                        part, own_rows = replace(part, translated=False), []
+                rows += own_rows
+                parts.append((part, len(own_rows)))
             parts_of_texts.append(parts)
         return EncodedTexts(rows, parts_of_texts, self.subwords[1])
+
+    def _has_sense(self, rows: list[list[int]], text: str) -> bool:
+        """Whether the model can know what a text says.
+
+        It cannot if the text is blank, or has unknown pieces and no known one with a letter: then
+        it would invent a translation.
+        """
+        has_letters = self.subwords[0].has_letters
+        if any(has_letters[piece] for row in rows for piece in row):
+            return True
+        return not any(UNK in row for row in rows) and any(
+            map(str.isprintable, text.replace(" ", ""))
+        )
 
     def _code(self, text: str) -> str:
         """The language's code that a normalised text begins with, if the model knows it."""
@@ -320,13 +337,13 @@ def open_translator(
         if engine == "torch":
             raise ConfigError(
                 "this export holds no weights for PyTorch",
-                place="--engine",
+                place="engine",
                 remedy="leave it out, or name the run",
             )
         if quantization not in (None, bundle.info.quantization):
             raise ConfigError(
                 f"this export was written in {bundle.info.quantization}",
-                place=f"--quantization {quantization}",
+                place=f"quantization {quantization}",
                 remedy="leave it out, or name the run",
             )
         search = ARGOS_SEARCH if bundle.info.kind == "argos" else ()
@@ -336,7 +353,7 @@ def open_translator(
         )
         yield Opened(
             replace(translator, token=token),
-            load_recipe(path / "recipe.toml", [*search, *overrides]),
+            load_recipe(path / "recipe.toml", [*search, *overrides], is_recorded=True),
             _identity(path, [path], overrides, bundle.info.quantization, token),
         )
         return
@@ -346,11 +363,13 @@ def open_translator(
 
     with join_world() as world:
         model = load_translation_model(path, checkpoints, world)
-        token = _token(load_recipe(path / "recipe.toml"), target, model.subwords[0])
+        token = _token(
+            load_recipe(path / "recipe.toml", is_recorded=True), target, model.subwords[0]
+        )
         arithmetic = _arithmetic(model, engine, quantization)
         if sampling is not None and arithmetic == "torch":
             lack, remedy = _lack(model, engine)
-            raise ConfigError(f"needs CTranslate2, but {lack}", place="--sample", remedy=remedy)
+            raise ConfigError(f"needs CTranslate2, but {lack}", place="sample", remedy=remedy)
         searching: Engine = TorchEngine(model.models, threads, batch_cells)
         if arithmetic != "torch":
             cells = batch_cells or fitting_cells(model.models[0].config)
@@ -379,7 +398,7 @@ def open_translator(
                 max_source_pieces=model.max_source_pieces,
                 token=token,
             ),
-            load_recipe(path / "recipe.toml", overrides),
+            load_recipe(path / "recipe.toml", overrides, is_recorded=True),
             _identity(path, weights, overrides, arithmetic, token),
         )
 
@@ -387,7 +406,7 @@ def open_translator(
 def _token_of(bundle: Bundle, target: str) -> str:
     """The token of the target language; a package for Argos Translate has one language."""
     is_package = bundle.info.kind == "argos"
-    if is_package and target not in ("", bundle.info.target_language):
+    if is_package and target and not same_language(target, bundle.info.target_language):
         raise ConfigError(
             f"this package translates into {bundle.info.target_language!r} alone",
             place="target language",
@@ -404,7 +423,8 @@ def _token(recipe: Recipe, target: str, source: Vocabulary) -> str:
     """
     corpus = recipe.corpus
     targets = {one.target for one in corpus.directions}
-    if isinstance(source, ImportedVocabulary) and target and target not in targets:
+    is_other = bool(target) and closest_language(target, targets) is None
+    if isinstance(source, ImportedVocabulary) and is_other:
         pieces = {f">>{target}<<", f"__{target}__"} | ({target} if "_" in target else set())
         if pieces & {*source.all_pieces()}:
             again = "import the model again for that language"
@@ -425,7 +445,7 @@ def _arithmetic(
     several = len(model.models) > 1
     if engine == "ctranslate2" and several:
         raise ConfigError(
-            "CTranslate2 has no ensembles", place="--engine", remedy="use --engine torch"
+            "CTranslate2 has no ensembles", place="engine", remedy="use the engine torch"
         )
     on_cpu = model.world.device.type == "cpu"
     possible = not several and on_cpu and find_spec("ctranslate2") is not None
@@ -435,7 +455,7 @@ def _arithmetic(
         lack, remedy = _lack(model, engine)
         raise ConfigError(
             f"weights in {quantization} need CTranslate2, but {lack}",
-            place=f"--quantization {quantization}",
+            place=f"quantization {quantization}",
             remedy=remedy,
         )
     return "torch"
@@ -446,7 +466,7 @@ def _lack(model: TranslationModel, engine: EngineName) -> tuple[str, str]:
     if len(model.models) > 1:
         return "CTranslate2 has no ensembles", "leave it out, or name one checkpoint"
     if engine == "torch":
-        return "the engine is torch", "leave it out, or leave out --engine"
+        return "the engine is torch", "leave it out, or leave out the engine"
     if find_spec("ctranslate2") is None:
         return "CTranslate2 is not installed", "install it: pip install 'dragoman[serve]'"
     remedy = 'leave it out, or hide the GPU: CUDA_VISIBLE_DEVICES=""'

@@ -81,3 +81,74 @@ def test_space_beside_a_tag_stays_however_it_is_spelt(text: str, translated: lis
     parts = cut(text, "markup")
     assert "".join(part.text for part in parts) == text
     assert [part.text for part in parts if part.translated] == translated
+
+
+def kept_and_translated(text: str) -> tuple[list[str], list[str]]:
+    """Parts with words that are kept, and those that are translated."""
+    parts = cut(text, "markup")
+    assert "".join(part.text for part in parts) == text
+    lines = paragraphs(text, "markup")
+    assert "\n".join(lines) == text
+    translated = [part.source() for part in parts if part.translated]
+    by_line = [one.source() for line in lines for one in cut(line, "markup") if one.translated]
+    assert by_line == translated
+    kept = [part.text for part in parts if not part.translated and not part.text.startswith("<")]
+    return [text for text in kept if not text.isspace()], translated
+
+
+@pytest.mark.parametrize(
+    ("text", "translated"),
+    [
+        ("<p>Open the file and\nclick the button.\nThen wait.</p>",
+         ["Open the file and\nclick the button.", "Then wait."]),
+        ("फ़ाइल खोलें और\nबटन दबाएँ।\nफिर रुकें।", ["फ़ाइल खोलें और\nबटन दबाएँ।", "फिर रुकें।"]),
+        ("<pre>Open the file\nand click</pre>", ["Open the file", "and click"]),
+        ("<div><TEXTAREA rows=2>One\n<b>two\nthree</b></TEXTAREA>four\nfive</div>",
+         ["One", "two", "three", "four\nfive"]),
+        ("He said &quot;Stop.&quot; Then&nbsp;he left.&#160;Why? &rdquo;", ['He said "Stop."',
+         "Then\xa0he left.", "Why?"]),
+        ("यह सच है&#2404; वह आया&#x964;", ["यह सच है।", "वह आया।"]),
+    ],
+)  # fmt: skip
+def test_a_line_end_inside_running_text_is_a_space(text: str, translated: list[str]) -> None:
+    assert kept_and_translated(text)[1] == translated
+
+
+@pytest.mark.parametrize(
+    ("text", "kept", "translated"),
+    [
+        ('A <span translate="no">:smile:</span> here', [":smile:"], ["A", "here"]),
+        ("<p TRANSLATE=no>Blue <b>Sky</b>\nLtd</p> sells", ["Blue ", "Sky", "\nLtd"], ["sells"]),
+        ("<i class='x notranslate'>Word</i> is", ["Word"], ["is"]),
+        ('<i class="notranslated">Word</i>', [], ["Word"]),
+        ("Run <code>make\n<b>test</b></code> and <kbd>Ctrl</kbd>, see <samp>ok</samp> <var>x</var>",
+         ["make\n", "test", "Ctrl", "ok", "x"], ["Run", "and", ", see"]),
+        ('<div translate="no">Name <em translate="yes">means\nthis</em> end</div> out',
+         ["Name ", " end"], ["means\nthis", "out"]),
+        ('<code translate="yes">in words</code>', [], ["in words"]),
+        ("<ul><li class=notranslate>One<li>two</ul><p>three", ["One"], ["two", "three"]),
+        ("<div><b class=notranslate>One</div>two", ["One"], ["two"]),
+        ('<br translate="no">One <img class=notranslate> two', [], ["One", "two"]),
+        ('<p data-translate="no" title="translate=no">One</p>', [], ["One"]),
+        ("</code>One", [], ["One"]),
+        ("<code/>One", [], ["One"]),
+    ],
+)  # fmt: skip
+def test_what_an_element_says_is_not_translated_stays(
+    text: str, kept: list[str], translated: list[str]
+) -> None:
+    assert kept_and_translated(text) == (kept, translated)
+
+
+@pytest.mark.parametrize("empty", ["<b></b>", "<br>", "<img src=x>", "<kbd> </kbd>", "<!-- -->"])
+@pytest.mark.parametrize("space", [" ", "\n", "&nbsp;", ""])
+def test_text_around_an_empty_element_keeps_its_space(empty: str, space: str) -> None:
+    parts = cut(f"One{space}{empty}{space}two", "markup")
+    written = "".join(part.written("X") if part.translated else part.text for part in parts)
+    assert written == f"X{space}{empty}{space}X"
+
+
+@pytest.mark.parametrize("run", ["<b>", "<code>", "</b><i>", "<p>", "<a class=", "&amp;", "a\n"])
+def test_elements_that_never_end_take_linear_time(run: str) -> None:
+    text = run * (300_000 // len(run))
+    assert "\n".join(paragraphs(text, "markup")) == text

@@ -55,3 +55,61 @@ def test_one_card_is_not_sent_for_any_number_of_directions() -> None:
 def test_no_language_is_called_as_one_to_be_detected(pair: tuple[str, str]) -> None:
     with pytest.raises(ConfigError, match='is called "auto"'):
         Models([model(*pair)])
+
+
+@pytest.mark.parametrize(
+    ("asked", "served"),
+    [
+        (("EN", "de-DE"), ("en", "de")),
+        (("en_US", "pt"), ("en", "pt-BR")),
+        (("eng", "pt-PT"), ("en", "pt-BR")),
+        (("en", "zh-CN"), ("en", "zho_Hans")),
+        (("en", "zt"), ("en", "zh-TW")),
+        (("en", "nb"), ("en", "no")),
+        (("en", "ja-JP"), ("en", "ja")),
+        (("ko", "en"), ("kor_Hang", "en")),
+        (("hi", "en"), ("hin_Deva", "en")),
+        (("ar-EG", "en"), ("arb_Arab", "en")),
+        (("iw", "en"), ("he", "en")),
+        (("sr-Latn", "en"), ("sr-Latn", "en")),
+        (("sr", "en"), ("sr-Cyrl", "en")),
+        (("km", "en"), ("khm_Khmr", "en")),
+        (("my-MM", "en"), ("my", "en")),
+        (("el", "en"), ("ell_Grek", "en")),
+        (("ka", "en"), ("kat_Geor", "en")),
+        ((None, "DE"), ("en", "de")),
+    ],
+)
+def test_a_client_may_write_a_language_in_any_known_way(
+    asked: tuple[str | None, str], served: tuple[str, str]
+) -> None:
+    near = [("fr", "it"), ("en", "nn"), ("en", "ckb"), ("yue", "en"), ("ku", "en")]
+    near += [("sr-Latn", "en"), ("sr-Cyrl", "en"), ("uz", "en")]
+    found = Models([model(*pair) for pair in dict.fromkeys([*near, served])]).fitting(*asked)
+    assert [(one.pair.source, one.pair.target) for one in found] == [served]
+
+
+@pytest.mark.parametrize(
+    "asked", [("en", "sr-Latn"), ("en", "zh-TW"), ("en", "nn"), ("en", "english"), ("x", "sr")]
+)
+def test_another_script_or_language_is_never_the_answer(asked: tuple[str, str]) -> None:
+    models = Models([model("en", "sr"), model("en", "zh"), model("en", "nb")])
+    assert models.fitting(*asked) == []
+
+
+def test_the_same_region_goes_first_and_the_pair_decides_before_the_region() -> None:
+    models = Models([model("en", "pt-PT"), model("en", "pt-BR"), model("pt-PT", "fr")])
+    (brazil,) = models.fitting("en", "pb")
+    assert brazil.pair.target == "pt-BR"
+    (only,) = models.fitting("pt-BR", "fr")
+    assert only.pair.source == "pt-PT"
+
+
+def test_two_models_that_write_a_language_in_two_ways_make_a_pair() -> None:
+    models = Models([model("de", "eng_Latn"), model("en", "nb"), model("no", "de-AT")])
+    assert {str(pair) for pair in models.all_pairs()[3:]} == {
+        "de to nb via eng_Latn", "en to de-AT via nb", "no to eng_Latn via de-AT"
+    }  # fmt: skip
+    (found,) = models.fitting("DE", "no")
+    assert found.pair.via == "eng_Latn"
+    assert models.sources("NB") == ["en", "de"]

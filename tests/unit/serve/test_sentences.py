@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dragoman.evaluation.sentences import split_sentences
 from dragoman.serve.text import TextFormat, cut
+from known_ends import known_paragraphs
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,19 @@ from dragoman.serve.text import TextFormat, cut
         ("一。二！", ["一。", "二！"]),
         ("Really?! Yes…  No", ["Really?!", "Yes…", "No"]),
         ("version 1. and more", ["version 1. and more"]),
+        ("in vol. 4. On Jan. 5, Gov. Smith left.", ["in vol. 4. On Jan. 5, Gov. Smith left."]),
+        ("Smith et al. (2020) and MR. BROWN.", ["Smith et al. (2020) and MR. BROWN."]),
+        ("Nach ART. 5 Abs. 2 gilt das.", ["Nach ART. 5 Abs. 2 gilt das."]),
+        ("Laut Gem. § 5 gilt: max. €5.", ["Laut Gem. § 5 gilt: max. €5."]),
+        ("Vol. IV and No. #5. He ran. I won.", ["Vol. IV and No. #5.", "He ran.", "I won."]),
+        ("देखें पृ. ५ और खं. (२)।", ["देखें पृ. ५ और खं. (२)।"]),
+        ("They counted the votes. 20 were lost.", ["They counted the votes.", "20 were lost."]),
+        ("„Halt!“ Er ging. »Nein.« Ja.", ["„Halt!“", "Er ging.", "»Nein.«", "Ja."]),
+        ("« Il pleut. » Elle part.", ["« Il pleut. »", "Elle part."]),
+        ("“Really?” he asked. Oh! yes", ["“Really?” he asked.", "Oh!", "yes"]),
+        ("３．５です。１．はじめ．次．終", ["３．５です。", "１．はじめ．", "次．", "終"]),
+        ("He paid; she left: all went", ["He paid; she left: all went"]),
+        ("See a.b.c?q=1 and x!y", ["See a.b.c?q=1 and x!y"]),
         ("", []),
     ],
 )
@@ -31,7 +45,14 @@ def test_sentences(text: str, sentences: list[str]) -> None:
     assert [sentence for sentence, _ in split_sentences(text)] == sentences
 
 
-@given(st.text(alphabet="aB. !?\n\t\"'”1。…", max_size=60))
+@pytest.mark.parametrize("language", known_paragraphs())
+def test_known_ends_in_every_language(language: str) -> None:
+    paragraph, sentences = known_paragraphs()[language]
+    assert [sentence for sentence, _ in split_sentences(paragraph)] == sentences
+    assert "".join(map("".join, split_sentences(paragraph))) == paragraph
+
+
+@given(st.text(alphabet="aB. !?\n\t\"'”1。…։।۔．»«;:αրr3-", max_size=60))
 def test_the_parts_put_together_are_the_text(text: str) -> None:
     assert "".join(sentence + space for sentence, space in split_sentences(text)) == text
 
@@ -49,7 +70,25 @@ def test_tags_are_kept_and_text_between_them_is_translated() -> None:
     assert parts[1].written("<1 & 2>") == "&lt;1 &amp; 2&gt;"
 
 
-@pytest.mark.parametrize("run", ["!", " ", '!"', ".) ", "\n ", "。"])
+@pytest.mark.parametrize(
+    "markup",
+    [
+        "<dl><dt translate=no>Keep<dd>Go.</dl>",
+        "<table><tr><td class=notranslate>Keep<tr><td>Go.</table>",
+        "<table><tr><th translate=no>Keep<td>Go.</table>",
+        "<p translate=no>Keep<h2>Go.</h2>",
+        "<p class=notranslate>Keep<ul><li>Go.</ul>",
+        "<select><option translate=no>Keep<optgroup><option>Go.</select>",
+        "<table translate=no><tr><td>Keep<table><tr><td>Keep</table>Keep</table>Go.",
+    ],
+)
+def test_an_element_ends_where_html_lets_its_end_tag_be_left_out(markup: str) -> None:
+    assert [part.text for part in cut(markup, "markup") if part.translated] == ["Go."]
+
+
+@pytest.mark.parametrize(
+    "run", ["!", " ", '!"', ".) ", "\n ", "。", "Dr. ", "! »", '।" ', "。 ", "５．"]
+)
 def test_megabytes_of_the_same_lose_nothing(run: str) -> None:
     # With a pattern that looks at each mark anew this would take the better part of an hour.
     text = run * (2_000_000 // len(run))

@@ -20,7 +20,9 @@ from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.line_files import input_lines
 from dragoman.cli import main
 from dragoman.evaluation.validate import read_lines
+from dragoman.formats.ctranslate2_engine import Sampling
 from dragoman.serve.synthesize import SynthesisDirection, fault
+from known_ends import known_sentences
 from parallel_text import sentences, write_pairs
 from real_text import real_lines
 from small_run import small_run
@@ -47,6 +49,16 @@ def test_translations_that_teach_nothing_have_a_reason(
     text: str, translation: str, reason: str | None
 ) -> None:
     assert fault(text, translation) == reason
+
+
+def test_text_of_another_script_is_counted_and_makes_no_pair(tmp_path: Path) -> None:
+    text, output = tmp_path / "text", tmp_path / "pairs.tsv"
+    lines = [*known_sentences()["hi"], *known_sentences()["zh"], "\x0c", "\U0001f600", "", "A dog."]
+    text.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    made = dragoman.synthesize(small_run(), text, output)
+    (pair,) = output.read_text("utf-8").splitlines()
+    assert pair.endswith("\tA dog.")
+    assert (made.dropped["copied"], made.dropped["empty"]) == (len(lines) - 2, 1)
 
 
 @pytest.mark.parametrize("direction", ["back", "forward"])
@@ -91,9 +103,7 @@ def test_several_translations_and_samples(tmp_path: Path) -> None:
     assert len({target for _, target in pairs}) <= 50 < len({source for source, _ in pairs})
     drawn = []
     for name in ("one", "two"):
-        dragoman.synthesize(
-            small_run(), text, tmp_path / name, sampling=dragoman.Sampling(temperature=2.0)
-        )
+        dragoman.synthesize(small_run(), text, tmp_path / name, sample="all", temperature=2.0)
         drawn.append((tmp_path / name).read_text(encoding="utf-8"))
     assert drawn[0] != drawn[1]
 
@@ -108,17 +118,19 @@ def test_several_runs_are_an_ensemble(
     lines = [line.replace("\t", " ") for line in real_lines("train", "en")[:20]]
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     words = ["--input", "text", "--direction", "forward"]
-    for number, models in enumerate((f"{small_run().path},{copy}", f"{copy}")):
-        assert main(["synthesize", models, *words, "--output", f"{number}.tsv"]) == 0
+    model = ["synthesize", str(small_run().path), *words]
+    together = ["--checkpoint", f"best,{copy}"]
+    assert main([*model, *together, "--output", "0.tsv"]) == 0
+    assert main(["synthesize", str(copy), *words, "--output", "1.tsv"]) == 0
     ensemble, alone = (Path(f"{number}.tsv").read_text(encoding="utf-8") for number in (0, 1))
     assert len(ensemble.splitlines()) > 5
     assert ensemble == alone
     shutil.rmtree(copy / "checkpoints")
     capsys.readouterr()
-    assert main(["synthesize", f"{small_run().path},copy", *words, "--output", "2.tsv"]) == 1
+    assert main([*model, *together, "--output", "2.tsv"]) == 1
     assert "copy/checkpoints" in capsys.readouterr().err
     (copy / "bundle.json").touch()
-    assert main(["synthesize", f"{small_run().path},copy", *words, "--output", "2.tsv"]) == 1
+    assert main([*model, *together, "--output", "2.tsv"]) == 1
     assert "copy: is an export" in capsys.readouterr().err
 
 
@@ -189,8 +201,8 @@ def test_text_in_the_other_language_is_refused(
     assert main(words) == 2
     said = capsys.readouterr().err
     assert f"{text}: seems to be in de, but the model translates en to de; name another" in said
-    assert "or add --any-language if the guess is wrong" in said
-    with pytest.raises(ConfigError, match="or add any_language if the guess is wrong"):
+    assert "or allow any language if the guess is wrong" in said
+    with pytest.raises(ConfigError, match="or allow any language if the guess is wrong"):
         dragoman.synthesize(small_run(), text, output)
     assert not output.exists()
     assert main([*words, "--any-language"]) == 0
@@ -254,16 +266,15 @@ def test_a_beam_beside_sampling_is_refused(
     capfd.readouterr()
     assert main([*asked, "--sample", "all", *beam]) == 2
     assert capfd.readouterr().err == (
-        "dragoman: --set search.beam_size=4: has no effect: sampling draws one translation "
-        "without a beam; leave it or --sample out\n"
+        "dragoman: search.beam_size=4: has no effect: sampling draws one translation "
+        "without a beam; leave it or sample out\n"
     )
-    sampling = dragoman.Sampling()
     for override in ("search.beam_size = 4", "search.beam_size="):
-        with pytest.raises(ConfigError, match=rf"^{override}: has no effect: .*it or sampling out"):
-            dragoman.synthesize(small_run(), text, output, sampling=sampling, overrides=[override])
+        with pytest.raises(ConfigError, match=rf"^{override}: has no effect: .*it or sample out"):
+            dragoman.synthesize(small_run(), text, output, sample="all", overrides=[override])
     assert not output.exists()
     made = dragoman.synthesize(
-        small_run(), text, output, sampling=sampling, overrides=["search.beam_size=1"]
+        small_run(), text, output, sample="all", overrides=["search.beam_size=1"]
     )
     assert made.lines == 1
 
@@ -280,10 +291,10 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a beam of 4 cannot give 9"):
         dragoman.synthesize(small_run(), text, output, n_best=9)
     with pytest.raises(ConfigError, match="501 is more than the 500 pieces"):
-        dragoman.synthesize(small_run(), text, output, sampling=dragoman.Sampling(501))
+        dragoman.synthesize(small_run(), text, output, sample=501)
     for top_k, temperature in ((-1, 1.0), (True, 1.0), (0, 0.0), (0, float("nan"))):
         with pytest.raises(ConfigError, match=r"is not a (number of pieces|temperature)"):
-            dragoman.Sampling(top_k, temperature)
+            Sampling(top_k, temperature)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match=r"^-: does not stand for the standard output; name a"):
         dragoman.synthesize(small_run(), text, "-")

@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dragoman
 from dragoman.cli import main
-from dragoman.formats.ctranslate2_engine import Sampling
 from dragoman.serve import translator
 from real_text import real_lines
 from small_run import small_run
@@ -56,7 +55,7 @@ def test_threads_and_batch_cells_change_the_work_and_not_the_output(tmp_path: Pa
     ("options", "lack"),
     [
         ({}, "CTranslate2 is not installed; install it: pip install 'dragoman[serve]'"),
-        ({"engine": "torch"}, "the engine is torch; leave it out, or leave out engine"),
+        ({"engine": "torch"}, "the engine is torch; leave it out, or leave out the engine"),
         (
             {"checkpoint": ["best", "last"]},
             "CTranslate2 has no ensembles; leave it out, or name one checkpoint",
@@ -74,7 +73,5 @@ def test_the_obstacle_to_a_search_by_ctranslate2_is_named(
         return
     (tmp_path / "text").write_text("a house\n")
     with pytest.raises(dragoman.ConfigError) as error:
-        dragoman.synthesize(
-            small_run(), tmp_path / "text", tmp_path / "out", sampling=Sampling(2, 1.0), **options
-        )
-    assert str(error.value) == f"sampling: needs CTranslate2, but {lack}"
+        dragoman.synthesize(small_run(), tmp_path / "text", tmp_path / "out", sample=2, **options)
+    assert str(error.value) == f"sample: needs CTranslate2, but {lack}"

@@ -1,41 +1,81 @@
 "use strict";
 
+const PAUSE_MS = 500; // without a key: then what was typed is translated
+const FILES = { txt: "text", html: "html", htm: "html", md: "markdown", srt: "srt", vtt: "vtt" };
+const ENDINGS = Object.keys(FILES).map((ending) => `.${ending}`);
+const STREAMED = ["text", "html"]; // line by line: a file may take longer than one answer
+const LARGEST_FILE_BYTES = 1_000_000; // as a body of the server
+
 let models = [];
 let pairs = []; // of languages; the source is "auto" if it is detected
-let latest = 0;
+let names = {}; // of languages, by code
+let detectedSource = null; // of the translation that is shown
+let file = null; // what was opened, until the text is changed
+let asking = new AbortController(); // of the latest request
+let pause = 0;
 
-/** The answer's JSON; an Error in words for people if there is none. */
-async function ask(path, body) {
-  const options = body && {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify(body),
-  };
+const nameOf = (code) => (code === "auto" ? "Detect language" : (names[code] ?? code));
+
+const BROKEN_OFF = "The server's answer broke off. Try again.";
+
+/** The answer; an Error in words for people if there is none. */
+async function send(path, body, signal) {
+  const headers = { "Content-Type": "application/json" };
+  const options = body && { method: "POST", headers, body: JSON.stringify(body), signal };
   let response;
   try {
     response = await fetch(path, options || {});
   } catch {
     throw new Error("The server does not answer. Is it still running?");
   }
+  if (response.ok) return response;
   const answer = await response.json().catch(() => null);
-  if (!response.ok) throw new Error(answer?.error || `The server answered ${response.status}.`);
-  if (answer === null) throw new Error("The server's answer broke off. Try again.");
-  return answer;
+  throw new Error(answer?.error || `The server answered ${response.status}.`);
 }
 
-/** Each text once: other pieces may spell the same. */
+/** The answer's JSON. */
+async function ask(path, body, signal) {
+  const response = await send(path, body, signal);
+  return response.json().catch(() => {
+    throw new Error(BROKEN_OFF);
+  });
+}
+
+/** Paragraph by paragraph: all in one, one would have to look for the few words that differ. A
+ * click on an alternative puts it into the translation, in exchange for what is there. */
 function showAlternatives(best, alternatives) {
-  const others = new Set(alternatives.map((one) => one.text));
-  others.delete(best);
-  element("alternatives").replaceChildren(
-    ...[...others].map((text) => {
-      const item = document.createElement("li");
-      item.dir = "auto";
-      item.textContent = text;
-      return item;
-    }),
-  );
-  element("others").hidden = others.size === 0;
+  const paragraphs = best.split("\n");
+  const others = alternatives.map((one) => one.text.split("\n"));
+  const blocks = paragraphs.flatMap((paragraph, at) => {
+    // Each text once: other pieces may spell the same.
+    const texts = new Set(others.map((lines) => lines[at]?.trim()).filter(Boolean));
+    texts.delete(paragraph.trim());
+    if (!texts.size) return [];
+    const heading = made("p", paragraph);
+    const list = made("ul");
+    for (const text of texts) {
+      const button = made("button", text);
+      button.type = "button";
+      button.addEventListener("click", () => {
+        [paragraphs[at], button.textContent] = [button.textContent, paragraphs[at]];
+        heading.textContent = paragraphs[at];
+        element("result").textContent = paragraphs.join("\n");
+      });
+      const item = made("li");
+      item.append(button);
+      list.append(item);
+    }
+    return paragraphs.length > 1 ? [heading, list] : [list];
+  });
+  element("alternatives").replaceChildren(...blocks);
+  element("others").hidden = !blocks.length;
+}
+
+function made(kind, text = "") {
+  const block = document.createElement(kind);
+  block.dir = "auto";
+  block.textContent = text;
+  return block;
 }
 
 /** An older translation beside new text would mislead. */
@@ -44,48 +84,217 @@ function clear() {
   element("result").classList.remove("waiting");
   element("time").textContent = "";
   element("copy").disabled = true;
+  element("save").hidden = true;
+  showDetected(null);
   showAlternatives("", []);
+}
+
+/** Name the language that was found in the place where it can be chosen. */
+function showDetected(language) {
+  detectedSource = language;
+  const option = element("from").querySelector("[value=auto]");
+  if (option) option.textContent = language ? `${nameOf(language)} (detected)` : nameOf("auto");
+  showSwap();
 }
 
 async function translate(event) {
   event?.preventDefault();
-  const text = element("source").value;
-  const number = ++latest;
+  clearTimeout(pause);
+  asking.abort();
+  const own = (asking = new AbortController());
   showError("");
-  if (!text.trim()) {
+  if (!element("source").value.trim()) {
     clear();
     return;
   }
-  const pair = pairs[element("model").selectedIndex];
   element("result").classList.add("waiting");
   element("time").textContent = "…";
   try {
-    const wanted = { text, alternatives: 3, source: pair?.source, target: pair?.target };
-    const answer = await ask("/translate", wanted);
-    if (number !== latest) return;
-    const best = answer.translations[0];
-    element("result").textContent = best.text;
-    element("result").lang = element("alternatives").lang = answer.target; // how it is read aloud
-    const from = answer.detected ? `from ${answer.source}, ` : "";
-    element("time").textContent = from + duration(answer.seconds);
-    element("copy").disabled = false;
-    showAlternatives(best.text, best.alternatives);
+    if (file && STREAMED.includes(file.format)) await translateByLine(own.signal);
+    else await translateAtOnce(own.signal);
   } catch (error) {
-    if (number !== latest) return;
+    if (own.signal.aborted) return;
     clear();
     showError(error.message);
   } finally {
-    if (number === latest) element("result").classList.remove("waiting");
+    if (!own.signal.aborted) element("result").classList.remove("waiting");
   }
 }
 
+const wanted = (text) => {
+  const pair = chosenPair();
+  return { text, source: pair?.source, target: pair?.target };
+};
+
+async function translateAtOnce(signal) {
+  const body = file
+    ? { ...wanted(file.text), format: file.format }
+    : { ...wanted(element("source").value), alternatives: 3 };
+  const answer = await ask("/translate", body, signal);
+  if (signal.aborted) return;
+  const best = answer.translations[0];
+  element("result").textContent = best.text;
+  showDone(best.detected && best.source, best.target, answer.seconds);
+  showAlternatives(best.text, best.alternatives);
+}
+
+async function translateByLine(signal) {
+  const { format, text } = file;
+  const started = performance.now();
+  const response = await send("/translate/stream", { ...wanted(text), format }, signal);
+  clear();
+  element("result").classList.add("waiting");
+  let detected = null;
+  let source = 0; // characters that are translated
+  for await (const line of linesOf(response)) {
+    if (signal.aborted) return;
+    if (line.error) throw new Error(line.error);
+    element("result").append((line.index ? "\n" : "") + line.text);
+    detected ??= line.detected?.language;
+    source += line.source.length + 1;
+    element("time").textContent = `${Math.floor((100 * source) / (text.length + 1))}%`;
+  }
+  if (source !== text.length + 1) throw new Error(BROKEN_OFF);
+  showDone(detected, chosenPair()?.target, (performance.now() - started) / 1000);
+}
+
+/** The objects of a body of JSON lines. */
+async function* linesOf(response) {
+  let rest = "";
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (;;) {
+    const { value, done } = await reader.read().catch(() => {
+      throw new Error(BROKEN_OFF);
+    });
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) yield JSON.parse(line);
+  }
+}
+
+function showDone(detected, target, seconds) {
+  showDetected(detected || null);
+  element("result").lang = element("alternatives").lang = target ?? ""; // how it is read aloud
+  element("time").textContent = duration(seconds);
+  element("copy").disabled = false;
+  element("save").hidden = !file;
+}
+
+/** Put a file's text into the field, and translate it. */
+async function openFile(given) {
+  const format = FILES[given.name.toLowerCase().split(".").at(-1)];
+  try {
+    if (!format) throw new Error(`${given.name}: open a file that ends in ${ENDINGS.join(", ")}`);
+    if (given.size > LARGEST_FILE_BYTES) throw new Error(`${given.name}: is larger than 1 MB`);
+    const bytes = await given.arrayBuffer();
+    let text;
+    try {
+      text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+    } catch {
+      throw new Error(`${given.name}: is not text in UTF-8`);
+    }
+    file = { name: given.name, format, text }; // the field turns \r\n into \n
+  } catch (error) {
+    showError(error.message);
+    return;
+  }
+  element("source").value = file.text;
+  element("hint").textContent = file.name;
+  translate();
+}
+
+function saveFile() {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([element("result").textContent]));
+  const dot = file.name.lastIndexOf(".");
+  link.download = `${file.name.slice(0, dot)}.${element("result").lang}${file.name.slice(dot)}`;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+/** What is in the field is no longer a file's text. */
+function forgetFile() {
+  file = null;
+  element("hint").textContent = "";
+}
+
+function chosenPair() {
+  const [source, target] = [element("from").value, element("to").value];
+  return pairs.find((pair) => pair.source === source && pair.target === target);
+}
+
+/** The source to translate back into: the chosen one, or that of the text; null if unknown. */
+function swapped() {
+  const pair = chosenPair();
+  const source = pair?.source === "auto" ? detectedSource : pair?.source;
+  return pairs.find((one) => one.source === pair?.target && one.target === source);
+}
+
+function showSwap() {
+  element("swap").disabled = !swapped();
+  element("swap").title = swapped() ? "Swap the languages" : "No model translates back";
+}
+
+function swap() {
+  const back = swapped();
+  if (!back) return;
+  const text = element("result").textContent;
+  showSources(back);
+  if (text) {
+    forgetFile();
+    element("source").value = text;
+  }
+  translate();
+}
+
+function offer(select, options, chosen) {
+  select.replaceChildren(...options.map(([value, name]) => new Option(name, value)));
+  select.value = chosen;
+}
+
+const byName = ([, one], [, other]) => one.localeCompare(other);
+
+/** The languages to translate from; then those that this one can be translated into. */
+function showSources(pair) {
+  const sources = [...new Set(pairs.map((one) => one.source))].filter((code) => code !== "auto");
+  const options = sources.map((code) => [code, nameOf(code)]).sort(byName);
+  if (pairs.some((one) => one.source === "auto")) options.unshift(["auto", nameOf("auto")]);
+  offer(element("from"), options, pair?.source);
+  showTargets(pair?.target);
+}
+
+function showTargets(target) {
+  const options = pairs
+    .filter((pair) => pair.source === element("from").value)
+    .map(({ target, via }) => [target, nameOf(target) + (via ? `, via ${nameOf(via)}` : "")]);
+  const kept = options.some(([code]) => code === target);
+  offer(element("to"), options.sort(byName), kept ? target : options[0]?.[0]);
+  showModel();
+}
+
 function showModel() {
-  const pair = pairs[element("model").selectedIndex];
+  const pair = chosenPair();
   element("source").lang = pair && pair.source !== "auto" ? pair.source : "";
-  element("card").textContent = models
-    .filter((model) => pair && translates(model, pair))
-    .map((model) => model.card.replace(/^---[\s\S]*?---\s*/, ""))
-    .join("\n\n");
+  element("card").replaceChildren(
+    ...models.filter((model) => pair && translates(model, pair)).flatMap(shownCard),
+  );
+  showSwap();
+}
+
+/** A card as headings, code and text: no HTML of a model is ever run. */
+function shownCard({ card }) {
+  return card
+    .replace(/^---[\s\S]*?---\s*/, "") // for the Hub
+    .split(/(^```[^\n]*\n[\s\S]*?^```$|^#+ .*$)/m)
+    .filter((part) => part.trim())
+    .map((part) => {
+      const kind = part.startsWith("```") ? "code" : part.startsWith("#") ? "h3" : "pre";
+      const shown = document.createElement(kind === "code" ? "pre" : kind);
+      shown.className = kind;
+      shown.textContent = part.replace(/^#+ |^```.*\n|\n```$/g, "").trim();
+      return shown;
+    });
 }
 
 /** A pair whose source is detected for each target that several languages lead to. */
@@ -104,26 +313,49 @@ function translates(model, { source, target, via }) {
 async function start() {
   try {
     models = await ask("/models");
-    const languages = await ask("/languages");
+    const languages = await ask("/pairs");
+    names = languages.names;
     pairs = languages.pairs.concat(languages.detects ? detected(languages.pairs) : []);
   } catch (error) {
     showError(error.message);
     return;
   }
-  element("model").replaceChildren(
-    ...pairs.map((pair) => {
-      const option = document.createElement("option");
-      const source = pair.source === "auto" ? "detected language" : pair.source;
-      option.textContent = `${source} to ${pair.target}${pair.via ? `, via ${pair.via}` : ""}`;
-      return option;
-    }),
-  );
-  showModel();
+  showSources(pairs[0]);
+}
+
+/** Translate in a moment; at once what was pasted. */
+function typed(event) {
+  if (event.isComposing) return; // half a character of Chinese or Japanese
+  forgetFile();
+  clearTimeout(pause);
+  pause = setTimeout(translate, event.inputType?.startsWith("insertFrom") ? 0 : PAUSE_MS);
 }
 
 listen(translate);
-element("model").addEventListener("change", () => {
+element("source").addEventListener("input", typed);
+element("source").addEventListener("compositionend", typed);
+element("from").addEventListener("change", () => {
+  showTargets(element("to").value);
+  translate();
+});
+element("to").addEventListener("change", () => {
   showModel();
   translate();
 });
+element("swap").addEventListener("click", swap);
+element("file").accept = ENDINGS.join(",");
+element("open").addEventListener("click", () => element("file").click());
+element("file").addEventListener("change", () => {
+  if (element("file").files.length) openFile(element("file").files[0]);
+  element("file").value = ""; // so that the same one can be opened again
+});
+element("save").addEventListener("click", saveFile);
+for (const kind of ["dragover", "dragleave", "drop"]) {
+  element("form").addEventListener(kind, (event) => {
+    if (!event.dataTransfer.types.includes("Files")) return; // text is dropped into the field
+    event.preventDefault();
+    element("form").classList.toggle("dropping", kind === "dragover");
+    if (kind === "drop") openFile(event.dataTransfer.files[0]);
+  });
+}
 start();

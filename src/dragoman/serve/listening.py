@@ -1,0 +1,93 @@
+"""The socket and the uvicorn server, which ends at a signal when its answers have been sent."""
+
+from __future__ import annotations
+
+import math
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from dragoman.base.errors import MachineError
+from dragoman.base.process import allow_open_files
+
+MAX_CONNECTIONS: Final = 4096
+_OTHER_FILES: Final = 100
+"""Files that the process has open beside its connections, at most."""
+_SOCKET_BYTES: Final = 65_536
+"""The kernel keeps about twice as much for each connection, each way."""
+_GRACE_S: Final = 3
+"""Seconds beyond the time of a request for answers that are read slowly."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens; raises MachineError. port: 0 is any free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=1024)
+    except (OSError, OverflowError) as error:
+        raise MachineError(
+            f"cannot listen: {error}",
+            place=f"{host}:{port}",
+            remedy="choose another port, or end the program that listens there",
+        ) from error
+    for size in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # connections inherit them
+        listener.setsockopt(socket.SOL_SOCKET, size, _SOCKET_BYTES)
+    return listener
+
+
+class EndingServer(uvicorn.Server):
+    """A uvicorn server that tells its application how long it may still answer.
+
+    make_app: called with the function that tells the seconds, which are infinite before a signal.
+    request_s: the time of a request, also after the signal.
+    trusted_proxies: addresses and networks whose X-Forwarded-For and X-Forwarded-Proto are taken.
+    """
+
+    def __init__(
+        self,
+        make_app: Callable[[Callable[[], float]], ASGIApp],
+        *,
+        request_s: float,
+        trusted_proxies: Sequence[str],
+    ) -> None:
+        self._request_s = request_s
+        self._ends_at_s = math.inf
+        files = allow_open_files() - _OTHER_FILES
+        config = uvicorn.Config(
+            make_app(self.ending_in_s),
+            http="httptools",
+            ws="none",
+            log_level="critical",  # no line for what anyone can send; the application has a log
+            access_log=False,
+            server_header=False,
+            proxy_headers=bool(trusted_proxies),
+            forwarded_allow_ips=[*trusted_proxies],
+            limit_concurrency=max(1, min(MAX_CONNECTIONS, files)),
+            timeout_graceful_shutdown=math.ceil(request_s) + _GRACE_S,
+        )
+        super().__init__(config)
+
+    def ending_in_s(self) -> float:
+        """Seconds until answers must have ended; infinite before a signal has come."""
+        return max(0.0, self._ends_at_s - time.monotonic())
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to end; then uvicorn waits for the answers under way."""
+        self._ends_at_s = min(self._ends_at_s, time.monotonic() + self._request_s)
+        super().handle_exit(sig, frame)
+
+    def answer(self, listener: socket.socket) -> None:
+        """Answer requests until a signal comes."""
+        # As uvicorn does later, which also repeats them when it has drained.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.handle_exit)
+        host, port = listener.getsockname()[:2]
+        name = f"[{host}]" if ":" in host else host
+        print(f"serving on http://{name}:{port}", flush=True)
+        self.run(sockets=[listener])

@@ -1,0 +1,140 @@
+"""Documents keep every byte but those of their text."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from dragoman.base.errors import ConfigError
+from dragoman.serve.documents import TextDocumentFormat, cut_document, format_of_file
+
+SRT = """\ufeff1\r
+00:00:01,000 --> 00:00:02,500 X1:40\r
+<i>Where are you going</i>\r
+so late at night?\r
+\r
+2\r
+00:00:03,000 --> 00:00:04,000\r
+{\\an8}- Home.\r
+- Me too!\r
+\r
+...after a blank line\r
+"""
+VTT = """WEBVTT - of a film
+Kind: captions
+
+STYLE
+::cue { color: red }
+
+NOTE for the translator
+
+intro
+00:01.000 --> 00:02.000 align:start
+<v Ann>Bread &amp; <00:01.500>butter.
+"""
+MARKDOWN = """---
+title: Kept
+---
+# The *first* page
+
+Click the button,
+then [open the `file`](https://example.org/a_(b) "kept"). See <https://example.org>.
+
+> Quoted text
+> goes on.
+
+* [x] Done \\* and ![a picture](p.png)
+  of a _house_ with snake_case_name
+
+| Name | Size |
+|------|-----:|
+| File | 3    |
+
+```python
+print("kept")
+```
+
+    kept, too
+
+Heading
+=======
+
+[ref]: https://example.org "kept"
+"""
+
+
+def upper(text: str, document_format: TextDocumentFormat) -> str:
+    """The document with every text in capitals."""
+    document = cut_document(text, document_format)
+    return document.put_together(one.upper() for one in document.texts()).decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "document_format", "kept"),
+    [
+        (SRT, "srt", ["<i>", "</i>", "{\\an8}", "00:00:01,000 --> 00:00:02,500 X1:40"]),
+        (VTT, "vtt", ["Kind: captions", "::cue { color: red }", "NOTE for the translator",
+                      "WEBVTT - of a film", "intro", "align:start",
+                      "<v Ann>"]),
+        (MARKDOWN, "markdown", ["title: Kept", "`file`", 'https://example.org/a_(b) "kept"',
+                                "<https://example.org>", "p.png", "[x]", '```python\nprint("kept")',
+                                "    kept, too", '[ref]: https://example.org "kept"']),
+        ("<p>A\nb.</p>\r\n", "html", []),
+    ],
+)  # fmt: skip
+def test_only_text_changes(text: str, document_format: TextDocumentFormat, kept: list[str]) -> None:
+    pieces = cut_document(text, document_format).pieces
+    assert "".join(piece.text for piece in pieces) == text
+    translated = upper(text, document_format)
+    assert translated.upper().split() == text.upper().split()
+    for one in kept:
+        assert one in translated
+        assert all(one not in piece.text for piece in pieces if piece.translated)
+    if kept:  # the rest is translated
+        left = translated
+        for one in kept:
+            left = left.replace(one, "")
+        assert re.findall("[a-z]{2,}", left) == []
+
+
+def test_a_sentence_over_several_lines_is_one_text() -> None:
+    assert cut_document(SRT, "srt").texts() == [
+        "Where are you going",
+        "so late at night?",
+        "Home.",
+        "Me too!",
+        "...after a blank line",
+    ]
+    cue = "1\n00:01 --> 00:02\nWhere are you going\nso late at night?\n"
+    document = cut_document(cue, "srt")
+    assert document.texts() == ["Where are you going so late at night?"]
+    found = document.put_together(iter(["Wohin gehst du denn so spät in der Nacht?"]))
+    assert found.decode().split("\n")[2:] == ["Wohin gehst du denn", "so spät in der Nacht?", ""]
+    texts = cut_document(MARKDOWN, "markdown").texts()
+    assert texts[:5] == ["The", "first", "page", "Click the button, then", "open the"]
+    assert texts[-3:] == ["File", "3", "Heading"]
+
+
+def test_the_ending_of_the_name_tells_the_format_or_why_there_is_none() -> None:
+    names = ["a.HTML", "b.md", "c.srt", "d.vtt", "e.txt", "f"]
+    found = [format_of_file(Path(name)) for name in names]
+    assert found == ["html", "markdown", "srt", "vtt", None, None]
+    for name, remedy in (("a.odt", "HTML"), ("b.pdf", "HTML"), ("c.xlf", "xliff2po")):
+        with pytest.raises(ConfigError, match=f"(?s){name}.*not translated here.*{remedy}"):
+            format_of_file(Path(name))
+
+
+@pytest.mark.parametrize("document_format", ["markdown", "srt", "vtt"])
+@pytest.mark.parametrize(
+    "part",
+    ["`", "[", "](", "*", "_", "<", "{\\", "\n\n", "\r", "> ", "- ", "|", "` `` ", "](a ", "  "],
+)
+def test_hostile_documents_take_linear_time(part: str, document_format: TextDocumentFormat) -> None:
+    text = part * (30_000 // len(part))
+    started = time.process_time()
+    pieces = cut_document(text, document_format).pieces
+    assert time.process_time() - started < 2
+    assert "".join(piece.text for piece in pieces) == text

@@ -1,0 +1,111 @@
+"""Text of which a vocabulary knows no letter is returned as it is; nothing is invented."""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import sentencepiece
+
+from dragoman.corpus.config import SubwordConfig
+from dragoman.corpus.normalize import normalize
+from dragoman.corpus.shards import BOS, EOS, PAD, UNK
+from dragoman.corpus.subword import Subword, count_words, train_on_words
+from dragoman.serve.text import TextFormat, cut
+from dragoman.serve.translator import EncodedTexts, TextTranslator, TorchEngine
+from known_ends import known_sentences
+from real_text import real_lines
+
+OTHER_SCRIPTS = [
+    *("bg", "ru", "uk", "el", "hi", "mr", "sa", "bn", "pa", "ta", "ur", "fa", "ar", "he", "hy"),
+    *("am", "my", "km", "bo", "zh", "ja", "ko"),
+]
+BLANK = ["\x0c", "\x0b\x1c", "\x01\x02", "\u200b", "\u200e", "\xad \u2060", "\u3164", " \t ", ""]
+SIGNS = ["\U0001f600", "\U0001f468\u200d\U0001f469 \u2764\ufe0f", "\U0001f3f4", "\u2603 \u2603!"]
+
+
+@cache
+def vocabulary(kind: Literal["bpe", "unigram"], *, token: str = "") -> Subword:
+    text = normalize("\n".join([*real_lines("valid", "en"), *real_lines("valid", "de")]))
+    config = SubwordConfig(vocab_size=1000, kind=kind)
+    tokens = [token] if token else []
+    content = train_on_words(count_words(text.split("\n")), config, tokens=tokens)
+    return Subword.parse(content, place=Path("source.model"))
+
+
+@cache
+def vocabulary_with_bytes() -> Subword:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(real_lines("valid", "de")), model_writer=model, vocab_size=1000,
+        byte_fallback=True, pad_id=PAD, unk_id=UNK, bos_id=BOS, eos_id=EOS, minloglevel=2,
+    )  # fmt: skip
+    return Subword.parse(model.getvalue(), place=Path("source.model"))
+
+
+def encoded(text: str, subword: Subword, text_format: TextFormat, token: str = "") -> EncodedTexts:
+    """The rows that an engine would search; it is not asked here."""
+    translator = TextTranslator(
+        TorchEngine([]), (subword, subword), lowercase=False, max_source_pieces=200, token=token
+    )
+    return translator.encode([text], text_format)
+
+
+def text_as_it_is(encoded: EncodedTexts) -> str:
+    """The result of a text without rows."""
+    ((best,),) = encoded.assemble([], 1)
+    return best.text
+
+
+@pytest.mark.parametrize("token", ["", "<2de>"])
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_scripts_that_the_vocabulary_lacks(kind: Literal["bpe", "unigram"], token: str) -> None:
+    for language in OTHER_SCRIPTS:
+        for sentence in known_sentences()[language]:
+            found = encoded(sentence, vocabulary(kind, token=token), "line", token)
+            assert found.rows == [], (language, sentence)
+            assert text_as_it_is(found) == sentence
+    found = encoded("Öffnen Sie die Datei.", vocabulary(kind, token=token), "line", token)
+    assert len(found.rows) == 1
+
+
+@pytest.mark.parametrize("text_format", ["line", "document", "markup"])
+@pytest.mark.parametrize("text", [*BLANK, *SIGNS])
+def test_blank_text_and_signs(text: str, text_format: TextFormat) -> None:
+    found = encoded(text, vocabulary("bpe"), text_format)
+    assert found.rows == []
+    assert text_as_it_is(found).strip() == text.strip() or text in ("\u3164", "\u200b")
+
+
+def test_a_known_letter_beside_them_is_enough() -> None:
+    for text in ["\U0001f600 Hallo", "नमस्ते Datei", "Ж. Datei"]:
+        assert len(encoded(text, vocabulary("unigram"), "line").rows) == 1, text
+    found = encoded("Datei öffnen. नमस्ते। <Ende", vocabulary("bpe"), "document")
+    assert [count for _, count in found.texts[0]] == [1, 0, 0, 0, 1]
+
+
+def test_numbers_and_marks_that_are_known_are_translated_as_before() -> None:
+    assert len(encoded("1.2, (3)", vocabulary("bpe"), "line").rows) == 1
+
+
+def test_a_vocabulary_with_bytes_knows_every_character() -> None:
+    for text in ["नमस्ते", "a \U0001f600", "你好"]:
+        assert len(encoded(text, vocabulary_with_bytes(), "line").rows) == 1
+    assert encoded("\x0c", vocabulary_with_bytes(), "line").rows == []
+
+
+@pytest.mark.parametrize("text", ["...", "-", "– –", "?!", "%", "* * *", "(…)", "。"])
+def test_a_line_of_punctuation_stays_as_it_is(text: str) -> None:
+    known = vocabulary("bpe")
+    found = encoded(text, known, "line")
+    assert found.rows == []
+    assert text_as_it_is(found) == text
+
+
+@pytest.mark.parametrize("text", ["3.", "№ 5", "½", "a", "Ⅳ"])
+def test_a_line_with_a_letter_or_a_digit_may_be_translated(text: str) -> None:
+    (part,) = cut(text, "line")
+    assert part.translated
