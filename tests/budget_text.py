@@ -13,6 +13,8 @@ train = [{source = "train.en", target = "train.de"}]
 valid = [{source = "valid.en", target = "valid.de"}]
 test = [{source = "test.en", target = "test.de"}]
 max_pieces = 60
+[data]
+batch_tokens = 512
 [model]
 d_model = 48
 num_heads = 4

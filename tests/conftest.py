@@ -19,7 +19,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts a background job like this, and the processes of tests would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-os.environ["DRAGOMAN_CURVES"] = "off"  # a run of a test is nothing to learn from
 TESTS = Path(__file__).resolve().parent
 SYSTEM = ("docs", "e2e", "image", "lab", "learning")
 """Folders whose tests start whole commands, hosts and browsers: `make test-system`."""

@@ -22,4 +22,5 @@ def gpu_sampled(
         clock_hz=1.38e9,
         throttle_reasons=throttle,
         ecc_errors=0,
+        throttled_share=float(bool(throttle)),
     )

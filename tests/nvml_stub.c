@@ -1,7 +1,7 @@
 /* A management library with one GPU that waits at 100% and 43 W: what the driver of a V100 says.
    It has only the functions that dragoman calls; see nvml.h. If NVML_STUB_OLD is set, it answers
-   "not supported"; if NVML_STUB_HOPPER is set, it counts busy multiprocessors, as Hopper does. It is
-   too hot at each look, or, if NVML_STUB_COOL is set, at each fourth. */
+   "not supported"; if NVML_STUB_HOPPER is set, it counts busy multiprocessors, as Hopper does; if
+   NVML_STUB_SHARED is set, it has no memory of its own. It is too hot at each look, or, if NVML_STUB_COOL is set, at each fourth. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +34,8 @@ nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(void *d, unsigned int *mw) {
     (void)d; *mw = 250000; return old() ? NOT_SUPPORTED : OK;
 }
 nvmlReturn_t nvmlDeviceGetMemoryInfo(void *d, nvmlMemory_t *m) {
-    (void)d; m->total = 16ULL << 30; m->used = 10ULL << 30; m->free = 6ULL << 30; return OK;
+    (void)d; m->total = 16ULL << 30; m->used = 10ULL << 30; m->free = 6ULL << 30;
+    return getenv("NVML_STUB_SHARED") ? NOT_SUPPORTED : OK;
 }
 nvmlReturn_t nvmlDeviceGetClockInfo(void *d, int kind, unsigned int *mhz) {
     (void)d; *mhz = kind == 1 ? 1380 : 877; return old() ? NOT_SUPPORTED : OK;

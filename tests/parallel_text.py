@@ -39,6 +39,8 @@ def small_corpus(folder: Path, **changes: object) -> CorpusConfig:
         changes["train"] = (write_pairs(folder, "train", sentences(600)),)
     settings: dict[str, object] = {
         "folder": str(folder),
+        "source_language": "en",
+        "target_language": "de",
         "valid_pairs": 10,
         "test_pairs": 10,
         "subword": SubwordConfig(vocab_size=120),

@@ -8,9 +8,9 @@ import shutil
 from functools import cache
 from pathlib import Path
 
+from dragoman.api.training import run_recipe
 from dragoman.recipe.recipe import load_recipe
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.run import run as steps
 from kept import kept
 from own_folder import own_folder
 from real_text import Split, write_real_text
@@ -71,6 +71,6 @@ def _train(folder: Path) -> None:
     before = Path.cwd()
     os.chdir(folder)
     try:
-        steps.run(recipe, runs=folder / "runs", workers=1, ranks=1)
+        run_recipe(recipe, runs=folder / "runs", workers=1, ranks=1)
     finally:
         os.chdir(before)

@@ -14,7 +14,7 @@ telemetry      the events of runs, as facts
 corpus         text files -> shards
 data           shards -> batches
 model          batches -> logits -> loss; and back to text
-distributed    gradients over the network, inside a process group
+distributed    the processes that train together; one gradient out of theirs
 training       gradients -> checkpoint
 evaluation     checkpoint -> scores
 recipe         the sections composed, estimates of a run, the directory of a run
@@ -25,10 +25,10 @@ inference      a run's checkpoint translates
 importing      models of other tools become ours
 formats        models in formats of other programs
 serve          translations to people and programs
-run            the whole run on one page, and one rank of it
-api            what scripts and notebooks import from here
+run            the whole run in one module; one of its training processes; budgets
+api            the functions that scripts and notebooks import from here
 builds         two languages and a budget -> corpora, stages, a model to serve
-cli            one module for each command
+cli            the functions as commands
 """
 
 from importlib import import_module
@@ -39,10 +39,29 @@ from dragoman.base.version import VERSION as __version__  # noqa: N811
 if TYPE_CHECKING:
     from dragoman.api.comparison import Comparison, compare
     from dragoman.api.distillation import Distilled, distill
-    from dragoman.api.records import plan, read_events, report
+    from dragoman.api.machines import doctor, jobs
+    from dragoman.api.records import inventory, plan, read_events, report, status
     from dragoman.api.synthetic import Scored, Synthesized, score, synthesize
-    from dragoman.api.training import Evaluation, evaluate, load_recipe, prepare, train
-    from dragoman.api.translation import Translator, export, import_model, push, translate
+    from dragoman.api.training import (
+        Evaluation,
+        average,
+        evaluate,
+        load_recipe,
+        prepare,
+        recipes,
+        run_recipe,
+        sample_text,
+        stop,
+        train,
+    )
+    from dragoman.api.translation import (
+        Translator,
+        export,
+        import_model,
+        push,
+        translate,
+        translate_file,
+    )
     from dragoman.base.errors import (
         CheckpointError,
         ConfigError,
@@ -52,9 +71,9 @@ if TYPE_CHECKING:
         MachineError,
         TrainingError,
     )
-    from dragoman.builds.interface import Built, build
+    from dragoman.builds.build import Built
+    from dragoman.builds.interface import build
     from dragoman.distributed.launch import InterruptedRunError
-    from dragoman.formats.ctranslate2_engine import Sampling
     from dragoman.recipe.recipe import Recipe
     from dragoman.recipe.run_directory import RunDirectory
     from dragoman.serve.translator import Translation
@@ -75,44 +94,59 @@ __all__ = [
     "MachineError",
     "Recipe",
     "RunDirectory",
-    "Sampling",
     "Scored",
     "Synthesized",
     "TrainingError",
     "Translation",
     "Translator",
     "__version__",
+    "average",
     "build",
     "compare",
     "distill",
+    "doctor",
     "evaluate",
     "export",
     "import_model",
+    "inventory",
+    "jobs",
     "load_recipe",
     "plan",
     "prepare",
     "push",
     "read_events",
+    "recipes",
     "report",
+    "run_recipe",
+    "sample_text",
     "score",
+    "status",
+    "stop",
     "synthesize",
     "train",
     "translate",
+    "translate_file",
 ]
 
 _MODULES = {
     "api.comparison": ("Comparison", "compare"),
     "api.distillation": ("Distilled", "distill"),
-    "api.records": ("plan", "read_events", "report"),
+    "api.machines": ("doctor", "jobs"),
+    "api.records": ("inventory", "plan", "read_events", "report", "status"),
     "api.synthetic": ("Scored", "Synthesized", "score", "synthesize"),
-    "api.training": ("Evaluation", "evaluate", "load_recipe", "prepare", "train"),
-    "api.translation": ("Translator", "export", "import_model", "push", "translate"),
+    "api.training": (
+        *("Evaluation", "average", "evaluate", "load_recipe", "prepare", "recipes"),
+        *("run_recipe", "sample_text", "stop", "train"),
+    ),
+    "api.translation": (
+        *("Translator", "export", "import_model", "push", "translate", "translate_file"),
+    ),
     "base.errors": tuple(
         name for name in __all__ if name.endswith("Error") and name != "InterruptedRunError"
     ),
-    "builds.interface": ("Built", "build"),
+    "builds.build": ("Built",),
+    "builds.interface": ("build",),
     "distributed.launch": ("InterruptedRunError",),
-    "formats.ctranslate2_engine": ("Sampling",),
     "recipe.recipe": ("Recipe",),
     "recipe.run_directory": ("RunDirectory",),
     "serve.translator": ("Translation",),

@@ -13,7 +13,7 @@ NAMES = re.compile(r"`([^`\n]+)`")
 
 def test_tests_are_named_in_full_and_are_there() -> None:
     named = [name for name in NAMES.findall(PAGE.read_text()) if "test_" in name]
-    assert len(named) > 60
+    assert len(named) > 20
     for name in named:
         path, _, function = name.partition("::")
         assert re.fullmatch(r"tests/[\w/]+\.py", path), f"{name} is not named from tests/ on"
@@ -36,4 +36,4 @@ def test_modules_and_functions_are_there() -> None:
             elif texts and re.fullmatch(r"_?[a-z]+_[a-z_]+|verify", name):
                 defined = re.compile(rf"^(def {name}\(|    {name}\b)", re.MULTILINE)
                 assert any(map(defined.search, texts)), f"{row}: there is no {name}"
-    assert num_modules > 60
+    assert num_modules > 20

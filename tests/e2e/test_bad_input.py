@@ -58,15 +58,15 @@ CONFIG_CASES = [
         spoil=replace("small.toml", "num_heads = 2", "num_heads = 3"),
     ),
     Case("no text", ["corpus.train"], spoil=replace("small.toml", "train = [", "valid = [")),
-    Case("an override without a value", ["--set"], ["prepare", "small.toml", "--set", "train"]),
+    Case("an override without a value", ["train: "], ["prepare", "small.toml", "--set", "train"]),
     Case(
         "an override of no such key",
-        ["--set", "warmup_steps"],
+        ["schedule.warmup_stesp", "warmup_steps"],
         ["prepare", "small.toml", "--set", "schedule.warmup_stesp=4"],
     ),
     Case(
         "a server of a folder that is not a bundle",
-        ["neither an export nor a run", "dragoman export --to ctranslate2"],
+        ["neither a run nor an export", "dragoman export --to ctranslate2"],
         ["serve", "."],
     ),
 ]
@@ -96,7 +96,9 @@ CORPUS_CASES = [
         spoil=lambda: (
             Path("train.tsv").write_text("a cell\teine Zelle\n" * 2 + "no tab\n"),
             replace(
-                "small.toml", '{source = "train.en", target = "train.de"}', '{tsv = "train.tsv"}'
+                "small.toml",
+                '{source = "train.en", target = "train.de"}',
+                '{tsv = "train.tsv", source_language = "en", target_language = "de"}',
             )(),
         ),
     ),
@@ -220,7 +222,7 @@ def test_help_answers_without_torch() -> None:
         (["trian", "demo"], ["trian"]),
         (["plan", "demo", "--compute", "-1s"], ["--compute", "begins with a dash", "OPTION=VALUE"]),
         (["run", ""], ["word 2 after dragoman, '', is empty; if a variable of the shell"]),
-        (["resume", ""], ["word 2 after dragoman, '', is empty"]),
+        (["train", ""], ["word 2 after dragoman, '', is empty"]),
         (["export", "run", "--to", ""], ["word 4 after dragoman, '', is empty"]),
         (["doctor", "--hosts="], ["word 2 after dragoman, '--hosts=', is empty"]),
         ([], ["COMMAND"]),
@@ -248,20 +250,21 @@ def test_a_file_in_the_place_of_a_directory_is_called_one(
     assert "nothing: no such directory; name a run" in complaint(capsys)
 
 
-def test_more_ranks_than_anybody_has_are_named_with_the_limit(
+def test_more_hosts_or_gpus_than_anybody_has_are_refused(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for ranks in ("1x999999999", "999999999", "2+99999"):
-        assert main(["plan", "demo", "--link", "1Gbit", "--ranks", ranks]) != 0
-        assert "is not a number of ranks; write 4" in (said := complaint(capsys))
-        assert said.endswith("each number is at most 9999")
+    assert main(["plan", "demo", "--link", "1Gbit", "--gpu", "v100", "--hosts", "999999999"]) != 0
+    assert "999999999 is not a number of hosts; write a number from 1 to 9999" in complaint(capsys)
+    for gpu in ("v100:999999999", "v100:2+99999"):
+        assert main(["plan", "demo", "--link", "1Gbit", "--gpu", gpu]) != 0
+        assert "is not a kind of GPU and a number" in complaint(capsys)
 
 
 def test_a_reader_that_has_gone_is_no_failure() -> None:
-    """As in `dragoman recipes | head -1`, if the shell has run `set -o pipefail`."""
+    """As in `dragoman run --recipes | head -1`, if the shell has run `set -o pipefail`."""
     read_end, write_end = os.pipe()
     os.close(read_end)
-    command = [sys.executable, "-m", "dragoman", "recipes"]
+    command = [sys.executable, "-m", "dragoman", "run", "--recipes"]
     done = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, check=False)
     os.close(write_end)
     assert (done.returncode, done.stderr) == (0, b"")

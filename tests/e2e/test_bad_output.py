@@ -16,7 +16,7 @@ import pytest
 
 from bad_input import complaint, write_good_folder
 from dragoman.base.process import INTERNAL
-from dragoman.cli import console, main
+from dragoman.cli import main, views
 from dragoman.telemetry.session import read_session
 from forked_command import execute
 from processes import wait_until
@@ -45,11 +45,11 @@ def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
-        "recipes",
+        "run --recipes",
         "inspect RUN",
         "report RUN",
-        "status RUN",
-        "status RUN --json",
+        "report --status RUN",
+        "report --status RUN --json",
         "watch RUN --once",
         "run small.toml",
         "run small.toml --dry-run",
@@ -57,11 +57,11 @@ def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "prepare small.toml",
         "train RUN",
         "evaluate RUN",
-        "average RUN",
+        "export RUN --average 1",
         "export RUN --to bundle",
         "translate RUN --input train.en",
-        "plan small.toml --gpu v100 --link 1Gbit --ranks 2",
-        "generate slurm small.toml --folder /shared",
+        "plan small.toml --gpu v100 --link 1Gbit --hosts 2",
+        "jobs slurm small.toml --folder /shared",
     ],
 )
 def test_an_output_without_room_is_one_line(words: str, run: Path) -> None:
@@ -112,7 +112,7 @@ def test_help_into_an_output_without_room_is_one_line() -> None:
     assert done.stderr.startswith("dragoman: standard output: ")
 
 
-@pytest.mark.parametrize("ranks", ["1", "2"])
+@pytest.mark.parametrize("ranks", [pytest.param("1", marks=pytest.mark.slow), "2"])
 def test_training_outlives_the_reader_of_its_output(
     ranks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +168,9 @@ def test_a_run_that_is_gone_while_it_trains_is_one_line(
     assert "moved or removed" in said
 
 
-@pytest.mark.parametrize("words", ["recipes", "train small.toml", "translate RUN --input train.en"])
+@pytest.mark.parametrize(
+    "words", ["run --recipes", "train small.toml", "translate RUN --input train.en"]
+)
 def test_ctrl_c_at_any_moment_is_no_traceback(words: str, run: Path) -> None:
     """Also while the command line is read and torch is imported."""
     moments = [0.0, 0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.0]
@@ -182,7 +184,7 @@ def test_ctrl_c_at_any_moment_is_no_traceback(words: str, run: Path) -> None:
             time.sleep(moment)
             started.send_signal(signal.SIGINT)
             _, said = started.communicate(timeout=60)
-        if "Traceback" in said and f"{Path(console.__file__).parents[1]}/__main__.py" not in said:
+        if "Traceback" in said and f"{Path(views.__file__).parents[1]}/__main__.py" not in said:
             continue  # Python had not come to our first line yet
         # A signal ended it before it could answer: 130 to a shell, as well.
         assert started.returncode in (130, -signal.SIGINT, 0), (moment, said)
@@ -199,10 +201,10 @@ def test_a_bug_is_one_line_that_says_where_its_traceback_is(
     def fail(_recipes: object) -> None:
         raise LookupError("of a bug")
 
-    monkeypatch.setattr(console, "print_recipes", fail)
+    monkeypatch.setattr(views, "show_recipes", fail)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("DRAGOMAN_DEBUG", debug)
-    assert main(["recipes"]) == INTERNAL
+    assert main(["run", "--recipes"]) == INTERNAL
     if debug:
         said = capsys.readouterr().err.splitlines()
         assert said[0].startswith("Traceback")
@@ -234,8 +236,8 @@ def test_a_system_error_is_named(
     def fail(_recipes: object) -> None:
         raise error
 
-    monkeypatch.setattr(console, "print_recipes", fail)
-    assert main(["recipes"]) == 1
+    monkeypatch.setattr(views, "show_recipes", fail)
+    assert main(["run", "--recipes"]) == 1
     assert words in complaint(capsys)
 
 
@@ -244,6 +246,6 @@ def test_hints_can_be_pasted_into_a_shell(run: Path, capsys: pytest.CaptureFixtu
     awkward.mkdir()
     run.rename(awkward / run.name)
     capsys.readouterr()
-    assert main(["stop", str(awkward / run.name)]) == 1
-    hint = complaint(capsys).partition("; dragoman status ")[2]
+    assert main(["train", "--stop", str(awkward / run.name)]) == 1
+    hint = complaint(capsys).partition("; dragoman report --status ")[2]
     assert shlex.split(hint)[0] == str(awkward / run.name)

@@ -9,7 +9,7 @@ import pytest
 import sacrebleu
 
 import dragoman
-from dragoman.api.distillation import write_own_pairs, write_sources
+from dragoman.api.teacher import write_own_pairs, write_sources
 from dragoman.cli import main
 from dragoman.corpus.shards import TokenShards
 from dragoman.serve.translator import LINES_AT_A_TIME
@@ -263,7 +263,8 @@ def test_a_student_learns_only_text_that_the_teacher_learnt(
             'train = [{tsv = "own.tsv", name = "own", weight = 1},'
             ' {tsv = "off.tsv", name = "off", weight = 0},'
             ' {tsv = "model.tsv", name = "model", weight = 1, translated = "target"},'
-            ' {tsv = "late.tsv", name = "late", weight = 0}]',
+            ' {tsv = "late.tsv", name = "late", weight = 0}]\n'
+            'source_language = "en"\ntarget_language = "de"',
         )
     )
     settings = ["train.max_steps=2", "evaluate.bleu_pairs=0", "data.batch_tokens=256"]

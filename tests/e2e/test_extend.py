@@ -1,6 +1,6 @@
 """The promises of docs/how-to/extend.md: one extension of each kind, and every command with it.
 
-The code of a strategy, a question, a corpus format and an export format is taken from the page.
+The code is taken from the page; pip installs its package into a temporary folder.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import tomli_w
 from safetensors.numpy import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -28,52 +31,6 @@ PACKAGE = Path(dragoman.__file__).parent
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "extend.md"
 # file of the package -> (text, what a user puts in its place)
 ADDED = {
-    "training/schedule.py": [
-        ('"constant"] = "inverse_sqrt"', '"constant", "sqrt_decay"] = "inverse_sqrt"'),
-        (
-            "SCHEDULES: dict[str, Schedule] = {\n",
-            "def sqrt_decay(step: int, config: ScheduleConfig, run: Run) -> float:\n"
-            "    share = step / run.total_steps\n"
-            "    return config.peak_learning_rate * (1 - share**config.decay_power)\n\n\n"
-            "SCHEDULES: dict[str, Schedule] = {\n"
-            '    "sqrt_decay": Schedule('
-            'sqrt_decay, "{peak:g} * (1 - (step/{total})^{decay_power:g})", ends=True),\n',
-        ),
-        (
-            "    noam_scale: float",
-            "    decay_power: float = Field(default=0.5, gt=0.0)\n"
-            '    """A rate by the share of the run that is done."""\n'
-            "    noam_scale: float",
-        ),
-    ],
-    "corpus/filters.py": [
-        (
-            "    drop_identical: bool = True\n",
-            "    max_commas: int = Field(default=100, ge=0)\n"
-            '    """Commas of the source side."""\n'
-            "    drop_identical: bool = True\n",
-        ),
-        (
-            "EMPTY = Filter",
-            "def commas(pairs: Columns) -> Scores:\n"
-            '    return _array(text.count(",") for text in pairs.sources)\n\n\n'
-            "EMPTY = Filter",
-        ),
-        (
-            "    EMPTY,\n",
-            '    EMPTY,\n    Filter("commas", commas, lambda c: c.max_commas),\n',
-        ),
-    ],
-    "evaluation/metrics.py": [
-        (
-            "METRICS: dict[str, Callable[..., Score]] = {",
-            "def same_length(hypotheses, references, *, lowercase=False, bootstrap_samples=0):\n"
-            "    same = [len(one) == len(two) for one, two in zip(hypotheses, references)]\n"
-            "    share = 100 * sum(same) / len(same)\n"
-            '    return Score(share, None, None, "same_length|version:1")\n\n\n'
-            'METRICS: dict[str, Callable[..., Score]] = {"same_length": same_length, ',
-        )
-    ],
     "corpus/pairs.py": [
         (
             '    b"BZh": ',
@@ -87,30 +44,6 @@ ADDED = {
     "corpus/config.py": [
         ('TEXT_FORMATS: Final = ("tmx", ', 'TEXT_FORMATS: Final = ("jsonl", "tmx", '),
         ('    tmx: str = ""\n', '    jsonl: str = ""\n    tmx: str = ""\n'),
-    ],
-    "distributed/config.py": [
-        ('"powersgd", "auto"]', '"powersgd", "flat", "auto"]'),
-    ],
-    "distributed/strategies.py": [
-        (
-            "from dragoman.distributed.gradient_sync",
-            "from dragoman.distributed.flat import FlatSync\n"
-            "from dragoman.distributed.gradient_sync",
-        ),
-        (
-            '    "powersgd": _powersgd,\n',
-            '    "powersgd": _powersgd,\n'
-            '    "flat": lambda config, model, world: FlatSync(model, world),\n',
-        ),
-    ],
-    "formats/kinds.py": [('"argos", "web"]', '"argos", "web", "numpy"]')],
-    "formats/writers.py": [
-        (
-            "from dragoman.formats.onnx import",
-            "from dragoman.formats.numpy_arrays import NumpyWriter\n"
-            "from dragoman.formats.onnx import",
-        ),
-        ('    "web": WebWriter,\n', '    "web": WebWriter,\n    "numpy": NumpyWriter,\n'),
     ],
     "corpus/sources.py": [
         (
@@ -128,21 +61,24 @@ train = [
 ]
 """
 REST = """
-[corpus.filters]
-max_commas = 2
-[schedule]
-kind = "sqrt_decay"
-peak_learning_rate = 0.01
 [train]
 max_steps = 8
 log_every_steps = 2
 validate_every_steps = 8
-[evaluate]
-bleu_pairs = 5
-[distributed]
-strategy = "flat"
 """
 RECIPE = TINY.replace('train = [{source = "train.en", target = "train.de"}]', TEXT) + REST
+
+
+def merged(recipe: str, more: str) -> str:
+    """Two recipes in one: sections of both have the keys of both."""
+
+    def add(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+        both = one | other
+        for key in one.keys() & other.keys():
+            both[key] = add(one[key], other[key])
+        return both
+
+    return tomli_w.dumps(add(tomllib.loads(recipe), tomllib.loads(more)))
 
 
 def write_corpus(folder: Path) -> None:
@@ -160,12 +96,31 @@ def write_corpus(folder: Path) -> None:
     (folder / "c.jsonl.gz").write_bytes(gzip.compress("\n".join(objects).encode()))
 
 
+def page_files() -> dict[str, str]:
+    """The files of the package on the page, by their names."""
+    text = PAGE.read_text(encoding="utf-8")
+    return dict(re.findall(r"^```\w+ title=(\S+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE))
+
+
+@pytest.fixture(scope="session")
+def extras(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder into which pip has installed the package of the page."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
+    for name, text in page_files().items():
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_text(text, encoding="utf-8")
+    offline = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
+    install = [sys.executable, "-m", "pip", "install", *offline, "--target", str(target)]
+    subprocess.run([*install, str(source)], check=True)
+    return target
+
+
 @pytest.fixture
 def own_package(tmp_path: Path) -> Path:
-    """A copy of dragoman with one of everything added, as a user of a clone would."""
+    """A copy of dragoman with one question and two corpus formats more, as in a clone."""
     copy = tmp_path / "own" / "dragoman"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    _schedule, strategy, question, json_lines, reader, export_format, writer = re.findall(
+    question, json_lines, reader = re.findall(
         r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
     )
     head = "from dragoman.reporting.verdict import Verdict\n"
@@ -178,10 +133,6 @@ def own_package(tmp_path: Path) -> Path:
         ("    totals.duration,\n", "    totals.duration,\n    validations,\n"),
     ]
     (copy / "corpus/json_lines.py").write_text(json_lines, encoding="utf-8")
-    (copy / "distributed/flat.py").write_text(strategy, encoding="utf-8")
-    (copy / "formats/numpy_arrays.py").write_text(writer, encoding="utf-8")
-    formats = "FORMATS: Final[dict[Kind, ExportFormat]] = {\n"
-    ADDED["formats/kinds.py"].append((formats, formats + export_format))
     table = "READERS: Final[dict[str, Callable[[str, Path, Direction], list[NamedPath]]]] = {\n"
     ADDED["corpus/sources.py"].append((table, table + reader))
     for name, changes in ADDED.items():
@@ -193,7 +144,7 @@ def own_package(tmp_path: Path) -> Path:
     return copy.parent
 
 
-def _dragoman(package: Path, folder: Path, *arguments: str, code: int = 0) -> str:
+def _dragoman(package: str | Path, folder: Path, *arguments: str, code: int = 0) -> str:
     """The output of the command, or its error text if it should fail."""
     done = subprocess.run(
         [sys.executable, "-m", "dragoman", *arguments],
@@ -210,33 +161,33 @@ def _dragoman(package: Path, folder: Path, *arguments: str, code: int = 0) -> st
 @pytest.mark.system
 @pytest.mark.timeout(400)
 def test_one_of_everything_is_prepared_trained_reported_and_planned(
-    own_package: Path, tmp_path: Path
+    own_package: Path, extras: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
     write_corpus(folder)
-    (folder / "own.toml").write_text(RECIPE, encoding="utf-8")
-    prepared = _dragoman(own_package, folder, "prepare", "own.toml", "--workers", "1")
+    values = merged(RECIPE, page_files()["own-part.toml"])
+    (folder / "own.toml").write_text(values, encoding="utf-8")
+    own = f"{own_package}{os.pathsep}{extras}"
+    prepared = _dragoman(own, folder, "prepare", "own.toml", "--workers", "1")
     assert "commas" in prepared
     (corpus,) = (folder / "prepared").glob("*/manifest.json")
     manifest = json.loads(corpus.read_text(encoding="utf-8"))
     assert [one["lines"] for one in manifest["sources"]] == [20, 20, 20, 20]
     rejected = (corpus.parent / "rejected" / "filters.html").read_text(encoding="utf-8")
     assert "commas" in rejected
-    trained = _dragoman(own_package, folder, "train", "own.toml", "--workers", "1", "--ranks", "2")
+    trained = _dragoman(own, folder, "train", "own.toml", "--workers", "1", "--ranks", "2")
     assert "same_length" in trained
     (run,) = (folder / "runs").iterdir()
-    events = [
-        json.loads(line) for line in (run / "events/rank-0000.jsonl").read_text().splitlines()
-    ]
+    events = [json.loads(line) for line in (run / "events/log.jsonl").read_text().splitlines()]
     metrics = {one["metric"] for one in events if one["kind"] == "metric_scored"}
     assert metrics == {"same_length"}
     curves = EventAccumulator(str(run / "tensorboard")).Reload()
     assert "eval_same_length" in curves.Tags()["scalars"]
-    report = json.loads(_dragoman(own_package, folder, "report", "--json", str(run)))
+    report = json.loads(_dragoman(own, folder, "report", "--json", str(run)))
     answers = {one["key"]: one for one in report["answers"]}
     rate = answers["learning_rate"]
-    assert "0.01 * (1 - (step/8)^0.5)" in rate["says"]
+    assert "0.001 * (1 - (step/8)^0.5)" in rate["says"]
     assert "warmup" not in rate["says"].split(";")[0]
     deviation = next(row for row in rate["evidence"] if row["name"].startswith("largest deviation"))
     assert deviation["value"] < 1e-6
@@ -245,12 +196,12 @@ def test_one_of_everything_is_prepared_trained_reported_and_planned(
         "measured",
         "2 times.",
     )
-    _dragoman(own_package, folder, "report", str(run))
+    _dragoman(own, folder, "report", str(run))
     page = (run / "report" / "report.html").read_text(encoding="utf-8")
-    assert "13 answers" in page
+    assert page.count("<li><a href=") == 13
     assert "How often was the model validated?" in page
-    assert "s/step" in _dragoman(
-        own_package, folder, "plan", "own.toml", "--ranks", "1+1", "--link", "1Gbit", "--gpu", "cpu"
+    assert "all hosts" in _dragoman(
+        own, folder, "plan", "own.toml", "--hosts", "2", "--link", "1Gbit", "--gpu", "cpu"
     )
 
     intervals = [one for one in events if one["kind"] == "train_interval"]
@@ -259,20 +210,20 @@ def test_one_of_everything_is_prepared_trained_reported_and_planned(
         for weight in load_file(run / "checkpoints/step-0000008/model.safetensors").values()
     )
     # Two ranks of a ring send each number once, in fp32.
-    assert sum(one["sync_bytes"] for one in intervals) == 8 * 4 * num_parameters
+    assert sum(one["sync_bytes"][0] for one in intervals) == 8 * 4 * num_parameters
     assert "flat" in json.dumps(answers["network"])
 
-    _dragoman(own_package, folder, "export", str(run), "--to", "numpy", "--output", "numpy")
+    _dragoman(own, folder, "export", str(run), "--to", "numpy", "--output", "numpy")
     with np.load(folder / "numpy" / "model.npz", allow_pickle=False) as arrays:
         assert sum(array.size for array in arrays.values()) == num_parameters
     card = (folder / "numpy" / "README.md").read_text(encoding="utf-8")
-    assert "numpy.load('THIS_FOLDER/model.npz')" in card
-    _dragoman(own_package, folder, "export", str(run), "--to", "bundle", "--output", "bundle")
+    assert "The weights are in `model.npz`." in card
+    _dragoman(own, folder, "export", str(run), "--to", "bundle", "--output", "bundle")
     assert 'jsonl = "c.jsonl.gz"' in (folder / "bundle/recipe.toml").read_text(encoding="utf-8")
 
     with (folder / "c.jsonl.gz").open("ab") as file:
         file.write(gzip.compress(b'\n{"source": "torn'))
-    complaint = _dragoman(own_package, folder, "prepare", "own.toml", "--workers", "1", code=1)
+    complaint = _dragoman(own, folder, "prepare", "own.toml", "--workers", "1", code=1)
     assert "c.jsonl.gz: line 21 is not an object with source and target" in complaint
     assert len(complaint.splitlines()) == 1
 
@@ -281,3 +232,35 @@ def test_one_of_everything_is_prepared_trained_reported_and_planned(
     (rate,) = (one for one in theirs["answers"] if one["key"] == "learning_rate")
     assert rate["answer"] == "measured"
     assert "schedule of this run is not known" in rate["says"]
+
+
+@pytest.mark.smoke
+def test_a_part_of_an_installed_package_is_found_by_its_name(extras: Path) -> None:
+    program = """
+from dragoman.corpus.filters import ADDED, FilterConfig, filters_of
+from dragoman.evaluation.config import EvaluateConfig
+from dragoman.evaluation.metrics import METRICS, score_all
+from dragoman.formats.kinds import FORMATS
+from dragoman.training.schedule import ScheduleConfig, learning_rate
+config = ScheduleConfig(kind="sqrt_decay", peak_learning_rate=2.0, added={"power": 2})
+print(learning_rate(5, config, d_model=1, max_steps=10))
+print([one.name for one in filters_of(FilterConfig(added={"commas": 1}))][-1])
+scores = score_all(["a", "bc"], ["b", "c"], EvaluateConfig(metrics=("same_length",)))
+print(scores["same_length"].value, FORMATS["numpy"].weights, FORMATS.names()[-1])
+for wrong in (lambda: ScheduleConfig(kind="x"), lambda: FilterConfig(added={"x": 1})):
+    try: wrong()
+    except ValueError as error: print("literal_error" in str(error))
+"""
+    for folder, code in ((extras, 0), (extras.parent, 1)):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONPATH": f"{PACKAGE.parent}{os.pathsep}{folder}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        said = ["1.5", "commas", "50.0 model.npz numpy", "True", "True"]
+        assert done.stdout.splitlines() == ([] if code else said)
+    words = ["export", "--help"]
+    assert "numpy" in _dragoman(f"{PACKAGE.parent}{os.pathsep}{extras}", extras, *words)

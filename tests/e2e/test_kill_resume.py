@@ -37,7 +37,7 @@ def wait_for_events(directory: Path, size_before: int, process: subprocess.Popen
 
 
 def events_size(directory: Path) -> int:
-    file = directory / "events" / "rank-0000.jsonl"
+    file = directory / "events" / "log.jsonl"
     return file.stat().st_size if file.is_file() else 0
 
 

@@ -153,7 +153,7 @@ def bundle(run: RunDirectory) -> Path:
 
 
 def events(run: RunDirectory, kind: str) -> list[dict[str, Any]]:
-    path = run.events / "rank-0000.jsonl"
+    path = run.events / "log.jsonl"
     return [event.payload for event in read_events(path) if event.kind == kind]
 
 
@@ -312,13 +312,12 @@ def test_a_page_offers_every_direction(
         if screenshots := os.environ.get("DRAGOMAN_SCREENSHOTS"):
             page.screenshot(path=f"{screenshots}/web-languages.png", full_page=True)
     card = (folder / "README.md").read_text()
-    assert "`<2fr>`): the page puts it there." in card
+    assert "`<2fr>`" in card
 
 
 def test_a_package_for_argos_has_one_language(
     run: RunDirectory, english: list[str], ours: dict[str, list[str]], tmp_path: Path
 ) -> None:
-    pytest.importorskip("langcodes")
     with pytest.raises(ConfigError, match="de, fr"):
         dragoman.export(run, to="argos", output=tmp_path / "none")
     package = dragoman.export(run, to="argos", output=tmp_path / "fr", target_language="fr").path
@@ -337,16 +336,18 @@ def test_the_server_has_every_direction(
         for target in TARGETS:
             body = {"text": english, "source": "en", "target": target}
             answer = server.ask("/translate", body).json
-            assert (answer["source"], answer["target"]) == ("en", target)
+            assert {(one["source"], one["target"]) for one in answer["translations"]} == {
+                ("en", target)
+            }
             assert same([one["text"] for one in answer["translations"]], ours[target]) >= 0.95
             libre = {"q": english[0], "source": "en", "target": target}
             found = server.ask("/libretranslate/translate", libre).json["translatedText"]
             assert found == answer["translations"][0]["text"]
         languages = server.ask("/libretranslate/languages").json
         assert {one["code"]: one["targets"] for one in languages} == {
-            "en": ["de", "fr"],
-            "de": ["fr"],
-            "fr": [],
+            "en": ["de", "en", "fr"],
+            "de": ["de", "fr"],
+            "fr": ["fr"],
         }
         models = server.ask("/models").json
         assert [(one["source"], one["target"], one["zero_shot"]) for one in models] == [

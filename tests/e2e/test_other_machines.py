@@ -14,7 +14,7 @@ from small_run import small_run
 
 
 def _measured_and_started(run: RunDirectory) -> tuple[list[str], int]:
-    events = list(read_events(Path(run.events) / "rank-0000.jsonl"))
+    events = list(read_events(Path(run.events) / "log.jsonl"))
     measured = [one.host for one in events if one.kind == DeviceMeasured.kind]
     return measured, sum(one.kind == RunStarted.kind for one in events)
 

@@ -1,4 +1,4 @@
-"""`dragoman push` to a Hub on this machine, which huggingface_hub itself talks to."""
+"""`dragoman export --push` to a Hub on this machine, which huggingface_hub itself talks to."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def begin(hub: FakeHub, home: Path, *arguments: str, token: str = TOKEN) -> subp
     environment.pop("HF_TOKEN", None)
     if token:
         environment["HF_TOKEN"] = token
-    command = [sys.executable, "-m", "dragoman", "push", str(small_run().path), "--to"]
+    command = [sys.executable, "-m", "dragoman", "export", str(small_run().path), "--push"]
     return subprocess.Popen(
         [*command, *(arguments or (NAME,))],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -70,7 +70,7 @@ def test_the_model_arrives_with_a_card_that_the_hub_reads(hub: FakeHub, tmp_path
     assert data["license"] == "cc-by-4.0"
     assert data["library_name"] == "transformers"
     assert data["pipeline_tag"] == "translation"
-    assert {"translation", "m2m_100"} <= set(data["tags"])
+    assert {"translation", "pegasus"} <= set(data["tags"])
     (index,) = data["model-index"]
     metrics = [one for result in index["results"] for one in result["metrics"]]
     assert {one["type"] for one in metrics} == {"bleu", "chrf"}

@@ -63,7 +63,7 @@ def wait_until(reached: Callable[[], bool], *, limit_s: float = 120.0) -> None:
 
 
 def events(kind: str) -> list[Event]:
-    paths = Path().glob("*/endless-*/events/rank-0000.jsonl")
+    paths = Path().glob("*/endless-*/events/log.jsonl")
     return [event for path in paths for event in read_events(path) if event.kind == kind]
 
 

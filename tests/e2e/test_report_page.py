@@ -1,9 +1,8 @@
-"""Reports, comparisons and the page of `watch` in a real browser: whole at 400 pixels."""
+"""Reports and comparisons in a real browser: whole at 400 pixels."""
 
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,6 @@ from dragoman.reporting.comparison_page import write_comparison
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
 from dragoman.telemetry.host import HourlyPrice
-from dragoman.watch.live import open_run
-from dragoman.watch.server import WatchServer
-from recorded_runs import Recorded
 
 SCREENSHOTS = os.environ.get("DRAGOMAN_SCREENSHOTS")
 """A folder to keep pictures in, for eyes."""
@@ -29,13 +25,13 @@ OUTSIDE = """() => [...document.querySelectorAll('main *:not(.runs *)')].filter(
 }).map(one => one.outerHTML.slice(0, 80))"""
 
 
-def _look(browser: Any, url: str, name: str, *, scripts: bool = False) -> None:
+def _look(browser: Any, url: str, name: str) -> None:
     """Nothing sticks out, in light and dark; a page may only ask for itself."""
     for width, scheme in ((1400, "light"), (400, "dark")):
         page = browser.new_page(
             viewport={"width": width, "height": 900},
             color_scheme=scheme,
-            java_script_enabled=scripts,
+            java_script_enabled=False,
         )
         asked: list[str] = []
         page.on("request", lambda request, asked=asked: asked.append(request.url))
@@ -61,27 +57,3 @@ def test_a_comparison_fits_and_needs_nothing(browser: Any, tmp_path: Path) -> No
     facts = [read_facts(RECORDED / name, price=PRICE) for name in names]
     html = write_comparison(compare(facts), tmp_path)[0]
     _look(browser, html.as_uri(), "comparison")
-
-
-@pytest.mark.parametrize("state", ["not started", "finished", "crashed", "eight hosts"])
-def test_the_page_of_watch_fits_in_every_state(state: str, browser: Any, tmp_path: Path) -> None:
-    run = {
-        "finished": Recorded(),
-        "crashed": Recorded(steps=2000, reason=None),
-        "eight hosts": Recorded(
-            world_size=8,
-            compute_s=(0.4,) * 8,
-            sync_s=(0.2,) * 8,
-            clock_ahead_s=(0.0,) * 8,
-        ),
-    }.get(state)
-    directory = tmp_path / "run"
-    directory.mkdir() if run is None else run.write(directory)
-    with WatchServer(open_run(directory, price=PRICE), port=0) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            _look(browser, server.address, f"watch-{state}")
-        finally:
-            server.shutdown()
-            thread.join()

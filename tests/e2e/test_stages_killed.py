@@ -69,13 +69,13 @@ def train(place: Path) -> subprocess.Popen[bytes]:
 
 
 def last_step(place: Path) -> int:
-    paths = place.glob("runs/stages-*/events/rank-0000.jsonl")
+    paths = place.glob("runs/stages-*/events/log.jsonl")
     return max((event.step or 0 for path in paths for event in read_events(path)), default=0)
 
 
 def planned(place: Path) -> dict[tuple[int, str], Any]:
     """The share of each entry in each stage, as the run said it at its start."""
-    (path,) = place.glob("runs/stages-*/events/rank-0000.jsonl")
+    (path,) = place.glob("runs/stages-*/events/log.jsonl")
     parts = [event.payload for event in read_events(path) if event.kind == "mixture_planned"]
     return {
         (part["first_step"], part["entry"]): pytest.approx(part["share"], abs=0.002)
@@ -88,6 +88,7 @@ def weights(place: Path) -> dict[str, torch.Tensor]:
     return load_file(run / "checkpoints" / "step-0000180" / "model.safetensors")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_kill_in_every_stage_changes_no_bit(tmp_path: Path) -> None:
     places = tmp_path / "whole", tmp_path / "killed"
@@ -127,7 +128,7 @@ def test_a_weight_of_an_entry_that_has_no_pair_left_is_a_warning(
     recipe, _, _ = RECIPE.replace(', tag = "<bt>"', "").partition("[[stages]]")
     (tmp_path / "stages.toml").write_text(recipe)
     run = dragoman.train(dragoman.load_recipe("stages.toml", ["train.max_steps=1"]))
-    payloads = [event.payload for event in read_events(run.events / "rank-0000.jsonl")]
+    payloads = [event.payload for event in read_events(run.events / "log.jsonl")]
     (cause,) = [one["cause"] for one in payloads if "no pair of" in one.get("cause", "")]
     assert cause == "no pair of b is left, so its weight has no effect"
     assert [one["share"] for one in payloads if "draws_per_pair" in one] == [1.0, 0.0]
@@ -154,7 +155,7 @@ def test_fewer_groups_than_the_recipe_says_are_a_warning(
     recipe, _, _ = RECIPE.replace("batch_tokens = 256", "").partition("[[stages]]")
     (tmp_path / "stages.toml").write_text(recipe)
     run = dragoman.train(dragoman.load_recipe("stages.toml", ["train.max_steps=1", *settings]))
-    payloads = [event.payload for event in read_events(run.events / "rank-0000.jsonl")]
+    payloads = [event.payload for event in read_events(run.events / "log.jsonl")]
     found = " ".join(one["cause"] for one in payloads if "length_groups" in one.get("cause", ""))
     assert bool(found) == bool(expected)
     assert all(words in found for words in expected)

@@ -81,16 +81,21 @@ def test_a_dry_run_shows_the_model_that_the_command_would_train(
 ) -> None:
     """With the shape of the model, on as many ranks; nothing that the command itself refuses."""
     monkeypatch.chdir(tmp_path)
-    assert train(run, tmp_path, "--dry-run", "--ranks", "2", "--from", str(run.path)) == 0
-    on_two = capsys.readouterr().out
+    dry = ["--dry-run", "--recipe", "--from", str(run.path)]
+    assert train(run, tmp_path, "--ranks", "2", *dry) == 0
+    on_two = capsys.readouterr().out.split("\ntime ")[0]
     assert "d_ffn = 128" in on_two
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    assert train(run, tmp_path, "--dry-run", "--from", str(run.path)) == 0
-    assert capsys.readouterr().out == on_two
+    assert train(run, tmp_path, *dry) == 0
+    assert capsys.readouterr().out.split("\ntime ")[0] == on_two
     assert not list(tmp_path.iterdir())
-    for words in (["--set", "train.max_steps=9"], ["--fresh"], ["--prepared", "elsewhere"]):
+    for name, words in {
+        "overrides": ["--set", "train.max_steps=9"],
+        "fresh": ["--fresh"],
+        "prepared": ["--prepared", "elsewhere"],
+    }.items():
         assert main(["train", str(run.path), "--dry-run", *words]) == 2
-        assert capsys.readouterr().err.startswith(f"dragoman: {words[0]}: a run that is named")
+        assert capsys.readouterr().err.startswith(f"dragoman: {name}: a run keeps the recipe")
 
 
 @pytest.mark.parametrize("to", ["bundle", "huggingface", "run"])
@@ -122,8 +127,8 @@ def test_an_average_leaves_out_the_model_that_training_began_with(
     monkeypatch.chdir(tmp_path)
     assert train(run, tmp_path, "--from", str(run.path)) == 0
     (made,) = (tmp_path / "runs").iterdir()
-    for which in ([], ["--best", "1"]):
-        assert main(["average", str(made), *which]) == 0
+    for which in ([], ["--best"]):
+        assert main(["export", str(made), "--average", "1", *which]) == 0
         provenance = json.loads((made / "checkpoints/average/provenance.json").read_text())
         assert [one["step"] for one in provenance["average_of"]] == [2]
 
@@ -152,7 +157,7 @@ def test_unsuitable_origins_are_refused_in_one_line(
         ([recipe, "--from", str(torn)], "model.safetensors"),
         ([recipe, "--from", str(other)], "source.model"),
         ([recipe, "--from", str(tmp_path)], "neither a run, an export"),
-        ([str(run.path), "--from", str(run.path)], "--from"),
+        ([str(run.path), "--from", str(run.path)], "origin: a run keeps the recipe"),
     ):
         assert main(["train", *arguments]) != 0
         error = capfd.readouterr().err

@@ -14,6 +14,8 @@ import sys
 import time
 from pathlib import Path
 
+import docx
+import polib
 import pytest
 
 from dragoman.cli import main
@@ -363,7 +365,7 @@ def test_an_export_has_no_other_checkpoints(
     (exported / "bundle.json").touch()  # the error comes before anything of it is read
     assert main(["translate", str(exported), "--checkpoint", which]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"dragoman: --checkpoint {which}: an export has the weights of one")
+    assert said.startswith(f"dragoman: checkpoint {which}: an export has the weights of one")
     assert said.count("\n") == 1, said
 
 
@@ -392,7 +394,7 @@ def test_int8_is_refused_if_the_model_cannot_have_it(
         path, options = bundle, options[1:]
     assert main(["translate", str(path), *options]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"dragoman: --quantization int8: {problem}"), said
+    assert said.startswith(f"dragoman: quantization int8: {problem}"), said
     assert said.count("\n") == 1, said
 
 
@@ -421,3 +423,63 @@ def test_the_bar_is_for_terminals_alone(bundle: Path, tmp_path: Path) -> None:
     assert process.returncode == 0
     assert b"600 lines" in seen
     assert beside.read_bytes() == plain.read_bytes()
+
+
+def test_catalogues_and_documents_of_word_are_translated(
+    bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.po").write_text(
+        'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n\n'
+        'msgid "Open the file."\nmsgstr ""\n\n#, fuzzy\nmsgid "Close it."\nmsgstr "Zu."\n'
+    )
+    document = docx.Document()
+    document.add_paragraph("Open the file.", style="List Bullet")
+    document.add_paragraph("...")
+    document.save(str(tmp_path / "a.docx"))
+    command = ["translate", str(bundle), "--input"]
+    assert main([*command, str(tmp_path / "a.po"), "--output", str(tmp_path / "b.po")]) == 0
+    assert "1 fuzzy" in capfd.readouterr().err
+    first, second = polib.pofile(str(tmp_path / "b.po"))
+    assert first.msgstr not in ("", "Open the file.")
+    assert (second.msgstr, second.fuzzy) == ("Zu.", True)
+    assert main([*command, str(tmp_path / "a.docx"), "--output", str(tmp_path / "b.docx")]) == 0
+    found = docx.Document(str(tmp_path / "b.docx")).paragraphs
+    assert [one.text for one in found] == [first.msgstr, "..."]
+    assert found[0].style is not None
+    assert found[0].style.name == "List Bullet"
+
+
+def test_documents_keep_all_but_their_text(
+    bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    srt = "1\r\n00:00:01,000 --> 00:00:02,000\r\n<i>Open the file.</i>\r\n\r\n♪\r\n"
+    (tmp_path / "film.srt").write_bytes(srt.encode())
+    markdown = "# Open the file\n\n* `code` and\n  [the page](https://example.org)\n\n---\n"
+    (tmp_path / "page.md").write_text(markdown)
+    page = '<p\nclass="a">Open the\nfile.</p>\n<script>\nlet a = "the file";\n</script>\n'
+    (tmp_path / "page.html").write_text(page)
+
+    def translated(name: str) -> str:
+        arguments = ["--input", str(tmp_path / name), "--output", str(tmp_path / "out")]
+        assert main(["translate", str(bundle), *arguments]) == 0
+        assert main(["translate", str(bundle), *arguments[:2]]) == 0
+        written = (tmp_path / "out").read_bytes().decode()
+        assert capfd.readouterr().out == written
+        return written
+
+    kept = re.escape(srt).replace("Open\\ the\\ file\\.", "(.+)")
+    (text,) = re.fullmatch(kept, translated("film.srt")).groups()  # type: ignore[union-attr]
+    assert text not in ("", "Open the file.")
+    kept = "# (.+)\n\n\\* `code` (.+)\\[(.+)\\]\\(https://example.org\\)\n\n---\n"
+    assert re.fullmatch(kept, translated("page.md").replace("\n  ", " "))
+    kept = re.escape(page).replace("Open\\ the\\\nfile\\.", "([^<]+)")
+    assert re.fullmatch(kept, translated("page.html"))
+    for name, options, code in (
+        ("film.pdf", [], 2),
+        ("film.srt", ["--scores"], 2),
+        ("latin.md", [], 1),
+    ):
+        (tmp_path / "latin.md").write_bytes(b"# A\nM\xfcnchen\n")
+        source = str(tmp_path / name)
+        assert main(["translate", str(bundle), "--input", source, *options]) == code
+        assert re.fullmatch(f"dragoman: {re.escape(source)}.*: .*\n", capfd.readouterr().err)

@@ -23,7 +23,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_good_folder()
         assert main(["train", "small.toml"]) == 0
         (run,) = Path("runs").iterdir()
-        assert main(["average", str(run), "--last", "2"]) == 0
+        assert main(["export", str(run), "--average", "2"]) == 0
         replace("train.de", "Zelle", "Tabelle")()
         assert main(["train", "small.toml", "--runs", "others", "--prepared", "other"]) == 0
     return folder

@@ -115,6 +115,8 @@ class _Case:
                 (folder / name).write_bytes(self._packed(content) if hostile else content)
         self.config = CorpusConfig(
             folder=str(folder),
+            source_language="en",
+            target_language="de",
             train=(files,),
             valid_pairs=5,
             test_pairs=5,

@@ -35,7 +35,8 @@ _EXAMPLES: Final = 200
 PATHS: Final = (
     b"/", b"/health", b"/ready", b"/models", b"/metrics", b"/openapi.json", b"/translate",
     b"/translate/stream", b"/libretranslate/translate", b"/libretranslate/detect",
-    b"/libretranslate/languages", b"/libretranslate/translate?q=a&target=de", b"*", b"//", b"/%00",
+    b"/libretranslate/languages", b"/translate?q=a&source=en&target=de", b"*", b"//", b"/%00",
+    b"/detect", b"/languages", b"/translate_file", b"/download_file/", b"/download_file/a.txt",
 )  # fmt: skip
 NAMES: Final = (
     b"Host", b"Content-Length", b"Transfer-Encoding", b"Content-Type", b"Connection", b"Upgrade",
@@ -57,15 +58,22 @@ BODIES: Final = (
     (JSON, b'{"text": "<p>A man.</p> <a b=\'", "format": "html", "beam_size": 1}'),
     (JSON, b'{"text": "' + b"a\xcc\x80\xcc\x95" * 2000 + b'"}'),
     (JSON, b'{"text": "' + b"A man. " * 500 + b'", "beam_size": 1}'),
-    (JSON, b'{"q": "A man.", "target": "de", "alternatives": 3}'),
+    (JSON, b'{"q": "A man.", "source": "en", "target": "de", "alternatives": 3}'),
     (JSON, b'{"q": ["a", "b"], "source": "auto", "target": "de", "format": "html"}'),
     (JSON, b'{"text": "\\ud800"}'),
     (JSON, b"[" * 3000),
     (JSON, b"{" + b",".join(b'"%d":0' % number for number in range(2000)) + b"}"),
-    (FORM, b"q=A+man.&target=de"),
-    (FORM, b"q=%41%ff&target=de&api_key=x"),
+    (FORM, b"q=A+man.&source=en&target=de"),
+    (FORM, b"q=%41%ff&source=auto&target=de&api_key=x"),
     (FORM, b"&" * 3000),
     (PARTS, b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\nA man.\r\n--x--\r\n'),
+    (
+        PARTS,
+        b'--x\r\nContent-Disposition: form-data; name="source"\r\n\r\nen\r\n'
+        b'--x\r\nContent-Disposition: form-data; name="target"\r\n\r\nde\r\n'
+        b'--x\r\nContent-Disposition: form-data; name="file"; filename="../\xff.html"\r\n\r\n'
+        b"<p>A\xff\r\n--x--\r\n",
+    ),
     (PARTS, b"--x" * 3000),
     (b"text/plain", b"\xff\x00"),
 )

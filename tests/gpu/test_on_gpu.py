@@ -197,7 +197,7 @@ def test_a_run_on_a_gpu_knows_its_power_and_goes_on_to_the_bit(
     assert cli.main(["train", str(broken.path)]) == 0
     last = "checkpoints/step-0000060/model.safetensors"
     assert (broken.path / last).read_bytes() == (calm.path / last).read_bytes()
-    lines = (calm.events / "rank-0000.jsonl").read_text().splitlines()
+    lines = (calm.events / "log.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in lines]
     sampled = [event for event in events if event["kind"] == "gpu_sampled"]
     assert sampled

@@ -1,72 +1,186 @@
-"""The parser of the command line: every command is there, and has its options if it is called."""
+"""Commands are typed functions: help, errors and the reference come from their signatures."""
 
 from __future__ import annotations
 
-import argparse
+import ast
 import re
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
 from dragoman import cli
+from dragoman.api import training
+from dragoman.api.checks import checked
+from dragoman.base.errors import ConfigError
 from dragoman.cli.command_line import command_parser
+from dragoman.cli.commands import COMMANDS, GROUPS
+from dragoman.cli.parser import Command
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ALL = [(name, flag) for name, one in COMMANDS.items() for flag in ("", *one.parts)]
 
 
-def commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    (found,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
-    return dict(found.choices)
+def sections(printed: str) -> dict[str, str]:
+    """The text of each section of a help, by its title."""
+    parts = re.split(r"^(\S.*):\n", printed, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-ALL = commands(command_parser())
-
-
-def test_the_help_of_dragoman_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_dragoman_names_every_command_once_in_its_group(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as end:
         cli.main(["--help"])
     assert end.value.code == 0
-    shown = re.findall(r"^ {4}(\S+)", capsys.readouterr().out, re.MULTILINE)
-    assert shown == [*ALL]
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) < 80
+    shown = sections(printed)
+    for title, commands in GROUPS.items():
+        names = re.findall(r"^  ([a-z]+) ", shown[title], re.MULTILINE)
+        assert names == [*commands], title
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_a_command_that_is_called_has_all_its_options(
-    name: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("name", "flag"), ALL)
+def test_a_command_explains_all_that_it_takes(
+    name: str, flag: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as end:
-        cli.main([name, "--help"])
+        cli.main([name, *filter(None, [flag]), "--help"])
     assert end.value.code == 0
-    assert capsys.readouterr().out == ALL[name].format_help()
+    printed = capsys.readouterr().out
+    (usage,) = re.findall(r"^usage: (.*)\n\n", printed)
+    assert usage.startswith(f"dragoman {name}")
+    assert not flag or flag in usage
+    _, arguments = command_parser(name, flag)
+    for argument in arguments:
+        assert argument.meaning, argument.name
+        assert "None" not in argument.meaning, argument
+        assert not argument.meaning.startswith("as for"), argument
+        word = argument.flags[-1] if argument.flags else argument.settings.get("metavar", "")
+        assert word in printed
+        assert (word in usage) or not argument.is_required
+    for part in COMMANDS[name].parts:
+        assert flag or part in printed
 
 
-@pytest.mark.parametrize("columns", ["", "abc", "0", "-1", "40", "133"])
-def test_help_is_as_wide_as_that_of_argparse(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    parser = command_parser(["train"])
-    ours = parser.format_help()
-    parser.formatter_class = argparse.HelpFormatter
-    assert ours == parser.format_help()
+ADDED = '''
+def halve(number: Count, *, note: str = "none", rounds: Count = 3) -> str:
+    """Halve a number.
+
+    number: what is halved.
+    note: said beside it.
+    rounds: how often it is halved.
+    """
+    return f"{number / 2**rounds} {note}\\n"
+'''
 
 
-def test_an_unknown_option_names_the_help_of_its_command(
-    capsys: pytest.CaptureFixture[str],
+def test_a_parameter_of_a_function_is_in_help_reference_and_python(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing but the function says that there is such a parameter."""
+    monkeypatch.syspath_prepend(REPOSITORY / "tools")
+    pages = [import_module(f"reference.{name}") for name in ("commands", "python")]
+    earlier = ADDED.replace(", rounds: Count = 3", ", rounds: str = ''")
+    monkeypatch.setitem(COMMANDS, "halve", Command("api.training:halve", "cli.views:show_text"))
+    for source, is_number in ((earlier, False), (ADDED, True)):
+        space = vars(training)
+        exec(f"from __future__ import annotations\n{source}", space)
+        monkeypatch.setattr(training, "halve", checked(space["halve"]), raising=False)
+        table = pages[0].section("halve", "")
+        assert "`--rounds ROUNDS` | how often it is halved" in table
+        assert ("| 3 |" in table) == is_number
+        signature = pages[1].described("dragoman.halve", vars(training)["halve"])
+        assert ("rounds: int = 3" in signature) == is_number
+        with pytest.raises(SystemExit):
+            cli.main(["halve", "--help"])
+        assert ("how often it is halved (default: 3)" in capsys.readouterr().out) == is_number
+    assert cli.main(["halve", "8", "--rounds", "2", "--note", "left"]) == 0
+    assert capsys.readouterr().out == "2.0 left\n"
+    with pytest.raises(SystemExit) as end:
+        cli.main(["halve", "8", "--rounds", "none"])
+    assert end.value.code == 2
+    assert "argument --rounds: 'none' is not a whole number above 0" in capsys.readouterr().err
+    assert vars(training)["halve"](8) == "1.0 none\n"
+    with pytest.raises(ConfigError, match=r"^rounds: 0 cannot be used"):
+        vars(training)["halve"](8, rounds=0)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train", "demo", "--colour"], "unrecognized arguments: --colour; see: dragoman train"),
+        (["trian", "demo"], "trian is not a command; did you mean train?; see: dragoman --help"),
+        ([], "the following arguments are required: COMMAND; see: dragoman --help"),
+        (["train"], "the following arguments are required: RECIPE|RUN; see: dragoman train"),
+        (["serve", "bundle", "--port=-1"], "--port: '-1' is not a whole number from 0 to 65535"),
+        (["serve", "bundle", "--port=65536"], "--port: '65536' is not a whole number"),
+        (["watch", "run", "--port=http"], "--port: 'http' is not a whole number"),
+        (["watch", "run", "--port=1.5"], "--port: '1.5' is not a whole number"),
+        (["export", "run", "--to", "zip"], "--to: invalid choice: 'zip'"),
+        (["compare", "a", "b", "--test", "c"], "'c' is not of the form SOURCE,REFERENCE"),
+        (["synthesize", "m", "--input", "i", "--output", "o", "--sample", "few"], "nor all"),
+        (["train", "demo", "--ranks"], "if it begins with a dash, write OPTION=VALUE"),
+        (["train", "--stop", "run", "--ranks", "2"], "see: dragoman train --stop --help"),
+    ],
+)
+def test_a_command_line_that_cannot_be_read_is_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
-        cli.main(["train", "demo", "--colour"])
+        cli.main(words)
     assert end.value.code == 2
-    line = "dragoman: unrecognized arguments: --colour; see: dragoman train --help\n"
-    assert capsys.readouterr() == ("", line)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert said in line
 
 
 def test_garbage_is_collected_while_a_command_works_and_not_while_it_starts() -> None:
     program = """
 import gc, sys
-from dragoman.cli import recipes
-recipes.run.run = lambda options: print(gc.isenabled())
-sys.argv = ["dragoman", "recipes"]
+from dragoman.api import training
+from dragoman.api.checks import checked
+from dragoman.base.errors import ConfigError
+training.recipes = lambda: print(gc.isenabled()) or []
+sys.argv = ["dragoman", "run", "--recipes"]
 from dragoman.__main__ import main
 main()
 print(gc.isenabled())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert done.stdout.split() == [b"True", b"False"]
+    assert [done.stdout.split()[0], done.stdout.split()[-1]] == [b"True", b"False"]
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = """
+import contextlib, io, sys
+from dragoman import cli
+from dragoman.cli.commands import COMMANDS
+for name, command in COMMANDS.items():
+    for flag in ("", *command.parts):
+        with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+            cli.main([name, *filter(None, [flag]), "--help"])
+print(*sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert not {b"torch", b"numpy", b"pydantic", b"rich"} & {*done.stdout.split()}
+
+
+def test_errors_name_settings_and_never_options() -> None:
+    """Python and the command line call the same functions, so their errors are the same."""
+    found = []
+    for path in Path(cli.__file__).parents[1].rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for keyword in call.keywords if isinstance(call, ast.Call) else ():
+                if keyword.arg == "place":
+                    texts = [
+                        one for one in ast.walk(keyword.value) if isinstance(one, ast.Constant)
+                    ]
+                    found += [f"{path}: {one.value!r}" for one in texts if "--" in str(one.value)]
+    assert found == []

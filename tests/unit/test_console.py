@@ -10,13 +10,25 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+import dragoman
 from dragoman.base.errors import CheckpointError
 from dragoman.cli import console
+from dragoman.cli.command_line import main
+from dragoman.cli.views import show_recipes
 from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import prepare
 from dragoman.recipe.recipe import dump_toml, list_recipes, load_recipe
+from dragoman.recipe.run_directory import PREPARE_EVENTS
 from dragoman.run.progress import preparing
+from dragoman.telemetry.events import read_events
+from dragoman.training.inventory import take_inventory
+
+ONE_STEP = [
+    *("train.max_steps=1", "evaluate.bleu_pairs=0", "data.batch_tokens=256"),
+    *("model.d_model=16", "model.num_heads=2", "model.d_ffn=16"),
+    *("model.encoder_layers=1", "model.decoder_layers=1"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +41,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "train.tsv").write_bytes(text.encode())
     config = CorpusConfig(
         folder=str(directory),
+        source_language="en",
+        target_language="de",
         train=(TextFiles(tsv="train.tsv"),),
         valid_pairs=3,
         max_pieces=30,
@@ -39,7 +53,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_shipped_recipe_is_a_line_of_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
-    console.print_recipes(list_recipes())
+    show_recipes(list_recipes())
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     recipes = list_recipes()
     assert len(lines) == 1 + len(recipes)
@@ -55,50 +69,18 @@ def test_no_table_is_wider_than_the_terminal(
     file = io.StringIO()
     terminal = Console(file=file, width=width, force_terminal=True, color_system=None)
     monkeypatch.setattr(console, "open_console", lambda: terminal)
-    console.print_recipes(list_recipes())
-    console.print_prepared(Manifest.load(prepared), Path("prepared"))
+    console.print_prepared(prepared)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", file.getvalue()).splitlines()
-    assert max(map(len, lines)) <= width
+    tables = [line for line in lines if str(prepared) not in line]  # a path stays whole
+    assert max(map(len, tables)) <= width
     assert not [line for line in lines if "…" in line]
-
-
-def test_a_dry_run_shows_the_recipe_and_its_size_memory_and_disk(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    recipe = load_recipe("wmt16-ende-reference", [])
-    console.print_dry_run(recipe)
-    shown = capsys.readouterr().out
-    assert "warmup_steps = 8000" in shown
-    facts = dict(line.split("  ", 1) for line in shown.splitlines()[-6:])
-    assert facts["parameters"].strip() == "60,880,896"
-    assert facts["steps"].strip() == "300,000"
-    assert "weights" in facts["memory a rank"]
-    assert "not known before the text is here" in facts["disk"]
-
-
-def test_a_dry_run_names_the_text_that_is_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.en").write_text("A man.\n")
-    path = tmp_path / "mine.toml"
-    path.write_text(
-        "[corpus]\ntrain = [{source = 'a.en', target = 'a.de'}, {tsv = 'b.tsv'}]\nvalid_pairs = 1\n"
-        "test = [{tmx = 'c.tmx'}]\n"
-    )
-    console.print_dry_run(load_recipe(path))
-    missing = [line for line in capsys.readouterr().out.splitlines() if "does not exist" in line]
-    assert missing == [
-        f"corpus.train: {tmp_path / 'a.de'} does not exist yet",
-        f"corpus.train: {tmp_path / 'b.tsv'} does not exist yet",
-        f"corpus.test: {tmp_path / 'c.tmx'} does not exist yet",
-    ]
 
 
 def test_dropped_pairs_are_printed_with_their_reasons(
     prepared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     manifest = Manifest.load(prepared)
-    console.print_prepared(manifest, prepared)
+    console.print_prepared(prepared)
     shown = capsys.readouterr().out
     for reason, pairs in manifest.train.dropped.items():
         line = next(line for line in shown.splitlines() if reason.replace("_", " ") in line)
@@ -112,6 +94,41 @@ def test_dropped_pairs_are_printed_with_their_reasons(
     assert "train.tsv: 3 x CRLF line end taken out" in shown
 
 
+def test_the_keys_that_drop_most_pairs_are_named_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    short = [f"cell {n}\tZelle {n}" for n in range(20)]
+    long = [f"{'a long cell ' * 3}{n}\t{'eine lange Zelle ' * 3}{n}" for n in range(25)]
+    again = ["the same cell\tdieselbe Zelle"] * 11
+    Path("train.tsv").write_text("\n".join([*short, *long, *again]) + "\n")
+    Path("r.toml").write_text(
+        'name = "r"\n[corpus]\nvalid_pairs = 3\ntrain = [{tsv = "train.tsv"}]\n'
+        'source_language = "en"\ntarget_language = "de"\n'
+        "[corpus.filters]\nmax_words = 5\n[corpus.subword]\nvocab_size = 60\n"
+    )
+    assert main(["prepare", "r.toml", "--workers", "1"]) == 0
+    said = capfd.readouterr().out
+    (warning,) = (line for line in said.splitlines() if line.startswith("warning: "))
+    assert "corpus.filters.max_words 25, corpus.filters.drop_duplicates 10" in warning
+    assert "filters.html" in warning
+
+    # A run that prepares the text says it, too, and its record keeps it.
+    warned = []
+    run = dragoman.train(
+        dragoman.load_recipe("r.toml", [*ONE_STEP, "corpus.filters.max_words=4"]),
+        workers=1,
+        on_event=lambda event: warned.append(event) if event.kind == "alert" else None,
+    )
+    (alert,) = (one for one in warned if "training pairs were dropped" in one.payload["cause"])
+    assert "corpus.filters.max_words 25" in alert.payload["cause"]
+    recorded = list(read_events(run.events / PREPARE_EVENTS))
+    assert [one for one in recorded if one.kind == "alert"] == [alert]
+
+    assert main(["prepare", "r.toml", "--set", "corpus.filters.max_words=250"]) == 0
+    assert "warning: " not in capfd.readouterr().out
+
+
 def test_every_file_is_listed_with_its_size_and_purpose(
     prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,7 +140,7 @@ def test_every_file_is_listed_with_its_size_and_purpose(
     shutil.copy(prepared / "manifest.json", run)
     recipe = load_recipe("demo", ["model.d_model=64", "train.max_steps=800"])
     (run / "recipe.toml").write_text(dump_toml(recipe))
-    console.print_inventory(run)
+    console.print_inventory(take_inventory(run))
     shown = capsys.readouterr().out
     for name, size, purpose in (
         ("model.safetensors", "2 MB", "the weights"),
@@ -141,7 +158,7 @@ def test_every_file_is_listed_with_its_size_and_purpose(
 
 def test_nothing_to_list_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such directory; name a run"):
-        console.print_inventory(tmp_path / "none")
+        take_inventory(tmp_path / "none")
 
 
 def test_a_preparation_shows_its_progress(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import lzma
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
+from dragoman.cli import main
 from dragoman.recipe.recipe import SHIPPED_RECIPES, load_recipe
 
 SAMPLE = SHIPPED_RECIPES / "demo"
@@ -44,3 +46,20 @@ def test_the_licence_lies_beside_the_text() -> None:
     attribution = (SAMPLE / "ATTRIBUTION.md").read_text()
     for words in ("libreoffice-help-de", "LibreOffice contributors", "Oracle", "22,249"):
         assert words in attribution
+
+
+def test_the_sample_is_written_as_two_files_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--sample", str(tmp_path / "new")]) == 0
+    english, german = (
+        (tmp_path / "new" / f"help.{code}").read_text(encoding="utf-8").splitlines()
+        for code in ("en", "de")
+    )
+    assert list(zip(english, german, strict=True)) == pairs("train")
+    assert "MPL-2.0" in capsys.readouterr().out
+    (tmp_path / "new" / "help.de").write_text("my own text\n")
+    (tmp_path / "new" / "help.en").unlink()
+    assert main(["run", "--sample", str(tmp_path / "new")]) == 2
+    assert (tmp_path / "new" / "help.de").read_text() == "my own text\n"
+    assert not (tmp_path / "new" / "help.en").exists()

@@ -27,7 +27,9 @@ from real_text import real_lines, write_real_text
 
 
 def recipe_of(**sections: dict[str, object]) -> Recipe:
-    corpus = {"train": ({"mtdata": "X"},), "valid_pairs": 1} | sections.pop("corpus", {})
+    languages = {"source_language": "en", "target_language": "de"}
+    corpus = {"train": ({"mtdata": "X"},), "valid_pairs": 1, **languages}
+    corpus |= sections.pop("corpus", {})
     return Recipe.model_validate({"name": "x", "corpus": corpus} | sections)
 
 

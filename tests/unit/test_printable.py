@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dragoman.base.errors import MachineError
 from dragoman.base.printable import printable, printable_line
-from dragoman.base.terminal import Terminal
+from dragoman.base.terminal import Terminal, plain_table
 from dragoman.cli import main
 from dragoman.cluster import ssh
 from dragoman.cluster.checks import Finding
@@ -73,14 +73,14 @@ def failed(tmp_path: Path) -> Path:
 def test_status_shows_a_hostile_record_harmlessly(
     failed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for words in (["status"], ["status", "--json"], ["watch", "--once"]):
+    for words in (["report", "--status"], ["report", "--status", "--json"], ["watch", "--once"]):
         assert main([*words, str(failed)]) == 0
         assert is_harmless(capsys.readouterr().out.replace("\\r", "")), words
 
 
 def test_status_at_a_terminal_has_our_colours_alone(failed: Path) -> None:
     screen, terminal = pty.openpty()
-    command = [sys.executable, "-m", "dragoman", "status", str(failed)]
+    command = [sys.executable, "-m", "dragoman", "report", "--status", str(failed)]
     subprocess.run(command, stdout=terminal, check=True, env=os.environ | {"TERM": "xterm"})
     os.close(terminal)
     parts = []
@@ -140,3 +140,18 @@ def test_only_two_files_use_a_plain_console() -> None:
         if " Console(" in path.read_text() or "=Console(" in path.read_text()
     }
     assert plain <= {"serve/translate.py", "base/line_files.py"}
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_only_a_terminal_gets_lines_that_are_filled_up_with_spaces(is_terminal: bool) -> None:
+    table = plain_table("name", "licence", right=["pairs"])
+    table.add_row("a", "", "1")
+    table.add_row("a longer name", "CC0", "")
+    output = io.StringIO()
+    console = Terminal(file=output, force_terminal=is_terminal, width=80)
+    console.print(table)
+    console.print("in  the  middle  ", "and at the end", end=" ")
+    lines = output.getvalue().split("\n")
+    assert len(lines) == 4
+    assert lines[-1] == "in  the  middle   and at the end "
+    assert any(line.endswith(" ") for line in lines[:-1]) is is_terminal

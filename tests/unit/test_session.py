@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Timer
 
 import pytest
+from rich.console import Console
 
 from dragoman.base.errors import CheckpointError, MachineError, TrainingError
+from dragoman.base.files import try_lock
 from dragoman.cli import main
-from dragoman.telemetry.session import read_session, stop_session, training_session
-from dragoman.watch.status import read_status
+from dragoman.telemetry.session import (
+    last_ranks,
+    read_session,
+    stop_session,
+    training_session,
+)
+from dragoman.watch.status import Status, print_status, read_status
 from processes import wait_until
 
 HOLDER = """
@@ -39,7 +50,7 @@ def test_states_are_words_in_colour_at_a_terminal(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").touch()
     with training_session(tmp_path):
         screen, terminal = pty.openpty()
-        command = [sys.executable, "-m", "dragoman", "status", str(tmp_path)]
+        command = [sys.executable, "-m", "dragoman", "report", "--status", str(tmp_path)]
         subprocess.run(command, stdout=terminal, check=True, env=os.environ | {"TERM": "xterm"})
         os.close(terminal)
         shown = os.read(screen, 1 << 16).decode()
@@ -55,7 +66,7 @@ def test_a_draft_that_a_kill_has_left_and_an_export_are_no_runs(
         (tmp_path / name).mkdir()
         (tmp_path / name / "recipe.toml").touch()
     (tmp_path / "opus" / "bundle.json").touch()
-    assert main(["status", "--json", "--runs", str(tmp_path)]) == 0
+    assert main(["report", "--status", "--json", "--runs", str(tmp_path)]) == 0
     assert [one["run"] for one in json.loads(capsys.readouterr().out)] == [str(tmp_path / "demo-1")]
 
 
@@ -68,6 +79,35 @@ def test_the_end_of_a_session_is_recorded(tmp_path: Path) -> None:
     with pytest.raises(TrainingError), training_session(tmp_path):
         raise TrainingError("no")
     assert (read_status(tmp_path).state, read_status(tmp_path).problem) == ("failed", "no")
+
+
+def test_the_ranks_of_another_machine_are_not_kept(tmp_path: Path) -> None:
+    with training_session(tmp_path, ranks=4):
+        assert last_ranks(tmp_path) == 4
+    record = tmp_path / "session.json"
+    record.write_text(record.read_text().replace(socket.gethostname(), "elsewhere"))
+    assert last_ranks(tmp_path) is None
+
+
+@pytest.mark.parametrize("state", ["running", "gone"])
+def test_the_states_of_runs_fit_80_columns(state: str) -> None:
+    one = Status(
+        run="runs/wmt16-ende-reference-20261128T230416-1a2b3c4d",
+        state=state,
+        step=123_456,
+        max_steps=300_000,
+        world_size=8,
+        train_loss=2.10342,
+        tokens_per_s=123_456.7,
+        last_event_time=time.time() - 5,
+        finish_time=time.time() + 3600,
+        problem="",
+    )
+    file = io.StringIO()
+    print_status([one], Console(file=file, width=80))
+    lines = file.getvalue().splitlines()
+    assert len(lines) == 3, "none is broken"
+    assert one.run in lines[0], "it can be copied"
 
 
 def test_a_bug_is_a_failure_with_its_reason(tmp_path: Path) -> None:
@@ -89,6 +129,17 @@ def test_a_second_trainer_is_refused_and_a_first_can_be_stopped(tmp_path: Path) 
     holder.wait(20)
     with pytest.raises(CheckpointError, match="is not being trained"):
         stop_session(tmp_path, wait_s=1)
+
+
+def test_a_look_at_a_run_does_not_keep_it_from_being_trained(tmp_path: Path) -> None:
+    """Who looks holds the lock for a moment, with others: here for a long one."""
+    with training_session(tmp_path):
+        pass
+    look = (tmp_path / "session.lock").open("rb")
+    assert try_lock(look, shared=True)
+    Timer(0.3, look.close).start()
+    with training_session(tmp_path):
+        assert read_status(tmp_path).state == "running"
 
 
 def test_a_process_that_only_has_the_trainer_s_number_is_let_alone(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,7 +22,8 @@ TOKENS = 1024
 def recipe_of(tmp_path: Path) -> Recipe:
     own = tmp_path / "own.toml"
     own.write_text(
-        '[corpus]\ntrain = [{tsv = "pairs.tsv"}]\nvalid_pairs = 1\n[model]\n'
+        '[corpus]\nsource_language = "en"\ntarget_language = "de"\n'
+        'train = [{tsv = "pairs.tsv"}]\nvalid_pairs = 1\n[model]\n'
         "d_model = 32\nnum_heads = 2\nd_ffn = 64\nencoder_layers = 1\ndecoder_layers = 1\n"
     )
     return load_recipe(own)
@@ -58,3 +62,18 @@ def test_a_model_that_does_not_fit_at_all_says_so(
     machine = speed.this_machine(ranks=1, vocab_size=500, at_most_s=1.0)
     with pytest.raises(MachineError, match="memory ran out: CUDA out of memory"):
         machine.speed(recipe_of(tmp_path))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what others use")
+def test_other_programs_on_the_processors_are_noticed(tmp_path: Path) -> None:
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        machine = speed.this_machine(ranks=1, vocab_size=500, at_most_s=0.5)
+        assert machine.speed(recipe_of(tmp_path)) > 0
+    finally:
+        busy.kill()
+        busy.wait()
+        os.sched_setaffinity(0, cores)
+    assert machine.others_share > 0.1

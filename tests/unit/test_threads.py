@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.distributed.launch import rank_environment
 
-COMMAND = "from dragoman import cli; cli.main(['recipes']); import torch"
+COMMAND = "from dragoman import cli; cli.main(['run', '--recipes']); import torch"
 BY_HAND = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}
 
 

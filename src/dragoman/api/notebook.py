@@ -16,7 +16,7 @@ from dragoman.base.line_files import FileProgress
 from dragoman.base.terminal import Terminal
 from dragoman.corpus.prepare import OnProgress
 from dragoman.run.progress import STAGES, pairs_done
-from dragoman.telemetry.console import event_lines, progress_view
+from dragoman.telemetry.console import StandingAlerts, event_lines, progress_view
 from dragoman.telemetry.events import Event, EventListener, RunFinished, RunStarted
 from dragoman.telemetry.progress import Progress
 
@@ -94,17 +94,20 @@ class NotebookProgress(EventListener):
         self._progress = Progress()
         self._trains = False
         self._lines: list[Text] = []
+        self._standing = StandingAlerts()
         self._place = _OutputArea()
 
     def __call__(self, event: Event) -> None:
         """Show one event."""
         self._progress.see(event)
-        self._lines += event_lines(event, self._progress, width=_WIDTH)
+        if not self._standing.see(event):
+            self._lines += event_lines(event, self._progress, width=_WIDTH)
         self._lines = self._lines[-_MOST_LINES:]
         if event.kind in (RunStarted.kind, RunFinished.kind):
             self._trains = event.kind == RunStarted.kind
-        bar = [progress_view(self._progress)] if self._trains else []
-        self._place.show(Group(*self._lines, *bar))
+        alerts = self._standing.lines()
+        end = [progress_view(self._progress, alerts)] if self._trains else alerts
+        self._place.show(Group(*self._lines, *end))
 
 
 def as_html(body: RenderableType) -> str:

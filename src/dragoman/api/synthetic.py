@@ -3,48 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
-from dragoman.api.arguments import (
+from dragoman.api.checks import checked, checkpoints_of, path_of
+from dragoman.api.kinds import (
     CheckpointChoice,
+    Checkpoints,
     Count,
-    Flag,
-    RunLike,
-    checked,
-    checkpoints_of,
-    path_of,
+    EngineName,
+    ModelLike,
+    Option,
+    Overrides,
+    Target,
 )
-from dragoman.api.notebook import in_notebook, lines_in_notebook
 from dragoman.base.errors import ConfigError, CorpusError
-from dragoman.base.files import file_sha256
-from dragoman.base.line_files import (
-    FileProgress,
-    TransformLines,
-    input_lines,
-    is_device,
-    output_place,
-    progress_bar,
-    transform_file,
-)
-from dragoman.base.memory import keep_freed_memory, memory_errors_named
-from dragoman.corpus.directions import Direction, language_token, listed, token_for
-from dragoman.corpus.language import NO_LANGUAGE, identify_language, is_known
-from dragoman.formats.bundle import Bundle, is_bundle, refuse_checkpoint_of_export
-from dragoman.formats.ctranslate2_engine import Sampling
 from dragoman.formats.kinds import RunQuantization
-from dragoman.model.config import check_beam_holds
-from dragoman.recipe.recipe import Recipe, check_sections
-from dragoman.recipe.run_directory import RunDirectory
-from dragoman.serve.ray_nodes import join_ray, model_files, on_nodes
-from dragoman.serve.ray_unit import ScoringJob, SynthesisJob, versions
-from dragoman.serve.synthesize import REASONS, Synthesis, SynthesisDirection
-from dragoman.serve.translator import EngineName, groups_of, open_translator
-from dragoman.training.durable import DIGESTS_FILE
+
+if TYPE_CHECKING:
+    from dragoman.base.line_files import TransformLines
+    from dragoman.corpus.directions import Direction
+    from dragoman.formats.ctranslate2_engine import Sampling
+    from dragoman.recipe.recipe import Recipe
 
 _IDENTIFIED_BYTES: Final = 4000
 _LEAST_IDENTIFIED: Final = 200
@@ -70,58 +53,66 @@ class Synthesized:
 
 @checked
 def synthesize(
-    model: RunLike,
-    text: str | Path,
-    output: str | Path,
+    model: ModelLike,
+    text: Annotated[str | Path, Option("--input", "FILE")],
+    output: Annotated[str | Path, Option("--output", "FILE")],
     *,
-    direction: SynthesisDirection = "back",
-    target_language: str = "",
-    checkpoint: CheckpointChoice | Sequence[CheckpointChoice] = "best",
+    direction: Literal["back", "forward"] = "back",
+    target_language: Target = "",
+    any_language: bool = False,
+    checkpoint: Checkpoints = "best",
     n_best: Count = 1,
-    sampling: Sampling | None = None,
+    sample: Annotated[int | Literal["all"] | None, Option(metavar="K|all")] = None,
+    temperature: float | None = None,
     quantization: RunQuantization | None = None,
     threads: Count | None = None,
-    overrides: Sequence[str] = (),
-    any_language: Flag = False,
-    ray: str | None = None,
-    progress: Flag = False,
+    overrides: Overrides = (),
+    ray: Annotated[str | None, Option(metavar="ADDRESS")] = None,
+    progress: bool = False,
 ) -> Synthesized:
-    """Translate monolingual text into pairs to train on; an interrupted attempt is resumed.
+    """Translate monolingual text into pairs to train on.
 
-    model: a run or an export. text: a file, one sentence per line.
-    checkpoint: which weights of the run to use, such as "best", "last" or a step; several make an
-        ensemble. The directory of another run with the same vocabulary and shape stands for its
-        best checkpoint.
-    direction: "back": translation TAB text, for a model of the opposite direction. "forward": text
-        TAB translation, for distillation.
+    The pairs are for back-translation or distillation. The same command resumes after an
+    interruption.
+
+    model: a run or an export.
+    text: a file, one sentence per line.
+    output: a new file of pairs, source TAB target.
+    direction: back: the translation is the source (back-translation), for a model of the opposite
+        direction. forward: it is the target (distillation).
     target_language: the language to translate into, if the model has several.
+    any_language: take the text even if it seems to be in a language that the model does not
+        translate.
+    checkpoint: best, last, the number of a step, or a folder (write ./best if the folder has that
+        name); several, joined by commas, are an ensemble. The folder of another run with the same
+        vocabulary and shape stands for its best checkpoint.
     n_best: translations of each line; each translation makes a pair.
-    quantization: the type of the weights with CTranslate2, "int8" or "float32".
-    sampling: draws the pieces at random, which suits back-translation of much text; None: search.
-    threads: cores; None: all. With Ray, cores for each unit of work; None: one.
-    overrides: settings to change in the recipe's section search, such as "search.beam_size=1".
-    any_language: take the text even if py3langid says that it is in a language that the model does
-        not translate.
-    ray: the address of a Ray cluster whose nodes do the work, HOST:PORT or "auto"; None: this
-        machine does it.
+    sample: draw each piece from the K likeliest, or from all, instead of searching, which suits
+        back-translation of much text.
+    temperature: with sample, above 1 flattens the probabilities and below 1 sharpens them; None: 1.
+    quantization: the type of the weights with CTranslate2.
+    threads: cores, with Ray those of each unit of work; None: all, with Ray one.
+    overrides: a setting to change in the recipe's section search, such as search.beam_size=1; may
+        be given again.
+    ray: let the nodes of a Ray cluster do the work: HOST:PORT of its head, or auto for the cluster
+        of this machine.
     progress: show the progress of the work.
     Raises ConfigError if the output has text already; CorpusError, CheckpointError and
     MachineError; finished lines are kept.
     """
+    from dragoman.api.progress import lines_shown
+    from dragoman.base.line_files import transform_file
+    from dragoman.base.memory import memory_errors_named
+    from dragoman.model.config import check_beam_holds
+    from dragoman.recipe.recipe import check_sections
+    from dragoman.serve.ray_nodes import join_ray, model_files, on_nodes
+    from dragoman.serve.ray_unit import SynthesisJob, versions
+    from dragoman.serve.synthesize import REASONS, Synthesis
+    from dragoman.serve.translator import groups_of, open_translator
+
     check_sections(overrides, ("search",))
+    sampling = _sampling(sample, temperature, n_best, overrides)
     if sampling is not None:
-        if n_best > 1:
-            raise ConfigError(
-                "sampling gives one translation per line", place="n_best", remedy="leave one out"
-            )
-        for override in overrides:
-            key, _, value = override.partition("=")
-            if key.strip() == "search.beam_size" and value.strip() != "1":
-                raise ConfigError(
-                    "has no effect: sampling draws one translation without a beam",
-                    place=f"--set {override}",
-                    remedy="leave it or --sample out",
-                )
         overrides = [*overrides, "search.beam_size=1"]
     source = _text(Path(text))
     place = _place(Path(output), source)
@@ -144,7 +135,7 @@ def synthesize(
             target=target_language,
         ) as opened,
         nullcontext() if ray is None else join_ray(ray),
-        _shown(progress) as show,
+        lines_shown(progress) as show,
     ):
         check_beam_holds(n_best, opened.recipe.search)
         if not any_language:
@@ -153,7 +144,7 @@ def synthesize(
         if sampling is not None and sampling.top_k > pieces:
             raise ConfigError(
                 f"{sampling.top_k} is more than the {pieces} pieces of the vocabulary",
-                place="--sample",
+                place="sample",
                 remedy="give fewer, or all",
             )
         drawn = (sampling.top_k, sampling.temperature) if sampling else None
@@ -196,43 +187,59 @@ def synthesize(
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A file of pairs with their scores. unscored: pairs with an empty or overlong side."""
+    """A file of pairs with their scores.
+
+    unscored: pairs with an empty or overlong side. malformed: lines that are no pairs.
+    """
 
     output: Path
     pairs: int
     unscored: int
+    malformed: int
     resumed_after: int
 
 
 @checked
 def score(
-    model: RunLike,
+    model: ModelLike,
     pairs: str | Path,
-    output: str | Path,
+    output: Annotated[str | Path, Option("--output", "FILE")],
     *,
-    reverse: RunLike | None = None,
-    target_language: str = "",
+    reverse: ModelLike | None = None,
+    target_language: Target = "",
     checkpoint: CheckpointChoice = "best",
-    ray: str | None = None,
-    progress: Flag = False,
+    ray: Annotated[str | None, Option(metavar="ADDRESS")] = None,
+    progress: bool = False,
 ) -> Scored:
-    """Add a column to pairs: the model's cross-entropy, in nats per target token.
+    """Add the model's cross-entropy to each pair of sentences.
 
-    pairs: a file of `source TAB target`; further columns are kept. The first line sets
-        the number of columns.
+    It is in nats per target token. The same command resumes after an interruption.
+
+    model: a run or an export.
+    pairs: a file of source TAB target; further columns are kept. The first pair sets the number of
+        columns.
+    output: a new file: the lines of the pairs with columns of scores.
     reverse: a model of the opposite direction. Then there are three columns: cross-entropy of the
         target, of the source, and dual conditional cross-entropy (Junczys-Dowmunt 2018), which is
         low for good pairs.
     target_language: the language of the targets, if the model translates into several.
-    checkpoint: which weights of each run to use, such as "best", "last" or a step.
+    checkpoint: which weights of each run to use: best, last, a step or a folder.
     ray, progress: as for `synthesize`.
-    A pair has no score if a side is empty or longer than the model's max_pieces.
-    Raises ConfigError if the output has text already; CorpusError, CheckpointError and
-    MachineError; finished lines are kept.
+    A pair has no score if a side is empty or longer than the model's max_pieces; neither has a
+    line without a tab, or with more columns than the first pair.
+    Raises ConfigError if the output has text already; CorpusError if over 1% of the lines are no
+    pairs; CheckpointError and MachineError; finished lines are kept.
     """
+    from dragoman.api.progress import lines_shown
+    from dragoman.base.line_files import input_lines, transform_file
+    from dragoman.base.memory import keep_freed_memory, memory_errors_named
+    from dragoman.corpus.directions import language_token
     from dragoman.distributed.world import join_world
+    from dragoman.formats.bundle import refuse_checkpoint_of_export
     from dragoman.formats.load import load_translation_model
-    from dragoman.inference.scoring import PairScorer, groups_of_pairs
+    from dragoman.inference.scoring import PairScorer, columns_of, groups_of_pairs
+    from dragoman.serve.ray_nodes import join_ray, model_files, on_nodes
+    from dragoman.serve.ray_unit import ScoringJob, versions
     from dragoman.training.checkpoint import is_choice
 
     source = _text(Path(pairs))
@@ -242,19 +249,20 @@ def score(
     if len(paths) > 1 and not is_choice(checkpoint) and Path(checkpoint).is_dir():
         raise ConfigError(
             "a checkpoint directory belongs to one model, but two models are given",
-            place=f"--checkpoint {checkpoint}",
+            place=f"checkpoint {checkpoint}",
             remedy="give best, last or a step: it is looked up in both runs",
         )
     for path in paths:
         refuse_checkpoint_of_export(path, [checkpoint])
-    columns = _columns(source)
+    with input_lines(source) as reader:
+        columns = columns_of(reader.text(), place=str(source))
     counts: Counter[str] = Counter()
     keep_freed_memory()
     with (
         memory_errors_named("end other programs"),
         join_world() as world,
         nullcontext() if ray is None else join_ray(ray),
-        _shown(progress) as show,
+        lines_shown(progress) as show,
     ):
         models = [load_translation_model(path, [checkpoint], world) for path in paths]
         recipes = [_recipe(path) for path in paths]
@@ -267,7 +275,6 @@ def score(
             models[0],
             models[1] if len(models) > 1 else None,
             columns=columns,
-            place=str(source),
             counts=counts,
             tokens=tokens,
         ).lines
@@ -280,7 +287,6 @@ def score(
                     for number, (_, folders) in enumerate(sent)
                 ),
                 columns=columns,
-                place=str(source),
                 tokens=tuple(tokens),
             )
             files = {
@@ -300,7 +306,34 @@ def score(
             tally=counts,
             progress=show,
         )
-    return Scored(place, counts["pairs"], counts["unscored"], resumed_after)
+    return Scored(place, counts["pairs"], counts["unscored"], counts["malformed"], resumed_after)
+
+
+def _sampling(
+    sample: int | str | None, temperature: float | None, n_best: int, overrides: Sequence[str]
+) -> Sampling | None:
+    """How pieces are drawn; None: they are searched for. Raises ConfigError."""
+    from dragoman.formats.ctranslate2_engine import Sampling
+
+    if sample is None:
+        if temperature is not None:
+            raise ConfigError(
+                "has no effect on a search", place="temperature", remedy='set sample to "all"'
+            )
+        return None
+    if n_best > 1:
+        raise ConfigError(
+            "sampling gives one translation per line", place="n_best", remedy="leave one out"
+        )
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if key.strip() == "search.beam_size" and value.strip() != "1":
+            raise ConfigError(
+                "has no effect: sampling draws one translation without a beam",
+                place=override,
+                remedy="leave it or sample out",
+            )
+    return Sampling(0 if sample == "all" else int(sample), temperature or 1.0)
 
 
 def _check_language(text: Path, recipe: Recipe, target: str) -> None:
@@ -310,7 +343,15 @@ def _check_language(text: Path, recipe: Recipe, target: str) -> None:
     Nothing is checked without py3langid, if it does not know a source language, or if the text is
     short.
     """
-    directions = [one for one in recipe.corpus.directions if one.target == (target or one.target)]
+    from importlib.util import find_spec
+
+    from dragoman.base.languages import same_language
+    from dragoman.corpus.directions import listed
+    from dragoman.corpus.language import NO_LANGUAGE, identify_language, is_known
+
+    directions = [
+        one for one in recipe.corpus.directions if not target or same_language(one.target, target)
+    ]
     sources = {one.source for one in directions}
     if find_spec("py3langid") is None or not text.is_file() or not all(map(is_known, sources)):
         return
@@ -327,14 +368,8 @@ def _check_language(text: Path, recipe: Recipe, target: str) -> None:
             f"seems to be in {language}, but the model translates {listed(directions)}",
             place=text,
             remedy="name another text or a model of that language, "
-            "or add --any-language if the guess is wrong",
+            "or allow any language if the guess is wrong",
         )
-
-
-def _columns(pairs: Path) -> int:
-    """The number of columns in the first line; raises CorpusError if it cannot be read."""
-    with input_lines(pairs) as reader:
-        return next(reader.text(), "").count("\t") + 1
 
 
 def _text(path: Path) -> Path:
@@ -350,6 +385,8 @@ def _place(output: Path, source: Path) -> Path:
     """The path of the output; raises ConfigError if a file cannot be written there, or if there is
     one with text: it may be the work of a night.
     """
+    from dragoman.base.line_files import is_device, output_place
+
     if is_device(output):
         raise ConfigError(
             "is a device or a pipe, so an interrupted command could not be resumed",
@@ -364,18 +401,20 @@ def _place(output: Path, source: Path) -> Path:
     return place
 
 
-def _shown(progress: bool) -> AbstractContextManager[Callable[[FileProgress], None]]:
-    if not progress:
-        return nullcontext(lambda _: None)
-    return lines_in_notebook() if in_notebook() else progress_bar()
-
-
 def _recipe(path: Path) -> Recipe:
+    from dragoman.formats.bundle import Bundle, is_bundle
+    from dragoman.recipe.run_directory import RunDirectory
+
     return Bundle.open(path).recipe if is_bundle(path) else RunDirectory.open(path).recipe()
 
 
 def weights_digest(path: Path, checkpoint: str) -> str:
     """A digest of the weights that are used."""
+    from dragoman.base.files import file_sha256
+    from dragoman.formats.bundle import is_bundle
+    from dragoman.recipe.run_directory import RunDirectory
+    from dragoman.training.durable import DIGESTS_FILE
+
     if not is_bundle(path):
         from dragoman.inference.translation import checkpoint_path
 
@@ -392,13 +431,15 @@ def _direction(recipes: Sequence[Recipe], target: str, *, place: Path) -> Direct
     Raises ConfigError if the model has no such target, or if the reverse model has none or several
     of the opposite directions.
     """
+    from dragoman.corpus.directions import Direction, listed, same_direction, target_of
+
     corpus = recipes[0].corpus
-    token_for(target, corpus.directions, corpus.language_tokens)
-    found = [one for one in corpus.directions if target in ("", one.target)]
+    into = target_of(target, corpus.directions)
+    found = [one for one in corpus.directions if one.target == into]
     if len(recipes) == 1:
         return found[0]
     back = recipes[1].corpus.directions
-    both = [one for one in found if Direction(one.target, one.source) in back]
+    both = [one for one in found if any(same_direction(one[::-1], other) for other in back)]
     if not both:
         expected = [Direction(one.target, one.source) for one in found]
         raise ConfigError(

@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
-from dragoman.api.arguments import (
-    OF_CALLER,
+from dragoman.api.checks import checked, opened_run, optional_path, path_of
+from dragoman.api.kinds import (
     CheckpointChoice,
     Count,
-    Flag,
+    HostsLike,
+    ModelLike,
+    OnEvent,
+    Option,
+    Origin,
+    Overrides,
     RecipeLike,
     RunLike,
-    checked,
-    opened_run,
+    Target,
 )
-from dragoman.api.notebook import NotebookProgress, in_notebook, preparing_in_notebook
-from dragoman.base.disk_errors import check_writable_names
 from dragoman.base.errors import ConfigError, MachineError
-from dragoman.base.terminal import open_console
-from dragoman.cluster.hosts import Hosts, load_hosts
-from dragoman.corpus.prepare import OnProgress
-from dragoman.formats.bundle import is_bundle
-from dragoman.recipe.budget import money_of, parse_budget
-from dragoman.recipe.recipe import Recipe
-from dragoman.recipe.recipe import load_recipe as read_recipe
-from dragoman.recipe.run_directory import RunDirectory
-from dragoman.run import run as steps
-from dragoman.run.progress import preparing
-from dragoman.telemetry.console import ConsoleSink
-from dragoman.telemetry.events import (
-    DirectionScored,
-    Event,
-    EventListener,
-    MetricScored,
-    TestScored,
-)
 
 if TYPE_CHECKING:
     from dragoman.evaluation.metrics import Score
-    from dragoman.formats.load import Origin
-
-OnEvent: TypeAlias = Callable[[Event], None]
+    from dragoman.formats.load import Origin as Model
+    from dragoman.recipe.recipe import Recipe, ShippedRecipe
+    from dragoman.recipe.run_directory import RunDirectory
+    from dragoman.telemetry.events import Event
+    from dragoman.telemetry.session import Session
 
 
 @checked
@@ -57,176 +42,372 @@ def load_recipe(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     overrides: values in place of its own, such as "train.max_steps=20".
     Raises ConfigError that names the file and line, or the override, the key and the remedy.
     """
-    return read_recipe(source, overrides)
+    from dragoman.recipe.recipe import load_recipe as read
+
+    return read(source, overrides)
+
+
+def recipes() -> list[ShippedRecipe]:
+    """List the recipes that come with dragoman, with the purpose of each."""
+    from dragoman.recipe.recipe import list_recipes
+
+    return list_recipes()
+
+
+@checked
+def sample_text(folder: Annotated[str | Path, Option("--sample")]) -> list[Path]:
+    """Write the text of the demo as two files, help.en and help.de, for a first try.
+
+    folder: for the files; line N of one translates line N of the other.
+    Raises ConfigError if one of them is there already.
+    """
+    import lzma
+
+    from dragoman.base.files import whole_file
+    from dragoman.recipe.recipe import SHIPPED_RECIPES
+
+    packed = (SHIPPED_RECIPES / "demo" / "train.tsv.xz").read_bytes()
+    lines = lzma.decompress(packed).decode().splitlines()
+    sides = zip(*(line.split("\t") for line in lines), strict=True)
+    files = [Path(folder) / "help.en", Path(folder) / "help.de"]
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for file in files:
+        if file.exists():
+            raise ConfigError(
+                "is there already", place=file, remedy="remove it, or name another folder"
+            )
+    for file, side in zip(files, sides, strict=True):
+        with whole_file(file) as out:
+            out.write("".join(f"{text}\n" for text in side).encode())
+    return files
+
+
+@checked
+def run_recipe(
+    recipe: RecipeLike,
+    *,
+    overrides: Overrides = (),
+    budget: str | None = None,
+    extend: RunLike | None = None,
+    fresh: bool = False,
+    ranks: Count | None = None,
+    hosts: HostsLike | None = None,
+    runs: str | Path = "runs",
+    prepared: str | Path | None = None,
+    workers: Count | None = None,
+    on_event: OnEvent | None = None,
+    progress: bool = False,
+) -> RunDirectory:
+    """Prepare, train and score, in one go.
+
+    The same command again resumes unfinished parts.
+
+    recipe: a shipped recipe (listed by `dragoman run --recipes`), or a TOML file.
+    budget: the time or money for all of it, such as 30min, 6h or "50 USD" with hosts that have a
+        price. It chooses the settings that the recipe leaves out, and the model is exported for
+        CTranslate2, too.
+    overrides, extend, fresh, ranks, hosts, runs, prepared, workers: as for `train`.
+    on_event, progress: as for `train`.
+    With hosts.toml that lists only this machine, a budget has the price of this machine.
+    Returns the run's directory. Raises the errors of `train` and `evaluate`.
+    """
+    if budget is None:
+        run = train(
+            recipe,
+            overrides=overrides,
+            extend=extend,
+            fresh=fresh,
+            ranks=ranks,
+            hosts=hosts,
+            runs=runs,
+            prepared=prepared,
+            workers=workers,
+            on_event=on_event,
+            progress=progress,
+        )
+        corpus = run.recipe().corpus
+        if corpus.test or corpus.test_pairs:
+            from dragoman.telemetry.session import last_ranks
+
+            ranks = ranks or last_ranks(run.path)
+            evaluate(run, ranks=ranks, on_event=on_event, progress=progress)
+        return run
+    from dragoman.api.progress import line_printer, listeners_of, say_nothing, shown
+    from dragoman.recipe.budget import money_of, parse_budget
+    from dragoman.run.budget import run_in_budget
+    from dragoman.run.budget_plan import Place
+    from dragoman.run.budget_view import print_plan
+
+    if _is_run(recipe):
+        raise ConfigError(
+            "a run cannot get a new budget",
+            place=f"budget {budget}",
+            remedy="leave it out: a run that was made with a budget resumes within that budget",
+        )
+    if extend is not None:
+        raise ConfigError(
+            "a budget chooses the steps, so no finished run can go on in it",
+            place="extend",
+            remedy="leave it out, or the budget",
+        )
+    if not isinstance(hosts, str | Path | None):
+        raise ConfigError(
+            "needs hosts as a file", place=f"budget {budget}", remedy='write hosts="hosts.toml"'
+        )
+    place = Place.of(None if hosts is None else str(hosts), ranks=ranks)
+    return run_in_budget(
+        recipe_of(recipe, overrides),
+        parse_budget(budget, place.price),
+        place,
+        runs=Path(runs),
+        money=money_of(budget),
+        prepared=optional_path(prepared),
+        workers=workers,
+        fresh=fresh,
+        show=shown(progress),
+        listeners=listeners_of(on_event, progress),
+        show_plan=print_plan if progress else say_nothing,
+        print_line=line_printer(progress),
+    )
 
 
 @checked
 def prepare(
     recipe: RecipeLike,
     *,
-    directory: str | Path | None = None,
+    overrides: Overrides = (),
+    prepared: str | Path | None = None,
     workers: Count | None = None,
-    origin: str | Path | None = None,
-    progress: Flag = False,
+    origin: Origin | None = None,
+    progress: bool = False,
 ) -> Path:
-    """Text files -> token shards; returns their directory. Finished parts are kept.
+    """Turn text files into token shards.
 
-    directory: the folder for the shards; None: `prepared/NAME-DIGEST`.
-    workers: processes; None: all cores.
-    origin: a run, a bundle or a model in Hugging Face form (exported by dragoman or not), whose
-        vocabulary is kept.
+    Every dropped pair has a reason and can be read. The same command again keeps finished parts.
+
+    recipe: as for `run_recipe`.
+    overrides, workers, origin: as for `train`.
+    prepared: the folder for the shards; None: prepared/NAME-DIGEST.
     progress: show the progress of the work.
-    Raises ConfigError, CorpusError and MachineError, and CheckpointError if the origin cannot be
-    read.
+    Returns the folder of the shards. Raises ConfigError, CorpusError and MachineError, and
+    CheckpointError if the origin cannot be read.
     """
-    recipe, model = _adapted(recipe, origin)
-    with shown(progress) as on_progress:
-        return steps.prepare(
-            recipe,
-            directory=_path(directory),
-            workers=workers,
-            progress=on_progress,
-            origin=model,
-        )
+    from dragoman.api.progress import listeners_of, shown
+    from dragoman.run import run as steps
+
+    loaded, model = adapted(recipe_of(recipe, overrides), origin)
+    return steps.prepare(
+        loaded,
+        directory=optional_path(prepared),
+        workers=workers,
+        show=shown(progress),
+        origin=model,
+        listeners=listeners_of(None, progress),
+    )
 
 
 @checked
 def train(
-    recipe: RecipeLike | RunDirectory,
+    recipe: Annotated[RecipeLike | RunDirectory, Option(metavar="RECIPE|RUN")],
     *,
-    origin: str | Path | None = None,
-    prepared: str | Path | None = None,
-    runs: str | Path = "runs",
-    workers: Count | None = None,
+    overrides: Overrides = (),
+    origin: Origin | None = None,
+    extend: RunLike | None = None,
+    fresh: bool = False,
     ranks: Count | None = None,
-    hosts: str | Path | Hosts | None = None,
-    budget: str | None = None,
-    fresh: Flag = False,
+    hosts: HostsLike | None = None,
+    runs: str | Path = "runs",
+    prepared: str | Path | None = None,
+    workers: Count | None = None,
     on_event: OnEvent | None = None,
-    progress: Flag = False,
+    progress: bool = False,
 ) -> RunDirectory:
-    """Train a recipe, or go on with its unfinished run; returns the run's directory.
+    """Train a recipe, or go on with its unfinished run.
 
-    recipe: a recipe, or a run to go on with. A dictionary is read as by `load_recipe`: paths are
-        relative to the working directory. Text that is not prepared yet is prepared.
+    It resumes by default, exactly, on any number of ranks. Text that is not prepared yet is
+    prepared. A run that was trained on hosts goes on there, unless ranks or other hosts are given.
+
+    recipe: a shipped recipe, a TOML file, or a run to go on with.
+    overrides: a value in place of the recipe's, such as train.max_steps=20; may be given again.
     origin: a run, a bundle or a model in Hugging Face form (exported by dragoman or not), to start
         from its weights and vocabulary.
-    prepared: directory of the shards; None: `prepared/NAME-DIGEST`.
-    runs: the folder of all runs.
-    workers: processes that prepare text; None: all cores.
-    ranks: processes on this machine; None: one for each GPU, or one without GPUs.
-    hosts: hosts.toml or `10.0.0.1:2,10.0.0.2:1`, to train on several machines.
-    budget: the time or money for all of it, such as "30min", "6h", or "50 USD" with hosts that
-        have a price. It chooses the settings that the recipe leaves out, and the model is scored
-        and exported for CTranslate2, too.
+    extend: a finished run of the same recipe with fewer train.max_steps, to go on from its weights,
+        optimizer and place in the text, on as many ranks.
     fresh: start again, resume nothing.
-    on_event: called with each event of rank 0, and with the alerts of the other ranks, one at a
+    ranks: processes that train on this machine; None: as many as trained the run before, otherwise
+        one per GPU, or 1.
+    hosts: hosts.toml, or the inline form 10.0.0.1:2,10.0.0.2:1, to train on several machines.
+    runs: the folder of all runs.
+    prepared: the folder of the shards; None: prepared/NAME-DIGEST.
+    workers: processes that prepare text; None: one per core.
+    on_event: called with each event of the run, one at a
         time. An error that it raises ends the training and is raised by this function, too;
         the checkpoints stay.
     progress: show the progress of the training.
-    Raises ConfigError, CorpusError, CheckpointError, TrainingError and MachineError.
-    InterruptedRunError is raised if SIGINT or SIGTERM ended the training; the same call resumes it.
-    While text is prepared, Ctrl-C raises KeyboardInterrupt, as usual in Python.
+    Paths in a recipe that is a dictionary are relative to the working directory. While text is
+    prepared, Ctrl-C raises KeyboardInterrupt, as usual in Python.
+    Returns the run's directory. Raises ConfigError, CorpusError, CheckpointError, TrainingError and
+    MachineError, and InterruptedRunError if SIGINT or SIGTERM ended the training; the same call
+    resumes it.
     """
-    if budget is not None:
-        return _in_budget(
-            recipe,
-            budget,
-            hosts,
+    from dragoman.api.progress import line_printer, listeners_of
+    from dragoman.cluster.hosts import hosts_to_resume_on, load_hosts
+    from dragoman.run import run as steps
+
+    if isinstance(hosts, str | Path):
+        hosts = load_hosts(str(hosts))
+    if hosts is not None and ranks is not None:
+        raise ConfigError(
+            "cannot be given with hosts, which set the ranks of each host",
+            place="ranks",
+            remedy="leave it out",
+        )
+    listeners = listeners_of(on_event, progress)
+    if _is_run(recipe):
+        run = opened_run(recipe)
+        refuse_for_run(
+            run,
+            overrides=overrides,
             origin=origin,
-            prepared=_path(prepared),
+            extend=extend,
+            prepared=prepared,
+            workers=workers,
+            fresh=fresh,
+        )
+        if hosts is None and ranks is None:
+            hosts = hosts_to_resume_on(run.path)
+    else:
+        if origin is not None and extend is not None:
+            raise ConfigError(
+                "a run starts from one model", place="extend", remedy="leave out extend or origin"
+            )
+        run, before = _started(
+            recipe_of(recipe, overrides),
+            origin,
+            extend,
+            prepared=prepared,
             runs=Path(runs),
             workers=workers,
-            ranks=ranks,
             fresh=fresh,
             on_event=on_event,
             progress=progress,
         )
-    if hosts is not None and ranks is not None:
-        raise ConfigError(
-            "`ranks` cannot be given with `hosts`, which sets the ranks of each host",
-            remedy="leave `ranks` out",
-        )
-    if isinstance(hosts, str | Path):
-        hosts = load_hosts(str(hosts))
-    run = _named_run(recipe)
-    if run is not None:
-        given = {"origin": origin, "prepared": prepared, "workers": workers, "fresh": fresh}
-        for name, value in given.items():
-            if value:
-                raise ConfigError(
-                    "a run keeps the weights, shards and checkpoints it was started with",
-                    place=name,
-                    remedy=f"leave it out, or train {run.recipe_file} with it, as another run",
-                )
-    else:
-        assert not isinstance(recipe, RunDirectory)
-        recipe, model = _adapted(recipe, origin)
-        with shown(progress) as on_progress:
-            shards = steps.prepare(
-                recipe,
-                directory=_path(prepared),
-                workers=workers,
-                progress=on_progress,
-                origin=model,
-            )
-        run = steps.start(recipe, prepared=shards, runs=Path(runs), fresh=fresh, origin=model)
-    listeners = listeners_of(on_event, progress)
+        ranks = ranks or (before if hosts is None else None)
     if hosts is None:
         steps.train(run, ranks=ranks, listeners=listeners)
-        return run
-    print_line = open_console(outlives_reader=True).print if progress else say_nothing
-    steps.train_on(hosts, run, print_line=print_line, listeners=listeners)
+    else:
+        steps.train_on(hosts, run, print_line=line_printer(progress), listeners=listeners)
     return run
 
 
-def _in_budget(
-    recipe: RecipeLike | RunDirectory,
-    budget: str,
-    hosts: str | Path | Hosts | None,
-    *,
+def refuse_for_run(run: RunDirectory, **given: object) -> None:
+    """Raise ConfigError for a setting that a run which is named in place of a recipe cannot get."""
+    for name, value in given.items():
+        if value:
+            raise ConfigError(
+                "a run keeps the recipe, weights, shards and checkpoints it was started with",
+                place=name,
+                remedy=f"leave it out, or train {run.recipe_file} with it, as another run",
+            )
+
+
+def _started(
+    recipe: Recipe,
     origin: str | Path | None,
-    prepared: Path | None,
+    extend: RunLike | None,
+    *,
+    prepared: str | Path | None,
     runs: Path,
     workers: int | None,
-    ranks: int | None,
     fresh: bool,
     on_event: OnEvent | None,
     progress: bool,
-) -> RunDirectory:
-    if isinstance(recipe, RunDirectory) or _named_run(recipe):
-        raise ConfigError(
-            "a run cannot get a new budget",
-            place=f"budget {budget}",
-            remedy="leave it out: a run that was made with a budget resumes within that budget",
-        )
-    if origin is not None:
-        raise ConfigError(
-            "the model to start from sets the size that a budget would choose",
-            place=f"budget {budget}",
-            remedy="leave out origin or the budget",
-        )
-    if isinstance(hosts, Hosts):
-        raise ConfigError(
-            "needs hosts as a file", place=f"budget {budget}", remedy='write hosts="hosts.toml"'
-        )
-    from dragoman.run.budget import Place, run_in_budget  # torch, to time the steps of models
+) -> tuple[RunDirectory, int | None]:
+    """The run of a recipe, and the ranks of the finished run from which it goes on, if any."""
+    from dragoman.api.progress import line_printer, listeners_of, shown
+    from dragoman.run import run as steps
+    from dragoman.telemetry.session import last_ranks
 
-    place = Place.of(None if hosts is None else str(hosts), ranks=ranks)
-    return run_in_budget(
-        recipe if isinstance(recipe, Recipe) else read_recipe(recipe),
-        parse_budget(budget, place.price),
-        place,
-        runs=runs,
-        money=money_of(budget),
-        prepared=prepared,
+    recipe, model = adapted(recipe, origin)
+    extension = None
+    if extend is not None:
+        from dragoman.run.extension import Extension  # imports torch
+
+        extension = Extension.of(opened_run(extend), recipe)
+        line_printer(progress)(extension.says())
+    elif progress and origin is None and not fresh and any(runs.glob(f"{recipe.name}-*")):
+        from dragoman.run.extension import advice
+
+        if words := advice(recipe, runs=runs):
+            line_printer(progress)(words)
+    shards = steps.prepare(
+        recipe,
+        directory=optional_path(prepared),
         workers=workers,
-        fresh=fresh,
         show=shown(progress),
+        origin=model,
         listeners=listeners_of(on_event, progress),
-        show_plan=say_nothing,
-        print_line=open_console(outlives_reader=True).print if progress else say_nothing,
     )
+    run = steps.start(
+        recipe, prepared=shards, runs=runs, fresh=fresh, origin=model, extension=extension
+    )
+    before = None
+    if extension is not None:
+        before = last_ranks(run.path) or last_ranks(extension.run.path)
+    return run, before
+
+
+@checked
+def stop(run: RunLike) -> Session:
+    """Save a training and end it, from another terminal.
+
+    run: the run that is being trained.
+    Returns how it ended. Raises CheckpointError if the run is not being trained, MachineError if
+    its process cannot be stopped from here.
+    """
+    from dragoman.telemetry.session import stop_session
+
+    return stop_session(opened_run(run).path, wait_s=180.0)
+
+
+@checked
+def average(
+    run: RunLike,
+    count: Annotated[Count, Option("--average", "K")],
+    *,
+    best: bool = False,
+    output: str | Path | None = None,
+) -> Path:
+    """Average the weights of several checkpoints into one model.
+
+    run: the run of the checkpoints.
+    count: how many checkpoints, the last ones.
+    best: take those with the lowest dev loss instead.
+    output: the folder of the result; None: RUN/checkpoints/average.
+    Returns the folder, which `translate` and `export` take as a checkpoint. Raises CheckpointError
+    if there are fewer checkpoints.
+    """
+    from dragoman.base.errors import CheckpointError
+    from dragoman.training.average import average_checkpoints
+    from dragoman.training.checkpoint import CheckpointStore
+    from dragoman.training.durable import step_number
+
+    directory = opened_run(run)
+    store = CheckpointStore(directory.checkpoints, directory.recipe().checkpoint)
+    found = store.best(count + 1) if best else store.last(count + 1)
+    # Step 0 is the model that the training started from: it is not trained yet.
+    trained = [path for path in found if step_number(path.name) > 0]
+    paths = trained[:count] if best else trained[-count:]
+    if len(paths) < count:
+        kept, key = ("measured and kept", "best") if best else ("kept", "last")
+        raise CheckpointError(
+            f"only {len(paths)} of the {count} checkpoints to average were {kept}",
+            place=directory.checkpoints,
+            remedy=f"average fewer; a run with checkpoint.keep_{key} = {count} keeps enough",
+        )
+    place = optional_path(output) or directory.checkpoints / "average"
+    average_checkpoints(paths, place)
+    return place
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,160 +433,161 @@ class Evaluation:
 
 @checked
 def evaluate(
-    run: RunLike,
+    run: ModelLike,
     *,
     checkpoint: CheckpointChoice = "best",
     source: str | Path | None = None,
     reference: str | Path | None = None,
-    target_language: str = "",
+    test_set: str = "",
+    target_language: Target = "",
+    languages: Annotated[str, Option(metavar="PAIR")] = "",
     ranks: Count | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     on_event: OnEvent | None = None,
-    progress: Flag = False,
+    progress: bool = False,
 ) -> Evaluation:
-    """Translate a test set by beam search and score it with sacreBLEU's metrics.
+    """Translate a test set by beam search and score it.
 
-    run: a run, an export or an imported model; the last two need a source and a reference.
-    checkpoint: which weights of a run to use: "best", "last", a step or a checkpoint's directory.
-    source, reference: a text and its translation; None: the run's own test set.
+    The scores are BLEU and chrF of sacreBLEU, with signature and interval.
+
+    run: a run, an export or an imported model; the last two need a source and a reference, or the
+        name of a test set.
+    checkpoint: best, last, the number of a step, or a folder (write ./best if the folder has that
+        name). best has the highest BLEU, or the lowest dev loss if BLEU was not measured.
+    source: a text to translate; None: the run's own test set.
+    reference: the translation of that text.
+    test_set: a test set by its name in sacreBLEU's index, such as wmt14 or multi30k/2016, in place
+        of source and reference; it is fetched once.
     target_language: the language of the reference, if the model translates into several.
-    ranks: processes on this machine; None: one for each GPU, or one without GPUs. An export takes
-        one.
-    overrides: settings to change in the recipe's sections search and evaluate, such as
-        "search.beam_size=5".
+    languages: the right languages of a model that was trained under wrong ones, such as en-fr: they
+        decide how its translations are cut into words to be scored.
+    ranks: processes on this machine; None: one per GPU, or 1. An export takes one.
+    overrides: a setting to change in the recipe's sections search and evaluate, such as
+        search.beam_size=5; may be given again.
     on_event, progress: as for `train`.
     Raises ConfigError, CorpusError, CheckpointError and MachineError.
     """
-    from dragoman.evaluation.metrics import Score  # imports sacreBLEU, which training does not need
+    from dragoman.api.progress import Calls, listeners_of
+    from dragoman.base.disk_errors import check_writable_names
+    from dragoman.corpus.directions import target_of
+    from dragoman.evaluation.metrics import Score
+    from dragoman.formats.bundle import is_bundle
+    from dragoman.run import run as steps
+    from dragoman.telemetry.events import DirectionScored, MetricScored, TestScored
 
+    path = path_of(run)
+    if test_set:
+        if source is not None or reference is not None:
+            raise ConfigError(
+                "is a text of its own, beside source and reference",
+                place=f"test set {test_set}",
+                remedy="give the name or the two files",
+            )
+        source, reference = _named_set(test_set, path, target_language, languages)
     if source is not None:  # before hours of search, not after them
         check_writable_names([Path(source).absolute()])
     found: list[Event] = []
-    listeners = [_Calls(found.append), *listeners_of(on_event, progress)]
-    if isinstance(run, RunDirectory) or not is_bundle(Path(run)):
-        run = opened_run(run)
-        steps.evaluate(
-            run,
-            checkpoint=str(checkpoint),
-            source=_path(source),
-            reference=_path(reference),
-            target=target_language,
-            ranks=ranks,
-            overrides=overrides,
-            listeners=listeners,
-        )
-    else:
+    options: dict[str, Any] = {
+        "checkpoint": str(checkpoint),
+        "source": optional_path(source),
+        "reference": optional_path(reference),
+        "target": target_language,
+        "languages": languages,
+        "overrides": overrides,
+        "listeners": [Calls(found.append), *listeners_of(on_event, progress)],
+    }
+    if is_export := is_bundle(path):
         from dragoman.serve.score_export import score_export  # imports torch
 
-        score_export(
-            Path(run),
-            checkpoint=str(checkpoint),
-            source=_path(source),
-            reference=_path(reference),
-            target=target_language,
-            overrides=overrides,
-            listeners=listeners,
-        )
-    scored = next((event.payload for event in found if event.kind == TestScored.kind), None)
-    if scored is None:
-        raise MachineError("the scores were written and cannot be read", place=str(run))
+        score_export(path, **options)
+    else:
+        steps.evaluate(opened_run(run), ranks=ranks, **options)
+    by_kind: dict[str, list[Mapping[str, Any]]] = {}
+    for event in found:
+        by_kind.setdefault(event.kind, []).append(event.payload)
+    if TestScored.kind not in by_kind:
+        raise MachineError("the scores were written and cannot be read", place=path)
+    scored = by_kind[TestScored.kind][0]
     scores = _scores(scored)
-
-    for further in (event.payload for event in found if event.kind == MetricScored.kind):
-        scores[further["metric"]] = Score(
-            further["value"], further["low"], further["high"], further["signature"]
-        )
+    for one in by_kind.get(MetricScored.kind, ()):
+        scores[one["metric"]] = Score(one["value"], one["low"], one["high"], one["signature"])
     directions = {
         f"{one['source']}-{one['target']}": _scores(one)
-        for one in (event.payload for event in found if event.kind == DirectionScored.kind)
+        for one in by_kind.get(DirectionScored.kind, ())
     }
     translations = None
-    if isinstance(run, RunDirectory):
-        language = target_language or run.recipe().corpus.directions[0].target
-        translations = run.samples if directions else run.samples / f"{scored['name']}.{language}"
+    if not is_export:
+        directory = opened_run(run)
+        trained = directory.recipe().with_languages(languages).corpus.directions
+        language = target_of(target_language, trained) if target_language else trained[0].target
+        name = f"{scored['name']}.{language}"
+        translations = directory.samples if directions else directory.samples / name
     return Evaluation(
-        name=scored["name"],
-        pairs=scored["pairs"],
-        scores=scores,
-        translations=translations,
-        decode_s=scored["decode_s"],
-        directions=directions,
+        scored["name"], scored["pairs"], scores, translations, scored["decode_s"], directions
     )
+
+
+def _named_set(name: str, path: Path, target: str, languages: str) -> tuple[Path, Path]:
+    """The two texts of a named test set in the languages of a run or an export."""
+    from dragoman.corpus.directions import target_of
+    from dragoman.corpus.named_sets import fetch_set
+    from dragoman.recipe.recipe import load_recipe
+
+    recipe = load_recipe(str(path / "recipe.toml"), is_recorded=True).with_languages(languages)
+    directions = recipe.corpus.directions
+    wanted = target_of(target, directions)
+    source = next(one.source for one in directions if one.target == wanted)
+    return fetch_set(name, source_language=source, target_language=wanted)
 
 
 def _scores(scored: Mapping[str, Any]) -> dict[str, Score]:
     """The scores that are fields of an event: BLEU and chrF."""
     from dragoman.evaluation.metrics import Score
 
+    parts = ("", "_low", "_high", "_signature")
     return {
-        metric: Score(
-            scored[metric],
-            scored[f"{metric}_low"],
-            scored[f"{metric}_high"],
-            scored[f"{metric}_signature"],
-        )
-        for metric in ("bleu", "chrf")
+        metric: Score(*(scored[f"{metric}{part}"] for part in parts)) for metric in ("bleu", "chrf")
     }
 
 
-def _named_run(recipe: RecipeLike | RunDirectory) -> RunDirectory | None:
-    """The run that was named in place of a recipe; None if a recipe was named."""
-    if isinstance(recipe, RunDirectory):
-        return recipe
-    if isinstance(recipe, str | Path) and Path(recipe).is_dir():
-        return RunDirectory.open(Path(recipe))
-    return None
+def _is_run(recipe: object) -> TypeGuard[RunDirectory | str | Path]:
+    """Whether a run was named in place of a recipe."""
+    from dragoman.recipe.run_directory import RunDirectory
+
+    is_folder = isinstance(recipe, str | Path) and Path(recipe).is_dir()
+    return is_folder or isinstance(recipe, RunDirectory)
 
 
-def _adapted(recipe: RecipeLike, origin: str | Path | None) -> tuple[Recipe, Origin | None]:
-    """The recipe, with the shape of the model to start from if there is one."""
-    recipe = recipe if isinstance(recipe, Recipe) else read_recipe(recipe)
+def recipe_of(recipe: RecipeLike | RunDirectory, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe with these overrides; raises ConfigError if it is loaded already."""
+    from dragoman.recipe.recipe import Recipe
+    from dragoman.recipe.recipe import load_recipe as read
+
+    if not isinstance(recipe, Recipe):
+        return read(recipe, overrides)  # type: ignore[arg-type]
+    if overrides:
+        raise ConfigError(
+            "cannot change a recipe that is loaded",
+            place="overrides",
+            remedy="give them to load_recipe",
+        )
+    return recipe
+
+
+def adapted(recipe: Recipe, origin: str | Path | None) -> tuple[Recipe, Model | None]:
+    """The recipe with the shape of the model to start from, and this model if there is one.
+
+    Raises ConfigError and CheckpointError, as `Origin.open` and `Origin.adapt`.
+    """
     if origin is None:
         if recipe.train.freeze:
             raise ConfigError(
                 "the frozen weights would stay random, because the training starts from no model",
                 place="train.freeze",
-                remedy="name the model to start from with --from, or leave the key out",
+                remedy="name the model to start from, or leave the key out",
             )
         return recipe, None
-    from dragoman.formats.load import Origin
+    from dragoman.formats.load import Origin as Model
 
-    model = Origin.open(Path(origin), recipe)
+    model = Model.open(Path(origin), recipe)
     return model.adapt(recipe), model
-
-
-def _path(path: str | Path | None) -> Path | None:
-    return None if path is None else Path(path)
-
-
-def shown(progress: bool) -> AbstractContextManager[OnProgress | None]:
-    """A function that shows the progress of a preparation; None without `progress`."""
-    if not progress:
-        return nullcontext()
-    return preparing_in_notebook() if in_notebook() else preparing()
-
-
-def listeners_of(on_event: OnEvent | None, progress: bool) -> list[EventListener]:
-    """The listeners of a training: a function, and a view for people."""
-    listeners: list[EventListener] = [] if on_event is None else [_Calls(on_event)]
-    if progress:
-        listeners.append(NotebookProgress() if in_notebook() else ConsoleSink())
-    return listeners
-
-
-@dataclass(frozen=True, slots=True)
-class _Calls(EventListener):
-    """A function as a listener."""
-
-    function: OnEvent
-
-    def __call__(self, event: Event) -> None:
-        try:
-            self.function(event)
-        except OSError as error:
-            error.add_note(OF_CALLER)
-            raise
-
-
-def say_nothing(_: object) -> None:
-    """Do nothing, in place of a function that prints a line."""

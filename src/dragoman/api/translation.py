@@ -1,34 +1,37 @@
-"""Translate with a trained model, and write it in other formats."""
+"""Translate with a trained model, serve it, and write it in other formats."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, get_args, overload
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args, overload
 
-from dragoman.api.arguments import (
+from dragoman.api.checks import checked, checkpoints_of, opened_run, optional_path, path_of, plain
+from dragoman.api.kinds import (
     CheckpointChoice,
+    Checkpoints,
     Count,
+    EngineName,
+    ModelLike,
+    Option,
+    Overrides,
+    Port,
     RunLike,
+    Target,
+    TextFormat,
     Texts,
-    checked,
-    checkpoints_of,
-    opened_run,
-    path_of,
-    whole,
 )
 from dragoman.base.errors import ConfigError
-from dragoman.formats.kinds import NOT_STATED, Kind, Quantization, RunQuantization
-from dragoman.model.config import SearchConfig, check_beam_holds
-from dragoman.recipe.recipe import check_sections
-from dragoman.serve.text import TextFormat
-from dragoman.serve.translator import EngineName, Translation, open_translator
+from dragoman.formats.kinds import FORMATS, NOT_STATED, Quantization, RunQuantization
 
 if TYPE_CHECKING:
     from dragoman.formats.export import Exported
     from dragoman.formats.hub import Pushed
     from dragoman.formats.import_bundle import Imported
+    from dragoman.model.config import SearchConfig
+    from dragoman.serve.translator import Translation
 
 
 class Translator:
@@ -51,15 +54,18 @@ class Translator:
     @checked
     def __init__(
         self,
-        model: RunLike,
+        model: ModelLike,
         *,
-        target_language: str = "",
-        checkpoint: CheckpointChoice | Sequence[CheckpointChoice] = "best",
+        target_language: Target = "",
+        checkpoint: Checkpoints = "best",
         engine: EngineName = "auto",
         quantization: RunQuantization | None = None,
         threads: Count | None = None,
-        overrides: Sequence[str] = (),
+        overrides: Overrides = (),
     ) -> None:
+        from dragoman.recipe.recipe import check_sections
+        from dragoman.serve.translator import open_translator
+
         check_sections(overrides, ("search",))
         checkpoints = checkpoints_of(checkpoint)
         path = path_of(model)
@@ -145,6 +151,8 @@ class Translator:
     ) -> Iterator[list[Translation]]:
         if self._is_closed:
             raise ConfigError("this Translator is closed", remedy="create a new Translator")
+        from dragoman.model.config import check_beam_holds
+
         search = self._search_with(beam_size)
         check_beam_holds(n_best, search)
         for group in self._translator.stream(
@@ -167,8 +175,8 @@ class Translator:
         if beam_size is None:
             return self._search
         try:
-            values = self._search.model_dump() | {"beam_size": whole(beam_size)}
-            return SearchConfig.model_validate(values, strict=True)
+            values = self._search.model_dump() | {"beam_size": plain(beam_size)}
+            return type(self._search).model_validate(values, strict=True)
         except ValueError as error:
             raise ConfigError(
                 f"{beam_size!r} is not a beam width",
@@ -179,12 +187,12 @@ class Translator:
 
 @checked
 def translate(
-    model: RunLike,
+    model: ModelLike,
     texts: Texts,
     *,
-    target_language: str = "",
+    target_language: Target = "",
     beam_size: Count | None = None,
-    checkpoint: CheckpointChoice | Sequence[CheckpointChoice] = "best",
+    checkpoint: Checkpoints = "best",
     text_format: TextFormat = "line",
 ) -> list[str]:
     """The translation of each text by a run, or by an export other than for ONNX and browsers.
@@ -199,35 +207,208 @@ def translate(
 
 
 @checked
-def export(
-    run: RunLike,
+def translate_file(
+    model: ModelLike,
     *,
-    to: Kind,
+    input: str | Path | None = None,
+    output: str | Path | None = None,
+    target_language: Target = "",
+    text_format: Annotated[TextFormat | None, Option("--format")] = None,
+    inspect: Annotated[bool, Option("-i, --inspect")] = False,
+    n_best: Count = 1,
+    scores: bool = False,
+    checkpoint: Checkpoints = "best",
+    overrides: Overrides = (),
+    engine: EngineName = "auto",
+    quantization: RunQuantization | None = None,
+    threads: Count | None = None,
+    batch_cells: Count | None = None,
+) -> None:
+    """Translate lines, a document or text with tags.
+
+    model: a run, or an export.
+    input: the text, one sentence per line; None: standard input.
+    output: the place of the translation; None: standard output. With an input, the same command
+        resumes after an interruption.
+    target_language: the language to translate into, if the model has several.
+    text_format: line: one sentence per line. document: lines are split into sentences and put
+        back. markup: as document, and tags of HTML or XML stay in place. Without it, an input that
+        ends in .html, .md, .srt, .vtt, .po or .docx is translated as a whole, and keeps its marks,
+        times and formats; any other has lines.
+    inspect: show the pieces and the attention of each line (at a terminal you can also type ? after
+        a line).
+    n_best: translations per line, with scores.
+    scores: write the score and a tab before each translation.
+    checkpoint: best, last, the number of a step, or a folder (write ./best if the folder has that
+        name); several, joined by commas, are an ensemble. best has the highest BLEU, or the lowest
+        dev loss if BLEU was not measured.
+    overrides: a setting to change in the recipe's section search, such as search.beam_size=5; may
+        be given again.
+    engine: auto: CTranslate2 for one model on a CPU if it is installed, otherwise PyTorch.
+    quantization: the type of the weights; int8 with CTranslate2 is 10 to 40% faster, and changes
+        about a tenth of the lines.
+    threads: cores; None: all.
+    batch_cells: rows x longest source x beam searched together; None: 2048 for Transformer-base,
+        more for a smaller model, with PyTorch search.batch_tokens. Fewer take less memory.
+    Raises the errors of `Translator`, and CorpusError for a text that cannot be read.
+    """
+    import io
+
+    from dragoman.base.line_files import is_device, output_place
+    from dragoman.base.memory import memory_errors_named
+    from dragoman.model.config import check_beam_holds
+    from dragoman.recipe.recipe import check_sections
+    from dragoman.serve import translate as writing
+    from dragoman.serve.documents import format_of_file
+    from dragoman.serve.translator import open_translator
+
+    source, place = optional_path(input), optional_path(output)
+    if inspect and (source is not None or place is not None):
+        raise ConfigError(
+            "is for lines that come one by one",
+            place="inspect",
+            remedy="leave out input and output, and send the lines to standard input",
+        )
+    document = None
+    if text_format is None and source is not None:
+        document = format_of_file(source)
+    if document is not None and (scores or n_best > 1):
+        raise ConfigError(
+            "is translated as a whole, which has no score and no second translation",
+            place=source or "",
+            remedy="leave out scores and n-best, or set the format to line",
+        )
+    if document == "word" and place is None and sys.stdout.isatty():
+        raise ConfigError(
+            "is a packed file, which a terminal cannot show",
+            place=source or "",
+            remedy="name a file as the output",
+        )
+    check_sections(overrides, ("search",))
+    if isinstance(sys.stdout, io.TextIOWrapper):  # like the input, whatever the locale
+        sys.stdout.reconfigure(encoding="utf-8")
+    if place is not None:
+        place = output_place(place, source)
+    layout = writing.Layout(text_format or "line", n_best, scores)
+    with (
+        memory_errors_named("lower batch_cells"),
+        open_translator(
+            path_of(model),
+            checkpoints=checkpoints_of(checkpoint),
+            overrides=overrides,
+            engine=engine,
+            threads=threads,
+            batch_cells=batch_cells,
+            quantization=quantization,
+            target=target_language,
+        ) as opened,
+    ):
+        # Before a command that is then refused replaces the draft of earlier work.
+        check_beam_holds(n_best, opened.recipe.search)
+        if source is not None and document is not None:
+            writing.translate_document(opened, source, place, document)
+        elif inspect or (source is None and place is None and sys.stdin.isatty()):
+            writing.converse(opened, layout, inspect=inspect)
+        elif place is None:
+            writing.pipe(opened, source, layout)
+        elif source is None or is_device(place):
+            writing.write_whole_file(opened, source, place, layout)
+        else:
+            writing.transform(opened, source, place, layout)
+
+
+@checked
+def serve(
+    models: Annotated[Sequence[str | Path], Option(metavar="RUN|EXPORT")],
+    *,
+    host: str = "127.0.0.1",
+    port: Port = 8320,
+    token_file: str | Path | None = None,
+    allowed_origins: Annotated[Sequence[str], Option("--allow-origin", "ORIGIN")] = (),
+    trusted_proxies: Annotated[Sequence[str], Option("--trusted-proxy", "ADDRESS")] = (),
+    languages: Annotated[str, Option(metavar="PAIR[,PAIR]")] = "",
+    threads: Count | None = None,
+    batch_cells: Count | None = None,
+    timeout: Count = 30,
+    queue: Count = 65_536,
+    requests_per_client: Count = 256,
+) -> int:
+    """Serve translations over HTTP, with a page for people.
+
+    It has an interface for programs, and that of LibreTranslate. Requests that come together are
+    translated together.
+
+    models: runs, which are exported once, or exports; one for each language pair.
+    host: the address to listen on.
+    port: the port to listen on; 0: any free one.
+    token_file: a file with the token that clients must send; None: the variable DRAGOMAN_TOKEN.
+    allowed_origins: a site such as https://example.org whose pages may ask this server; * stands
+        for all; may be given again.
+    trusted_proxies: addresses or networks of reverse proxies, which say who their clients are; may
+        be given again.
+    languages: the right languages of models that were trained under wrong ones, such as en-fr; one
+        for each model, and nothing between commas for one that stays as it is.
+    threads: cores; None: all.
+    batch_cells: rows x longest source x beam searched together on a core; None: 2048 for
+        Transformer-base, more for a smaller model. Fewer take less memory.
+    timeout: seconds that a request may take.
+    queue: subword pieces that may wait.
+    requests_per_client: requests of one client at a time.
+    Returns when a signal has come and the requests under way are answered. Raises ConfigError if
+    the address is not loopback and there is no token, CheckpointError and MachineError.
+    """
+    from dragoman.serve.server import serve as listen
+
+    return listen(
+        [Path(one) for one in models],
+        host=host,
+        port=port,
+        token_file=optional_path(token_file),
+        allowed_origins=allowed_origins,
+        trusted_proxies=trusted_proxies,
+        languages=languages,
+        threads=threads,
+        batch_cells=batch_cells,
+        request_s=timeout,
+        waiting_pieces=queue,
+        requests_per_client=requests_per_client,
+    )
+
+
+@checked
+def export(
+    run: Annotated[RunLike, Option(metavar="RUN|BUNDLE")],
+    *,
+    to: Annotated[str, Option(choices=FORMATS.names)],
     checkpoint: CheckpointChoice = "best",
     output: str | Path | None = None,
     quantization: Quantization | None = None,
     licence: str = NOT_STATED,
     sentences: str | Path | None = None,
-    target_language: str = "",
-    overrides: Sequence[str] = (),
+    target_language: Target = "",
+    languages: Annotated[str, Option(metavar="PAIR")] = "",
+    overrides: Overrides = (),
     onnxruntime_web: str | Path | None = None,
 ) -> Exported:
-    """Write a checkpoint in a format that others run, and check the result.
+    """Write a model in a format that others run, checked.
+
+    Its translations are compared with those of our own search.
 
     run: a run, or the bundle that `import_model` wrote, which needs output and sentences.
-    to: "bundle", "ctranslate2", "huggingface", "onnx", "argos" or "web".
-    checkpoint: "best", "last", a step or a checkpoint's directory.
+    to: the format.
+    checkpoint: best, last, a step or the folder of a checkpoint.
     output: a new folder, or an older export, which is replaced if nobody has added to it or changed
-        it; None: `RUN/export/FORMAT`.
-    quantization: the type of the weights, for CTranslate2 ("float32" if None) and Argos Translate
-        ("int8"); for browsers it is "int8".
-    licence: the licence of the model, for its card; if none is given, an imported model keeps its
-        own.
+        it; None: RUN/export/FORMAT.
+    quantization: the type of the weights, for ctranslate2 and argos; None: float32, for argos int8.
+    licence: the licence of the model, for its card, such as CC-BY-4.0. An imported model keeps its
+        own if none is given.
     sentences: a file of source text for the check; None: the run's dev set.
-    target_language: the target language of a package for Argos Translate, if the model has several.
-    overrides: settings to change in the recipe's section search, such as "search.beam_size=2", if
-        the format has them.
-    onnxruntime_web: for browsers, the npm package as an archive or a folder; None: npm fetches it.
+    target_language: the target language of a package for argos, if the model has several.
+    languages: the right languages of a model that was trained under wrong ones, such as en-fr.
+    overrides: a setting to change in the recipe's section search, such as search.beam_size=2, if
+        the format has it; may be given again.
+    onnxruntime_web: for the format web, the npm package of ONNX Runtime Web as an archive or a
+        folder; None: npm fetches it.
     Raises ConfigError, CorpusError, CheckpointError and MachineError; then nothing is written.
     """
     from dragoman.distributed.world import join_world
@@ -238,13 +419,14 @@ def export(
     request = Request(
         to=to,
         checkpoint=str(checkpoint),
-        output=None if output is None else Path(output),
+        output=optional_path(output),
         quantization=quantization,
         licence=licence,
-        sentences=None if sentences is None else Path(sentences),
+        sentences=optional_path(sentences),
         target=target_language,
+        languages=languages,
         overrides=overrides,
-        onnxruntime_web=None if onnxruntime_web is None else Path(onnxruntime_web),
+        onnxruntime_web=optional_path(onnxruntime_web),
     )
     origin = run_or_imported(path_of(run))
     with join_world() as world:
@@ -254,16 +436,17 @@ def export(
 @checked
 def push(
     run: RunLike,
-    hub_id: str,
+    hub_id: Annotated[str, Option("--push", "OWNER/NAME")],
     *,
     checkpoint: CheckpointChoice = "best",
     licence: str = NOT_STATED,
     sentences: str | Path | None = None,
     private: bool = False,
 ) -> Pushed:
-    """Export a checkpoint in Hugging Face form, and send it to the Hugging Face Hub with its card.
+    """Export a model in Hugging Face form, and send it to the Hugging Face Hub with its card.
 
-    hub_id: OWNER/NAME there. The token is that of `hf auth login` or of HF_TOKEN.
+    run: a run.
+    hub_id: the name of the model on the Hub. The token is that of `hf auth login` or of HF_TOKEN.
     checkpoint, licence, sentences: as for `export`.
     private: make a new repository private.
     Raises the errors of `export`, ConfigError if the Hub refuses, MachineError if it cannot be
@@ -286,17 +469,24 @@ def push(
 @checked
 def import_model(
     folder: str | Path,
-    output: str | Path,
+    output: Annotated[str | Path, Option("--to", "BUNDLE")],
     *,
-    source_language: str = "",
-    target_language: str = "",
+    source_language: Annotated[str, Option(metavar="CODE")] = "",
+    target_language: Annotated[str, Option(metavar="CODE")] = "",
     licence: str = NOT_STATED,
 ) -> Imported:
-    """Write a MarianMT (OPUS-MT), M2M100 or NLLB model in Hugging Face form as a bundle.
+    """Write a MarianMT (OPUS-MT), M2M100 or NLLB model as a bundle.
 
+    Our own export in Hugging Face form is read, too, also after a training in transformers. A part
+    without a counterpart is refused, and named.
+
+    folder: the model in Hugging Face form, with config.json and model.safetensors.
     output: a new folder, or an older bundle, which is replaced if nobody has added to it or changed
         it.
-    source_language, target_language: in the model's own spelling, if its folder does not name them.
+    source_language: the source language, in the model's own spelling, if the folder does not say
+        it.
+    target_language: the target language, if the folder does not say it; if the model has several,
+        the one to translate into.
     licence: the licence of the model, for its card.
     Raises ConfigError or CheckpointError if the model cannot be represented exactly, CorpusError if
     a SentencePiece model cannot be read; then nothing is written.
@@ -310,11 +500,8 @@ def import_model(
 
 def _wanted(n_best: Any) -> int:
     """The requested number of translations; raises ConfigError if it is no whole number above 0."""
-    try:
-        number = whole(n_best)
-    except ValueError:
-        number = 0
-    if number < 1:
+    number = plain(n_best)
+    if type(number) is not int or number < 1:
         raise ConfigError(
             f"{n_best!r} is not a number of translations",
             place="n_best",

@@ -1,12 +1,14 @@
-"""The command line: one module for each command, thin over the packages below.
+"""The command line: public functions as commands, and what these print.
 
-command_line     `dragoman COMMAND ...`: the parser, the list of commands, exit codes
-options          commands and options as data, and the options that several commands share
-console          tables on a terminal, unbroken lines elsewhere
+command_line     `dragoman COMMAND ...`: from words to the call of a function; exit codes
+commands         every command: its function, its view, its parts
+parser           a typed function with a docstring -> options, defaults, help
+views            what a command prints of its result
+dry_run          what a run would take; forecast prints it
+console          tables of prepared text and of files
 summary          the output of `dragoman run` at its end
-budget_view      the tables of a budget
-build_view       the tables of a build
 comparison_view  the output of `dragoman compare` and `dragoman distill`
+report_view      the answers of a report
 """
 
 from dragoman.cli.command_line import main

@@ -1,62 +1,24 @@
-"""`dragoman COMMAND ...`: one parser, one module per command.
-
-In the module of a command, `@Command` gives its name and options; the function below it does the
-work. The function itself imports heavy modules, so that `dragoman --help` starts at once.
-"""
+"""`dragoman COMMAND ...`: from the words of a command line to the call of a function."""
 
 from __future__ import annotations
 
 import gc
 import os
 import sys
+from argparse import SUPPRESS, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
-from typing import Final, NoReturn
+from difflib import get_close_matches
+from functools import partial
+from inspect import signature
+from typing import Any
 
-from dragoman.base.errors import NAMES_OPTIONS
+from dragoman.base.errors import DragomanError
 from dragoman.base.interrupts import interrupts_raise
-from dragoman.base.process import prepare_streams, report
+from dragoman.base.process import allow_open_files, prepare_streams, report
 from dragoman.base.threads import thread_environment
 from dragoman.base.version import VERSION
-from dragoman.cli import (
-    average,
-    build,
-    compare,
-    distill,
-    doctor,
-    evaluate,
-    export,
-    generate,
-    import_model,
-    inspect,
-    join,
-    plan,
-    prepare,
-    push,
-    recipes,
-    resume,
-    score,
-    serve,
-    setup,
-    status,
-    stop,
-    synthesize,
-    train,
-    translate,
-    watch,
-)
-from dragoman.cli import report as report_command
-from dragoman.cli import run as run_command
-from dragoman.cli.options import Options, Parser
-
-_COMMANDS: Final = (
-    *(run_command, build, prepare, train, recipes, plan),
-    *(evaluate, compare, translate, export, push, import_model, serve, average),
-    *(synthesize, score, distill),
-    *(report_command, watch, inspect),
-    *(doctor, setup, resume, stop, status),
-    *(generate, join),
-)
-"""The modules of the commands, in the order of `dragoman --help`."""
+from dragoman.cli.commands import COMMANDS, GROUPS, command_of
+from dragoman.cli.parser import FOR_PYTHON, Argument, Command, Parser, arguments_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,20 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     An error is one line on standard error.
     """
     prepare_streams()
-    options_before = NAMES_OPTIONS.set(True)
+    allow_open_files()
     try:
-        words = sys.argv[1:] if arguments is None else arguments
-        parser = command_parser(words)
-        parser.refuse_empty_words(words)
-        options, unknown = parser.parse_known_args(words)
-        run: Callable[[Options], int | None] = vars(options).pop("run_command")
-        refuse: Callable[[str], NoReturn] = vars(options).pop("refuse")
-        if unknown:  # the parser would name its own help, not that of the command
-            refuse(f"unrecognized arguments: {' '.join(unknown)}")
+        call = _parsed(list(sys.argv[1:] if arguments is None else arguments))
         interrupts_raise()
         os.environ.update(thread_environment())
         gc.enable()
-        code = run(options) or 0
+        code = call()
         sys.stdout.flush()  # when the process ends it would be too late for an error message
     except SystemExit:  # from the parser, which has printed its own message
         try:
@@ -87,25 +42,125 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return report(error)
         raise
     except BaseException as error:
+        if isinstance(error, DragomanError):
+            error.show_more()
         return report(error)
-    finally:
-        NAMES_OPTIONS.reset(options_before)
     return code
 
 
-def command_parser(words: Sequence[str] | None = None) -> Parser:
-    """The parser of `dragoman`, with that of each command.
-
-    words: only the commands among these get their options, because adding those of all takes longer
-    than the rest of the parser. None: all commands get them.
-    """
+def root_parser() -> Parser:
+    """The parser of `dragoman` itself, whose help lists the commands."""
     parser = Parser(
         prog="dragoman",
+        usage="dragoman [-h] [--version] COMMAND ...",
         description="Parallel text in, a measured translation model out.",
-        epilog="A first try: dragoman run demo --ranks 2",
+        epilog="A first try: dragoman run demo --ranks 2\n"
+        "The options of a command: dragoman COMMAND --help",
+        formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"dragoman {VERSION}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=Parser)
-    for module in _COMMANDS:
-        module.run.add_to(commands, options=words is None or module.run.name in words)
+    parser.add_argument("command", metavar="COMMAND", help=SUPPRESS)
+    for title, commands in GROUPS.items():
+        listed = [
+            f"{name:<12}{command.docstring.summary.removesuffix('.')}"
+            for name, command in commands.items()
+        ]
+        parser.add_argument_group(title, "\n".join(listed))
     return parser
+
+
+def command_parser(name: str, flag: str = "") -> tuple[Parser, list[Argument]]:
+    """The parser of a command, or of the part of it that a flag calls; and its arguments."""
+    command = COMMANDS[name].parts[flag] if flag else COMMANDS[name]
+    listed = _arguments(command)
+    if command.shares:
+        known = {argument.name for argument in listed}
+        listed += [one for one in _arguments(COMMANDS[name]) if one.name not in known]
+    is_needed = flag and not any(flag in argument.flags for argument in listed)
+    usage = ["dragoman", name, *([flag] if is_needed else ())]
+    parts = [f"  {one}: {part.docstring.summary}" for one, part in command.parts.items()]
+    parser = Parser(
+        prog=" ".join(usage),
+        description="\n\n".join(command.docstring.opening),
+        epilog="\n".join(["instead, with options of their own:", *parts]) if parts else None,
+        formatter_class=_Formatter,
+    )
+    for argument in listed:
+        argument.add_to(parser)
+    words = [argument.in_usage for argument in listed]
+    rest = ["[OPTIONS]"] if "" in words else []
+    parser.usage = " ".join([*usage, *filter(None, words), *rest])
+    return parser, listed
+
+
+class _Formatter(RawDescriptionHelpFormatter):
+    """Fills paragraphs, but keeps the list of parts as it is."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if text.startswith("instead,"):
+            return super()._fill_text(text, width, indent)
+        fill = super(RawDescriptionHelpFormatter, self)._fill_text
+        return "\n\n".join(fill(one, width, indent) for one in text.split("\n\n"))
+
+
+def _arguments(command: Command) -> list[Argument]:
+    """The arguments of a command's function, and the options of its view."""
+    listed = arguments_of(command.load(), command_of)
+    if view := command.load_view():
+        known = {*signature(command.load()).parameters, next(iter(signature(view).parameters))}
+        listed += arguments_of(view, command_of, known)
+    return listed
+
+
+def _parsed(words: list[str]) -> Callable[[], int]:
+    """The call that a command line asks for; ends the process for help and for errors."""
+    if not words or words[0] not in COMMANDS:
+        root = root_parser()
+        root.refuse_empty_words(words)
+        name = root.parse_args(words[:1]).command
+        near = get_close_matches(name, COMMANDS, n=1)
+        root.error(f"{name} is not a command" + (f"; did you mean {near[0]}?" if near else ""))
+    name, *rest = words
+    parts = COMMANDS[name].parts
+    flag = next((one for one in parts for word in rest if word.partition("=")[0] == one), "")
+    command = parts[flag] if flag else COMMANDS[name]
+    parser, listed = command_parser(name, flag)
+    if flag and not any(flag in argument.flags for argument in listed):
+        rest.remove(flag)
+    parser.refuse_empty_words(words)
+    if "--help" in rest:  # also behind an option that has no value yet
+        parser.parse_args(["--help"])
+    options, unknown = parser.parse_known_args(rest)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    return partial(_call, command, vars(options))
+
+
+def _call(command: Command, given: dict[str, Any]) -> int:
+    """Call the function, then the view with its result; returns the exit code."""
+    function, view = command.load(), command.load_view()
+    several: list[Any] = []
+    named: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
+    for name, parameter in signature(function).parameters.items():
+        if name in FOR_PYTHON:
+            named |= {"progress": True} if name == "progress" else {}
+        elif name in given and parameter.kind is parameter.VAR_POSITIONAL:
+            several = given[name]
+        elif name in given:
+            named[name] = given[name]
+    if several:  # those before it have no names then
+        first = [one for one in signature(function).parameters if one in named]
+        before = [one for one in first if _is_positional(function, one)]
+        several = [*(named.pop(one) for one in before), *several]
+    result = function(*several, **named)
+    if view is None:
+        return result if isinstance(result, int) else 0
+    parameters = [*signature(view).parameters][1:]
+    shown = {name: given[name] for name in parameters if name in given}
+    return view(result, **shown) or 0
+
+
+def _is_positional(function: Callable[..., Any], name: str) -> bool:
+    parameter = signature(function).parameters[name]
+    return parameter.kind is parameter.POSITIONAL_OR_KEYWORD

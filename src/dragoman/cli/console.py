@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
 from pathlib import Path
 
 from rich.console import RenderableType
@@ -15,43 +14,19 @@ from dragoman.base.errors import CheckpointError
 from dragoman.base.printable import printable_line
 from dragoman.base.terminal import open_console, plain_table
 from dragoman.corpus.clean import REJECTED
-from dragoman.corpus.config import FILE_KEYS
+from dragoman.corpus.filters import key_of
 from dragoman.corpus.manifest import FILE_NAME as MANIFEST
 from dragoman.corpus.manifest import Manifest, TextSize
-from dragoman.recipe.estimate import Estimate, Memory, estimate, strategy_numbers
-from dragoman.recipe.recipe import Recipe, ShippedRecipe, dump_toml, load_recipe
+from dragoman.recipe.estimate import strategy_numbers
+from dragoman.recipe.recipe import load_recipe
 from dragoman.reporting.cleaning import PAGE as CLEANING_PAGE
-from dragoman.telemetry.events import event_files
-from dragoman.training.inventory import DiskForecast, Inventory, forecast_disk, take_inventory
+from dragoman.telemetry.events import RunStarted, event_file, read_events
+from dragoman.training.inventory import DiskForecast, Inventory, forecast_disk
 
 
-def print_recipes(recipes: Iterable[ShippedRecipe]) -> None:
-    """Print the shipped recipes, a row each."""
-    table = plain_table("recipe", "purpose")
-    table.columns[0].no_wrap = True
-    for recipe in recipes:
-        table.add_row(recipe.name, recipe.summary)
-    open_console().print(table)
-
-
-def print_dry_run(recipe: Recipe, *, world_size: int = 1) -> None:
-    """Print the resolved recipe; then the steps, arithmetic, memory and disk of its run on
-    `world_size` ranks, and the missing files of its text."""
-    console = open_console()
-    console.print(dump_toml(recipe).rstrip("\n"), soft_wrap=True)
-    taken = estimate(recipe, world_size=world_size)
-    console.print("", _facts(_taken(taken)))
-    corpus = recipe.corpus
-    for split, entries in (("train", corpus.train), ("valid", corpus.valid), ("test", corpus.test)):
-        for name in (getattr(entry, key) for entry in entries for key in FILE_KEYS):
-            if name and not (path := Path(corpus.folder) / name).is_file():
-                line = f"corpus.{split}: {printable_line(str(path))} does not exist yet"
-                console.print(Text(line), soft_wrap=True)
-
-
-def print_prepared(manifest: Manifest, directory: Path) -> None:
+def print_prepared(directory: Path) -> None:
     """Print pairs read and kept, and the reasons for dropping pairs, split by split."""
-    console = open_console()
+    console, manifest = open_console(), Manifest.load(directory)
     console.print(Text(str(directory), style="bold"), soft_wrap=True)
     console.print("", _splits(manifest), "")
     dropped = _dropped(manifest)
@@ -63,6 +38,9 @@ def print_prepared(manifest: Manifest, directory: Path) -> None:
     for source in manifest.sources:
         for trace, count in source.mended.items():
             console.print(f"{source.name}: {units.COUNT.text(count)} x {trace} taken out")
+        for region, count in source.regions.items():
+            line = f"{source.name}: {units.COUNT.text(count)} x {region}, which was missing"
+            console.print(Text(printable_line(line)), soft_wrap=True)
     vocabulary = units.COUNT.text(manifest.source_vocab_size)
     if manifest.target_vocab_size != manifest.source_vocab_size:
         vocabulary += f" and {units.COUNT.text(manifest.target_vocab_size)}"
@@ -71,12 +49,12 @@ def print_prepared(manifest: Manifest, directory: Path) -> None:
     console.print(f"{model} pieces: {vocabulary}; digest {manifest.digest[:12]}", style="dim")
 
 
-def print_inventory(path: Path) -> None:
+def print_inventory(inventory: Inventory) -> None:
     """Print the files of a run, a checkpoint or prepared shards, their sizes and, for a run, the
     most disk that it can take."""
-    console, inventory = open_console(), take_inventory(path)
-    console.print(Text(printable_line(str(path)), style="bold"), soft_wrap=True)
-    console.print(_files(inventory), "", _facts(_parts(inventory)))
+    console = open_console()
+    console.print(Text(printable_line(str(inventory.root)), style="bold"), soft_wrap=True)
+    console.print(_files(inventory), "", facts_table(_parts(inventory)))
 
 
 def _files(inventory: Inventory) -> Table:
@@ -100,7 +78,7 @@ def _parts(inventory: Inventory) -> Iterable[tuple[str, RenderableType]]:
         yield "to translate with", _both_sizes(inventory.inference_bytes())
     recipe_file, manifest_file = (inventory.root / name for name in ("recipe.toml", MANIFEST))
     if recipe_file.is_file() and manifest_file.is_file():
-        recipe, manifest = load_recipe(recipe_file), Manifest.load(inventory.root)
+        recipe, manifest = load_recipe(recipe_file, is_recorded=True), Manifest.load(inventory.root)
         try:
             num_parameters = recipe.model.num_parameters(
                 source_vocab_size=manifest.source_vocab_size,
@@ -110,7 +88,7 @@ def _parts(inventory: Inventory) -> Iterable[tuple[str, RenderableType]]:
             raise CheckpointError(
                 f"describes no model: {error}", place=recipe_file, remedy="restore the run's files"
             ) from error
-        ranks = len(event_files(inventory.root / "events")) or 1
+        ranks = _ranks(inventory.root)
         _, saved = strategy_numbers(recipe.distributed, ranks)
         most = forecast_disk(
             num_parameters,
@@ -119,7 +97,7 @@ def _parts(inventory: Inventory) -> Iterable[tuple[str, RenderableType]]:
             world_size=ranks,
             strategy_tensors=saved,
         )
-        yield "this run, at most", _most_disk(most)
+        yield "this run, at most", most_disk(most)
 
 
 def _both_sizes(size_bytes: int) -> str:
@@ -148,11 +126,12 @@ def _side(text: TextSize, pieces: int) -> str:
 
 
 def _dropped(manifest: Manifest) -> Table:
-    table = plain_table("dropped from", "because", right=("pairs", "share"))
+    table = plain_table("dropped from", "because", "key", right=("pairs", "share"))
     for name, split in manifest.splits.items():
         for reason, pairs in sorted(split.dropped.items(), key=lambda item: (-item[1], item[0])):
             share = _share(pairs, split.pairs_in)
-            table.add_row(name, reason.replace("_", " "), units.COUNT.text(pairs), share)
+            key = key_of(reason).removeprefix("corpus.")
+            table.add_row(name, reason.replace("_", " "), key, units.COUNT.text(pairs), share)
     return table
 
 
@@ -160,41 +139,8 @@ def _share(part: int, whole: int) -> str:
     return units.SHARE.text(part / whole) if whole else units.SHARE.text(0.0)
 
 
-def _taken(taken: Estimate) -> Iterable[tuple[str, RenderableType]]:
-    tokens, total = taken.target_tokens_per_update, taken.target_tokens
-    yield "parameters", units.COUNT.text(taken.num_parameters)
-    yield "steps", units.COUNT.text(taken.num_updates)
-    yield (
-        "target tokens",
-        f"at most {units.COUNT.text(tokens)} a step, {units.COUNT.text(total)} in all",
-    )
-    yield (
-        "arithmetic",
-        f"{units.FLOPS.text(taken.flop_per_target_token)} a target token, "
-        f"at most {units.FLOPS.text(taken.total_flop)} in all",
-    )
-    yield "memory a rank", _memory(taken.memory)
-    yield "disk", _disk(taken)
-
-
-def _memory(memory: Memory) -> str:
-    parts = (
-        f"{field.name.removesuffix('_bytes')} {units.SIZE.text(getattr(memory, field.name))}"
-        for field in fields(memory)
-        if getattr(memory, field.name)
-    )
-    total = units.SIZE.text(memory.total_bytes)
-    return f"{total} ({', '.join(parts)}), and about 0.5 GB for Python and PyTorch"
-
-
-def _disk(taken: Estimate) -> str:
-    text = f"at most {_most_disk(taken.disk)}"
-    if taken.shards_bytes is None:
-        return f"{text}; the size of the shards is not known before the text is here"
-    return f"{text}; about {units.SIZE.text(taken.shards_bytes)} of shards"
-
-
-def _most_disk(most: DiskForecast) -> str:
+def most_disk(most: DiskForecast) -> str:
+    """The most disk of a run in words."""
     checkpoint = units.SIZE.text(most.checkpoint_bytes)
     return (
         f"{units.SIZE.text(most.size_bytes)} for {most.num_checkpoints} checkpoints "
@@ -202,10 +148,19 @@ def _most_disk(most: DiskForecast) -> str:
     )
 
 
-def _facts(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+def facts_table(rows: Iterable[tuple[str, RenderableType]]) -> Table:
+    """Names and values in two columns."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
     for name, value in rows:
         table.add_row(name, value)
     return table
+
+
+def _ranks(run: Path) -> int:
+    """How many ranks trained a run last; 1 if it has not started."""
+    log = event_file(run / "events")
+    events = read_events(log) if log.is_file() else ()
+    starts = [one.payload["world_size"] for one in events if one.kind == RunStarted.kind]
+    return (starts or [1])[-1] or 1

@@ -1,4 +1,4 @@
-"""The end of a run on the console: some translations, and the places of its files."""
+"""The end of a run on the console: some translations, and the commands that go on from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUM_SENTENCES = 3
 
 
 def print_summary(run: RunDirectory) -> None:
-    """Print up to three translated sentences of the test set, and the places of the run's files."""
+    """Print up to three translated sentences of the test set, and the commands that go on."""
     console = open_console()
     corpus = run.recipe().corpus
     direction, translated = _translated(run, corpus)
@@ -37,11 +37,11 @@ def print_summary(run: RunDirectory) -> None:
     console.print()
     for what, place in [
         ("run", run.path),
-        ("checkpoints", run.checkpoints),
-        *([("translations", run.samples)] if run.samples.is_dir() else []),
-        ("curves", f"tensorboard --logdir {shlex.quote(str(run.path.parent))}"),
-        ("every file", f"dragoman inspect {name}"),
+        ("how it went", f"dragoman report {name}"),
         ("translate", translate),
+        ("export", f"dragoman export {name} --to ctranslate2"),
+        ("serve", f"dragoman serve {name}"),
+        ("its files", f"dragoman inspect {name}"),
     ]:
         # No table: on a narrow terminal it would break a command inside its quotes.
         console.print(Text.assemble((f"{what:<14}", "dim"), str(place)), soft_wrap=True)
@@ -54,7 +54,8 @@ def _translated(run: RunDirectory, corpus: CorpusConfig) -> tuple[Direction, lis
     directions = rows_by_direction(read_directions(test))
     direction = next(iter(directions), corpus.directions[0])
     name = direction if directions else direction.target
-    translations = run.samples / f"test.{name}"
+    folder = run.own_samples if run.own_samples.is_dir() else run.samples
+    translations = folder / f"test.{name}"
     if not translations.is_file():
         return direction, []
     sources, references = (read_lines(test / f"{side}.txt") for side in ("source", "target"))

@@ -185,25 +185,30 @@ def test_an_error_of_the_caller_ends_the_training_and_a_thread_goes_on_with_it(
     (run,) = done
     assert len(list(run.path.parent.iterdir())) == 1
     assert dragoman.read_events(run, "run_finished")[-1]["reason"] == "max_steps"
-    assert "step 6 of 6, loss " in capfd.readouterr().out, "progress, as it was asked for"
+    assert "trained to the last step" in capfd.readouterr().out, "progress, as it was asked for"
 
 
 def test_a_plan_has_the_shape_of_the_model_to_start_from() -> None:
     """The model of the demo's recipe has 3.5 million weights, that of the small run 68,000."""
     model = small_run()
-    planned = dragoman.plan("demo", ranks=2, link="1Gbit", gpu="cpu", origin=model.path)
+    planned = dragoman.plan("demo", hosts=2, link="1Gbit", gpu="cpu", origin=model.path)
     (weights,) = model.path.glob("checkpoints/*/model.safetensors")
     trained = sum(tensor.numel() for tensor in load_file(weights).values())
     assert planned.workload.num_parameters == trained
     with pytest.raises(dragoman.CheckpointError, match="does not exist"):
-        dragoman.plan("demo", ranks=2, link="1Gbit", gpu="cpu", origin="nowhere")
+        dragoman.plan("demo", hosts=2, link="1Gbit", gpu="cpu", origin="nowhere")
 
 
-def test_a_plan_is_made_from_the_given_ranks_and_link(tiny: dragoman.Recipe) -> None:
-    planned = dragoman.plan(tiny, ranks=2, link="1Gbit", gpu="cpu")
-    assert {row.cluster.num_hosts for row in planned.rows} >= {1, 2}
-    with pytest.raises(dragoman.ConfigError, match="needs hosts or ranks"):
-        dragoman.plan(tiny)
+def test_a_plan_is_made_from_the_given_hosts_and_link(tiny: dragoman.Recipe) -> None:
+    planned = dragoman.plan(tiny, hosts=2, link="1Gbit", gpu="cpu")
+    assert {one.cluster.num_hosts for one in planned.options} == {1, 2}
+
+
+def test_without_hosts_a_plan_times_this_machine(tiny: dragoman.Recipe) -> None:
+    planned = dragoman.plan(tiny, price="1 USD")
+    (only,) = planned.options
+    assert only.run_s > 0
+    assert only.price == pytest.approx(only.run_s / 3600)
 
 
 def test_a_folder_without_a_run_has_no_events_and_no_report(tmp_path: Path) -> None:
@@ -221,9 +226,9 @@ WRONG: list[tuple[str, Callable[[Any, Any], object]]] = [
     ("on_event", lambda d, recipe: d.train(recipe, on_event=5)),
     ("hosts", lambda d, recipe: d.train(recipe, hosts=5)),
     ("recipe", lambda d, _: d.prepare(None)),
-    ("recipe", lambda d, _: d.plan([], ranks=2)),
-    ("price", lambda d, recipe: d.plan(recipe, ranks=2, price=3)),
-    ("compute", lambda d, recipe: d.plan(recipe, ranks=2, compute=0.25)),
+    ("recipe", lambda d, _: d.plan([], hosts=2)),
+    ("price", lambda d, recipe: d.plan(recipe, hosts=2, price=3)),
+    ("compute", lambda d, recipe: d.plan(recipe, hosts=2, compute=0.25)),
     ("run", lambda d, _: d.report(None)),
     ("run", lambda d, _: d.evaluate(5)),
     ("run", lambda d, _: d.read_events([])),

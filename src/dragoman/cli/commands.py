@@ -1,0 +1,86 @@
+"""Every command: the function that it is, the one that shows the result, and its parts.
+
+The groups and their order are those of `dragoman --help`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dragoman.cli.parser import Command
+
+_DRY_RUN: Final = Command("cli.dry_run:dry_run")
+
+GROUPS: Final = {
+    "make a model": {
+        "run": Command(
+            "api.training:run_recipe",
+            "cli.views:show_run",
+            parts={
+                "--dry-run": _DRY_RUN,
+                "--recipes": Command("api.training:recipes", "cli.views:show_recipes"),
+                "--sample": Command("api.training:sample_text", "cli.views:show_sample"),
+            },
+        ),
+        "build": Command(
+            "builds.interface:build",
+            "builds.interface:show_build",
+            parts={
+                "--dry-run": Command("builds.interface:plan_build", shares=True),
+                "--list": Command(
+                    "builds.interface:list_corpora", "builds.interface:show_corpora", shares=True
+                ),
+            },
+        ),
+        "prepare": Command("api.training:prepare", "cli.views:show_prepared"),
+        "train": Command(
+            "api.training:train",
+            "cli.views:show_trained",
+            parts={
+                "--dry-run": _DRY_RUN,
+                "--stop": Command("api.training:stop", "cli.views:show_stopped"),
+            },
+        ),
+        "evaluate": Command("api.training:evaluate"),
+        "compare": Command("api.comparison:compare", "cli.views:show_comparisons"),
+        "distill": Command("api.distillation:distill", "cli.views:show_distilled"),
+        "synthesize": Command("api.synthetic:synthesize", "cli.views:show_synthesized"),
+        "score": Command("api.synthetic:score", "cli.views:show_scored"),
+    },
+    "use a model": {
+        "translate": Command("api.translation:translate_file"),
+        "serve": Command("api.translation:serve"),
+        "export": Command(
+            "api.translation:export",
+            "cli.views:show_exported",
+            parts={
+                "--push": Command("api.translation:push", "cli.views:show_pushed"),
+                "--average": Command("api.training:average", "cli.views:show_averaged"),
+            },
+        ),
+        "import": Command("api.translation:import_model", "cli.views:show_imported"),
+    },
+    "know": {
+        "plan": Command("api.records:plan", "cli.views:show_plan"),
+        "doctor": Command("api.machines:doctor", "cli.views:show_examination"),
+        "report": Command(
+            "api.records:report",
+            "cli.views:show_report",
+            parts={"--status": Command("api.records:status", "cli.views:show_states")},
+        ),
+        "watch": Command("api.records:watch"),
+        "inspect": Command("api.records:inventory", "cli.views:show_inventory"),
+    },
+    "machines": {
+        "setup": Command("api.machines:setup"),
+        "jobs": Command("api.machines:jobs", "cli.views:show_text"),
+        "join": Command("api.machines:join", "cli.views:show_trained"),
+    },
+}
+COMMANDS: Final = {name: one for group in GROUPS.values() for name, one in group.items()}
+
+
+def command_of(function: str) -> Command | None:
+    """The command, or the part of one, whose function has this name."""
+    several = [one for whole in COMMANDS.values() for one in (whole, *whole.parts.values())]
+    return next((one for one in several if one.function.partition(":")[2] == function), None)

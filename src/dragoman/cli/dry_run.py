@@ -1,0 +1,86 @@
+"""`--dry-run`: what a run would take, before it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from dragoman.api.checks import checked, optional_path
+from dragoman.api.kinds import Count, HostsLike, Option, Origin, Overrides, RecipeLike, RunLike
+
+if TYPE_CHECKING:
+    from dragoman.recipe.run_directory import RunDirectory
+
+
+@checked
+def dry_run(
+    recipe: Annotated[RecipeLike | RunDirectory, Option(metavar="RECIPE|RUN")],
+    *,
+    overrides: Overrides = (),
+    origin: Origin | None = None,
+    extend: RunLike | None = None,
+    fresh: bool = False,
+    budget: str | None = None,
+    ranks: Count | None = None,
+    hosts: HostsLike | None = None,
+    runs: str | Path = "runs",
+    prepared: str | Path | None = None,
+    workers: Count | None = None,
+    with_recipe: Annotated[bool, Option("--recipe")] = False,
+) -> None:
+    """Print the pairs, steps, memory, disk and hours of a run; start nothing.
+
+    With hosts, every command that the training would run is printed, too; with a budget, what it
+    would choose.
+
+    recipe, overrides, origin, extend, fresh, ranks, hosts, runs, prepared, workers: as for `train`.
+    budget: as for `run_recipe`.
+    with_recipe: print the whole recipe first, with all defaults.
+    """
+    from dragoman.api.training import adapted, recipe_of, refuse_for_run
+    from dragoman.cli.forecast import print_dry_run
+    from dragoman.cluster.dry_run import planned_commands
+    from dragoman.cluster.hosts import load_hosts
+    from dragoman.recipe.run_directory import RunDirectory
+
+    path = Path(str(recipe))
+    directory = RunDirectory.open(path) if path.is_dir() else None
+    if directory is not None:
+        refuse_for_run(
+            directory,
+            overrides=overrides,
+            origin=origin,
+            extend=extend,
+            prepared=prepared,
+            workers=workers,
+            fresh=fresh,
+        )
+    loaded = directory.recipe() if directory else recipe_of(recipe, overrides)
+    if budget is not None:
+        from dragoman.recipe.budget import parse_budget
+        from dragoman.run.budget_plan import Place, plan_budget
+        from dragoman.run.budget_view import print_plan
+
+        place = Place.of(None if hosts is None else str(hosts), ranks=ranks)
+        plan = plan_budget(
+            loaded,
+            parse_budget(budget, place.price),
+            place,
+            prepared=optional_path(prepared),
+            runs=Path(runs),
+        )
+        print_plan(plan)
+        return
+    if directory is None:
+        loaded, _ = adapted(loaded, origin)
+    listed = load_hosts(str(hosts)) if hosts is not None else None
+    print_dry_run(
+        loaded,
+        name=str(recipe),
+        ranks=sum(listed.ranks_per_host) if listed else ranks,
+        is_here=listed is None,
+        with_recipe=with_recipe,
+    )
+    if listed is not None:
+        run = directory.path.name if directory else f"{loaded.name}-TIME-DIGEST"
+        print("", *planned_commands(listed, run=run), sep="\n")

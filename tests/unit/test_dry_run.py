@@ -1,0 +1,113 @@
+"""`--dry-run`: what a run takes, on one screen, before it starts."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+
+from dragoman.base.errors import CorpusError
+from dragoman.cli.command_line import main
+from dragoman.cli.forecast import print_dry_run
+from dragoman.recipe.recipe import Recipe, load_recipe
+from dragoman.recipe.text_size import training_text
+
+PAIRS = 300
+SMALL = [
+    "model.d_model=32",
+    "model.num_heads=2",
+    "model.d_ffn=64",
+    "model.encoder_layers=1",
+    "model.decoder_layers=1",
+    "corpus.subword.vocab_size=500",
+    "data.batch_tokens=256",
+]
+
+
+def recipe(folder: Path, *settings: str) -> Recipe:
+    (folder / "a.en").write_text("A man rides a horse.\n" * PAIRS)
+    (folder / "a.de").write_text("Ein Mann reitet ein Pferd.\n" * PAIRS)
+    path = folder / "mine.toml"
+    path.write_text(
+        "[corpus]\nsource_language = 'en'\ntarget_language = 'de'\n"
+        "train = [{source = 'a.en', target = 'a.de'}]\nvalid_pairs = 10\n"
+    )
+    return load_recipe(path, [*SMALL, *settings])
+
+
+def facts(shown: str) -> dict[str, str]:
+    rows = (re.split(r"  +", line, maxsplit=1) for line in shown.splitlines() if "  " in line)
+    return {name: value for name, value in (row for row in rows if len(row) == 2) if name}
+
+
+def test_it_fits_one_screen_and_says_hours(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = recipe(tmp_path, "train.max_steps=100")
+    print_dry_run(mine, name="mine.toml")
+    shown = capsys.readouterr().out
+    assert len(shown.splitlines()) <= 24
+    found = facts(shown)
+    assert found["pairs"].startswith("300,")
+    assert found["steps"].startswith("100 of at most 257 target tokens")
+    assert "on this machine" in found["time"]
+    text = training_text(mine)
+    assert text is not None
+    assert f"{100 * 257 / text.target_pieces:,.1f}" in found["epochs"]
+
+
+def test_many_epochs_lead_to_a_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    print_dry_run(recipe(tmp_path, "train.max_steps=100"), name="mine.toml")
+    assert "--budget" not in capsys.readouterr().out
+    print_dry_run(recipe(tmp_path, "train.max_steps=10000"), name="mine.toml")
+    assert "dragoman run mine.toml --budget 6h" in capsys.readouterr().out
+
+
+def test_the_whole_recipe_is_printed_if_it_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe(tmp_path)
+    words = ["run", str(tmp_path / "mine.toml"), "--dry-run"]
+    for setting in SMALL:
+        words += ["--set", setting]
+    assert main(words) == 0
+    assert "d_ffn = 64" not in capsys.readouterr().out
+    assert main([*words, "--recipe"]) == 0
+    assert "d_ffn = 64" in capsys.readouterr().out
+
+
+def test_a_missing_file_is_an_error_as_in_the_run(tmp_path: Path) -> None:
+    mine = recipe(tmp_path)
+    (tmp_path / "a.de").unlink()
+    with pytest.raises(CorpusError, match="does not exist") as error:
+        print_dry_run(mine, name="mine.toml")
+    assert error.value.place == str(tmp_path / "a.de")
+
+
+def test_text_that_is_fetched_later_has_no_size_yet() -> None:
+    assert training_text(load_recipe("wmt16-ende-reference")) is None
+
+
+def test_packed_text_is_counted_as_plain_text_is(tmp_path: Path) -> None:
+    mine = recipe(tmp_path)
+    packed = gzip.compress((tmp_path / "a.en").read_bytes())
+    (tmp_path / "a.en").write_bytes(packed)  # known by its first bytes, not by its name
+    text = training_text(mine)
+    assert text is not None
+    assert (text.pairs, text.is_exact) == (PAIRS, True)
+    (tmp_path / "a.en").write_bytes(packed[:-20])
+    with pytest.raises(CorpusError, match="cannot be unpacked"):
+        training_text(mine)
+
+
+def test_units_of_a_translation_memory_are_its_pairs(tmp_path: Path) -> None:
+    mine = recipe(tmp_path)
+    unit = "<tu><tuv xml:lang='en'><seg>A</seg></tuv><tuv xml:lang='de'><seg>B</seg></tuv></tu>\n"
+    (tmp_path / "a.tmx").write_text(f"<tmx><header/><body>{unit * 20}</body></tmx>")
+    entry = {"tmx": "a.tmx"}
+    corpus = mine.corpus.model_validate({**mine.corpus.model_dump(), "train": [entry]})
+    text = training_text(mine.model_copy(update={"corpus": corpus}))
+    assert text is not None
+    assert text.pairs == 20

@@ -1,0 +1,82 @@
+"""`dragoman report` in the terminal: scores, samples and judgements first, then paths."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from dragoman.cli import main
+from dragoman.cli.report_view import print_answers
+from dragoman.reporting.reading import read_facts
+from dragoman.reporting.render import Report
+from small_run import small_run
+
+RECORDED = Path(__file__).resolve().parents[1] / "golden/recorded"
+
+
+def test_the_terminal_shows_samples_judgements_findings_and_paths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "report"
+    assert main(["report", str(RECORDED / "overfitting"), "--output", str(output)]) == 0
+    shown = capsys.readouterr().out
+    assert "BLEU on test" in shown
+    assert shown.count("\ntranslation ") == 3
+    order = [shown.index(f"{number}. ") for number in (2, 3, 4, 5, 12)]
+    assert order == sorted(order)
+    assert "What does the learning rate do?" not in shown, "facts are on the page alone"
+    assert "Is it overfitting? YES" in shown
+    assert "-> Raise train.validate_every_steps" in shown
+    assert shown.splitlines()[-3:] == [
+        str(output / f"report.{ending}") for ending in ("html", "md", "json")
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_answers_fit_a_terminal_and_are_indented(
+    width: int,
+) -> None:
+    file = io.StringIO()
+    terminal = Console(file=file, width=width, force_terminal=True, color_system=None)
+    facts = read_facts(RECORDED / "overfitting")
+    print_answers(Report.of(facts), terminal)
+    lines = [line.rstrip() for line in file.getvalue().splitlines()]
+    assert max(map(len, lines)) <= width
+    assert len(lines) <= 2 * 24
+    answers = lines[next(n for n, line in enumerate(lines) if " 1. " in line) :]
+    starts = re.compile(r" *(\d+\.|->|-) | {3,}\S|Findings$|$")
+    assert all(starts.match(line) for line in answers), answers
+
+
+def test_the_page_shows_judgements_before_facts_and_folds_limits(tmp_path: Path) -> None:
+    run = RECORDED / "overfitting"
+    assert main(["report", str(run), "--output", str(tmp_path)]) == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    headings = ["Translations", "Answers", "Facts", "Health"]
+    places = [page.index(f"<h2>{heading}</h2>") for heading in headings]
+    assert places == sorted(places)
+    assert page.index("12. What did it cost?") < page.index("6. What does the learning rate do?")
+    assert "checks found nothing" in page
+
+
+def test_json_alone_is_printed_without_the_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(small_run().path), "--json"]) == 0
+    assert capsys.readouterr().out.startswith("{")
+
+
+def test_the_page_says_what_to_do_beside_each_answer_and_folds_alerts(tmp_path: Path) -> None:
+    facts = read_facts(RECORDED / "overfitting")
+    report = Report.of(facts)
+    report.write(tmp_path)
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    answers = page[page.index("<h2>Answers</h2>") : page.index("<h2>Facts</h2>")]
+    remedies = [one.remedy for _, one in report.judgements if one.remedy]
+    assert len(remedies) >= 3
+    assert answers.count("class='remedy'") == len(remedies)
+    (evidence,) = re.findall("<h2>About the evidence</h2>(.*?)</section>", page)
+    assert evidence.startswith("<details>")
+    assert evidence.count("<li>") == len(facts.alerts) > 0
