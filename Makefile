@@ -1,3 +1,4 @@
+# make setup   what trains and serves, into .venv
 # make demo    a model from the bundled sample corpus, in minutes
 # make docs    the documentation as a site with search: build/site
 # make lab     two hosts on this machine (root): doctor, a training over them, what strategies cost
@@ -15,12 +16,13 @@ READY := .venv/.ready
 export PYTHONDONTWRITEBYTECODE :=
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt
 
-.PHONY: setup demo lab test test-system test-all mutation check format bench docs dist clean
+.PHONY: setup demo lab test test-system test-all check format docs dist clean
 
-setup: $(READY)
+setup: $(TRAINS)
 
 # What trains and serves; the demo needs no more.
 $(TRAINS): pyproject.toml constraints.txt
+	@echo "Set up .venv: PyTorch and dragoman are fetched and installed, in one to three minutes."
 	@test -n "$(PYTHON)" || { echo "dragoman needs Python 3.11 or newer: install it, or set PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(INSTALL) torch
@@ -29,6 +31,7 @@ $(TRAINS): pyproject.toml constraints.txt
 
 # The same with what tests and checks it.
 $(READY): $(TRAINS)
+	@echo "Install what tests and checks dragoman, and compile it."
 	$(INSTALL) --editable '.[dev,docs,fetch,serve]'
 	$(BIN)/python -c 'import dragoman.run.worker'
 	-@$(BIN)/pytest --collect-only >/dev/null  # compiles once what each process of the tests imports
@@ -50,16 +53,12 @@ test-system: $(READY)
 test-all: $(READY)
 	$(BIN)/pytest
 
-# Changes the code at many places and asks whether a test notices: hours. MODULES="training/step ..." runs some.
-mutation: $(READY)
-	$(BIN)/python tools/mutation.py $(MODULES)
-
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python tools/write_reference.py --check
+	$(BIN)/python benchmarks/page.py --check
 	@find src -name '*.py' -print0 | xargs -0 cat | wc -l | xargs printf 'src: %s lines in '
 	@find src -name '*.py' | wc -l | xargs printf '%s files\n'
 
@@ -67,12 +66,8 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)
-	@cat benchmarks/README.md
-
 # The documentation as a site in build/site; its commands are run by make test-system.
 docs: $(READY)
-	$(BIN)/python tools/write_reference.py
 	$(BIN)/python tools/build_site.py
 
 # A wheel, a source archive and what they depend on (SBOM), bit for bit the same from the same commit.

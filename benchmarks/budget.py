@@ -1,13 +1,12 @@
-"""Does a run with a budget end in time, and is it as good as expected?
+"""Does a run with a budget end in time, and does its forecast hold the end?
 
     benchmarks/budget.py --scratch DIR [--multi30k DIR] [--languages de fr cs]
         [--budgets 5min 15min] [--conditions alone neighbour kill]
 
 Each budget is spent on the text of the demo and on Multi30k, alone; with a neighbour that takes a
 core from the middle on; and with a kill -9 in the middle, after which the same command goes on.
-Prints what was used of the budget, and the expected and the found BLEU on the dev text. Runs that
-are done are read again, not run again. The table of local curves is off: what is expected comes
-from the shipped ones.
+Prints what was used of the budget, the validations, the first forecast of the dev loss at the end
+(after a third of the time) and what it became. Runs that are done are read again, not run again.
 """
 
 from __future__ import annotations
@@ -22,10 +21,13 @@ from pathlib import Path
 from dragoman.recipe.budget import parse_budget
 from dragoman.recipe.recipe import SHIPPED_RECIPES
 from dragoman.reporting.reading import read_facts
-from dragoman.training.pace import Budget, read_budget
+from dragoman.telemetry.events import EndForecast, event_file, read_events
+from dragoman.training.clock import Budget, read_budget
 
 DEMO = f"""
 [corpus]
+source_language = "en"
+target_language = "de"
 folder = "{SHIPPED_RECIPES}"
 train = [{{tsv = "demo/train.tsv.xz"}}]
 valid = [{{tsv = "demo/valid.tsv"}}]
@@ -41,14 +43,17 @@ valid = [{{source = "valid.en", target = "valid.{language}"}}]
 test = [{{source = "test2016.en", target = "test2016.{language}"}}]
 """
 BUSY = "while True: pass"
-COLUMNS = "| text | budget | condition | used | model | steps | expected BLEU | found | inside |"
+COLUMNS = (
+    "| text | budget | condition | used | model | steps | validations | dev BLEU "
+    "| forecast of the dev loss | found | inside |"
+)
 
 
 def main() -> None:
     options = _options()
     options.scratch.mkdir(parents=True, exist_ok=True)
     texts = texts_of(options)
-    print(COLUMNS, "|---|---|---|---:|---|---:|---:|---:|---|", sep="\n", flush=True)
+    print(COLUMNS, f"|{'---|' * 11}", sep="\n", flush=True)
     for name, text in texts.items():
         for budget in options.budgets:
             for condition in options.conditions:
@@ -101,7 +106,6 @@ def start(folder: Path, name: str, budget: str, ranks: int) -> subprocess.Popen[
         return subprocess.Popen(
             [*command, "--ranks", str(ranks)],
             cwd=folder,
-            env=os.environ | {"DRAGOMAN_CURVES": "off"},
             stdout=log,
             stderr=log,
             start_new_session=True,
@@ -125,13 +129,18 @@ def row(folder: Path, name: str, budget: str, condition: str) -> str:
     assert kept.used_s is not None
     model = facts.recipe.model
     best = max(one.bleu for one in facts.validations if one.bleu is not None)
-    low, high = kept.expected_bleu_low, kept.expected_bleu_high
-    inside = "yes" if low <= best <= high else "**no**"
+    events = read_events(event_file(path / "events"))
+    first = next((one.payload for one in events if one.kind == EndForecast.kind), None)
+    last = facts.validations[-1].dev_loss
+    forecast, inside = "", ""
+    if first is not None and last is not None:
+        forecast = f"{first['expected']:.2f} ({first['low']:.2f} to {first['high']:.2f})"
+        inside = "yes" if first["low"] <= last <= first["high"] else "**no**"
     layers = f"{model.encoder_layers}+{model.decoder_layers}"
     return (
         f"| {name} | {budget} | {condition} | {kept.used_s / kept.seconds_s:.1%} "
-        f"| {model.d_model}, {layers} | {facts.last_step:,} "
-        f"| {kept.expected_bleu:.1f} ({low:.1f} to {high:.1f}) | {best:.1f} | {inside} |"
+        f"| {model.d_model}, {layers} | {facts.last_step:,} | {len(facts.validations)} "
+        f"| {best:.1f} | {forecast} | {last:.2f} | {inside} |"
     )
 
 

@@ -7,7 +7,7 @@ For each text and budget, seven runs to the same clock: one whose recipe names t
 six of three sizes with two schedules. The six get the batch, the vocabulary, the dropout and the
 peak rate that a budget gives to such a model, or with --published those of published recipes for
 text of this size: a batch of 4,096 cells, 8,000 pieces, dropout 0.3, and a peak of 1e-3. Their
-length is fitted to the clock, so that each ends its schedule in time. Prints the best dev BLEU and
+schedule follows the clock, too. Prints the best dev BLEU and
 the test BLEU of each, and whether the test BLEU of the choice is within 1 of the best of the six: a
 model is judged by all 1,000 sentences of a text that chose nothing, and not by the best of some
 validations on 300. A recipe whose model is too large for the budget is refused, and does not count.
@@ -29,7 +29,7 @@ from typing import Final
 
 from budget import finished, run, texts_of
 from dragoman.reporting.reading import read_facts
-from dragoman.run.choose import SIZES
+from dragoman.run.sizes import SIZES
 
 CHOSEN: Final = "chosen"
 HAND: Final = """

@@ -63,7 +63,7 @@ def main() -> None:
     print(row(kept, name, options.budget, "two hosts"))
     found = finished(kept)
     assert found is not None
-    for event in read_events(found[0] / "events" / "rank-0000.jsonl"):
+    for event in read_events(found[0] / "events" / "log.jsonl"):
         if event.kind == "strategy_chosen":
             print(event.payload["why"])
 

@@ -12,7 +12,6 @@ and hosts x price x wall clock, with the bars: 1% between the last two, 10% to t
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import subprocess
 import sys
@@ -48,7 +47,6 @@ def main() -> None:
     done = subprocess.run(
         command,
         cwd=options.scratch,
-        env=os.environ | {"DRAGOMAN_CURVES": "off"},
         stdout=subprocess.PIPE,
         text=True,
         check=True,

@@ -61,10 +61,13 @@ def main() -> None:
         print(f"used {units.DURATION.text(used_s)} of {options.budget} ({used_s / budget_s:.1%})")
         _print_fetched(mirror)
     place = options.scratch / "builds" / "en-de"
-    print((place / "build.md").read_text(encoding="utf-8").partition("\n## ")[0])
+    record = json.loads((place / "build.json").read_text(encoding="utf-8"))
+    for name, stage in record["stages"].items():
+        spent_s = stage["ended"] - stage["started"]
+        print(f"{name}: planned {stage['seconds_s']:.0f} s, took {spent_s:.0f} s")
     for run in sorted((place / "runs").iterdir()):
         if (run / "recipe.toml").is_file():
-            kinds = [event.kind for event in read_events(run / "events" / "rank-0000.jsonl")]
+            kinds = [event.kind for event in read_events(run / "events" / "log.jsonl")]
             starts, ends = kinds.count("run_started"), kinds.count("run_finished")
             print(f"{run.name}: began or went on {starts} times, ended {ends} times")
     done = subprocess.run(
@@ -88,7 +91,6 @@ def _start(folder: Path, command: list[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [sys.executable, "-m", "dragoman", *command],
             cwd=folder,
-            env=os.environ | {"DRAGOMAN_CURVES": "off"},
             stdout=log,
             stderr=log,
             start_new_session=True,

@@ -176,7 +176,7 @@ def prepare(scratch: Path, name: str, filters: dict[str, str]) -> set[int]:
     recipe = scratch / f"{name}.toml"
     lines = "\n".join(f"{key} = {value}" for key, value in filters.items())
     recipe.write_text(RECIPE.format(name=name.replace("_", "-"), filters=lines), "utf-8")
-    prepared = dragoman.prepare(recipe, directory=scratch / f"prepared-{name}")
+    prepared = dragoman.prepare(recipe, prepared=scratch / f"prepared-{name}")
     rejected = prepared / "rejected/train.tsv.zst"
     with zstandard.open(rejected, "rt", encoding="utf-8", newline="\n") as file:
         next(file)  # the names of the columns

@@ -78,7 +78,7 @@ def _trained_teacher(options: argparse.Namespace) -> tuple[Path, str]:
     run = dragoman.train(recipe, runs=options.scratch / "runs", progress=True).path
     average = run / "checkpoints" / "average"
     if not average.exists():
-        words = ["average", str(run), "--last", "10"]
+        words = ["export", str(run), "--average", "10"]
         subprocess.run([sys.executable, "-m", "dragoman", *words], check=True)
     return run, str(average)
 

@@ -30,7 +30,7 @@ def main() -> None:
     if not options.run:
         _dragoman("run", "multi30k-tiny", "--ranks", str(options.ranks), *places, *flags)
     run = options.run or max(options.runs.glob("multi30k-tiny-*"), key=lambda p: p.stat().st_mtime)
-    _dragoman("average", str(run), "--last", str(options.average))
+    _dragoman("export", str(run), "--average", str(options.average))
     (run / "samples").mkdir(exist_ok=True)
     hypotheses = run / "samples" / "test2016.average.de"
     _dragoman(

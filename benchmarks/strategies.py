@@ -1,7 +1,7 @@
 """Measured step times of every strategy beside the planner's, on lab hosts behind slow ports.
 
     benchmarks/strategies.py [--hosts 2 3] [--rates 100mbit 30mbit 14mbit] [--json FILE]
-                             [--strategies compute plain sync accum diloco powersgd auto]
+                             [--strategies compute plain sync diloco auto]
 
 Root on Linux; two or three hosts in network namespaces (tests/lab). Compute is a rest of stated
 length, spread over the layers' forward and backward as a GPU's would be: hosts of a lab share one
@@ -30,15 +30,12 @@ from torch import Tensor, nn
 
 from dragoman.base import units
 from dragoman.base.memory import keep_freed_memory
-from dragoman.cluster import strategies
-from dragoman.cluster.plan import choose
 from dragoman.cluster.rates import Link
-from dragoman.cluster.strategies import Cluster, Machine, Prediction
-from dragoman.cluster.workload import Workload
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.diloco_work import measure_weight_s
 from dragoman.distributed.gradient_sync import GradientSync
 from dragoman.distributed.link_rate import measure_link
+from dragoman.distributed.step_time import Exchange, HostRanks, Step
 from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World
@@ -55,7 +52,6 @@ REST_EVERY: Final = 4
 """Layers between two rests: a processor cannot rest for much less than a millisecond."""
 COMPUTE_S: Final = 0.3
 """The compute of a step, a third of it forward."""
-ACCUMULATE: Final = 4
 BLOCKING_EVERY: Final = 12
 COMPUTE_STEPS: Final = 11
 HEADER: Final = """\
@@ -92,16 +88,6 @@ class RestingModel(nn.Module):
         return x.square().sum()
 
 
-WORKLOAD: Final = Workload(
-    name="lab",
-    shapes=((WIDTH, WIDTH),) * NUM_LAYERS,
-    flop_per_step=0.0,
-    target_tokens_per_step=25_000,
-    # Accumulation would leave too few updates, so that auto has to find something better.
-    max_steps=15_000,
-)
-
-
 def measure(world: World, settings: dict[str, Any] | None, steps: int) -> dict[str, Any]:
     """Seconds and bytes of a step with a strategy; None: without any network, "auto": as chosen."""
     keep_freed_memory()  # as a training does
@@ -114,18 +100,16 @@ def measure(world: World, settings: dict[str, Any] | None, steps: int) -> dict[s
     config, plan = DistributedConfig.model_validate(settings), None
     if config.strategy == "auto":
         rate = measure_link(world, find_topology(world))
-        link = Link(rate.bytes_per_s, rate.latency_s)
-        choice = choose(_cluster(world.world_size, link, compute_s, weight_s), WORKLOAD)
-        config, plan = resolved(config, choice), choice.prediction
-    every = (
-        config.diloco.every if config.strategy == "diloco" else config.options.batches_per_update
-    )
+        link = Link(rate.bytes_per_s, latency_s=rate.latency_s)
+        plan, _ = _exchange(world.world_size, link, compute_s, weight_s).choose()
+        config = resolved(config, plan)
+    every = config.diloco.every if config.strategy == "diloco" else 1
     gap = every // config.diloco.fragments if config.strategy == "diloco" else every
     # From the same place in one period to that in a later one, with nothing on its way.
     late = config.diloco.delay if config.strategy == "diloco" else 0
     warm, steps = max(gap * 2, 2) + late, max(every, steps // every * every)
     with gradient_sync(config, model, world) as sync:
-        step = _Stepper(model, sync, config.options.batches_per_update)
+        step = _Stepper(model, sync)
         step.go(warm)
         world.barrier()
         before, started = interface_number(INTERFACE, "statistics/tx_bytes"), time.perf_counter()
@@ -150,10 +134,9 @@ def measure(world: World, settings: dict[str, Any] | None, steps: int) -> dict[s
 
 
 class _Stepper:
-    def __init__(self, model: nn.Module, sync: GradientSync, batches: int) -> None:
+    def __init__(self, model: nn.Module, sync: GradientSync) -> None:
         self._model = model
         self._sync = sync
-        self._batches = batches
         self._optimizer = torch.optim.Adam(model.parameters(), lr=1e-5)
         sync.attach(self._optimizer)
         self._rows = torch.randn(4, WIDTH)
@@ -162,13 +145,11 @@ class _Stepper:
     def go(self, steps: int) -> None:
         for _ in range(steps):
             self._step += 1
-            last = self._step % self._batches == 0
-            with self._sync.micro_step(last=last):
+            with self._sync.micro_step(last=True):
                 self._model(self._rows).backward()
-            if last:
-                self._optimizer.step()
-                self._optimizer.zero_grad()
-                self._sync.after_update(self._step, learning_rate=1e-5)
+            self._optimizer.step()
+            self._optimizer.zero_grad()
+            self._sync.after_update(self._step, learning_rate=1e-5)
 
 
 def _compute_s(world: World, model: nn.Module) -> float:
@@ -203,31 +184,31 @@ def cases() -> list[Case]:
         Case("compute only", None, 0),
         Case("plain fp32", {"strategy": "sync", "wire": "fp32"}, 4),
         Case("sync bf16", {"strategy": "sync"}, 6),
-        Case(f"accum K={ACCUMULATE}", {"strategy": "accum", "accum": {"every": ACCUMULATE}}, 12),
         Case(f"diloco H={BLOCKING_EVERY}", {"strategy": "diloco", "diloco": blocking}, 24),
-        Case("powersgd r=4", {"strategy": "powersgd"}, 10),
         Case("auto", {"strategy": "auto"}, 52),
     ]
 
 
-def _cluster(num_hosts: int, link: Link, compute_s: float, weight_s: float) -> Cluster:
-    alike = Machine(alone_s=compute_s * num_hosts)
-    return Cluster.of((1,) * num_hosts, link, like=alike, diloco_weight_s=weight_s)
+def _exchange(num_hosts: int, link: Link, compute_s: float, weight_s: float) -> Exchange:
+    return Exchange(
+        hosts=(HostRanks(1),) * num_hosts,
+        compute_s=compute_s,
+        shapes=((WIDTH, WIDTH),) * NUM_LAYERS,
+        bytes_per_s=link.bytes_per_s,
+        latency_s=link.latency_s,
+        weight_s=weight_s,
+    )
 
 
-def predicted(case: Case, cluster: Cluster) -> Prediction | None:
+def predicted(case: Case, exchange: Exchange) -> Step | None:
     """The prediction of the planner from the nominal rate; None for auto, which plans itself."""
     match case.kind:
         case "plain":
-            return strategies.plain(cluster, WORKLOAD)
+            return exchange.plain()
         case "sync":
-            return strategies.sync(cluster, WORKLOAD)
-        case "accum":
-            return strategies.accumulate(cluster, WORKLOAD, every=ACCUMULATE)
+            return exchange.sync()
         case "diloco":
-            return strategies.diloco(cluster, WORKLOAD, every=BLOCKING_EVERY)
-        case "powersgd":
-            return strategies.powersgd(cluster, WORKLOAD)
+            return exchange.diloco(BLOCKING_EVERY, fragments=1, delay=0)
     return None
 
 
@@ -255,7 +236,7 @@ def _row(case: Case, link: Link, said: list[dict[str, Any]]) -> dict[str, Any]:
     row = {key: max(one[key] for one in said) for key in ("compute_s", "step_s", "sent_bytes")}
     row |= {"name": case.name, "counted": max(one["counted"] for one in said)}
     row["exposed_s"] = max(one.get("exposed_s", 0.0) for one in said)
-    plan = predicted(case, _cluster(len(said), link, row["compute_s"], said[0]["weight_s"]))
+    plan = predicted(case, _exchange(len(said), link, row["compute_s"], said[0]["weight_s"]))
     if plan is not None:
         row |= {"planned_s": plan.step_s, "planned_bytes": plan.wire_bytes}
     elif "label" in said[0]:

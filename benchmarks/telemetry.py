@@ -51,11 +51,12 @@ from dragoman.telemetry.events import (
     Payload,
     as_line,
     as_values,
+    event_file,
 )
 from dragoman.telemetry.sampler import MachineProbe, NetworkProbe, sample_every_s
 from dragoman.telemetry.sinks import TensorBoardSink
 from dragoman.telemetry.timers import PhaseTimer
-from dragoman.training.interval import IntervalSums
+from dragoman.training.interval import IntervalSums, train_interval
 from dragoman.training.step import StepResult, TrainStep
 
 NUM_PAIRS = 80
@@ -106,7 +107,8 @@ class Bench:
         self.step(update, learning_rate=1e-5)
 
     def tell(self) -> None:
-        self.writer.write(self.interval.take(learning_rate=1e-5, loss_scale=None), step=1)
+        own = [self.interval.take()]
+        self.writer.write(train_interval(own, learning_rate=1e-5, loss_scale=None), step=1)
 
 
 def measured(block: Callable[[], object]) -> tuple[float, float]:
@@ -181,7 +183,9 @@ def _print_own(bench: Bench, *, step_s: float) -> None:
             bench.writer.write(payload)
 
     probe, wire = MachineProbe(disk=bench.disk, queued=lambda: 8), NetworkProbe("lo")
-    bench.interval = IntervalSums(world=bench.step.world, sync=bench.step.sync, timer=bench.timer)
+    bench.interval = IntervalSums(
+        device=bench.step.world.device, sync=bench.step.sync, timer=bench.timer
+    )
     step_cost = _each(step, times=2000)
     interval_cost = _each(step, bench.tell, times=200)
     sample_cost = _each(look, tell, times=300)
@@ -223,67 +227,69 @@ def _open(prepared: Path, stack: ExitStack) -> Bench:
     writer = stack.enter_context(EventWriter(directory / "events"))
     writer.subscribe(ConsoleSink(Console(file=io.StringIO())))
     writer.subscribe(TensorBoardSink(directory / "tensorboard"))
-    interval = IntervalSums(world=world, sync=sync, timer=step.timer)
+    interval = IntervalSums(device=world.device, sync=sync, timer=step.timer)
     return Bench(step, updates, step.timer, interval, writer, directory)
 
 
 def record(directory: Path, step_s: float) -> None:
     run = directory / "run"
     (run / "events").mkdir(parents=True)
-    largest = max(_write_rank(run, rank, step_s) for rank in range(NUM_HOSTS * NUM_GPUS))
+    _write_log(event_file(run / "events"), step_s)
     began = time.process_time()
     report = Report.of(read_facts(run))
     pages = report.write(run / "report")
     took_s = time.process_time() - began
-    print(f"largest event file: {largest / 1e6:.1f} MB")
-    print(f"all event files: {sum(p.stat().st_size for p in run.glob('events/*')) / 1e6:.1f} MB")
+    size_bytes = event_file(run / "events").stat().st_size
+    print(f"events: {size_bytes / 1e6:.1f} MB")
     print(f"report made in {took_s:.1f} s of processor time")
     print(f"report.html: {pages[0].stat().st_size / 1e6:.2f} MB")
 
 
-def _write_rank(run: Path, rank: int, step_s: float) -> int:
-    """Write what one rank of a run of 50,000 steps says; returns the bytes."""
-    host, is_main, samples_host = f"host-{rank // NUM_GPUS}", rank == 0, rank % NUM_GPUS == 0
-    path = run / "events" / f"rank-{rank:04d}.jsonl"
+def _write_log(path: Path, step_s: float) -> None:
+    """Write what the ranks of a run of 50,000 steps say."""
     with path.open("wb") as file:
 
-        def write(payload: Payload, second: float, step: int | None) -> None:
+        def write(payload: Payload, second: float, step: int | None, rank: int = 0) -> None:
             time_s, mono_s = 1.7e9 + round(second, 3), round(4321.1234 + second, 4)
-            values = as_values(payload)
+            values, host = as_values(payload), _HOSTS[rank]
             event = Event(SCHEMA_VERSION, payload.kind, time_s, mono_s, host, rank, step, values)
             file.write(as_line(event))
 
         write(_STARTED, 0, 0)
-        last = 0
-        for second in range(1, int(NUM_STEPS * step_s)) if samples_host else ():
-            if second - last >= sample_every_s(second):
-                last = second
-                for payload in _SAMPLES:
-                    write(payload, second, None)
+        last = 0.0
         for step in range(LOG_EVERY, NUM_STEPS + 1, LOG_EVERY):
-            write(_INTERVAL, step * step_s, step)
-            if step % VALIDATE_EVERY == 0 and is_main:
-                write(_VALIDATED, step * step_s, step)
+            second = step * step_s
+            while last + sample_every_s(last) < second:
+                last += sample_every_s(last)
+                for rank in range(0, len(_HOSTS), NUM_GPUS):
+                    for payload in _SAMPLES:
+                        write(payload, last, None, rank)
+            write(_INTERVAL, second, step)
+            if step % VALIDATE_EVERY == 0:
+                write(_VALIDATED, second, step)
                 for payload in (_SENTENCE, _SENTENCE, _SENTENCE, _CHECKPOINT):
-                    write(payload, step * step_s, step)
+                    write(payload, second, step)
         write(_FINISHED, NUM_STEPS * step_s, NUM_STEPS)
-    return path.stat().st_size
 
 
+_HOSTS = tuple(f"host-{rank // NUM_GPUS}" for rank in range(NUM_HOSTS * NUM_GPUS))
+_RANKS = len(_HOSTS)
 _STARTED = events.RunStarted(
-    run_name="reference", recipe_digest="0123456789abcdef" * 4, world_size=NUM_HOSTS * NUM_GPUS,
-    device="cuda:0", precision="fp16", num_parameters=60_880_896, max_steps=NUM_STEPS,
+    run_name="reference", recipe_digest="0123456789abcdef" * 4, world_size=_RANKS,
+    hosts=_HOSTS, device="cuda:0", precision="fp16", num_parameters=60_880_896, max_steps=NUM_STEPS,
     train_pairs=4_524_868, resumed_from_step=None,
 )  # fmt: skip
 _INTERVAL = events.TrainInterval(
     steps=100, epoch=3, train_loss=2.1415926535897931, train_nll=1.6182818284590452,
     learning_rate=0.0003952847075210474, gradient_norm=0.41231056256176607, pairs=102_400,
     source_tokens=3_101_234, target_tokens=3_139_876, padding_share=0.0312345678901234,
-    interval_s=170.12345678901234, step_median_s=1.7012345678901234, step_p95_s=1.8012345678901,
-    compute_median_s=0.612345678901234,
-    data_wait_s=0.12345678901234567, forward_s=20.123456789012345, backward_s=40.1234567890123,
-    sync_s=108.12345678901234, optimizer_s=1.7012345678901234, sync_bytes=36_528_537_600,
-    skipped_steps=0, loss_scale=65536.0, peak_memory_bytes=14_123_456_789,
+    skipped_steps=0, loss_scale=65536.0,
+    interval_s=(170.12345678901234,) * _RANKS,
+    step_median_s=(1.7012345678901234,) * _RANKS, step_p95_s=(1.8012345678901,) * _RANKS,
+    compute_median_s=(0.612345678901234,) * _RANKS, data_wait_s=(0.12345678901234567,) * _RANKS,
+    forward_s=(20.123456789012345,) * _RANKS, backward_s=(40.1234567890123,) * _RANKS,
+    sync_s=(108.12345678901234,) * _RANKS, optimizer_s=(1.7012345678901234,) * _RANKS,
+    sync_bytes=(36_528_537_600,) * _RANKS, peak_memory_bytes=(14_123_456_789,) * _RANKS,
 )  # fmt: skip
 _VALIDATED = events.Validated(
     dev_loss=1.6273, dev_perplexity=5.09, train_slice_loss=1.58, bleu=24.3, bleu_low=23.5,

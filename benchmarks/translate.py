@@ -40,7 +40,7 @@ from dragoman.evaluation.metrics import bleu
 from dragoman.evaluation.validate import read_lines
 from dragoman.formats.export import export
 from dragoman.formats.export_job import Request
-from dragoman.formats.huggingface import to_huggingface
+from dragoman.importing.weights import layer_weights
 from dragoman.inference.translation import TranslationModel
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import load_recipe
@@ -153,13 +153,9 @@ def write_for_engines(
 
 def write_weights(model: Transformer, file: Path) -> None:
     """Under the names of fairseq, which Hugging Face has kept; the shared matrix once."""
-    state = to_huggingface(model).state_dict()
-    dropped = ("embed_positions", "lm_head.weight")
-    kept = {name: one for name, one in state.items() if not any(word in name for word in dropped)}
-    shared = kept.pop("model.decoder.embed_tokens.weight")
-    kept = {name: one for name, one in kept.items() if "embed_tokens" not in name}
-    kept["model.shared.weight"] = shared
-    np.savez(file, allow_pickle=False, **{name: one.numpy() for name, one in kept.items()})
+    kept = {**layer_weights(model), "model.shared.weight": model.embeddings.target_matrix}
+    arrays = {name: one.detach().numpy() for name, one in kept.items()}
+    np.savez(file, allow_pickle=False, **arrays)
 
 
 class Running:

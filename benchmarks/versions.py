@@ -1,6 +1,7 @@
 """This checkout beside an older one: the same commands, in turns, in one run.
 
     benchmarks/versions.py OTHER_CHECKOUT [--rounds 5] [--work /tmp/versions] [--only NAME ...]
+        [--record]
 
 Both checkouts have their own `.venv`. Every round runs every command with one of them and then
 with the other, in an order that changes with each round. Printed: the median of each, and the
@@ -14,7 +15,7 @@ The other checkout makes the model and the long record once, for both.
   help          whole command: `dragoman --help` and `dragoman train --help`
   report        whole command: `dragoman report` on a run of 50,000 steps on two hosts of eight GPUs
 
-`benchmarks/serve.py --other` compares the servers.
+`benchmarks/serve.py --other` compares the servers. `--record` adds the ratios to results.jsonl.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+
+from results import record
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("DRAGOMAN_SHARED", REPOSITORY.parent / "shared/data"))
@@ -117,7 +120,8 @@ class Commands:
             *("train", "demo", "--ranks", "1", "--prepared", self.shared / "demo"),
             *(word for setting in settings for word in ("--set", setting)),
         )
-        (record,) = (checkout.work / "runs").glob("*/events/rank-0000.jsonl")
+        # Older versions have a file for each rank, and times that are not lists.
+        (record,) = (checkout.work / "runs").glob("*/events/[lr]*[g0].jsonl")
         events = [json.loads(line) for line in record.read_text(encoding="utf-8").splitlines()]
         timed = [
             event
@@ -125,7 +129,7 @@ class Commands:
             if event["kind"] == "train_interval" and event["step"] > STEPS_LEFT_OUT
         ]
         tokens = sum(event["source_tokens"] + event["target_tokens"] for event in timed)
-        return float(tokens / sum(event["interval_s"] for event in timed))
+        return float(tokens / sum(_of_rank_0(event["interval_s"]) for event in timed))
 
     def prepare(self, checkout: Checkout) -> float:
         """Whole commands a second."""
@@ -158,7 +162,19 @@ class Commands:
         return checkout.runs_per_s("translate", self.shared / "bundle", *search, text=text)
 
 
-NAMES = ("train", "prepare", "beam_5", "beam_1", "help", "report")
+CASES = {
+    "train": "training",
+    "prepare": "`prepare`",
+    "beam_5": "`translate`, beam 5",
+    "beam_1": "`translate`, greedy",
+    "help": "`--help`",
+    "report": "`report` of 50,000 steps",
+}
+"""The commands, and their names in results.jsonl."""
+
+
+def _of_rank_0(value: float | list[float]) -> float:
+    return value[0] if isinstance(value, list) else value
 
 
 def main() -> None:
@@ -167,7 +183,8 @@ def main() -> None:
     parser.add_argument("other", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--work", type=Path, default=Path("/tmp/versions"))
-    parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--record", action="store_true")
     options = parser.parse_args()
     here = Checkout(REPOSITORY, options.work / "here")
     there = Checkout(options.other.resolve(), options.work / "there")
@@ -192,6 +209,17 @@ def main() -> None:
             f"| {name} | {medians[0]:.4g}/s | {medians[1]:.4g}/s | {statistics.median(ratios):.3f} "
             f"| {ratios[0]:.2f} to {ratios[-1]:.2f} |"
         )
+        if options.record:
+            record(
+                "versions",
+                CASES[name],
+                statistics.median(ratios),
+                "x",
+                low=ratios[0],
+                high=ratios[-1],
+                at_least=0.97,
+                command="benchmarks/versions.py OLD_CHECKOUT",
+            )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """Builds the documentation as a site: build/site.
 
-Pages lie in docs/ and beside it, where they read well in the repository; build/pages gets all of
-them, with links that lead from one to the other. zensical makes the site of these and refuses links
-that lead nowhere. Then each page is read again: what it loads must lie in the site.
+Pages lie in docs/ and beside it, where they read well in the repository. build/pages gets all of
+them, with links that lead from one to the other, and the reference pages, which are made from the
+code. `<!-- site: TEXT -->` in a page is text for the site alone. zensical makes the site of these
+and refuses links that lead nowhere. Then each page is read again: what it loads must lie in the
+site.
 """
 
 from __future__ import annotations
@@ -17,18 +19,31 @@ from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
+from reference import commands, events, python, recipe
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES, SITE = REPOSITORY / "build" / "pages", REPOSITORY / "build" / "site"
 BESIDE = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
     "README.md": "readme.md",
-    "benchmarks/HISTORY.md": "benchmarks/history.md",
     "benchmarks/README.md": "benchmarks/index.md",
+    **{
+        f"benchmarks/{name}": f"benchmarks/{name}"
+        for name in ("claims.toml", "results.jsonl", "strategy_quality.jsonl")
+    },
     "docs/README.md": "index.md",
     "docs/notebook.ipynb": "notebook.md",
 }
-"""Pages that get another place in the site; the rest of docs/ keeps its own."""
+"""Pages and files beside docs/, and those with another place in the site than in docs/."""
+MADE = {
+    "reference/commands.md": commands.page,
+    "reference/events.md": events.page,
+    "reference/python.md": python.page,
+    "reference/recipe.md": recipe.page,
+}
+"""Pages that are made from the code."""
+FOR_THE_SITE = re.compile(r"<!-- site:\s(.*?)-->", re.DOTALL)
 LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[#)])")
 FENCE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r"^(```\w+ title=)(\S+)$", re.MULTILINE)
@@ -40,22 +55,30 @@ def main() -> int:
     """Build the site; exit code 1 if a link or a page is wrong."""
     for folder in (PAGES, SITE):
         shutil.rmtree(folder, ignore_errors=True)
-    places = placed()
-    for path, place in places.items():
-        target = PAGES / place
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if path.endswith((".md", ".ipynb")):
-            text = (REPOSITORY / path).read_text(encoding="utf-8")
-            text = as_markdown(text) if path.endswith(".ipynb") else text
-            target.write_text(linked(text, path, places), encoding="utf-8")
-        if not path.endswith(".md"):
-            shutil.copyfile(REPOSITORY / path, target.with_suffix(Path(path).suffix))
+    write_pages()
     zensical = [str(Path(sys.executable).with_name("zensical")), "build", "--clean", "--strict"]
     if code := subprocess.run(zensical, cwd=REPOSITORY).returncode:
         return code
     problems = [problem for page in sorted(SITE.rglob("*.html")) for problem in wrong_in(page)]
     print("\n".join(problems) or f"{SITE / 'index.html'}", file=sys.stderr if problems else None)
     return 1 if problems else 0
+
+
+def write_pages() -> None:
+    """Write build/pages: what zensical reads."""
+    places = placed()
+    for path, place in places.items():
+        target = PAGES / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if path.endswith((".md", ".ipynb")):
+            text = (REPOSITORY / path).read_text(encoding="utf-8")
+            text = as_markdown(text) if path.endswith(".ipynb") else FOR_THE_SITE.sub(r"\1", text)
+            target.write_text(linked(text, path, places), encoding="utf-8")
+        if not path.endswith(".md"):
+            shutil.copyfile(REPOSITORY / path, target.with_suffix(Path(path).suffix))
+    for name, page in MADE.items():
+        (PAGES / name).parent.mkdir(exist_ok=True)
+        (PAGES / name).write_text(page(), encoding="utf-8")
 
 
 def placed() -> dict[str, str]:

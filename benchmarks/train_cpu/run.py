@@ -2,7 +2,7 @@
 
     PEERS_HOME=... benchmarks/train_cpu/run.py --peers ../shared/peers [--sizes small base]
         [--rounds 5] [--names eole fairseq hf] [--window 60] [--warm 10] [--dropout same]
-        [--malloc both]
+        [--malloc both] [--record]
 
 Every side trains the same model on the same encoded Multi30k text with batches of about 4,096
 target tokens; tokens are counted from the batches themselves, without padding. In each round every
@@ -17,6 +17,7 @@ Two things were not the same for all, and can be chosen:
   --dropout: Eole has dropout of 0.1 in attention and feed-forward, too, which the others lack and
     which Eole cannot leave out alone. `same` gives it to all, ours included; `as-is` does not.
 A window that holds fewer than ten steps is marked: its rate is that of a few batches.
+`--record` adds the ratio to the fastest peer with our settings to results.jsonl.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -77,7 +79,17 @@ def main() -> None:
     keep_freed_memory()  # the matrix rate is that of products, not of new memory
     for size in options.sizes:
         rounds = [_round(number, size, options) for number in range(options.rounds)]
-        _report(size, rounds, options.names)
+        ratios = _report(size, rounds, options.names)
+        if options.record:
+            subprocess.run(
+                [
+                    *(sys.executable, str(HERE.parent / "results.py"), "train_cpu"),
+                    *(f"{size} model / fastest other tool", f"{statistics.median(ratios):.3f}"),
+                    *("x", f"--low={min(ratios):.3f}", f"--high={max(ratios):.3f}"),
+                    f"--command=benchmarks/train_cpu/run.py {shlex.join(sys.argv[1:])}",
+                ],
+                check=True,
+            )
 
 
 def _options() -> argparse.Namespace:
@@ -91,7 +103,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--malloc", choices=["ours", "all", "both"], default="both")
     parser.add_argument("--dropout", choices=["as-is", "same"], default="same")
     parser.add_argument("--windows", type=int, default=1)
-    return parser.parse_args()
+    parser.add_argument("--record", action="store_true")
+    options = parser.parse_args()
+    if options.record and (options.malloc == "ours" or options.dropout != "same"):
+        parser.error("--record needs the same settings for all: --malloc both, --dropout same")
+    return options
 
 
 def _with_dropout(peers: Path) -> Path:
@@ -178,7 +194,8 @@ def _matrix_gflop_s() -> float:
     return statistics.median(rates[2:])
 
 
-def _report(size: str, rounds: list[dict[str, dict[str, Any]]], names: list[str]) -> None:
+def _report(size: str, rounds: list[dict[str, dict[str, Any]]], names: list[str]) -> list[float]:
+    """Print the figures of a size; returns the ratios to the fastest peer of each round."""
     print(f"\n{size}: median of {len(rounds)} rounds")
     for name in [OURS, *names]:
         runs = [results[name] for results in rounds]
@@ -199,6 +216,7 @@ def _report(size: str, rounds: list[dict[str, dict[str, Any]]], names: list[str]
         f"share of the matrix rate: {statistics.median(shares):.0%}\n",
         flush=True,
     )
+    return ratios
 
 
 def _useful_gflop_s(size: str, run: dict[str, Any]) -> float:

@@ -1,1 +1,1 @@
-"""Pages of docs/reference that are written from the code, each by a module of this package."""
+"""Pages of the site that are made from the code, each by a module of this package."""

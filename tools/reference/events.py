@@ -1,20 +1,21 @@
-"""docs/reference/events.md: every kind of event with its keys, from the dataclasses themselves."""
+"""Every kind of event with its keys, from the models themselves."""
 
 from __future__ import annotations
 
-from dataclasses import MISSING, Field, fields
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args
 
-from dragoman.telemetry.events import KINDS, SCHEMA_VERSION, Payload
-from reference.docstrings import Docstring
+from pydantic.fields import FieldInfo
+
+from dragoman.base.docstrings import Docstring
+from dragoman.telemetry.events import KINDS, SCHEMA_VERSION, Payload, Tag
 
 HEADER = f"""# Events
 
-Everything that happens in a run is one JSON object per line in `events/rank-NNNN.jsonl`. Console,
-TensorBoard and reports only read these files; so can you, with
+Everything that happens in a run is one JSON object per line in `events/log.jsonl`, which rank 0
+writes for all ranks. Console, TensorBoard and reports only read this file; so can you, with
 [`dragoman.read_events`](python.md#read_events), which leaves out `v` and `mono_s`.
 `events/prepare.jsonl` tells how the corpus was prepared.
-This page is written by `tools/write_reference.py` from the code.
 
 Each event has these keys:
 
@@ -22,12 +23,16 @@ Each event has these keys:
 |---|---|
 | `v` | schema version, {SCHEMA_VERSION} |
 | `kind` | the kind of event |
-| `time` | UTC, seconds since 1970 |
+| `time` | UTC, seconds since 1970, by the clock of rank 0 |
 | `mono_s` | the writer's monotonic clock: differences are exact even when the time of day jumps |
 | `host`, `rank`, `step` | who wrote it, after how many updates |
 
 The others are those of its kind, below. Units are in their names. A value is null if it was not
-measured. Losses are nats per target token.
+measured. Losses are nats per target token. A tag is the name under which TensorBoard, MLflow and
+Weights & Biases show a value.
+
+Events of other ranks reach the file at the next log point; alerts and pauses do so within seconds.
+If rank 0 dies, those since its last log point are lost.
 
 One rank per host also samples the host every second. It writes `host_sampled`, `network_sampled`
 (if there are several ranks) and `gpu_sampled` (with `pip install 'dragoman[gpu]'`, NVIDIA's
@@ -69,8 +74,8 @@ def section(name: str, kind: type[Payload]) -> str:
     """A kind and its keys."""
     docstring = Docstring.of(kind, names(kind))
     rows = "".join(
-        f"| `{one.name}` | {form(one)} | {docstring.meaning(one.name).replace('None', 'null')} |\n"
-        for one in fields(kind)
+        f"| `{key}` | {form(key, about)} | {meaning(docstring, key, about)} |\n"
+        for key, about in kind.model_fields.items()
     )
     return (
         f"\n## {name}\n\n"
@@ -79,15 +84,34 @@ def section(name: str, kind: type[Payload]) -> str:
     )
 
 
+def meaning(docstring: Docstring, key: str, about: FieldInfo) -> str:
+    """The meaning of a value, and its tag if it has one."""
+    said = docstring.meaning(key).replace("None", "null")
+    tags = [f"tag `{one.name}`" for one in about.metadata if isinstance(one, Tag)]
+    return " ".join(filter(None, [said, *tags]))
+
+
 def names(kind: type[Payload]) -> set[str]:
     """The keys of a kind."""
-    return {one.name for one in fields(kind)}
+    return set(kind.model_fields)
 
 
-def form(key: Field[Any]) -> str:
+def form(key: str, about: FieldInfo) -> str:
     """The type of a value, with its unit if the name has one."""
-    annotation = str(key.type)
-    found = JSON_TYPES[annotation.removesuffix(" | None")]
-    unit = next((unit for ending, unit in UNITS.items() if f"_{key.name}".endswith(ending)), "")
-    null = " or null" if annotation.endswith(" | None") or key.default is not MISSING else ""
-    return f"{unit or found}{null}"
+    kinds = get_args(about.annotation) if _is_union(about.annotation) else (about.annotation,)
+    (kind,) = (one for one in kinds if one is not NoneType)
+    unit = next((unit for ending, unit in UNITS.items() if f"_{key}".endswith(ending)), "")
+    of_ranks = get_args(kind)
+    inner = [one for one in _flat(of_ranks) if isinstance(one, type) and one is not NoneType]
+    found = unit or JSON_TYPES[(inner[0] if of_ranks else kind).__name__]
+    each = ", one of each rank" if of_ranks else ""
+    null = " or null" if NoneType in kinds or not about.is_required() else ""
+    return f"{found}{each}{null}"
+
+
+def _is_union(annotation: Any) -> bool:
+    return isinstance(annotation, UnionType) or NoneType in get_args(annotation)
+
+
+def _flat(arguments: Any) -> list[Any]:
+    return [one for part in arguments for one in (get_args(part) or (part,))]

@@ -1,4 +1,4 @@
-"""docs/reference/python.md: the names of `import dragoman`, from signatures and docstrings."""
+"""The names of `import dragoman`, from signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from typing import Any
 from pydantic import BaseModel
 
 import dragoman
-from reference.docstrings import Docstring
+from dragoman.base.docstrings import Docstring
 
 HEADER = """# Python
 
-The functions and classes of `import dragoman`, written by `tools/write_reference.py` from
-signatures and docstrings; `help(dragoman.train)` says the same.
+The functions and classes of `import dragoman`; `help(dragoman.train)` says the same.
 [How to use it](../how-to/python.md).
 
 `RecipeLike` is a `Recipe`, the name of a shipped one, the path of a TOML file, or a dictionary with
@@ -27,12 +26,15 @@ translate take the path of an export as well.
 asks for it.
 """
 GROUPS = {
-    "From text to scores": ("load_recipe", "prepare", "train", "evaluate"),
+    "From text to scores": (
+        *("load_recipe", "recipes", "sample_text", "run_recipe", "prepare", "train", "stop"),
+        *("evaluate", "average"),
+    ),
     "From two languages to a model": ("build",),
-    "Translations": ("translate", "Translator"),
+    "Translations": ("translate", "Translator", "translate_file"),
     "Other models and formats": ("export", "push", "import_model"),
     "More from the same text": ("compare", "distill", "synthesize", "score"),
-    "Plans and answers": ("plan", "report", "read_events"),
+    "Plans and answers": ("plan", "doctor", "report", "status", "inventory", "read_events", "jobs"),
     "What functions take and return": (
         "Recipe",
         "RunDirectory",
@@ -43,7 +45,6 @@ GROUPS = {
         "Distilled",
         "Synthesized",
         "Scored",
-        "Sampling",
         "Event",
     ),
     "Errors": (
@@ -58,12 +59,13 @@ GROUPS = {
     ),
 }
 RETURNED = {
-    "builds.stages": ("BuildStage",),
+    "builds.record": ("BuildStage",),
     "evaluation.metrics": ("Score",),
     "formats.export": ("Exported", "Verified"),
     "reporting.render": ("Report",),
     "reporting.verdict": ("Verdict",),
-    "cluster.plan": ("Plan", "Row"),
+    "cluster.options": ("Option",),
+    "cluster.plan": ("Plan",),
     "formats.hub": ("Pushed",),
     "formats.import_bundle": ("Imported",),
     "evaluation.paired": ("PairedComparison", "PairedScore"),
@@ -72,16 +74,24 @@ RETURNED = {
 SHOWN = {
     "CheckpointChoice": "int | str",
     "Count": "int",
-    "Flag": "bool",
+    "Port": "int",
+    "Overrides": "Sequence[str]",
+    "Origin": "str | Path",
+    "Target": "str",
+    "ModelLike": "RunLike",
+    "System": "RunLike",
+    "HostsLike": "Hosts | str | Path",
+    "Checkpoints": "int | str | Sequence[int | str]",
     "Kind": "str",
     "Quantization": "str",
     "RunQuantization": "str",
     "EngineName": "str",
-    "SynthesisDirection": "str",
     "TextFormat": "str",
     "Texts": "Iterable[str]",
 }
 """Annotations as a reader needs them; docstrings list the values."""
+ANNOTATED = re.compile(r"Annotated\[(.*), Option\([^()]*\)\]")
+"""How the command line writes a parameter, which Python does not need."""
 
 
 def page() -> str:
@@ -172,7 +182,8 @@ def written(parameter: inspect.Parameter) -> str:
 
 def kind(annotation: object) -> str:
     """An annotation in the words of a reader."""
-    return re.sub(r"\w+", lambda word: SHOWN.get(word[0], word[0]), str(annotation))
+    plain = ANNOTATED.sub(r"\1", str(annotation))
+    return re.sub(r"\w+", lambda word: SHOWN.get(word[0], word[0]), plain)
 
 
 def body(docstring: Docstring) -> str:

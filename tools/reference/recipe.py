@@ -1,4 +1,4 @@
-"""docs/reference/recipe.md: the sections of a recipe, from their own docstrings."""
+"""The sections of a recipe, from their own docstrings."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from dragoman.recipe.recipe import Recipe
 HEADER = """# Recipe
 
 A recipe is a TOML file. Keys that it leaves out have the default below; `--set section.key=value`
-on the command line overrides both. An unknown key is an error that names the nearest one. This page
-is written by `tools/write_reference.py` from the code.
+on the command line overrides both. An unknown key is an error that names the nearest one.
 """
 
 
