@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import hmac
 import ipaddress
 import re
@@ -86,10 +87,13 @@ class Guard:
             async def send_seen(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     answer.status = message["status"]
+                elif not message.get("more_body"):
+                    await body.drop_rest()
                 await send(message)
 
             client = client_of((scope.get("client") or ("",))[0])
             body = _Body(self._limits, receive, self._body_bytes, client)
+            body.waits_for_leave = any(name == b"expect" for name, _ in scope["headers"])
             self._under_way[client] += 1
             try:
                 refusal = self._refusal(scope, client)
@@ -135,6 +139,8 @@ class _Body:
         self, limits: Limits, receive: Receive, held_bytes: Counter[str], client: str
     ) -> None:
         self.size = 0
+        self.waits_for_leave = False
+        """Whether the client sends its body only after it was told to go on (Expect)."""
         self._limits, self._receive, self._held, self._client = limits, receive, held_bytes, client
         self._deadline = asyncio.get_running_loop().time() + limits.body_s
         self._is_whole = False
@@ -154,9 +160,9 @@ class _Body:
         except TimeoutError:
             closes = {"Connection": "close"}
             raise HTTPException(408, "the body did not arrive in time", closes) from None
+        self._is_whole = not message.get("more_body")
         if self.size + length > most_bytes:
             raise HTTPException(413, f"the body has more than {most_bytes} bytes")
-        self._is_whole = not message.get("more_body")
         self.size += length
         self._held[self._client] += length
         if self._held[self._client] > self._limits.max_body_bytes_per_client:
@@ -164,6 +170,19 @@ class _Body:
         if self._held.total() > self._limits.max_body_bytes_together:
             raise HTTPException(503, "the server is busy; try again in a second")
         return message
+
+    async def drop_rest(self) -> None:
+        """Read what is still on its way.
+
+        The server closes a connection after its last answer. If a client is still sending then, it
+        sees a broken connection in place of the answer.
+        """
+        if self.waits_for_leave and not self.size:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(self._deadline):
+                while not self._is_whole:
+                    self._is_whole = not (await self._receive()).get("more_body")
 
 
 def check_token(request: Request) -> None:
