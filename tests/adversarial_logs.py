@@ -257,6 +257,7 @@ class _Writer:
             "step_median_s": step_s,
             "step_p95_s": step_s * 1.1,
             "sync_bytes": 4 * PARAMETERS * log.steps * (log.world_size > 1),
+            "peak_memory_bytes": 1_500_000_000,
         }
         values |= {name: seconds_s * log.steps for name, seconds_s in phases.items()}
         self._put(TRAIN_INTERVAL, number * log.steps, **values)

@@ -43,7 +43,7 @@ def stragglers(facts: Facts) -> list[tuple[float, str]]:
     found = []
     for place, rank in enumerate(facts.ranks[: _most_ranks(facts)]):
         ratios = _ratios(computes_s, place)
-        bad, stretches = _slow_stretches(ratios, took_s, steps)
+        bad, stretches = _slow_stretches(ratios, took_s, steps, ranks=len(facts.ranks))
         slow = [at for first, last in stretches for at in range(first, last + 1) if bad[at]]
         if slow:
             usual_s = [
@@ -60,7 +60,7 @@ def stragglers(facts: Facts) -> list[tuple[float, str]]:
 
 
 def _slow_stretches(
-    ratios: Sequence[float], took_s: Sequence[float], steps: Sequence[int]
+    ratios: Sequence[float], took_s: Sequence[float], steps: Sequence[int], *, ranks: int
 ) -> tuple[list[bool], list[tuple[int, int]]]:
     """In which intervals a rank was slow, and the stretches that count.
 
@@ -68,21 +68,26 @@ def _slow_stretches(
     the stretch: on a busy machine single intervals before it are above the limit, too.
     """
     bad = [ratio >= STRAGGLES for ratio in ratios]
-    stretches = _stretches(bad, ratios, took_s, steps)
+    stretches = _stretches(bad, ratios, took_s, steps, ranks)
     slow = [ratios[at] for first, last in stretches for at in range(first, last + 1) if bad[at]]
     if slow:
         surely = [ratio >= max(STRAGGLES, statistics.median(slow) ** 0.5) for ratio in ratios]
-        if sure_stretches := _stretches(surely, ratios, took_s, steps):
+        if sure_stretches := _stretches(surely, ratios, took_s, steps, ranks):
             return surely, sure_stretches
     return bad, stretches
 
 
 def _stretches(
-    bad: Sequence[bool], ratios: Sequence[float], took_s: Sequence[float], steps: Sequence[int]
+    bad: Sequence[bool],
+    ratios: Sequence[float],
+    took_s: Sequence[float],
+    steps: Sequence[int],
+    ranks: int,
 ) -> list[tuple[int, int]]:
     """The stretches that lasted, and the last intervals if the rank became slow and stayed so.
 
-    Ranks that are slow in turn are slow at the end as well: it must last twice as long as before.
+    Ranks that are slow in turn are slow at the end as well: it must last twice as long as before,
+    and each of them must have had its turn.
     """
     found = [
         (first, last)
@@ -96,7 +101,7 @@ def _stretches(
     *earlier, last = lengths
     least = LASTS if last > 1 else _LASTS_IN_ONE
     is_long = last >= 2 * max(earlier, default=0) and sum(steps[-last:]) >= _FEWEST_STEPS
-    if is_long and statistics.median(ratios[-last:]) >= least:
+    if is_long and len(bad) - last >= ranks and statistics.median(ratios[-last:]) >= least:
         first = len(bad) - last
         if found and first <= found[-1][1] + 1:
             first = found.pop()[0]
