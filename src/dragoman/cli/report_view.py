@@ -34,7 +34,9 @@ def print_answers(report: Report, console: Console) -> None:
     if ill := [one for one in report.ailments if one.answer == "yes"]:
         console.print(Text("\nFindings", style="bold"))
         console.print(_answers(("-", one) for one in ill))
-    console.print()
+    first, *_, last = (number for number, _ in report.measurements)
+    more = f"\nAnswers {first} to {last} are facts on speed, network and files: see the page.\n"
+    console.print(Text(more, style="dim"))
 
 
 def _answers(answers: Iterable[tuple[str, Verdict]]) -> Table:
