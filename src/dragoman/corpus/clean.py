@@ -32,7 +32,14 @@ from dragoman.corpus.filters import (
 )
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.pairs import BLOCK_LINES, Block
-from dragoman.corpus.runs import distinct_keys, near_key, pair_keys, repeated, write_run
+from dragoman.corpus.runs import (
+    distinct_keys,
+    near_key,
+    pair_keys,
+    repeated,
+    run_name,
+    write_run,
+)
 from dragoman.corpus.survey import FilterSurvey, write_surveys
 
 REJECTED = "rejected"
@@ -199,7 +206,7 @@ class BlockCleaner:
 
     def __call__(self, block: Block) -> BlockReport:
         """Write the run, its rejected pairs and, last, its report."""
-        path = run_path(self._runs, block.index)
+        path = self._runs / run_name(block.index)
         report_path = path.with_suffix(".json")
         if report_path.exists():
             return BlockReport(**json.loads(report_path.read_bytes()))
@@ -220,17 +227,12 @@ class BlockCleaner:
         else:
             keys = distinct_keys(keys, first_ordinal=block.index * BLOCK_LINES)
         pairs = [f"{s}\t{t}" for s, t in zip(cleaned.sources, cleaned.targets, strict=True)]
-        write_run(path, keys, cleaned.lines, pairs)
+        write_run(path, keys, cleaned.lines, pairs, block=block.index)
         write_whole(path.with_suffix(".rejected"), pack_rejected(cleaned.rejected))
         write_surveys(path.with_suffix(".scores"), cleaned.surveys)
         report = cleaned.report()
         write_whole(report_path, json.dumps(asdict(report)))
         return report
-
-
-def run_path(runs: Path, index: int) -> Path:
-    """The path of a run's text; its index, rejected pairs, surveys and report lie beside it."""
-    return runs / f"{index:06d}.txt"
 
 
 def read_reports(runs: Path) -> list[BlockReport]:

@@ -25,7 +25,6 @@ from dragoman.corpus.clean import (
     RejectedPair,
     num_bytes,
     pack_rejected,
-    run_path,
 )
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.directions import Direction, without_first_word
@@ -129,18 +128,17 @@ class CleanedText:
     @cached_property
     def runs(self) -> SortedRuns:
         """All pairs that no filter has dropped."""
-        count = len(self._blocks["files"])
-        return SortedRuns([run_path(self._place.runs, index) for index in range(count)])
+        return SortedRuns([self._place.runs / name for name in self._place.recall("merge")])
 
     @cached_property
     def directions(self) -> list[Direction]:
-        """The direction of the pairs of each run."""
+        """The direction of the pairs of each block."""
         of_entries = [self._config.direction_of(entry) for entry in self._config.train]
         return [of_entries[entry] for entry in self._blocks["entries"]]
 
     @cached_property
     def written(self) -> list[bool]:
-        """Whether people wrote both sides of the pairs of each run, as far as the recipe says."""
+        """Whether people wrote both sides of the pairs of each block, as far as the recipe says."""
         of_entries = [not (entry.tag or entry.translated) for entry in self._config.train]
         return [of_entries[entry] for entry in self._blocks["entries"]]
 
@@ -155,7 +153,7 @@ class CleanedText:
 
     @cached_property
     def _blocks(self) -> Any:
-        """Lists with the source file and the entry of text of each run."""
+        """Lists with the source file and the entry of text of each block."""
         return self._place.recall("clean")
 
     @cached_property
@@ -217,17 +215,17 @@ class CleanedText:
             duplicate = repeated(found.keys)
         if filters.drop_overlap or self._backwards:
             plain = [self.plain(source) for source in sources] if self.words else sources
-            runs = found.runs.tolist()
+            blocks = found.blocks.tolist()
         if self._backwards:
-            pairs = map(HeldOut, plain, targets, [self.directions[run] for run in runs])
+            pairs = map(HeldOut, plain, targets, [self.directions[block] for block in blocks])
             held_out |= np.array([pair in self._backwards for pair in pairs], dtype=np.bool_)
         if filters.drop_overlap:
-            # As `HeldOutSides.overlap`, but the sets are looked up once a run, not for each pair.
+            # As `HeldOutSides.overlap`, but the sets are looked up once a block, not for each pair.
             key = self._held_out_sides.key
             kept_out = [self._held_out_sides.keys(direction) for direction in self.directions]
             overlap = (
-                (key(source) in kept_out[run][0]) + (key(target) in kept_out[run][1])
-                for run, source, target in zip(runs, plain, targets, strict=True)
+                (key(source) in kept_out[block][0]) + (key(target) in kept_out[block][1])
+                for block, source, target in zip(blocks, plain, targets, strict=True)
             )
             shared = np.fromiter(overlap, dtype=np.int64, count=len(cells))
         reasons = np.select([duplicate, held_out, shared > 0], [1, 2, 3])
@@ -244,11 +242,11 @@ class CleanedText:
         found = self.runs.read(part)
         selected = self.select(found)
         texts = {"source": selected.sources, "target": selected.targets}
-        runs = found.runs[selected.rows]
+        blocks = found.blocks[selected.rows]
         counted = {}
         for direction in dict.fromkeys(self.directions):
-            own = [run for run, known in enumerate(self.directions) if known == direction]
-            rows = np.flatnonzero(np.isin(runs, own)).tolist()
+            own = [block for block, known in enumerate(self.directions) if known == direction]
+            rows = np.flatnonzero(np.isin(blocks, own)).tolist()
             words = count_words([texts[side][row] for side in sides for row in rows])
             counted[direction] = Counted(len(rows), words)
         return counted
@@ -282,15 +280,16 @@ class CleanedText:
         target = self.encoders[1].encode(selected.targets)
         return {
             direction: (source.select(own), target.select(own))
-            for direction, own in self._by_direction(found.runs[selected.rows])
+            for direction, own in self._by_direction(found.blocks[selected.rows])
         }
 
     def _by_direction(
-        self, runs: NDArray[np.int64]
+        self, blocks: NDArray[np.int64]
     ) -> Iterator[tuple[Direction, NDArray[np.bool_]]]:
-        """Each direction of some pairs, and which pairs are in it. runs: the run of each pair."""
+        """Each direction of some pairs, and which pairs are in it. blocks: the block of each."""
         for direction in self._config.train_directions:
-            own = np.isin(runs, [run for run, of in enumerate(self.directions) if of == direction])
+            own_blocks = [block for block, of in enumerate(self.directions) if of == direction]
+            own = np.isin(blocks, own_blocks)
             if own.any():
                 yield direction, own
 
@@ -325,9 +324,10 @@ class CleanedText:
         surveys = []
         threshold = self._config.filters.min_lexical_gain
         if threshold is not None and len(selected.sources):
-            sources, targets, runs = selected.sources, selected.targets, found.runs[selected.rows]
+            sources, targets = selected.sources, selected.targets
+            blocks = found.blocks[selected.rows]
             gains = np.zeros(len(sources))
-            for direction, own in self._by_direction(runs):
+            for direction, own in self._by_direction(blocks):
                 table = self._lexical[direction]
                 gains[own] = table.gains(source.select(own), target.select(own))
             accepted = gains >= threshold
@@ -336,7 +336,7 @@ class CleanedText:
                 gains,
                 accepted,
                 found.lines[selected.rows].astype(np.int64),
-                lambda row: (files[runs[row]], self.plain(sources[row]), targets[row]),
+                lambda row: (files[blocks[row]], self.plain(sources[row]), targets[row]),
             )
             rejections = rejections + [
                 Rejection(int(selected.rows[row]), LEXICAL, float(gains[row]))
@@ -358,10 +358,10 @@ class CleanedText:
                     save_array(file, array)
         entries = np.array(self._blocks["entries"], dtype=np.int32)
         with whole_file(path.with_suffix(".entries.npy")) as file:
-            save_array(file, entries[found.runs[selected.rows]])
+            save_array(file, entries[found.blocks[selected.rows]])
         rejected = []
         for row, name, score, _ in rejections:
-            file, line = files[found.runs[row]], int(found.lines[row])
+            file, line = files[found.blocks[row]], int(found.lines[row])
             sides = found.pairs[row].split("\t")
             rejected.append(RejectedPair(name, score, file, line, self.plain(sides[0]), sides[1]))
         write_whole(path.with_suffix(".rejected"), pack_rejected(rejected))

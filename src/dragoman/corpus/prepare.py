@@ -2,7 +2,7 @@
 
 0 identify  the languages of some lines, which must be those of the recipe
 1 read      dev and test sets, whole
-2 clean     training text: normalise, filter, sort into runs by a seeded hash
+2 clean     training text: normalise, filter, sort into runs by a seeded hash; merge the runs
 3 hold out  dev and test pairs, if none were given
 4 learn     subword models, from a sample
 5 relate    which pieces translate each other, from a sample, if a threshold asks for it
@@ -29,7 +29,6 @@ from dragoman.base import units
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.files import file_sha256, write_whole
-from dragoman.base.process import allow_open_files
 from dragoman.corpus.clean import (
     REJECTED,
     BlockCleaner,
@@ -72,7 +71,7 @@ from dragoman.corpus.manifest import (
     digest_files,
 )
 from dragoman.corpus.pairs import BlockReader
-from dragoman.corpus.runs import HeldOutSides
+from dragoman.corpus.runs import MOST_RUNS, HeldOutSides, merge_runs, run_name
 from dragoman.corpus.shards import SIDES, SideSize, id_dtype, write_entries, write_side
 from dragoman.corpus.sources import Sources
 from dragoman.corpus.split import HELD_OUT_SPLITS, hold_out, read_split, read_text, write_text
@@ -122,7 +121,6 @@ def prepare(
     training pair was left, `failed-preparation/` has the dropped pairs and the reasons.
     """
     began = time.monotonic()
-    allow_open_files()  # every run of the sorted text is open at once
     languages = [code for direction in config.directions for code in direction]
     with disk_errors_named(directory), locked_directory(directory):
         sources = Sources(config, downloads=directory / "downloads")
@@ -207,6 +205,7 @@ class _Preparation:
         for split in given:
             self._stage(split, f"read_{split}", partial(self._read, split))
         self._stage("train", "clean", self._clean)
+        self.place.once("merge", self._merge)
         self._stage("train", "hold_out", partial(self._hold_out, given))
         self._advance("learn", 0, None)
         self._learn()
@@ -280,6 +279,27 @@ class _Preparation:
             "files": [report.file for report in reports],
             "entries": [report.entry for report in reports],
         }
+
+    def _merge(self) -> list[str]:
+        """Merge the runs until few are left; returns their names in the folder of runs."""
+        num_blocks = len(self.place.recall("clean")["files"])
+        names = [run_name(block) for block in range(num_blocks)]
+        level = 0
+        while len(names) > MOST_RUNS:
+            # Each level is kept, because the next one removes its runs.
+            names = self.place.once(f"merge-{level}", partial(self._merge_once, names, level))
+            level += 1
+        return names
+
+    def _merge_once(self, names: Sequence[str], level: int) -> list[str]:
+        """Merge each group of neighbouring runs; returns the names of the merged runs."""
+        (self.place.runs / f"merged-{level}").mkdir(exist_ok=True)
+        groups = [
+            (names[first : first + MOST_RUNS], f"merged-{level}/{run_name(number)}")
+            for number, first in enumerate(range(0, len(names), MOST_RUNS))
+        ]
+        merge = partial(_merge_group, self.place.runs)
+        return list(parallel_map(merge, groups, workers=self.workers))
 
     def _hold_out(self, given: Sequence[str]) -> dict[str, Any]:
         """Take dev and test pairs from the training text, if they are not given as files."""
@@ -429,7 +449,7 @@ class _Preparation:
     def _remove_runs(self) -> None:
         """Free disk space before the shards are written; rejected pairs stay."""
         for pattern in ("*.txt", "*.npy"):
-            for path in self.place.runs.glob(pattern):
+            for path in self.place.runs.rglob(pattern):
                 path.unlink()
 
     def _write(self, given: Sequence[str]) -> None:
@@ -496,6 +516,13 @@ class _Preparation:
     def _advance(self, stage: str, pairs: int, total: int | None) -> None:
         if self.progress is not None:
             self.progress(stage, pairs, total)
+
+
+def _merge_group(runs: Path, group: tuple[Sequence[str], str]) -> str:
+    """Merge some runs, which are named first, into one; returns its name."""
+    names, merged = group
+    merge_runs([runs / name for name in names], runs / merged)
+    return merged
 
 
 def _learn_one(place: Workplace, config: CorpusConfig, workers: int, side: str) -> None:

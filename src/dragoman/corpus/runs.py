@@ -1,11 +1,14 @@
 """The full shuffle: runs on disk, each sorted by key, read back together by ranges of keys.
 
+Each block of cleaned text makes one run. Neighbouring runs are merged until so few are left that
+each range of keys is read from few places; so the cost of the shuffle grows with the text alone.
+
 A key is a seeded 64-bit hash of a pair, so the order of keys is a random order of the whole corpus,
 the same whatever the blocks and the workers. Equal pairs have equal keys and meet. Two of n
 different pairs share a key with probability n^2 / 2^65: one in two million for 4.5 million pairs.
 Any prefix of the order is a uniform sample. A run is a text file of `source<TAB>target` lines and
-an index beside it, an array of shape (3, pairs): keys, ends of the lines in bytes, line numbers in
-the entry's files.
+an index beside it, an array of shape (4, pairs): keys, ends of the lines in bytes, line numbers in
+the entry's files, and numbers of the blocks.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
@@ -25,11 +28,12 @@ from numpy.typing import NDArray
 
 from dragoman.base.files import whole_file
 from dragoman.corpus.directions import Direction
-from dragoman.corpus.shards import save_array
 
 PairKeys = NDArray[np.uint64]
 KEY_SPACE = 1 << 64
 RANGE_BYTES = 8 << 20
+MOST_RUNS = 64
+"""More runs are not read together: each keeps a file open, and some systems allow only 256."""
 
 
 def pair_keys(sources: Sequence[str], targets: Sequence[str], *, seed: int) -> PairKeys:
@@ -127,31 +131,67 @@ class KeyRange(NamedTuple):
 class SortedPairs:
     """Pairs in the order of their keys; pairs with equal keys keep the order of the text.
 
-    pairs are `source<TAB>target`. runs, lines: the run and the line of the text of each pair.
+    pairs are `source<TAB>target`. blocks, lines: the block and the line of the text of each pair.
     """
 
     keys: PairKeys
     pairs: list[str]
-    runs: NDArray[np.int64]
+    blocks: NDArray[np.int64]
     lines: NDArray[np.uint64]
 
 
-def write_run(path: Path, keys: PairKeys, lines: NDArray[np.int64], pairs: Sequence[str]) -> None:
-    """Sort pairs by key and write them; path is the text file, the index gets the suffix .npy."""
+def run_name(number: int) -> str:
+    """The name of a run's text; its index, rejected pairs, surveys and report lie beside it."""
+    return f"{number:06d}.txt"
+
+
+def write_run(
+    path: Path, keys: PairKeys, lines: NDArray[np.int64], pairs: Sequence[str], *, block: int
+) -> None:
+    """Sort the pairs of a block by key and write them; path is the text file of the run."""
     order = np.argsort(keys, kind="stable")
-    encoded = [f"{pairs[row]}\n".encode() for row in order]
-    index = np.empty((3, len(pairs)), dtype=np.uint64)
-    index[0] = keys[order]
-    index[1] = np.cumsum(np.fromiter(map(len, encoded), dtype=np.uint64, count=len(encoded)))
-    index[2] = lines[order]
-    with whole_file(path) as file:
-        file.write(b"".join(encoded))
-    with whole_file(path.with_suffix(".npy")) as file:
-        save_array(file, index)
+    in_order = SortedPairs(
+        keys=keys[order],
+        pairs=[pairs[row] for row in order],
+        blocks=np.full(len(pairs), block),
+        lines=lines[order].astype(np.uint64),
+    )
+    _write(path, [in_order], num_pairs=len(pairs))
+
+
+def merge_runs(paths: Sequence[Path], merged: Path) -> None:
+    """Write neighbouring runs as one, with a range of keys in memory at a time; remove them then.
+
+    Nothing is done if the merged run is there already.
+    """
+    if not merged.exists():
+        runs = SortedRuns(paths)
+        _write(merged, runs.in_order(), num_pairs=runs.num_pairs)
+    for path in paths:
+        path.unlink(missing_ok=True)
+        path.with_suffix(".npy").unlink(missing_ok=True)
+
+
+def _write(path: Path, parts: Iterable[SortedPairs], *, num_pairs: int) -> None:
+    """Write a run of num_pairs pairs, which come in the order of their keys."""
+    with whole_file(path) as text, whole_file(path.with_suffix(".npy")) as index:
+        header = {"descr": "<u8", "fortran_order": False, "shape": (4, num_pairs)}
+        np.lib.format.write_array_header_1_0(index, header)
+        start, first, end = index.tell(), 0, 0
+        for part in parts:
+            encoded = [f"{pair}\n".encode() for pair in part.pairs]
+            text.write(b"".join(encoded))
+            sizes = np.fromiter(map(len, encoded), dtype=np.uint64, count=len(encoded))
+            ends = np.uint64(end) + np.cumsum(sizes, dtype=np.uint64)
+            columns = (part.keys, ends, part.lines, part.blocks.astype(np.uint64))
+            for number, column in enumerate(columns):
+                index.seek(start + 8 * (number * num_pairs + first))
+                index.write(np.ascontiguousarray(column).data)
+            first, end = first + len(encoded), text.tell()
 
 
 class SortedRuns:
-    """All runs of a corpus, in the order of their blocks; the indexes are memory-mapped."""
+    """Runs in the order of their blocks; the indexes are memory-mapped."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = paths
@@ -174,27 +214,25 @@ class SortedRuns:
 
     def read(self, part: KeyRange) -> SortedPairs:
         """Every pair of a range."""
-        keys, lines, runs = [np.zeros(0, np.uint64)], [np.zeros(0, np.uint64)], []
+        rows = [np.zeros((4, 0), np.uint64)]
         pairs: list[str] = []
-        for run, (path, index) in enumerate(zip(self._paths, self._indexes, strict=True)):
+        for path, index in zip(self._paths, self._indexes, strict=True):
             first, last = _position(index[0], part.low), _position(index[0], part.high)
             if first == last:
                 continue
-            keys.append(index[0, first:last])
-            lines.append(index[2, first:last])
-            runs.append(np.full(last - first, run))
+            rows.append(index[:, first:last])
             start = int(index[1, first - 1]) if first else 0
             with path.open("rb") as file:
                 file.seek(start)
                 text = file.read(int(index[1, last - 1]) - start).decode()
             pairs += text.split("\n")[:-1]
-        all_keys = np.concatenate(keys)
-        order = np.argsort(all_keys, kind="stable")
+        keys, _, lines, blocks = np.concatenate(rows, axis=1)
+        order = np.argsort(keys, kind="stable")
         return SortedPairs(
-            keys=all_keys[order],
+            keys=keys[order],
             pairs=[pairs[row] for row in order],
-            runs=np.concatenate([np.zeros(0, np.int64), *runs])[order],
-            lines=np.concatenate(lines)[order],
+            blocks=blocks[order].astype(np.int64),
+            lines=lines[order],
         )
 
     def in_order(self) -> Iterator[SortedPairs]:

@@ -35,7 +35,7 @@ READERS: Final[dict[str, Callable[[str, Path, Direction], list[NamedPath]]]] = {
 """Key of an entry, of `TEXT_FORMATS` -> its texts, from the file's name, path and languages."""
 _RECEIPT: Final = "fetched.json"
 _ARCHIVES: Final = "archives"
-_WORK_VERSION: Final = 2
+_WORK_VERSION: Final = 3
 """Version of the files of an unfinished preparation; other versions start again."""
 
 

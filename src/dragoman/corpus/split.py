@@ -75,9 +75,9 @@ def hold_out(
     wanted: pairs for each split, of each direction.
     given: the dev or test pairs that exist already, without language tokens and tags; the pairs
         that are taken are added.
-    directions: the translation direction of the pairs in each run.
-    written: whether people wrote both sides of the pairs in each run. If a direction has such runs,
-        only their pairs are taken. None: people wrote all.
+    directions: the translation direction of the pairs of each block.
+    written: whether people wrote both sides of the pairs of each block. If a direction has such
+        blocks, only their pairs are taken. None: people wrote all.
     words: lists of language tokens and of tags; a source may begin with one word of each list.
     No two pairs that are taken have a side in common, so the splits share none.
     Returns: the pairs of each split, and the keys of all of them.
@@ -106,9 +106,9 @@ def hold_out(
                 remedy="lower valid_pairs and test_pairs, or add text without a tag that no model "
                 "translated",
             )
-        for key, pair, run in zip(found.keys, found.pairs, found.runs, strict=True):
-            direction = directions[int(run)]
-            if not left[direction] or (direction in some_written and not is_written[int(run)]):
+        for key, pair, block in zip(found.keys, found.pairs, found.blocks.tolist(), strict=True):
+            direction = directions[block]
+            if not left[direction] or (direction in some_written and not is_written[block]):
                 continue
             source, target = pair.split("\t")
             plain = reduce(without_first_word, words, source)

@@ -73,11 +73,18 @@ def test_a_kill_costs_nothing_but_time(tmp_path: Path, moment: str) -> None:
 
 
 @pytest.mark.system
+@pytest.mark.parametrize("entries", [1, 5])
 def test_stopping_after_any_file_costs_nothing_but_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: int
 ) -> None:
-    config = small_corpus(tmp_path)
+    """The runs of five entries are merged in three levels, which changes nothing."""
+    train = tuple(
+        write_pairs(tmp_path, f"part-{number}", sentences(300 // entries, seed=number))
+        for number in range(entries)
+    )
+    config = small_corpus(tmp_path, train=train)
     whole = prepare(config, tmp_path / "whole", workers=1)
+    monkeypatch.setattr("dragoman.corpus.prepare.MOST_RUNS", 2)
     replace = Path.replace
     done = False
     stop_after = 0

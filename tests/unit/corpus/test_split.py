@@ -18,7 +18,7 @@ EN_DE = Direction("en", "de")
 def runs_of(folder: Path, pairs: list[tuple[str, str]]) -> SortedRuns:
     keys = pair_keys([s for s, _ in pairs], [t for _, t in pairs], seed=1)
     lines = np.arange(1, len(pairs) + 1)
-    write_run(folder / "0.txt", keys, lines, [f"{s}\t{t}" for s, t in pairs])
+    write_run(folder / "0.txt", keys, lines, [f"{s}\t{t}" for s, t in pairs], block=0)
     return SortedRuns([folder / "0.txt"])
 
 
@@ -59,7 +59,7 @@ def test_pairs_that_a_model_translated_are_held_out_only_if_there_are_no_others(
         pairs = [(f"s{run}-{n}", f"t{run}-{n}") for n in range(50)]
         keys = pair_keys([s for s, _ in pairs], [t for _, t in pairs], seed=1)
         lines = [f"{s}\t{t}" for s, t in pairs]
-        write_run(tmp_path / f"{run}.txt", keys, np.arange(1, 51), lines)
+        write_run(tmp_path / f"{run}.txt", keys, np.arange(1, 51), lines, block=run)
     taken, _ = hold_out(
         SortedRuns([tmp_path / "0.txt", tmp_path / "1.txt"]),
         {"valid": 15, "test": 15},
