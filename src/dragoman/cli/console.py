@@ -35,6 +35,9 @@ def print_prepared(directory: Path) -> None:
         console.print(f"dropped pairs: {directory / REJECTED}", soft_wrap=True, style="dim")
     if (page := directory / REJECTED / CLEANING_PAGE).exists():
         console.print(f"scores and thresholds of the filters: {page}", soft_wrap=True, style="dim")
+    if copies := manifest.train.copies:
+        counts = (f"{name} {units.COUNT.text(pairs)}" for name, pairs in copies.items())
+        console.print(f"changed copies, by corpus.augment: {', '.join(counts)}", soft_wrap=True)
     for source in manifest.sources:
         for trace, count in source.mended.items():
             console.print(f"{source.name}: {units.COUNT.text(count)} x {trace} taken out")
@@ -111,8 +114,8 @@ def _splits(manifest: Manifest) -> Table:
         table.add_row(
             name,
             units.COUNT.text(split.pairs_in),
-            units.COUNT.text(split.pairs),
-            _share(split.pairs_in - split.pairs, split.pairs_in),
+            units.COUNT.text(split.kept),
+            _share(split.pairs_in - split.kept, split.pairs_in),
             _share(split.truncated, split.pairs),
             _side(text.source_text, split.source_pieces),
             _side(text.target_text, split.target_pieces),

@@ -15,6 +15,7 @@ from pydantic import (
 
 from dragoman.base.languages import is_language, parse_language, same_language, spelled
 from dragoman.base.settings import Section
+from dragoman.corpus.augment import AugmentConfig
 from dragoman.corpus.directions import Direction, language_token, listed
 from dragoman.corpus.filters import FilterConfig
 from dragoman.corpus.names import language_of_file, languages_of_corpus
@@ -220,6 +221,7 @@ class CorpusConfig(Section):
     check_languages: bool = True
     """Stop if the text clearly is in languages other than those named."""
     filters: FilterConfig = Field(default_factory=FilterConfig)
+    augment: AugmentConfig = Field(default_factory=AugmentConfig)
     subword: SubwordConfig = Field(default_factory=SubwordConfig)
     temperature: float | None = Field(default=None, ge=1.0, le=1000.0)
     """If there are several directions, each gets a share of the drawn pairs proportional to
@@ -241,12 +243,11 @@ class CorpusConfig(Section):
         return spelled(code)
 
     @model_serializer(mode="wrap")
-    def _without_the_usual_check(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # It decides nothing about shards and models: digests of recipes stay as they were.
+    def _without_usual_values(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # They decide nothing about shards and models: digests of recipes stay as they were.
         values: dict[str, Any] = serialize(self)
-        return {
-            key: value for key, value in values.items() if key != "check_languages" or not value
-        }
+        usual = {"check_languages": True, "augment": AugmentConfig().model_dump()}
+        return {key: value for key, value in values.items() if usual.get(key) != value}
 
     @model_validator(mode="after")
     def _languages_are_told(self) -> Self:

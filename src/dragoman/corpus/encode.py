@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import compress
 from pathlib import Path
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dragoman.base.files import whole_file, write_whole
 from dragoman.corpus import lexical
+from dragoman.corpus.augment import Copies
 from dragoman.corpus.clean import (
     DUPLICATE,
     NEAR_DUPLICATE,
@@ -77,7 +78,7 @@ class SideCounts:
 
 @dataclass(frozen=True, slots=True)
 class PartReport:
-    """The result of encoding one range."""
+    """The result of encoding one range. copies: those that were added, by how they were changed."""
 
     pairs_in: int
     pairs_out: int
@@ -85,6 +86,12 @@ class PartReport:
     truncated: int
     source: SideCounts
     target: SideCounts
+    copies: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the shards: the pairs that stay, and the copies."""
+        return self.pairs_out + sum(self.copies.values())
 
     @property
     def source_bytes(self) -> int:
@@ -241,8 +248,12 @@ class CleanedText:
         """The kept pairs of a range, and the words of some of their sides, for each direction."""
         found = self.runs.read(part)
         selected = self.select(found)
-        texts = {"source": selected.sources, "target": selected.targets}
-        blocks = found.blocks[selected.rows]
+        copies = self._copies(found, selected)
+        texts = {
+            "source": selected.sources + copies.sources,
+            "target": selected.targets + copies.targets,
+        }
+        blocks = found.blocks[selected.rows][np.append(np.arange(len(selected.rows)), copies.rows)]
         counted = {}
         for direction in dict.fromkeys(self.directions):
             own = [block for block, known in enumerate(self.directions) if known == direction]
@@ -292,6 +303,53 @@ class CleanedText:
             own = np.isin(blocks, own_blocks)
             if own.any():
                 yield direction, own
+
+    def _copies(self, found: SortedPairs, selected: Selected) -> Copies:
+        """Changed copies of selected pairs, with the words before their sources."""
+        plain = [self.plain(source) for source in selected.sources]
+        directions = [self.directions[block] for block in found.blocks[selected.rows].tolist()]
+        pairs = list(zip(plain, selected.targets, strict=True))
+        copies = Copies(self._config.augment, pairs, directions, found.keys[selected.rows])
+        if self.words:
+            lengths = zip(selected.sources, plain, strict=True)
+            before = [source[: len(source) - len(text)] for source, text in lengths]
+            copies.sources = copies.behind(before)
+        return copies
+
+    def _add_copies(
+        self,
+        part: KeyRange,
+        found: SortedPairs,
+        selected: Selected,
+        source: TokenRows,
+        target: TokenRows,
+    ) -> tuple[Selected, TokenRows, TokenRows, dict[str, int]]:
+        """Add changed copies of the pairs, in random places of the range.
+
+        Returns all pairs, their rows, and the number of copies of each kind. Copies that are too
+        long are left out.
+        """
+        copies = self._copies(found, selected)
+        if not len(copies.rows):
+            return selected, source, target, {}
+        more_source = self.encoders[0].encode(copies.sources)
+        more_target = self.encoders[1].encode(copies.targets)
+        fits = np.maximum(more_source.lengths, more_target.lengths) <= self._config.max_pieces
+        source = source.followed_by(more_source.select(fits))
+        target = target.followed_by(more_target.select(fits))
+        random = np.random.default_rng((self._config.seed, part.number))
+        order = random.permutation(len(source.lengths))
+        kept = np.flatnonzero(fits).tolist()
+        sources = selected.sources + [copies.sources[row] for row in kept]
+        targets = selected.targets + [copies.targets[row] for row in kept]
+        everything = replace(
+            selected,
+            sources=[sources[row] for row in order],
+            targets=[targets[row] for row in order],
+            rows=np.append(selected.rows, selected.rows[copies.rows[fits]])[order],
+        )
+        counts = Counter(copies.kinds[row] for row in kept)
+        return everything, source.take(order), target.take(order), dict(sorted(counts.items()))
 
     def encode(self, part: KeyRange) -> PartReport:
         """Write the rows of a range, its rejected pairs and, last, its report.
@@ -344,13 +402,16 @@ class CleanedText:
             ]
             source, target = source.select(accepted), target.select(accepted)
             selected = selected.keep(accepted)
+        pairs_out = len(selected.sources)
+        selected, source, target, copies = self._add_copies(part, found, selected, source, target)
         report = PartReport(
             pairs_in=len(found.pairs),
-            pairs_out=len(selected.sources),
+            pairs_out=pairs_out,
             dropped=dict(Counter(rejection.filter for rejection in rejections)),
             truncated=truncated,
             source=count_side(selected.sources, source),
             target=count_side(selected.targets, target),
+            copies=copies,
         )
         for side, rows in zip(SIDES, (source, target), strict=True):
             for name, array in (("ids", rows.ids), ("lengths", rows.lengths)):

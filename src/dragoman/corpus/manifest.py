@@ -69,7 +69,10 @@ class StageFacts(Section):
 
 
 class SplitFacts(Section):
-    """One split: its stages in order, and the counts of its shards, without special ids."""
+    """One split: its stages in order, and the counts of its shards, without special ids.
+
+    copies: the pairs that are changed copies of others, by the key of `corpus.augment`.
+    """
 
     stages: tuple[StageFacts, ...]
     pairs: int
@@ -79,6 +82,7 @@ class SplitFacts(Section):
     target_unknown_pieces: int
     truncated: int
     truncated_share: float
+    copies: dict[str, int] = Field(default_factory=dict)
 
     @property
     def mean_target_tokens(self) -> float:
@@ -89,6 +93,11 @@ class SplitFacts(Section):
     def pairs_in(self) -> int:
         """Pairs read."""
         return self.stages[0].pairs_in
+
+    @property
+    def kept(self) -> int:
+        """Pairs that were read and stay, without changed copies."""
+        return self.pairs - sum(self.copies.values())
 
     @property
     def dropped(self) -> dict[str, int]:

@@ -6,7 +6,7 @@
 3 hold out  dev and test pairs, if none were given
 4 learn     subword models, from a sample
 5 relate    which pieces translate each other, from a sample, if a threshold asks for it
-6 encode    drop duplicates and overlaps; text to ids, in the order of the hash
+6 encode    drop duplicates and overlaps, add changed copies; text to ids, in the order of the hash
 7 write     shards, rejected pairs and manifest; publish
 
 Every stage leaves whole files behind, so a preparation that was killed continues where it stopped.
@@ -156,7 +156,7 @@ def _most_dropped(manifest: Manifest, directory: Path) -> Alert | None:
     """The warning that most training pairs were dropped, with the keys that dropped them; None if
     most were kept, or the filter of languages has dropped them, which warns itself."""
     train = manifest.train
-    lost = train.pairs_in - train.pairs
+    lost = train.pairs_in - train.kept
     if lost <= _MOST * train.pairs_in or train.dropped.get("language", 0) > _MOST * train.pairs_in:
         return None
     by_pairs = sorted(train.dropped.items(), key=lambda item: -item[1])
@@ -462,7 +462,7 @@ class _Preparation:
         directory.mkdir(exist_ok=True)
         for side, encoder in zip(SIDES, encoders, strict=True):
             size = SideSize(
-                num_rows=sum(part.pairs_out for part in parts),
+                num_rows=sum(part.num_rows for part in parts),
                 num_ids=sum(getattr(part, side).pieces for part in parts),
                 dtype=id_dtype(encoder.vocab_size),
             )
@@ -470,7 +470,7 @@ class _Preparation:
             write_side(directory, side, rows, size=size)
         if self.config.is_mixed:
             entries = (read_entries(place.parts, index) for index in range(len(parts)))
-            num_pairs = sum(part.pairs_out for part in parts)
+            num_pairs = sum(part.num_rows for part in parts)
             write_entries(directory, entries, num_pairs=num_pairs)
         stages = [StageFacts.model_validate(kept["facts"]) for kept in (clean, encoded)]
         splits = {"train": _split_facts(stages, parts)}
@@ -568,14 +568,14 @@ def _write_pairs(
     directory: Path, pairs: Sequence[tuple[str, str]], encoders: Sequence[RowEncoder]
 ) -> PartReport:
     """Write the shards of a dev or test split, all its pairs in their order."""
-    counts = []
+    counts = {}
     for number, (side, encoder) in enumerate(zip(SIDES, encoders, strict=True)):
         texts = [pair[number] for pair in pairs]
         rows = encoder.encode(texts)
         size = SideSize(len(texts), len(rows.ids), rows.ids.dtype)
         write_side(directory, side, [rows], size=size)
-        counts.append(count_side(texts, rows))
-    return PartReport(len(pairs), len(pairs), {}, 0, *counts)
+        counts[side] = count_side(texts, rows)
+    return PartReport(len(pairs), len(pairs), {}, 0, counts["source"], counts["target"])
 
 
 def _describe_files(result: Path) -> dict[str, OutputFile]:
@@ -595,7 +595,10 @@ def _describe_files(result: Path) -> dict[str, OutputFile]:
 
 def _split_facts(stages: Sequence[StageFacts], reports: Sequence[PartReport]) -> SplitFacts:
     """The manifest's facts of a split."""
-    pairs = sum(report.pairs_out for report in reports)
+    pairs = sum(report.num_rows for report in reports)
+    copies = Counter[str]()
+    for report in reports:
+        copies.update(report.copies)
     truncated = sum(report.truncated for report in reports)
     return SplitFacts(
         stages=tuple(stages),
@@ -606,6 +609,7 @@ def _split_facts(stages: Sequence[StageFacts], reports: Sequence[PartReport]) ->
         target_unknown_pieces=sum(report.target.unknown for report in reports),
         truncated=truncated,
         truncated_share=_share(truncated, pairs),
+        copies=dict(sorted(copies.items())),
     )
 
 

@@ -50,6 +50,18 @@ class TokenRows:
         """The rows where keep, of shape (rows,), is true."""
         return TokenRows(self.ids[np.repeat(keep, self.lengths)], self.lengths[keep])
 
+    def take(self, rows: NDArray[np.int64]) -> TokenRows:
+        """The rows of these numbers, in their order."""
+        lengths = self.lengths[rows]
+        starts = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
+        return TokenRows(_gather(self.ids, starts[rows], lengths), lengths)
+
+    def followed_by(self, more: TokenRows) -> TokenRows:
+        """These rows, then those."""
+        return TokenRows(
+            np.concatenate([self.ids, more.ids]), np.concatenate([self.lengths, more.lengths])
+        )
+
     def truncate(self, max_pieces: int) -> TokenRows:
         """The first max_pieces of each row."""
         ends = np.cumsum(self.lengths, dtype=np.int64)

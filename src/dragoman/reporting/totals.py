@@ -144,6 +144,8 @@ def _corpus_evidence(manifest: Manifest) -> Iterator[Evidence]:
     for reason, pairs in sorted(train.dropped.items(), key=lambda item: -item[1]):
         text = f"{units.COUNT.text(pairs)} pairs, {units.SHARE.text(pairs / train.pairs_in)}"
         yield Evidence(f"dropped: {reason.replace('_', ' ')}", pairs, text)
+    for change, pairs in train.copies.items():
+        yield Evidence(f"copies: {change.replace('_', ' ')}", pairs, units.COUNT.text(pairs))
     yield evidence("cut short", units.SHARE, train.truncated_share)
     yield in_words("digest of the prepared text", manifest.digest[:16])
 
