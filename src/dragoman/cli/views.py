@@ -100,14 +100,13 @@ def show_scored(done: Scored) -> None:
 def show_exported(exported: Exported) -> None:
     """The result of the check, the folder and its size."""
     from dragoman.base import units
-    from dragoman.formats.check import warning_of
 
     verified = exported.verified
     print(
         f"checked: {verified.identical} of {verified.sentences} translations equal our own, "
         f"chrF between them {verified.chrf:.1f}"
     )
-    if warning := warning_of(verified):
+    if warning := verified.warning:
         print(warning, file=sys.stderr)
     print(f"{exported.path}: {units.SIZE.text(exported.size_bytes)}")
 

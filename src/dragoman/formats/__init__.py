@@ -3,6 +3,7 @@
 kinds               the facts of each format that every command needs
 bundle              a directory with everything a translation needs; read without torch
 card                its page for people: data, licence, scores, digests
+scores              the scores of a checkpoint, from the events of its run
 usage               how to call the library of a format: code for its card, with all that goes in
 public              the keys of a run's records that leave with an export
 ctranslate2         writes the model for CTranslate2, and checks its file before it is read

@@ -52,6 +52,8 @@ _LONGEST_DESCRIPTION: Final = 1 << 20
 _LONGEST_LIST_OF_PIECES: Final = 1 << 28
 _MOST_DIRECTIONS: Final = 10_000
 """A hundred languages into each other."""
+_ALIKE_IDENTICAL: Final = 0.98
+_ALIKE_CHRF: Final = 99.0
 _REMEDY: Final = "copy it here again, or export it again from its run"
 
 
@@ -74,6 +76,21 @@ class Verified(Section):
     sentences: int
     identical: int
     chrf: float
+
+    @property
+    def warning(self) -> str:
+        """A warning for the user if the export does not translate alike, else "".
+
+        It translates alike if 98 of 100 translations are equal, or if chrF between the two is at
+        least 99. The type of the weights and the program that searches make no difference.
+        """
+        if self.identical >= _ALIKE_IDENTICAL * self.sentences or self.chrf >= _ALIKE_CHRF:
+            return ""
+        return (
+            f"warning: only {self.identical} of {self.sentences} translations are equal to our "
+            f"own search's (98 are usual), and chrF between them is {self.chrf:.1f} (99 is usual). "
+            "That says nothing of quality: dragoman evaluate with a source and a reference does"
+        )
 
 
 class BundleDirection(Section):

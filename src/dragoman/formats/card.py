@@ -1,36 +1,22 @@
-"""The model card: a description of a bundle for people, with the scores of its checkpoint."""
+"""The model card: a description of a bundle for people, with the scores of its checkpoint.
+
+Free of torch: the server writes a card anew for other languages.
+"""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from dragoman.base.errors import CheckpointError
-from dragoman.base.files import file_sha256
 from dragoman.base.printable import printable_line
 from dragoman.corpus.directions import Direction, listed
 from dragoman.corpus.manifest import Manifest
-from dragoman.formats.bundle import Bundle, BundleInfo, BundleScore
-from dragoman.formats.check import warning_of
+from dragoman.formats.bundle import Bundle, BundleInfo
 from dragoman.formats.hub import card_header, plain_header
 from dragoman.formats.kinds import FORMATS
 from dragoman.formats.onnxruntime_web import PACKAGE
 from dragoman.formats.usage import usage
 from dragoman.recipe.recipe import Recipe
-from dragoman.recipe.run_directory import RunDirectory
-from dragoman.telemetry.events import (
-    DirectionScored,
-    Event,
-    TestScored,
-    Validated,
-    event_file,
-    read_events,
-)
-from dragoman.training.checkpoint import read_state
-from dragoman.training.durable import DIGESTS_FILE
 
 
 def model_card(
@@ -69,7 +55,7 @@ def model_card(
         else f"{info.verified.identical} of {info.verified.sentences} translations are equal to "
         f"those of dragoman's own {search} with the full weights; chrF between the two: "
         f"{info.verified.chrf:.1f}.",
-        *([f"**{warning}**"] if (warning := warning_of(info.verified)) else []),
+        *([f"**{info.verified.warning}**"] if info.verified.warning else []),
         "## Origin",
         (
             f"The folder {_code(info.imported)}."
@@ -213,76 +199,3 @@ def _scores(info: BundleInfo) -> str:
             f"\nThey were measured before the weights were written in {info.quantization}."
         )
     return "\n".join(lines)
-
-
-def scores_of(
-    run: RunDirectory, checkpoint: Path, overrides: Sequence[str] = ()
-) -> tuple[tuple[BundleScore, ...], int | None]:
-    """Scores of a checkpoint from its run's events, and its step; None for an average.
-
-    Dev scores are those of a checkpoint of the run itself. Test scores are those that
-    `dragoman evaluate` found for these very weights, with the recipe's own search settings, changed
-    by exactly these overrides.
-    """
-    try:
-        step = read_state(checkpoint).step
-    except CheckpointError:
-        step = None
-    weights = file_sha256(checkpoint / DIGESTS_FILE)
-    is_own = checkpoint.resolve().parent == run.checkpoints.resolve()
-    found: dict[tuple[str, str], tuple[Event, int]] = {}
-    measured: set[str] = set()
-    log = event_file(run.events)
-    if log.is_file():
-        for event in read_events(log):
-            said = event.payload
-            is_dev = is_own and step is not None and event.step == step and not overrides
-            if event.kind == Validated.kind and is_dev:
-                found["dev", ""] = event, said["decoded_pairs"]
-            elif event.kind == TestScored.kind:
-                name, target = said["name"], said.get("target")
-                if _is_of(event, weights, overrides):
-                    measured.add(name)
-                    text = f"{name} into {target}" if target else name
-                    found[text, said.get("source") or ""] = event, said["pairs"]
-                else:
-                    measured.discard(name)
-            elif event.kind == DirectionScored.kind:  # it follows the score of its text
-                name = said["text"]
-                if is_dev if name == "valid" else name in measured:
-                    text = "dev" if name == "valid" else name
-                    text += f" {said['source']}-{said['target']}"
-                    found[text, ""] = event, said["pairs"]
-    names = Counter(text for text, _ in found)
-    scores: list[BundleScore] = []
-    for (text, source), (event, lines) in found.items():
-        folder = Path(source).parent.name if names[text] > 1 else ""
-        scores += _scores_in(event, f"{folder}/{text}, {lines} lines".removeprefix("/"))
-    return tuple(scores), step
-
-
-def _is_of(event: Event, weights: str, overrides: Sequence[str]) -> bool:
-    """Whether a score is of these weights and overrides; events of earlier versions do not say."""
-    settings = event.payload.get("settings")
-    if not isinstance(settings, str) or event.payload.get("weights") != weights:
-        return False
-    given = map(_plain, re.split(r"\s+(?=\w+\.[\w.]+\s*=)", settings))
-    return {one for one in given if one.startswith("search.")} == set(map(_plain, overrides))
-
-
-def _plain(setting: str) -> str:
-    """A setting without the spaces that it may have around its equals sign."""
-    return re.sub(r"\s*=\s*", "=", setting.strip(), count=1)
-
-
-def _scores_in(event: Event, text: str) -> Iterator[BundleScore]:
-    for metric in ("bleu", "chrf"):
-        value = event.payload.get(metric)
-        if value is not None:
-            yield BundleScore(
-                text=text,
-                value=value,
-                low=event.payload[f"{metric}_low"],
-                high=event.payload[f"{metric}_high"],
-                signature=event.payload[f"{metric}_signature"],
-            )

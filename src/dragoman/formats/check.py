@@ -13,8 +13,6 @@ from dragoman.model.search import Hypothesis
 
 _LEAST_IDENTICAL: Final = 0.9
 _LEAST_CHRF: Final = 98.0
-_ALIKE_IDENTICAL: Final = 0.98
-_ALIKE_CHRF: Final = 99.0
 _MOST_NATS: Final = 0.2
 
 
@@ -40,21 +38,6 @@ def check_equal(verified: Verified, *, place: Path) -> None:
             f"sentences differently from our own search (chrF against it: {verified.chrf:.1f})",
             place,
         )
-
-
-def warning_of(verified: Verified) -> str:
-    """A warning for the user if an export does not translate alike, else "".
-
-    It translates alike if 98 of 100 translations are equal, or if chrF between the two is at least
-    99. The type of the weights and the program that searches make no difference.
-    """
-    if verified.identical >= _ALIKE_IDENTICAL * verified.sentences or verified.chrf >= _ALIKE_CHRF:
-        return ""
-    return (
-        f"warning: only {verified.identical} of {verified.sentences} translations are equal to our "
-        f"own search's (98 are usual), and chrF between them is {verified.chrf:.1f} (99 is usual). "
-        "That says nothing of quality: dragoman evaluate with a source and a reference does"
-    )
 
 
 def check_near(

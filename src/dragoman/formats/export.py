@@ -30,12 +30,13 @@ from dragoman.formats.bundle import (
     default_name,
     directions_of,
 )
-from dragoman.formats.card import model_card, scores_of
+from dragoman.formats.card import model_card
 from dragoman.formats.check import check_equal, compare
 from dragoman.formats.export_job import ExportJob, Request, Writer, greedy
 from dragoman.formats.kinds import FORMATS, NOT_STATED
 from dragoman.formats.load import load_translation_model
 from dragoman.formats.public import public_manifest, public_recipe
+from dragoman.formats.scores import scores_of
 from dragoman.inference.translation import TranslationModel, checkpoint_path
 from dragoman.recipe.recipe import check_sections, dump_toml, load_recipe
 from dragoman.recipe.run_directory import RunDirectory

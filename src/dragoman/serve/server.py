@@ -136,7 +136,6 @@ def _export_of(run: RunDirectory) -> Path:
     several; one is written if none is there."""
     # With torch, which a server of exports does without.
     from dragoman.distributed.world import join_world
-    from dragoman.formats.check import warning_of
     from dragoman.formats.export import export
     from dragoman.formats.export_job import Request
     from dragoman.inference.translation import checkpoint_path
@@ -154,7 +153,7 @@ def _export_of(run: RunDirectory) -> Path:
     with join_world() as world:
         request = Request(to="ctranslate2", checkpoint=str(checkpoint), quantization="float32")
         exported = export(run, request, world)
-    if warning := warning_of(exported.verified):
+    if warning := exported.verified.warning:
         print(warning, file=sys.stderr)
     return exported.path
 

@@ -13,10 +13,11 @@ from card_example import printed_by_example
 from dragoman.corpus.manifest import Manifest
 from dragoman.distributed.world import join_world
 from dragoman.formats.bundle import Bundle, BundleInfo, BundleScore, Verified
-from dragoman.formats.card import model_card, scores_of
+from dragoman.formats.card import model_card
 from dragoman.formats.export import export
 from dragoman.formats.export_job import Request
 from dragoman.formats.kinds import FORMATS, NOT_STATED, Kind, Quantization
+from dragoman.formats.scores import scores_of
 from dragoman.inference.translation import checkpoint_path, score_text
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import EventWriter

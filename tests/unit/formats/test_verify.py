@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from dragoman.formats.bundle import Verified
-from dragoman.formats.check import warning_of
 
 
 @pytest.mark.parametrize(
@@ -16,6 +15,6 @@ from dragoman.formats.check import warning_of
 def test_an_export_that_is_not_alike_is_a_warning(
     identical: int, chrf: float, is_warned: bool
 ) -> None:
-    warning = warning_of(Verified(sentences=100, identical=identical, chrf=chrf))
+    warning = Verified(sentences=100, identical=identical, chrf=chrf).warning
     assert bool(warning) == is_warned
     assert not warning or f"{identical} of 100" in warning
