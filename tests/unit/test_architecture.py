@@ -42,15 +42,29 @@ def test_every_name_with_dots_is_defined() -> None:
             ), name
 
 
-def test_every_list_of_packages_has_the_order_of_imports() -> None:
+def order_of_imports() -> list[str]:
+    """The packages of the import contract, those that import no other one first."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = [name.partition(".")[2] for name in settings["contracts"][0]["layers"]]
-    order = [name for name in reversed(layers) if name != "__main__"]
+    return [name for name in reversed(layers) if name != "__main__"]
+
+
+def test_every_list_of_packages_has_the_order_of_imports() -> None:
+    order = order_of_imports()
     assert set(order) == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| `([a-z_]+)` \| ", readme, re.MULTILINE) == order
     listed = ast.get_docstring(ast.parse((PACKAGE / "__init__.py").read_text("utf-8"))) or ""
     assert re.findall(r"^([a-z_]+)  +\S", listed, re.MULTILINE) == order
+
+
+def test_the_drawing_has_the_order_of_imports() -> None:
+    order = order_of_imports()
+    data, events = TEXT.split("```")[1].split("events of all")
+    for part, least in ((data, 8), (events, 3)):
+        drawn = [name for name in re.findall(r"\b([a-z]+)/", part) if name in order]
+        assert len(set(drawn)) >= least
+        assert drawn == sorted(drawn, key=order.index)
 
 
 @pytest.mark.parametrize("file", TABLES, ids=lambda path: path.parent.name)

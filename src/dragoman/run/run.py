@@ -110,7 +110,7 @@ class _Alerts(EventListener):
 def default_place(recipe: Recipe) -> Path:
     """The default directory of shards: `prepared/<name>-<digest of the corpus>`.
 
-    It does not depend on the weights and names of the entries of text.
+    A change of a weight or name of the entries of text leaves it; the first one does not.
     """
     return Path("prepared") / f"{recipe.name}-{digest(recipe.corpus.of_text)[:8]}"
 
