@@ -4,8 +4,8 @@
     benchmarks/page.py --check   exit code 1 if the page is not what would be written
 
 Of each case the page has the newest figure of each machine, and the range over machines if there
-are several. Older figures, those with `"page": false` and the claims of `off_page` stay in
-results.jsonl.
+are several. Older figures stay in results.jsonl, and so do those with `"page": false` and the
+claims of `off_page`, unless they miss a target.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterable
 
-from results import HERE, UNITS, Result, read
+from results import HERE, UNITS, UNKNOWN, Result, read
 
 PAGE = HERE / "README.md"
 HEAD = "| case | target | figure on each machine | range |\n|---|---|---|---|"
@@ -24,12 +24,18 @@ HEAD = "| case | target | figure on each machine | range |\n|---|---|---|---|"
 def page() -> str:
     """The whole page."""
     words = tomllib.loads((HERE / "claims.toml").read_text(encoding="utf-8"))
-    results = [result for result in newest(read()) if result.claim not in words["off_page"]]
+    recorded = read()
+    off_page = words["off_page"]
+    results = [
+        result
+        for result in newest(recorded)
+        if result.missed or (result.page and result.claim not in off_page)
+    ]
     sections = words["section"]
     listed = {name for section in sections for name in section["claims"]}
     if unknown := {result.claim for result in results} - listed:
         raise SystemExit(f"no section of claims.toml lists {', '.join(sorted(unknown))}")
-    parts = [words["head"].strip(), machines(results)]
+    parts = [words["head"].strip(), f"{machines(results)}\n\n{gaps(recorded)}"]
     for section in sections:
         rows = [row for name in section["claims"] for row in claim_rows(name, results)]
         parts.append(f"## {section['title']}\n\n{section['text'].strip()}")
@@ -38,16 +44,31 @@ def page() -> str:
 
 
 def newest(results: Iterable[Result]) -> list[Result]:
-    """The last figure of each case on each machine, if it belongs on the page."""
-    last = {(result.claim, result.case, result.machine): result for result in results}
-    return [result for result in last.values() if result.page]
+    """The last figure of each case on each machine."""
+    return list(
+        {(result.claim, result.case, result.machine): result for result in results}.values()
+    )
 
 
 def machines(results: list[Result]) -> str:
     """The short name of each machine with its instruction set."""
-    named = {result.name: result.instructions for result in results if result.instructions}
+    named = {
+        result.name: result.instructions.replace(UNKNOWN, "unknown")
+        for result in results
+        if result.instructions
+    }
     listed = "; ".join(f"{name}: {sets}" for name, sets in sorted(named.items()))
     return textwrap.fill(f"Processors and their instruction sets: {listed}.", 110)
+
+
+def gaps(recorded: list[Result]) -> str:
+    """How many figures lack facts that nobody wrote down."""
+    commits = sum(result.commit == UNKNOWN for result in recorded)
+    instructions = sum(result.instructions == UNKNOWN for result in recorded)
+    return (
+        f"Of {len(recorded)} recorded figures, {commits} have no commit, and {instructions} no "
+        "instruction set."
+    )
 
 
 def claim_rows(claim: str, results: list[Result]) -> list[str]:
