@@ -183,9 +183,7 @@ def _print_own(bench: Bench, *, step_s: float) -> None:
             bench.writer.write(payload)
 
     probe, wire = MachineProbe(disk=bench.disk, queued=lambda: 8), NetworkProbe("lo")
-    bench.interval = IntervalSums(
-        device=bench.step.world.device, sync=bench.step.sync, timer=bench.timer
-    )
+    bench.interval = IntervalSums(world=bench.step.world, sync=bench.step.sync, timer=bench.timer)
     step_cost = _each(step, times=2000)
     interval_cost = _each(step, bench.tell, times=200)
     sample_cost = _each(look, tell, times=300)
@@ -227,7 +225,7 @@ def _open(prepared: Path, stack: ExitStack) -> Bench:
     writer = stack.enter_context(EventWriter(directory / "events"))
     writer.subscribe(ConsoleSink(Console(file=io.StringIO())))
     writer.subscribe(TensorBoardSink(directory / "tensorboard"))
-    interval = IntervalSums(device=world.device, sync=sync, timer=step.timer)
+    interval = IntervalSums(world=world, sync=sync, timer=step.timer)
     return Bench(step, updates, step.timer, interval, writer, directory)
 
 

@@ -74,6 +74,7 @@ TRAIN_INTERVAL = TrainInterval(
     forward_s=(12.0, 12.0),
     backward_s=(25.0, 25.0),
     sync_s=(2.0, 2.0),
+    wire_s=1.5,
     optimizer_s=(0.9, 0.9),
     sync_bytes=(2_968_000_000, 2_968_000_000),
     peak_memory_bytes=(1_500_000_000, 1_500_000_000),

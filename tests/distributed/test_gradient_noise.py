@@ -93,7 +93,7 @@ def test_one_micro_batch_alone_says_nothing_and_not_every_update_is_measured() -
     data = DataConfig(batch_tokens=None, batch_sentences=4, accumulate=2)
     with toy_training(PAIRS, model=MODEL, data=data) as training:
         sums = IntervalSums(
-            device=training.step.world.device,
+            world=training.step.world,
             sync=NoSync(training.model),
             timer=training.step.timer,
         )

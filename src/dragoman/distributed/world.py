@@ -57,6 +57,12 @@ class World:
             dist.all_reduce(tensor)
         return tensor
 
+    def least(self, tensor: Tensor) -> Tensor:
+        """The least of all ranks for each element, in place, on every rank."""
+        if self.world_size > 1:
+            dist.all_reduce(tensor, dist.ReduceOp.MIN)
+        return tensor
+
     def barrier(self) -> None:
         """Return when every rank has called it."""
         if self.world_size > 1:

@@ -89,6 +89,7 @@ class Interval:
     forward_s: float | None = None
     backward_s: float | None = None
     sync_s: float | None = None
+    wire_s: float | None = None
     optimizer_s: float | None = None
     sync_bytes: int | None = None
     skipped_steps: int | None = None

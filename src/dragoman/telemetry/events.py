@@ -177,6 +177,9 @@ class TrainInterval(Payload, kind="train_interval"):
     gradient_noise: estimated square of the norm of the noise of one target token, a mean as well;
         None if gradient_signal is.
     interval_s: the sum of the step times, without validations and checkpoints between them.
+    sync_s: waiting for other ranks and for the wire.
+    wire_s: waiting for the wire alone, the same for every rank: in each step, the wait of the rank
+        that came last. The rest of a rank's sync_s is how early it was.
     compute_median_s: the median over the steps of forward, backward and optimizer together.
     """
 
@@ -194,6 +197,7 @@ class TrainInterval(Payload, kind="train_interval"):
     padding_share: Annotated[float | None, Tag("padding_share")] = None
     skipped_steps: int | None = None
     loss_scale: float | None = None
+    wire_s: Real = None
     interval_s: Reals = None
     step_median_s: Reals = None
     step_p95_s: Reals = None

@@ -292,7 +292,7 @@ class StepGuard:
         the result is the median step without its wait, plus the mean wait per step between two
         exchanges.
         """
-        waits_s = self.sync.waits.take_laps_s()[-len(self._window) :]
+        waits_s = self.sync.waits.laps_s(self.sync.waits.laps - len(self._window))
         for update, waited_s in zip(self._window, waits_s, strict=True):
             update.waited_s = waited_s
         own_s = statistics.median(one.step_s - one.waited_s for one in self._window)

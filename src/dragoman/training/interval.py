@@ -1,5 +1,9 @@
 """Sums over the updates since the last TrainInterval event, without waiting for the device, and the
-event of the sums of all ranks."""
+event of the sums of all ranks.
+
+What a rank waits for, other ranks or the wire, is measured in each update: the rank that comes last
+waits for the wire alone, and it is the one that waits least.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from torch import Tensor
 
 from dragoman.data.loader import Update
 from dragoman.distributed.gradient_sync import GradientSync
+from dragoman.distributed.world import World
 from dragoman.telemetry.events import PER_RANK, TrainInterval
 from dragoman.telemetry.host import peak_memory_bytes
 from dragoman.telemetry.timers import PhaseTimer
@@ -21,8 +26,8 @@ from dragoman.training.step import StepResult
 class IntervalSums:
     """Adds up updates until they become one event."""
 
-    def __init__(self, *, device: torch.device, sync: GradientSync, timer: PhaseTimer) -> None:
-        self._device = device
+    def __init__(self, *, world: World, sync: GradientSync, timer: PhaseTimer) -> None:
+        self._world = world
         self._sync = sync
         self._timer = timer
         self._restart()
@@ -41,16 +46,23 @@ class IntervalSums:
             self._signal_and_noise.append(result.signal_and_noise)
 
     def take(self) -> dict[str, Any]:
-        """The sums of this rank for the updates added, at least one; starts again from zero."""
+        """The sums of this rank for the updates added, at least one; starts again from zero.
+
+        Every rank must call it after the same update.
+        """
         loss, nll, norms, skipped = self._sums.tolist()
         times = asdict(self._timer.take())
-        times["sync_s"] += self._sync.waits.total_s() - self._waited_before_s
+        waits_s = torch.tensor(
+            self._sync.waits.laps_s(self._first_lap), dtype=torch.float64, device=self._world.device
+        )
+        times["sync_s"] += waits_s.sum().item()
         signal = noise = None
         if self._signal_and_noise:
             mean = torch.stack(self._signal_and_noise).mean(0)
             signal, noise = mean.tolist() if mean.isfinite().all() else (None, None)
         tokens = self._source_tokens + self._target_tokens
         own = times | {
+            "wire_s": self._world.least(waits_s).sum().item(),
             "loss": loss,
             "nll": nll,
             "epoch": self._epoch,
@@ -65,7 +77,7 @@ class IntervalSums:
             "padding_share": 1 - tokens / self._cells,
             "sync_bytes": self._sync.bytes_sent - self._bytes_before,
             "skipped_steps": int(skipped),
-            "peak_memory_bytes": _peak_memory_bytes(self._device),
+            "peak_memory_bytes": _peak_memory_bytes(self._world.device),
         }
         self._restart()
         return own
@@ -74,10 +86,10 @@ class IntervalSums:
         self.steps = 0
         self._epoch = 0
         self._pairs = self._source_tokens = self._target_tokens = self._cells = 0
-        self._sums = torch.zeros(4, dtype=torch.float64, device=self._device)
+        self._sums = torch.zeros(4, dtype=torch.float64, device=self._world.device)
         self._signal_and_noise: list[Tensor] = []
         self._bytes_before = self._sync.bytes_sent
-        self._waited_before_s = self._sync.waits.total_s()
+        self._first_lap = self._sync.waits.laps
 
 
 def train_interval(
@@ -98,7 +110,7 @@ def train_interval(
 
 _SHARED: Final = (
     *("steps", "epoch", "gradient_norm", "gradient_signal", "gradient_noise", "pairs"),
-    *("source_tokens", "target_tokens", "padding_share", "skipped_steps"),
+    *("source_tokens", "target_tokens", "padding_share", "skipped_steps", "wire_s"),
 )
 """Values that are the same on every rank."""
 

@@ -48,7 +48,7 @@ _LOGS: Final = 100
 """Lines of the log of a run that has a budget."""
 _LEAST_SHARE: Final = 0.01
 _JUDGED_TOGETHER: Final = 50
-"""Updates after which their losses are fetched from the device and judged, at the latest."""
+"""Updates after which their losses are fetched from the device and judged, once all ranks meet."""
 
 
 class ValidationResult(Protocol):
@@ -167,9 +167,7 @@ class _Loop:
     def __post_init__(self) -> None:
         self.world = self.step.world
         self.unjudged: list[_Unjudged] = []
-        self.interval = IntervalSums(
-            device=self.world.device, sync=self.step.sync, timer=self.step.timer
-        )
+        self.interval = IntervalSums(world=self.world, sync=self.step.sync, timer=self.step.timer)
         self.agreement = Agreement(self.world)
         self.guard = StepGuard(
             self.step.sync,
@@ -212,11 +210,8 @@ class _Loop:
             agreed = self._update()
             if agreed is not None:
                 self._read_clock(agreed)
-            if agreed is None:
-                if self._log_is_due():
-                    self._record_interval()
-            elif self._take_stock(agreed):
-                return "signal"
+                if self._take_stock(agreed):
+                    return "signal"
         return "max_steps" if self._is_over() else "early_stop"
 
     def _start_clock(self, budget: Budget) -> None:
@@ -316,7 +311,7 @@ class _Loop:
         )
         if self.world.device.type == "cpu":  # on it, reading the result costs nothing
             self._check_gradient(update, result)
-        if len(self.unjudged) == _JUDGED_TOGETHER:
+        if len(self.unjudged) >= _JUDGED_TOGETHER and agreed is not None:
             self._judge_losses()
         return agreed
 
