@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from array import array
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 
