@@ -3,10 +3,10 @@
 A larger model learns more from each token, and sees fewer of them in the same time. So a size is
 taken from a number of target tokens on that it sees in the time: TOKENS_PER_WEIGHT for each weight
 of its layers. On Multi30k, in equal time, 192 wide against 128 wide (BLEU on test2016, means of
-French and Czech, `benchmarks/curves.jsonl` and `benchmarks/results.jsonl`):
+French and Czech, `benchmarks/results.jsonl`):
 
     tokens per weight   0.3     1.0     4.0
-    difference         -10.9   -1.2    +0.3
+    difference         -11.0   -1.3    +0.3
 
 Beyond a hundred million tokens, and beyond WEIGHTS_PER_TEXT_TOKEN weights for each token of the
 text, nothing was measured here; there the table is a rule of thumb.
