@@ -39,6 +39,7 @@ from dragoman.base.version import VERSION as __version__  # noqa: N811
 if TYPE_CHECKING:
     from dragoman.api.comparison import Comparison, compare
     from dragoman.api.distillation import Distilled, distill
+    from dragoman.api.exam import Exam, exam
     from dragoman.api.machines import doctor, jobs
     from dragoman.api.records import inventory, plan, read_events, report, status
     from dragoman.api.synthetic import Scored, Synthesized, score, synthesize
@@ -90,6 +91,7 @@ __all__ = [
     "DragomanError",
     "Evaluation",
     "Event",
+    "Exam",
     "InterruptedRunError",
     "MachineError",
     "Recipe",
@@ -106,6 +108,7 @@ __all__ = [
     "distill",
     "doctor",
     "evaluate",
+    "exam",
     "export",
     "import_model",
     "inventory",
@@ -131,6 +134,7 @@ __all__ = [
 _MODULES = {
     "api.comparison": ("Comparison", "compare"),
     "api.distillation": ("Distilled", "distill"),
+    "api.exam": ("Exam", "exam"),
     "api.machines": ("doctor", "jobs"),
     "api.records": ("inventory", "plan", "read_events", "report", "status"),
     "api.synthetic": ("Scored", "Synthesized", "score", "synthesize"),

@@ -33,7 +33,7 @@ GROUPS = {
     "From two languages to a model": ("build",),
     "Translations": ("translate", "Translator", "translate_file"),
     "Other models and formats": ("export", "push", "import_model"),
-    "More from the same text": ("compare", "distill", "synthesize", "score"),
+    "More from the same text": ("compare", "exam", "distill", "synthesize", "score"),
     "Plans and answers": ("plan", "doctor", "report", "status", "inventory", "read_events", "jobs"),
     "What functions take and return": (
         "Recipe",
@@ -42,6 +42,7 @@ GROUPS = {
         "Built",
         "Translation",
         "Comparison",
+        "Exam",
         "Distilled",
         "Synthesized",
         "Scored",
@@ -59,6 +60,7 @@ GROUPS = {
     ),
 }
 RETURNED = {
+    "evaluation.exam": ("Failure", "Mark"),
     "builds.record": ("BuildStage",),
     "evaluation.metrics": ("Score",),
     "formats.export": ("Exported", "Verified"),

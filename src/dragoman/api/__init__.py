@@ -3,6 +3,7 @@
 training      load_recipe, run_recipe, prepare, train, evaluate, stop, average, recipes, sample_text
 translation   Translator, translate, translate_file, serve, export, import_model, push
 comparison    compare
+exam          exam
 systems       the parts of a comparison
 synthetic     synthesize, score
 distillation  distill

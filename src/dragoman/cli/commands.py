@@ -43,6 +43,7 @@ GROUPS: Final = {
         ),
         "evaluate": Command("api.training:evaluate"),
         "compare": Command("api.comparison:compare", "cli.views:show_comparisons"),
+        "exam": Command("api.exam:exam", "cli.views:show_exam"),
         "distill": Command("api.distillation:distill", "cli.views:show_distilled"),
         "synthesize": Command("api.synthetic:synthesize", "cli.views:show_synthesized"),
         "score": Command("api.synthetic:score", "cli.views:show_scored"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dragoman.api.comparison import Comparison
     from dragoman.api.distillation import Distilled
+    from dragoman.api.exam import Exam
     from dragoman.api.machines import Examination
     from dragoman.api.synthetic import Scored, Synthesized
     from dragoman.cluster.plan import Plan
@@ -211,6 +212,23 @@ def show_comparisons(comparisons: Sequence[Comparison], *, json: bool = False) -
         return
     for comparison in comparisons:
         print_comparison(comparison)
+
+
+def show_exam(exam: Exam, *, json: bool = False) -> None:
+    """The marks, and the worst translations.
+
+    json: print JSON.
+    """
+    from dataclasses import asdict
+    from json import dumps
+
+    from dragoman.base.terminal import open_console
+    from dragoman.cli.exam_view import print_exam
+
+    if json:
+        print(dumps(asdict(exam), indent=1))  # in ASCII: no text can send escape sequences
+        return
+    print_exam(exam, open_console())
 
 
 def show_distilled(made: Distilled) -> None:

@@ -44,6 +44,8 @@ class AugmentConfig(Section):
     """In capitals, on both sides."""
     title_case: _Share = 0.0
     """With a capital at the start of each word, on both sides."""
+    lower_case: _Share = 0.0
+    """With the source in small letters."""
     typos: _Share = 0.0
     """With typing errors in the source: one letter in about 25 is swapped with the next one, left
     out or doubled."""
@@ -65,6 +67,12 @@ def title_case(pair: Pair, direction: Direction, _random: Random) -> Pair | None
     """Both sides with a capital at the start of each word; None if a side does not change."""
     source, target = map(_with_capital_starts, pair, direction)
     return None if source == pair[0] or target == pair[1] else (source, target)
+
+
+def lower_case(pair: Pair, _direction: Direction, _random: Random) -> Pair | None:
+    """The source in small letters; None if it is already."""
+    source = pair[0].lower()
+    return None if source == pair[0] else (source, pair[1])
 
 
 def typos(pair: Pair, _direction: Direction, random: Random) -> Pair | None:
@@ -117,7 +125,7 @@ def copied(pair: Pair, _direction: Direction, _random: Random) -> Pair | None:
 
 KINDS: Final[Mapping[str, Change]] = {
     change.__name__: change
-    for change in (upper_case, title_case, typos, final_punctuation, kept, copied)
+    for change in (upper_case, title_case, lower_case, typos, final_punctuation, kept, copied)
 }
 """The changes by the names of their shares. To add one, write a function and a key like these."""
 

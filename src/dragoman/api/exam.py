@@ -1,0 +1,139 @@
+"""Examine a model, or another system, with sentences changed as people change them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from dragoman.api.checks import checked, path_of
+from dragoman.api.kinds import Count, Option, Target
+from dragoman.base.errors import ConfigError
+
+if TYPE_CHECKING:
+    from dragoman.corpus.directions import Direction
+    from dragoman.evaluation.exam import Mark, System
+    from dragoman.recipe.run_directory import RunDirectory
+
+Examined = Annotated["RunDirectory | str | Path", Option(metavar="RUN|EXPORT|URL|PROGRAM")]
+
+
+@dataclass(frozen=True, slots=True)
+class Exam:
+    """The marks of a system in each subject. test: the sentences that were changed."""
+
+    system: str
+    direction: str
+    test: str
+    marks: tuple[Mark, ...]
+
+
+@checked
+def exam(
+    system: Examined,
+    *,
+    test: Annotated[
+        tuple[str | Path, str | Path] | None, Option("--test", "SOURCE,REFERENCE")
+    ] = None,
+    lines: Count = 200,
+    program: bool = False,
+    languages: Annotated[str, Option(metavar="SOURCE-TARGET")] = "",
+    target_language: Target = "",
+    threads: Count | None = None,
+) -> Exam:
+    """Count how often a model stands what people type.
+
+    Sentences of a test set are put in capitals, get typing errors, a web address, tags and more;
+    each translation must stay what that of the plain sentence is, or have what must be kept.
+
+    system: a run, an export, the address of a server with LibreTranslate's interface, or a program
+        that reads lines and writes a translation of each.
+    test: source text and reference of a test set, for the command line with a comma between them;
+        None: the test set of the run.
+    lines: the most sentences of it, drawn over all of it.
+    program: the system is a program, with its arguments.
+    languages: those of a server or of a program, such as en-de.
+    target_language: the language to translate into, if the model has several.
+    threads: cores; None: all.
+    Raises ConfigError if the system does not exist, the languages are not known or there is no test
+    set; CorpusError if a text cannot be read; CheckpointError if a model is damaged; MachineError
+    if a server or a program fails.
+    """
+    from dragoman.api import systems
+    from dragoman.corpus.directions import parse_pair
+    from dragoman.evaluation import exam as subjects
+
+    is_address = isinstance(system, str) and system.startswith(("http://", "https://"))
+    if program or is_address:
+        if not languages or test is None:
+            raise ConfigError(
+                "a server or a program does not tell its languages and has no test set",
+                place="exam",
+                remedy="name both: --languages en-de --test SOURCE,REFERENCE",
+            )
+        direction = parse_pair(languages, place="languages")
+        files = (Path(test[0]), Path(test[1]))
+        chosen = systems.named_test(*files, "")
+        opened: AbstractContextManager[System] = nullcontext(
+            _other_system(str(system), direction, program=program)
+        )
+    else:
+        path = path_of(system)
+        run = systems.run_of(path)
+        direction = _direction_of(path, run, target_language)
+        if test is not None:
+            chosen = systems.named_test(Path(test[0]), Path(test[1]), target_language)
+        else:
+            chosen = systems.test_of_runs([] if run is None else [run])
+        opened = _own_system(path, target_language, threads)
+    pairs = list(zip(chosen.sources, chosen.references, strict=True))
+    step = max(1, len(pairs) / lines)
+    drawn = [pairs[int(number * step)] for number in range(min(lines, len(pairs)))]
+    with opened as translate:
+        marks = tuple(subjects.examine(translate, drawn, direction))
+    return Exam(str(system), str(direction), chosen.name, marks)
+
+
+def _direction_of(path: Path, run: RunDirectory | None, target: str) -> Direction:
+    """The languages of a model; raises ConfigError if it has several and none is named."""
+    from dragoman.api import systems
+    from dragoman.base.languages import same_language
+    from dragoman.corpus.directions import listed
+
+    recipe = systems.recipe_of(path, run)
+    if recipe is None:
+        raise ConfigError(
+            "no such run or export",
+            place=path,
+            remedy="check its name; for a program add --program",
+        )
+    directions = recipe.corpus.directions
+    fitting = [one for one in directions if not target or same_language(one.target, target)]
+    if len({one.target for one in fitting}) != 1:
+        raise ConfigError(
+            f"the model translates {listed(directions)}",
+            place=path,
+            remedy="name the language to translate into: --target LANGUAGE",
+        )
+    return fitting[0]
+
+
+@contextmanager
+def _own_system(path: Path, target: str, threads: int | None) -> Iterator[System]:
+    """A run or an export as a system."""
+    from dragoman.api.translation import Translator
+
+    with Translator(path, target_language=target, threads=threads) as translator:
+        yield lambda texts, text_format: translator.translate(
+            texts, text_format="document" if text_format == "text" else "markup"
+        )
+
+
+def _other_system(system: str, direction: Direction, *, program: bool) -> System:
+    """A program or a server as a system."""
+    from dragoman.evaluation.other_systems import from_program, from_server
+
+    return from_program(shlex.split(system)) if program else from_server(system, direction)

@@ -1,0 +1,75 @@
+"""The exam of a run, a server with LibreTranslate's interface and a program, as commands."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli.command_line import main
+from dragoman.evaluation.exam import SUBJECTS
+from real_text import real_lines
+from served import served_bundle, serving
+
+FILES = ("test.en", "test.de")
+
+
+@pytest.fixture
+def test_set(tmp_path: Path) -> str:
+    for name in FILES:
+        lines = real_lines("test", name[-2:])[:40]
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    return ",".join(str(tmp_path / name) for name in FILES)
+
+
+def test_an_export_and_its_server_get_the_same_marks(
+    test_set: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = served_bundle()
+    common = ["--test", test_set, "--lines", "20", "--json"]
+    assert main(["exam", str(bundle), *common, "--threads", "1"]) == 0
+    own = json.loads(capsys.readouterr().out)
+    assert [mark["subject"] for mark in own["marks"]] == [subject.name for subject in SUBJECTS]
+    assert {mark["subject"]: mark["held"] for mark in own["marks"]}["an empty line"] == 20
+    with serving(bundle, "--threads", "1") as server:
+        address = f"{server.url}/libretranslate"
+        assert main(["exam", address, "--languages", "en-de", *common]) == 0
+    served = json.loads(capsys.readouterr().out)
+    for mark, of_server in zip(own["marks"], served["marks"], strict=True):
+        assert mark["subject"] == of_server["subject"]
+        assert abs(mark["held"] - of_server["held"]) <= 1, (mark, of_server)
+
+
+def test_a_program_is_examined_and_the_answers_fit_a_terminal(
+    test_set: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["exam", "cat", "--program", "--languages", "en-de", "--test", test_set]) == 0
+    shown = capsys.readouterr().out
+    assert "a web address" in shown
+    assert "100.0%" in shown
+    lines = shown.splitlines()
+    assert max(map(len, lines[1:])) <= 80
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nowhere"], "no such run or export"),
+        (["http://127.0.0.1:9", "--languages", "en-de", "--test", "TEST"], "no answer"),
+        (["http://127.0.0.1:9"], "--languages en-de --test"),
+        (["false", "--program", "--languages", "en-de", "--test", "TEST"], "cannot translate"),
+        (["true", "--program", "--languages", "en-de", "--test", "TEST"], "wrote 0 lines for 40"),
+        (["no-such", "--program", "--languages", "en-de", "--test", "TEST"], "cannot translate"),
+        ([sys.executable, "--program", "--languages", "english", "--test", "TEST"], "languages"),
+    ],
+)
+def test_a_bad_system_is_one_line(
+    words: list[str], says: str, test_set: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["exam", *(test_set if word == "TEST" else word for word in words)]) in (1, 2)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1, error
+    assert says in error

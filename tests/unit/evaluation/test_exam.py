@@ -1,0 +1,95 @@
+"""Systems that fail in one way each fail in that subject, and hold in the others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from dragoman.corpus.directions import Direction
+from dragoman.evaluation.exam import SUBJECTS, Format, Mark, examine
+from real_text import real_lines
+
+EN_DE = Direction("en", "de")
+NAMES = [subject.name for subject in SUBJECTS]
+
+
+def pairs() -> list[tuple[str, str]]:
+    sources, references = (real_lines("test", language) for language in ("en", "de"))
+    chosen = [
+        (source, reference)
+        for source, reference in zip(sources, references, strict=True)
+        if re.fullmatch(r"[A-Z][a-z]+( [a-z]+){3,11}\.", source)
+    ]
+    assert len(chosen) >= 20
+    return chosen[:40]
+
+
+def marks(change: Callable[[str], str]) -> dict[str, Mark]:
+    """The marks of a system that gives each text back, but for a change."""
+
+    def system(texts: Sequence[str], _format: Format) -> list[str]:
+        return [change(text) for text in texts]
+
+    return {mark.subject: mark for mark in examine(system, pairs(), EN_DE)}
+
+
+def without(pattern: str) -> Callable[[str], str]:
+    return lambda text: re.sub(pattern, "", text)
+
+
+def test_a_system_that_gives_all_back_holds_everywhere() -> None:
+    found = marks(str)
+    assert list(found) == NAMES
+    assert {name: mark.worst for name, mark in found.items() if mark.rate < 1.0} == {}
+    assert found["two sentences"].chrf == pytest.approx(100.0)
+    assert found["a number alone"].chrf is None
+
+
+@pytest.mark.parametrize(
+    ("change", "fails"),
+    [
+        (str.capitalize, {"in capitals"}),
+        (without(r"https?://\S*|www\S*"), {"a web address"}),
+        (without(r"\S+@\S+"), {"an e-mail address"}),
+        (without("[\U0001f300-\U0001ffff]"), {"an emoji"}),
+        (without("</?b>"), {"a tag inside"}),
+        (without(r"</b>"), {"a tag inside"}),
+        (without(r"\{\w+\}|%\(?\w*\)?[sd]|\$USER"), {"a placeholder inside"}),
+        (without(r"(?<=\.) .*"), {"two sentences", "a very long line"}),
+        (lambda text: text or "Ermittelt.", {"an empty line"}),
+        (lambda text: text if text.isascii() else "Ermittelt.", {"another script"}),
+        (lambda text: f"{text} {text}" if "www" in text else text, {"a web address"}),
+        (lambda text: text + " of the cat" * 4 if " " not in text.strip() else text, {"one word"}),
+        (lambda text: text if text[-1:] in ".)" else text + ".", {"no final mark"}),
+    ],
+)
+def test_a_system_fails_in_its_subject(change: Callable[[str], str], fails: set[str]) -> None:
+    found = marks(change)
+    for name in fails:
+        assert found[name].rate < 0.75, found[name]
+        worst = found[name].worst
+        assert worst is not None
+        assert worst.problem
+    held = {name for name, mark in found.items() if mark.rate == 1.0}
+    assert len(held) >= 10
+
+
+def test_another_translation_of_a_changed_sentence_is_a_failure() -> None:
+    """With typing errors the system says something else, which only its plain translation shows."""
+    known = {source for source, _ in pairs()}
+    found = marks(lambda text: text if text in known else "Das ist ein ganz anderer Satz hier.")
+    assert found["typing errors"].rate == 0.0
+    assert found["typing errors"].worst is not None
+    assert found["typing errors"].chrf is not None
+    assert found["typing errors"].chrf < 50.0
+    assert found["typing errors"].cure == "corpus.augment.typos"
+
+
+def test_a_loop_is_named_unless_the_source_has_it() -> None:
+    found = marks(lambda text: text + " und so" * 5 if text[-1:] > "\U0001f600" else text)
+    emoji = found["an emoji"]
+    assert emoji.rate < 1.0
+    assert emoji.worst is not None
+    assert emoji.worst.problem == "it repeats itself"
