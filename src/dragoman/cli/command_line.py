@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     prepare_streams()
     allow_open_files()
     try:
-        call = _parsed(list(sys.argv[1:] if arguments is None else arguments))
+        call = parsed(list(sys.argv[1:] if arguments is None else arguments))
         interrupts_raise()
         os.environ.update(thread_environment())
         gc.enable()
@@ -112,7 +112,7 @@ def _arguments(command: Command) -> list[Argument]:
     return listed
 
 
-def _parsed(words: list[str]) -> Callable[[], int]:
+def parsed(words: list[str]) -> Callable[[], int]:
     """The call that a command line asks for; ends the process for help and for errors."""
     if not words or words[0] not in COMMANDS:
         root = root_parser()
