@@ -51,7 +51,8 @@ class RemoteLog:
         self._hosts = hosts
         self._run = run
         self._found: tuple[Host, dict[str, Any]] | None = None
-        self._failures: list[MachineError] = []
+        self._failures: dict[str, MachineError] = {}
+        """Of the hosts that did not answer last, by their names."""
         self._over = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread = threading.Thread(target=self._follow, daemon=True)
@@ -62,7 +63,7 @@ class RemoteLog:
         event_file(self._directory / "events").touch()
         self._find()
         if len(self._failures) == len(self._hosts):
-            raise self._failures[0]
+            raise next(iter(self._failures.values()))
         self._thread.start()
         deadline = time.monotonic() + _FIRST_S
         while self._lacks_some() and time.monotonic() < deadline:
@@ -77,30 +78,29 @@ class RemoteLog:
 
     def _lacks_some(self) -> bool:
         copy = event_file(self._directory / "events")
-        return (
-            self._found is not None
-            and not self._failures
-            and copy.stat().st_size < self._found[1]["size"]
-        )
+        if self._found is None or self._found[0].name in self._failures:
+            return False
+        return copy.stat().st_size < int(self._found[1]["size"])
 
     def troubles(self) -> Iterator[str]:
         """The present problems."""
-        for failure in self._failures:
-            yield f"{failure}; trying again"
+        source = self._found and self._found[0].name
+        for name, failure in self._failures.items():
+            yield f"{failure}; trying again" if source in (None, name) else str(failure)
         if self._found is None and not self._failures:
             yield f"no host has a run {self._run.name} yet"
 
     def _find(self) -> None:
-        """Ask every host for the log; the first that was found stays."""
-        failures, found = [], []
-        for host in self._hosts if self._found is None else [self._found[0]]:
+        """Ask every host for the log; the newest counts, and stays: the copy must not mix two."""
+        failures, found = {}, []
+        for host in self._hosts:
             places = [f"{host.folder}/runs/{self._run.name}", str(self._run)]
             try:
                 answer = ssh.run(host, [host.python, "-c", _FIND, *places])
             except MachineError as error:
-                failures.append(error)
+                failures[host.name] = error
                 continue
-            if answer.strip():
+            if answer.strip() and (self._found is None or self._found[0] == host):
                 found.append((host, json.loads(answer)))
         self._failures = failures
         if found:
@@ -110,11 +110,12 @@ class RemoteLog:
 
     def _follow(self) -> None:
         while not self._over.is_set():
-            try:
-                if self._found is not None:
-                    self._copy(*self._found)
-            except MachineError as error:
-                self._failures = [error]
+            if self._found is not None:
+                host, about = self._found
+                try:
+                    self._copy(host, about)
+                except MachineError as error:
+                    self._failures[host.name] = error
             if not self._over.wait(_AGAIN_S):
                 self._find()
 
@@ -131,7 +132,7 @@ class RemoteLog:
             with suppress(BrokenPipeError), process, copy.open("ab") as file:
                 ssh.skip_greeting(host, process.stdout)
                 while piece := process.stdout.read1(_PIECE_BYTES):  # type: ignore[attr-defined]
-                    self._failures = []
+                    self._failures.pop(host.name, None)
                     file.write(piece)
                     file.flush()
             raise ssh.failure(host, process.returncode, ssh.read_errors(errors))
