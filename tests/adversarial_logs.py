@@ -42,8 +42,6 @@ SHAPES = (
     *("falls", "flat", "constant", "turns", "rises", "creeps", "noisy", "nothing"),
     *("frequencies", "words", "low"),
 )
-LAST_BUCKET = 0.91
-"""Bytes of the gradients of the demo's model."""
 
 
 def _loss(shape: str, share: float, step: int) -> float:
@@ -113,22 +111,6 @@ class Log:
     """The training loss, after the last validation."""
     bleu_falls: bool = False
     steps: int = 100
-
-    @property
-    def must_wait_s(self) -> float:
-        """The seconds that the slowest measured link must add to a step, however late a rank is.
-
-        A rank that is last in a step computes twice as long. Nine tenths of its backward pass hide
-        transfers, but not that of the last bucket: the demo's recipe has nearly all weights in it.
-        If this is more than `wait_s`, the link was measured at less than it carries. If it is also
-        what ranks waited for late ones, nobody can tell the log from that of a slow link.
-        """
-        rates = [rate for rate in (self.link_bytes_per_s, self.later_link) if rate is not None]
-        if not rates:
-            return 0.0
-        transfer_s = 4 * PARAMETERS / min(rates)
-        hidden_s = 0.9 * 0.65 * 2 * self.compute_s
-        return max(transfer_s - hidden_s, LAST_BUCKET * transfer_s if self.has_recipe else 0.0)
 
     @property
     def last_validated(self) -> int:
@@ -260,6 +242,7 @@ class _Writer:
             "peak_memory_bytes": 1_500_000_000,
         }
         values |= {name: seconds_s * log.steps for name, seconds_s in phases.items()}
+        values["wire_s"] = log.wait_s * log.steps * (log.world_size > 1)
         self._put(TRAIN_INTERVAL, number * log.steps, **values)
 
     def _validate(self, number: int) -> None:
@@ -294,6 +277,8 @@ class _Writer:
         values = as_values(payload) | changes
         for dropped in log.dropped:
             values.pop(dropped, None)
+        if "sync_s" in log.dropped:
+            values.pop("wire_s", None)
         name = f"node-{machine}"
         if log.one_name:  # which the run then numbers
             name = "node" if machine == 0 else f"node ({machine + 1})"

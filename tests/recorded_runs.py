@@ -56,6 +56,8 @@ class Recorded:
     epoch: Callable[[int], int] = lambda step: step // 500
     compute_s: tuple[float, ...] = (0.4, 0.4)
     sync_s: tuple[float, ...] = (0.01, 0.01)
+    late_in_turn_s: float = 0.0
+    """The part of every rank's wait that is for ranks that are late in turn."""
     data_wait_s: float = 0.001
     validation_s: float = 10.0
     padding_share: float = 0.05
@@ -177,6 +179,9 @@ class _LogWriter:
             "backward_s": [compute_s * steps * 0.65 for compute_s in computes_s],
             "optimizer_s": [compute_s * steps * 0.05 for compute_s in computes_s],
             "sync_s": [sync_s * steps for sync_s in syncs_s],
+            "wire_s": None
+            if "sync_s" in run.interval_changes
+            else (min(syncs_s) - run.late_in_turn_s) * steps,
             "sync_bytes": [sent for _ in steps_s],
             "peak_memory_bytes": [run.peak_memory_bytes(step) for _ in steps_s],
         }

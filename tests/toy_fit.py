@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -118,12 +119,18 @@ class ToyRun:
             link_bytes_per_s=self.link_bytes_per_s,
         )
 
-    def fit(self, world: World = ONE_RANK) -> FitResult:
-        """Train to the end, from the newest checkpoint if there is one."""
+    def fit(self, world: World = ONE_RANK, *, events: Recorder | None = None) -> FitResult:
+        """Train to the end, from the newest checkpoint if there is one.
+
+        events: records the run; None: one that is made for it.
+        """
         store = CheckpointStore(self.directory / "checkpoints", self.checkpoint)
         newest = store.paths()[-1:]
+        recording: AbstractContextManager[Recorder] = (
+            nullcontext(events) if events else recorder(self.directory / "events", rank=world.rank)
+        )
         with (
-            recorder(self.directory / "events", rank=world.rank) as events,
+            recording as recorded,
             toy_training(
                 self.pairs,
                 model=self.model,
@@ -164,7 +171,7 @@ class ToyRun:
                 untrained_loss=math.log(self.pairs.vocab_size),
                 validate=lambda step: self.validate(step, model),
                 store=store,
-                events=events,
+                events=recorded,
                 budget=self.budget,
                 stage_starts=self.stage_starts,
             )

@@ -142,6 +142,7 @@ def bound_later(folder: Path) -> Path:
     def short(event: dict[str, Any]) -> None:
         if event["step"] <= TURN:
             event["sync_s"] -= 39.0
+            event["wire_s"] -= 39.0
             event["interval_s"] -= 39.0
             event["step_median_s"] -= 0.39
 
@@ -169,6 +170,7 @@ def link_fell(folder: Path) -> Path:
     def wait(event: dict[str, Any]) -> None:
         if event["step"] > TURN:
             event["sync_s"] += 39.0
+            event["wire_s"] += 39.0
             event["interval_s"] += 39.0
 
     edit(run, 0, LinkChanged.kind, only_once)

@@ -80,8 +80,8 @@ def test_figures_of_the_network(slow: Facts) -> None:
         {
             "share of a step in exposed communication": 2.2 / STEP_S,
             "strategy": "sync",
-            "rank 0 on host-a": 2.2 / STEP_S,
-            "rank 1 on host-b": 2.3 / OTHER_STEP_S,
+            "rank 0 on host-a, waiting for later ranks": 0.0,
+            "rank 1 on host-b, waiting for later ranks": 2.3 / OTHER_STEP_S - 2.2 / STEP_S,
             "sent per step and direction": WIRE,
             "rate needed without pause": WIRE / STEP_S,
             "capacity of the link": 12e6,
@@ -109,7 +109,7 @@ def test_figures_of_the_network(slow: Facts) -> None:
     assert f"29.68 MB over 12 MB/s is 2.47 s, a step 2.60 s: {computed_s:.2f} s" in (
         found["network_fit"].says
     )
-    assert "2.20 s was spent" in found["network_fit"].says
+    assert "2.20 s of it waited" in found["network_fit"].says
 
 
 def test_figures_of_a_step(slow: Facts) -> None:

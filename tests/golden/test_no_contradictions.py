@@ -109,7 +109,6 @@ def _network(log: Log, answers: Answers) -> Iterator[str]:
     network, fit = answers["network"], answers["network_fit"]
     step_s = _value(answers["step_time"], "mean")
     exposed = _value(network, "share of a step in exposed communication")
-    computed_s = _value(fit, "exposed communication, computed")
     waited_s = _value(fit, "exposed communication, measured")
     machines = len(set(log.machines))
     if network.answer == "yes":
@@ -117,13 +116,13 @@ def _network(log: Log, answers: Answers) -> Iterator[str]:
             yield "the network is the bottleneck of one machine"
         if exposed is None or exposed < 0.2 - NEARLY:
             yield f"the network is the bottleneck at {exposed} of a step"
-        if step_s and computed_s is not None and computed_s / step_s < 0.2 - NEARLY:
-            alone_s = sum(log.phases(rank, 2)["forward_s"] / 0.3 for rank in range(log.world_size))
-            if alone_s > step_s:
-                yield f"the bottleneck is the network, which explains {computed_s} of {step_s} s"
-        must_wait = log.must_wait_s / step_s if step_s else 0.0
-        by_chance = exposed is not None and 0.2 <= must_wait <= exposed + 0.1
-        if log.wait_s == 0 and not by_chance:
+        size, rate = (
+            _value(network, name)
+            for name in ("sent per step and direction", "capacity of the link")
+        )
+        if size and rate and exposed and step_s and size / rate < 0.49 * exposed * step_s:
+            yield f"the bottleneck is a link that needs {size / rate} s of {exposed * step_s} s"
+        if log.wait_s == 0:
             yield "ranks that are late are called the network"
     if "no network was used" in network.says and machines > 1:
         yield "no network, but machines"
@@ -269,16 +268,12 @@ def _ranks(log: Log, answers: Answers) -> Iterator[str]:
 
 
 def _blame(_log: Log, answers: Answers) -> Iterator[str]:
-    """Questions 4, 5 and 11 name the same cause of waiting."""
-    busy, network, fit = (answers[key] for key in ("processors", "network", "network_fit"))
+    """Questions 4 and 5 name the same cause of waiting."""
+    busy, network = answers["processors"], answers["network"]
     by_four = "the network (see question 5)" in busy.remedy
-    by_five = any(
-        words in network.says for words in ("Waiting for the network", "surely for the network")
-    )
+    by_five = "Waiting for the network" in network.says
     if by_four and not by_five:
         yield f"question 4: {busy.remedy}; question 5: {network.says}"
-    if (by_four or by_five) and "Bytes do not explain it" in fit.remedy:
-        yield f"question 5: {network.says}; question 11: {fit.remedy}"
     if network.answer == "yes" and not by_five:
         yield f"yes, the network, yet {network.says}"
 

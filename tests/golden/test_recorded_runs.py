@@ -173,13 +173,13 @@ def test_every_verdict_is_right(name: str) -> None:
 @pytest.mark.parametrize("kind", ["starved", "4mbit"])
 def test_exposed_communication_equals_the_extra_time_of_a_starved_step(kind: str) -> None:
     starved, free = (read_facts(RECORDED / f"two_hosts_{one}") for one in (kind, "free"))
-    slow_s, free_s = measures.step_s(starved), measures.step_s(free)
-    share, free_share = measures.exposed_share(starved), measures.exposed_share(free)
-    assert slow_s is not None
-    assert free_s is not None
-    assert share is not None
-    assert free_share is not None
-    assert share * slow_s - free_share * free_s == pytest.approx(slow_s - free_s, rel=0.1)
+    more_s = []
+    for name in ("wire_s", "interval_s"):
+        slow_s, free_s = (measures.per_step(one.intervals, name) for one in (starved, free))
+        assert slow_s is not None
+        assert free_s is not None
+        more_s.append(slow_s - free_s)
+    assert more_s[0] == pytest.approx(more_s[1], rel=0.1)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -227,15 +227,15 @@ def test_a_changed_link_is_reported_with_its_rates_and_time() -> None:
     facts = read_facts(RECORDED / "two_hosts_link_falls", now=LONG_AFTER)
     verdicts = {one.key: one for one in judge(facts)}
     changed = (
-        "Since step 61, 24 Nov 04:46:31 UTC, eth0, alpha to beta, beta to alpha carried "
-        "2.997 MB/s each way, 119.4 MB/s before."
+        "Since step 61, 29 Nov 10:34:14 UTC, eth0, alpha to beta, beta to alpha carried "
+        "3.006 MB/s each way, 119.4 MB/s before."
     )
     before, since = verdicts["network_fit"].says.split(changed)
-    assert "17.6 ms of it should wait for the network" in before
-    assert "1.22 s of it should wait for the network, 1.19 s was spent waiting" in since
+    assert "20.0 ms of it should wait for the network; 29.9 ms of it waited" in before
+    assert "1.21 s of it should wait for the network; 1.21 s of it waited" in since
     now, earlier = verdicts["network"].says.removeprefix(changed).split("Before it changed, ")
-    assert now.startswith(" Waiting for the network took 95.5% of a step")
-    assert earlier == "waiting in all-reduces took 43.8% of a step (41.8% to 45.8%)."
+    assert now.startswith(" Waiting for the network took 94.1% of a step")
+    assert earlier == "waiting for the network took 49.9% of a step (46.8% to 53.1%)."
     assert "from the start" not in now
     assert verdicts["network"].remedy.startswith("Look at the cable")
     alert = next(one for one in facts.alerts if one.severity == "warning")

@@ -76,7 +76,7 @@ def training(world: World, directory: str) -> Any:
         with host_sampler(
             events, disk=run.directory, queued=lambda: 8, interface=INTERFACE, num_gpus=0
         ):
-            return run.fit(world).state.step
+            return run.fit(world, events=events).state.step
 
 
 @pytest.mark.timeout(400)

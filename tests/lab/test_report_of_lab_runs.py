@@ -80,7 +80,7 @@ def train(world: World, directory: str) -> Any:
             num_gpus=0,
         )
         with sampling:
-            run.fit(world)
+            run.fit(world, events=events)
     return []
 
 
@@ -121,7 +121,7 @@ def test_a_starved_link_is_the_bottleneck_and_a_free_one_is_not(
     # The rest of a step is a rank's own work, as on a free wire; that of two runs differs
     # on a machine that is not ours alone.
     slow_s, free_s = measures.step_s(starved), measures.step_s(free)
-    share, free_share = measures.exposed_share(starved), measures.exposed_share(free)
+    share, free_share = (measures.share(one.intervals, "wire_s") for one in (starved, free))
     assert slow_s is not None
     assert free_s is not None
     assert share is not None

@@ -38,13 +38,6 @@ def steady(intervals: Sequence[Interval]) -> Sequence[Interval]:
     return warm if len(warm) > 1 else intervals
 
 
-def steady_side_by_side(facts: Facts) -> list[list[Interval]]:
-    """`Facts.side_by_side` without warm-ups, if two are left."""
-    whole = facts.side_by_side
-    warm = [ranks for ranks in whole if not any(one.warms_up for one in ranks)]
-    return warm if len(warm) > 1 else whole
-
-
 def points(
     records: Sequence[Interval] | Sequence[RecordedValidation], name: str
 ) -> list[tuple[int, float]]:
@@ -165,50 +158,19 @@ def left_s(facts: Facts) -> float | None:
     return max(facts.max_steps - facts.last_step, 0) * (recent_s + other_s / made)
 
 
-def exposed(facts: Facts) -> list[Interval]:
-    """For each interval, the record of the rank that waited least in communication.
-
-    A rank that is early also waits for the others. The one that waits least waits for the network
-    alone, unless ranks are late in turn within the interval. It may be another rank each time.
-    """
-    least = []
-    for together in steady_side_by_side(facts):
-        timed = [one for one in together if one.interval_s and one.sync_s is not None]
-        if len(timed) == len(together) > 0:
-            least.append(min(timed, key=lambda one: one.sync_s or 0.0))
-    return least
+def with_wire(facts: Facts) -> list[Interval]:
+    """The intervals, without the warm-up, in which the wait for the network was measured."""
+    return [one for one in steady(facts.intervals) if one.interval_s and one.wire_s is not None]
 
 
-def exposed_share(facts: Facts) -> float | None:
-    """The share of the steps' time spent waiting for the network: see `exposed`."""
-    found = exposed_interval(facts)
-    return None if found is None else found[0]
-
-
-def exposed_interval(facts: Facts) -> tuple[float, float, float] | None:
-    """`exposed_share` with its 95% confidence interval."""
-    timed = exposed(facts)
-    waits = [one.sync_s or 0.0 for one in timed]
-    found = ratio_interval(waits, [one.interval_s or 0.0 for one in timed])
+def wire_interval(facts: Facts) -> tuple[float, float, float] | None:
+    """The share of the steps' time spent waiting for the network, with its 95% confidence
+    interval."""
+    timed = with_wire(facts)
+    found = ratio_interval(
+        [one.wire_s or 0.0 for one in timed], [one.interval_s or 0.0 for one in timed]
+    )
     return None if found is None else (found[0], max(found[1], 0.0), min(found[2], 1.0))
-
-
-def exposed_s(facts: Facts) -> float | None:
-    """Seconds of a step spent waiting for the network: see `exposed`."""
-    return _per_step(exposed(facts), "sync_s")
-
-
-def least_network_share(facts: Facts) -> float:
-    """The share of a step that the network surely took, even if ranks were late in turn.
-
-    In every step one rank waits for no other. So without the network a step lasts at most the sum
-    of the time that all ranks do not wait.
-    """
-    waits = [share(rank.intervals, "sync_s") for rank in facts.ranks]
-    own = [1 - wait for wait in waits if wait is not None]
-    if len(own) < len(waits):
-        return 0.0
-    return max(1 - sum(own), 0.0)
 
 
 def wire_bytes_per_step(facts: Facts) -> float | None:

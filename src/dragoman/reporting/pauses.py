@@ -120,9 +120,11 @@ def _less(interval: Interval, phase: str, seconds_s: float) -> Interval:
     if known.get(name, 0.0) < _AT_LEAST * seconds_s:  # the phase had ended when it was recorded
         name = max(known, key=lambda one: known[one])
     lost_s = min(seconds_s, known[name], interval.interval_s)
-    return replace(
-        interval, **{name: known[name] - lost_s, "interval_s": interval.interval_s - lost_s}
-    )
+    left = known | {name: known[name] - lost_s}
+    wire_s = interval.wire_s
+    if wire_s is not None and "sync_s" in left:  # all ranks waited, as when a link was out
+        wire_s = min(wire_s, left["sync_s"])
+    return replace(interval, **left, wire_s=wire_s, interval_s=interval.interval_s - lost_s)
 
 
 def _groups(pauses: Sequence[Pause]) -> Iterator[list[Pause]]:

@@ -81,7 +81,7 @@ def step_parts(facts: Facts) -> list[Plot]:
         "forward": "forward_s",
         "backward": "backward_s",
         "optimizer": "optimizer_s",
-        "communication, exposed": "sync_s",
+        "waiting in all-reduces": "sync_s",
         "waiting for data": "data_wait_s",
     }
     parts = {name: measures.per_step(facts.intervals, field) for name, field in names.items()}
@@ -90,7 +90,7 @@ def step_parts(facts: Facts) -> list[Plot]:
 
 
 def exposed(facts: Facts) -> list[Plot]:
-    """The exposed communication of the first ranks over steps; nothing if there is one rank."""
+    """The waits of the first ranks in all-reduces over steps; nothing if there is one rank."""
     if facts.world_size == 1:
         return []
     series = [
@@ -104,7 +104,7 @@ def exposed(facts: Facts) -> list[Plot]:
         )
         for rank in facts.ranks[:MOST_LINES]
     ]
-    label = f"exposed communication, % of a step{lines_note(len(facts.ranks), 'ranks')}"
+    label = f"waiting in all-reduces, % of a step{lines_note(len(facts.ranks), 'ranks')}"
     return [LinePlot(series, STEPS, Axis(label, "{:.3g}".format, from_zero=True))]
 
 

@@ -9,7 +9,6 @@ from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Gpu, MachineUse, Period
 from dragoman.reporting.lives import evidence_by_life, judged_by_life
-from dragoman.reporting.network import is_network
 from dragoman.reporting.periods import periods, when
 from dragoman.reporting.sampling import FULL_HOST, LOW_POWER, MOST_OTHERS
 from dragoman.reporting.stragglers import stragglers
@@ -192,23 +191,17 @@ def _waits_since(facts: Facts) -> str:
 def _what_waits(facts: Facts) -> str:
     """The largest cause of waiting, in words.
 
-    A rank waits for data; the rank that waits least in all-reduces waits for the network, or for
-    ranks that are late in turn; the others also wait for ranks that compute for longer, as far as
-    waiting for data does not make those late.
+    A rank waits for data, for the network, or for later ranks, as far as waiting for data does not
+    make those late.
     """
-    data = measures.most_data_wait(facts)
-    sums = measures.exposed_share(facts)
-    if sums is None:
-        both = "waiting in all-reduces, for the network or for another rank"
-        sums = _most_in_sums(facts)
-        late = 0.0
-    else:
-        late = _most_in_sums(facts) - sums - (data or 0.0)
-        both = "the network, or to ranks that are late in turn (see question 5)"
-        if facts.is_one_host:
-            both = "all-reduces between ranks"
-        elif is_network(facts):
-            both = "the network (see question 5)"
+    data, waited = measures.most_data_wait(facts), _most_in_sums(facts)
+    wire = measures.share(facts.intervals, "wire_s")
+    network, late = (waited, 0.0) if wire is None else (wire, waited - wire - (data or 0.0))
+    both = "waiting for the network, or for ranks that are late"
+    if facts.is_one_host:
+        both = "all-reduces between ranks"
+    elif wire is not None:
+        both = "the network (see question 5)"
     starved = [
         rank.name for share, rank in measures.data_waits(facts) if share >= (data or 0.0) / 2
     ]
@@ -217,7 +210,7 @@ def _what_waits(facts: Facts) -> str:
     slow = f"compute for longer: {longest}" if longest else "compute for longer in turn"
     waits = {
         f"data{where}: raise data.prefetch_batches, look at the disk": data or 0.0,
-        both: sums,
+        both: network,
         f"waiting for ranks that {slow}": late,
     }
     worst, share = max(waits.items(), key=lambda item: item[1])
@@ -235,7 +228,7 @@ def _most_in_sums(facts: Facts) -> float:
 
 def _busy_evidence(facts: Facts) -> Iterator[Evidence]:
     yield evidence("share of a step in compute", units.SHARE, compute_share(facts))
-    yield evidence("exposed communication", units.SHARE, measures.exposed_share(facts))
+    yield evidence("exposed communication", units.SHARE, measures.share(facts.intervals, "wire_s"))
     yield evidence("waiting for data", units.SHARE, measures.most_data_wait(facts))
     yield evidence("share of padding in all cells", units.SHARE, measures.padding_share(facts))
     yield evidence("source + target", units.TOKEN_RATE, measures.tokens_per_s(facts))

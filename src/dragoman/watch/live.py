@@ -15,7 +15,7 @@ from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.health import examine
 from dragoman.reporting.log import RunLog
-from dragoman.reporting.network import is_network, network
+from dragoman.reporting.network import network
 from dragoman.reporting.reading import Records, facts_of, how_it_ended
 from dragoman.telemetry.events import (
     Event,
@@ -260,9 +260,8 @@ def newest_run(runs: Path) -> Path:
 def _phases(life: Facts) -> dict[str, float]:
     """Shares of a step over the last intervals, the mean over ranks; empty if not measured.
 
-    The wait in all-reduces of the rank that waits least is called "network" if question 5 of the
-    report says so (`is_network`), otherwise "all-reduce": the network, or ranks that are late in
-    turn. The other ranks also wait for "ranks". On one host the whole wait is called "ranks".
+    Between hosts, a rank waits in all-reduces for the "network", and the rest of it for later
+    "ranks". On one host, or if the two were not measured apart, the whole wait is for "ranks".
     """
     found = {}
     for phase, fields in _PHASES.items():
@@ -271,13 +270,11 @@ def _phases(life: Facts) -> dict[str, float]:
     if life.world_size == 1:
         return found
     if waits := _shares(life, ("sync_s",)):
-        together = life.is_one_host
-        least = 0.0 if together else min(waits)
-        ranks = sum(waits) / len(waits) - least
-        if not together:
-            since_change = measures.by_link_changes(life)[-1][1]
-            found["network" if is_network(since_change) else "all-reduce"] = least
-        if together or ranks >= _WORTH_TELLING:
+        wire = measures.share(life.intervals[-_RECENT_INTERVALS:], "wire_s")
+        if wire is not None and not life.is_one_host:
+            found["network"] = wire
+        ranks = sum(waits) / len(waits) - found.get("network", 0.0)
+        if ranks >= _WORTH_TELLING or "network" not in found:
             found["ranks"] = ranks
     return found
 

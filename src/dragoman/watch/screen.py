@@ -138,7 +138,6 @@ PHASE_STYLES: Final = {
     "compute": "cyan",
     "optimizer": "blue",
     "network": "red",
-    "all-reduce": "bright_red",
     "ranks": "magenta",
 }
 _STATE_STYLES: Final = {"running": "green", "finished": "cyan", "not started": "dim"}

@@ -131,5 +131,5 @@ def test_the_share_of_the_bottleneck_is_that_of_the_evidence(tmp_path: Path) -> 
     facts = read_facts(run)
     # 4 intervals of 70.1 s, one of them 500 s longer, with 30 s of waiting each
     share = 4 * 30 / (4 * 70.1 + 500)
-    assert measures.exposed_share(facts) == pytest.approx(share)
+    assert measures.share(facts.intervals, "wire_s") == pytest.approx(share)
     assert f"took {units.SHARE.text(share)} of a step" in network(facts).says

@@ -15,7 +15,6 @@ from rich.text import Text
 
 from dragoman.base.errors import CheckpointError
 from dragoman.recipe.recipe import dump_toml, load_recipe
-from dragoman.reporting.network import network
 from dragoman.reporting.plots import STEPS
 from dragoman.reporting.svg import Axis, LinePlot, Series
 from dragoman.telemetry.events import (
@@ -104,7 +103,7 @@ def test_all_that_was_asked_for_is_on_a_small_terminal(tmp_path: Path) -> None:
         "data 0.2%",
         "compute 63.2%",
         "optimizer 3.3%",
-        "all-reduce 33.3%",  # of a link that explains none of it
+        "network 33.3%",
         "host-a",
         "host-b",
         "109 MB/s",
@@ -146,7 +145,7 @@ def test_a_running_run_shows_its_time_left_and_its_cost(tmp_path: Path) -> None:
 def test_waiting_for_ranks_is_not_called_the_network(tmp_path: Path) -> None:
     straggler = _recorded(compute_s=(0.4, 0.6), sync_s=(0.25, 0.05))
     phases = _now(straggler.write(tmp_path / "straggler")).phases
-    assert phases["all-reduce"] == pytest.approx(0.05 / 0.651)
+    assert phases["network"] == pytest.approx(0.05 / 0.651)
     assert phases["ranks"] == pytest.approx(0.10 / 0.651)
     assert sum(phases.values()) == pytest.approx(1.0)
     shared = _recorded(one_host=True, extra=[(0, HOST)])  # which its first rank samples
@@ -157,26 +156,11 @@ def test_waiting_for_ranks_is_not_called_the_network(tmp_path: Path) -> None:
     assert set(_now(alone.write(tmp_path / "alone")).phases) == {"data", "compute", "optimizer"}
 
 
-# The run, and whether its report says that ranks wait for the network.
-WAITS = {
-    "ranks late in turn on a link of 10 GB/s": (
-        Recorded(sync_s=(0.3, 0.3), extra=[(0, changed(LINK, bytes_per_s=10e9))]),
-        False,
-    ),
-    "a link of 12 MB/s": (
-        Recorded(sync_s=(2.3, 2.3), extra=[(0, changed(LINK, bytes_per_s=12e6))]),
-        True,
-    ),
-    "a link that nobody measured": (Recorded(sync_s=(0.3, 0.3)), False),
-}
-
-
-@pytest.mark.parametrize("name", WAITS)
-def test_a_step_waits_for_the_network_if_the_report_says_so(name: str, tmp_path: Path) -> None:
-    recorded, is_network = WAITS[name]
-    now = _now(recorded.write(tmp_path / "run"))
-    assert ("network" in now.phases, "all-reduce" in now.phases) == (is_network, not is_network)
-    assert ("Waiting for the network" in network(now.facts).says) == is_network
+def test_waiting_for_ranks_that_are_late_in_turn_is_not_called_the_network(tmp_path: Path) -> None:
+    in_turn = Recorded(sync_s=(0.3, 0.3), late_in_turn_s=0.29)
+    phases = _now(in_turn.write(tmp_path / "in_turn")).phases
+    assert phases["network"] == pytest.approx(0.01 / 0.701)
+    assert phases["ranks"] == pytest.approx(0.29 / 0.701)
 
 
 def test_each_host_has_its_own_share_of_useful_flops(tmp_path: Path) -> None:
