@@ -256,7 +256,7 @@ LEARNT: dict[str, tuple[Recorded, dict[str, str], str]] = {
     "trained from another model, its recipe lost: the first loss says nothing": (
         Recorded(dev_loss=lambda step: 2.0 + 2.0 * math.exp(-step / 500), bleu=lambda _step: None),
         {"trained": "cannot tell", "rate_too_low": "cannot tell"},
-        "no recipe gives the vocabulary size",
+        "no BLEU was measured",
     ),
     "trained from another model, and worse than it, by its dev loss": (
         Recorded(
@@ -342,7 +342,7 @@ LEARNT: dict[str, tuple[Recorded, dict[str, str], str]] = {
             recipe=VOCABULARY,
         ),
         {"trained": "no", "overfitting": "cannot tell"},
-        "No training text was seen twice yet",
+        "Nothing shows that training text was seen twice",
     ),
     "corpora in order, of which every other is harder, while the dev loss falls": (
         Recorded(
@@ -379,7 +379,7 @@ LEARNT: dict[str, tuple[Recorded, dict[str, str], str]] = {
             bleu=lambda _step: 0.2,
         ),
         {"trained": "cannot tell", "rate_too_low": "cannot tell", "plateau": "cannot tell"},
-        "no recipe gives the vocabulary size",
+        "which may be chance",
     ),
 }
 

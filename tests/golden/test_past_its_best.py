@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.reporting.convergence import trained
 from dragoman.reporting.facts import Facts, RecordedValidation
+from dragoman.reporting.learning import trained
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
 from recorded_runs import Recorded

@@ -4,13 +4,14 @@ facts         the measurements of a run, typed; its wall clock, without the time
 lives         the lives of a run, from start to end: the machines of each, and its measurements
 sampling, log, reading   the events of a run directory -> facts
 imported      events that only a run of another tool has
-trend         slopes with confidence intervals, and a curve to extrapolate with
+trend         slopes with confidence intervals, what is beyond chance, a curve to extrapolate with
 measures      numbers that several questions need: tokens per second, MFU, scaling, waiting
 periods       when a condition began, and when it ended
 pauses        whether a rank stood still
 stragglers    which ranks compute for longer than the others, since when and why
 verdict       an answer with its evidence
-totals, convergence, speed, network, rates, cost   the twelve questions, by subject
+scores        what BLEU says about a run, and the scores of directions and comparisons
+totals, learning, speed, network, rates, cost   the twelve questions, by subject
 verdicts      all twelve, in their order
 health        ailments, such as waiting for data, each with its limit and remedy
 comparison, comparison_page   runs beside each other

@@ -15,9 +15,9 @@ from typing import Final
 
 from dragoman.base import units
 from dragoman.reporting import measures
-from dragoman.reporting.convergence import LEAST_FALL
 from dragoman.reporting.cost import currency_of, is_priced, lived_s, machine_hours, spent
 from dragoman.reporting.facts import Facts, MeasuredBleu, summed
+from dragoman.reporting.learning import LEAST_FALL
 from dragoman.reporting.verdict import Answer
 
 NAMES: Final = "ABCDEFGH"

@@ -2,48 +2,37 @@
 
 from __future__ import annotations
 
-import statistics
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Set
 from dataclasses import dataclass
 from itertools import pairwise
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from dragoman.base import units
 from dragoman.base.printable import first_of
 from dragoman.base.units import Quantity
 from dragoman.distributed.config import DistributedConfig
 from dragoman.reporting import measures
-from dragoman.reporting.convergence import (
-    LEAST_FALL,
-    MOST_BLEU_LOST,
+from dragoman.reporting.facts import Facts, MachineUse, Rank, total
+from dragoman.reporting.learning import (
     NOT_LEARNT,
-    SMOOTHED,
-    best_loss,
-    bleu_fell,
-    bleu_lost,
-    by_chance,
-    decay_left,
-    ends_above_best,
-    far_above,
+    State,
     has_diverged,
-    has_learnt,
-    has_turned,
-    is_beyond_uniform,
-    is_warming_up,
-    later,
-    left_of_uniform,
-    loss_trend,
-    losses,
-    stage_ahead,
-    stage_since,
+    learning,
+    lowest_share,
     trained,
-    training_loss_since,
+    training_loss_jump,
     uniform_loss,
 )
-from dragoman.reporting.facts import Facts, MachineUse, Rank, total
 from dragoman.reporting.pauses import how_long, out_of_reach, pauses
 from dragoman.reporting.periods import clock, moment, periods, when
+from dragoman.reporting.rates import rate_ahead, stage_between
+from dragoman.reporting.scores import MOST_BLEU_LOST, bleu_fell, bleu_lost
 from dragoman.reporting.speed import THROTTLED
 from dragoman.reporting.stragglers import slowest_rank, stragglers
+from dragoman.reporting.trend import SMOOTHED, far_above, later_half
 from dragoman.reporting.verdict import Answer, Verdict, evidence, named
 from dragoman.telemetry.events import STRAGGLES
 
@@ -107,27 +96,25 @@ def _divergences(facts: Facts) -> float | None:
         return 1.0
     if not facts.intervals or facts.intervals[-1].train_loss is None:
         return None
-    seen = losses(facts)
-    if seen and training_loss_since(facts, best_loss(seen)[0].step):
-        return None
-    return 0.0
+    signals = learning(facts)
+    jumped = signals.validations and training_loss_jump(facts, signals.best[0])
+    return None if jumped else 0.0
 
 
 def _flat_share_left(facts: Facts) -> float | None:
-    """The share of the schedule that is left, if the dev loss is surely flat and no decay is ahead.
+    """The share of the schedule that is left, if the model is trained and its dev loss is flat.
 
-    0 if the loss surely moves, or if nothing was learnt: that is not a plateau. None if unclear.
+    0 if the dev loss moves, if nothing was learnt, or if the schedule has something ahead: that is
+    not a plateau. None if unclear: BLEU may rise yet, or the weights not change at all.
     """
-    found = loss_trend(facts)
-    if found is None or not facts.max_steps:
+    signals, share = learning(facts), lowest_share(facts)
+    if not facts.max_steps or signals.slope is None:
         return None
-    if -found.high > LEAST_FALL or has_turned(facts) or has_learnt(facts) is False:
+    if signals.state in (State.FALLING, State.TURNED) or (share or 0.0) >= NOT_LEARNT:
         return 0.0
-    if max(-found.low, found.high) >= LEAST_FALL or has_learnt(facts) is None:
-        return None
-    if decay_left(facts) > 1 or is_warming_up(facts) or stage_ahead(facts) is not None:
+    if signals.state is State.FLAT and rate_ahead(facts, signals.last[0]) is not None:
         return 0.0
-    if trained(facts).answer != "yes":  # BLEU may rise yet, or the weights not change at all
+    if signals.state is State.UNKNOWN or trained(facts).answer != "yes":
         return None
     return max(facts.max_steps - facts.last_step, 0) / facts.max_steps
 
@@ -142,12 +129,14 @@ def _spikes(facts: Facts) -> float | None:
     high = _high(facts)
     if high is None:
         return None
-    seen = losses(facts)
-    best = best_loss(seen)[0].step if seen else 0
+    signals, uniform = learning(facts), uniform_loss(facts)
     is_of_model = (
         has_diverged(facts)
-        or sum(is_beyond_uniform(facts, loss) for loss in high.values()) >= MOST_SPIKES
-        or (ends_above_best(facts) and stage_since(facts, best) is None)
+        or sum(uniform is not None and loss > uniform for loss in high.values()) >= MOST_SPIKES
+        or (
+            signals.state is State.TURNED
+            and stage_between(facts, signals.best[0], signals.last[0]) is None
+        )
     )
     return float(len(high)) if len(high) < MOST_SPIKES or is_of_model else None
 
@@ -156,31 +145,25 @@ def _high(facts: Facts) -> dict[int, float] | None:
     """The losses that `_spikes` counts, by step; None if there are too few to compare."""
     warmup = facts.recipe.schedule.warmup_steps if facts.recipe else 0
     logged = [one for one in measures.points(facts.intervals, "train_loss") if one[0] > warmup]
-    train_losses = [loss for _, loss in logged]
-    if len(train_losses) <= SMOOTHED:
+    if len(logged) <= SMOOTHED:
         return None
-    chance, lowest, high = by_chance(train_losses), float("inf"), {}
-    for number in range(SMOOTHED, len(train_losses)):
-        lowest = min(lowest, statistics.median(train_losses[number - SMOOTHED : number]))
-        step, loss = logged[number]
-        if loss > far_above(lowest, chance):
-            high[step] = loss
-    return high
+    losses = np.array([loss for _, loss in logged])
+    medians = np.median(sliding_window_view(losses[:-1], SMOOTHED), axis=1)
+    is_high = losses[SMOOTHED:] > far_above(np.minimum.accumulate(medians), losses)
+    return dict(itertools.compress(logged[SMOOTHED:], is_high))
 
 
 def _not_learnt(facts: Facts) -> float | None:
-    """`left_of_uniform`, after a fifth of the schedule or more; None without a recipe.
+    """The lowest loss, on dev text after the start or on training text, as a share of a uniform
+    prediction's, after a fifth of the schedule or more; None without a recipe.
 
-    The loss on training text counts if it is lower: a rate at which the model memorises it is not
-    too low.
+    A rate at which the model memorises training text is not too low.
     """
     if not facts.max_steps or facts.last_step * _EARLY < facts.max_steps:
         return None
-    left, uniform = left_of_uniform(facts), uniform_loss(facts)
+    dev, uniform = learning(facts).losses.tolist(), uniform_loss(facts)
     sliced = [loss for _, loss in measures.points(facts.validations, "train_slice_loss")]
-    if left is None or not uniform or not sliced:
-        return left
-    return min(left, min(sliced) / uniform)
+    return min(dev + sliced) / uniform if uniform and dev else None
 
 
 def _starved_ranks(facts: Facts) -> Iterator[str]:
@@ -262,7 +245,8 @@ def _diverged_at(facts: Facts) -> Iterator[str]:
 
 
 def _flat_since(facts: Facts) -> Iterator[str]:
-    first = later(losses(facts))[0][0]
+    validations = learning(facts).validations
+    first = validations[later_half(len(validations))][0]
     yield f"flat since {moment(first.step, first.time)}, or earlier"
 
 

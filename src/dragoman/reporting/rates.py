@@ -16,6 +16,8 @@ from dragoman.training.schedule import SCHEDULES, ScheduleConfig, learning_rate
 
 LARGEST_DEVIATION = 1e-6
 """A log that deviates by more (relative) does not follow the formula."""
+_DECAY_AHEAD, _RISE_AHEAD = 2.0, 1.1
+"""While the rate will still change by such a factor, a flat dev loss proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +203,46 @@ def _noise(facts: Facts) -> Iterator[Evidence]:
         words = units.SHORT_COUNT.text
         said = f"{words(noise_tokens)} target tokens; a batch has {words(batch_tokens)}"
         yield Evidence("gradient noise scale", noise_tokens, said)
+
+
+def stage_between(facts: Facts, since: int, until: int) -> int | None:
+    """The updates before the first later stage that begins at `since` or later, before `until`."""
+    starts = facts.recipe.stage_starts()[1:] if facts.recipe is not None else ()
+    return next((start for start in starts if since <= start < until), None)
+
+
+def first_step(updates: int) -> str:
+    """The first step after this many updates, in words."""
+    return f"step {units.COUNT.text(updates + 1)}"
+
+
+def rate_ahead(facts: Facts, validated: int) -> tuple[str, str] | None:
+    """What the schedule has ahead that may move a flat loss, and what to do; None if nothing.
+
+    validated: the last step with a dev loss.
+    """
+    recipe, max_steps = facts.recipe, facts.max_steps
+    if recipe is None or max_steps is None:
+        return None
+
+    def rate(updates: int) -> float:
+        return recipe.learning_rate(max(updates - 1, 0), max_steps=max_steps)
+
+    now, warmup_steps = rate(facts.last_step), recipe.schedule.warmup_steps
+    if facts.last_step < warmup_steps and rate(warmup_steps + 1) > _RISE_AHEAD * now:
+        return (
+            "the learning rate has not reached its peak",
+            "Train beyond the warm-up, or shorten schedule.warmup_steps.",
+        )
+    if SCHEDULES[recipe.schedule.kind].ends and now > _DECAY_AHEAD * rate(max_steps):
+        return (
+            "the learning rate is still to decay",
+            "Let the schedule come to its end: its decay lowers the loss.",
+        )
+    start = stage_between(facts, validated, max_steps)
+    if start is not None:
+        return (
+            f"a stage with other text or another learning rate begins with {first_step(start)}",
+            "Train on, and validate in that stage.",
+        )
+    return None

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from dragoman.reporting import convergence, network, rates, speed, totals
+from dragoman.reporting import learning, network, rates, speed, totals
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.verdict import Verdict
 
 # To add a question, write a function like these and list it here.
 QUESTIONS: tuple[Callable[[Facts], Verdict], ...] = (
     totals.duration,
-    convergence.trained,
-    convergence.overfitting,
+    learning.trained,
+    learning.overfitting,
     speed.processors,
     network.network,
     rates.rate,

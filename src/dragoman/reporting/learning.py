@@ -1,0 +1,516 @@
+"""Is it fully trained? Is it overfitting? Questions 2 and 3, by three signals.
+
+The slope of the dev loss, its rise since the best and its gap to the loss on training text give a
+state: the dev loss falls, is flat, has turned, or nobody can tell. The answers add what a state
+leaves open: whether the model translates at all, and whether the schedule is at its end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+import numpy as np
+
+from dragoman.base import units
+from dragoman.reporting import measures, rates, scores, trend
+from dragoman.reporting.cost import cost_text
+from dragoman.reporting.facts import Facts, RecordedValidation
+from dragoman.reporting.periods import moment
+from dragoman.reporting.verdict import Evidence, Judgement, Verdict, at_step, evidence, in_words
+
+LEAST_FALL = 0.003
+"""Of the dev loss: less is not worth 10% more steps. At a loss of 2, 0.6% of the perplexity."""
+LEAST_RISE = 0.01
+"""Of the dev loss: validations of healthy runs on 1,000 sentences differ by up to this."""
+MOST_CHANCE = 0.05
+"""Losses after the best rise if such an order is less likely than this by chance."""
+NOT_LEARNT = 0.9
+"""Of a uniform prediction's loss: untrained models have 106% to 111%, piece frequencies 78%."""
+BEYOND_FREQUENCIES = 0.6
+"""Of a uniform prediction's loss: a model below it knows more than the frequencies of pieces."""
+NEEDS_SOURCE = 0.35
+"""Of a uniform prediction's loss: without the source, n-grams reach 41%; the demo's model 26%."""
+BY_HEART = 0.5
+"""Of the dev loss: training text has 90% to 104%, and 3% of 200 memorised sentences."""
+CLOSE = 0.8
+"""Of the dev loss: below it, training text is known too well, or the dev text is harder."""
+_MOST_SKIPPED = 0.5
+_LOOK_AHEAD = 0.25
+
+
+class State(StrEnum):
+    """How the dev loss moves at the end of a run."""
+
+    FALLING = "falling"
+    FLAT = "flat"
+    TURNED = "turned"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """The dev losses of a run and their signals.
+
+    validations: those after the start that measured a dev loss.
+    losses: their dev losses, in nats per target token.
+    slope: the change of the dev loss by 10% more steps, as a share of it; None below four losses.
+    text: how the loss on training text moved since the best dev loss; None if that is not clear.
+    """
+
+    validations: Sequence[RecordedValidation]
+    losses: trend.Floats
+    slope: trend.Trend | None
+    state: State
+    text: Literal["falls", "rises"] | None
+
+    @property
+    def best(self) -> tuple[int, float]:
+        """The step of the lowest loss, the first of equal ones, and that loss."""
+        place = int(self.losses.argmin())
+        return self.validations[place].step, float(self.losses[place])
+
+    @property
+    def last(self) -> tuple[int, float]:
+        """The step of the last loss, and that loss."""
+        return self.validations[-1].step, float(self.losses[-1])
+
+    @property
+    def rise(self) -> float:
+        """How far the last loss is above the lowest, as a share of it."""
+        return self.last[1] / self.best[1] - 1
+
+    @property
+    def may_have_turned(self) -> bool:
+        """Whether it ends clearly above its best, perhaps by chance."""
+        return self.state is State.UNKNOWN and self.losses.size > 0 and self.rise >= LEAST_RISE
+
+
+def learning(facts: Facts) -> Learning:
+    """The signals of the dev loss of a run."""
+    validations = [one for one in facts.validations if one.step > 0 and one.dev_loss is not None]
+    steps = [one.step for one in validations]
+    losses = np.array([one.dev_loss for one in validations], dtype=float)
+    slope = trend.recent_trend(steps, losses)
+    if slope is not None:
+        slope = slope.over(float(losses[-1]))
+    text = _training_text(facts, steps[losses.argmin()], steps[-1]) if steps else None
+    state = _state(losses, slope)
+    return Learning(validations=validations, losses=losses, slope=slope, state=state, text=text)
+
+
+def _state(losses: trend.Floats, slope: trend.Trend | None) -> State:
+    """The state of the dev loss.
+
+    A loss that stands still counts as turned in at most 1 of 20 runs, in 1 of 15 if it differs by
+    4% from one validation to the next.
+    """
+    if slope is None:
+        return State.UNKNOWN
+    lowest, falls = float(losses.min()), slope.high < -LEAST_FALL
+    before, last = losses[-2:]
+    if min(before, last) >= lowest * (1 + LEAST_RISE):
+        chance = trend.largest_rise_by_chance(losses)
+        # One high loss proves nothing, and one that falls may come back from a jump to its best.
+        is_far = (before + last) / 2 > lowest + chance and min(before, last) > lowest + chance / 2
+        comes_back = falls or last < before - chance
+        is_in_order = trend.chance_of_rise(losses[losses.argmin() + 1 :]) <= MOST_CHANCE
+        if is_in_order or (is_far and not comes_back):
+            return State.TURNED
+    if falls:
+        return State.FALLING
+    is_level = max(-slope.low, slope.high) < LEAST_FALL
+    is_near_best = losses[trend.later_half(len(losses))].min() < lowest * (1 + LEAST_RISE)
+    return State.FLAT if is_level and is_near_best else State.UNKNOWN
+
+
+def _training_text(facts: Facts, best: int, last: int) -> Literal["falls", "rises"] | None:
+    """How the loss on training text moved between two steps.
+
+    The training slice decides if it was measured at both, by more than 1%, as for the dev set; or
+    else the trend of the training loss, with 95% confidence.
+    """
+    sliced = dict(measures.points(facts.validations, "train_slice_loss"))
+    if best in sliced and last in sliced:
+        change = sliced[last] / sliced[best] - 1
+        low, high = change - LEAST_RISE, change + LEAST_RISE
+    else:
+        logged = [at for at in measures.points(facts.intervals, "train_loss") if at[0] >= best]
+        slope = trend.trend([step for step, _ in logged], [loss for _, loss in logged])
+        low, high = (slope.low, slope.high) if slope is not None else (0.0, 0.0)
+    return "falls" if high < 0 else "rises" if low > 0 else None
+
+
+def has_diverged(facts: Facts) -> bool:
+    """Whether the run recorded that it diverged."""
+    return bool(facts.segments) and facts.segments[-1].reason == "diverged"
+
+
+def training_loss_jump(facts: Facts, step: int) -> tuple[float, float] | None:
+    """The training loss before and after a step (medians of nine intervals at most), if it is
+    `far_above` after it."""
+    logged = measures.points(facts.intervals, "train_loss")
+    before = [loss for at, loss in logged if at <= step]
+    after = [loss for at, loss in logged if at > step]
+    if len(before) < trend.FEWEST or not after:
+        return None
+    was, now = (float(np.median(part[-trend.SMOOTHED :])) for part in (before, after))
+    return (was, now) if now > trend.far_above(was, before) else None
+
+
+def uniform_loss(facts: Facts) -> float | None:
+    """The loss of a model that gives every piece the same probability; None without a recipe."""
+    return None if facts.recipe is None else math.log(facts.recipe.corpus.subword.vocab_size)
+
+
+def lowest_share(facts: Facts) -> float | None:
+    """The lowest dev loss after the start, as a share of a uniform prediction's."""
+    uniform, losses = uniform_loss(facts), learning(facts).losses
+    return float(losses.min()) / uniform if uniform and losses.size else None
+
+
+def trained(facts: Facts) -> Verdict:
+    """Is the model trained?"""
+    signals, share = learning(facts), units.SHARE.text
+    answer, says, remedy = _is_trained(facts, signals)
+    return Verdict(
+        key="trained",
+        question="Is it fully trained? How can you tell?",
+        answer=answer,
+        says=says,
+        evidence=tuple(_trained_evidence(facts, signals)),
+        thresholds=(
+            f"flat: 10% more steps change the dev loss by less than {share(LEAST_FALL)} of it, "
+            "with 95% confidence; falling: they lower it by more",
+            f"turned: the last two dev losses are over {share(LEAST_RISE)} above the best, by more "
+            "than chance",
+            "yes: flat, and the schedule has nothing ahead that lowers it; or turned, and the loss "
+            "on training text does not rise as well",
+            "no: falling; turned as the loss on training text; diverged; or worse than the trained "
+            f"model it began with, by {share(LEAST_RISE)} of the dev loss or the interval of BLEU",
+            f"no: {share(NOT_LEARNT)} of a uniform prediction's loss or more, or "
+            f"{share(BEYOND_FREQUENCIES)} with a BLEU whose interval begins below "
+            f"{units.SCORE.text(scores.TRANSLATES)}",
+            f"cannot tell: under {trend.FEWEST} validations after the start, none in the last "
+            "steps, BLEU moves, or nothing shows that it translates: neither such a BLEU nor, "
+            f"without BLEU, a dev loss under {share(NEEDS_SOURCE)} of a uniform prediction's",
+        ),
+        method="A straight line through the dev loss over the logarithm of the step, at the later "
+        "half of the validations. The training loss is not used: a flat one proves nothing.",
+        remedy=remedy,
+    )
+
+
+def _is_trained(facts: Facts, signals: Learning) -> Judgement:
+    if has_diverged(facts):
+        say = f"It diverged at {moment(facts.last_step, facts.segments[-1].ended)}."
+        return "no", say, "Go on from the last good checkpoint, with a lower peak rate."
+    if signals.slope is None:
+        return "cannot tell", _too_few(signals) + _may_be_past_best(signals), _MORE_VALIDATIONS
+    if (jump := training_loss_jump(facts, signals.last[0])) is not None:
+        return _is_trained_after_jump(facts, at_step(signals.last[0]), *jump)
+    if unseen := _end_without_dev_loss(facts, signals):
+        return "cannot tell", unseen, _VALIDATE
+    if (share := lowest_share(facts)) is not None and share >= NOT_LEARNT:
+        say = "It has learnt next to nothing that helps with dev text: the loss there is "
+        say += f"{units.SHARE.text(share)} of that of a uniform prediction over the vocabulary."
+        return "no", say, "Look at the learning rate, and at the text."
+    if signals.state is not State.FALLING and (worse := _worse_than_start(facts, signals)):
+        say = f"It began with a trained model and is worse now: {worse}."
+        return "no", say, "Use the model it began with, or start again with a lower learning rate."
+    if signals.state is State.TURNED:
+        return _is_trained_if_turned(facts, signals)
+    say = f"{_MOVES[signals.state]}: 10% more steps {_slope_text(signals.slope)}"
+    if fell := scores.bleu_fell(facts):
+        remedy = "Read the samples; until then, use the checkpoint of the best BLEU."
+        return "cannot tell", f"{say}, yet BLEU has fallen {fell}.", remedy
+    if signals.state is State.FALLING:
+        return "no", f"{say}.", _go_on(facts)
+    if signals.state is State.UNKNOWN:
+        return "cannot tell", f"{say}.{_may_be_past_best(signals)}", _LARGER_DEV
+    return _is_trained_if_flat(facts, signals, say)
+
+
+def _is_trained_after_jump(facts: Facts, at: str, was: float, now: float) -> Judgement:
+    """The answer if the training loss rose far after the last validation."""
+    say = f"After the last validation,{at}, the training loss has risen from "
+    say += f"{units.LOSS.text(was)} to {units.LOSS.text(now)}"
+    uniform = uniform_loss(facts)
+    if uniform is None or now <= uniform:
+        say += ": the model has become worse, or the text harder; no dev loss shows which."
+        return "cannot tell", say, _VALIDATE
+    return "no", f"{say}.", f"Go on from the checkpoint{at}, with a lower learning rate."
+
+
+def _is_trained_if_turned(facts: Facts, signals: Learning) -> Judgement:
+    """A model past its best is not made better by more steps, unless BLEU says otherwise."""
+    best = f"step {units.COUNT.text(signals.best[0])}"
+    say = f"It is past its best: the dev loss was lowest at {best} and has risen since, by "
+    say += units.SHARE.text(signals.rise)
+    if signals.text == "rises":
+        say += ", and so has the loss on training text: it gets worse, not better."
+        remedy = f"Go on from the checkpoint of {best}, with a lower learning rate."
+        return "no", say, _look_at_stage(facts, signals) or remedy
+    remedy = f"Use the checkpoint of {best}, as translate, export and serve do."
+    scored = scores.best_bleu(facts)
+    if scored is not None:
+        remedy = "Nothing to choose: translate, export and serve use the best BLEU, of step "
+        remedy += f"{units.COUNT.text(scored.step)}."
+    if doubt := _may_not_translate(facts):
+        answer, why, look = doubt
+        # More steps do not help, so with a BLEU that may be chance it is not trained.
+        return answer if scored is None else "no", f"{say}, {why}", f"{remedy} {look}"
+    if scores.bleu_rises(facts):
+        say += f"; yet BLEU still rises, to {signals.validations[-1].bleu_text}."
+        return "cannot tell", say, f"Score both checkpoints on the test set: {best} and the last."
+    if signals.text is None:
+        remedy += " Set evaluate.train_slice_pairs to see why it rises."
+    return "yes", f"{say}.", remedy
+
+
+def _is_trained_if_flat(facts: Facts, signals: Learning, say: str) -> Judgement:
+    """A flat dev loss is that of a trained model only if nothing else made it flat."""
+    later = facts.intervals[len(facts.intervals) // 2 :]
+    skipped, steps = sum(one.skipped_steps or 0 for one in later), sum(one.steps for one in later)
+    if skipped > _MOST_SKIPPED * steps:
+        say += f", but {units.SHARE.text(skipped / steps)} of the later steps were skipped: their "
+        return "cannot tell", f"{say}gradients were not finite.", "Set train.precision to bf16."
+    if np.ptp(signals.losses[-trend.FEWEST :]) == 0:
+        say += ", and the same to the last digit: the weights do not seem to change."
+        return "cannot tell", say, "Look at the learning rate."
+    first = next(one.dev_loss for one in facts.validations if one.dev_loss is not None)
+    if facts.recipe is None and signals.best[1] >= NOT_LEARNT * first:
+        say += ", as if nothing were learnt, and no recipe gives the vocabulary size."
+        return "cannot tell", say, "Bring recipe.toml with the events."
+    if doubt := _may_not_translate(facts):
+        answer, why, look = doubt
+        return answer, f"{say}, {why}", look
+    if scores.bleu_rises(facts):
+        return "cannot tell", f"{say}, yet BLEU still rises.", _go_on(facts)
+    if ahead := rates.rate_ahead(facts, signals.last[0]):
+        return "cannot tell", f"{say}, but {ahead[0]}.", ahead[1]
+    return "yes", f"{say}.", ""
+
+
+def _may_not_translate(facts: Facts) -> Judgement | None:
+    """Answer, the end of a sentence and remedy, unless a loss or BLEU shows that it translates."""
+    share, best = lowest_share(facts), scores.best_bleu(facts)
+    if best is None and (share is None or share >= NEEDS_SOURCE):
+        why = "but a model of frequent words may have learnt as much, whatever the source: no BLEU "
+        return "cannot tell", f"{why}was measured.", "Set evaluate.bleu_pairs."
+    if best is None or scores.translates(facts):
+        return None
+    why = f"but its best BLEU is {best.bleu_text}, which may be chance"
+    if share is None or share < BEYOND_FREQUENCIES:
+        look = "Read the samples; check text, order of pairs and the tokenizer of the score."
+        return "cannot tell", f"{why}.", f"{look} Raise evaluate.bleu_pairs if they are few."
+    why += f", and its lowest dev loss is {units.SHARE.text(share)} of a uniform prediction's: it "
+    look = "Look at the text: is there enough, and do its pairs belong together?"
+    return "no", f"{why}has not learnt to translate.", look
+
+
+def _worse_than_start(facts: Facts, signals: Learning) -> str:
+    """How the last validation is worse than a trained model at the start; "" if it is not."""
+    start, now, uniform = facts.validations[0], signals.validations[-1], uniform_loss(facts)
+    began = start.dev_loss if start.step == 0 else None
+    if began is None or uniform is None or began >= BEYOND_FREQUENCIES * uniform:
+        return ""
+    if signals.last[1] > began * (1 + LEAST_RISE):
+        losses = units.LOSS.text(began), units.LOSS.text(signals.last[1])
+        return f"dev loss {losses[0]} at step 0, now {losses[1]}"
+    if start.bleu is None or now.bleu is None:
+        return ""
+    is_worse = scores.bleu_interval(now)[1] < scores.bleu_interval(start)[0]
+    return f"BLEU {start.bleu_text} at step 0, now {now.bleu_text}" if is_worse else ""
+
+
+def _end_without_dev_loss(facts: Facts, signals: Learning) -> str:
+    """A sentence, if the last dev loss is older than two usual distances of validations, or if the
+    last validation gave no number; "" if not."""
+    steps = [one.step for one in signals.validations]
+    without_steps = facts.last_step - steps[-1]
+    is_usual = without_steps <= 2 * max(float(np.median(np.diff(steps))), 1.0)
+    if not without_steps or (is_usual and facts.validations[-1].dev_loss is not None):
+        return ""
+    step, without = units.COUNT.text(steps[-1]), units.COUNT.text(without_steps)
+    return f"No dev loss is known for the last {without} steps, after step {step}."
+
+
+def overfitting(facts: Facts) -> Verdict:
+    """Does the model overfit?"""
+    signals, share = learning(facts), units.SHARE.text
+    answer, says, remedy = _is_overfitting(facts, signals)
+    return Verdict(
+        key="overfitting",
+        question="Is it overfitting?",
+        answer=answer,
+        says=says,
+        evidence=tuple(_gap_evidence(signals)),
+        thresholds=(
+            "yes: the dev loss has turned (see question 2), and the loss on training text falls",
+            f"yes: the loss on the training slice is below {share(BY_HEART)} of the dev loss, and "
+            "the training text was seen more than once",
+            f"no: the dev loss has not turned, and the loss on the training slice is at least "
+            f"{share(CLOSE)} of it; or both rise",
+            f"cannot tell: the dev loss ends over {share(LEAST_RISE)} above its best, with an "
+            "unclear trend",
+        ),
+        method="The same loss, without dropout and label smoothing, on a fixed slice of the "
+        "training set and on the dev set.",
+        remedy=remedy,
+    )
+
+
+def _is_overfitting(facts: Facts, signals: Learning) -> Judgement:
+    if signals.slope is None:
+        return "cannot tell", _too_few(signals), _MORE_VALIDATIONS
+    if unseen := _end_without_dev_loss(facts, signals):
+        return "cannot tell", unseen, _VALIDATE
+    sliced = signals.validations[-1].train_slice_loss
+    if sliced is None:
+        measured = measures.points(signals.validations, "train_slice_loss")
+        say = "The loss without dropout on training text was not measured"
+        say += f" after step {units.COUNT.text(measured[-1][0])}." if measured else "."
+        return "cannot tell", say, "Set evaluate.train_slice_pairs."
+    has_turned, share = signals.state is State.TURNED, sliced / signals.last[1]
+    is_easier = facts.recipe is not None and facts.recipe.corpus.learns_from_a_model
+    since = f"since step {units.COUNT.text(signals.best[0])}"
+    moves = f"has risen {since}" if has_turned else "has not turned"
+    if signals.may_have_turned:
+        moves = f"may have risen {since}"
+    gap = f"the loss on training text is {units.SHARE.text(share)} of the dev loss"
+    if has_turned and signals.text == "falls":
+        say = f"{since.capitalize()} the dev loss rises while the loss on training text falls."
+        return "yes", say, _LEARN_LESS
+    if share < BY_HEART and not is_easier:
+        if has_turned or _is_seen_twice(facts):
+            say = f"It knows the training text by heart: {gap}, which {moves}."
+            return "yes", say, _LEARN_LESS
+        say = f"The dev loss {moves}, but {gap}. Nothing shows that training text was seen twice, "
+        return "cannot tell", f"{say}so the dev text may be of another kind, or harder.", _SAME_KIND
+    if has_turned and signals.text == "rises":
+        say = f"The dev loss {moves}, and so has the loss on training text: that is not "
+        look = _look_at_stage(facts, signals) or "Look at the learning rate."
+        return "no", f"{say}overfitting.", look
+    if has_turned:
+        say = f"The dev loss {moves}; the trend of the loss on training text is not clear."
+        return "cannot tell", say, "Set evaluate.train_slice_pairs, and train longer."
+    if signals.may_have_turned:
+        return "cannot tell", f"The dev loss {moves}, perhaps by chance, and {gap}.", _LARGER_DEV
+    if share >= CLOSE:
+        return "no", f"The dev loss {moves}, and {gap}.", ""
+    if is_easier:
+        say = f"The dev loss {moves}, and {gap}: the targets of the training text are a model's "
+        return "no", f"{say}translations, easier to predict than the dev text.", ""
+    say = f"The dev loss {moves}, but {gap}: the dev text may be of another kind, too."
+    return "cannot tell", say, _SAME_KIND
+
+
+def _is_seen_twice(facts: Facts) -> bool:
+    """Whether training text was surely seen twice: epochs do not tell if entries have weights."""
+    recipe = facts.recipe
+    if recipe is not None and (any(recipe.weights()) or recipe.corpus.temperature):
+        return False
+    return not facts.intervals or facts.intervals[-1].epoch != 0
+
+
+_MOVES = {
+    State.FALLING: "The dev loss still falls",
+    State.FLAT: "The dev loss is flat",
+    State.UNKNOWN: "It is not clear how the dev loss moves",
+}
+_MORE_VALIDATIONS = "Train longer, or lower train.validate_every_steps."
+_VALIDATE = "Bring the events of rank 0, or lower train.validate_every_steps."
+_LARGER_DEV = "A larger dev set, or more validations, make it clearer."
+_LEARN_LESS = "Take more data, more dropout or fewer steps next time."
+_SAME_KIND = "Take dev text from the same source as the training text."
+
+
+def _slope_text(slope: trend.Trend) -> str:
+    fall = units.SHARE.text(-slope.gain) + units.SHARE.interval(-slope.high, -slope.low)
+    return f"lower the dev loss by {fall}"
+
+
+def _too_few(signals: Learning) -> str:
+    return f"Too few validations after the start: {len(signals.validations)}."
+
+
+def _may_be_past_best(signals: Learning) -> str:
+    """A sentence that names the best checkpoint, if the run ends clearly above it."""
+    if not signals.may_have_turned:
+        return ""
+    higher = units.SHARE.text(signals.rise) + " above that" + at_step(signals.best[0])
+    return f" It may be past its best: the dev loss is {higher}."
+
+
+def _look_at_stage(facts: Facts, signals: Learning) -> str:
+    """What to look at if a stage began since the best dev loss; "" if none did."""
+    start = rates.stage_between(facts, signals.best[0], signals.last[0])
+    if start is None:
+        return ""
+    begin = rates.first_step(start)
+    return f"Look at the stage that begins with {begin}: its text, its learning rate."
+
+
+def _go_on(facts: Facts) -> str:
+    if facts.max_steps and facts.last_step < facts.max_steps:
+        left = units.COUNT.text(facts.max_steps - facts.last_step)
+        return f"Let it go on: {left} steps of the schedule are left."
+    return "Train longer: raise train.max_steps."
+
+
+def _trained_evidence(facts: Facts, signals: Learning) -> Iterator[Evidence]:
+    yield evidence("validations after the start", units.COUNT, len(signals.validations))
+    start = next((one.dev_loss for one in facts.validations if one.step == 0), None)
+    yield evidence("dev loss at step 0", units.LOSS, start)
+    yield evidence("loss of a uniform prediction", units.LOSS, uniform_loss(facts))
+    if signals.validations:
+        yield evidence("last dev loss", units.LOSS, signals.last[1])
+        yield evidence("best dev loss", units.LOSS, signals.best[1], at_step(signals.best[0]))
+        yield in_words("state of the dev loss", signals.state.value)
+    if signals.slope is not None:
+        yield Evidence("10% more steps, dev loss", signals.slope.gain, _slope_text(signals.slope))
+    yield from scores.score_evidence(facts)
+    if facts.max_steps:
+        left = max(facts.max_steps - facts.last_step, 0) / facts.max_steps
+        yield evidence("schedule that is left", units.SHARE, left)
+    if signals.state is not State.TURNED:
+        yield from _fitted_curve(facts, signals)
+
+
+def _fitted_curve(facts: Facts, signals: Learning) -> Iterator[Evidence]:
+    """The gain of 25% more training, by the fitted curve."""
+    curve = trend.fit_curve([one.step for one in signals.validations], signals.losses)
+    step_s = measures.step_s(facts)
+    if curve is None or step_s is None:
+        return
+    now, more = signals.last[0], round(facts.last_step * _LOOK_AHEAD)
+    price = cost_text(facts, more * step_s)
+    text = (
+        f" less dev loss in {units.DURATION.text(more * step_s)}"
+        f"{f' for {price}' if price else ''} (curve {units.LOSS.text(curve.floor)} + "
+        f"{curve.height:.3g} / step^{curve.power:.2f})"
+    )
+    name = f"{units.COUNT.text(more)} more steps, by the fitted curve"
+    yield evidence(name, units.LOSS, curve.at(now) - curve.at(now + more), text)
+
+
+def _gap_evidence(signals: Learning) -> Iterator[Evidence]:
+    if not signals.validations:
+        return
+    last, loss = signals.validations[-1], signals.last[1]
+    yield evidence("dev loss", units.LOSS, loss)
+    yield evidence("loss on the training slice", units.LOSS, last.train_slice_loss)
+    if last.train_slice_loss is not None:
+        yield evidence("gap", units.LOSS, loss - last.train_slice_loss)
+    yield evidence("dev loss above its best", units.SHARE, signals.rise)
+    yield in_words("step of the best", units.COUNT.text(signals.best[0]))
+    since_best = signals.losses[signals.losses.argmin() + 1 :]
+    if since_best.size:
+        chance = trend.chance_of_rise(since_best)
+        yield evidence("chance of such a rise since then", units.SHARE, chance)
+    if last.dev_pairs is not None:
+        yield evidence("pairs of the dev set", units.COUNT, last.dev_pairs)

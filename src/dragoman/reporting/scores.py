@@ -1,0 +1,213 @@
+"""Scores of translations: what BLEU says about a run, and all scores as rows of evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dragoman.base import units
+from dragoman.base.printable import printable_line
+from dragoman.reporting.facts import (
+    Facts,
+    MeasuredBleu,
+    RecordedComparison,
+    RecordedDirection,
+    RecordedDistillation,
+    RecordedValidation,
+)
+from dragoman.reporting.trend import Trend, recent_trend
+from dragoman.reporting.verdict import Evidence, at_step, in_words
+
+TRANSLATES = 5.0
+"""BLEU of a model that translates: sentences scored against others of their set reach 2.0, and 12
+if they are 16. The lower end of the confidence interval counts."""
+LEAST_BLEU = 0.1
+"""Points of BLEU that are worth 10% more steps: the last digit that papers print."""
+MOST_BLEU_LOST = 0.2
+"""If the last BLEU is this share below the best, the model is worse, whatever the dev loss."""
+_METRICS = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}
+
+
+def scored(facts: Facts) -> list[tuple[RecordedValidation, float]]:
+    """Validations that have BLEU, without the one before the first step."""
+    return [(one, one.bleu) for one in facts.validations if one.step > 0 and one.bleu is not None]
+
+
+def best_bleu(facts: Facts) -> RecordedValidation | None:
+    """The validation with the best BLEU; the first of equal ones."""
+    best = max(scored(facts), key=lambda pair: pair[1], default=None)
+    return None if best is None else best[0]
+
+
+def bleu_interval(measured: MeasuredBleu) -> tuple[float, float]:
+    """The ends of its confidence interval; BLEU itself, which must be measured, without one."""
+    bleu = measured.bleu or 0.0
+    low, high = measured.bleu_low, measured.bleu_high
+    return (bleu if low is None else low), (bleu if high is None else high)
+
+
+def translates(facts: Facts) -> bool | None:
+    """Whether the best BLEU is above what chance gives; None without BLEU."""
+    lows = [bleu_interval(one)[0] for one, _ in scored(facts)]
+    return max(lows) >= TRANSLATES if lows else None
+
+
+def bleu_trend(facts: Facts) -> Trend | None:
+    """The change of BLEU by 10% more steps, in points."""
+    known = scored(facts)
+    return recent_trend([one.step for one, _ in known], [bleu for _, bleu in known])
+
+
+def bleu_rises(facts: Facts) -> bool:
+    """Whether 10% more steps add over 0.1 points, with 95% confidence."""
+    slope = bleu_trend(facts)
+    return slope is not None and slope.low > LEAST_BLEU
+
+
+def bleu_lost(facts: Facts) -> float | None:
+    """The share of the best BLEU, that of the start included, that is surely lost by the last.
+
+    It compares the ends of confidence intervals. None if BLEU may be chance.
+    """
+    if not translates(facts):
+        return None
+    intervals = [bleu_interval(one) for one in facts.validations if one.bleu is not None]
+    return max(1 - intervals[-1][1] / max(low for low, _ in intervals), 0.0)
+
+
+def bleu_fell(facts: Facts) -> str:
+    """When BLEU began to fall, from which value to which; "" if it does not fall or is not known.
+
+    It falls if a fifth of the best is lost, or if 10% more steps take over 0.1 points, with 95%
+    confidence. The fall begins after the last validation that lies in the interval of the best.
+    """
+    best, lost, slope = best_bleu(facts), bleu_lost(facts), bleu_trend(facts)
+    if best is None or lost is None:
+        return ""
+    falls = slope is not None and slope.high < -LEAST_BLEU
+    if not (falls or lost >= MOST_BLEU_LOST):
+        return ""
+    known, least = scored(facts), bleu_interval(best)[0]
+    since, then = [(one, bleu) for one, bleu in known if bleu >= least][-1]
+    last, now = known[-1]
+    if since.step == last.step:
+        return ""
+    step = units.COUNT.text(since.step)
+    return f"since step {step} from {units.SCORE.text(then)} to {units.SCORE.text(now)}"
+
+
+def score_evidence(facts: Facts) -> Iterator[Evidence]:
+    """BLEU on the dev set, the scores of directions and comparisons, and of a student's export."""
+    best, slope = best_bleu(facts), bleu_trend(facts)
+    if best is not None:
+        yield Evidence("best BLEU", best.bleu, best.bleu_text + at_step(best.step))
+    if slope is not None:
+        text = f"add {units.SCORE.text(slope.gain)} points"
+        text += units.SCORE.interval(slope.low, slope.high)
+        yield Evidence("10% more steps, BLEU", slope.gain, text)
+    yield from _directions(facts)
+    yield from _comparisons(facts)
+    if facts.distillations:
+        yield from _distillation(facts.distillations[-1])
+    if facts.imported is not None and facts.imported_scores:
+        ends = (facts.imported_scores[0], facts.imported_scores[-1])
+        text = ", ".join(units.LOSS.text(score) + at_step(step) for step, score in ends)
+        text += f": {facts.imported.score_method}; not looked at"
+        yield Evidence(f"what {facts.imported.tool} calls Eval BLEU", ends[1][1], text)
+
+
+def _directions(facts: Facts) -> Iterator[Evidence]:
+    """The last BLEU of every direction on the dev set, then on each test set."""
+    last: dict[tuple[str, str, str], RecordedDirection] = {}
+    for score in facts.direction_scores:
+        last[score.text, score.source, score.target] = score
+    for score in sorted(last.values(), key=lambda score: score.text != "valid"):
+        on_dev = score.text == "valid"
+        name = f"BLEU on {'dev' if on_dev else score.text}, {score.source} to {score.target}"
+        text = score.bleu_text + (at_step(score.step) if on_dev and score.step is not None else "")
+        text += "; zero-shot: no training text, not in the mean" if score.zero_shot else ""
+        if score.bleu is not None:
+            yield Evidence(printable_line(name), score.bleu, text)
+
+
+def _comparisons(facts: Facts) -> Iterator[Evidence]:
+    """The last comparison with each other system on each test set."""
+    last: dict[tuple[str, str], dict[str, RecordedComparison]] = {}
+    for score in facts.comparisons:
+        by_metric = last.setdefault((score.other, score.name), {})
+        if score.metric in by_metric:  # a later comparison has begun
+            by_metric.clear()
+        by_metric[score.metric] = score
+    for (other, name), by_metric in last.items():
+        place = printable_line(f"on {name}, beside {other}")
+        for score in by_metric.values():
+            yield _comparison(score, place)
+        newest = max(by_metric.values(), key=lambda score: score.time)
+        if newest.ahead is not None and newest.behind is not None:
+            equal = newest.pairs - newest.ahead - newest.behind
+            text = f"{newest.ahead}; equal in {equal}, behind in {newest.behind}, by chrF"
+            yield Evidence(f"sentences ahead {place}", newest.ahead, text)
+        yield from _parts(facts, newest, place)
+
+
+def _comparison(score: RecordedComparison, place: str) -> Evidence:
+    better = {"run": "this run", "other": "the other"}.get(score.better, "neither")
+    text = (
+        f"{score.value:.2f}, the other {score.other_value:.2f}, p {score.p_bootstrap:.4f} "
+        f"(bootstrap), {score.p_randomisation:.4f} (randomisation); shown to be better: {better}"
+    )
+    metric = printable_line(_METRICS.get(score.metric, score.metric))
+    return Evidence(f"{metric} {place}", score.value, text)
+
+
+def _parts(facts: Facts, compared: RecordedComparison, place: str) -> Iterator[Evidence]:
+    """Groups and sentences of a comparison, which are written after its scores."""
+    key = (compared.other, compared.name)
+    groups = [
+        group
+        for group in facts.compared_groups
+        if (group.other, group.name) == key and group.time >= compared.time
+    ]
+    counted = next((group.counted_pairs for group in groups if group.counted_pairs), None)
+    text = "training text" if counted is None else f"{units.COUNT.text(counted)} training pairs"
+    for by, label, unit in (
+        ("length", "BLEU by words of the reference", "sentences"),
+        ("frequency", f"F1 of words by occurrences in {text}", "words"),
+    ):
+        texts = [
+            f"{group.group}: {group.value:.1f}, the other {group.other_value:.1f} "
+            f"({units.COUNT.text(group.size)} {unit})"
+            for group in groups
+            if group.by == by
+        ]
+        if texts:
+            yield in_words(f"{label} {place}", printable_line("; ".join(texts)))
+    for sentence in facts.compared_sentences:
+        if (sentence.other, sentence.name) == key and sentence.time >= compared.time:
+            text = (
+                f"{sentence.source} | reference: {sentence.reference} | "
+                f"this run, chrF {sentence.chrf:.0f}: {sentence.translation} | "
+                f"the other, chrF {sentence.other_chrf:.0f}: {sentence.other_translation}"
+            )
+            yield in_words(f"line {sentence.line} {place}", printable_line(text))
+
+
+def _distillation(student: RecordedDistillation) -> Iterator[Evidence]:
+    """Size and speed of the exports of a student and its teacher."""
+    pairs = units.COUNT.text(student.pairs)
+    yield in_words("learnt from", printable_line(f"{pairs} translations of {student.teacher}"))
+    size, others_size = student.size_bytes, student.teacher_size_bytes
+    share = f", {size / others_size:.2f} x" if others_size else ""
+    text = f"{units.SIZE.text(size)}, the teacher's {units.SIZE.text(others_size)}{share}"
+    yield Evidence("size of the export", size, text)
+    speed, others_speed = student.sentences_per_s, student.teacher_sentences_per_s
+    share = f", {speed / others_speed:.2f} x" if others_speed else ""
+    text = (
+        f"{_rate(speed)} with beam {student.beam_size}, the teacher's {_rate(others_speed)} with "
+        f"beam {student.teacher_beam_size}{share}"
+    )
+    yield Evidence("sentences/s of the export", speed, text)
+
+
+def _rate(per_s: float) -> str:
+    """A rate as text: whole from 10 on, else to three digits."""
+    return f"{per_s:,.0f}" if per_s >= 10 else f"{per_s:.3g}"

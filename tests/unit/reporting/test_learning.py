@@ -1,0 +1,105 @@
+"""The state of a dev loss, and what stands beside it: the training loss at the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dragoman.reporting.facts import Facts, Interval, Rank, RecordedValidation
+from dragoman.reporting.learning import State, learning, training_loss_jump
+
+STATES: dict[str, tuple[Sequence[float], State]] = {
+    "none": ([], State.UNKNOWN),
+    "three": ([3.0, 2.0, 1.0], State.UNKNOWN),
+    "it falls": ([3.0, 2.5, 2.2, 2.0, 1.9, 1.82, 1.76, 1.71], State.FALLING),
+    "flat after a fall": ([3.0, 2.2, 2.02, 2.001, 2.0, 2.0005, 2.0, 2.0002], State.FLAT),
+    "flat, a little below its noise": ([2.0, 2.004, 2.0, 2.003, 2.001, 2.002], State.FLAT),
+    "a fall, then a slow rise": ([3.0, 2.4, 2.1, 2.0, 2.01, 2.02, 2.04, 2.06], State.TURNED),
+    "a fall, then two far higher": ([2.4, 2.2, 2.1, 2.05, 2.0, 1.99, 2.3, 2.5], State.TURNED),
+    "the best of four is the second": ([2.6, 2.0, 2.15, 2.3], State.TURNED),
+    "a jump, and it stays": ([2.0, 2.3, 2.301, 2.299, 2.3], State.TURNED),
+    "a jump, and it comes back": (
+        [2.2, 2.0, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4, 2.3, 2.25],
+        State.FALLING,
+    ),
+    "one high at the end": ([2.0, 1.8, 1.7, 1.65, 1.62, 1.61, 1.6, 2.0], State.UNKNOWN),
+    "noise": ([2.0, 2.05, 1.95, 2.06, 1.93, 1.97, 2.0, 2.04], State.UNKNOWN),
+    "flat, but lower before": (
+        [2.5, 2.0, 2.03, 2.031, 2.029, 2.03, 2.0305, 2.0295],
+        State.UNKNOWN,
+    ),
+}
+
+
+def validated(losses: Sequence[float]) -> Facts:
+    seen = tuple(
+        RecordedValidation(step=1000 * place, time=place, dev_loss=loss)
+        for place, loss in enumerate(losses, 1)
+    )
+    return Facts(name="run", read_at=0.0, validations=seen)
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_the_state_of_a_dev_loss(name: str) -> None:
+    losses, state = STATES[name]
+    assert learning(validated(losses)).state is state
+
+
+def test_the_validation_before_the_first_step_does_not_count() -> None:
+    facts = validated([2.0, 2.1, 2.2, 2.3, 2.4])
+    started = replace(facts.validations[0], step=0)
+    signals = learning(replace(facts, validations=(started, *facts.validations[1:])))
+    assert (signals.best, signals.last) == ((2000, 2.1), (5000, 2.4))
+    assert signals.rise == pytest.approx(2.4 / 2.1 - 1)
+
+
+@pytest.mark.parametrize("noise", [0.002, 0.01, 0.04])
+@pytest.mark.parametrize("count", [4, 8, 20, 40])
+def test_a_loss_that_stands_still_seldom_counts_as_turned(count: int, noise: float) -> None:
+    """At most 5%, 7% at the most noise, and what 1,000 trials add by chance."""
+    random, turned = np.random.default_rng(count), 0
+    for _ in range(1000):
+        losses = 2 * (1 + noise * random.normal(size=count))
+        turned += learning(validated(losses.tolist())).state is State.TURNED
+    assert turned <= 1000 * (0.07 if noise == 0.04 else 0.05) + 15
+
+
+@pytest.mark.parametrize(("falls", "text"), [(0.02, "falls"), (-0.02, "rises")])
+def test_the_training_slice_decides_before_the_training_loss(falls: float, text: str) -> None:
+    losses = [2.4, 2.2, 2.0, 2.1, 2.2, 2.3]
+    seen = tuple(
+        replace(one, train_slice_loss=2.0 - falls * place)
+        for place, one in enumerate(validated(losses).validations)
+    )
+    rising = tuple(
+        Interval(step=step, steps=100, time=step, train_loss=1.0 + step / 1e4 * falls)
+        for step in range(100, 6001, 100)
+    )  # the other way
+    facts = replace(
+        validated(losses),
+        validations=seen,
+        ranks=(Rank(rank=0, hosts=("host",), intervals=rising),),
+    )
+    assert learning(facts).text == text
+    unsliced = tuple(replace(one, train_slice_loss=None) for one in seen)
+    assert learning(replace(facts, validations=unsliced)).text != text
+
+
+@pytest.mark.parametrize(("after", "jumps"), [(2.3, False), (2.5, True), (50.0, True)])
+def test_a_training_loss_jumps_if_it_is_a_fifth_higher(after: float, jumps: bool) -> None:
+    logged = tuple(
+        Interval(
+            step=step,
+            steps=100,
+            time=step,
+            train_loss=(2.0 if step <= 4000 else after) + 0.01 * math.sin(step),
+        )
+        for step in range(100, 5001, 100)
+    )
+    facts = replace(validated([2.0] * 4), ranks=(Rank(rank=0, hosts=("host",), intervals=logged),))
+    assert (training_loss_jump(facts, 4000) is not None) is jumps
+    assert training_loss_jump(facts, 100) is None  # nothing before it to compare with
