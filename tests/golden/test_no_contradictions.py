@@ -109,7 +109,7 @@ def _network(log: Log, answers: Answers) -> Iterator[str]:
     network, fit = answers["network"], answers["network_fit"]
     step_s = _value(answers["step_time"], "mean")
     exposed = _value(network, "share of a step in exposed communication")
-    waited_s = _value(fit, "exposed communication, measured")
+    waited_s = _value(fit, "exposed communication")
     machines = len(set(log.machines))
     if network.answer == "yes":
         if machines == 1:

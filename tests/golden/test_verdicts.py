@@ -506,11 +506,3 @@ def test_without_a_device_alone_scaling_is_the_share_without_waits(tmp_path: Pat
     assert measures.scaling_efficiency(facts) == pytest.approx(0.401 / 1.501)
     alone = Recorded(world_size=1, compute_s=(0.4,), sync_s=(0.0,))
     assert measures.scaling_efficiency(read_facts(alone.write(tmp_path / "alone"))) is None
-
-
-@pytest.mark.parametrize("name", [name for name in RUNS if "MB/s" in name or "Mbit/s" in name])
-def test_bytes_over_bandwidth_explain_the_exposed_communication(name: str, tmp_path: Path) -> None:
-    facts = read_facts(RUNS[name][0].write(tmp_path / "run"))
-    fit = next(one for one in judge(facts) if one.key == "network_fit")
-    rows = {row.name: row.value for row in fit.evidence}
-    assert rows["residual"] == pytest.approx(0, abs=1e-6)

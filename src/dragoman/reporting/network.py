@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dragoman.base import units
-from dragoman.cluster.workload import weight_shapes
-from dragoman.distributed import step_time
 from dragoman.reporting import measures
-from dragoman.reporting.facts import Facts, Traffic, total
+from dragoman.reporting.facts import Facts, Traffic
 from dragoman.reporting.lives import evidence_by_life, judged_by_life
 from dragoman.reporting.periods import clock, periods, when
 from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence, in_words, named
@@ -27,8 +25,7 @@ _MOST_CAPACITY = 1.25
 The measurement is within a few percent, and a limited port lets bursts through.
 """
 _LARGE_RESIDUAL = 0.1
-"""If the wait differs from the computed one by more than this share of a step, it has a different
-cause."""
+"""If the wait is longer than the transfers by this share of a step, it has a different cause."""
 _BURSTS = "The link carried more than its measured rate: it lets bursts through, or was busy."
 
 
@@ -215,9 +212,8 @@ def network_fit(facts: Facts) -> Verdict:
         answer=answer,
         says=says,
         evidence=tuple(evidence_by_life(facts, _fit_evidence)),
-        method="Bytes over bandwidth, less what can be hidden behind 90% of the backward pass (the "
-        "last gradients leave when it ends), against the exposed communication that was timed. "
-        "Each rank records its host at its start.",
+        method="Bytes over bandwidth, beside the timed wait for the network: transfers that "
+        "took longer hid behind compute. Each rank records its host at its start.",
         remedy=remedy,
     )
 
@@ -244,31 +240,26 @@ def _fit(facts: Facts) -> Judgement:
         if capacity is None:
             says += " The capacity of the link was not measured."
         return "cannot tell", says, "Measure the link before the run."
-    network_s = wire / capacity
-    computed_s = computed_exposed_s(facts, network_s)
+    transfer_s = wire / capacity
     step = units.DURATION.text(seconds_s)
     says = (
         f"{units.SIZE.text(wire)} over {units.BYTE_RATE.text(capacity)} is "
-        f"{units.DURATION.text(network_s)}"
+        f"{units.DURATION.text(transfer_s)}"
     )
-    if network_s > _MOST_CAPACITY * seconds_s:
+    if transfer_s > _MOST_CAPACITY * seconds_s:
         says += f", more than a whole step, {step}: the link carried more than its measured rate."
         return "cannot tell", says, f"{_BURSTS} Measure the link again: dragoman doctor --hosts."
     says += f", a step {step}"
-    if computed_s is not None:
-        says += f": {units.DURATION.text(computed_s)} of it should wait for the network"
-    if waited_s is not None:
-        says += f"; {units.DURATION.text(waited_s)} of it waited for the network"
-    says += "."
-    if computed_s is None or waited_s is None:
-        return "measured", says, ""
-    if abs(waited_s - computed_s) < _LARGE_RESIDUAL * seconds_s:
-        return "measured", says, ""
-    if waited_s < computed_s:
-        return "measured", says, _BURSTS
+    if waited_s is None:
+        return "measured", f"{says}.", ""
+    says += f": {units.DURATION.text(waited_s)} of it waited for the network"
+    if (hidden_s := min(transfer_s, seconds_s) - waited_s) > 0:
+        says += f", {units.DURATION.text(hidden_s)} of transfers hid behind compute"
+    if waited_s - transfer_s < _LARGE_RESIDUAL * seconds_s:
+        return "measured", f"{says}.", ""
     return (
         "measured",
-        says,
+        f"{says}.",
         "Bytes do not explain all of it: look for latency, other traffic, and busy processors.",
     )
 
@@ -279,52 +270,13 @@ def _fit_evidence(facts: Facts) -> Iterator[Evidence]:
         share = measures.share(facts.intervals, "wire_s")
         yield evidence("share of a step in all-reduces between ranks", units.SHARE, share)
         return
-    network_s, waited_s = _transfer_s(facts), measures.per_step(facts.intervals, "wire_s")
     yield evidence("sent per step and direction", units.SIZE, _wire_bytes(facts))
     yield evidence("capacity of the link", units.BYTE_RATE, measures.capacity_bytes_per_s(facts))
     for change in facts.link_changes:
         yield Evidence("the link changed", change.now_bytes_per_s, _change(change))
-    yield evidence("exposed communication, measured", units.STEP_TIME, waited_s)
-    if network_s is not None and waited_s is not None:
-        computed_s = computed_exposed_s(facts, network_s)
-        yield evidence("exposed communication, computed", units.STEP_TIME, computed_s)
-        residual_s = None if computed_s is None else waited_s - computed_s
-        yield evidence("residual", units.STEP_TIME, residual_s)
-
-
-def computed_exposed_s(facts: Facts, network_s: float) -> float | None:
-    """Seconds that a step should wait for transfers of `network_s`, by the planner's formulas and
-    the measured compute. None if the strategy is not known well enough.
-    """
-    parts_s = (measures.per_step(facts.intervals, name) for name in measures.COMPUTE_FIELDS)
-    compute_s = total(*parts_s) or 0.0
-    backward_s = measures.per_step(facts.intervals, "backward_s") or 0.0
-    if facts.recipe is None:
-        return max(network_s - step_time.OVERLAP_SHARE * backward_s, 0.0)
-    config = facts.recipe.distributed
-    strategy = facts.chosen.strategy if facts.chosen else config.strategy
-    if facts.chosen and strategy != "sync":
-        return None  # the numbers that `auto` chose are recorded only as text
-    if strategy == "diloco":
-        every, parts = config.diloco.every, config.diloco.fragments
-        return step_time.streaming_exposed_s(
-            compute_s,
-            network_s * every / parts,
-            sync_every=every,
-            num_fragments=parts,
-            delay=config.diloco.delay,
-        )
-    if strategy != "sync":
-        return None
-    size = facts.recipe.corpus.subword.vocab_size
-    shapes = weight_shapes(facts.recipe.model, source_vocab_size=size, target_vocab_size=size)
-    buckets = step_time.bucket_bytes(shapes)
-    last_micro_batch_s = backward_s / facts.recipe.data.accumulate
-    return step_time.sync_exposed_s(
-        last_micro_batch_s / step_time.BACKWARD_SHARE,
-        network_s,
-        last_share=buckets[-1] / sum(buckets),
-    )
+    yield evidence("transfers at that capacity", units.STEP_TIME, _transfer_s(facts))
+    waited_s = measures.per_step(facts.intervals, "wire_s")
+    yield evidence("exposed communication", units.STEP_TIME, waited_s)
 
 
 def _wire_bytes(facts: Facts) -> float | None:
