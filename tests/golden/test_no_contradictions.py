@@ -62,7 +62,7 @@ def _pairs_that_exclude_each_other(_log: Log, answers: Answers) -> Iterator[str]
 
 def _trained_and_overfitting(log: Log, answers: Answers) -> Iterator[str]:
     trained, overfitting = answers["trained"], answers["overfitting"]
-    steps = [re.search(r"step ([\d,]+)", one.says) for one in (trained, overfitting)]
+    steps = [re.search(r"step ([\d,]*\d)", one.says) for one in (trained, overfitting)]
     if all(steps) and "lowest" in trained.says:
         one, other = (found[1] for found in steps if found)
         if one != other:

@@ -10,7 +10,7 @@ periods       when a condition began, and when it ended
 pauses        whether a rank stood still
 stragglers    which ranks compute for longer than the others, since when and why
 verdict       an answer with its evidence
-scores        what BLEU says about a run, and the scores of directions and comparisons
+scores        whether a run translates, by its loss and BLEU; all scores as rows of evidence
 totals, learning, speed, network, rates, cost   the twelve questions, by subject
 verdicts      all twelve, in their order
 health        ailments, such as waiting for data, each with its limit and remedy

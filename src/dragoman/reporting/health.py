@@ -17,19 +17,23 @@ from dragoman.distributed.config import DistributedConfig
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, MachineUse, Rank, total
 from dragoman.reporting.learning import (
-    NOT_LEARNT,
     State,
     has_diverged,
     learning,
-    lowest_share,
     trained,
     training_loss_jump,
-    uniform_loss,
 )
 from dragoman.reporting.pauses import how_long, out_of_reach, pauses
 from dragoman.reporting.periods import clock, moment, periods, when
 from dragoman.reporting.rates import rate_ahead, stage_between
-from dragoman.reporting.scores import MOST_BLEU_LOST, bleu_fell, bleu_lost
+from dragoman.reporting.scores import (
+    MOST_BLEU_LOST,
+    NOT_LEARNT,
+    bleu_fell,
+    bleu_lost,
+    lowest_share,
+    uniform_loss,
+)
 from dragoman.reporting.speed import THROTTLED
 from dragoman.reporting.stragglers import slowest_rank, stragglers
 from dragoman.reporting.trend import SMOOTHED, far_above, later_half
@@ -97,7 +101,7 @@ def _divergences(facts: Facts) -> float | None:
     if not facts.intervals or facts.intervals[-1].train_loss is None:
         return None
     signals = learning(facts)
-    jumped = signals.validations and training_loss_jump(facts, signals.best[0])
+    jumped = signals.validations and training_loss_jump(facts, signals.best.step)
     return None if jumped else 0.0
 
 
@@ -112,7 +116,7 @@ def _flat_share_left(facts: Facts) -> float | None:
         return None
     if signals.state in (State.FALLING, State.TURNED) or (share or 0.0) >= NOT_LEARNT:
         return 0.0
-    if signals.state is State.FLAT and rate_ahead(facts, signals.last[0]) is not None:
+    if signals.state is State.FLAT and rate_ahead(facts, signals.last.step) is not None:
         return 0.0
     if signals.state is State.UNKNOWN or trained(facts).answer != "yes":
         return None
@@ -135,7 +139,7 @@ def _spikes(facts: Facts) -> float | None:
         or sum(uniform is not None and loss > uniform for loss in high.values()) >= MOST_SPIKES
         or (
             signals.state is State.TURNED
-            and stage_between(facts, signals.best[0], signals.last[0]) is None
+            and stage_between(facts, signals.best.step, signals.last.step) is None
         )
     )
     return float(len(high)) if len(high) < MOST_SPIKES or is_of_model else None

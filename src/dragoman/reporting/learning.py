@@ -7,11 +7,10 @@ leaves open: whether the model translates at all, and whether the schedule is at
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -28,12 +27,6 @@ LEAST_RISE = 0.01
 """Of the dev loss: validations of healthy runs on 1,000 sentences differ by up to this."""
 MOST_CHANCE = 0.05
 """Losses after the best rise if such an order is less likely than this by chance."""
-NOT_LEARNT = 0.9
-"""Of a uniform prediction's loss: untrained models have 106% to 111%, piece frequencies 78%."""
-BEYOND_FREQUENCIES = 0.6
-"""Of a uniform prediction's loss: a model below it knows more than the frequencies of pieces."""
-NEEDS_SOURCE = 0.35
-"""Of a uniform prediction's loss: without the source, n-grams reach 41%; the demo's model 26%."""
 BY_HEART = 0.5
 """Of the dev loss: training text has 90% to 104%, and 3% of 200 memorised sentences."""
 CLOSE = 0.8
@@ -51,12 +44,19 @@ class State(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Point(NamedTuple):
+    """A dev loss, in nats per target token, and its step."""
+
+    step: int
+    loss: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
     """The dev losses of a run and their signals.
 
     validations: those after the start that measured a dev loss.
-    losses: their dev losses, in nats per target token.
+    losses: their dev losses.
     slope: the change of the dev loss by 10% more steps, as a share of it; None below four losses.
     text: how the loss on training text moved since the best dev loss; None if that is not clear.
     """
@@ -68,20 +68,20 @@ class Learning:
     text: Literal["falls", "rises"] | None
 
     @property
-    def best(self) -> tuple[int, float]:
-        """The step of the lowest loss, the first of equal ones, and that loss."""
+    def best(self) -> Point:
+        """The lowest loss; the first of equal ones."""
         place = int(self.losses.argmin())
-        return self.validations[place].step, float(self.losses[place])
+        return Point(self.validations[place].step, float(self.losses[place]))
 
     @property
-    def last(self) -> tuple[int, float]:
-        """The step of the last loss, and that loss."""
-        return self.validations[-1].step, float(self.losses[-1])
+    def last(self) -> Point:
+        """The last loss."""
+        return Point(self.validations[-1].step, float(self.losses[-1]))
 
     @property
     def rise(self) -> float:
         """How far the last loss is above the lowest, as a share of it."""
-        return self.last[1] / self.best[1] - 1
+        return self.last.loss / self.best.loss - 1
 
     @property
     def may_have_turned(self) -> bool:
@@ -161,17 +161,6 @@ def training_loss_jump(facts: Facts, step: int) -> tuple[float, float] | None:
     return (was, now) if now > trend.far_above(was, before) else None
 
 
-def uniform_loss(facts: Facts) -> float | None:
-    """The loss of a model that gives every piece the same probability; None without a recipe."""
-    return None if facts.recipe is None else math.log(facts.recipe.corpus.subword.vocab_size)
-
-
-def lowest_share(facts: Facts) -> float | None:
-    """The lowest dev loss after the start, as a share of a uniform prediction's."""
-    uniform, losses = uniform_loss(facts), learning(facts).losses
-    return float(losses.min()) / uniform if uniform and losses.size else None
-
-
 def trained(facts: Facts) -> Verdict:
     """Is the model trained?"""
     signals, share = learning(facts), units.SHARE.text
@@ -191,12 +180,12 @@ def trained(facts: Facts) -> Verdict:
             "on training text does not rise as well",
             "no: falling; turned as the loss on training text; diverged; or worse than the trained "
             f"model it began with, by {share(LEAST_RISE)} of the dev loss or the interval of BLEU",
-            f"no: {share(NOT_LEARNT)} of a uniform prediction's loss or more, or "
-            f"{share(BEYOND_FREQUENCIES)} with a BLEU whose interval begins below "
+            f"no: {share(scores.NOT_LEARNT)} of a uniform prediction's loss or more, or "
+            f"{share(scores.BEYOND_FREQUENCIES)} with a BLEU whose interval begins below "
             f"{units.SCORE.text(scores.TRANSLATES)}",
             f"cannot tell: under {trend.FEWEST} validations after the start, none in the last "
             "steps, BLEU moves, or nothing shows that it translates: neither such a BLEU nor, "
-            f"without BLEU, a dev loss under {share(NEEDS_SOURCE)} of a uniform prediction's",
+            f"without BLEU, under {share(scores.NEEDS_SOURCE)} of a uniform prediction's loss",
         ),
         method="A straight line through the dev loss over the logarithm of the step, at the later "
         "half of the validations. The training loss is not used: a flat one proves nothing.",
@@ -210,11 +199,11 @@ def _is_trained(facts: Facts, signals: Learning) -> Judgement:
         return "no", say, "Go on from the last good checkpoint, with a lower peak rate."
     if signals.slope is None:
         return "cannot tell", _too_few(signals) + _may_be_past_best(signals), _MORE_VALIDATIONS
-    if (jump := training_loss_jump(facts, signals.last[0])) is not None:
-        return _is_trained_after_jump(facts, at_step(signals.last[0]), *jump)
+    if (jump := training_loss_jump(facts, signals.last.step)) is not None:
+        return _is_trained_after_jump(facts, at_step(signals.last.step), *jump)
     if unseen := _end_without_dev_loss(facts, signals):
         return "cannot tell", unseen, _VALIDATE
-    if (share := lowest_share(facts)) is not None and share >= NOT_LEARNT:
+    if (share := scores.lowest_share(facts)) is not None and share >= scores.NOT_LEARNT:
         say = "It has learnt next to nothing that helps with dev text: the loss there is "
         say += f"{units.SHARE.text(share)} of that of a uniform prediction over the vocabulary."
         return "no", say, "Look at the learning rate, and at the text."
@@ -238,7 +227,7 @@ def _is_trained_after_jump(facts: Facts, at: str, was: float, now: float) -> Jud
     """The answer if the training loss rose far after the last validation."""
     say = f"After the last validation,{at}, the training loss has risen from "
     say += f"{units.LOSS.text(was)} to {units.LOSS.text(now)}"
-    uniform = uniform_loss(facts)
+    uniform = scores.uniform_loss(facts)
     if uniform is None or now <= uniform:
         say += ": the model has become worse, or the text harder; no dev loss shows which."
         return "cannot tell", say, _VALIDATE
@@ -247,7 +236,7 @@ def _is_trained_after_jump(facts: Facts, at: str, was: float, now: float) -> Jud
 
 def _is_trained_if_turned(facts: Facts, signals: Learning) -> Judgement:
     """A model past its best is not made better by more steps, unless BLEU says otherwise."""
-    best = f"step {units.COUNT.text(signals.best[0])}"
+    best = f"step {units.COUNT.text(signals.best.step)}"
     say = f"It is past its best: the dev loss was lowest at {best} and has risen since, by "
     say += units.SHARE.text(signals.rise)
     if signals.text == "rises":
@@ -259,7 +248,7 @@ def _is_trained_if_turned(facts: Facts, signals: Learning) -> Judgement:
     if scored is not None:
         remedy = "Nothing to choose: translate, export and serve use the best BLEU, of step "
         remedy += f"{units.COUNT.text(scored.step)}."
-    if doubt := _may_not_translate(facts):
+    if doubt := scores.may_not_translate(facts):
         answer, why, look = doubt
         # More steps do not help, so with a BLEU that may be chance it is not trained.
         return answer if scored is None else "no", f"{say}, {why}", f"{remedy} {look}"
@@ -282,44 +271,27 @@ def _is_trained_if_flat(facts: Facts, signals: Learning, say: str) -> Judgement:
         say += ", and the same to the last digit: the weights do not seem to change."
         return "cannot tell", say, "Look at the learning rate."
     first = next(one.dev_loss for one in facts.validations if one.dev_loss is not None)
-    if facts.recipe is None and signals.best[1] >= NOT_LEARNT * first:
+    if facts.recipe is None and signals.best.loss >= scores.NOT_LEARNT * first:
         say += ", as if nothing were learnt, and no recipe gives the vocabulary size."
         return "cannot tell", say, "Bring recipe.toml with the events."
-    if doubt := _may_not_translate(facts):
+    if doubt := scores.may_not_translate(facts):
         answer, why, look = doubt
         return answer, f"{say}, {why}", look
     if scores.bleu_rises(facts):
         return "cannot tell", f"{say}, yet BLEU still rises.", _go_on(facts)
-    if ahead := rates.rate_ahead(facts, signals.last[0]):
+    if ahead := rates.rate_ahead(facts, signals.last.step):
         return "cannot tell", f"{say}, but {ahead[0]}.", ahead[1]
     return "yes", f"{say}.", ""
 
 
-def _may_not_translate(facts: Facts) -> Judgement | None:
-    """Answer, the end of a sentence and remedy, unless a loss or BLEU shows that it translates."""
-    share, best = lowest_share(facts), scores.best_bleu(facts)
-    if best is None and (share is None or share >= NEEDS_SOURCE):
-        why = "but a model of frequent words may have learnt as much, whatever the source: no BLEU "
-        return "cannot tell", f"{why}was measured.", "Set evaluate.bleu_pairs."
-    if best is None or scores.translates(facts):
-        return None
-    why = f"but its best BLEU is {best.bleu_text}, which may be chance"
-    if share is None or share < BEYOND_FREQUENCIES:
-        look = "Read the samples; check text, order of pairs and the tokenizer of the score."
-        return "cannot tell", f"{why}.", f"{look} Raise evaluate.bleu_pairs if they are few."
-    why += f", and its lowest dev loss is {units.SHARE.text(share)} of a uniform prediction's: it "
-    look = "Look at the text: is there enough, and do its pairs belong together?"
-    return "no", f"{why}has not learnt to translate.", look
-
-
 def _worse_than_start(facts: Facts, signals: Learning) -> str:
     """How the last validation is worse than a trained model at the start; "" if it is not."""
-    start, now, uniform = facts.validations[0], signals.validations[-1], uniform_loss(facts)
+    start, now, uniform = facts.validations[0], signals.validations[-1], scores.uniform_loss(facts)
     began = start.dev_loss if start.step == 0 else None
-    if began is None or uniform is None or began >= BEYOND_FREQUENCIES * uniform:
+    if began is None or uniform is None or began >= scores.BEYOND_FREQUENCIES * uniform:
         return ""
-    if signals.last[1] > began * (1 + LEAST_RISE):
-        losses = units.LOSS.text(began), units.LOSS.text(signals.last[1])
+    if signals.last.loss > began * (1 + LEAST_RISE):
+        losses = units.LOSS.text(began), units.LOSS.text(signals.last.loss)
         return f"dev loss {losses[0]} at step 0, now {losses[1]}"
     if start.bleu is None or now.bleu is None:
         return ""
@@ -375,9 +347,9 @@ def _is_overfitting(facts: Facts, signals: Learning) -> Judgement:
         say = "The loss without dropout on training text was not measured"
         say += f" after step {units.COUNT.text(measured[-1][0])}." if measured else "."
         return "cannot tell", say, "Set evaluate.train_slice_pairs."
-    has_turned, share = signals.state is State.TURNED, sliced / signals.last[1]
+    has_turned, share = signals.state is State.TURNED, sliced / signals.last.loss
     is_easier = facts.recipe is not None and facts.recipe.corpus.learns_from_a_model
-    since = f"since step {units.COUNT.text(signals.best[0])}"
+    since = f"since step {units.COUNT.text(signals.best.step)}"
     moves = f"has risen {since}" if has_turned else "has not turned"
     if signals.may_have_turned:
         moves = f"may have risen {since}"
@@ -442,13 +414,13 @@ def _may_be_past_best(signals: Learning) -> str:
     """A sentence that names the best checkpoint, if the run ends clearly above it."""
     if not signals.may_have_turned:
         return ""
-    higher = units.SHARE.text(signals.rise) + " above that" + at_step(signals.best[0])
+    higher = units.SHARE.text(signals.rise) + " above that" + at_step(signals.best.step)
     return f" It may be past its best: the dev loss is {higher}."
 
 
 def _look_at_stage(facts: Facts, signals: Learning) -> str:
     """What to look at if a stage began since the best dev loss; "" if none did."""
-    start = rates.stage_between(facts, signals.best[0], signals.last[0])
+    start = rates.stage_between(facts, signals.best.step, signals.last.step)
     if start is None:
         return ""
     begin = rates.first_step(start)
@@ -466,10 +438,10 @@ def _trained_evidence(facts: Facts, signals: Learning) -> Iterator[Evidence]:
     yield evidence("validations after the start", units.COUNT, len(signals.validations))
     start = next((one.dev_loss for one in facts.validations if one.step == 0), None)
     yield evidence("dev loss at step 0", units.LOSS, start)
-    yield evidence("loss of a uniform prediction", units.LOSS, uniform_loss(facts))
+    yield evidence("loss of a uniform prediction", units.LOSS, scores.uniform_loss(facts))
     if signals.validations:
-        yield evidence("last dev loss", units.LOSS, signals.last[1])
-        yield evidence("best dev loss", units.LOSS, signals.best[1], at_step(signals.best[0]))
+        yield evidence("last dev loss", units.LOSS, signals.last.loss)
+        yield evidence("best dev loss", units.LOSS, signals.best.loss, at_step(signals.best.step))
         yield in_words("state of the dev loss", signals.state.value)
     if signals.slope is not None:
         yield Evidence("10% more steps, dev loss", signals.slope.gain, _slope_text(signals.slope))
@@ -487,7 +459,7 @@ def _fitted_curve(facts: Facts, signals: Learning) -> Iterator[Evidence]:
     step_s = measures.step_s(facts)
     if curve is None or step_s is None:
         return
-    now, more = signals.last[0], round(facts.last_step * _LOOK_AHEAD)
+    now, more = signals.last.step, round(facts.last_step * _LOOK_AHEAD)
     price = cost_text(facts, more * step_s)
     text = (
         f" less dev loss in {units.DURATION.text(more * step_s)}"
@@ -501,13 +473,13 @@ def _fitted_curve(facts: Facts, signals: Learning) -> Iterator[Evidence]:
 def _gap_evidence(signals: Learning) -> Iterator[Evidence]:
     if not signals.validations:
         return
-    last, loss = signals.validations[-1], signals.last[1]
+    last, loss = signals.validations[-1], signals.last.loss
     yield evidence("dev loss", units.LOSS, loss)
     yield evidence("loss on the training slice", units.LOSS, last.train_slice_loss)
     if last.train_slice_loss is not None:
         yield evidence("gap", units.LOSS, loss - last.train_slice_loss)
     yield evidence("dev loss above its best", units.SHARE, signals.rise)
-    yield in_words("step of the best", units.COUNT.text(signals.best[0]))
+    yield in_words("step of the best", units.COUNT.text(signals.best.step))
     since_best = signals.losses[signals.losses.argmin() + 1 :]
     if since_best.size:
         chance = trend.chance_of_rise(since_best)

@@ -1,11 +1,13 @@
-"""Scores of translations: what BLEU says about a run, and all scores as rows of evidence."""
+"""Whether a run translates, by its loss and BLEU; and all scores as rows of evidence."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from dragoman.base import units
 from dragoman.base.printable import printable_line
+from dragoman.reporting import measures
 from dragoman.reporting.facts import (
     Facts,
     MeasuredBleu,
@@ -15,8 +17,14 @@ from dragoman.reporting.facts import (
     RecordedValidation,
 )
 from dragoman.reporting.trend import Trend, recent_trend
-from dragoman.reporting.verdict import Evidence, at_step, in_words
+from dragoman.reporting.verdict import Evidence, Judgement, at_step, in_words
 
+NOT_LEARNT = 0.9
+"""Of a uniform prediction's loss: untrained models have 106% to 111%, piece frequencies 78%."""
+BEYOND_FREQUENCIES = 0.6
+"""Of a uniform prediction's loss: a model below it knows more than the frequencies of pieces."""
+NEEDS_SOURCE = 0.35
+"""Of a uniform prediction's loss: without the source, n-grams reach 41%; the demo's model 26%."""
 TRANSLATES = 5.0
 """BLEU of a model that translates: sentences scored against others of their set reach 2.0, and 12
 if they are 16. The lower end of the confidence interval counts."""
@@ -27,14 +35,26 @@ MOST_BLEU_LOST = 0.2
 _METRICS = {"bleu": "BLEU", "chrf": "chrF", "comet": "COMET"}
 
 
-def scored(facts: Facts) -> list[tuple[RecordedValidation, float]]:
+def uniform_loss(facts: Facts) -> float | None:
+    """The loss of a model that gives every piece the same probability; None without a recipe."""
+    return None if facts.recipe is None else math.log(facts.recipe.corpus.subword.vocab_size)
+
+
+def lowest_share(facts: Facts) -> float | None:
+    """The lowest dev loss after the start, as a share of a uniform prediction's."""
+    uniform = uniform_loss(facts)
+    losses = [loss for step, loss in measures.points(facts.validations, "dev_loss") if step > 0]
+    return min(losses) / uniform if uniform and losses else None
+
+
+def _scored(facts: Facts) -> list[tuple[RecordedValidation, float]]:
     """Validations that have BLEU, without the one before the first step."""
     return [(one, one.bleu) for one in facts.validations if one.step > 0 and one.bleu is not None]
 
 
 def best_bleu(facts: Facts) -> RecordedValidation | None:
     """The validation with the best BLEU; the first of equal ones."""
-    best = max(scored(facts), key=lambda pair: pair[1], default=None)
+    best = max(_scored(facts), key=lambda pair: pair[1], default=None)
     return None if best is None else best[0]
 
 
@@ -45,21 +65,38 @@ def bleu_interval(measured: MeasuredBleu) -> tuple[float, float]:
     return (bleu if low is None else low), (bleu if high is None else high)
 
 
-def translates(facts: Facts) -> bool | None:
+def _translates(facts: Facts) -> bool | None:
     """Whether the best BLEU is above what chance gives; None without BLEU."""
-    lows = [bleu_interval(one)[0] for one, _ in scored(facts)]
+    lows = [bleu_interval(one)[0] for one, _ in _scored(facts)]
     return max(lows) >= TRANSLATES if lows else None
 
 
-def bleu_trend(facts: Facts) -> Trend | None:
+def may_not_translate(facts: Facts) -> Judgement | None:
+    """Answer, the end of a sentence and remedy, unless a loss or BLEU shows that it translates."""
+    share, best = lowest_share(facts), best_bleu(facts)
+    if best is None and (share is None or share >= NEEDS_SOURCE):
+        why = "but a model of frequent words may have learnt as much, whatever the source: no BLEU "
+        return "cannot tell", f"{why}was measured.", "Set evaluate.bleu_pairs."
+    if best is None or _translates(facts):
+        return None
+    why = f"but its best BLEU is {best.bleu_text}, which may be chance"
+    if share is None or share < BEYOND_FREQUENCIES:
+        look = "Read the samples; check text, order of pairs and the tokenizer of the score."
+        return "cannot tell", f"{why}.", f"{look} Raise evaluate.bleu_pairs if they are few."
+    why += f", and its lowest dev loss is {units.SHARE.text(share)} of a uniform prediction's: it "
+    look = "Look at the text: is there enough, and do its pairs belong together?"
+    return "no", f"{why}has not learnt to translate.", look
+
+
+def _bleu_trend(facts: Facts) -> Trend | None:
     """The change of BLEU by 10% more steps, in points."""
-    known = scored(facts)
+    known = _scored(facts)
     return recent_trend([one.step for one, _ in known], [bleu for _, bleu in known])
 
 
 def bleu_rises(facts: Facts) -> bool:
     """Whether 10% more steps add over 0.1 points, with 95% confidence."""
-    slope = bleu_trend(facts)
+    slope = _bleu_trend(facts)
     return slope is not None and slope.low > LEAST_BLEU
 
 
@@ -68,7 +105,7 @@ def bleu_lost(facts: Facts) -> float | None:
 
     It compares the ends of confidence intervals. None if BLEU may be chance.
     """
-    if not translates(facts):
+    if not _translates(facts):
         return None
     intervals = [bleu_interval(one) for one in facts.validations if one.bleu is not None]
     return max(1 - intervals[-1][1] / max(low for low, _ in intervals), 0.0)
@@ -80,13 +117,13 @@ def bleu_fell(facts: Facts) -> str:
     It falls if a fifth of the best is lost, or if 10% more steps take over 0.1 points, with 95%
     confidence. The fall begins after the last validation that lies in the interval of the best.
     """
-    best, lost, slope = best_bleu(facts), bleu_lost(facts), bleu_trend(facts)
+    best, lost, slope = best_bleu(facts), bleu_lost(facts), _bleu_trend(facts)
     if best is None or lost is None:
         return ""
     falls = slope is not None and slope.high < -LEAST_BLEU
     if not (falls or lost >= MOST_BLEU_LOST):
         return ""
-    known, least = scored(facts), bleu_interval(best)[0]
+    known, least = _scored(facts), bleu_interval(best)[0]
     since, then = [(one, bleu) for one, bleu in known if bleu >= least][-1]
     last, now = known[-1]
     if since.step == last.step:
@@ -97,7 +134,7 @@ def bleu_fell(facts: Facts) -> str:
 
 def score_evidence(facts: Facts) -> Iterator[Evidence]:
     """BLEU on the dev set, the scores of directions and comparisons, and of a student's export."""
-    best, slope = best_bleu(facts), bleu_trend(facts)
+    best, slope = best_bleu(facts), _bleu_trend(facts)
     if best is not None:
         yield Evidence("best BLEU", best.bleu, best.bleu_text + at_step(best.step))
     if slope is not None:

@@ -27,6 +27,11 @@ STATES: dict[str, tuple[Sequence[float], State]] = {
         State.FALLING,
     ),
     "one high at the end": ([2.0, 1.8, 1.7, 1.65, 1.62, 1.61, 1.6, 2.0], State.UNKNOWN),
+    "one far higher, after one a little above": (
+        [2.02, 1.97, 1.94, 2.0, 1.9, 1.96, 1.98, 1.92, 2.01, 2.02, 1.95, 1.99, 1.97, 2.8],
+        State.UNKNOWN,
+    ),
+    "a jump, of which half is gone": ([2.0, 1.98, 2.9, 2.34], State.UNKNOWN),
     "noise": ([2.0, 2.05, 1.95, 2.06, 1.93, 1.97, 2.0, 2.04], State.UNKNOWN),
     "flat, but lower before": (
         [2.5, 2.0, 2.03, 2.031, 2.029, 2.03, 2.0305, 2.0295],
