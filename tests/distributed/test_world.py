@@ -27,13 +27,15 @@ def _exchange(world: World) -> Any:
     gathered = world.gather_json({"rank": world.rank, "text": "ü" * (world.rank * 5)})
     world.barrier()
     interfaces = [os.environ[f"{name}_SOCKET_IFNAME"] for name in ("GLOO", "NCCL")]
-    return [total.tolist(), gathered, sorted(listening_addresses(os.getpid())), interfaces]
+    least = world.least(torch.tensor([world.rank, -world.rank])).tolist()
+    return [total.tolist(), least, gathered, sorted(listening_addresses(os.getpid())), interfaces]
 
 
 def test_ranks_sum_exchange_json_and_listen_on_loopback_only() -> None:
     results = run_ranks(_exchange, world_size=3)
-    for total, gathered, addresses, interfaces in results:
+    for total, least, gathered, addresses, interfaces in results:
         assert total == [6.0, 6.0, 6.0]
+        assert least == [0, -2]
         assert gathered == [{"rank": r, "text": "ü" * (r * 5)} for r in range(3)]
         assert addresses == [LOOPBACK]
         assert interfaces == ["lo", "lo"]

@@ -197,11 +197,11 @@ def _what_waits(facts: Facts) -> str:
     data, waited = measures.most_data_wait(facts), _most_in_sums(facts)
     wire = measures.share(facts.intervals, "wire_s")
     network, late = (waited, 0.0) if wire is None else (wire, waited - wire - (data or 0.0))
-    both = "waiting for the network, or for ranks that are late"
+    exchange = "waiting for the network, or for ranks that are late"
     if facts.is_one_host:
-        both = "all-reduces between ranks"
+        exchange = "all-reduces between ranks"
     elif wire is not None:
-        both = "the network (see question 5)"
+        exchange = "the network (see question 5)"
     starved = [
         rank.name for share, rank in measures.data_waits(facts) if share >= (data or 0.0) / 2
     ]
@@ -210,7 +210,7 @@ def _what_waits(facts: Facts) -> str:
     slow = f"compute for longer: {longest}" if longest else "compute for longer in turn"
     waits = {
         f"data{where}: raise data.prefetch_batches, look at the disk": data or 0.0,
-        both: network,
+        exchange: network,
         f"waiting for ranks that {slow}": late,
     }
     worst, share = max(waits.items(), key=lambda item: item[1])

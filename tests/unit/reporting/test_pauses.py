@@ -71,6 +71,14 @@ def test_a_pause_that_its_phase_cannot_hold_is_taken_from_the_longest() -> None:
     assert paused.intervals[1] == untimed
 
 
+def test_a_silence_in_which_all_ranks_waited_is_not_a_wait_for_the_wire() -> None:
+    """As when a link was out."""
+    together = replace(INTERVAL, sync_s=12.0, forward_s=11.0, wire_s=11.5)
+    silence = replace(PAUSE, during="sync", own=False)
+    for one in without_pauses([rank(0, together), rank(1, together)], [silence], [LIFE]):
+        assert (one.intervals[1].sync_s, one.intervals[1].wire_s) == (3.0, 3.0)
+
+
 def test_the_other_ranks_lose_it_from_their_wait() -> None:
     waits = replace(INTERVAL, sync_s=12.0, forward_s=11.0)
     other = without_pauses([rank(0, INTERVAL), rank(1, waits)], [PAUSE], [LIFE])[1]
