@@ -54,7 +54,7 @@ def _most_off(tensor: Tensor) -> Tensor:
 @pytest.mark.parametrize("kind", ["normal", "heavy", "zeros", "one rank"])
 @pytest.mark.parametrize(
     ("num_ranks", "size"),
-    [(2, 5 * BLOCK), (3, 1000), (3, 1), pytest.param(3, PIECE + 700, marks=pytest.mark.system)],
+    [(2, 5 * BLOCK), (3, 1000), (3, 1), pytest.param(3, PIECE + 700, marks=pytest.mark.slow)],
 )
 def test_no_number_is_off_by_more_than_its_scales_allow(
     kind: str, num_ranks: int, size: int

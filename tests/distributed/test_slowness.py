@@ -67,7 +67,7 @@ def _slow_alerts(directory: Path) -> list[Event]:
     ("strategy", "hosts", "paused_at"),
     [
         pytest.param("sync", [2], 0, marks=pytest.mark.system),
-        pytest.param("sync", [2], SLOW_FROM + 2, marks=pytest.mark.system),
+        pytest.param("sync", [2], SLOW_FROM + 2, marks=pytest.mark.slow),
         pytest.param("diloco", [1, 1], 0, marks=pytest.mark.system),
     ],
 )

@@ -184,7 +184,11 @@ def test_a_disk_with_little_room_is_one_line(command: Command, disk: Path, train
 
 @pytest.mark.system
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("command", LATER, ids=lambda command: command.name)
+@pytest.mark.parametrize(
+    "command",
+    [LATER[0], *(pytest.param(command, marks=pytest.mark.slow) for command in LATER[1:])],
+    ids=lambda command: command.name,
+)
 def test_a_disk_with_little_room_is_one_line_for_other_commands(
     command: Command, disk: Path, trained: Path, opus: Path
 ) -> None:

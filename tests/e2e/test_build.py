@@ -65,6 +65,7 @@ def start(folder: Path, words: list[str]) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_three_times_it_ends_with_a_served_model(
     tmp_path: Path, mirror: CorpusMirror, monkeypatch: pytest.MonkeyPatch

@@ -94,9 +94,11 @@ def test_search_finds_an_option_and_a_key_of_an_event(site: str, browser: Any) -
     ("wrong", "problem"),
     [
         ("[one](how-to/nowhere.md)", "does not exist"),
-        ("[one](tutorial.md#nowhere)", "anchor does not exist"),
+        pytest.param("[one](tutorial.md#nowhere)", "anchor does not exist", marks=pytest.mark.slow),
         ("![one](https://example.org/picture.png)", "loads https://example.org/picture.png"),
-        ("```sh one=1, two\nls\n\nls\n```", "marks of a block of code"),
+        pytest.param(
+            "```sh one=1, two\nls\n\nls\n```", "marks of a block of code", marks=pytest.mark.slow
+        ),
     ],
     ids=["page", "place", "picture from elsewhere", "block of code"],
 )

@@ -83,6 +83,7 @@ def test_the_model_arrives_with_a_card_that_the_hub_reads(hub: FakeHub, tmp_path
     assert len(hub.uploads) == sent
 
 
+@pytest.mark.slow
 def test_a_second_push_completes_a_killed_one(hub: FakeHub, tmp_path: Path) -> None:
     hub.breaks_off = True
     with begin(hub, tmp_path) as process:

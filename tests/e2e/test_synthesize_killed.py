@@ -71,6 +71,7 @@ def test_synthesis_goes_on_after_kills(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"text", "whole.tsv", "broken.tsv"}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_scoring_goes_on_after_kills(tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.tsv"

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.timeout(1200)
 SECONDS = 240
 
 
+@pytest.mark.slow
 def test_hosts_behind_a_slow_link_end_in_time(make_lab: OpenLab) -> None:
     controller = set_up_controller(make_lab(["alpha", "beta"], rate="20mbit"), slots=(1, 1))
     write_budget_text(controller.folder, "small")

@@ -58,7 +58,9 @@ def test_healthy_hosts_are_fit_and_their_network_is_measured(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("names", [["alpha", "beta"], ["alpha", "beta", "gamma"]])
+@pytest.mark.parametrize(
+    "names", [["alpha", "beta"], pytest.param(["alpha", "beta", "gamma"], marks=pytest.mark.slow)]
+)
 def test_a_host_that_sends_slowly_is_named_with_the_direction(
     make_lab: OpenLab, tmp_path: Path, names: list[str]
 ) -> None:

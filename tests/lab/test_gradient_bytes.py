@@ -49,7 +49,10 @@ def sent(world: World, settings: dict[str, Any]) -> Any:
         return [payload_sent() - before, sync.bytes_sent]
 
 
-@pytest.mark.parametrize("name", REDUCED)
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "diloco" else pytest.param(name, marks=pytest.mark.slow) for name in REDUCED],
+)
 @pytest.mark.parametrize("num_hosts", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_recorded_bytes_equal_the_counters_and_the_plan(
     make_lab: OpenLab, name: str, num_hosts: int

@@ -79,6 +79,7 @@ def training(world: World, directory: str) -> Any:
             return run.fit(world, events=events).state.step
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_port_that_becomes_slow_is_noticed(make_lab: OpenLab, tmp_path: Path) -> None:
     lab = make_lab(["alpha", "beta"], rate="1gbit")

@@ -114,6 +114,7 @@ def test_a_node_that_is_killed_costs_no_line(lab: Lab, tmp_path: Path) -> None:
     assert together.read_bytes() == alone.read_bytes()
 
 
+@pytest.mark.slow
 def test_a_command_that_is_killed_goes_on_with_ray_and_without(lab: Lab, tmp_path: Path) -> None:
     words = synthesis(tmp_path, 12_000)
     alone, together = tmp_path / "alone.tsv", tmp_path / "together.tsv"
@@ -134,6 +135,7 @@ def test_a_command_that_is_killed_goes_on_with_ray_and_without(lab: Lab, tmp_pat
     assert together.read_bytes() == alone.read_bytes()
 
 
+@pytest.mark.slow
 def test_unusable_clusters_and_nodes_are_refused_in_one_line(
     make_lab: OpenLab, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def test_trains_on_uneven_hosts_and_stops(controller: Controller) -> None:
     assert spent(facts) == pytest.approx(8 * (finished.time - started.time) / 3600, rel=0.01)
 
 
+@pytest.mark.slow
 def test_goes_on_where_it_was_stopped_and_ends_with_its_controller(controller: Controller) -> None:
     training = controller.train(*ENDLESS)
     wait_until(controller.trains)

@@ -26,7 +26,9 @@ def as_text(rows: list[list[int]]) -> list[str]:
     return [" ".join(map(str, row)) for row in rows]
 
 
-@pytest.mark.parametrize(("task", "max_steps"), [("copy", 300), ("reverse", 500)])
+@pytest.mark.parametrize(
+    ("task", "max_steps"), [("copy", 300), pytest.param("reverse", 500, marks=pytest.mark.slow)]
+)
 def test_bleu_above_95_on_unseen_sequences(
     task: Literal["copy", "reverse"], max_steps: int
 ) -> None:

@@ -48,7 +48,7 @@ def weights(run: RunDirectory) -> dict[str, object]:
     return {name: tensor.tolist() for name, tensor in load_file(file).items()}
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.system)])
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_longer_run_goes_on_from_a_finished_one_exactly_and_on_as_many_ranks(
     ranks: int, words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -109,6 +109,7 @@ def test_a_host_without_its_gpus_trains_no_steps_in_their_place(
     assert (facts.step_s, facts.flop_per_s) == (None, None)
 
 
+@pytest.mark.slow
 @pytest.mark.system
 def test_doctor_measures_between_the_ranks_of_a_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -180,6 +180,7 @@ def test_dev_scores_are_those_of_the_runs_own_checkpoint(tmp_path: Path) -> None
     assert scores_of(run, other)[0] == ()
 
 
+@pytest.mark.slow
 @pytest.mark.system
 def test_the_card_of_one_direction_names_its_language_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -32,6 +32,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return function(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.system
 def test_threads_and_batch_cells_change_the_work_and_not_the_output(tmp_path: Path) -> None:
     text = tmp_path / "text"
