@@ -377,8 +377,8 @@ class ConsoleSink(EventListener):
         """Show the first sample of each validation; the run directory keeps the others."""
         if event.step != self._sampled_step:
             self._sampled_step = event.step
-            for label in ("source", "hypothesis"):
-                text = " ".join(event.payload[label].split()) or "(empty)"
+            for label, key in (("source", "source"), ("translation", "hypothesis")):
+                text = " ".join(event.payload[key].split()) or "(empty)"
                 self._print(Text(f"  {label:<11} {text}", style="dim"))
 
     def _print(self, line: Text) -> None:

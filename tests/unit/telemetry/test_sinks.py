@@ -82,7 +82,7 @@ def test_without_a_terminal_each_event_is_one_plain_line() -> None:
     assert "52 min 40 s left, done at " in lines[3]
     assert lines[4].startswith("step   100   dev loss 2.1034   BLEU 23.4 (22.1 to 24.6)")
     assert lines[5].split() == ["source", *SAMPLE.source.split()]
-    assert lines[6].split() == ["hypothesis", *SAMPLE.hypothesis.split()]
+    assert lines[6].split() == ["translation", *SAMPLE.hypothesis.split()]
     assert lines[8] == "warning: one GPU is slow; look at its clock"
     assert lines[-1].startswith("trained to the last step (step 100, 23 h 46 min); best dev loss")
 
