@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -51,21 +50,6 @@ def _judged(
     )
     run = replace(facts, validations=seen)
     return trained(run), overfitting(run)
-
-
-@pytest.mark.parametrize("count", [8, 16, 40])
-@pytest.mark.parametrize("noise", [0.005, 0.02, 0.04])
-def test_a_flat_loss_counts_as_turned_in_at_most_one_of_twenty_runs(
-    noise: float, count: int, facts: Facts
-) -> None:
-    chance = random.Random(count)
-    turned: Counter[str] = Counter()
-    for _ in range(TRIALS):
-        two, three = _judged(facts, count, lambda _: 2.0 * (1 + chance.gauss(0, noise)))
-        turned["overfitting"] += three.answer == "yes"
-        turned["best checkpoint"] += two.answer == "yes" and "lowest" in two.says
-    # A share of 5% differs by 1.4% in 250 trials.
-    assert all(times <= TRIALS * (0.05 + 2 * 0.014) for times in turned.values()), turned
 
 
 def test_a_falling_loss_counts_as_turned_even_less_often(facts: Facts) -> None:
@@ -167,19 +151,6 @@ def test_the_chance_of_a_rise_is_its_share_of_all_orders() -> None:
     assert chance_of_rise(np.array([])) == 1.0
     eleven = np.arange(11.0)
     assert chance_of_rise(eleven) < 1e-4 < 0.99 < chance_of_rise(eleven[::-1])
-
-
-@pytest.mark.parametrize("count", [11, 16, 30])
-def test_the_chance_of_a_rise_of_many_losses_is_nearly_exact(count: int) -> None:
-    """Orders by their number of falling pairs: a product of (1 + x + ... + x^k)."""
-    orders = np.ones(1)
-    for size in range(2, count + 1):
-        orders = np.convolve(orders, np.ones(size))
-    chance, seen = orders.cumsum() / orders.sum(), random.Random(count)
-    for _ in range(20):
-        order = seen.sample(range(count), count)
-        falls = sum(two < one for one, two in itertools.combinations(order, 2))
-        assert chance_of_rise(np.array(order)) == pytest.approx(chance[falls], abs=0.006)
 
 
 def test_the_size_of_the_dev_set_is_reported(tmp_path: Path) -> None:

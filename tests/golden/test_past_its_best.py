@@ -121,18 +121,6 @@ def test_a_noisy_rise_is_never_called_untrained_and_its_best_is_named(
     assert answers.count("yes") >= (90 if noise == 0.01 or count == 20 else 40)
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.04])
-@pytest.mark.parametrize("count", [4, 5, 8, 20])
-def test_a_flat_loss_is_rarely_called_past_its_best(count: int, noise: float, facts: Facts) -> None:
-    chance_of = random.Random(count)
-    called = 0
-    for _ in range(200):
-        dev = [2.0 * (1 + chance_of.gauss(0, noise)) for _ in range(count)]
-        found = judged(facts, dev, text=falls, bleu=good)
-        called += "It is past its best" in found.says
-    assert called <= 0.08 * 200  # 5%, and what 200 trials add by chance
-
-
 def test_a_loss_that_comes_back_from_a_jump_may_not_be_past_its_best(facts: Facts) -> None:
     dev = [2.2, 2.0, 2.9, 2.8, 2.7, 2.6, 2.5, 2.4, 2.3, 2.25]
     found = judged(facts, dev, text=falls, bleu=good)

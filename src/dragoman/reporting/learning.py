@@ -91,9 +91,13 @@ class Learning:
 
 def learning(facts: Facts) -> Learning:
     """The signals of the dev loss of a run."""
-    validations = [one for one in facts.validations if one.step > 0 and one.dev_loss is not None]
-    steps = [one.step for one in validations]
-    losses = np.array([one.dev_loss for one in validations], dtype=float)
+    validations = [
+        validation
+        for validation in facts.validations
+        if validation.step > 0 and validation.dev_loss is not None
+    ]
+    steps = [validation.step for validation in validations]
+    losses = np.array([validation.dev_loss for validation in validations], dtype=float)
     slope = trend.recent_trend(steps, losses)
     if slope is not None:
         slope = slope.over(float(losses[-1]))
@@ -138,7 +142,9 @@ def _training_text(facts: Facts, best: int, last: int) -> Literal["falls", "rise
         change = sliced[last] / sliced[best] - 1
         low, high = change - LEAST_RISE, change + LEAST_RISE
     else:
-        logged = [at for at in measures.points(facts.intervals, "train_loss") if at[0] >= best]
+        logged = [
+            point for point in measures.points(facts.intervals, "train_loss") if point[0] >= best
+        ]
         slope = trend.trend([step for step, _ in logged], [loss for _, loss in logged])
         low, high = (slope.low, slope.high) if slope is not None else (0.0, 0.0)
     return "falls" if high < 0 else "rises" if low > 0 else None
@@ -195,8 +201,8 @@ def trained(facts: Facts) -> Verdict:
 
 def _is_trained(facts: Facts, signals: Learning) -> Judgement:
     if has_diverged(facts):
-        say = f"It diverged at {moment(facts.last_step, facts.segments[-1].ended)}."
-        return "no", say, "Go on from the last good checkpoint, with a lower peak rate."
+        says = f"It diverged at {moment(facts.last_step, facts.segments[-1].ended)}."
+        return "no", says, "Go on from the last good checkpoint, with a lower peak rate."
     if signals.slope is None:
         return "cannot tell", _too_few(signals) + _may_be_past_best(signals), _MORE_VALIDATIONS
     if (jump := training_loss_jump(facts, signals.last.step)) is not None:
@@ -204,45 +210,45 @@ def _is_trained(facts: Facts, signals: Learning) -> Judgement:
     if unseen := _end_without_dev_loss(facts, signals):
         return "cannot tell", unseen, _VALIDATE
     if (share := scores.lowest_share(facts)) is not None and share >= scores.NOT_LEARNT:
-        say = "It has learnt next to nothing that helps with dev text: the loss there is "
-        say += f"{units.SHARE.text(share)} of that of a uniform prediction over the vocabulary."
-        return "no", say, "Look at the learning rate, and at the text."
+        says = "It has learnt next to nothing that helps with dev text: the loss there is "
+        says += f"{units.SHARE.text(share)} of that of a uniform prediction over the vocabulary."
+        return "no", says, "Look at the learning rate, and at the text."
     if signals.state is not State.FALLING and (worse := _worse_than_start(facts, signals)):
-        say = f"It began with a trained model and is worse now: {worse}."
-        return "no", say, "Use the model it began with, or start again with a lower learning rate."
+        says = f"It began with a trained model and is worse now: {worse}."
+        return "no", says, "Use the model it began with, or start again with a lower learning rate."
     if signals.state is State.TURNED:
         return _is_trained_if_turned(facts, signals)
-    say = f"{_MOVES[signals.state]}: 10% more steps {_slope_text(signals.slope)}"
+    says = f"{_MOVES[signals.state]}: 10% more steps {_slope_text(signals.slope)}"
     if fell := scores.bleu_fell(facts):
         remedy = "Read the samples; until then, use the checkpoint of the best BLEU."
-        return "cannot tell", f"{say}, yet BLEU has fallen {fell}.", remedy
+        return "cannot tell", f"{says}, yet BLEU has fallen {fell}.", remedy
     if signals.state is State.FALLING:
-        return "no", f"{say}.", _go_on(facts)
+        return "no", f"{says}.", _go_on(facts)
     if signals.state is State.UNKNOWN:
-        return "cannot tell", f"{say}.{_may_be_past_best(signals)}", _LARGER_DEV
-    return _is_trained_if_flat(facts, signals, say)
+        return "cannot tell", f"{says}.{_may_be_past_best(signals)}", _LARGER_DEV
+    return _is_trained_if_flat(facts, signals, says)
 
 
 def _is_trained_after_jump(facts: Facts, at: str, was: float, now: float) -> Judgement:
     """The answer if the training loss rose far after the last validation."""
-    say = f"After the last validation,{at}, the training loss has risen from "
-    say += f"{units.LOSS.text(was)} to {units.LOSS.text(now)}"
+    says = f"After the last validation,{at}, the training loss has risen from "
+    says += f"{units.LOSS.text(was)} to {units.LOSS.text(now)}"
     uniform = scores.uniform_loss(facts)
     if uniform is None or now <= uniform:
-        say += ": the model has become worse, or the text harder; no dev loss shows which."
-        return "cannot tell", say, _VALIDATE
-    return "no", f"{say}.", f"Go on from the checkpoint{at}, with a lower learning rate."
+        says += ": the model has become worse, or the text harder; no dev loss shows which."
+        return "cannot tell", says, _VALIDATE
+    return "no", f"{says}.", f"Go on from the checkpoint{at}, with a lower learning rate."
 
 
 def _is_trained_if_turned(facts: Facts, signals: Learning) -> Judgement:
     """A model past its best is not made better by more steps, unless BLEU says otherwise."""
     best = f"step {units.COUNT.text(signals.best.step)}"
-    say = f"It is past its best: the dev loss was lowest at {best} and has risen since, by "
-    say += units.SHARE.text(signals.rise)
+    says = f"It is past its best: the dev loss was lowest at {best} and has risen since, by "
+    says += units.SHARE.text(signals.rise)
     if signals.text == "rises":
-        say += ", and so has the loss on training text: it gets worse, not better."
+        says += ", and so has the loss on training text: it gets worse, not better."
         remedy = f"Go on from the checkpoint of {best}, with a lower learning rate."
-        return "no", say, _look_at_stage(facts, signals) or remedy
+        return "no", says, _look_at_stage(facts, signals) or remedy
     remedy = f"Use the checkpoint of {best}, as translate, export and serve do."
     scored = scores.best_bleu(facts)
     if scored is not None:
@@ -251,37 +257,38 @@ def _is_trained_if_turned(facts: Facts, signals: Learning) -> Judgement:
     if doubt := scores.may_not_translate(facts):
         answer, why, look = doubt
         # More steps do not help, so with a BLEU that may be chance it is not trained.
-        return answer if scored is None else "no", f"{say}, {why}", f"{remedy} {look}"
+        return answer if scored is None else "no", f"{says}, {why}", f"{remedy} {look}"
     if scores.bleu_rises(facts):
-        say += f"; yet BLEU still rises, to {signals.validations[-1].bleu_text}."
-        return "cannot tell", say, f"Score both checkpoints on the test set: {best} and the last."
+        says += f"; yet BLEU still rises, to {signals.validations[-1].bleu_text}."
+        return "cannot tell", says, f"Score both checkpoints on the test set: {best} and the last."
     if signals.text is None:
         remedy += " Set evaluate.train_slice_pairs to see why it rises."
-    return "yes", f"{say}.", remedy
+    return "yes", f"{says}.", remedy
 
 
-def _is_trained_if_flat(facts: Facts, signals: Learning, say: str) -> Judgement:
+def _is_trained_if_flat(facts: Facts, signals: Learning, says: str) -> Judgement:
     """A flat dev loss is that of a trained model only if nothing else made it flat."""
     later = facts.intervals[len(facts.intervals) // 2 :]
-    skipped, steps = sum(one.skipped_steps or 0 for one in later), sum(one.steps for one in later)
+    skipped = sum(interval.skipped_steps or 0 for interval in later)
+    steps = sum(interval.steps for interval in later)
     if skipped > _MOST_SKIPPED * steps:
-        say += f", but {units.SHARE.text(skipped / steps)} of the later steps were skipped: their "
-        return "cannot tell", f"{say}gradients were not finite.", "Set train.precision to bf16."
+        says += f", but {units.SHARE.text(skipped / steps)} of the later steps were skipped: their "
+        return "cannot tell", f"{says}gradients were not finite.", "Set train.precision to bf16."
     if np.ptp(signals.losses[-trend.FEWEST :]) == 0:
-        say += ", and the same to the last digit: the weights do not seem to change."
-        return "cannot tell", say, "Look at the learning rate."
-    first = next(one.dev_loss for one in facts.validations if one.dev_loss is not None)
+        says += ", and the same to the last digit: the weights do not seem to change."
+        return "cannot tell", says, "Look at the learning rate."
+    _, first = measures.points(facts.validations, "dev_loss")[0]
     if facts.recipe is None and signals.best.loss >= scores.NOT_LEARNT * first:
-        say += ", as if nothing were learnt, and no recipe gives the vocabulary size."
-        return "cannot tell", say, "Bring recipe.toml with the events."
+        says += ", as if nothing were learnt, and no recipe gives the vocabulary size."
+        return "cannot tell", says, "Bring recipe.toml with the events."
     if doubt := scores.may_not_translate(facts):
         answer, why, look = doubt
-        return answer, f"{say}, {why}", look
+        return answer, f"{says}, {why}", look
     if scores.bleu_rises(facts):
-        return "cannot tell", f"{say}, yet BLEU still rises.", _go_on(facts)
+        return "cannot tell", f"{says}, yet BLEU still rises.", _go_on(facts)
     if ahead := rates.rate_ahead(facts, signals.last.step):
-        return "cannot tell", f"{say}, but {ahead[0]}.", ahead[1]
-    return "yes", f"{say}.", ""
+        return "cannot tell", f"{says}, but {ahead[0]}.", ahead[1]
+    return "yes", f"{says}.", ""
 
 
 def _worse_than_start(facts: Facts, signals: Learning) -> str:
@@ -302,7 +309,7 @@ def _worse_than_start(facts: Facts, signals: Learning) -> str:
 def _end_without_dev_loss(facts: Facts, signals: Learning) -> str:
     """A sentence, if the last dev loss is older than two usual distances of validations, or if the
     last validation gave no number; "" if not."""
-    steps = [one.step for one in signals.validations]
+    steps = [validation.step for validation in signals.validations]
     without_steps = facts.last_step - steps[-1]
     is_usual = without_steps <= 2 * max(float(np.median(np.diff(steps))), 1.0)
     if not without_steps or (is_usual and facts.validations[-1].dev_loss is not None):
@@ -344,9 +351,9 @@ def _is_overfitting(facts: Facts, signals: Learning) -> Judgement:
     sliced = signals.validations[-1].train_slice_loss
     if sliced is None:
         measured = measures.points(signals.validations, "train_slice_loss")
-        say = "The loss without dropout on training text was not measured"
-        say += f" after step {units.COUNT.text(measured[-1][0])}." if measured else "."
-        return "cannot tell", say, "Set evaluate.train_slice_pairs."
+        says = "The loss without dropout on training text was not measured"
+        says += f" after step {units.COUNT.text(measured[-1][0])}." if measured else "."
+        return "cannot tell", says, "Set evaluate.train_slice_pairs."
     has_turned, share = signals.state is State.TURNED, sliced / signals.last.loss
     is_easier = facts.recipe is not None and facts.recipe.corpus.learns_from_a_model
     since = f"since step {units.COUNT.text(signals.best.step)}"
@@ -355,30 +362,30 @@ def _is_overfitting(facts: Facts, signals: Learning) -> Judgement:
         moves = f"may have risen {since}"
     gap = f"the loss on training text is {units.SHARE.text(share)} of the dev loss"
     if has_turned and signals.text == "falls":
-        say = f"{since.capitalize()} the dev loss rises while the loss on training text falls."
-        return "yes", say, _LEARN_LESS
+        says = f"{since.capitalize()} the dev loss rises while the loss on training text falls."
+        return "yes", says, _LEARN_LESS
     if share < BY_HEART and not is_easier:
         if has_turned or _is_seen_twice(facts):
-            say = f"It knows the training text by heart: {gap}, which {moves}."
-            return "yes", say, _LEARN_LESS
-        say = f"The dev loss {moves}, but {gap}. Nothing shows that training text was seen twice, "
-        return "cannot tell", f"{say}so the dev text may be of another kind, or harder.", _SAME_KIND
+            says = f"It knows the training text by heart: {gap}, which {moves}."
+            return "yes", says, _LEARN_LESS
+        says = f"The dev loss {moves}, but {gap}. Nothing shows that training text was seen twice: "
+        return "cannot tell", f"{says}the dev text may be of another kind, or harder.", _SAME_KIND
     if has_turned and signals.text == "rises":
-        say = f"The dev loss {moves}, and so has the loss on training text: that is not "
+        says = f"The dev loss {moves}, and so has the loss on training text: that is not "
         look = _look_at_stage(facts, signals) or "Look at the learning rate."
-        return "no", f"{say}overfitting.", look
+        return "no", f"{says}overfitting.", look
     if has_turned:
-        say = f"The dev loss {moves}; the trend of the loss on training text is not clear."
-        return "cannot tell", say, "Set evaluate.train_slice_pairs, and train longer."
+        says = f"The dev loss {moves}; the trend of the loss on training text is not clear."
+        return "cannot tell", says, "Set evaluate.train_slice_pairs, and train longer."
     if signals.may_have_turned:
         return "cannot tell", f"The dev loss {moves}, perhaps by chance, and {gap}.", _LARGER_DEV
     if share >= CLOSE:
         return "no", f"The dev loss {moves}, and {gap}.", ""
     if is_easier:
-        say = f"The dev loss {moves}, and {gap}: the targets of the training text are a model's "
-        return "no", f"{say}translations, easier to predict than the dev text.", ""
-    say = f"The dev loss {moves}, but {gap}: the dev text may be of another kind, too."
-    return "cannot tell", say, _SAME_KIND
+        says = f"The dev loss {moves}, and {gap}: the targets of the training text are a model's "
+        return "no", f"{says}translations, easier to predict than the dev text.", ""
+    says = f"The dev loss {moves}, but {gap}: the dev text may be of another kind, too."
+    return "cannot tell", says, _SAME_KIND
 
 
 def _is_seen_twice(facts: Facts) -> bool:
@@ -436,7 +443,7 @@ def _go_on(facts: Facts) -> str:
 
 def _trained_evidence(facts: Facts, signals: Learning) -> Iterator[Evidence]:
     yield evidence("validations after the start", units.COUNT, len(signals.validations))
-    start = next((one.dev_loss for one in facts.validations if one.step == 0), None)
+    start = dict(measures.points(facts.validations, "dev_loss")).get(0)
     yield evidence("dev loss at step 0", units.LOSS, start)
     yield evidence("loss of a uniform prediction", units.LOSS, scores.uniform_loss(facts))
     if signals.validations:
@@ -455,7 +462,7 @@ def _trained_evidence(facts: Facts, signals: Learning) -> Iterator[Evidence]:
 
 def _fitted_curve(facts: Facts, signals: Learning) -> Iterator[Evidence]:
     """The gain of 25% more training, by the fitted curve."""
-    curve = trend.fit_curve([one.step for one in signals.validations], signals.losses)
+    curve = trend.fit_curve([validation.step for validation in signals.validations], signals.losses)
     step_s = measures.step_s(facts)
     if curve is None or step_s is None:
         return

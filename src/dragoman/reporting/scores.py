@@ -49,7 +49,11 @@ def lowest_share(facts: Facts) -> float | None:
 
 def _scored(facts: Facts) -> list[tuple[RecordedValidation, float]]:
     """Validations that have BLEU, without the one before the first step."""
-    return [(one, one.bleu) for one in facts.validations if one.step > 0 and one.bleu is not None]
+    return [
+        (validation, validation.bleu)
+        for validation in facts.validations
+        if validation.step > 0 and validation.bleu is not None
+    ]
 
 
 def best_bleu(facts: Facts) -> RecordedValidation | None:
@@ -67,7 +71,7 @@ def bleu_interval(measured: MeasuredBleu) -> tuple[float, float]:
 
 def _translates(facts: Facts) -> bool | None:
     """Whether the best BLEU is above what chance gives; None without BLEU."""
-    lows = [bleu_interval(one)[0] for one, _ in _scored(facts)]
+    lows = [bleu_interval(validation)[0] for validation, _ in _scored(facts)]
     return max(lows) >= TRANSLATES if lows else None
 
 
@@ -81,17 +85,17 @@ def may_not_translate(facts: Facts) -> Judgement | None:
         return None
     why = f"but its best BLEU is {best.bleu_text}, which may be chance"
     if share is None or share < BEYOND_FREQUENCIES:
-        look = "Read the samples; check text, order of pairs and the tokenizer of the score."
-        return "cannot tell", f"{why}.", f"{look} Raise evaluate.bleu_pairs if they are few."
+        remedy = "Read the samples; check text, order of pairs and the tokenizer of the score."
+        return "cannot tell", f"{why}.", f"{remedy} Raise evaluate.bleu_pairs if they are few."
     why += f", and its lowest dev loss is {units.SHARE.text(share)} of a uniform prediction's: it "
-    look = "Look at the text: is there enough, and do its pairs belong together?"
-    return "no", f"{why}has not learnt to translate.", look
+    remedy = "Look at the text: is there enough, and do its pairs belong together?"
+    return "no", f"{why}has not learnt to translate.", remedy
 
 
 def _bleu_trend(facts: Facts) -> Trend | None:
     """The change of BLEU by 10% more steps, in points."""
     known = _scored(facts)
-    return recent_trend([one.step for one, _ in known], [bleu for _, bleu in known])
+    return recent_trend([validation.step for validation, _ in known], [bleu for _, bleu in known])
 
 
 def bleu_rises(facts: Facts) -> bool:
@@ -107,7 +111,9 @@ def bleu_lost(facts: Facts) -> float | None:
     """
     if not _translates(facts):
         return None
-    intervals = [bleu_interval(one) for one in facts.validations if one.bleu is not None]
+    intervals = [
+        bleu_interval(validation) for validation in facts.validations if validation.bleu is not None
+    ]
     return max(1 - intervals[-1][1] / max(low for low, _ in intervals), 0.0)
 
 
@@ -124,7 +130,7 @@ def bleu_fell(facts: Facts) -> str:
     if not (falls or lost >= MOST_BLEU_LOST):
         return ""
     known, least = _scored(facts), bleu_interval(best)[0]
-    since, then = [(one, bleu) for one, bleu in known if bleu >= least][-1]
+    since, then = [(validation, bleu) for validation, bleu in known if bleu >= least][-1]
     last, now = known[-1]
     if since.step == last.step:
         return ""
