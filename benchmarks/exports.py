@@ -23,10 +23,10 @@ from dragoman.formats.huggingface import translate_with_huggingface
 from dragoman.formats.kinds import Quantization
 from dragoman.formats.load import load_translation_model
 from dragoman.formats.onnx import translate_with_onnx
-from dragoman.inference.translation import TranslationModel, checkpoint_path
+from dragoman.formats.trained_model import TranslationModel, checkpoint_path
+from dragoman.inference.translator import translator_of
 from dragoman.model.config import SearchConfig
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.serve.translator import translator_of
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 QUANTIZATIONS: tuple[Quantization, ...] = ("float32", "float16", "int8")

@@ -36,7 +36,7 @@ from pathlib import Path
 
 from dragoman.evaluation.validate import read_lines
 from dragoman.formats.bundle import Bundle
-from dragoman.serve.translator import translator_of
+from dragoman.inference.translator import translator_of
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -40,8 +40,8 @@ from dragoman.evaluation.metrics import bleu
 from dragoman.evaluation.validate import read_lines
 from dragoman.formats.export import export
 from dragoman.formats.export_job import Request
+from dragoman.formats.trained_model import TranslationModel
 from dragoman.importing.weights import layer_weights
-from dragoman.inference.translation import TranslationModel
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import load_recipe
 from dragoman.recipe.run_directory import RunDirectory

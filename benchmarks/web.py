@@ -35,8 +35,8 @@ from dragoman.distributed.world import join_world
 from dragoman.evaluation.metrics import bleu
 from dragoman.evaluation.validate import read_lines
 from dragoman.formats.int8_onnx import rounded
+from dragoman.formats.trained_model import TranslationModel
 from dragoman.formats.web import SETTINGS_FILE
-from dragoman.inference.translation import TranslationModel
 from dragoman.recipe.run_directory import RunDirectory
 
 LEAST_EQUAL = 0.95

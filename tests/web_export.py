@@ -22,7 +22,7 @@ from dragoman.formats.export import export
 from dragoman.formats.export_job import Request
 from dragoman.formats.int8_onnx import rounded
 from dragoman.formats.onnxruntime_web import runtime_files
-from dragoman.inference.translation import TranslationModel
+from dragoman.formats.trained_model import TranslationModel
 from dragoman.recipe.run_directory import RunDirectory
 from kept import kept
 from own_folder import own_folder

@@ -32,7 +32,7 @@ from dragoman.corpus.normalize import normalize
 from dragoman.distributed.world import join_world
 from dragoman.evaluation.validate import read_lines
 from dragoman.formats.huggingface import write_model
-from dragoman.inference.translation import TranslationModel
+from dragoman.formats.trained_model import TranslationModel
 from dragoman.model.config import SearchConfig
 from dragoman.model.search import translate_batch
 from dragoman.model.transformer import Transformer

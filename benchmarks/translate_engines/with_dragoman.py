@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from engine import Found, Task, Translate, run
 
 from dragoman.formats.bundle import Bundle
-from dragoman.serve.translator import translator_of
+from dragoman.inference.translator import translator_of
 
 
 def make(task: Task) -> tuple[Translate, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from engine import Found, Task, Translate, run_torch
 
 from dragoman.distributed.world import join_world
-from dragoman.inference.translation import TranslationModel
+from dragoman.formats.trained_model import TranslationModel
 from dragoman.model.config import SearchConfig
 from dragoman.model.search import translate_batch
 from dragoman.recipe.run_directory import RunDirectory

@@ -21,10 +21,10 @@ recipe         the sections composed, estimates of a run, the directory of a run
 cluster        hosts and plans
 reporting      events -> answers
 watch          the same facts while a run goes on
-inference      a run's checkpoint translates
 importing      models of other tools become ours
 formats        models in formats of other programs
-serve          translations to people and programs
+inference      models translate and score lines, files and documents
+serve          translations over HTTP, and a page
 run            the whole run in one module; one of its training processes; budgets
 api            the functions that scripts and notebooks import from here
 builds         two languages and a budget -> corpora, stages, a model to serve
@@ -75,9 +75,9 @@ if TYPE_CHECKING:
     from dragoman.builds.build import Built
     from dragoman.builds.interface import build
     from dragoman.distributed.launch import InterruptedRunError
+    from dragoman.inference.translator import Translation
     from dragoman.recipe.recipe import Recipe
     from dragoman.recipe.run_directory import RunDirectory
-    from dragoman.serve.translator import Translation
     from dragoman.telemetry.events import Event
 
 __all__ = [
@@ -153,7 +153,7 @@ _MODULES = {
     "distributed.launch": ("InterruptedRunError",),
     "recipe.recipe": ("Recipe",),
     "recipe.run_directory": ("RunDirectory",),
-    "serve.translator": ("Translation",),
+    "inference.translator": ("Translation",),
     "telemetry.events": ("Event",),
 }
 """Imported when they are first used, since some of them import torch."""

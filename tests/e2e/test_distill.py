@@ -12,7 +12,7 @@ import dragoman
 from dragoman.api.teacher import write_own_pairs, write_sources
 from dragoman.cli import main
 from dragoman.corpus.shards import TokenShards
-from dragoman.serve.translator import LINES_AT_A_TIME
+from dragoman.inference.translator import LINES_AT_A_TIME
 from parallel_text import sentences, write_pairs
 from real_text import real_lines
 from tiny_recipe import TINY

@@ -28,7 +28,7 @@ from dragoman.evaluation.validate import mean_loss
 from dragoman.formats.argos import translate_as_argos
 from dragoman.formats.bundle import Bundle
 from dragoman.formats.huggingface import translate_with_huggingface
-from dragoman.inference.translation import TranslationModel
+from dragoman.formats.trained_model import TranslationModel
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.reading import read_facts
 from dragoman.telemetry.events import read_events

@@ -22,7 +22,7 @@ from dragoman.cli import main
 from dragoman.distributed.world import join_world
 from dragoman.formats.export import export
 from dragoman.formats.export_job import Request
-from dragoman.serve.translator import open_translator
+from dragoman.inference.translator import open_translator
 from processes import wait_until
 from real_text import real_lines
 from small_run import small_run

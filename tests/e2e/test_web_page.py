@@ -18,7 +18,7 @@ from dragoman.corpus.subword import Subword, count_words, train_on_words
 from dragoman.evaluation.sentences import RULES
 from dragoman.formats.bundle import Bundle
 from dragoman.formats.web import PAGE, PAGE_FILES
-from dragoman.serve.text import cut
+from dragoman.inference.text import cut
 from known_ends import known_paragraphs, known_sentences
 from real_text import real_lines
 from small_run import small_run

@@ -139,7 +139,7 @@ def test_only_two_files_use_a_plain_console() -> None:
         for path in source.rglob("*.py")
         if " Console(" in path.read_text() or "=Console(" in path.read_text()
     }
-    assert plain <= {"serve/translate.py", "base/line_files.py"}
+    assert plain <= {"inference/translate.py", "base/line_files.py"}
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])

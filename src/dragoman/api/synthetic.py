@@ -103,12 +103,12 @@ def synthesize(
     from dragoman.api.progress import lines_shown
     from dragoman.base.line_files import transform_file
     from dragoman.base.memory import memory_errors_named
+    from dragoman.inference.ray_nodes import join_ray, model_files, on_nodes
+    from dragoman.inference.ray_unit import SynthesisJob, versions
+    from dragoman.inference.synthesize import REASONS, Synthesis
+    from dragoman.inference.translator import groups_of, open_translator
     from dragoman.model.config import check_beam_holds
     from dragoman.recipe.recipe import check_sections
-    from dragoman.serve.ray_nodes import join_ray, model_files, on_nodes
-    from dragoman.serve.ray_unit import SynthesisJob, versions
-    from dragoman.serve.synthesize import REASONS, Synthesis
-    from dragoman.serve.translator import groups_of, open_translator
 
     check_sections(overrides, ("search",))
     sampling = _sampling(sample, temperature, n_best, overrides)
@@ -237,9 +237,9 @@ def score(
     from dragoman.distributed.world import join_world
     from dragoman.formats.bundle import refuse_checkpoint_of_export
     from dragoman.formats.load import load_translation_model
+    from dragoman.inference.ray_nodes import join_ray, model_files, on_nodes
+    from dragoman.inference.ray_unit import ScoringJob, versions
     from dragoman.inference.scoring import PairScorer, columns_of, groups_of_pairs
-    from dragoman.serve.ray_nodes import join_ray, model_files, on_nodes
-    from dragoman.serve.ray_unit import ScoringJob, versions
     from dragoman.training.checkpoint import is_choice
 
     source = _text(Path(pairs))
@@ -416,7 +416,7 @@ def weights_digest(path: Path, checkpoint: str) -> str:
     from dragoman.training.durable import DIGESTS_FILE
 
     if not is_bundle(path):
-        from dragoman.inference.translation import checkpoint_path
+        from dragoman.formats.trained_model import checkpoint_path
 
         path = checkpoint_path(RunDirectory.open(path), checkpoint, _recipe(path))
     return file_sha256(path / DIGESTS_FILE)

@@ -29,9 +29,9 @@ from dragoman.evaluation.comet import Comet
 from dragoman.evaluation.paired import CometScores, Winner, word_counts
 from dragoman.evaluation.validate import read_lines, read_pair
 from dragoman.formats.bundle import Bundle, is_bundle
+from dragoman.inference.translator import open_translator
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.serve.translator import open_translator
 from dragoman.telemetry.events import Compared, ComparedGroup, ComparedSentence, EventWriter
 
 _COUNTED_PAIRS: Final = 100_000

@@ -24,8 +24,8 @@ from dragoman.corpus.directions import without_first_word
 from dragoman.corpus.shards import UNK, TokenShards
 from dragoman.corpus.vocabulary import load_vocabulary
 from dragoman.evaluation.validate import read_lines
+from dragoman.inference.translator import Opened, open_translator
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.serve.translator import Opened, open_translator
 
 _ROUNDS: Final = 3
 _ROWS_AT_A_TIME: Final = 10_000

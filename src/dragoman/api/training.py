@@ -497,7 +497,7 @@ def evaluate(
         "listeners": [Calls(found.append), *listeners_of(on_event, progress)],
     }
     if is_export := is_bundle(path):
-        from dragoman.serve.score_export import score_export  # imports torch
+        from dragoman.inference.scores import score_export  # imports torch
 
         score_export(path, **options)
     else:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from dragoman.formats.export import Exported
     from dragoman.formats.hub import Pushed
     from dragoman.formats.import_bundle import Imported
+    from dragoman.inference.translator import Translation
     from dragoman.model.config import SearchConfig
-    from dragoman.serve.translator import Translation
 
 
 class Translator:
@@ -63,8 +63,8 @@ class Translator:
         threads: Count | None = None,
         overrides: Overrides = (),
     ) -> None:
+        from dragoman.inference.translator import open_translator
         from dragoman.recipe.recipe import check_sections
-        from dragoman.serve.translator import open_translator
 
         check_sections(overrides, ("search",))
         checkpoints = checkpoints_of(checkpoint)
@@ -256,11 +256,11 @@ def translate_file(
 
     from dragoman.base.line_files import is_device, output_place
     from dragoman.base.memory import memory_errors_named
+    from dragoman.inference import translate as writing
+    from dragoman.inference.documents import format_of_file
+    from dragoman.inference.translator import open_translator
     from dragoman.model.config import check_beam_holds
     from dragoman.recipe.recipe import check_sections
-    from dragoman.serve import translate as writing
-    from dragoman.serve.documents import format_of_file
-    from dragoman.serve.translator import open_translator
 
     source, place = optional_path(input), optional_path(output)
     if inspect and (source is not None or place is not None):

@@ -18,9 +18,9 @@ from dragoman.api.translation import Translator
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import open_regular, whole_file
 from dragoman.base.line_files import InputReader
+from dragoman.inference.synthesize import SynthesisDirection
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.serve.synthesize import SynthesisDirection
 
 MOST_OF_PAIRS: Final = 5
 """The most lines back-translated per pair: 4.8 gained 5 BLEU, more was not measured."""

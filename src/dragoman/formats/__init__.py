@@ -1,5 +1,6 @@
 """Exports: a checkpoint in the formats of other programs.
 
+trained_model       a checkpoint of a run as a model that translates
 kinds               the facts of each format that every command needs
 bundle              a directory with everything a translation needs; read without torch
 card                its page for people: data, licence, scores, digests

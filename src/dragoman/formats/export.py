@@ -37,7 +37,7 @@ from dragoman.formats.kinds import FORMATS, NOT_STATED
 from dragoman.formats.load import load_translation_model
 from dragoman.formats.public import public_manifest, public_recipe
 from dragoman.formats.scores import scores_of
-from dragoman.inference.translation import TranslationModel, checkpoint_path
+from dragoman.formats.trained_model import TranslationModel, checkpoint_path
 from dragoman.recipe.recipe import check_sections, dump_toml, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.training.durable import publish

@@ -14,7 +14,7 @@ from dragoman.corpus.normalize import normalize
 from dragoman.corpus.subword import vocabulary_digests
 from dragoman.formats.bundle import Bundle, BundleInfo
 from dragoman.formats.kinds import FORMATS, NOT_STATED, Kind, Quantization
-from dragoman.inference.translation import TranslationModel
+from dragoman.formats.trained_model import TranslationModel
 from dragoman.model.config import SearchConfig, power_search
 from dragoman.model.search import Hypothesis, translate_batch
 from dragoman.model.transformer import Transformer

@@ -24,6 +24,12 @@ from dragoman.distributed.world import World
 from dragoman.formats.bundle import INFO_FILE, Bundle, is_bundle
 from dragoman.formats.huggingface import model_from_huggingface
 from dragoman.formats.returned import read_model_folder
+from dragoman.formats.trained_model import (
+    TranslationModel,
+    checkpoint_path,
+    model_for,
+    trained_with,
+)
 from dragoman.importing.folder import (
     ImportedModel,
     fetching,
@@ -31,12 +37,6 @@ from dragoman.importing.folder import (
     read_folder,
 )
 from dragoman.importing.tokenizer import Languages
-from dragoman.inference.translation import (
-    TranslationModel,
-    checkpoint_path,
-    model_for,
-    trained_with,
-)
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import ORIGIN_FILE, RunDirectory

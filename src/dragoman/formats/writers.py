@@ -33,8 +33,8 @@ from dragoman.formats.int8_onnx import rounded
 from dragoman.formats.load import fill_from
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.formats.onnxruntime_web import runtime_files
+from dragoman.formats.trained_model import new_model
 from dragoman.formats.web import check_for_web, write_web
-from dragoman.inference.translation import new_model
 from dragoman.model.config import SearchConfig
 from dragoman.recipe.recipe import Recipe
 

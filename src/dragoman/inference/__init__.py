@@ -1,5 +1,14 @@
-"""A run's checkpoints translate and score text: the code that evaluate, export and serve share.
+"""Models of runs and exports translate and score text: for people, for programs, for training.
 
-translation   checkpoints and vocabulary -> translations; a test set -> scores, kept with the run
+text          a line, a document or markup -> parts to translate and parts to keep
+documents     files of HTML, Markdown and subtitles: what of them is translated
+word          documents of Word: the same
+catalogue     catalogues of gettext: the same
+translator    texts -> rows of pieces -> texts, streamed in bounded memory; the engine for a model
+translate     `dragoman translate`: a stream, a file that goes on if broken off, a terminal
+scores        the scores of a run's checkpoint or of an export on a text
 scoring       cross-entropy of given pairs, and which pairs have none
+synthesize    monolingual text -> pairs to train on; which translations are dropped, and why
+ray_nodes     lines on the nodes of a Ray cluster, in units of work
+ray_unit      one such unit
 """

@@ -17,7 +17,7 @@ from dragoman.corpus.clean import MAX_MALFORMED_SHARE
 from dragoman.corpus.directions import with_token
 from dragoman.corpus.normalize import normalize
 from dragoman.data.batch import make_batch
-from dragoman.inference.translation import TranslationModel
+from dragoman.formats.trained_model import TranslationModel
 from dragoman.model.incremental import inference
 
 PAIRS_AT_A_TIME: Final = 16_384

@@ -44,7 +44,8 @@ from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World, join_world
 from dragoman.evaluation.validate import Validation, ValidationData, validate
-from dragoman.inference.translation import new_model, score_text, trained_with
+from dragoman.formats.trained_model import new_model, trained_with
+from dragoman.inference.scores import score_text
 from dragoman.model.transformer import Transformer, compile_stacks, compiler_errors_named, freeze
 from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import RunDirectory

@@ -23,6 +23,9 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from dragoman.base.languages import language_name
+from dragoman.inference.documents import TextDocumentFormat
+from dragoman.inference.text import TextFormat, paragraphs
+from dragoman.inference.translator import Translation
 from dragoman.serve.batcher import OverloadedError
 from dragoman.serve.bodies import (
     MOST_TEXTS,
@@ -44,13 +47,10 @@ from dragoman.serve.directions import (
     translate_document,
     translate_each,
 )
-from dragoman.serve.documents import TextDocumentFormat
 from dragoman.serve.guard import LIBRETRANSLATE, Guard, Limits, check_token, error_response
 from dragoman.serve.libretranslate import LibreTranslate
 from dragoman.serve.metrics import CLIENT_HAS_GONE, Metrics
 from dragoman.serve.models import LanguagePair, ModelDescription, Models, Pivot, ServedModel
-from dragoman.serve.text import TextFormat, paragraphs
-from dragoman.serve.translator import Translation
 
 _STREAMED_TOGETHER: Final = 8
 _UNDER_WAY: Final = 3

@@ -15,11 +15,11 @@ from starlette.exceptions import HTTPException
 from dragoman.base.errors import MachineError
 from dragoman.base.languages import closest_language, same_language
 from dragoman.corpus.language import likely_languages
+from dragoman.inference.documents import TextDocumentFormat, cut_document
+from dragoman.inference.text import TextFormat
+from dragoman.inference.translator import Translation
 from dragoman.serve.bodies import in_thread_if_long
-from dragoman.serve.documents import TextDocumentFormat, cut_document
 from dragoman.serve.models import Models, Pivot, ServedModel
-from dragoman.serve.text import TextFormat
-from dragoman.serve.translator import Translation
 
 _MOST_CHARACTERS: Final = 4000
 _TAG: Final = re.compile("<[^<>]*>")

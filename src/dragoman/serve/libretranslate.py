@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dragoman.base.languages import language_name
+from dragoman.inference.documents import TextDocumentFormat
 from dragoman.serve.bodies import (
     MOST_CHARACTERS,
     MOST_TEXTS,
@@ -40,7 +41,6 @@ from dragoman.serve.directions import (
     translate_document,
     translate_each,
 )
-from dragoman.serve.documents import TextDocumentFormat
 from dragoman.serve.guard import Limits, check_key
 from dragoman.serve.models import Models
 

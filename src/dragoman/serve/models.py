@@ -13,12 +13,12 @@ from dragoman.base.errors import ConfigError
 from dragoman.base.languages import closest_language, same_language
 from dragoman.formats.bundle import Bundle
 from dragoman.formats.ctranslate2_engine import CTranslate2Engine
+from dragoman.inference.text import TextFormat
+from dragoman.inference.translator import TextTranslator, Translation
 from dragoman.model.config import SearchConfig
 from dragoman.serve.batcher import Batcher
 from dragoman.serve.bodies import in_thread_if_long
 from dragoman.serve.guard import Limits
-from dragoman.serve.text import TextFormat
-from dragoman.serve.translator import TextTranslator, Translation
 
 _MOST_PIVOTS: Final = 100_000
 _LONGEST_CARDS: Final = 100_000_000

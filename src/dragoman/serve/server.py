@@ -15,8 +15,8 @@ from pathlib import Path
 from dragoman.base.errors import CheckpointError, ConfigError, MachineError
 from dragoman.formats.bundle import Bundle, default_name, is_bundle
 from dragoman.formats.card import relabelled
+from dragoman.inference.translator import TextTranslator, open_translator
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.serve.translator import TextTranslator, open_translator
 
 _TOKEN_VARIABLE = "DRAGOMAN_TOKEN"  # noqa: S105
 _SHORTEST_TOKEN = 16
@@ -138,7 +138,7 @@ def _export_of(run: RunDirectory) -> Path:
     from dragoman.distributed.world import join_world
     from dragoman.formats.export import export
     from dragoman.formats.export_job import Request
-    from dragoman.inference.translation import checkpoint_path
+    from dragoman.formats.trained_model import checkpoint_path
 
     recipe = run.recipe()
     checkpoint = checkpoint_path(run, "best", recipe)

@@ -30,11 +30,11 @@ from dragoman.formats.export_job import Request
 from dragoman.formats.huggingface import translate_with_huggingface
 from dragoman.formats.kinds import Kind
 from dragoman.formats.load import load_translation_model
-from dragoman.inference.translation import TranslationModel
+from dragoman.formats.trained_model import TranslationModel
+from dragoman.inference.translator import translator_of
 from dragoman.model.config import SearchConfig, power_search
 from dragoman.model.search import Hypothesis
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.serve.translator import translator_of
 from dragoman.training.durable import verify
 from real_text import real_lines
 from small_run import small_run
@@ -367,7 +367,7 @@ def test_no_pickle_is_written_or_read(
     program = """
 import pickle, sys
 from dragoman.cli import main
-from dragoman.serve import translate as translate_command
+from dragoman.inference import translate as translate_command
 from dragoman.formats import load
 def forbid(*arguments, **options):
     raise RuntimeError("a pickle is read or written")

@@ -18,7 +18,8 @@ from dragoman.formats.export import export
 from dragoman.formats.export_job import Request
 from dragoman.formats.kinds import FORMATS, NOT_STATED, Kind, Quantization
 from dragoman.formats.scores import scores_of
-from dragoman.inference.translation import checkpoint_path, score_text
+from dragoman.formats.trained_model import checkpoint_path
+from dragoman.inference.scores import score_text
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.telemetry.events import EventWriter
 from dragoman.training.average import average_checkpoints

@@ -446,7 +446,7 @@ def test_a_translation_does_not_steer_the_terminal(
     (tmp_path / "in").write_text(text)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: at_terminal)
     read = input_lines
-    monkeypatch.setattr("dragoman.serve.translate.input_lines", lambda _: read(tmp_path / "in"))
+    monkeypatch.setattr("dragoman.inference.translate.input_lines", lambda _: read(tmp_path / "in"))
     command = ["translate", str(bundle), "--format", "markup"]
     assert main([*command, *(["-i"] if inspected else [])]) == 0
     shown = capsys.readouterr().out

@@ -19,9 +19,9 @@ from dragoman.formats.load import Origin
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.importing.folder import read_folder
 from dragoman.importing.tokenizer import Languages
+from dragoman.inference.translator import EngineName, open_translator
 from dragoman.model.search import translate_batch
 from dragoman.recipe.recipe import load_recipe
-from dragoman.serve.translator import EngineName, open_translator
 from foreign_models import NUM_SENTENCES, m2m100_folder, trained_spm
 from real_text import real_lines, write_real_text
 from trained_model import batch_of

@@ -21,10 +21,10 @@ from dragoman.evaluation.sentences import cut_into_chunks
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.importing.folder import ImportedModel, read_folder
 from dragoman.importing.tokenizer import Languages
+from dragoman.inference.text import TextFormat
+from dragoman.inference.translator import open_translator
 from dragoman.model.config import SearchConfig
 from dragoman.model.search import translate_batch
-from dragoman.serve.text import TextFormat
-from dragoman.serve.translator import open_translator
 from foreign_models import (
     MARIAN_VARIANTS,
     marian_folder,

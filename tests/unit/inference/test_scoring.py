@@ -17,8 +17,8 @@ from dragoman.cli.command_line import main
 from dragoman.corpus.normalize import normalize
 from dragoman.data.batch import Batch, make_batch
 from dragoman.distributed.world import join_world
+from dragoman.formats.trained_model import TranslationModel
 from dragoman.inference.scoring import PairScorer, cross_entropies, dual_cross_entropy
-from dragoman.inference.translation import TranslationModel
 from dragoman.model.incremental import inference
 from dragoman.recipe.run_directory import RunDirectory
 from parallel_text import sentences, write_lines

@@ -13,11 +13,11 @@ import pytest
 
 from dragoman.formats.bundle import Bundle
 from dragoman.formats.ctranslate2_engine import Candidate, CTranslate2Engine
+from dragoman.inference.translator import translator_of
 from dragoman.model.config import SearchConfig
 from dragoman.serve.batcher import Batcher, OverloadedError
 from dragoman.serve.guard import Limits
 from dragoman.serve.models import ServedModel
-from dragoman.serve.translator import translator_of
 from real_text import real_lines
 from served import served_bundle
 

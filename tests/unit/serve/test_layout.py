@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.serve.text import cut, paragraphs
+from dragoman.inference.text import cut, paragraphs
 
 PAGE = """<p
  class="x">One.</p>

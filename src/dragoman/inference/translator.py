@@ -34,14 +34,14 @@ from dragoman.formats.ctranslate2_engine import (
     fitting_cells,
 )
 from dragoman.formats.kinds import Kind, Quantization
+from dragoman.inference.text import TextFormat, TextPart, cut
 from dragoman.model.config import SearchConfig
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.serve.text import TextFormat, TextPart, cut
 from dragoman.training.durable import DIGESTS_FILE
 
 if TYPE_CHECKING:
-    from dragoman.inference.translation import TranslationModel
+    from dragoman.formats.trained_model import TranslationModel
     from dragoman.model.transformer import Transformer
 
 EngineName = Literal["auto", "ctranslate2", "torch"]
@@ -359,7 +359,7 @@ def open_translator(
         return
     from dragoman.distributed.world import join_world
     from dragoman.formats.load import load_translation_model
-    from dragoman.inference.translation import checkpoint_path
+    from dragoman.formats.trained_model import checkpoint_path
 
     with join_world() as world:
         model = load_translation_model(path, checkpoints, world)

@@ -29,14 +29,14 @@ from dragoman.base.line_files import (
 from dragoman.base.printable import printable
 from dragoman.base.terminal import open_console
 from dragoman.formats.ctranslate2_engine import CTranslate2Engine
-from dragoman.model.config import SearchConfig
-from dragoman.serve.documents import DocumentFormat, read_document
-from dragoman.serve.text import TextFormat
-from dragoman.serve.translator import (
+from dragoman.inference.documents import DocumentFormat, read_document
+from dragoman.inference.text import TextFormat
+from dragoman.inference.translator import (
     Opened,
     TextTranslator,
     Translation,
 )
+from dragoman.model.config import SearchConfig
 
 _EXPLAIN: Final = "?"
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from dragoman.base.errors import ConfigError, DragomanError, MachineError
 from dragoman.corpus.pairs import MOST_TIMES
-from dragoman.serve.text import TextFormat
+from dragoman.inference.text import TextFormat
 
 if TYPE_CHECKING:
     import docx.document

@@ -14,8 +14,8 @@ from dragoman.corpus.config import SubwordConfig
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.shards import BOS, EOS, PAD, UNK
 from dragoman.corpus.subword import Subword, count_words, train_on_words
-from dragoman.serve.text import TextFormat, cut
-from dragoman.serve.translator import EncodedTexts, TextTranslator, TorchEngine
+from dragoman.inference.text import TextFormat, cut
+from dragoman.inference.translator import EncodedTexts, TextTranslator, TorchEngine
 from known_ends import known_sentences
 from real_text import real_lines
 

@@ -36,8 +36,8 @@ from dragoman.base.settings import Section
 from dragoman.base.version import VERSION
 from dragoman.formats.ctranslate2_engine import Sampling
 from dragoman.formats.kinds import Quantization
-from dragoman.serve.synthesize import Synthesis, SynthesisDirection
-from dragoman.serve.translator import open_translator
+from dragoman.inference.synthesize import Synthesis, SynthesisDirection
+from dragoman.inference.translator import open_translator
 
 _ERRORS: Final = {
     kind.__name__: kind for kind in (CheckpointError, ConfigError, CorpusError, MachineError)

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from dragoman.base.errors import ConfigError
-from dragoman.serve.catalogue import Catalogue
-from dragoman.serve.text import TextFormat, paragraphs
-from dragoman.serve.word import WordDocument
+from dragoman.inference.catalogue import Catalogue
+from dragoman.inference.text import TextFormat, paragraphs
+from dragoman.inference.word import WordDocument
 
 if TYPE_CHECKING:
     from markdown_it.token import Token

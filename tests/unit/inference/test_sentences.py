@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.evaluation.sentences import split_sentences
-from dragoman.serve.text import TextFormat, cut
+from dragoman.inference.text import TextFormat, cut
 from known_ends import known_paragraphs
 
 

@@ -12,7 +12,7 @@ import polib
 import pytest
 
 from dragoman.base.errors import ConfigError
-from dragoman.serve.documents import read_document
+from dragoman.inference.documents import read_document
 
 HEADER = r"""# Notes of the translator.
 msgid ""

@@ -34,8 +34,8 @@ from dragoman.base.version import VERSION
 from dragoman.corpus.manifest import FILE_NAME as MANIFEST_FILE
 from dragoman.corpus.subword import VOCABULARIES
 from dragoman.formats.bundle import is_bundle
+from dragoman.inference.ray_unit import Finished, Job, do_unit
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.serve.ray_unit import Finished, Job, do_unit
 from dragoman.training.durable import DIGESTS_FILE, read_digests
 
 Cut = Callable[[Iterable[str]], Iterator[list[str]]]
@@ -164,7 +164,7 @@ def model_files(path: Path, checkpoints: Sequence[str]) -> tuple[dict[str, Path]
     """
     if is_bundle(path):
         return {name: path / name for name in (*read_digests(path), DIGESTS_FILE)}, ()
-    from dragoman.inference.translation import checkpoint_path
+    from dragoman.formats.trained_model import checkpoint_path
     from dragoman.training.checkpoint import weights_file
 
     run = RunDirectory.open(path)

@@ -11,10 +11,10 @@ import pytest
 
 import dragoman
 from dragoman.base.errors import ConfigError, MachineError
+from dragoman.inference.ray_nodes import Cut, join_ray, model_files
+from dragoman.inference.ray_unit import SynthesisJob, versions
 from dragoman.inference.scoring import PAIRS_AT_A_TIME, groups_of_pairs
-from dragoman.serve.ray_nodes import Cut, join_ray, model_files
-from dragoman.serve.ray_unit import SynthesisJob, versions
-from dragoman.serve.translator import CHARACTERS_AT_A_TIME, LINES_AT_A_TIME, groups_of
+from dragoman.inference.translator import CHARACTERS_AT_A_TIME, LINES_AT_A_TIME, groups_of
 from real_text import real_lines
 from small_run import small_run
 

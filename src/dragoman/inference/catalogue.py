@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from dragoman.base.errors import ConfigError, MachineError
-from dragoman.serve.text import TextFormat
+from dragoman.inference.text import TextFormat
 
 if TYPE_CHECKING:
     from polib import POEntry, POFile

@@ -21,7 +21,7 @@ from dragoman.base.line_files import input_lines
 from dragoman.cli import main
 from dragoman.evaluation.validate import read_lines
 from dragoman.formats.ctranslate2_engine import Sampling
-from dragoman.serve.synthesize import SynthesisDirection, fault
+from dragoman.inference.synthesize import SynthesisDirection, fault
 from known_ends import known_sentences
 from parallel_text import sentences, write_pairs
 from real_text import real_lines
@@ -149,7 +149,7 @@ def test_an_export_needs_no_pytorch(tmp_path: Path) -> None:
 
 def test_work_of_another_engine_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For example, after --ray another machine may translate with PyTorch alone."""
-    monkeypatch.setattr("dragoman.serve.translator.LINES_AT_A_TIME", 20)
+    monkeypatch.setattr("dragoman.inference.translator.LINES_AT_A_TIME", 20)
     text, output = tmp_path / "text", tmp_path / "pairs.tsv"
     text.write_bytes(b"".join(f"{one}\n".encode() for one in real_lines("train", "en")[:70]))
     with text.open("ab") as file:
@@ -159,7 +159,7 @@ def test_work_of_another_engine_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
     draft = output.with_name(".pairs.tsv.partial")
     made = draft.read_bytes()
     assert made
-    monkeypatch.setattr("dragoman.serve.translator.find_spec", lambda _: None)
+    monkeypatch.setattr("dragoman.inference.translator.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"CTranslate2 has made the \d+ finished lines"):
         dragoman.synthesize(small_run(), text, output)
     assert draft.read_bytes() == made

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.base.errors import ConfigError
-from dragoman.serve.documents import TextDocumentFormat, cut_document, format_of_file
+from dragoman.inference.documents import TextDocumentFormat, cut_document, format_of_file
 
 SRT = """\ufeff1\r
 00:00:01,000 --> 00:00:02,500 X1:40\r

@@ -15,7 +15,7 @@ from docx.oxml import OxmlElement, parse_xml
 from docx.oxml.ns import nsdecls, qn
 
 from dragoman.base.errors import ConfigError
-from dragoman.serve.documents import format_of_file, read_document
+from dragoman.inference.documents import format_of_file, read_document
 
 
 def file_of(document: docx.document.Document) -> bytes:

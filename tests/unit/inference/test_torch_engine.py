@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dragoman
 from dragoman.cli import main
-from dragoman.serve import translator
+from dragoman.inference import translator
 from real_text import real_lines
 from small_run import small_run
 

@@ -15,7 +15,7 @@ from itertools import tee
 from typing import Final, Literal
 
 from dragoman.corpus.normalize import normalize
-from dragoman.serve.translator import Opened
+from dragoman.inference.translator import Opened
 
 SynthesisDirection = Literal["back", "forward"]
 """back: translation TAB text. forward: text TAB translation."""

@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from dragoman.base.errors import CheckpointError
-from dragoman.base.files import file_sha256, write_whole
 from dragoman.corpus.directions import (
-    Direction,
     listed,
     same_direction,
-    target_of,
-    token_for,
-    with_token,
 )
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
-from dragoman.corpus.split import read_directions
 from dragoman.corpus.subword import VOCABULARIES, vocabulary_digests
 from dragoman.corpus.vocabulary import Vocabulary, load_vocabulary
 from dragoman.distributed.world import World
-from dragoman.evaluation.directions import (
-    bleu_and_chrf,
-    in_mean,
-    mean_scores,
-    rows_by_direction,
-    score_directions,
-)
-from dragoman.evaluation.metrics import score_all
-from dragoman.evaluation.validate import further_scores, read_pair, text_name, translate_corpus
+from dragoman.evaluation.validate import translate_corpus
 from dragoman.model.config import SearchConfig
 from dragoman.model.transformer import Transformer
-from dragoman.recipe.recipe import Recipe, load_recipe
+from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.telemetry.events import Recorder, TestScored
 from dragoman.training.checkpoint import (
     CheckpointStore,
     check_shapes,
@@ -205,79 +189,3 @@ def new_model(recipe: Recipe, manifest: Manifest) -> Transformer:
         source_vocab_size=manifest.source_vocab_size,
         target_vocab_size=manifest.target_vocab_size,
     )
-
-
-def score_text(
-    run: RunDirectory,
-    *,
-    checkpoint: str,
-    source: Path | None,
-    reference: Path | None,
-    target: str = "",
-    languages: str = "",
-    overrides: Sequence[str],
-    world: World,
-    events: Recorder,
-) -> None:
-    """Translate a text and score it against its reference; without both, the run's test set.
-
-    target: the language of the reference, if the model translates into several.
-    languages: the right languages of a run that was trained under wrong ones, such as "en-fr".
-    The translations are kept in `samples/`, the scores as events; for a test set of several
-    directions, the scores of each and their mean. Every rank of the world calls it.
-    Raises CorpusError if the texts cannot be read or differ in length, CheckpointError if the
-    checkpoint is missing, damaged or of another model, ConfigError if the model has no such target.
-    """
-    recorded = load_recipe(run.recipe_file, overrides, is_recorded=True)
-    recipe = recorded.with_languages(languages)
-    corpus = recipe.corpus
-    directions: list[Direction] = []
-    token = ""
-    given = source
-    if source is None or reference is None:
-        test = run.prepared() / "test"
-        source, reference, name = test / "source.txt", test / "target.txt", "test"
-        directions = read_directions(test)
-    else:
-        token = token_for(target, corpus.directions, corpus.language_tokens)
-        name = text_name(source, corpus.directions)
-    sources, references = read_pair(source, reference)  # before hours of search, not after them
-    path = checkpoint_path(run, checkpoint, recorded)  # once: another may become the best
-    model = TranslationModel.load(run, [str(path)], world)
-    weights = file_sha256(path / DIGESTS_FILE)
-    started = time.perf_counter()
-    hypotheses = model.translate([with_token(token, line) for line in sources], recipe.search)
-    decode_s = time.perf_counter() - started
-    if not world.is_main:
-        return
-    run.samples.mkdir(exist_ok=True)
-    by_direction = rows_by_direction(directions)
-    for direction, rows in by_direction.items():
-        text = "".join(f"{hypotheses[row]}\n" for row in rows)
-        write_whole(run.samples / f"{name}.{direction}", text)
-    targets = dict.fromkeys(one.target for one in corpus.directions)
-    language = target_of(target, corpus.directions) if target else next(iter(targets))
-    if not directions:
-        text = "".join(f"{line}\n" for line in hypotheses)
-        write_whole(run.samples / f"{name}.{language}", text)
-    scored = score_directions(
-        hypotheses, references, by_direction, recipe.scoring, trained=corpus.train_directions
-    )
-    scores = mean_scores(scored) or score_all(
-        hypotheses, references, recipe.scoring, language=language
-    )
-    events.write(
-        TestScored(
-            name=name,
-            weights=weights,
-            settings=" ".join(overrides),
-            **bleu_and_chrf(scores),
-            pairs=sum(one.pairs for one in in_mean(scored)) or len(hypotheses),
-            decode_s=decode_s,
-            checkpoint=checkpoint,
-            source=None if given is None else str(given.absolute()),
-            target=None if directions or len(targets) == 1 else language,
-        )
-    )
-    for further in (*(one.event(name) for one in scored), *further_scores(name, scores)):
-        events.write(further)
