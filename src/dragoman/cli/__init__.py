@@ -8,6 +8,7 @@ dry_run          what a run would take; forecast prints it
 console          tables of prepared text and of files
 summary          the output of `dragoman run` at its end
 comparison_view  the output of `dragoman compare` and `dragoman distill`
+exam_view        the output of `dragoman exam`
 report_view      the answers of a report
 """
 

@@ -1,4 +1,4 @@
-"""A run's trained model translates lines of text, and its translations are scored."""
+"""A checkpoint of a run as a model that translates, with its vocabulary and its search."""
 
 from __future__ import annotations
 
