@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import PurePath, PureWindowsPath
 from typing import Any, Final
 
+from dragoman.corpus.augment import AugmentConfig
 from dragoman.corpus.config import TEXT_FORMATS, CorpusConfig, TextFiles
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe
@@ -23,6 +24,7 @@ CORPUS: Final = {
     "filters.max_control_characters", "filters.drop_identical", "filters.drop_duplicates",
     "filters.drop_near_duplicates", "filters.drop_overlap", "filters.max_number_differences",
     "filters.drop_other_ending", "filters.max_language_log_odds", "filters.min_lexical_gain",
+    *(f"augment.{kind}" for kind in AugmentConfig.model_fields),
     "subword.kind", "subword.vocab_size", "subword.joint",
     "subword.character_coverage", "subword.sample_sentences", "max_pieces", "too_long", "seed",
 }  # fmt: skip
