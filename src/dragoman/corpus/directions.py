@@ -12,9 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from dragoman.base.errors import ConfigError
-from dragoman.base.languages import closest_language, parse_language, same_language, spelled
+from dragoman.base.languages import (
+    closest_language,
+    is_language,
+    parse_language,
+    same_language,
+    spelled,
+)
 
-_PAIR: Final = re.compile(r"([A-Za-z0-9_]{2,35})-([A-Za-z0-9_]{2,35})")
+_CODE: Final = re.compile(r"[A-Za-z0-9_]{2,35}(-[A-Z][a-z]{3})?(-([A-Z]{2}|[0-9]{3}))?")
+"""A code of a pair. A hyphen divides pairs, too, so scripts and regions need their usual case."""
 
 
 class Direction(NamedTuple):
@@ -28,26 +35,37 @@ class Direction(NamedTuple):
 
 
 def parse_pair(text: str, *, place: str = "pair") -> Direction:
-    """The languages of "en-de" or "pt_BR-en".
+    """The languages of "en-de", "pt-BR-en" or "en-sr_Latn".
 
-    Raises ConfigError if it is not a pair of two languages, with the nearest code if there is one.
+    Raises ConfigError if it is not a pair of two languages, with the nearest code if there is one,
+    or if it can be read in two ways.
     """
-    match = _PAIR.fullmatch(text)
-    if match is None:
+    parts = text.split("-")
+    cuts = [("-".join(parts[:at]), "-".join(parts[at:])) for at in range(1, len(parts))]
+    pairs = [pair for pair in cuts if all(map(_CODE.fullmatch, pair))]
+    readings = [pair for pair in pairs if all(map(is_language, pair))] or pairs
+    if not readings:
         raise ConfigError(
             f"{text!r} is not a pair of languages",
             place=place,
-            remedy="write source and target such as en-de, or pt_BR-en with a region",
+            remedy="write source and target such as en-de, or pt-BR-en with a region",
         )
-    for code in match.groups():
+    if len(readings) > 1:
+        raise ConfigError(
+            f"{text!r} may be {' or '.join(f'{one} and {other}' for one, other in readings)}",
+            place=place,
+            remedy="write _ inside a code: pt_BR-de",
+        )
+    source, target = readings[0]
+    for code in (source, target):
         parse_language(code, place=place)
-    if same_language(match[1], match[2]):
+    if same_language(source, target):
         raise ConfigError(
             f"source and target of {text!r} are the same language",
             place=place,
             remedy="write two languages, such as en-de",
         )
-    return Direction(spelled(match[1]), spelled(match[2]))
+    return Direction(spelled(source), spelled(target))
 
 
 def language_token(target: str) -> str:

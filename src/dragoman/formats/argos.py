@@ -60,8 +60,8 @@ _MODEL_FILES: Final = (
 _MOST_OTHER_BYTES: Final = 1 << 28
 """Bytes of a file beside the weights: tables of positions, lists of pieces."""
 _REMEDY: Final = "export it again from its run"
-_LONGEST_PLAIN: Final = 3
-"""Characters of a code of ISO 639, which stays as it is."""
+_CODES_OF_INDEX: Final = {"no": "nb"}
+"""Codes of languages in Argos Translate's index that are not those of our table."""
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 """A fixed time makes equal archives; it is the earliest time of zip."""
 
@@ -203,14 +203,14 @@ def _check_libraries() -> None:
 
 
 def argos_code(code: str) -> str:
-    """A language's code in packages, of which clients know those of ISO 639, and two of Argos."""
-    if not is_language(code) or len(code) <= _LONGEST_PLAIN:
+    """The one code of a language in packages: that of Argos Translate's index, by which clients ask
+    for it, or else the shortest of ISO 639, with the script if it is not the usual one."""
+    if not is_language(code):
         return code
-    found = parse_language(code)
-    if found.language == "zh":
-        return "zt" if found.script == "Hant" else "zh"
-    if (found.language, found.region) == ("pt", "BR"):
+    language = parse_language(code)
+    if language.language == "zh":
+        return "zt" if language.script == "Hant" else "zh"
+    if (language.language, language.region) == ("pt", "BR"):
         return "pb"
-    if same_language(found.language, code):
-        return found.language
-    return f"{found.language}-{found.script}"
+    short = _CODES_OF_INDEX.get(language.language, language.language)
+    return short if same_language(short, code) else f"{short}-{language.script}"

@@ -11,6 +11,7 @@ from typing import Final
 
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import BOS, EOS, PAD
+from dragoman.formats.argos import argos_code
 from dragoman.formats.bundle import BundleInfo
 from dragoman.formats.kinds import FORMATS
 from dragoman.model.config import SearchConfig, length_limit, power_search
@@ -311,8 +312,8 @@ def _of_argos(export: _Export) -> list[str]:
     code = _ARGOS.format(
         name=info.weights_name,
         text=EXAMPLE,
-        source=info.source_language,
-        target=info.target_language,
+        source=argos_code(info.source_language),
+        target=argos_code(info.target_language),
     )
     return [
         _python(code),

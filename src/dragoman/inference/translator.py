@@ -53,6 +53,8 @@ CHARACTERS_AT_A_TIME: Final = 400_000
 """Characters of texts that are searched together, while as many again are prepared."""
 _WINDOW: Final = 8000
 """Characters that are encoded at once; SentencePiece needs a hundred bytes for each."""
+_FILLERS: Final = "\u115f\u1160"
+"""Letters of Hangul that are blank outside a syllable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,8 @@ class TextTranslator:
                 own_rows: list[list[int]] = []
                 if part.translated:
                     source = part.source().replace("\n", " ")
-                    for window in _windows(normalize(source, lowercase=self.lowercase)):
+                    normalized = normalize(source, lowercase=self.lowercase)
+                    for window in _windows(normalized):
                         own = self._code(window)
                         code = own or code
                         own_rows += cut_into_chunks(
@@ -203,25 +206,25 @@ class TextTranslator:
                             self.subwords[0],
                             max_pieces=self.max_source_pieces,
                         )
-                    if not self._has_sense(own_rows, source):
+                    if not self._has_sense(own_rows, normalized):
                         part, own_rows = replace(part, translated=False), []
                 rows += own_rows
                 parts.append((part, len(own_rows)))
             parts_of_texts.append(parts)
         return EncodedTexts(rows, parts_of_texts, self.subwords[1])
 
-    def _has_sense(self, rows: list[list[int]], text: str) -> bool:
-        """Whether the model can know what a text says.
+    def _has_sense(self, rows: list[list[int]], normalized: str) -> bool:
+        """Whether the model can know what a normalised text says.
 
         It cannot if the text is blank, or has unknown pieces and no known one with a letter: then
         it would invent a translation.
         """
+        if not any(one.isalnum() and one not in _FILLERS for one in normalized):
+            return False
         has_letters = self.subwords[0].has_letters
         if any(has_letters[piece] for row in rows for piece in row):
             return True
-        return not any(UNK in row for row in rows) and any(
-            map(str.isprintable, text.replace(" ", ""))
-        )
+        return not any(UNK in row for row in rows)
 
     def _code(self, text: str) -> str:
         """The language's code that a normalised text begins with, if the model knows it."""

@@ -51,13 +51,47 @@ def test_shares_are_relative_and_a_share_of_nothing_is_no_stage() -> None:
     assert shares == pytest.approx({"fetch": 0.05, "clean": 0.05, "train": 0.9})
 
 
-@pytest.mark.parametrize("text", ["en", "en_de", "en-de-fr", "../x-de", "e-de"])
+@pytest.mark.parametrize(
+    "text", ["en", "en_de", "en-de-fr", "en-latn-de", "../x-de", "e-de", "en-", "-en"]
+)
 def test_words_that_are_no_pair_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a pair of languages; write source and target"):
         parse_pair(text)
 
 
-@pytest.mark.parametrize("text", ["en-en", "en-EN"])
+@pytest.mark.parametrize(
+    ("text", "languages"),
+    [
+        ("en-de", ("en", "de")),
+        ("EN-DE", ("en", "de")),
+        ("en-pt_BR", ("en", "pt-BR")),
+        ("en-pt-BR", ("en", "pt-BR")),
+        ("pt-BR-en", ("pt-BR", "en")),
+        ("pt_BR-en", ("pt-BR", "en")),
+        ("sr-Latn-en", ("sr-Latn", "en")),
+        ("en-sr_Latn", ("en", "sr-Latn")),
+        ("en-sr-Latn-RS", ("en", "sr-Latn-RS")),
+        ("sr-Latn-sr-Cyrl", ("sr-Latn", "sr-Cyrl")),
+        ("de-DE-en-GB", ("de-DE", "en-GB")),
+        ("es-419-en", ("es-419", "en")),
+        ("zh-Hant-TW-zh-CN", ("zh-Hant-TW", "zh-CN")),
+        ("eng_Latn-fra_Latn", ("eng_Latn", "fra_Latn")),
+    ],
+)
+def test_a_pair_may_have_hyphens_inside_its_codes(text: str, languages: tuple[str, str]) -> None:
+    assert parse_pair(text) == languages
+    assert parse_pair(str(parse_pair(text))) == languages
+
+
+@pytest.mark.parametrize("text", ["pt-BR-DE", "en-DE-FR"])
+def test_a_pair_that_can_be_read_in_two_ways_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"may be .* or .*; write _ inside a code"):
+        parse_pair(text)
+    source, region, target = text.split("-")
+    assert parse_pair(f"{source}_{region}-{target}") == (f"{source}-{region}", target.lower())
+
+
+@pytest.mark.parametrize("text", ["en-en", "en-EN", "pt-BR-pt-PT"])
 def test_one_language_twice_is_no_pair(text: str) -> None:
     with pytest.raises(ConfigError, match="are the same language; write two languages"):
         parse_pair(text)

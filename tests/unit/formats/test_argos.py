@@ -296,21 +296,44 @@ def test_without_a_library_it_names_the_extra_that_has_all(
 
 
 @pytest.mark.parametrize(
-    ("code", "known"),
+    ("known", "codes"),
     [
-        ("de", "de"),
-        ("nb", "nb"),
-        ("eng_Latn", "en"),
-        ("pt-BR", "pb"),
-        ("por_PT", "pt"),
-        ("zh-TW", "zt"),
-        ("zho_Hans", "zh"),
-        ("kor_Hang", "ko"),
-        ("arb_Arab", "ar"),
-        ("srp_Cyrl", "sr"),
-        ("sr-Latn", "sr-Latn"),
-        ("x-mine", "x-mine"),
+        ("de", ["de", "DE", "deu", "ger", "de-AT", "deu_Latn"]),
+        ("en", ["en", "eng", "eng_Latn", "en_XX", "en-GB"]),
+        ("fr", ["fr", "fra", "fra_Latn", "fr-CA"]),
+        ("nb", ["nb", "no", "nob", "nor", "nb-NO", "nob_Latn"]),
+        ("nn", ["nn", "nno_Latn"]),
+        ("pb", ["pb", "pt-BR", "pt_BR"]),
+        ("pt", ["pt", "por", "por_PT"]),
+        ("zt", ["zt", "zh-TW", "zh-HK", "zh_Hant", "zho_Hant"]),
+        ("zh", ["zh", "zho", "cmn", "zh-CN", "zho_Hans"]),
+        ("he", ["he", "iw", "heb_Hebr"]),
+        ("tl", ["tl", "fil", "tgl_Latn"]),
+        ("ko", ["kor_Hang"]),
+        ("ar", ["ar", "arb", "arb_Arab"]),
+        ("sr", ["sr", "srp", "srp_Cyrl"]),
+        ("sr-Latn", ["sr-Latn", "sh", "sr-ME"]),
+        ("x-mine", ["x-mine"]),
+        ("french", ["french"]),
     ],
 )
-def test_a_package_has_the_code_that_clients_know(code: str, known: str) -> None:
-    assert argos_code(code) == known
+def test_a_language_has_one_code_in_packages_that_clients_know(
+    known: str, codes: list[str]
+) -> None:
+    assert {argos_code(code) for code in codes} == {known}
+
+
+@pytest.mark.parametrize("pair", ["de-pt_BR", "en-zh_TW", "eng_Latn-fra_Latn", "nob_Latn-zh_Hant"])
+def test_the_card_calls_a_package_by_its_codes(pair: str, tmp_path: Path) -> None:
+    output = tmp_path / "package"
+    with join_world() as world:
+        request = Request(to="argos", output=output, languages=pair)
+        path = export(small_run(), request, world).path
+    (package,) = path.glob("*.argosmodel")
+    with zipfile.ZipFile(package) as archive:
+        texts = {Path(name).name: archive.read(name).decode() for name in archive.namelist()
+                 if name.endswith(("metadata.json", "README.md"))}  # fmt: skip
+    metadata = json.loads(texts["metadata.json"])
+    call = f'"{metadata["from_code"]}", "{metadata["to_code"]}"'
+    assert call in texts["README.md"]
+    assert call in (path / "README.md").read_text("utf-8")
