@@ -5,10 +5,12 @@ import pytest
 from dragoman.base.errors import ConfigError
 from dragoman.base.languages import (
     closest_language,
+    in_other_script,
     is_language,
     language_name,
     parse_language,
     same_language,
+    with_script,
 )
 
 
@@ -116,3 +118,16 @@ def test_names_are_those_that_people_read() -> None:
     assert language_name("nb") == "Norwegian Bokmål"
     assert language_name("srp_Latn") == "Serbian (Latin)"
     assert language_name("english") == "english"
+
+
+def test_a_code_of_the_same_language_in_another_script_is_found() -> None:
+    assert in_other_script("sr-Latn", ["en", "sr-RS", "sr-Cyrl"]) == "sr-RS"
+    assert in_other_script("zh", ["en", "zh-CN", "zh_TW"]) == "zh_TW"
+    assert in_other_script("zho_Hani", ["zh-Hant", "zh-Hans"]) is None
+    assert in_other_script("nb", ["nn", "no", "english"]) is None
+    assert in_other_script("english", ["en"]) is None
+    assert [with_script(code) for code in ("zh-TW", "sr", "x-mine")] == [
+        "zh-Hant",
+        "sr-Cyrl",
+        "x-mine",
+    ]

@@ -109,6 +109,26 @@ def closest_language(code: str, available: Iterable[str]) -> str | None:
     return min((one for one in available if same_language(code, one)), key=distance, default=None)
 
 
+def in_other_script(code: str, available: Iterable[str]) -> str | None:
+    """The first available code for the same language in another script; None if there is none."""
+    wanted = _parse(code)
+    if wanted is None:
+        return None
+    for other in available:
+        found = _parse(other)
+        if found is None or found.language != wanted.language:
+            continue
+        if not _is_one_script(found.script, wanted.script):
+            return other
+    return None
+
+
+def with_script(code: str) -> str:
+    """The language of a code and its script, stated or likely: `zh-TW` -> `zh-Hant`."""
+    language = parse_language(code)
+    return f"{language.language}-{language.script}" if language.script else language.language
+
+
 def is_other_region(code: str, wanted: str) -> bool:
     """Whether a code of the wanted language names another region, or one where none is wanted."""
     if not (is_language(code) and is_language(wanted)):

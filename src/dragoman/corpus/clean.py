@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -41,12 +41,11 @@ from dragoman.corpus.runs import (
     write_run,
 )
 from dragoman.corpus.survey import FilterSurvey, write_surveys
+from dragoman.corpus.tmx import DAMAGED
 
 REJECTED = "rejected"
 INVALID_UTF8 = "invalid_utf8"
 COLUMNS = "columns"
-DAMAGED = "damaged"
-"""A translation unit of a TMX file that cannot be read; its text is the fault."""
 NOT_A_NUMBER = "not_a_number"
 DUPLICATE = "duplicate"
 NEAR_DUPLICATE = "near_duplicate"
@@ -320,7 +319,7 @@ def _decode(block: Block) -> tuple[str, str, dict[int, Scores], list[Rejection]]
     if block.target is None or block.entry.target is None:
         columns = [limit.index for limit in block.entry.limits]
         source, target, given_scores, bad_rows = _split_columns(
-            source, columns, block.entry.num_columns, block.entry.source.fault_without_tab
+            source, columns, block.entry.num_columns, block.entry.source.fault_of
         )
         if block.entry.reverse:
             source, target = target, source
@@ -349,7 +348,7 @@ def _decode_lines(text: bytes, file: str) -> tuple[str, list[Rejection]]:
 
 
 def _split_columns(
-    text: str, score_columns: Sequence[int], num_columns: int, fault_without_tab: str
+    text: str, score_columns: Sequence[int], num_columns: int, fault_of: Callable[[str], str]
 ) -> tuple[str, str, dict[int, Scores], list[Rejection]]:
     """Source, target, scores by column, and the rows that do not have two columns, scored by
     their number of columns, or that have text in place of a score, scored by its column.
@@ -363,7 +362,7 @@ def _split_columns(
     for row, line in enumerate(text.split("\n")):
         source, *others = line.split("\t")
         if not others or (len(others) > 1 and not scores):
-            name = COLUMNS if others else fault_without_tab
+            name = COLUMNS if others else fault_of(line)
             rejections.append(Rejection(row, name, len(others) + 1))
         sources.append(source)
         targets.append(others[0] if scores and others else "\t".join(others))

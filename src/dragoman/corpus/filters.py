@@ -221,6 +221,9 @@ _KEYS_OF_OTHERS: Final = {
 }
 """The keys of filters that need the whole corpus, by their names."""
 _OF_COLUMN: Final = "column_"
+OTHER_SCRIPT: Final = "other_script_"
+"""Begins the reason of a translation unit that has a language only in another script; the language
+and that script follow, such as sr-Cyrl. No filter gives it."""
 
 
 def key_of(name: str) -> str:

@@ -8,12 +8,25 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import file_sha256
-from dragoman.base.languages import closest_language, is_other_region
+from dragoman.base.languages import (
+    LONGEST_CODE,
+    closest_language,
+    in_other_script,
+    is_other_region,
+    with_script,
+)
 from dragoman.corpus.download import member_names, open_member
 from dragoman.corpus.pairs import FileFacts, LineReader, NamedPath, unreadable
+
+_MOST_SHOWN: Final = 8
+_REMEDY: Final = (
+    "give a zip archive in Moses format, with names that end in the languages of the recipe, or "
+    "the unpacked files"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +58,23 @@ class _MemberReader(LineReader):
         if self._found is None:
             names = member_names(self.path)
             endings = dict.fromkeys(name.rpartition(".")[2] for name in names if "." in name)
-            self._found = closest_language(self._language, endings) or self._language
+            self._found = closest_language(self._language, endings)
+            if self._found is None:
+                raise self._without_text([*endings])
         return self._found
+
+    def _without_text(self, endings: list[str]) -> CorpusError:
+        shown = ", ".join(f"*.{ending[:LONGEST_CODE]}" for ending in endings[:_MOST_SHOWN])
+        other = in_other_script(self._language, endings)
+        return CorpusError(
+            f"is not an archive with one text in {self._language!r}: "
+            f"its files are called {shown or 'without a language'}",
+            place=self.path,
+            remedy=f"{other} is another script: write {with_script(other)} in the recipe, if the "
+            "model is to translate it"
+            if other
+            else _REMEDY,
+        )
 
     def _raw(self) -> Iterator[bytes]:
         try:
@@ -56,8 +84,7 @@ class _MemberReader(LineReader):
             raise CorpusError(
                 f"is not an archive with one text in {self._language!r}: {said}",
                 place=self.path,
-                remedy="give a zip archive in Moses format, with names that end in the languages "
-                "of the recipe, or the unpacked files",
+                remedy=_REMEDY,
             ) from error
         except OSError as error:
             raise unreadable(self.path, error) from error

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import ClassVar, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import zstandard
@@ -280,18 +280,18 @@ def first_suspicious_line(
 
 @dataclass(frozen=True, slots=True)
 class NamedPath:
-    """A file, and its name in the recipe.
+    """A file, and its name in the recipe."""
 
-    fault_without_tab: the name of the fault of a line in which a tab is missing.
-    """
-
-    fault_without_tab: ClassVar[str] = "columns"
     name: str
     path: Path
 
     def open(self) -> LineReader:
         """A reader of its lines."""
         return LineReader(self.path)
+
+    def fault_of(self, line: str) -> str:
+        """The name of the fault of a line in which a tab is missing."""
+        return "columns"
 
 
 @dataclass(frozen=True, slots=True)

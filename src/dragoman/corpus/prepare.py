@@ -29,6 +29,7 @@ from dragoman.base import units
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.files import file_sha256, write_whole
+from dragoman.base.languages import in_other_script
 from dragoman.corpus.clean import (
     REJECTED,
     BlockCleaner,
@@ -48,7 +49,7 @@ from dragoman.corpus.encode import (
     read_entries,
     read_rows,
 )
-from dragoman.corpus.filters import check_filters, key_of
+from dragoman.corpus.filters import OTHER_SCRIPT, check_filters, key_of
 from dragoman.corpus.identify import languages_seen_in_words, refuse_wrong_languages
 from dragoman.corpus.lexical import (
     ITERATIONS,
@@ -162,13 +163,27 @@ def _most_dropped(manifest: Manifest, directory: Path) -> Alert | None:
     by_pairs = sorted(train.dropped.items(), key=lambda item: -item[1])
     blamed = [(name, pairs) for name, pairs in by_pairs if pairs >= _BLAMED * train.pairs_in]
     counts = (f"{key_of(name) or name.replace('_', ' ')} {pairs:,}" for name, pairs in blamed)
+    languages = [code for one in manifest.config.directions for code in one]
+    remedies = [_remedy_for_script(name, languages) for name, _ in blamed]
+    if any(key_of(name) for name, _ in blamed) or not any(remedies):
+        remedies.append("loosen the key if good pairs are there")
     return Alert(
         severity="warning",
         cause=f"{units.SHARE.text(lost / train.pairs_in)} of the training pairs were dropped "
         f"({lost:,} of {train.pairs_in:,}): {', '.join(counts)}",
-        remedy=f"see {directory / REJECTED / 'filters.html'}, and loosen the key if good pairs "
-        "are there",
+        remedy=f"see {directory / REJECTED / 'filters.html'}, and "
+        f"{', or '.join(filter(None, remedies))}",
     )
+
+
+def _remedy_for_script(reason: str, languages: Sequence[str]) -> str:
+    """What to do about units that have a language only in another script; "" if that is not the
+    reason."""
+    if not reason.startswith(OTHER_SCRIPT):
+        return ""
+    other = reason.removeprefix(OTHER_SCRIPT)
+    wanted = next((one for one in languages if in_other_script(one, [other])), "the other script")
+    return f"write {other} in place of {wanted} in the recipe if the model is to translate that"
 
 
 def _whole_manifest(directory: Path) -> Manifest | None:

@@ -13,18 +13,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 from xml.parsers import expat
 from xml.parsers.expat import errors
 
 from dragoman.base.errors import CorpusError
-from dragoman.base.languages import closest_language, is_other_region, same_language
+from dragoman.base.languages import (
+    closest_language,
+    in_other_script,
+    is_other_region,
+    same_language,
+    with_script,
+)
+from dragoman.corpus.filters import OTHER_SCRIPT
 from dragoman.corpus.pairs import RUN_BYTES, FileFacts, LineReader, NamedPath
 
 _CODES: Final = frozenset({"bpt", "ept", "it", "ph", "ut"})
 """Elements of a segment that hold the codes of another format, not text."""
 _PARTS: Final = ("tu", "tuv", "seg")
 """Each is inside the one before it, and inside no other of these."""
+DAMAGED: Final = "damaged"
+"""The reason of a translation unit that cannot be read; its text is the fault."""
 _MOST_NESTED: Final = 64
 _MOST_NAMES: Final = 10_000
 """Different names of elements and attributes, which the parser keeps; TMX has some 50."""
@@ -61,12 +70,15 @@ _MISMATCHED_TAG: Final = errors.codes[errors.XML_ERROR_TAG_MISMATCH]
 class TmxFile(NamedPath):
     """A translation memory, and the source and target languages to read from it."""
 
-    fault_without_tab: ClassVar[str] = "damaged"
     languages: tuple[str, str]
 
     def open(self) -> LineReader:
         """A reader of `source TAB target` lines."""
         return TmxReader(self.path, self.languages)
+
+    def fault_of(self, line: str) -> str:
+        """The name of the fault of a unit that is not a pair."""
+        return line.partition(" ")[0] if line.startswith(OTHER_SCRIPT) else DAMAGED
 
 
 class TmxReader(LineReader):
@@ -74,7 +86,8 @@ class TmxReader(LineReader):
 
     A side that the unit lacks is empty. If a unit has several variants in a language, that of
     `closest_language` counts: another script is another language, another region is taken if the
-    exact one is missing, and counted. The line of a damaged unit is the fault, without a tab.
+    exact one is missing, and counted. The line of a damaged unit is the fault, without a tab. That
+    of a unit that has a language only in another script is this reason and the text there.
     """
 
     def __init__(self, path: Path, languages: tuple[str, str]) -> None:
@@ -389,10 +402,22 @@ class _Units:
             if found is None and empty is not None:
                 self.damaged(f"a <tuv> in {empty!r} has no <seg>")
                 return
+            other = None if found else self._other_script(wanted)
+            if other is not None:
+                reason = f"{OTHER_SCRIPT}{with_script(other)}"
+                self._lines.append(f"{reason} {self._variants[other]}\n")
+                return
             if region in self.regions or (region and len(self.regions) < _MOST_REGIONS):
                 self.regions[region] += 1
             sides.append("" if found is None else self._variants[found])
         self._lines.append("\t".join(sides) + "\n")
+
+    def _other_script(self, wanted: str) -> str | None:
+        """The code of a variant in another script than the wanted one, and for neither side."""
+        variants = (
+            code for code in self._variants if not any(_fits(code, one) for one in self._codes)
+        )
+        return in_other_script(wanted, variants)
 
 
 def _local(name: str) -> str:

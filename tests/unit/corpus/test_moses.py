@@ -64,9 +64,7 @@ def test_a_moses_archive_makes_the_corpus_that_its_texts_make(tmp_path: Path) ->
 
 def test_an_archive_without_one_text_in_each_language_is_named(tmp_path: Path) -> None:
     path = archive(tmp_path, german="Books.de-en.fra")
-    with pytest.raises(
-        CorpusError, match=r"de-en.txt.zip: is not an archive with one text in 'de': 0 f"
-    ):
+    with pytest.raises(CorpusError, match=r"zip: is not .* one text in 'de': .*\*\.en, \*\.fra, "):
         prepared(tmp_path, moses=path.name)
 
 
@@ -144,8 +142,12 @@ def test_a_text_is_found_by_any_code_of_its_language(
     assert reader.facts().regions == ({f"{there} for {wanted}": 500} if counted else {})
 
 
-@pytest.mark.parametrize(("wanted", "there"), [("sr-Latn", "sr"), ("zh", "zh_TW"), ("nb", "nn")])
+@pytest.mark.parametrize(
+    ("wanted", "there"), [("sr-Latn", "sr"), ("sr", "sr_Latn"), ("zh", "zh_TW"), ("nb", "nn")]
+)
 def test_a_text_in_another_script_is_not_taken(wanted: str, there: str, tmp_path: Path) -> None:
     path = archive(tmp_path, german=f"Books.en-{there}.{there}")
-    with pytest.raises(CorpusError, match=f"one text in '{wanted}'"):
+    with pytest.raises(CorpusError, match=rf"one text in '{wanted}': .*\*\.{there}") as error:
         MosesText("a", path, wanted).open().take(1)
+    is_script = wanted != "nb"
+    assert (f"{there} is another script" in error.value.remedy) == is_script

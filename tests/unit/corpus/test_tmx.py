@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from dragoman.base.errors import CorpusError
+from dragoman.base.languages import parse_language, with_script
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.prepare import prepare
 from dragoman.corpus.tmx import TmxReader
+from dragoman.telemetry.events import Alert, EventWriter, read_events
 from real_text import real_lines
 from rejected_pairs import read_rejected
 
@@ -233,7 +235,43 @@ def test_another_script_is_another_language(wanted: str, there: str, path: Path)
         read(path, text, "en", wanted)
     both = of(**{"en": "b", there.replace("-", "_"): "x", wanted.replace("-", "_"): "y"})
     found, regions = read(path, text.replace("</body>", both + "</body>"), "en", wanted)
-    assert (found, regions) == (["a\t"] * 3 + ["b\ty"], {})
+    is_same = parse_language(there).language == parse_language(wanted).language
+    left_out = f"other_script_{with_script(there)} x" if is_same else "a\t"
+    assert (found, regions) == ([left_out] * 3 + ["b\ty"], {})
+
+
+def test_a_unit_that_lacks_one_of_two_scripts_is_a_unit_without_that_side(path: Path) -> None:
+    text = HEAD + of(sr_Cyrl="x") + of(sr_Cyrl="x", sr_Latn="y") + "</body></tmx>"
+    assert read(path, text, "sr-Latn", "sr")[0] == ["\tx", "y\tx"]
+
+
+def test_units_that_have_another_script_alone_have_a_reason_that_names_it(path: Path) -> None:
+    english, german = real_lines("valid", "en")[:300], real_lines("valid", "de")[:300]
+    sides = [
+        [side.replace("&", "&amp;").replace("<", "&lt;") for side in pair]
+        for pair in zip(english, german, strict=True)
+    ]
+    units = [of(en=one, sr_Latn=other) for one, other in sides[:100]]
+    units += [of(en=one, sr_Cyrl="кућа") for one, _ in sides[100:]]
+    path.write_text(HEAD + "".join(units) + "</body></tmx>")
+    config = CorpusConfig.model_validate(
+        {
+            **{"folder": str(path.parent), "check_languages": False},
+            **{"source_language": "en", "target_language": "sr-Latn", "valid_pairs": 2},
+            **{"train": [{"tmx": "a.tmx"}], "subword": {"vocab_size": 300}},
+        }
+    )
+    with EventWriter(path.parent / "events") as events:
+        manifest = prepare(config, path.parent / "prepared", workers=1, events=events)
+    assert manifest.train.dropped["other_script_sr-Cyrl"] == 200
+    assert "empty" not in manifest.train.dropped
+    first = read_rejected(path.parent / "prepared", "train")[0]
+    assert first == ("other_script_sr-Cyrl", 1.0, "a.tmx", 101, "other_script_sr-Cyrl кућа", "")
+    written = read_events(path.parent / "events" / "log.jsonl")
+    (alert,) = [one.payload for one in written if one.kind == Alert.kind]
+    assert "other script sr-Cyrl 200" in alert["cause"]
+    assert "write sr-Cyrl in place of sr-Latn" in alert["remedy"]
+    assert "loosen" not in alert["remedy"]
 
 
 def test_another_region_is_taken_if_the_exact_one_is_missing_and_counted(path: Path) -> None:
