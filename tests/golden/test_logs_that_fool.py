@@ -125,8 +125,10 @@ def test_a_run_that_ends_on_one_rank_may_have_had_more_before(tmp_path: Path) ->
     second = [n for n, line in enumerate(other) if line["kind"] == "run_started"][1]
     write_ranks(run, [first, other[:second]])
     found = answers(read_facts(run))
-    assert found["network"].answer == found["network_fit"].answer == "cannot tell"
-    assert "to 8,000 on host-a: One process trained alone" in found["network"].says
+    assert (found["network"].answer, found["network_fit"].answer) == ("no", "measured")
+    assert found["network"].says.startswith("Since step 4,001, ")
+    assert "on host-a: One process trained alone" in found["network"].says
+    assert "Steps 1 to 4,000 on host-a, host-b: " in found["network"].says
 
 
 def test_a_wait_for_data_is_not_blamed_on_the_network(tmp_path: Path) -> None:

@@ -230,13 +230,14 @@ def test_a_changed_link_is_reported_with_its_rates_and_time() -> None:
         "Since step 61, 29 Nov 10:34:14 UTC, eth0, alpha to beta, beta to alpha carried "
         "3.006 MB/s each way, 119.4 MB/s before."
     )
-    before, since = verdicts["network_fit"].says.split(changed)
-    assert "29.9 ms of it waited for the network, 1.10 ms of transfers hid" in before
+    earlier = " Steps 1 to 60 on alpha, beta: "
+    since, before = verdicts["network_fit"].says.removeprefix(changed).split(earlier)
     assert "1.21 s of it waited for the network, 25.4 ms of transfers hid" in since
-    now, earlier = verdicts["network"].says.removeprefix(changed).split("Before it changed, ")
-    assert now.startswith(" Waiting for the network took 94.1% of a step")
-    assert earlier == "waiting for the network took 49.9% of a step (46.8% to 53.1%)."
-    assert "from the start" not in now
+    assert "29.9 ms of it waited for the network, 1.10 ms of transfers hid" in before
+    since, before = verdicts["network"].says.removeprefix(changed).split(earlier)
+    assert since.startswith(" Waiting for the network took 94.1% of a step")
+    assert before.startswith("Waiting for the network took 49.9% of a step (46.8% to 53.1%)")
+    assert "from the start" not in since + before
     assert verdicts["network"].remedy.startswith("Look at the cable")
     alert = next(one for one in facts.alerts if one.severity == "warning")
     assert alert.step is not None

@@ -263,7 +263,7 @@ def test_a_log_that_goes_on_elsewhere_has_the_machines_of_each_start(tmp_path: P
     answers = {one.key: one for one in judge(facts)}
     assert f", {(2 * 1120 + 500) / 1000:.2f} USD." in answers["cost"].says
     pairs = [row.text for row in answers["step_time"].evidence if "pairs a step" in row.name]
-    assert pairs == ["128 = 2 ranks x 64", "128 = 1 ranks x 128"]
+    assert pairs == ["128 = 1 ranks x 128", "128 = 2 ranks x 64"]
 
 
 def test_a_start_that_names_no_hosts_is_not_on_those_before(tmp_path: Path) -> None:

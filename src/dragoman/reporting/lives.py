@@ -1,7 +1,8 @@
 """The lives of a run: the machines of each, what was measured there, and the answers from it.
 
 A run that was stopped may go on with other ranks, hosts, devices or links. Measurements of one life
-say nothing about a life on other machines.
+say nothing about a life on other machines, and those before a change of the link nothing about what
+came after it. So an answer is that of the newest part of the run.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from itertools import pairwise
 from dragoman.base import units
 from dragoman.reporting.facts import Facts, RecordedLink, Segment
 from dragoman.reporting.log import HostRecord, RunLog
-from dragoman.reporting.measures import capacity_bytes_per_s, link_after
+from dragoman.reporting.measures import capacity_bytes_per_s, link_after, steady
+from dragoman.reporting.periods import FEWEST, FROM_START, moment
 from dragoman.reporting.sampling import Samples
-from dragoman.reporting.verdict import Answer, Evidence, Judgement
+from dragoman.reporting.verdict import Evidence, Judgement
+from dragoman.telemetry.events import LinkChanged
 
-MOST_OF_RUN = 0.9
-"""An answer that holds for this share of the steps' time is the answer for the run."""
 _RATES_DIFFER = 1.1
 """Repeated measurements of the same link or device differ by less than this factor."""
 _MOST_HOSTS_NAMED = 3
 _MOST_SHOWN = 3
+_Part = tuple[LinkChanged | None, Facts]
+"""Some steps on the same machines and the same link, and the change of the link before them."""
 
 
 def with_measured(found: Facts, log: RunLog) -> Facts:
@@ -38,51 +41,130 @@ def with_measured(found: Facts, log: RunLog) -> Facts:
     )
 
 
-def judged_by_life(found: Facts, judge: Callable[[Facts], Judgement]) -> Judgement:
-    """The answer that holds for nine tenths of the steps' time; "cannot tell" if none does.
+def judged_by_life(facts: Facts, judge: Callable[[Facts], Judgement]) -> Judgement:
+    """The answer for the machines that the run trains on now; see `_judged`."""
+    return _judged([(None, life) for life in facts.lives or (facts,)], judge)
 
-    Each life on other machines is judged alone; the text quotes the longest life of each answer.
-    """
-    if len(found.lives) < 2:
-        return judge(found.lives[0] if found.lives else found)
-    judged = [(life, judge(life)) for life in found.lives]
-    lasted_s: dict[Answer, float] = {}
-    longest: dict[Answer, tuple[Facts, Judgement]] = {}
-    for life, judgement in sorted(judged, key=lambda one: -_steps_s(one[0])):
-        lasted_s[judgement[0]] = lasted_s.get(judgement[0], 0.0) + _steps_s(life)
-        longest.setdefault(judgement[0], (life, judgement))
-    answer, most_s = max(lasted_s.items(), key=lambda one: one[1])
-    in_order = sorted(longest.values(), key=lambda one: one[0].segments[0].started)
-    says = " ".join(f"{where(life)}: {judgement[1]}" for life, judgement in in_order)
-    if most_s >= MOST_OF_RUN * sum(lasted_s.values()):
-        return answer, says, longest[answer][1][2]
-    return "cannot tell", f"The run moved, and the answer is not the same everywhere. {says}", ""
+
+def judged_by_link(facts: Facts, judge: Callable[[Facts], Judgement]) -> Judgement:
+    """The answer for the machines and the link that the run trains on now; see `_judged`."""
+    lives = facts.lives or (facts,)
+    return _judged([part for life in lives for part in _cut_at_link_changes(life)], judge)
 
 
 def evidence_by_life(
-    found: Facts, evidence: Callable[[Facts], Iterator[Evidence]]
+    facts: Facts, evidence: Callable[[Facts], Iterator[Evidence]]
 ) -> Iterator[Evidence]:
-    """The rows of the run, or of its longest lives with their steps and hosts."""
-    if len(found.lives) < 2:
-        yield from evidence(found.lives[0] if found.lives else found)
+    """The rows of the run, or of its newest lives with their steps and hosts."""
+    if len(facts.lives) < 2:
+        yield from evidence(newest_life(facts))
         return
-    for life in sorted(found.lives, key=_steps_s, reverse=True)[:_MOST_SHOWN]:
+    lives = [life for life in facts.lives if _lasted(life)] or facts.lives
+    for life in reversed(lives[-_MOST_SHOWN:]):
         for row in evidence(life):
-            yield replace(row, name=f"{where(life)}: {row.name}")
+            yield replace(row, name=f"{_where(life)}: {row.name}")
 
 
-def where(life: Facts) -> str:
-    """The steps and hosts of a life."""
-    steps = [one.step - one.steps + 1 for one in life.intervals[:1]]
-    steps += [one.step for one in life.intervals[-1:]]
-    hosts = list(life.hosts[:_MOST_HOSTS_NAMED])
-    if more := len(life.hosts) - len(hosts):
+def newest_life(facts: Facts) -> Facts:
+    """The run on the machines that it trains on now."""
+    return facts.lives[-1] if facts.lives else facts
+
+
+def link_changed(change: LinkChanged) -> str:
+    """When a link changed, and its rate before and after."""
+    now, before = (
+        units.BYTE_RATE.text(rate) for rate in (change.now_bytes_per_s, change.before_bytes_per_s)
+    )
+    link = ", ".join(text for text in (change.interface, change.where) if text) or "the link"
+    since = f"Since {moment(change.since_step, change.since)}"
+    return f"{since}, {link} carried {now} each way, {before} before"
+
+
+def _judged(parts: Sequence[_Part], judge: Callable[[Facts], Judgement]) -> Judgement:
+    """The answer of the newest part that lasted; of the newest one if none did.
+
+    The text begins with what it is an answer for. Then it names a newer part, which is too short to
+    judge, and says what was so in earlier parts that lasted, the newest first.
+    """
+    if len(parts) == 1:
+        return judge(parts[0][1])
+    trained = [part for part in parts if part[1].intervals] or parts[-1:]
+    lasting = [part for part in trained if _lasted(part[1])] or trained
+    newest = lasting[-1]
+    answer, says, remedy = judge(newest[1])
+    if newest is parts[-1]:
+        lines = [_in_part(_since(newest), says)]
+    else:
+        lines = [_in_part(f"{_where(newest[1])}:", says)]
+        lines.append(f"{_since(parts[-1])} There are too few intervals to judge.")
+    shown = lasting[-_MOST_SHOWN:-1]
+    for _, facts in reversed(shown):
+        lines.append(_in_part(f"{_where(facts)}:", judge(facts)[1]))
+    if more := len(lasting) - 1 - len(shown):
+        lines.append(f"Earlier changes of hosts or links that are not shown: {more}.")
+    return answer, " ".join(lines), remedy
+
+
+def _lasted(facts: Facts) -> bool:
+    """Whether there are enough intervals for an answer."""
+    return len(steady(facts.intervals)) >= FEWEST
+
+
+def _in_part(heading: str, says: str) -> str:
+    """What is said of a part, whose heading tells when it started."""
+    return f"{heading} {says.replace(f', {FROM_START}', '').replace(f' {FROM_START}', '')}"
+
+
+def _since(part: _Part) -> str:
+    """The heading of the part in which a run is now, or ended."""
+    change, facts = part
+    if change is not None:
+        return f"{link_changed(change)}."
+    first = facts.intervals[0]
+    began = moment(first.step - first.steps + 1, first.time - (first.interval_s or 0.0))
+    return f"Since {began}, on {_hosts(facts)}:"
+
+
+def _where(facts: Facts) -> str:
+    """The steps and hosts of a part."""
+    first, last = facts.intervals[0], facts.intervals[-1]
+    steps = (first.step - first.steps + 1, last.step)
+    return f"Steps {' to '.join(map(units.COUNT.text, steps))} on {_hosts(facts)}"
+
+
+def _hosts(facts: Facts) -> str:
+    hosts = list(facts.hosts[:_MOST_HOSTS_NAMED])
+    if more := len(facts.hosts) - len(hosts):
         hosts.append(f"{more} more")
-    return f"steps {' to '.join(map(units.COUNT.text, steps))} on {', '.join(hosts)}".capitalize()
+    return ", ".join(hosts)
 
 
-def _steps_s(life: Facts) -> float:
-    return sum(one.interval_s or 0.0 for one in life.intervals)
+def _cut_at_link_changes(life: Facts) -> list[_Part]:
+    """A life, cut where its network changed; without a change it is one part.
+
+    An interval in which the network changed belongs to no part.
+    """
+    changes = sorted(life.link_changes, key=lambda change: change.since_step)
+    if not changes:
+        return [(None, life)]
+    parts: list[_Part] = []
+    for change, after in zip([None, *changes], [*changes, None], strict=True):
+        first = change.since_step if change else 0
+        last = after.since_step - 1 if after else life.last_step
+        ranks = tuple(
+            replace(
+                rank,
+                intervals=tuple(
+                    interval
+                    for interval in rank.intervals
+                    if first <= interval.step - interval.steps + 1 and interval.step <= last
+                ),
+            )
+            for rank in life.ranks
+        )
+        links = life.links if change is None else (link_after(change, life.hosts[0]),)
+        parts.append((change, replace(life, ranks=ranks, links=links, link_changes=())))
+    return parts
 
 
 def _with(found: Facts, samples: Samples, host_records: Sequence[HostRecord]) -> Facts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
 
 from dragoman.distributed.wire import FP32_BYTES, ring_bytes
 from dragoman.recipe.estimate import training_flop
@@ -195,35 +194,6 @@ def capacity_bytes_per_s(facts: Facts) -> float | None:
 def link_after(change: LinkChanged, host: str) -> RecordedLink:
     """The link as measured after the change."""
     return RecordedLink(host=host, bytes_per_s=change.now_bytes_per_s)
-
-
-def by_link_changes(facts: Facts) -> list[tuple[LinkChanged | None, Facts]]:
-    """The run, cut at changes of its network: each change with the facts of the time after it.
-
-    The time before the first change comes first. An interval in which the network changed belongs
-    to no period. Without a change the whole run is one period.
-    """
-    changes = sorted(facts.link_changes, key=lambda one: one.since_step)
-    if not changes:
-        return [(None, facts)]
-    found: list[tuple[LinkChanged | None, Facts]] = []
-    for change, after in zip([None, *changes], [*changes, None], strict=True):
-        first = change.since_step if change else 0
-        last = after.since_step - 1 if after else facts.last_step
-        ranks = tuple(
-            replace(
-                rank,
-                intervals=tuple(
-                    one
-                    for one in rank.intervals
-                    if first <= one.step - one.steps + 1 and one.step <= last
-                ),
-            )
-            for rank in facts.ranks
-        )
-        links = facts.links if change is None else (link_after(change, facts.hosts[0]),)
-        found.append((change, replace(facts, ranks=ranks, links=links, link_changes=())))
-    return found
 
 
 def is_sampled_throughout(facts: Facts, sampled: Gpu | MachineUse) -> bool:

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Traffic
-from dragoman.reporting.lives import evidence_by_life, judged_by_life
-from dragoman.reporting.periods import clock, periods, when
+from dragoman.reporting.lives import evidence_by_life, judged_by_link, link_changed, newest_life
+from dragoman.reporting.periods import periods, when
 from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence, in_words, named
-from dragoman.telemetry.events import LinkChanged
 
 NETWORK_BOUND = 0.2
 """From this share of a step in exposed communication on, the network decides the speed.
@@ -31,7 +30,10 @@ _BURSTS = "The link carried more than its measured rate: it lets bursts through,
 
 def network(facts: Facts) -> Verdict:
     """Was the network the bottleneck?"""
-    answer, says, remedy = judged_by_life(facts, _is_network_bound_at_times)
+    answer, says, remedy = judged_by_link(facts, _is_network_bound)
+    changes = newest_life(facts).link_changes
+    if any(change.now_bytes_per_s < change.before_bytes_per_s for change in changes):
+        remedy = f"Look at the cable, the port of the switch and ethtool there. {remedy}".strip()
     return Verdict(
         key="network",
         question="Was the network the bottleneck?",
@@ -51,37 +53,7 @@ def network(facts: Facts) -> Verdict:
     )
 
 
-def _is_network_bound_at_times(facts: Facts) -> Judgement:
-    """Judge one life on the same hosts, in parts between the changes of its link.
-
-    The newest part in which the network decided is the answer, or the newest with two intervals or
-    more. Of the others one line says how much they waited.
-    """
-    parts = measures.by_link_changes(facts)
-    judged = [_is_network_bound(part, is_whole=len(parts) == 1) for _, part in parts]
-    waits = [
-        measures.wire_interval(part) if len(measures.with_wire(part)) > 1 else None
-        for _, part in parts
-    ]
-    newest = max(
-        range(len(parts)),
-        key=lambda place: (judged[place][0] == "yes", waits[place] is not None, place),
-    )
-    answer, says, remedy = judged[newest]
-    change = parts[newest][0]
-    said = [f"{_change(change)}. {says}" if change else says]
-    for place, ((change, _), waited) in enumerate(zip(parts, waits, strict=True)):
-        if place != newest and waited is not None:
-            since = f"{_change(change)};" if change else "Before it changed,"
-            said.append(f"{since} waiting for the network took {_of_step(*waited)}.")
-    says = " ".join(said)
-    if any(one.now_bytes_per_s < one.before_bytes_per_s for one in facts.link_changes):
-        remedy = f"Look at the cable, the port of the switch and ethtool there. {remedy}".strip()
-    return answer, says, remedy
-
-
-def _is_network_bound(facts: Facts, *, is_whole: bool) -> Judgement:
-    """Judge one part of a life. is_whole: it is not cut at changes of its link."""
+def _is_network_bound(facts: Facts) -> Judgement:
     if facts.world_size == 1:
         return "no", "One process trained alone: nothing was sent.", ""
     waited = measures.wire_interval(facts)
@@ -104,23 +76,19 @@ def _is_network_bound(facts: Facts, *, is_whole: bool) -> Judgement:
         say += f", and its bytes over the measured capacity take {units.DURATION.text(transfer_s)} "
         say += f"of {units.DURATION.text(mean * step_s)}: the sums themselves may be slow."
         return "cannot tell", say, "Look at latency, other traffic, and what else the hosts do."
-    say += f"{_where(facts, is_whole=is_whole)}."
+    say += f"{_where(facts)}."
     return "yes", say, "Send less: bf16 gradients, accumulation, or a faster link."
 
 
-def _where(facts: Facts, *, is_whole: bool) -> str:
-    """The interfaces that waits went through, and since when they were long.
-
-    is_whole: see `_is_network_bound`; the start of a part of a life is not named again.
-    """
+def _where(facts: Facts) -> str:
+    """The interfaces that waits went through, and since when they were long."""
     known = [(one.interface, one.host) for one in facts.links]
     known += [(one.interface, one.host) for one in facts.traffic]
     names = [f"{interface} of {host}" for interface, host in dict.fromkeys(known) if interface]
     through = f", through {named(names, between=', ')}" if names else ""
     timed = measures.with_wire(facts)
     waits = [(one.wire_s or 0.0) >= NETWORK_BOUND * (one.interval_s or 0.0) for one in timed]
-    found = [one for one in periods(timed, waits) if is_whole or not one.from_start]
-    return through + "".join(f", {when(period)}" for period in found)
+    return through + "".join(f", {when(period)}" for period in periods(timed, waits))
 
 
 def _of_step(mean: float, low: float, high: float) -> str:
@@ -131,16 +99,6 @@ def _transfer_s(facts: Facts) -> float | None:
     """Seconds that the bytes of a step take at the measured capacity; None if unknown."""
     wire, capacity = _wire_bytes(facts), measures.capacity_bytes_per_s(facts)
     return None if wire is None or capacity is None else wire / capacity
-
-
-def _change(change: LinkChanged) -> str:
-    """When a link changed, and its rate before and after."""
-    now, before = (
-        units.BYTE_RATE.text(rate) for rate in (change.now_bytes_per_s, change.before_bytes_per_s)
-    )
-    where = ", ".join(text for text in (change.interface, change.where) if text) or "the link"
-    since = f"Since step {units.COUNT.text(change.since_step)}, {clock(change.since)}"
-    return f"{since}, {where} carried {now} each way, {before} before"
 
 
 def _needed_rate(facts: Facts) -> str:
@@ -176,7 +134,7 @@ def _network_evidence(facts: Facts) -> Iterator[Evidence]:
         yield evidence("rate needed without pause", units.BYTE_RATE, wire / seconds_s)
     yield evidence("capacity of the link", units.BYTE_RATE, measures.capacity_bytes_per_s(facts))
     for change in facts.link_changes:
-        yield Evidence("the link changed", change.now_bytes_per_s, _change(change))
+        yield Evidence("the link changed", change.now_bytes_per_s, link_changed(change))
     for one in facts.traffic:
         name = f"{one.interface} of {one.host}"
         yield Evidence(name, one.sent_bytes_per_s, _traffic_text(one))
@@ -205,7 +163,7 @@ def _traffic_text(one: Traffic) -> str:
 
 def network_fit(facts: Facts) -> Verdict:
     """How does the time of a step relate to network use?"""
-    answer, says, remedy = judged_by_life(facts, _fit_at_times)
+    answer, says, remedy = judged_by_link(facts, _fit)
     return Verdict(
         key="network_fit",
         question="How does the time of a step relate to network use?",
@@ -218,20 +176,11 @@ def network_fit(facts: Facts) -> Verdict:
     )
 
 
-def _fit_at_times(facts: Facts) -> Judgement:
-    """Relate the times of one life on the same hosts, for each part between changes of its link."""
+def _fit(facts: Facts) -> Judgement:
     if facts.world_size == 1:
         return "measured", "Not at all: one process trained alone.", ""
     if facts.is_one_host:
         return "measured", "Not at all: all ranks share one host.", ""
-    fits = []
-    for change, period in measures.by_link_changes(facts):
-        answer, text, remedy = _fit(period)
-        fits.append(f"{_change(change)}. {text}" if change else text)
-    return answer, " ".join(fits), remedy
-
-
-def _fit(facts: Facts) -> Judgement:
     wire, capacity = _wire_bytes(facts), measures.capacity_bytes_per_s(facts)
     waited_s = measures.per_step(facts.intervals, "wire_s")
     seconds_s = measures.step_s(facts)
@@ -273,7 +222,7 @@ def _fit_evidence(facts: Facts) -> Iterator[Evidence]:
     yield evidence("sent per step and direction", units.SIZE, _wire_bytes(facts))
     yield evidence("capacity of the link", units.BYTE_RATE, measures.capacity_bytes_per_s(facts))
     for change in facts.link_changes:
-        yield Evidence("the link changed", change.now_bytes_per_s, _change(change))
+        yield Evidence("the link changed", change.now_bytes_per_s, link_changed(change))
     yield evidence("transfers at that capacity", units.STEP_TIME, _transfer_s(facts))
     waited_s = measures.per_step(facts.intervals, "wire_s")
     yield evidence("exposed communication", units.STEP_TIME, waited_s)

@@ -13,6 +13,7 @@ _OF_RUN = 4
 """A period that lasts for a quarter of the run's time is not an accident of a few steps."""
 FEWEST = 3
 """In fewer intervals nothing lasts."""
+FROM_START = "from the start"
 _LATEST = 1e11
 """Seconds since 1970; no clock shows more."""
 _ROUNDING = 1e-9
@@ -99,7 +100,7 @@ def interval_took_s(interval: Interval) -> float:
 def when(period: Period) -> str:
     """A period in words: since when, and until when if it has ended."""
     at_times = "at times " if period.share < 1 - 1 / _WITHIN else ""
-    since = "from the start"
+    since = FROM_START
     if not period.from_start:
         since = f"since {moment(period.since_step, period.since)}"
     until = "" if period.to_end else f" until {moment(period.until_step, period.until)}"

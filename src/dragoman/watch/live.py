@@ -14,6 +14,7 @@ from dragoman.recipe.run_directory import runs_in
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.health import examine
+from dragoman.reporting.lives import newest_life
 from dragoman.reporting.log import RunLog
 from dragoman.reporting.network import network
 from dragoman.reporting.reading import Records, facts_of, how_it_ended
@@ -94,7 +95,7 @@ class Now:
     @property
     def life(self) -> Facts:
         """The facts of the last life with intervals; all facts if the run counts as one life."""
-        return self.facts.lives[-1] if self.facts.lives else self.facts
+        return newest_life(self.facts)
 
     def capacity_bytes_per_s(self, host: str) -> float | None:
         """The measured capacity of a host's link, or of the slowest link if its own was not
@@ -179,7 +180,7 @@ class LiveRun:
     def _judge(self) -> _Judged:
         records = self._records or Records()
         facts = facts_of(self.directory, self._log, records, price=self._price, now=time.time())
-        life = facts.lives[-1] if facts.lives else facts
+        life = newest_life(facts)
         return _Judged(facts, life, tuple(_alerts(facts)), _phases(life), time.monotonic())
 
     def close(self) -> None:
