@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
@@ -76,12 +77,28 @@ class TensorBoardSink(EventListener):
     def _open(self, resumed_from_step: int | None) -> SummaryWriter:
         from torch.utils.tensorboard import SummaryWriter  # takes a second
 
+        _tell_errors_of_the_writer_once()
         purged = None if resumed_from_step is None else resumed_from_step + 1
         with disk_errors_named(self._directory):
             self._writer = SummaryWriter(
                 str(self._directory), purge_step=purged, flush_secs=_FLUSH_EVERY_S
             )
         return self._writer
+
+
+@cache
+def _tell_errors_of_the_writer_once() -> None:
+    """Keep the thread in which TensorBoard writes from printing its error.
+
+    The error is raised at the next value that is written, and is told then.
+    """
+    others = threading.excepthook
+
+    def print_unless_of_writer(failed: threading.ExceptHookArgs) -> None:
+        if type(failed.thread).__name__ != "_AsyncWriterThread":
+            others(failed)
+
+    threading.excepthook = print_unless_of_writer
 
 
 def subscribe_sinks(events: Recorder, config: SinksConfig, *, directory: Path) -> None:

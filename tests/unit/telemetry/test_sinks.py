@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import resource
+import threading
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dragoman.base.errors import MachineError
+from dragoman.telemetry import sinks
 from dragoman.telemetry.console import ConsoleSink
 from dragoman.telemetry.events import (
     Alert,
@@ -184,8 +186,11 @@ def _write_on(sink: TensorBoardSink, event: Event) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_full_disk_is_named_where_it_happens(tmp_path: Path) -> None:
+def test_a_full_disk_is_named_once_and_where_it_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("threading.excepthook", threading.__excepthook__)
+    sinks._tell_errors_of_the_writer_once.cache_clear()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     sink = TensorBoardSink(tmp_path)
     event_of_run = next(one for one in RUN if one.kind == "train_interval")
@@ -195,6 +200,8 @@ def test_a_full_disk_is_named_where_it_happens(tmp_path: Path) -> None:
             _write_on(sink, event_of_run)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        sinks._tell_errors_of_the_writer_once.cache_clear()
+    assert capsys.readouterr().err == "", "the thread that writes prints nothing"
 
 
 def test_validations_line_up_below_each_other() -> None:
