@@ -92,11 +92,14 @@ class Case:
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """Where we have the path: without q, a request at the root is one of our own interface."""
-        asked = f"{self.query} {self.data!r}"
+        """Where we have the path: at the root, a request without any field of theirs is ours."""
         shared = self.path in ("/translate", "/detect") and self.body is not None
-        has_q = "q=" in asked or 'name="q"' in asked or (self.kind == JSON and '"q":' in asked)
-        return ("/libretranslate",) if shared and not has_q else ("", "/libretranslate")
+        is_ours = self.kind == "text/plain" or self.body in (b"", [1], {})
+        return (
+            ("/libretranslate",)
+            if shared and is_ours and not self.query
+            else ("", "/libretranslate")
+        )
 
 
 def translation(differs: str = "", **fields: Any) -> Case:

@@ -17,7 +17,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import unquote, urlencode, urlsplit
 
@@ -167,6 +167,7 @@ def test_a_file_is_translated_and_fetched_without_a_key(server: Server, prefix: 
         ("a.txt", sentences, "text"),
         ("\ufeffa.txt", sentences, "text"),
         ("../../größe 1.HTML", page, "html"),
+        ("a.htm", page, "html"),
     ):
         body = TO_GERMAN | KEY | {"q": text, "format": layout}
         translated = server.ask("/libretranslate/translate", body).json["translatedText"]
@@ -180,7 +181,11 @@ def test_a_file_is_translated_and_fetched_without_a_key(server: Server, prefix: 
             header = file.headers["Content-Disposition"]
             assert file.headers["Content-Security-Policy"].startswith("sandbox")
         kept_name = unquote(header.partition("UTF-8''")[2])
-        assert kept_name == ("größe_1_de.html" if "1" in name else "a_de.txt")
+        ending = PurePath(name).suffix.lower()
+        assert kept_name == ("größe_1_de.html" if "1" in name else f"a_de{ending}")
+        assert file.headers["Content-Type"].startswith(
+            "text/plain" if ending == ".txt" else "text/html"
+        )
         assert url.partition("/download_file/")[2].partition(".")[2].lower() == (
             "gr%c3%b6%c3%9fe_1_de.html" if "1" in name else kept_name
         )

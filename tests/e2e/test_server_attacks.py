@@ -309,6 +309,7 @@ def test_a_key_in_the_body_opens_the_paths_of_libretranslate_alone(bundle: Path)
                 for near in (TOKEN[:-1], TOKEN + "x", TOKEN[:1], "*", TOKEN.upper()):
                     assert send(path, fields | {"api_key": near}).status == 403
                 assert send(path, fields | {"api_key": ""}).status == 400
+                assert send(path, key).status == 400, "a request of LibreTranslate without q"
         fields = {"q": "A man.", "source": "en", "target": "de"}
         libre = "/libretranslate/translate"
         for in_query, in_body, status in ((TOKEN, "x", 403), ("x", TOKEN, 200)):

@@ -122,9 +122,17 @@ def test_the_source_is_detected(server: Server) -> None:
         assert first["detected"]["confidence"] > 50
         assert "detected" not in second
         assert first["text"] == second["text"] == named["translations"][0]["text"]
-    # Text that is in the target language already is taken for the likeliest of the others.
-    (found,) = translate(server, text=FRENCH, source="auto", target="fr")["translations"]
-    assert found["source"] in ("de", "en")
+    # Text that is in the target language already stays as it is.
+    for layout in ("text", "html", "markdown"):
+        body = {"text": FRENCH, "source": "auto", "target": "fr", "format": layout}
+        (found,) = translate(server, **body)["translations"]
+        assert (found["text"], found["source"], found["model"]) == (FRENCH, "fr", "")
+        assert found["detected"]["language"] == "fr"
+        assert found["detected"]["confidence"] > 50
+        if layout != "markdown":
+            (line,) = server.ask("/translate/stream", body).body.decode().splitlines()
+            assert json.loads(line)["text"] == FRENCH
+            assert json.loads(line)["detected"] == found["detected"]
     found = server.ask("/detect", {"text": f"<b lang='en'>{FRENCH}</b>"}).json["languages"]
     assert sorted(one["language"] for one in found) == ["de", "en", "fr"]
     assert found[0]["language"] == "fr"
@@ -149,6 +157,61 @@ def test_each_text_of_a_batch_has_its_own_language(server: Server) -> None:
     alone = {"q": texts[0], "source": "auto", "target": "fr"}
     detected = server.ask("/translate", alone).json["detectedLanguage"]
     assert detected == found[0]["detected"]
+
+
+STYLES = ".page-header { margin: 0 auto; color: the-value }" * 100
+
+
+def test_the_language_of_a_page_is_that_of_its_text(server: Server) -> None:
+    """Not that of its style sheet, which is the first thing in it."""
+    german = " ".join(real_lines("test", "de")[:3])
+    page = f"<style>{STYLES}</style><p>{german}</p>"
+    body = {"text": page, "source": "auto", "target": "fr", "format": "html"}
+    (found,) = translate(server, **body)["translations"]
+    assert (found["source"], found["via"]) == ("de", "en")
+    first, *_ = server.ask("/translate/stream", body).body.decode().splitlines()
+    assert json.loads(first)["detected"]["language"] == "de"
+    for path, fields in (("/detect", {"text": page}), ("/libretranslate/detect", {"q": page})):
+        answer = server.ask(path, fields).json
+        ranked = answer["languages"] if path == "/detect" else answer
+        assert ranked[0]["language"] == "de"
+        assert ranked[0]["confidence"] > 50
+
+    def file_in(source: str) -> str:
+        fields = {"source": source, "target": "fr"}
+        form = "".join(
+            f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+            for name, value in fields.items()
+        )
+        form += (
+            f'--x\r\nContent-Disposition: form-data; name="file"; filename="a.htm"\r\n\r\n{page}'
+        )
+        headers = {"Content-Type": "multipart/form-data; boundary=x"}
+        answer = server.ask("/translate_file", f"{form}\r\n--x--\r\n".encode(), headers=headers)
+        url: str = answer.json["translatedFileUrl"]
+        return server.ask(url.removeprefix(server.url)).body.decode()
+
+    assert file_in("auto") == file_in("de") != page
+
+
+def test_a_text_that_no_model_leads_from_is_refused_by_its_language(bundles: list[Path]) -> None:
+    english, french, german = " ".join(real_lines("test", "en")[:3]), FRENCH, "Ein Mann singt laut."
+    with serving(bundles[0], str(bundles[2])) as server:  # de to en, fr to de
+        for text, target in ((english, "de"), (french, "fr")):
+            body = {"text": text, "source": "auto", "target": target}
+            assert server.ask("/translate", body).status == 404
+        for path, status in (("/translate", 404), ("/translate/stream", 404)):
+            body = {"text": english, "source": "auto", "target": "de"}
+            answer = server.ask(path, body)
+            assert answer.status == status
+            assert "the text is in en" in answer.json["error"]
+        libre = {"q": [german, english], "source": "auto", "target": "de"}
+        answer = server.ask("/libretranslate/translate", libre)
+        assert answer.status == 400
+        assert "text 2 is in en" in answer.json["error"]
+        assert server.ask("/libretranslate/translate", libre | {"source": "en"}).status == 400
+        short = server.ask("/libretranslate/translate", libre | {"q": "OK"})
+        assert short.status == 200
 
 
 def test_no_text_is_long_to_detect(server: Server) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
 from dragoman.base.errors import ConfigError
 from dragoman.inference.catalogue import Catalogue
@@ -37,6 +37,13 @@ _FORMATS: Final[dict[str, DocumentFormat]] = {
     ".pot": "gettext",
     ".docx": "word",
 }
+TEXT_ENDINGS: Final[dict[str, TextDocumentFormat]] = {
+    ending: text_format
+    for ending, document_format in _FORMATS.items()
+    for text_format in get_args(TextDocumentFormat)
+    if text_format == document_format
+}
+"""The format of documents of text by the ending of a file's name."""
 _NOT_TEXT: Final = frozenset(
     (".doc", ".epub", ".odp", ".ods", ".odt", ".pdf", ".ppt", ".pptx", ".rtf", ".xlsx")
 )

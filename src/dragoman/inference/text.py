@@ -5,8 +5,9 @@ from __future__ import annotations
 import html
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, Literal
 
 from dragoman.evaluation.sentences import split_sentences
@@ -84,11 +85,34 @@ class TextPart:
 
 def cut(text: str, text_format: TextFormat) -> list[TextPart]:
     """The parts of a text, in order."""
+    return list(_parts(text, text_format))
+
+
+def beginning(texts: Iterable[str], text_format: TextFormat, most_characters: int) -> str:
+    """What is translated of the texts, as a reader sees it, up to this many characters.
+
+    Text that is kept, such as code or a style sheet, does not count.
+    """
+    found: list[str] = []
+    room = most_characters
+    for text in texts:
+        for part in _parts(text, text_format):
+            if part.translated:
+                found.append(part.source()[:room])
+                room -= len(found[-1])
+            if not room:
+                return " ".join(found)
+    return " ".join(found)
+
+
+def _parts(text: str, text_format: TextFormat) -> Iterator[TextPart]:
     if text_format == "line":
-        return [TextPart(text, translated=any(map(str.isalnum, text)))]
-    if text_format == "document":
-        return list(_sentences(text))
-    return [part for _, parts in _elements(text) for part in parts]
+        yield TextPart(text, translated=any(map(str.isalnum, text)))
+    elif text_format == "document":
+        yield from _sentences(text)
+    else:
+        for _, parts in _elements(text):
+            yield from parts
 
 
 def paragraphs(text: str, text_format: TextFormat) -> list[str]:
@@ -127,7 +151,7 @@ def _elements(text: str) -> Iterator[tuple[bool, list[TextPart]]]:
     open_elements = [_Element("")]
     names: Counter[str] = Counter()
     start = 0
-    for tag_start, tag_end in [*_tags(text), (len(text), len(text))]:
+    for tag_start, tag_end in chain(_tags(text), [(len(text), len(text))]):
         inner = open_elements[-1]
         between = text[start:tag_start]
         if inner.kept:

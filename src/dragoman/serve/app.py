@@ -23,7 +23,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from dragoman.base.languages import language_name
-from dragoman.inference.documents import TextDocumentFormat
+from dragoman.inference.documents import TextDocumentFormat, cut_document
 from dragoman.inference.text import TextFormat, paragraphs
 from dragoman.inference.translator import Translation
 from dragoman.serve.batcher import OverloadedError
@@ -50,11 +50,20 @@ from dragoman.serve.directions import (
 from dragoman.serve.guard import LIBRETRANSLATE, Guard, Limits, check_token, error_response
 from dragoman.serve.libretranslate import LibreTranslate
 from dragoman.serve.metrics import CLIENT_HAS_GONE, Metrics
-from dragoman.serve.models import LanguagePair, ModelDescription, Models, Pivot, ServedModel
+from dragoman.serve.models import (
+    LanguagePair,
+    ModelDescription,
+    Models,
+    Pivot,
+    ServedModel,
+    Unchanged,
+)
 
 _STREAMED_TOGETHER: Final = 8
 _UNDER_WAY: Final = 3
 _TEXT_FORMATS: Final[dict[str, TextFormat]] = {"text": "document", "html": "markup"}
+_LIBRETRANSLATES: Final = frozenset(("source", "target", "format", "api_key"))
+"""Fields that LibreTranslate's clients send beside q; ours send text with the first three."""
 _CSS: Final = "text/css; charset=utf-8"
 _JAVASCRIPT: Final = "text/javascript; charset=utf-8"
 _SERVE: Final = "dragoman.serve", "page"
@@ -128,10 +137,12 @@ class TranslatedText(Alternative):
 
     alternatives: list[Alternative]
     source: str
+    """The target if the text is in that language already, which leaves it as it is."""
     target: str
     via: str | None
     """The language in between if two models translated, one after the other."""
     model: str
+    """Empty if the text stays as it is."""
     detected: DetectedLanguage | None
     """If the source was auto."""
 
@@ -290,17 +301,16 @@ class Interface:
         ]
 
     async def translate(self, request: Request) -> Response:
-        """Translate one text or many; with a field q it is a request of LibreTranslate."""
-        fields = await fields_of(request, 422)
-        if "q" in fields:
+        """Translate one text or many, for our clients or those of LibreTranslate."""
+        fields = await fields_of(request)
+        if _is_libretranslates(fields):
             return await self.libretranslate.translate_fields(request, fields)
         asked = _own(request, TranslateRequest, fields)
         started = time.perf_counter()
         texts = [asked.text] if isinstance(asked.text, str) else asked.text
         check_size(texts, 413)
         async with while_connected(request), asyncio.timeout(self.limits.request_s):
-            chosen = await directions(self.models, Wanted(asked.source, asked.target), texts)
-            found = await _translations(asked, texts, chosen)
+            chosen, found = await self._translations(asked, texts)
         answer = TranslateResponse(
             translations=[
                 _translated(one, direction) for one, direction in zip(found, chosen, strict=True)
@@ -309,21 +319,48 @@ class Interface:
         )
         return _json(answer)
 
+    async def _translations(
+        self, asked: TranslateRequest, texts: Sequence[str]
+    ) -> tuple[list[Direction], list[list[Translation]]]:
+        """What translates each text, and its translations, the best first."""
+        wanted = Wanted(asked.source, asked.target)
+        if asked.format == "text" or asked.format == "html":
+            text_format = _TEXT_FORMATS[asked.format]
+            chosen = await directions(self.models, wanted, [[text] for text in texts], text_format)
+            found = await translate_each(
+                chosen,
+                texts,
+                text_format=text_format,
+                beam_size=asked.beam_size,
+                num_hypotheses=1 + asked.alternatives,
+            )
+            return chosen, found
+        documents = [
+            await in_thread_if_long(len(text), cut_document, text, asked.format) for text in texts
+        ]
+        pieces = [document.texts() for document in documents]
+        chosen = await directions(self.models, wanted, pieces, documents[0].text_format)
+        translated = [
+            await translate_document(direction, document)
+            for direction, document in zip(chosen, documents, strict=True)
+        ]
+        return chosen, [[Translation(text, 0.0)] for text in translated]
+
     async def detect(self, request: Request) -> Response:
-        """The languages of a text; with a field q it is a request of LibreTranslate."""
-        fields = await fields_of(request, 422)
-        if "q" in fields:
+        """The languages of a text, for our clients or those of LibreTranslate."""
+        fields = await fields_of(request)
+        if _is_libretranslates(fields):
             return await self.libretranslate.detect_fields(request, fields)
         asked = _own(request, DetectRequest, fields)
         check_size([asked.text], 413)
-        return _json(DetectResponse(languages=await detected(self.models, asked.text)))
+        return _json(DetectResponse(languages=await detected(self.models, [asked.text])))
 
     async def stream(self, request: Request) -> Response:
         """Translate a document line by line."""
-        asked = _own(request, StreamRequest, await fields_of(request, 422))
+        asked = _own(request, StreamRequest, await fields_of(request))
         check_size([asked.text], 413)
-        wanted = Wanted(asked.source, asked.target)
-        (direction,) = await directions(self.models, wanted, [asked.text])
+        wanted, text_format = Wanted(asked.source, asked.target), _TEXT_FORMATS[asked.format]
+        (direction,) = await directions(self.models, wanted, [[asked.text]], text_format)
         lines = self._streamed(direction, asked)
         first = await anext(lines)  # an error at once is answered with its status
 
@@ -342,9 +379,9 @@ class Interface:
         """
         text_format = _TEXT_FORMATS[asked.format]
         sources = await in_thread_if_long(len(asked.text), paragraphs, asked.text, text_format)
-        assert direction.model is not None
-        model: ServedModel | Pivot = direction.model
-        model = await in_thread_if_long(len(asked.text), model.after, sources, text_format)
+        model: ServedModel | Pivot | Unchanged = await in_thread_if_long(
+            len(asked.text), direction.model.after, sources, text_format
+        )
         starts = iter(range(0, len(sources), _STREAMED_TOGETHER))
         pending: list[asyncio.Task[list[list[Translation]]]] = []
 
@@ -400,6 +437,11 @@ class Interface:
         return Response(self.metrics.text(), media_type=_PROMETHEUS)
 
 
+def _is_libretranslates(fields: dict[str, Any]) -> bool:
+    """Whether a request at the root, of which a part may be missing, is one of LibreTranslate."""
+    return "q" in fields or ("text" not in fields and not _LIBRETRANSLATES.isdisjoint(fields))
+
+
 def _own(request: Request, model: type[Asked], fields: dict[str, Any]) -> Asked:
     """A request of our interface; raises the answers 401 and 422."""
     check_token(request)
@@ -408,23 +450,7 @@ def _own(request: Request, model: type[Asked], fields: dict[str, Any]) -> Asked:
     return valid(model, fields, 422)
 
 
-async def _translations(
-    asked: TranslateRequest, texts: Sequence[str], chosen: Sequence[Direction]
-) -> list[list[Translation]]:
-    if asked.format == "text" or asked.format == "html":
-        return await translate_each(
-            chosen,
-            texts,
-            text_format=_TEXT_FORMATS[asked.format],
-            beam_size=asked.beam_size,
-            num_hypotheses=1 + asked.alternatives,
-        )
-    documents = zip(chosen, texts, strict=True)
-    return [[Translation(await translate_document(*one, asked.format), 0.0)] for one in documents]
-
-
 def _translated(found: Sequence[Translation], direction: Direction) -> TranslatedText:
-    assert direction.model is not None
     pair = direction.model.pair
     best, *others = found
     return TranslatedText(

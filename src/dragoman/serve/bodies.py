@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -74,24 +75,22 @@ def is_json(request: Request) -> bool:
     )
 
 
-async def fields_of(request: Request, status: int) -> dict[str, Any]:
+async def fields_of(request: Request) -> dict[str, Any]:
     """The fields of the query and of the body, JSON or a form; one may be a file.
 
     A field of the body replaces that of the query; of fields with one name in a form the first
-    counts, in JSON the last. A body of another type has no fields. Raises this answer if it cannot
-    be read.
+    counts, in JSON the last. A body of another type has no fields. Raises the answer 400 if it
+    cannot be read.
     """
     fields = _first_of_each(request.query_params.multi_items())
     if is_json(request):
-        body = await request.body()
+        body = (await request.body()).removeprefix(codecs.BOM_UTF8)
         try:
             sent = await in_thread_if_long(len(body), from_json, body) if body else {}
         except ValueError as error:
-            raise HTTPException(status, f"the body is not JSON: {error}") from error
+            raise HTTPException(400, f"the body is not JSON: {error}") from error
         if not isinstance(sent, dict) or len(sent) > MOST_FIELDS:  # each would be an error
-            raise HTTPException(
-                status, f"the body must be an object of at most {MOST_FIELDS} fields"
-            )
+            raise HTTPException(400, f"the body must be an object of at most {MOST_FIELDS} fields")
         return fields | sent
     if _kind(request) == "application/x-www-form-urlencoded":
         # By the standard library: python-multipart takes a second for a megabyte of &.
@@ -99,14 +98,14 @@ async def fields_of(request: Request, status: int) -> dict[str, Any]:
         try:
             return fields | _first_of_each(await in_thread_if_long(len(text), _pairs, text))
         except ValueError as error:
-            raise HTTPException(status, f"the form has over {MOST_FIELDS} fields") from error
+            raise HTTPException(400, f"the form has over {MOST_FIELDS} fields") from error
     if _kind(request) == "multipart/form-data":
         charset = parse_options_header(request.headers["content-type"])[1].get(b"charset", b"utf-8")
         if charset.lower() not in (
             b"utf-8",
             b"utf8",
         ):  # Python has some that take minutes: punycode
-            raise HTTPException(status, "the form is not in UTF-8")
+            raise HTTPException(400, "the form is not in UTF-8")
         form = await request.form(max_files=1, max_fields=MOST_FIELDS)
         return fields | _first_of_each(form.multi_items())
     return fields

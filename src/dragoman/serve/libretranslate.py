@@ -10,6 +10,7 @@ import asyncio
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -23,12 +24,20 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dragoman.base.languages import language_name
-from dragoman.inference.documents import TextDocumentFormat
+from dragoman.inference.documents import (
+    TEXT_ENDINGS,
+    Piece,
+    TextDocument,
+    TextDocumentFormat,
+    cut_document,
+)
+from dragoman.inference.text import TextFormat
 from dragoman.serve.bodies import (
     MOST_CHARACTERS,
     MOST_TEXTS,
     check_size,
     fields_of,
+    in_thread_if_long,
     valid,
     while_connected,
 )
@@ -44,14 +53,12 @@ from dragoman.serve.directions import (
 from dragoman.serve.guard import Limits, check_key
 from dragoman.serve.models import Models
 
-_FileFormat = Literal["document", "markup"] | TextDocumentFormat
-_FORMATS_OF_FILES: Final[dict[str, tuple[_FileFormat, str]]] = {
-    ".txt": ("document", "text/plain; charset=utf-8"),
-    ".html": ("markup", "text/html; charset=utf-8"),
-    ".md": ("markdown", "text/markdown; charset=utf-8"),
-    ".srt": ("srt", "text/plain; charset=utf-8"),
-    ".vtt": ("vtt", "text/vtt; charset=utf-8"),
+_TEXT_FORMATS: Final[dict[str, TextFormat]] = {"text": "document", "html": "markup"}
+_FORMATS_OF_FILES: Final[dict[str, Literal["text", TextDocumentFormat]]] = {
+    ".txt": "text",
+    **TEXT_ENDINGS,
 }
+_MEDIA_TYPES: Final = {"html": "text/html", "markdown": "text/markdown", "vtt": "text/vtt"}
 _NOT_IN_NAMES: Final = re.compile(r"[^\w-]+")
 _LONGEST_STEM: Final = 80
 _FRONTEND_TIMEOUT_MS: Final = 500
@@ -146,7 +153,7 @@ class LibreTranslate:
 
     async def translate(self, request: Request) -> Response:
         """Translate one text or many."""
-        return await self.translate_fields(request, await fields_of(request, 400))
+        return await self.translate_fields(request, await fields_of(request))
 
     async def translate_fields(self, request: Request, fields: dict[str, Any]) -> Response:
         """As `translate`, if the body has been read."""
@@ -154,12 +161,10 @@ class LibreTranslate:
         texts = [asked.q] if isinstance(asked.q, str) else asked.q
         check_size(texts, 400)
         async with while_connected(request), asyncio.timeout(self.limits.request_s):
-            chosen = await self._directions(asked, texts)
+            text_format = _TEXT_FORMATS[asked.format]
+            chosen = await self._directions(asked, [[text] for text in texts], text_format)
             found = await translate_each(
-                chosen,
-                texts,
-                text_format="markup" if asked.format == "html" else "document",
-                num_hypotheses=1 + asked.alternatives,
+                chosen, texts, text_format=text_format, num_hypotheses=1 + asked.alternatives
             )
         answer: dict[str, list[Any]] = {"translatedText": [best.text for best, *_ in found]}
         if asked.alternatives:
@@ -175,13 +180,13 @@ class LibreTranslate:
 
     async def translate_file(self, request: Request) -> Response:
         """Translate a file; the answer has the address of the translation."""
-        fields = await fields_of(request, 400)
+        fields = await fields_of(request)
         asked, file = self._valid(request, FileRequest, fields), fields.get("file")
         if not isinstance(file, UploadFile):
             raise HTTPException(400, "file is missing; add it as a part with a file name")
         name = PurePath(file.filename or "")
-        kind = _FORMATS_OF_FILES.get(name.suffix.lower())
-        if kind is None:
+        file_format = _FORMATS_OF_FILES.get(name.suffix.lower())
+        if file_format is None:
             formats = ", ".join(_FORMATS_OF_FILES)
             raise HTTPException(400, f"this format of file is not supported; send one of {formats}")
         try:
@@ -189,16 +194,14 @@ class LibreTranslate:
         except UnicodeDecodeError as error:
             raise HTTPException(400, "the file is not UTF-8; convert it") from error
         check_size([text], 400)
-        file_format, media_type = kind
         async with while_connected(request), asyncio.timeout(self.limits.request_s):
-            (direction,) = await self._directions(asked, [text])
-            if file_format == "document" or file_format == "markup":
-                ((best, *_),) = await translate_each([direction], [text], text_format=file_format)
-                translation = best.text
-            else:
-                translation = await translate_document(direction, text, file_format)
+            document = await _document(text, file_format)
+            texts, text_format = document.texts(), document.text_format
+            (direction,) = await self._directions(asked, [texts], text_format)
+            translation = await translate_document(direction, document)
         stem = _NOT_IN_NAMES.sub("_", name.stem)[:_LONGEST_STEM] or "file"
-        translated_name = f"{stem}_{direction.target}{name.suffix.lower()}"
+        translated_name = f"{stem}_{direction.model.pair.target}{name.suffix.lower()}"
+        media_type = f"{_MEDIA_TYPES.get(file_format, 'text/plain')}; charset=utf-8"
         key = self.downloads.keep(translated_name, translation.encode(), media_type)
         base = str(request.url.replace(query="")).removesuffix("/translate_file")
         address = f"{base}/download_file/{key}.{quote(translated_name)}"
@@ -219,16 +222,14 @@ class LibreTranslate:
 
     async def detect(self, request: Request) -> Response:
         """The languages that the text or texts may be in, likeliest first."""
-        return await self.detect_fields(request, await fields_of(request, 400))
+        return await self.detect_fields(request, await fields_of(request))
 
     async def detect_fields(self, request: Request, fields: dict[str, Any]) -> Response:
         """As `detect`, if the body has been read."""
         q = self._valid(request, DetectRequest, fields).q
         texts = [q] if isinstance(q, str) else q
         check_size(texts, 400)
-        return JSONResponse(
-            [_described(one) for one in await detected(self.models, "\n".join(texts))]
-        )
+        return JSONResponse([_described(one) for one in await detected(self.models, texts)])
 
     async def languages(self, _request: Request) -> Response:
         """Each language with those that it can be translated into, itself included."""
@@ -278,9 +279,18 @@ class LibreTranslate:
         check_key(request, fields.get("api_key"), self.limits.token)
         return valid(wanted, {name: value for name, value in fields.items() if value}, 400)
 
-    async def _directions(self, asked: FileRequest, texts: list[str]) -> list[Direction]:
+    async def _directions(
+        self, asked: FileRequest, texts: Sequence[Sequence[str]], text_format: TextFormat
+    ) -> list[Direction]:
         wanted = Wanted(asked.source, asked.target, keeps_target=True, missing=400)
-        return await directions(self.models, wanted, texts)
+        return await directions(self.models, wanted, texts, text_format)
+
+
+async def _document(text: str, file_format: Literal["text", TextDocumentFormat]) -> TextDocument:
+    if file_format == "text" or file_format == "html":  # one text, which the models cut
+        pieces = [Piece(text, translated=True)]
+        return TextDocument(pieces, _TEXT_FORMATS[file_format], joins_lines=False)
+    return await in_thread_if_long(len(text), cut_document, text, file_format)
 
 
 def _described(language: DetectedLanguage | None) -> dict[str, Any]:

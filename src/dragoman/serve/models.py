@@ -169,6 +169,26 @@ class Pivot:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """Stands in place of a model for text that is in the target language already."""
+
+    language: str
+
+    @property
+    def pair(self) -> LanguagePair:
+        """The language on both sides, and no model."""
+        return LanguagePair(source=self.language, target=self.language, via=None, models=[])
+
+    def after(self, _texts: Iterable[str], _text_format: TextFormat) -> Unchanged:
+        """As `ServedModel.after`; there is no code."""
+        return self
+
+    async def translate(self, texts: Sequence[str], **_options: object) -> list[list[Translation]]:
+        """Each text as it is, without alternatives."""
+        return [[Translation(text, 0.0)] for text in texts]
+
+
 class Models:
     """All models of a server, by their languages, and the pairs of languages that two make.
 

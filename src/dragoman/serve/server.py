@@ -20,7 +20,8 @@ from dragoman.recipe.run_directory import RunDirectory
 
 _TOKEN_VARIABLE = "DRAGOMAN_TOKEN"  # noqa: S105
 _SHORTEST_TOKEN = 16
-_ORIGIN = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s/?#@]+")
+_ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 _ALLOCATIONS = 50_000
 """Allocations between two collections of young garbage; a few requests make Python's default."""
 
@@ -65,7 +66,7 @@ def serve(
         ) from error
     limits = Limits(
         token=token,
-        allowed_origins=tuple(map(_origin, allowed_origins)),
+        allowed_origins=tuple(map(origin, allowed_origins)),
         request_s=request_s,
         max_waiting_pieces=waiting_pieces,
         max_requests_per_client=requests_per_client,
@@ -193,15 +194,28 @@ def _token(file: Path | None) -> str | None:
     return token
 
 
-def _origin(text: str) -> str:
+def origin(text: str) -> str:
     """An origin as browsers write it; raises ConfigError if it is none."""
-    if text != "*" and not _ORIGIN.fullmatch(text):
+    if text == "*":
+        return text
+    if "*" in text:
+        raise ConfigError(
+            "is a pattern, which matches no site",
+            place=f"allowed_origins {text}",
+            remedy="name each site, or allow all of them: *",
+        )
+    found = _ORIGIN.fullmatch(text.lower())
+    if found is None:
         raise ConfigError(
             "is not the origin of a site",
             place=f"allowed_origins {text}",
-            remedy="write it as https://example.org, with a port if it has one and without a path",
+            remedy="write it as https://example.org, in ASCII (xn--...), with a port if it has one "
+            "and without a path",
         )
-    return text.lower()
+    scheme, host, port = found.groups()
+    if port is None or int(port) == _DEFAULT_PORTS.get(scheme):
+        return f"{scheme}://{host}"
+    return f"{scheme}://{host}:{int(port)}"
 
 
 def _network(text: str) -> str:

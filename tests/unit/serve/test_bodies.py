@@ -30,7 +30,7 @@ def read(body: bytes, content_type: str, query: bytes = b"") -> dict[str, Any]:
     async def receive() -> Any:
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return asyncio.run(fields_of(Request(scope, receive), 400))
+    return asyncio.run(fields_of(Request(scope, receive)))
 
 
 def part(name: str, value: bytes, file: str = "") -> bytes:
@@ -47,6 +47,8 @@ def test_a_body_is_read_by_its_content_type() -> None:
     for other in ("", "text/plain", "text/json"):
         assert read(b'{"q": "a"}', other) == read(b"q=a", other) == {}
     assert read(b"", JSON) == read(b"", FORM) == {}
+    assert read(b'\xef\xbb\xbf{"q": "a"}', JSON) == {"q": "a"}, "a byte order mark is no text"
+    assert read(b"\xef\xbb\xbf", JSON) == {}
 
 
 def test_the_body_goes_before_the_query_and_the_first_field_of_a_form_before_the_second() -> None:
@@ -83,6 +85,8 @@ def test_no_more_than_64_fields_are_read(kind: str) -> None:
     [
         (b"{", JSON),
         (b"[1]", JSON),
+        ('{"q": "a"}'.encode("utf-16"), JSON),
+        (b"\xef\xbb\xbf" * 2 + b"{}", JSON),
         (b"[" * 100_000, JSON),
         (b"--x--", f"{PARTS}; charset=punycode"),  # of which Python reads some for minutes
         (b"--|x\r\n", PARTS),

@@ -19,6 +19,7 @@ from bad_input import complaint
 from dragoman.cli import main
 from dragoman.serve.guard import Guard, Limits, check_key, check_token, error_response
 from dragoman.serve.metrics import Metrics
+from dragoman.serve.server import origin
 
 TOKEN = "0123456789abcdef"
 Header = tuple[bytes, bytes]
@@ -182,6 +183,44 @@ def test_pages_of_other_sites_are_not_answered(
 def test_pages_of_named_sites_may_ask(allowed: tuple[str, ...], origin: bytes, status: int) -> None:
     client = Client([(b"origin", origin), (b"sec-fetch-site", b"cross-site")])
     assert asked(client, limits=Limits(allowed_origins=allowed)) == [status]
+
+
+@pytest.mark.parametrize(
+    ("named", "sent"),
+    [
+        ("https://ok.example:443", "https://ok.example"),
+        ("http://ok.example:080", "http://ok.example"),
+        ("https://ok.example:80", "https://ok.example:80"),
+        ("HTTPS://OK.example:8443", "https://ok.example:8443"),
+        ("http://[::1]:3000", "http://[::1]:3000"),
+        ("chrome-extension://abc", "chrome-extension://abc"),
+        ("*", "*"),
+    ],
+)
+def test_a_named_site_is_that_of_a_browser(named: str, sent: str) -> None:
+    assert origin(named) == sent
+
+
+@pytest.mark.parametrize(
+    ("named", "remedy"),
+    [
+        ("https://*.ok.example", "name each site"),
+        ("https://ok.example:*", "name each site"),
+        ("https://ok.example/", "without a path"),
+        ("https://ok.example:port", "write it as https://example.org"),
+        ("https://user@ok.example", "write it as https://example.org"),
+        ("https://größe.example", "in ASCII"),
+        ("ok.example", "write it as https://example.org"),
+        ("null", "write it as https://example.org"),
+    ],
+)
+def test_a_site_that_no_browser_names_is_refused(
+    capsys: pytest.CaptureFixture[str], named: str, remedy: str
+) -> None:
+    assert main(["serve", "nothing", "--allow-origin", named]) != 0
+    said = complaint(capsys)
+    assert f"allowed_origins {named}: is " in said
+    assert remedy in said
 
 
 CREDENTIALS: dict[str, tuple[list[Header], bool]] = {
