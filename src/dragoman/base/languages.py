@@ -87,7 +87,7 @@ def same_language(code: str, other: str) -> bool:
     first, second = _parse(code), _parse(other)
     if first is None or second is None:
         return code == other
-    return first.language == second.language and _is_one_script(first.script, second.script)
+    return first.language == second.language and is_one_script(first.script, second.script)
 
 
 def closest_language(code: str, available: Iterable[str]) -> str | None:
@@ -118,7 +118,7 @@ def in_other_script(code: str, available: Iterable[str]) -> str | None:
         found = _parse(other)
         if found is None or found.language != wanted.language:
             continue
-        if not _is_one_script(found.script, wanted.script):
+        if not is_one_script(found.script, wanted.script):
             return other
     return None
 
@@ -154,7 +154,11 @@ def language_name(code: str) -> str:
     return str(_langcodes_tag(code).display_name())
 
 
-def _is_one_script(script: str, other: str) -> bool:
+def is_one_script(script: str, other: str) -> bool:
+    """Whether two scripts of ISO 15924 are one, or one is a part of the other, as Hira of Jpan.
+
+    An unknown script, "", may be any.
+    """
     return (
         script == other
         or "" in (script, other)

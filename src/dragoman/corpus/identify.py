@@ -3,7 +3,8 @@
 Both sides of a sample of lines are identified, line by line. A side clearly is in another language
 if the lines' mean probability of its own is next to nothing, and that of one other is over a half.
 Tables, codes, made-up words and languages that py3langid does not know scatter over many languages,
-and a side of two languages has a share of its own: these are not refused.
+and a side of two languages has a share of its own: these are not refused. A side that has its own
+language is in another one, too, if nearly all lines are in another script than that of its code.
 """
 
 from __future__ import annotations
@@ -16,14 +17,21 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from dragoman.base.errors import CorpusError
-from dragoman.base.languages import language_name, parse_language, same_language
+from dragoman.base.languages import (
+    is_one_script,
+    language_name,
+    parse_language,
+    same_language,
+    with_script,
+)
 from dragoman.corpus.clean import clean_block
-from dragoman.corpus.config import CorpusConfig
+from dragoman.corpus.config import CorpusConfig, TextFiles
 from dragoman.corpus.directions import Direction
 from dragoman.corpus.filters import EMPTY
 from dragoman.corpus.language import (
     NO_LANGUAGE,
     are_close,
+    in_script_of,
     is_known,
     language_probabilities,
     script_of_text,
@@ -31,6 +39,7 @@ from dragoman.corpus.language import (
 from dragoman.corpus.pairs import BlockReader, TextEntry
 from dragoman.corpus.workers import parallel_map
 
+_SIDES: Final = ("source", "target")
 _LINES: Final = 200
 """Lines that are identified of each side of an entry; fewer of each if there are many entries."""
 _FEWEST_LINES: Final = 20
@@ -48,9 +57,17 @@ _OWN_SHARE: Final = 0.1
 _OTHER_SHARE: Final = 0.5
 """Labels and messages of an interface, which are harder than sentences, have at least 0.5 of their
 own language and those close to it: Django's, in the 80 of its languages that py3langid knows."""
-_STATED_SCRIPT: Final = re.compile(r"[-_]([A-Z][a-z]{3})(?![a-z])")
+_CYRILLIC_IS: Final = {"hr": "sr"}
+"""Languages that nobody writes in Cyrillic, and the one that py3langid takes for them there."""
 _NOT_TEXT: Final = re.compile(r"<[^>]*>|\{[^}]*\}|\S*(?:://|@|%)\S*")
 """Markup, tags, placeholders, addresses."""
+
+
+class SeenInText(NamedTuple):
+    """The languages of a text in words; remedy: if its script is not the recipe's, else ""."""
+
+    words: str
+    remedy: str
 
 
 class WrongLanguages(NamedTuple):
@@ -89,13 +106,14 @@ def find_wrong_languages(
                 continue
             if seen is None or seen == entry.direction:
                 continue
-            source, target = map(_named, entry.direction)
+            sides = zip(entry.direction, seen, strict=True)
+            source, target = (_named_beside(*side) for side in sides)
             return WrongLanguages(
                 f"the source looks like {_named(seen.source)} and the target like "
                 f"{_named(seen.target)}, but the recipe says {source} and {target} "
                 f"({', '.join(file.name for file in entry.files)})",
                 f"corpus.{split}[{entry.number}]",
-                _remedy(seen, entry.direction),
+                _remedy(seen, entry.direction, getattr(config, split)[entry.number]),
             )
     return None
 
@@ -113,7 +131,7 @@ def seen_languages(
         return None
     shares = [_shares(lines) for lines in samples]
     found = [_other(*side) for side in zip(shares, expected, strict=True)]
-    scripts = [_in_other_script(*side) for side in zip(samples, expected, strict=True)]
+    scripts = [_in_other_script(*side) for side in zip(samples, shares, expected, strict=True)]
     found = [code or other for code, other in zip(found, scripts, strict=True)]
     # A language that cannot be identified is judged if the sides seem to be swapped.
     for side, other in () if are_close(*expected) else ((0, 1), (1, 0)):
@@ -123,20 +141,27 @@ def seen_languages(
     return Direction(*(seen or code for seen, code in zip(found, expected, strict=True)))
 
 
-def languages_seen_in_words(entries: Sequence[TextEntry], config: CorpusConfig) -> str:
+def languages_seen_in_words(entries: Sequence[TextEntry], config: CorpusConfig) -> SeenInText:
     """The languages of a sample of the first entries, such as "the text seems to be in:
     corpus.train[0] (a.en, a.fr): source en 93%; target fr 95%"."""
-    parts = []
+    parts, remedies = [], []
     for entry in entries[:_MOST_NAMED]:
-        samples = zip(("source", "target"), _samples(entry, config, _LINES), strict=True)
-        sides = (
-            f"{side} {', '.join(f'{code} {share:.0%}' for code, share in top)}"
-            for side, lines in samples
-            if (top := [*_shares(lines).items()][:2])
-        )
+        sides = []
+        samples = _samples(entry, config, _LINES)
+        for side, lines, expected in zip(_SIDES, samples, entry.direction, strict=True):
+            shares = _shares(lines, by_script=True)
+            top = [*shares.items()][:2]
+            if not top:
+                continue
+            sides.append(f"{side} {', '.join(f'{code} {share:.0%}' for code, share in top)}")
+            script = parse_language(top[0][0]).script
+            if are_close(top[0][0], expected) and not _is_script_of(script, expected):
+                code = _in_script(expected, script)
+                remedies.append(f'write {side}_language = "{code}", for {language_name(code)}')
         files = ", ".join(file.name for file in entry.files)
         parts.append(f"corpus.train[{entry.number}] ({files}): {'; '.join(sides)}")
-    return f"the text seems to be in: {'. '.join(parts)}"
+    remedy = f"{' and '.join(dict.fromkeys(remedies))}, or convert the text" if remedies else ""
+    return SeenInText(f"the text seems to be in: {'. '.join(parts)}", remedy)
 
 
 def _samples(entry: TextEntry, config: CorpusConfig, num_lines: int) -> list[list[str]]:
@@ -157,11 +182,15 @@ def _letter_bytes(text: str) -> int:
     return len("".join(filter(str.isalpha, text)).encode())
 
 
-def _shares(lines: Sequence[str]) -> dict[str, float]:
-    """The mean probability of each language, the likeliest first."""
+def _shares(lines: Sequence[str], *, by_script: bool = False) -> dict[str, float]:
+    """The mean probability of each language, the likeliest first.
+
+    by_script: a language in its two scripts is two languages.
+    """
     shares = defaultdict[str, float](float)
     for line in lines:
-        for code, probability in language_probabilities(line).items():
+        for label, probability in language_probabilities(line).items():
+            code = in_script_of(label, line) if by_script else label
             shares[code] += float(probability) / len(lines)
     shares.pop(NO_LANGUAGE, None)
     return dict(sorted(shares.items(), key=lambda one: -one[1]))
@@ -180,25 +209,55 @@ def _other(shares: Mapping[str, float], expected: str) -> str:
     return code if _share(code, shares) >= _OTHER_SHARE else ""
 
 
-def _in_other_script(lines: Sequence[str], expected: str) -> str:
-    """The language in the script that lines clearly have, if its code names another one."""
-    stated = _STATED_SCRIPT.search(expected)
-    if stated is None:
-        return ""
+def _in_other_script(lines: Sequence[str], shares: Mapping[str, float], expected: str) -> str:
+    """The language in the script that lines clearly have, if its code is for another one; "" if it
+    is not."""
     scripts = Counter(script_of_text(expected, line) for line in lines)
     script, count = scripts.most_common(1)[0]
-    if not script or scripts[stated[1]] >= _OWN_SHARE * len(lines):
+    num_own = sum(scripts[one] for one in scripts if one and _is_script_of(one, expected))
+    if not script or num_own >= _OWN_SHARE * len(lines) or count < _OTHER_SHARE * len(lines):
         return ""
-    language = parse_language(expected).language
-    return f"{language}-{script}" if count >= _OTHER_SHARE * len(lines) else ""
+    # Codes and made-up words are in Latin letters, whatever the language.
+    least = _OTHER_SHARE if script == "Latn" else _OWN_SHARE
+    return _in_script(expected, script) if _share(expected, shares) >= least else ""
 
 
-def _remedy(seen: Direction, expected: Direction) -> str:
+def _is_script_of(script: str, code: str) -> bool:
+    """Whether a script, if it is known, is that of a code, stated or likely."""
+    return is_one_script(script, parse_language(code).script)
+
+
+def _in_script(code: str, script: str) -> str:
+    language = parse_language(code).language
+    if script == "Cyrl":
+        language = _CYRILLIC_IS.get(language, language)
+    return f"{language}-{script}"
+
+
+def _remedy(seen: Direction, expected: Direction, files: TextFiles) -> str:
+    insist = "set corpus.check_languages = false"
+    if all(map(_is_one_language, seen, expected)) and (files.tmx or files.moses or files.mtdata):
+        return (
+            f"the file itself has these languages, so {insist}, and name the right ones when you "
+            f"export the model: --languages {seen}"
+        )
     if same_language(seen.source, expected.target) and same_language(seen.target, expected.source):
         how = "swap source and target, or source_language and target_language"
     else:
         how = f'write source_language = "{seen.source}" and target_language = "{seen.target}"'
-    return f"{how}; if the text is right as it is, set corpus.check_languages = false"
+    return f"{how}; if the text is right as it is, {insist}"
+
+
+def _is_one_language(code: str, other: str) -> bool:
+    """Whether two codes name one language, in any script."""
+    return parse_language(code).language == parse_language(other).language
+
+
+def _named_beside(code: str, seen: str) -> str:
+    """The name of a code, with its script if another script of the language was seen."""
+    if _is_one_language(code, seen) and not same_language(code, seen):
+        return f"{language_name(with_script(code))} ({code})"
+    return _named(code)
 
 
 def _named(code: str) -> str:

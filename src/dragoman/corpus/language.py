@@ -9,13 +9,19 @@ from __future__ import annotations
 import importlib
 import math
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable
 from functools import cache, lru_cache
 from threading import Lock
 from typing import Any, Final
 
 from dragoman.base.errors import ConfigError, MachineError
-from dragoman.base.languages import closest_language, is_language, parse_language
+from dragoman.base.languages import (
+    closest_language,
+    is_language,
+    is_one_script,
+    parse_language,
+)
 
 _LEAST_PROBABILITY: Final = 1e-30
 NO_LANGUAGE: Final = "zxx"
@@ -40,6 +46,16 @@ _SCRIPTS: Final = {"bs": ("Latn", "Cyrl"), "hr": ("Latn", "Cyrl"), "sr": ("Cyrl"
 _CHARSETS: Final = {"Hans": "gb2312", "Hant": "big5"}
 """Sets of characters that have hardly any of the other script's own ones."""
 _NAMES: Final = {"Latn": "LATIN", "Cyrl": "CYRILLIC"}
+"""How the names of their letters begin in Unicode."""
+_OTHER_NAMES: Final = {
+    **{"Arab": "ARABIC", "Armn": "ARMENIAN", "Beng": "BENGALI", "Deva": "DEVANAGARI"},
+    **{"Ethi": "ETHIOPIC", "Geor": "GEORGIAN", "Grek": "GREEK", "Gujr": "GUJARATI"},
+    **{"Guru": "GURMUKHI", "Hang": "HANGUL", "Hani": "CJK", "Hebr": "HEBREW", "Hira": "HIRAGANA"},
+    **{"Kana": "KATAKANA", "Khmr": "KHMER", "Knda": "KANNADA", "Laoo": "LAO", "Mlym": "MALAYALAM"},
+    **{"Mong": "MONGOLIAN", "Mymr": "MYANMAR", "Orya": "ORIYA", "Sinh": "SINHALA"},
+    **{"Taml": "TAMIL", "Telu": "TELUGU", "Thai": "THAI", "Tibt": "TIBETAN"},
+}
+_SCRIPTS_BY_NAME: Final = {name: script for script, name in (_NAMES | _OTHER_NAMES).items()}
 _LOADING: Final = Lock()
 
 
@@ -97,14 +113,20 @@ def identify_language(text: str, expected: Iterable[str]) -> tuple[str, float]:
     for code in expected:
         if _label(code) in _varieties(label) and _fits(code, text):
             return code, probability
-    script = _script(label, text)
-    usual = _SCRIPTS.get(label, ("",))[0]
-    return (label if script in ("", usual) else f"{label}-{script}"), probability
+    return in_script_of(label, text), probability
 
 
 def language_probabilities(text: str) -> dict[str, float]:
     """The probability of each language that py3langid knows, by its code there."""
     return dict(_identifier().rank(text))
+
+
+def in_script_of(label: str, text: str) -> str:
+    """A code of `language_probabilities`, with the script of the text if that is not the usual
+    one: sr-Latn."""
+    script = _script(label, text)
+    usual = _SCRIPTS.get(label, ("",))[0]
+    return label if script in ("", usual) else f"{label}-{script}"
 
 
 def are_close(code: str, other: str) -> bool:
@@ -123,8 +145,17 @@ def is_known(code: str) -> bool:
 
 
 def script_of_text(code: str, text: str) -> str:
-    """The script of a text in a language that py3langid knows in two; "" if it does not show."""
-    return _script(_label(code) or "", text)
+    """The script of most letters of a text, by ISO 15924; "" if it does not show.
+
+    code: the language. If Chinese is written in Han, its script is Hans or Hant.
+    """
+    scripts = Counter[str]()
+    for letter, count in Counter(filter(str.isalpha, text)).items():
+        scripts[_SCRIPTS_BY_NAME.get(unicodedata.name(letter, "").partition(" ")[0], "")] += count
+    language = parse_language(code).language
+    if scripts["Hani"] and set(_SCRIPTS.get(language, ())) == {*_CHARSETS}:
+        return _script(language, text)
+    return scripts.most_common(1)[0][0] if scripts else ""
 
 
 def _varieties(label: str) -> set[str]:
@@ -147,7 +178,7 @@ def _label(code: str) -> str | None:
 def _fits(code: str, text: str) -> bool:
     """Whether a text may be in the script of a language that py3langid knows in two."""
     script = _script(_label(code) or "", text)
-    return script in ("", parse_language(code).script)
+    return is_one_script(script, parse_language(code).script)
 
 
 def _script(label: str, text: str) -> str:

@@ -50,7 +50,11 @@ from dragoman.corpus.encode import (
     read_rows,
 )
 from dragoman.corpus.filters import OTHER_SCRIPT, check_filters, key_of
-from dragoman.corpus.identify import languages_seen_in_words, refuse_wrong_languages
+from dragoman.corpus.identify import (
+    SeenInText,
+    languages_seen_in_words,
+    refuse_wrong_languages,
+)
 from dragoman.corpus.lexical import (
     ITERATIONS,
     LEAST_PAIRS,
@@ -280,11 +284,13 @@ class _Preparation:
         of_language = facts.dropped.get("language", 0)
         if self.events is not None and of_language > _MOST * facts.pairs_in:
             dropped = f"{of_language} of {facts.pairs_in} pairs"
+            seen = self._seen_in_words()
             self.events.write(
                 Alert(
                     severity="warning",
-                    cause=f"the language filter drops {dropped}; {self._seen_in_words()}",
-                    remedy="name the languages of the text, or loosen "
+                    cause=f"the language filter drops {dropped}; {seen.words}",
+                    remedy=seen.remedy
+                    or "name the languages of the text, or loosen "
                     "corpus.filters.max_language_log_odds",
                 )
             )
@@ -429,14 +435,15 @@ class _Preparation:
         """Raise CorpusError if a stage has left no training pair, and keep what was dropped."""
         if not facts.pairs_out:
             self._write_rejected(self.place.failed)
-            seen = f"{self._seen_in_words()}; " if "language" in facts.dropped else ""
+            words, remedy = self._seen_in_words() if "language" in facts.dropped else ("", "")
             raise _none_left(
                 facts,
                 "corpus.train",
-                remedy=f"{seen}look at {self.place.failed}, or loosen corpus.filters",
+                remedy=f"{words}{'; ' if words else ''}look at {self.place.failed}, "
+                + (f"and {remedy}" if remedy else "or loosen corpus.filters"),
             )
 
-    def _seen_in_words(self) -> str:
+    def _seen_in_words(self) -> SeenInText:
         """The languages that the training text seems to have, for who wonders what was dropped."""
         return languages_seen_in_words(self.sources.entries["train"], self.config)
 

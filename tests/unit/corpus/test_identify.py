@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,12 @@ SCRIPTS = {
     "sr-Cyrl": [line.translate(CYRILLIC) for line in SERBIAN] * 6,
     "zh-Hans": ["请打开这个文件，然后选择要翻译的语言。"] * 30,
     "zh-Hant": ["請打開這個檔案，然後選擇要翻譯的語言。"] * 30,
+    "az": ["Bütün insanlar ləyaqət və hüquqlarına görə azad və bərabər doğulurlar."] * 30,
+    "hi": ["सभी मनुष्यों को गौरव और अधिकारों के मामले में जन्मजात स्वतन्त्रता प्राप्त है।"] * 30,
+    "pa": ["ਸਾਰਾ ਮਨੁੱਖੀ ਪਰਿਵਾਰ ਆਪਣੀ ਮਹਿਮਾ, ਸ਼ਾਨ ਅਤੇ ਹੱਕਾਂ ਦੇ ਪੱਖੋਂ ਜਨਮ ਤੋਂ ਹੀ ਆਜ਼ਾਦ ਹੈ।"] * 30,
+    "mn": ["Хүн бүр төрж мэндлэхэд эрх чөлөөтэй, адилхан нэр төртэй байдаг."] * 30,
+    "ja": ["すべての人間は、生まれながらにして自由であり、かつ、平等である。"] * 30,
+    "ko": ["모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다."] * 30,
 }
 
 
@@ -88,15 +95,117 @@ SCRIPTS = {
         *[("sr-Latn", "sr-Cyrl", "sr-Cyrl"), ("sr-Cyrl", "sr-Latn", "sr-Latn")],
         *[("zh-Hans", "zh-Hant", "zh-Hant"), ("zho_Hant", "zh-Hans", "zh-Hans")],
         *[("srp_Latn", "sr-Latn", "srp_Latn"), ("zh-Hant", "zh-Hant", "zh-Hant")],
-        *[("sr", "sr-Latn", "sr"), ("zh", "zh-Hant", "zh")],  # these codes state no script
+        # These codes state no script, but have a likely one.
+        *[("sr", "sr-Cyrl", "sr"), ("sr", "sr-Latn", "sr-Latn"), ("sr-RS", "sr-Latn", "sr-Latn")],
+        *[("sh", "sr-Latn", "sh"), ("sh", "sr-Cyrl", "sr-Cyrl"), ("sr-ME", "sr-Latn", "sr-ME")],
+        *[("sr-ME", "sr-Cyrl", "sr-Cyrl"), ("sr@latin", "sr-Cyrl", "sr-Cyrl")],
+        *[("hr", "sr-Latn", "hr"), ("hr", "sr-Cyrl", "sr-Cyrl"), ("bs", "sr-Cyrl", "bs-Cyrl")],
+        *[("zh", "zh-Hans", "zh"), ("zh", "zh-Hant", "zh-Hant"), ("zh-CN", "zh-Hant", "zh-Hant")],
+        *[("zh-TW", "zh-Hant", "zh-TW"), ("zh-TW", "zh-Hans", "zh-Hans")],
+        *[
+            ("zh-HK", "zh-Hans", "zh-Hans"),
+            ("yue", "zh-Hans", "yue-Hans"),
+            ("zt", "zh-Hans", "zh-Hans"),
+        ],
+        *[("zho_Hani", "zh-Hans", "zho_Hani"), ("zho_Hani", "zh-Hant", "zho_Hani")],
+        *[("hi-Latn", "hi", "hi-Deva"), ("hi", "hi", "hi"), ("pa-PK", "pa", "pa-Guru")],
+        *[("az-Cyrl", "az", "az-Latn"), ("az", "az", "az"), ("mn-CN", "mn", "mn-Cyrl")],
+        *[("ja", "ja", "ja"), ("ko", "ko", "ko"), ("ja-Latn", "ja", "ja-Hira")],
     ],
 )
-def test_a_script_that_a_code_states_is_part_of_the_language(
+def test_the_script_of_a_code_is_part_of_the_language(
     code: str, text: str, label: str, tmp_path: Path
 ) -> None:
     english = (SENTENCES["en"] * 2)[:30]
     assert seen(tmp_path, english, SCRIPTS[text], "en", code) == ("en", label)
     assert seen(tmp_path, SCRIPTS[text], english, code, "en") == (label, "en")
+
+
+@pytest.mark.parametrize("code", ["sr", "hr", "zh", "zh-TW", "yue", "uz", "hi", "mn"])
+def test_text_of_no_language_has_no_script_of_one(code: str, tmp_path: Path) -> None:
+    for text in (CODE, LETTERS, NUMBERS, NAMES, sentences(300)[1]):
+        found = seen(tmp_path, SENTENCES["en"] * 2, text[: 2 * len(SENTENCES["en"])], "en", code)
+        assert found in (None, ("en", code))
+
+
+@pytest.mark.parametrize(("code", "other"), [("sr-Latn", "sr-Cyrl"), ("zh-Hans", "zh-Hant")])
+def test_a_side_in_both_scripts_is_not_refused(code: str, other: str, tmp_path: Path) -> None:
+    english = (SENTENCES["en"] * 2)[:30]
+    text = SCRIPTS[code][:5] + SCRIPTS[other][:25]
+    assert seen(tmp_path, english, text, "en", code) == ("en", code)
+
+
+def test_lines_that_do_not_show_a_script_do_not_hide_the_others(tmp_path: Path) -> None:
+    english = (SENTENCES["en"] * 2)[:30]
+    text = ["我在家中吃中午的大米和牛肉"] * 8 + SCRIPTS["zh-Hant"][8:]
+    assert seen(tmp_path, english, text, "en", "zh") == ("en", "zh-Hant")
+
+
+def test_another_script_is_named_with_the_code_to_write(tmp_path: Path) -> None:
+    english = (SENTENCES["en"] * 2)[:30]
+    entry, config = entry_of(tmp_path, english, SCRIPTS["zh-Hant"], ("en", "zh-CN"))
+    wrong = find_wrong_languages({"train": [entry]}, config)
+    assert wrong is not None
+    assert "Chinese (Traditional) (zh-Hant)" in wrong.problem
+    assert "the recipe says English (en) and Chinese (Simplified) (zh-CN)" in wrong.problem
+    assert 'target_language = "zh-Hant"' in wrong.remedy
+
+
+def test_a_file_that_names_its_languages_itself_keeps_the_name_of_the_recipe(
+    tmp_path: Path,
+) -> None:
+    units = [
+        f"<tu><tuv lang='en'><seg>{one}</seg></tuv><tuv lang='sr'><seg>{other}</seg></tuv></tu>"
+        for one, other in zip(SENTENCES["en"] * 2, SCRIPTS["sr-Latn"], strict=False)
+    ]
+    (tmp_path / "a.tmx").write_text(f"<tmx><body>{''.join(units)}</body></tmx>")
+    config = CorpusConfig(
+        folder=str(tmp_path),
+        train=(TextFiles(tmx="a.tmx"),),
+        source_language="en",
+        target_language="sr",
+        valid_pairs=2,
+    )
+    wrong = find_wrong_languages(Sources(config, downloads=tmp_path).entries, config)
+    assert wrong is not None
+    assert wrong.remedy.endswith("--languages en-sr-Latn")
+    assert "check_languages = false" in wrong.remedy
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "label"),
+    [
+        *[("zh", "zh-Hant", "zh-Hant"), ("zh-TW", "zh-Hans", "zh-Hans")],
+        *[("sr", "sr-Latn", "sr-Latn"), ("sr-ME", "sr-Cyrl", "sr-Cyrl")],
+        ("hr", "sr-Cyrl", "sr-Cyrl"),
+    ],
+)
+@pytest.mark.parametrize("others", [0, 5])
+def test_a_language_filter_that_drops_another_script_names_it(
+    code: str, text: str, label: str, others: int, tmp_path: Path
+) -> None:
+    own = {"zh": "zh-Hans", "zh-TW": "zh-Hant", "sr": "sr-Cyrl", "sr-ME": "sr-Latn"}.get(code)
+    mine = [SCRIPTS[own or "sr-Latn"][number] + str(number) for number in range(others)]
+    changes = {"check_languages": False, "filters": {"max_language_log_odds": 1.5}}
+    english = [f"{line} {n}" for n, line in enumerate((SENTENCES["en"] * 2)[:30])]
+    target = [*mine, *SCRIPTS[text]][:30]
+    _, config = entry_of(
+        tmp_path, english, target, ("en", code), subword={"vocab_size": 90}, **changes
+    )
+    with EventWriter(tmp_path / "events") as events, suppress(CorpusError):
+        prepare(config, tmp_path / "shards", workers=1, events=events)
+    alerts = [
+        event.payload["cause"] + event.payload["remedy"]
+        for event in read_events(tmp_path / "events" / "log.jsonl")
+        if event.kind == Alert.kind
+    ]
+    if not others:
+        with pytest.raises(CorpusError) as error:
+            prepare(config, tmp_path / "shards", workers=1)
+        alerts = [str(error.value)]
+    assert len(alerts) == 1
+    assert f'write target_language = "{label}"' in alerts[0]
+    assert "loosen" not in alerts[0]
 
 
 def test_of_two_close_languages_only_the_wrong_side_is_named(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from dragoman.corpus.language import (
     identify_language,
     likely_languages,
     other_language_log_odds,
+    script_of_text,
 )
 from real_text import real_lines
 
@@ -115,6 +116,23 @@ def test_the_same_language_in_another_script_is_another_one(code: str, other: st
     assert likely_languages(text, [other])[0][1] == 0
     assert other_language_log_odds([text], other)[0] > 1.5
     assert identify_language(text, [other])[0] != other
+
+
+@pytest.mark.parametrize("code", ["zho_Hans", "zh-TW"])
+def test_a_code_for_han_of_both_kinds_fits_both(code: str) -> None:
+    assert other_language_log_odds([ARTICLE_1[code]], "zho_Hani")[0] < 0
+
+
+@pytest.mark.parametrize(
+    ("code", "script"),
+    [
+        *[("zh-TW", "Hant"), ("zho_Hans", "Hans"), ("jpn", "Hira"), ("hin_Deva", "Deva")],
+        *[("srp_Cyrl", "Cyrl"), ("sr-Latn", "Latn"), ("amh", "Ethi"), ("kor_Hang", "Hang")],
+    ],
+)
+def test_the_script_of_a_text_is_that_of_most_letters(code: str, script: str) -> None:
+    assert script_of_text(code, ARTICLE_1[code]) == script
+    assert script_of_text(code, "12, 3.") == ""
 
 
 def test_a_script_in_which_a_language_is_not_known_is_refused() -> None:
