@@ -216,7 +216,7 @@ class EndRange(NamedTuple):
 _DROPS: Final = {True: (0.3, 0.55, 0.85), False: (0.55, 0.9, 1.6)}
 """Least, usual and largest ratio of the drop that is left to that of the last doubling of the time
 times the doublings to come, for models that have lost half of the untrained loss, and for others:
-0.30 to 0.76 and 0.37 to 1.53 in the 19 curves of `benchmarks/curves.jsonl`, whose learning rates
+0.30 to 0.76 and 0.37 to 1.53 in the 18 curves of `benchmarks/curves.jsonl`, whose learning rates
 fall in a straight line to zero."""
 _NOISE: Final = 0.01
 """Share of the loss by which two trainings differ that differ in their seed alone."""
