@@ -19,12 +19,22 @@ from real_text import real_lines
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGES = sorted((REPOSITORY / "docs").rglob("*.md"))
-LONG_S = {"how-to/serve.md": 600, "how-to/monolingual.md": 3 * 3600}
+LONG_S = {"how-to/serve.md": 600, "how-to/monolingual.md": 1200}
 """Pages for `make test-all`, which train, export and serve, and their limits."""
 GIVEN = "mono.de"
 """A file that a page leaves to its reader: German text."""
-SHORTER = {"tutorial.md": ("--budget 10min", "--budget 10min --set train.max_steps=40")}
-"""Words of a page, and those that are run in their place."""
+GIVEN_LINES = 2_000
+SHORTER = {
+    "tutorial.md": {"--budget 10min": "--budget 10min --set train.max_steps=40"},
+    "how-to/monolingual.md": {
+        "max_steps = 1500": "max_steps = 300",
+        "validate_every_steps = 500": "validate_every_steps = 150",
+        "train.max_steps=1500": "train.max_steps=300",
+        "train.validate_every_steps=500": "train.validate_every_steps=150",
+    },
+}
+"""Words of a page, and those that are run in their place. Of what it prints, the tables count then:
+sentences depend on the figures."""
 SERVER = "http://127.0.0.1:8320/health"
 NUMBER = re.compile(r"[-+]?\d[\d,.]*")
 FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -74,7 +84,7 @@ def test_the_commands_of_a_page_work(
 ) -> None:
     found = blocks(REPOSITORY / "docs" / page)
     if any(GIVEN in block.text for block in found):
-        lines = german_help(request.getfixturevalue("shared_data"))
+        lines = german_help(request.getfixturevalue("shared_data"))[:GIVEN_LINES]
         (tmp_path / GIVEN).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -83,14 +93,19 @@ def test_the_commands_of_a_page_work(
     }
     printed = ""
     for block in found:
+        text = block.text
+        for words, shorter in SHORTER.get(page, {}).items():
+            text = text.replace(words, shorter)
         if block.title == "printed":
-            assert set(shapes(block.text)) <= set(shapes(printed)), printed
+            awaited = [
+                line for line in text.splitlines() if page not in SHORTER or NUMBER.search(line)
+            ]
+            assert set(shapes("\n".join(awaited))) <= set(shapes(printed)), printed
         elif block.title:
-            (tmp_path / block.title).write_text(block.text, encoding="utf-8")
+            (tmp_path / block.title).write_text(text, encoding="utf-8")
         elif block.language == "sh":
-            command = block.text.replace(*SHORTER.get(page, ("", "")))
             done = subprocess.Popen(
-                ["bash", "-euo", "pipefail", "-c", command],
+                ["bash", "-euo", "pipefail", "-c", text],
                 cwd=tmp_path,
                 env=environment,
                 stdout=subprocess.PIPE,
@@ -98,13 +113,13 @@ def test_the_commands_of_a_page_work(
                 text=True,
                 start_new_session=True,
             )
-            if command.startswith("dragoman serve "):  # it ends when its reader wants
+            if text.startswith("dragoman serve "):  # it ends when its reader wants
                 try:
                     wait_until(lambda: is_answered(SERVER), limit_s=60)
                 finally:
                     os.killpg(done.pid, signal.SIGINT)
             printed, errors = done.communicate()
-            assert done.returncode == 0, f"{command}\n{printed}\n{errors}"
+            assert done.returncode == 0, f"{text}\n{printed}\n{errors}"
 
 
 def is_answered(address: str) -> bool:
