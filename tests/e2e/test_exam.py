@@ -17,18 +17,19 @@ FILES = ("test.en", "test.de")
 
 
 @pytest.fixture
-def test_set(tmp_path: Path) -> str:
+def sentences(tmp_path: Path) -> str:
     for name in FILES:
         lines = real_lines("test", name[-2:])[:40]
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+        text = "".join(f"{line}\n" for line in lines)
+        (tmp_path / name).write_text(f"\n{text}\n")  # lines without text are passed over
     return ",".join(str(tmp_path / name) for name in FILES)
 
 
 def test_an_export_and_its_server_get_the_same_marks(
-    test_set: str, capsys: pytest.CaptureFixture[str]
+    sentences: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bundle = served_bundle()
-    common = ["--test", test_set, "--lines", "20", "--json"]
+    common = ["--test", sentences, "--lines", "20", "--json"]
     assert main(["exam", str(bundle), *common, "--threads", "1"]) == 0
     own = json.loads(capsys.readouterr().out)
     assert [mark["subject"] for mark in own["marks"]] == [subject.name for subject in SUBJECTS]
@@ -43,10 +44,10 @@ def test_an_export_and_its_server_get_the_same_marks(
 
 
 def test_a_program_is_examined_and_the_answers_fit_a_terminal(
-    test_set: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    sentences: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(["exam", "cat", "--program", "--languages", "en-de", "--test", test_set]) == 0
+    assert main(["exam", "cat", "--program", "--languages", "en-de", "--test", sentences]) == 0
     shown = capsys.readouterr().out
     assert "a web address" in shown
     assert "100.0%" in shown
@@ -67,9 +68,9 @@ def test_a_program_is_examined_and_the_answers_fit_a_terminal(
     ],
 )
 def test_a_bad_system_is_one_line(
-    words: list[str], says: str, test_set: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], says: str, sentences: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["exam", *(test_set if word == "TEST" else word for word in words)]) in (1, 2)
+    assert main(["exam", *(sentences if word == "TEST" else word for word in words)]) in (1, 2)
     error = capsys.readouterr().err
     assert error.count("\n") == 1, error
     assert says in error

@@ -89,7 +89,11 @@ def exam(
         else:
             chosen = systems.test_of_runs([] if run is None else [run])
         opened = _own_system(path, target_language, threads)
-    pairs = list(zip(chosen.sources, chosen.references, strict=True))
+    pairs = [
+        pair
+        for pair in zip(chosen.sources, chosen.references, strict=True)
+        if all(map(str.strip, pair))
+    ]
     step = max(1, len(pairs) / lines)
     drawn = [pairs[int(number * step)] for number in range(min(lines, len(pairs)))]
     with opened as translate:

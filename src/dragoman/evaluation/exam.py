@@ -38,7 +38,7 @@ System = Callable[[Sequence[str], "Format"], Sequence[str]]
 Format = Literal["text", "markup"]
 """text: one or more sentences. markup: HTML or XML."""
 Check = Callable[[str], str]
-"""What is wrong with a translation, in words; "" if nothing."""
+"""Says in words what is wrong with a translation; "" if nothing is."""
 
 
 class Sentence(NamedTuple):
@@ -73,7 +73,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is examined. cure: the key of a recipe that teaches it, "" without one."""
+    """A kind of text. cure: the key of a recipe that teaches it; "" if there is none."""
 
     name: str
     plant: Plant

@@ -22,15 +22,22 @@ from dragoman.reporting.periods import moment
 from dragoman.reporting.verdict import Evidence, Judgement, Verdict, at_step, evidence, in_words
 
 LEAST_FALL = 0.003
-"""Of the dev loss: less is not worth 10% more steps. At a loss of 2, 0.6% of the perplexity."""
+"""If 10% more steps lower the dev loss by a smaller share, they are not worth it.
+
+At a loss of 2 this share is 0.6% of the perplexity.
+"""
 LEAST_RISE = 0.01
-"""Of the dev loss: validations of healthy runs on 1,000 sentences differ by up to this."""
+"""Dev losses of a healthy run on 1,000 sentences differ by up to this share."""
 MOST_CHANCE = 0.05
 """Losses after the best rise if such an order is less likely than this by chance."""
 BY_HEART = 0.5
-"""Of the dev loss: training text has 90% to 104%, and 3% of 200 memorised sentences."""
+"""If the loss on training text is below this share of the dev loss, the text is known by heart.
+
+Healthy runs have 90% to 104%; a run that memorised 200 sentences has 3%.
+"""
 CLOSE = 0.8
-"""Of the dev loss: below it, training text is known too well, or the dev text is harder."""
+"""If the loss on training text is below this share of the dev loss, the model knows that text too
+well, or the dev text is harder."""
 _MOST_SKIPPED = 0.5
 _LOOK_AHEAD = 0.25
 
