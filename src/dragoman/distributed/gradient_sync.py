@@ -125,7 +125,7 @@ class Stopwatch:
         self._on_gpu = device.type == "cuda"
         self._total_s = 0.0
         self._laps_s = array("d", [0.0])
-        """The sums of all laps so far, and of the one under way. Each takes 8 bytes: all are kept."""
+        """The sums of all laps, and of the one under way. Each takes 8 bytes, so all are kept."""
         self._started_s = 0.0
         self._unread: list[tuple[int, torch.cuda.Event, torch.cuda.Event]] = []
 
