@@ -27,7 +27,8 @@ _LETTERS_PER_TYPO: Final = 25
 _DOTTED_I: Final = ("tr", "az", "crh")
 """Languages in which the capital of i has a dot."""
 _WORD_START: Final = re.compile(r"(?<!\S)\S")
-_END: Final = re.compile(r"[.!?…。！？।؟։።]$")
+FINAL_MARK: Final = re.compile(r"[.!?…。！？।؟։።۔．｡]$")
+"""The mark that ends a sentence, in scripts that have one."""
 _EMOJI: Final = tuple("😀😂😊😍😉👍👋🙏🎉❤🔥✨✅⚠➡")
 _NAMES: Final = ("anna", "info", "support", "news", "li.wei", "j_smith")
 _HOSTS: Final = ("example.org", "example.com", "docs.example.net", "mail.test")
@@ -94,7 +95,7 @@ def typos(pair: Pair, _direction: Direction, random: Random) -> Pair | None:
 
 def final_punctuation(pair: Pair, _direction: Direction, random: Random) -> Pair | None:
     """Both sides without their final mark, or with two or three of it; None if a side has none."""
-    if not all(map(_END.search, pair)):
+    if not all(map(FINAL_MARK.search, pair)):
         return None
     times = random.choice((0, 0, 2, 3))
     source, target = (text[:-1].rstrip() + text[-1] * times for text in pair)

@@ -16,7 +16,7 @@ from typing import Final, Literal, NamedTuple
 
 from sacrebleu.metrics.chrf import CHRF
 
-from dragoman.corpus.augment import KINDS
+from dragoman.corpus.augment import FINAL_MARK, KINDS
 from dragoman.corpus.directions import Direction
 
 LEAST_CHRF: Final = 50.0
@@ -194,7 +194,7 @@ def _is_in_capitals(translation: str) -> str:
 
 
 def _has_no_mark(translation: str) -> str:
-    return "it has a final mark" if translation.rstrip().endswith((".", "!", "?", "。")) else ""
+    return "it has a final mark" if FINAL_MARK.search(translation.rstrip()) else ""
 
 
 def _changed(kind: str, *checks: Check) -> Plant:
@@ -214,10 +214,10 @@ def _no_final_mark(
     sentences: Sequence[Sentence], _direction: Direction, _random: Random
 ) -> Planted | None:
     text = sentences[0].source.rstrip()
-    if not text.endswith((".", "!", "。")):
+    if not FINAL_MARK.search(text):
         return None
-    expected = sentences[0].translation.rstrip(".!。 ")
-    return Planted(text.rstrip(".!。 "), expected, (_has_no_mark,))
+    expected = FINAL_MARK.sub("", sentences[0].translation.rstrip()).rstrip()
+    return Planted(FINAL_MARK.sub("", text).rstrip(), expected, (_has_no_mark,))
 
 
 def _doubled_spaces(

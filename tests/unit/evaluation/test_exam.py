@@ -93,3 +93,15 @@ def test_a_loop_is_named_unless_the_source_has_it() -> None:
     assert emoji.rate < 1.0
     assert emoji.worst is not None
     assert emoji.worst.problem == "it repeats itself"
+
+
+def test_final_marks_of_other_scripts_count() -> None:
+    """A system that always ends in a danda, asked for sentences that do."""
+
+    def system(texts: Sequence[str], _format: Format) -> list[str]:
+        return [text.rstrip("।") + "।" for text in texts]
+
+    hindi = [(f"यह घर नंबर {number} है।", f"This is house {number}.") for number in range(20)]
+    found = {mark.subject: mark for mark in examine(system, hindi, Direction("hi", "en"))}
+    assert found["no final mark"].tried == 20
+    assert found["no final mark"].held == 0
