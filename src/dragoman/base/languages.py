@@ -136,6 +136,17 @@ def is_other_region(code: str, wanted: str) -> bool:
     return parse_language(code).region != parse_language(wanted).region
 
 
+def speaks_language(code: str) -> bool:
+    """Whether most people in a code's region speak its language, by CLDR; True without region."""
+    language = _parse(code)
+    if language is None or not language.region:
+        return language is not None
+    from langcodes.data_dicts import LIKELY_SUBTAGS
+
+    spoken = LIKELY_SUBTAGS.get(f"und-{language.region}", "")
+    return str(spoken).partition("-")[0] == language.language
+
+
 def spelled(code: str) -> str:
     """The code as BCP 47 spells it: `fr_FR` -> `fr-FR`, `EN` -> `en`, `sr@latin` -> `sr-Latn`.
 

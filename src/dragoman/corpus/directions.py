@@ -17,11 +17,14 @@ from dragoman.base.languages import (
     is_language,
     parse_language,
     same_language,
+    speaks_language,
     spelled,
 )
 
-_CODE: Final = re.compile(r"[A-Za-z0-9_]{2,35}(-[A-Z][a-z]{3})?(-([A-Z]{2}|[0-9]{3}))?")
-"""A code of a pair. A hyphen divides pairs, too, so scripts and regions need their usual case."""
+_CODE: Final = re.compile(
+    r"[A-Za-z0-9_]{2,35}(-[A-Za-z]{4})?(-([A-Za-z]{2}|[0-9]{3}))?(@[A-Za-z]+)?"
+)
+"""A code of a pair: language, script, region, and the script of a locale (sr@latin)."""
 
 
 class Direction(NamedTuple):
@@ -35,15 +38,16 @@ class Direction(NamedTuple):
 
 
 def parse_pair(text: str, *, place: str = "pair") -> Direction:
-    """The languages of "en-de", "pt-BR-en" or "en-sr_Latn".
+    """The languages of "en-de", "pt-BR-en", "en-zh-hant" or "en-sr_Latn".
+
+    A hyphen divides pairs and codes. If a text can be read in two ways, the usual case decides
+    (en-pt-BR), and then whether a region speaks the language (en-pt-br: Brazil speaks Portuguese,
+    and Portugal no English).
 
     Raises ConfigError if it is not a pair of two languages, with the nearest code if there is one,
-    or if it can be read in two ways.
+    or if it can still be read in two ways.
     """
-    parts = text.split("-")
-    cuts = [("-".join(parts[:at]), "-".join(parts[at:])) for at in range(1, len(parts))]
-    pairs = [pair for pair in cuts if all(map(_CODE.fullmatch, pair))]
-    readings = [pair for pair in pairs if all(map(is_language, pair))] or pairs
+    readings = _readings(text)
     if not readings:
         raise ConfigError(
             f"{text!r} is not a pair of languages",
@@ -51,10 +55,12 @@ def parse_pair(text: str, *, place: str = "pair") -> Direction:
             remedy="write source and target such as en-de, or pt-BR-en with a region",
         )
     if len(readings) > 1:
+        pairs = [[spelled(code) for code in pair] for pair in readings]
+        forms = " or ".join("-".join(code.replace("-", "_") for code in pair) for pair in pairs)
         raise ConfigError(
-            f"{text!r} may be {' or '.join(f'{one} and {other}' for one, other in readings)}",
+            f"{text!r} may be {' or '.join(f'{source} and {target}' for source, target in pairs)}",
             place=place,
-            remedy="write _ inside a code: pt_BR-de",
+            remedy=f"write _ inside a code: {forms}",
         )
     source, target = readings[0]
     for code in (source, target):
@@ -66,6 +72,20 @@ def parse_pair(text: str, *, place: str = "pair") -> Direction:
             remedy="write two languages, such as en-de",
         )
     return Direction(spelled(source), spelled(target))
+
+
+def _readings(text: str) -> list[tuple[str, str]]:
+    """The two codes of a pair, in each way that it is likely to be meant."""
+    parts = text.split("-")
+    cuts = [("-".join(parts[:at]), "-".join(parts[at:])) for at in range(1, len(parts))]
+    readings = [pair for pair in cuts if all(map(_CODE.fullmatch, pair))]
+    for is_likely in (is_language, _has_usual_case, speaks_language):
+        readings = [pair for pair in readings if all(map(is_likely, pair))] or readings
+    return readings
+
+
+def _has_usual_case(code: str) -> bool:
+    return spelled(code) == code.replace("_", "-")
 
 
 def language_token(target: str) -> str:

@@ -31,6 +31,7 @@ from dragoman.corpus.filters import EMPTY
 from dragoman.corpus.language import (
     NO_LANGUAGE,
     are_close,
+    in_script,
     in_script_of,
     is_known,
     language_probabilities,
@@ -57,8 +58,6 @@ _OWN_SHARE: Final = 0.1
 _OTHER_SHARE: Final = 0.5
 """Labels and messages of an interface, which are harder than sentences, have at least 0.5 of their
 own language and those close to it: Django's, in the 80 of its languages that py3langid knows."""
-_CYRILLIC_IS: Final = {"hr": "sr"}
-"""Languages that nobody writes in Cyrillic, and the one that py3langid takes for them there."""
 _NOT_TEXT: Final = re.compile(r"<[^>]*>|\{[^}]*\}|\S*(?:://|@|%)\S*")
 """Markup, tags, placeholders, addresses."""
 
@@ -130,7 +129,8 @@ def seen_languages(
     if min(map(len, samples)) < _FEWEST_LINES:
         return None
     shares = [_shares(lines) for lines in samples]
-    found = [_other(*side) for side in zip(shares, expected, strict=True)]
+    others = [_other(*side) for side in zip(shares, expected, strict=True)]
+    found = [_as_written(code, lines) for code, lines in zip(others, samples, strict=True)]
     scripts = [_in_other_script(*side) for side in zip(samples, shares, expected, strict=True)]
     found = [code or other for code, other in zip(found, scripts, strict=True)]
     # A language that cannot be identified is judged if the sides seem to be swapped.
@@ -148,6 +148,7 @@ def languages_seen_in_words(entries: Sequence[TextEntry], config: CorpusConfig) 
     for entry in entries[:_MOST_NAMED]:
         sides = []
         samples = _samples(entry, config, _LINES)
+        written = [*entry.direction]
         for side, lines, expected in zip(_SIDES, samples, entry.direction, strict=True):
             shares = _shares(lines, by_script=True)
             top = [*shares.items()][:2]
@@ -156,8 +157,14 @@ def languages_seen_in_words(entries: Sequence[TextEntry], config: CorpusConfig) 
             sides.append(f"{side} {', '.join(f'{code} {share:.0%}' for code, share in top)}")
             script = parse_language(top[0][0]).script
             if are_close(top[0][0], expected) and not _is_script_of(script, expected):
-                code = _in_script(expected, script)
+                code = written[_SIDES.index(side)] = in_script(expected, script)
                 remedies.append(f'write {side}_language = "{code}", for {language_name(code)}')
+        if written != [*entry.direction] and _names_its_languages(config.train[entry.number]):
+            remedies[-1] = (
+                "leave out corpus.filters.max_language_log_odds, because the file itself calls its "
+                "languages so, and name the right ones when you export the model: "
+                f"--languages {Direction(*written)}"
+            )
         files = ", ".join(file.name for file in entry.files)
         parts.append(f"corpus.train[{entry.number}] ({files}): {'; '.join(sides)}")
     remedy = f"{' and '.join(dict.fromkeys(remedies))}, or convert the text" if remedies else ""
@@ -209,6 +216,14 @@ def _other(shares: Mapping[str, float], expected: str) -> str:
     return code if _share(code, shares) >= _OTHER_SHARE else ""
 
 
+def _as_written(code: str, lines: Sequence[str]) -> str:
+    """A code as it is, or with the script that most lines have if it is not the likely one."""
+    if not code:
+        return ""
+    ((script, _),) = Counter(script_of_text(code, line) for line in lines).most_common(1)
+    return code if _is_script_of(script, code) else in_script(code, script)
+
+
 def _in_other_script(lines: Sequence[str], shares: Mapping[str, float], expected: str) -> str:
     """The language in the script that lines clearly have, if its code is for another one; "" if it
     is not."""
@@ -219,7 +234,7 @@ def _in_other_script(lines: Sequence[str], shares: Mapping[str, float], expected
         return ""
     # Codes and made-up words are in Latin letters, whatever the language.
     least = _OTHER_SHARE if script == "Latn" else _OWN_SHARE
-    return _in_script(expected, script) if _share(expected, shares) >= least else ""
+    return in_script(expected, script) if _share(expected, shares) >= least else ""
 
 
 def _is_script_of(script: str, code: str) -> bool:
@@ -227,16 +242,9 @@ def _is_script_of(script: str, code: str) -> bool:
     return is_one_script(script, parse_language(code).script)
 
 
-def _in_script(code: str, script: str) -> str:
-    language = parse_language(code).language
-    if script == "Cyrl":
-        language = _CYRILLIC_IS.get(language, language)
-    return f"{language}-{script}"
-
-
 def _remedy(seen: Direction, expected: Direction, files: TextFiles) -> str:
     insist = "set corpus.check_languages = false"
-    if all(map(_is_one_language, seen, expected)) and (files.tmx or files.moses or files.mtdata):
+    if all(map(_is_one_language, seen, expected)) and _names_its_languages(files):
         return (
             f"the file itself has these languages, so {insist}, and name the right ones when you "
             f"export the model: --languages {seen}"
@@ -246,6 +254,11 @@ def _remedy(seen: Direction, expected: Direction, files: TextFiles) -> str:
     else:
         how = f'write source_language = "{seen.source}" and target_language = "{seen.target}"'
     return f"{how}; if the text is right as it is, {insist}"
+
+
+def _names_its_languages(files: TextFiles) -> bool:
+    """Whether the text is found by codes that the file itself has."""
+    return bool(files.tmx or files.moses or files.mtdata)
 
 
 def _is_one_language(code: str, other: str) -> bool:

@@ -43,6 +43,8 @@ _SCRIPTS: Final = {"bs": ("Latn", "Cyrl"), "hr": ("Latn", "Cyrl"), "sr": ("Cyrl"
     "yue": ("Hant", "Hans"),
 }
 """Languages that py3langid knows in two scripts, the usual one first."""
+_CYRILLIC_IS: Final = {"hr": "sr"}
+"""Languages that nobody writes in Cyrillic, and the one that py3langid takes for them there."""
 _CHARSETS: Final = {"Hans": "gb2312", "Hant": "big5"}
 """Sets of characters that have hardly any of the other script's own ones."""
 _NAMES: Final = {"Latn": "LATIN", "Cyrl": "CYRILLIC"}
@@ -94,12 +96,25 @@ def likely_languages(text: str, codes: Iterable[str]) -> list[tuple[str, float]]
     """Those of the given languages that py3langid knows, likeliest first, with their
     probabilities among all languages that py3langid knows; 0 if the text is in another script.
 
+    Such a language in the script of the text, as sr-Latn for sr, is one more if it is not given.
+    Its probability is that of all its close varieties, which py3langid takes for each other.
     Raises MachineError without py3langid.
     """
-    found: dict[str, float] = dict(_identifier().rank(text))
-    known = [(code, label) for code in codes if (label := _label(code)) is not None]
-    probable = [(code, found[label] if _fits(code, text) else 0.0) for code, label in known]
-    return sorted(probable, key=lambda one: -one[1])
+    codes = [*codes]
+    probabilities = language_probabilities(text)
+    probable: dict[str, float] = {}
+    for code in codes:
+        label = _label(code)
+        if label is None:
+            continue
+        if _fits(code, text):
+            probable[code] = probabilities[label]
+            continue
+        probable[code] = 0.0
+        written = in_script(code, script_of_text(code, text))
+        if closest_language(written, codes) is None:
+            probable[written] = sum(probabilities[variety] for variety in _varieties(label))
+    return sorted(probable.items(), key=lambda one: -one[1])
 
 
 def identify_language(text: str, expected: Iterable[str]) -> tuple[str, float]:
@@ -119,6 +134,14 @@ def identify_language(text: str, expected: Iterable[str]) -> tuple[str, float]:
 def language_probabilities(text: str) -> dict[str, float]:
     """The probability of each language that py3langid knows, by its code there."""
     return dict(_identifier().rank(text))
+
+
+def in_script(code: str, script: str) -> str:
+    """A code that states a script of ISO 15924: zh-CN in Hant is zh-Hant; hr in Cyrl is sr-Cyrl."""
+    language = parse_language(code).language
+    if script == "Cyrl":
+        language = _CYRILLIC_IS.get(language, language)
+    return f"{language}-{script}"
 
 
 def in_script_of(label: str, text: str) -> str:

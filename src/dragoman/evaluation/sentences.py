@@ -43,10 +43,10 @@ SURE_CLOSING: Final = "»”’›)]}」』）］｝】〉》〕"
 OPENING: Final = "([{\"'’„“‚‘«»‹›¿¡"
 """What may stand before a word."""
 _ABBREVIATIONS: Final = """
-dr dra drs prof ing mgr Mag dipl gen Col Maj capt cpt lt sgt adm st ste sto sta Fig figs abb nr
+dr dra drs Jr prof ing mgr Mag dipl gen Col Maj capt cpt lt sgt adm st ste sto sta Fig figs abb nr
 tel pp pag cf resp ph.d suppl ca cca approx aprox incl inkl excl exkl
 mr mrs ms messrs rev Hon gov Sen Rep supt mt viz vs eq parag bzw hr hrn fr frl bd bde bspw dgl
-einschl entspr evtl ggf ggfs hrsg insb insbes mio mrd sog str vgl zzgl abschn anm aufl MM mme
+einschl entspr evtl ggf ggfs hrsg insb insbes mio mrd sog str vgl zzgl abschn anm aufl chr MM mme
 mmes mlle mlles env apr éd réf tél av ex
 sr sra sres srta srs sras dña ud uds vd vds profa lic gral cnel tte mons rvdo excmo excma ilmo
 ilma exmo exma núm pág págs avda dpto EE ej párr secc séc sig sigg dott avv Arch geom Rag magg
@@ -111,7 +111,7 @@ _LIST_NUMBER = re.compile(r"\d{1,3}")
 _ROMAN_NUMBER = re.compile(r"[IVX]{2,8}(?!\w)")  # of one letter it may be a word
 _SHORT = re.compile(
     r"""[^\W\d_]                       # an initial: J. S. Bach
-      | (?:[^\W\d_]\.)+[^\W\d_]        # e.g., U.S.
+      | (?:[^\W\d_]\.-?)+[^\W\d_]      # e.g., U.S., J.-C.
       | \d{1,3}                        # an ordinal: am 3. Mai
       | [^\W\d_]+str                   # a street: Bachstr. 5
     """,

@@ -73,7 +73,7 @@ Pattern = tuple[tuple[str | Place, ...], int]
 def write_sentence_ends(path: Path) -> None:
     """Write the graph; raises MachineError if onnx is not installed."""
     groups = [list(patterns) for patterns in (_ends(), _no_ends(), _ends_after_all())]
-    letters = sorted({one.lower() for word in ABBREVIATIONS for one in word} | set(".;:»"))
+    letters = sorted({one.lower() for word in ABBREVIATIONS for one in word} | set(".;:»-"))
     numbers = {letter: number for number, letter in enumerate(letters, start=1)}
     known = {one for text in _CLASSES.values() for one in text}
     known |= {one for letter in letters for one in (letter, letter.upper()) if len(one) == 1}
@@ -147,6 +147,7 @@ def _no_ends() -> Iterator[Pattern]:
         yield ("before an abbreviation", first, *word[1:].lower(), ".", "space"), len(word) + 1
     yield ("before a word", "letter", ".", "space"), 2
     yield (".", "letter", ".", "space"), 2
+    yield (".", "-", "letter", ".", "space"), 3
     yield ("letter", *"str", ".", "space"), 4
     for digits in range(1, 4):
         yield ("before a word", *["numeric"] * digits, ".", "space"), digits + 1

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import html
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final, Literal
 
+from dragoman.corpus.normalize import normalize
 from dragoman.evaluation.sentences import split_sentences
 
 TextFormat = Literal["line", "document", "markup"]
@@ -42,6 +44,14 @@ _VOID: Final = frozenset(
      "track", "wbr")
 )  # fmt: skip
 """Elements of HTML that have no end tag."""
+_ENDS_LINE: Final = frozenset(
+    ("address", "article", "aside", "blockquote", "body", "br", "caption", "dd", "details",
+     "dialog", "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "h1", "h2",
+     "h3", "h4", "h5", "h6", "head", "header", "hr", "html", "legend", "li", "main", "menu",
+     "nav", "ol", "optgroup", "option", "p", "pre", "script", "section", "select", "style",
+     "summary", "table", "tbody", "td", "textarea", "tfoot", "th", "thead", "title", "tr", "ul")
+)  # fmt: skip
+"""Elements of HTML at whose beginning and end a line or a cell ends."""
 _CELL_ENDS: Final = frozenset(("td", "th", "tr", "tbody", "tfoot"))
 _TERM_ENDS: Final = frozenset(("dt", "dd"))
 _ENDED_BY: Final = {
@@ -61,6 +71,7 @@ _ENDED_BY: Final = {
 """Elements of HTML whose end tag may be left out, and the elements whose beginning ends them."""
 _NUMBER = re.compile(r"&#0*([0-9]{1,8})[0-9]*+")
 _REFERENCE = re.compile(r"&(?:#0*+[0-9]{1,8}|#[xX]0*+[0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});?")
+_ANY_TAG: Final = re.compile("<[^<>]*>")
 _DELIMITED = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<!", ">"), ("<?", "?>"))
 
 
@@ -91,18 +102,33 @@ def cut(text: str, text_format: TextFormat) -> list[TextPart]:
 def beginning(texts: Iterable[str], text_format: TextFormat, most_characters: int) -> str:
     """What is translated of the texts, as a reader sees it, up to this many characters.
 
-    Text that is kept, such as code or a style sheet, does not count.
+    Text that is kept, such as code or a style sheet, does not count. Clients send HTML as plain
+    text, too; its tags and references are none.
     """
-    found: list[str] = []
+    words: list[str] = []
     room = most_characters
     for text in texts:
         for part in _parts(text, text_format):
-            if part.translated:
-                found.append(part.source()[:room])
-                room -= len(found[-1])
+            shown = part.source()[:room] if part.translated else _seen_between(part.text)
+            words.append(shown)
+            room -= len(shown) if part.translated else 0
             if not room:
-                return " ".join(found)
-    return " ".join(found)
+                return _as_seen("".join(words))
+        words.append(" ")
+    return _as_seen("".join(words))
+
+
+def _seen_between(kept: str) -> str:
+    """What a reader sees of kept text between words: nothing of a tag inside a line, else space."""
+    name = _NAME.match(kept)
+    inside_line = kept.startswith("<!--") or (name and name[1].lower() not in _ENDS_LINE)
+    return "" if inside_line else " "
+
+
+def _as_seen(text: str) -> str:
+    """Text without tags, with the characters that references stand for, and nothing invisible."""
+    text = _unescaped(_ANY_TAG.sub(lambda tag: _seen_between(tag[0]), text))
+    return "".join(one for one in normalize(text) if unicodedata.category(one) != "Cf")
 
 
 def _parts(text: str, text_format: TextFormat) -> Iterator[TextPart]:

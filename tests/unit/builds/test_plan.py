@@ -52,7 +52,7 @@ def test_shares_are_relative_and_a_share_of_nothing_is_no_stage() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["en", "en_de", "en-de-fr", "en-latn-de", "../x-de", "e-de", "en-", "-en"]
+    "text", ["en", "en_de", "en-de-fr-it-es", "en-a-de", "../x-de", "e-de", "en-", "-en"]
 )
 def test_words_that_are_no_pair_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a pair of languages; write source and target"):
@@ -76,6 +76,18 @@ def test_words_that_are_no_pair_are_refused(text: str) -> None:
         ("es-419-en", ("es-419", "en")),
         ("zh-Hant-TW-zh-CN", ("zh-Hant-TW", "zh-CN")),
         ("eng_Latn-fra_Latn", ("eng_Latn", "fra_Latn")),
+        ("en-pt-br", ("en", "pt-BR")),
+        ("EN-PT-BR", ("en", "pt-BR")),
+        ("pt-br-en", ("pt-BR", "en")),
+        ("pt-BR-DE", ("pt-BR", "de")),
+        ("en-zh-tw", ("en", "zh-TW")),
+        ("de-ch-fr", ("de-CH", "fr")),
+        ("fr-BE-nl", ("fr-BE", "nl")),
+        ("zh-hans-en", ("zh-Hans", "en")),
+        ("en-latn-de", ("en-Latn", "de")),
+        ("en-sr@latin", ("en", "sr-Latn")),
+        ("sr@latin-en", ("sr-Latn", "en")),
+        ("sr_RS@latin-en", ("sr-Latn-RS", "en")),
     ],
 )
 def test_a_pair_may_have_hyphens_inside_its_codes(text: str, languages: tuple[str, str]) -> None:
@@ -83,12 +95,13 @@ def test_a_pair_may_have_hyphens_inside_its_codes(text: str, languages: tuple[st
     assert parse_pair(str(parse_pair(text))) == languages
 
 
-@pytest.mark.parametrize("text", ["pt-BR-DE", "en-DE-FR"])
+@pytest.mark.parametrize("text", ["en-DE-FR", "en-de-fr"])
 def test_a_pair_that_can_be_read_in_two_ways_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"may be .* or .*; write _ inside a code"):
         parse_pair(text)
     source, region, target = text.split("-")
-    assert parse_pair(f"{source}_{region}-{target}") == (f"{source}-{region}", target.lower())
+    wanted = (f"{source}-{region.upper()}", target.lower())
+    assert parse_pair(f"{source}_{region}-{target}") == wanted
 
 
 @pytest.mark.parametrize("text", ["en-en", "en-EN", "pt-BR-pt-PT"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from dragoman.base.errors import CorpusError
 from dragoman.corpus.config import CorpusConfig, TextFiles
+from dragoman.corpus.filters import FilterConfig
 from dragoman.corpus.identify import find_wrong_languages, seen_languages
 from dragoman.corpus.pairs import TextEntry
 from dragoman.corpus.prepare import prepare
@@ -151,6 +153,19 @@ def test_another_script_is_named_with_the_code_to_write(tmp_path: Path) -> None:
     assert 'target_language = "zh-Hant"' in wrong.remedy
 
 
+@pytest.mark.parametrize("text", ["sr-Latn", "zh-Hant"])
+def test_the_remedy_for_another_language_names_its_script(text: str, tmp_path: Path) -> None:
+    english = (SENTENCES["en"] * 2)[:30]
+    entry, config = entry_of(tmp_path, english, SCRIPTS[text], ("en", "de"))
+    wrong = find_wrong_languages({"train": [entry]}, config)
+    assert wrong is not None
+    (code,) = re.findall(r'target_language = "([^"]*)"', wrong.remedy)
+    assert code in {"sr-Latn": ("sr-Latn", "hr", "bs")}.get(text, (text,))
+    right = config.model_copy(update={"target_language": code})
+    entries = Sources(right, downloads=tmp_path).entries
+    assert find_wrong_languages({"train": entries["train"]}, right) is None
+
+
 def test_a_file_that_names_its_languages_itself_keeps_the_name_of_the_recipe(
     tmp_path: Path,
 ) -> None:
@@ -170,6 +185,14 @@ def test_a_file_that_names_its_languages_itself_keeps_the_name_of_the_recipe(
     assert wrong is not None
     assert wrong.remedy.endswith("--languages en-sr-Latn")
     assert "check_languages = false" in wrong.remedy
+    filtered = config.model_copy(
+        update={"check_languages": False, "filters": FilterConfig(max_language_log_odds=1.5)}
+    )
+    with pytest.raises(CorpusError) as error:
+        prepare(filtered, tmp_path / "shards", workers=1)
+    assert error.value.remedy.endswith("--languages en-sr-Latn, or convert the text")
+    assert "leave out corpus.filters.max_language_log_odds" in error.value.remedy
+    assert "target_language" not in error.value.remedy
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dragoman.base.errors import ConfigError, MachineError
+from dragoman.base.languages import same_language
 from dragoman.corpus.language import (
     check_languages,
     identify_language,
@@ -113,7 +114,11 @@ def test_a_language_is_found_by_any_of_its_codes_and_in_its_script(code: str) ->
 )
 def test_the_same_language_in_another_script_is_another_one(code: str, other: str) -> None:
     text = ARTICLE_1[code]
-    assert likely_languages(text, [other])[0][1] == 0
+    (first, probability), *rest = likely_languages(text, [other])
+    assert same_language(first, code)
+    assert probability > 0.5
+    assert rest == [(other, 0)]
+    assert likely_languages(text, [other, code])[0][0] == code
     assert other_language_log_odds([text], other)[0] > 1.5
     assert identify_language(text, [other])[0] != other
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,10 @@ PORTUGUESE = "Um homem com um chapéu vermelho toca violão na frente de uma cas
 NORWEGIAN = "En mann spiller gitar foran et stort hus."
 SERBIAN = "Човек са црвеним шеширом свира гитару испред велике куће."
 CROATIAN = "Djevojčica sjedi na klupi i čita knjigu. Nitko ne zna gdje je vlak za Zagreb."
+SERBIAN_LATIN = "Čovek sa crvenim šeširom svira gitaru ispred velike kuće na uglu ulice."
+TRADITIONAL = "一個戴紅帽子的男人在一棟大房子前彈吉他,孩子們聽著音樂。"
+SIMPLIFIED = "一个戴红帽子的男人在一栋大房子前弹吉他,孩子们听着音乐。"
+UZBEK_CYRILLIC = "Барча одамлар эркин, қадр-қиммат ва ҳуқуқларда тенг бўлиб туғиладилар."
 STYLES = ".page-header { color: red; margin: 0 auto; background: url(the-value.png) }\n" * 80
 SCRIPT = "for (const value of the.list) { console.log('this is what the page shows'); }\n" * 80
 
@@ -132,6 +137,71 @@ def test_text_in_the_target_language_stays_with_its_confidence(libre: bool) -> N
     assert kept.text == GERMAN
     one_target = chosen(models("en>de", "fr>de"), GERMAN, to=None)
     assert ways(one_target) == ["de>de"], "the only target need not be named"
+
+
+@pytest.mark.parametrize("libre", [False, True])
+@pytest.mark.parametrize(
+    ("text", "served", "language"),
+    [
+        (SERBIAN_LATIN, "sr", "sr-Latn"),
+        (CROATIAN, "sr", "sr-Latn"),
+        (SERBIAN, "sr-Latn", "sr-Cyrl"),
+        (SERBIAN, "hr", "sr-Cyrl"),
+        (TRADITIONAL, "zh", "zh-Hant"),
+        (SIMPLIFIED, "zh-TW", "zh-Hans"),
+        (UZBEK_CYRILLIC, "uz", "uz-Cyrl"),
+    ],
+)
+def test_text_in_another_script_of_a_served_language_is_refused(
+    text: str, served: str, language: str, libre: bool
+) -> None:
+    listed = models(f"{served}>en", "de>en", "ru>en", "ja>en", f"en>{served}")
+    for target in ("en", served):
+        with pytest.raises(HTTPException) as named:
+            chosen(listed, text, to=target, source=language, libre=libre)
+        with pytest.raises(HTTPException) as refused:
+            chosen(listed, GERMAN if target == "en" else ENGLISH, text, to=target, libre=libre)
+        assert refused.value.status_code == named.value.status_code == (400 if libre else 404)
+        assert f"text 2 is in {language}, by " in refused.value.detail
+    best = asyncio.run(detected(listed, [text]))[0]
+    assert best.language == language
+    assert best.confidence > 50
+    both = models(f"{served}>en", f"{language}>en", "de>en", "ru>en", "ja>en")
+    assert ways(chosen(both, text, to="en")) == [f"{language}>en"]
+
+
+INVISIBLE = {
+    "references": GERMAN.replace(" ", "&nbsp;"),
+    "narrow spaces": GERMAN.replace(" ", "\u2009"),
+    "zero width spaces": "\u200b".join(GERMAN),
+    "soft hyphens": "\u00ad".join(GERMAN),
+    "joiners": "\u200d\u200c".join(GERMAN),
+    "marks of direction": "\u200e".join(GERMAN),
+    "word joiners": "\u2060\ufeff".join(GERMAN),
+    "tags in words": re.sub("(.)(.)", r"\1<b>\2</b>", GERMAN),
+    "soft breaks": "<wbr>".join(GERMAN),
+    "comments": "<!-- the value -->".join(GERMAN),
+    "numbers": GERMAN.replace("a", "&#97;").replace("e", "&#x65;"),
+}
+
+
+@pytest.mark.parametrize("text_format", ["document", "markup"])
+@pytest.mark.parametrize("text", INVISIBLE.values(), ids=INVISIBLE)
+def test_what_no_reader_sees_does_not_change_the_language(
+    text: str, text_format: TextFormat
+) -> None:
+    served = models("de>en", "nl>en", "sv>en", "fr>en", "en>de")
+    (direction,) = chosen(served, text, to="en", text_format=text_format)
+    assert direction.detected is not None
+    assert direction.detected.language == "de"
+    assert direction.detected.confidence > 90
+
+
+def test_words_of_two_cells_stay_two_words() -> None:
+    cells = "".join(f"<td>{word}</td>" for word in GERMAN.split())
+    (direction,) = chosen(TWO_WAYS, f"<tr>{cells}</tr>", to="en", text_format="markup")
+    assert direction.detected is not None
+    assert direction.detected.confidence > 90
 
 
 @pytest.mark.parametrize("text", ["Hund", "Save", "OK", "42", "😀", "", "12:30 - 13:00"])

@@ -87,7 +87,7 @@ export class Sentences {
     );
     this.wordStart = new RegExp(`[${SPACE}${escaped(rules.opening)}]`, "u");
     this.year = new RegExp(`\\p{Nd}[${SPACE}][${rules.years}]$`, "u");
-    this.short = new RegExp(`^(?:${LETTER}|(?:${LETTER}\\.)+${LETTER}|\\p{Nd}{1,3}|${LETTER}+str)$`, "u");
+    this.short = new RegExp(`^(?:${LETTER}|(?:${LETTER}\\.-?)+${LETTER}|\\p{Nd}{1,3}|${LETTER}+str)$`, "u");
     this.listed = new Set(rules.abbreviations);
   }
 

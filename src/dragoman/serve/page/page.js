@@ -1,7 +1,10 @@
 "use strict";
 
 const PAUSE_MS = 500; // without a key: then what was typed is translated
-const FILES = { txt: "text", html: "html", htm: "html", md: "markdown", srt: "srt", vtt: "vtt" };
+const FILES = {
+  ...{ txt: "text", srt: "srt", vtt: "vtt", md: "markdown", markdown: "markdown" },
+  ...{ html: "html", htm: "html", xhtml: "html" },
+};
 const ENDINGS = Object.keys(FILES).map((ending) => `.${ending}`);
 const STREAMED = ["text", "html"]; // line by line: a file may take longer than one answer
 const LARGEST_FILE_BYTES = 1_000_000; // as a body of the server
