@@ -421,7 +421,8 @@ class CleanedText:
         with whole_file(path.with_suffix(".entries.npy")) as file:
             save_array(file, entries[found.blocks[selected.rows]])
         rejected = []
-        for row, name, score, _ in rejections:
+        # Who looks for what filters dropped need not read past what the dev and test sets got.
+        for row, name, score, _ in sorted(rejections, key=lambda one: one.filter == HELD_OUT):
             file, line = files[found.blocks[row]], int(found.lines[row])
             sides = found.pairs[row].split("\t")
             rejected.append(RejectedPair(name, score, file, line, self.plain(sides[0]), sides[1]))

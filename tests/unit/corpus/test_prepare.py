@@ -57,6 +57,7 @@ def test_every_pair_is_in_one_split_or_rejected(tmp_path: Path) -> None:
         split: len(texts) for split, texts in counted.items()
     }
     assert manifest.train.dropped == {"empty": 1, "identical": 1, "duplicate": 1, "held_out": 20}
+    assert {pair.filter for pair in rejected[-20:]} == {"held_out"}
     assert [pair[:4] for pair in rejected[:3]] == [
         ("empty", 1, "train.en", 1),
         ("identical", 1, "train.en", 2),
