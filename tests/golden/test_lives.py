@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dragoman.cluster.hosts import HOSTS_FILE, Hosts
@@ -390,8 +391,8 @@ def test_a_rank_that_does_not_come_back_has_no_false_clock_and_costs_nothing(
     facts = read_facts(run)
     assert facts.problems == ()
     assert [facts.machines_of(life) for life in facts.segments] == [2, 1]
-    assert facts.ranks[1].intervals == ()
-    assert len(facts.ranks[1].repeated) == 39
+    assert not facts.intervals.points("interval_s", rank=1)
+    assert len(facts.repeated.points("interval_s", rank=1)) == 39
 
 
 def test_a_lost_life_on_other_hosts_changes_no_answer(tmp_path: Path) -> None:
@@ -433,9 +434,7 @@ def test_a_pause_belongs_to_the_life_in_which_it_was(paused: int, tmp_path: Path
     for rank in (0, 1):
         _change_lives(run, rank, partial(_paused, rank=rank, step=paused), list)
     facts = read_facts(run)
-    assert [one.interval_s for one in facts.intervals] == pytest.approx(
-        [one.interval_s for one in whole.intervals]
-    )
+    assert facts.intervals["interval_s"] == pytest.approx(whole.intervals["interval_s"])
     assert facts.repeated_s == pytest.approx(whole.repeated_s)
     rows = {row.name: row.value for row in _answers(facts)["duration"].evidence}
     assert rows["stand still"] == pytest.approx(300.0)
@@ -478,9 +477,7 @@ def test_a_pause_in_unrecorded_steps_belongs_to_no_other_life(tmp_path: Path) ->
     _change_lives(run, 0, lambda life: _paused(life, rank=0, step=4300)[:-1], list)
     facts = read_facts(run)
     assert facts.pauses
-    assert [one.interval_s for one in facts.intervals] == [
-        one.interval_s for one in whole.intervals
-    ]
+    assert np.array_equal(facts.intervals["interval_s"], whole.intervals["interval_s"])
 
 
 def _paused(life: list[Event], *, rank: int, step: int) -> list[Event]:

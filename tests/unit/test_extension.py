@@ -66,8 +66,8 @@ def test_a_longer_run_goes_on_from_a_finished_one_exactly_and_on_as_many_ranks(
     assert weights(longer) == weights(whole)
     assert last_ranks(longer.path) == ranks
     facts = read_facts(longer.path)
-    steps = {one.step for rank in facts.ranks for one in rank.intervals}
-    assert steps == set(range(1, LONG + 1)), "the record is that of the whole training"
+    steps = facts.intervals["step"].tolist()
+    assert steps == [*range(1, LONG + 1)], "the record is that of the whole training"
     assert main([*words, "--set", f"train.max_steps={LONG}", "--extend", str(short.path)]) == 0
     assert len([*Path("runs").iterdir()]) == 3, "the same command finds its run"
 
@@ -80,10 +80,8 @@ def test_a_rate_that_had_fallen_is_said_to_rise(
     capfd.readouterr()
     longer = trained(words, LONG, "--extend", str(short.path))
     said = capfd.readouterr().out
-    rates = {one.step: one.learning_rate for one in read_facts(longer.path).ranks[0].intervals}
+    rates = dict(read_facts(longer.path).intervals.points("learning_rate"))
     before, after = rates[SHORT], rates[SHORT + 1]
-    assert before is not None
-    assert after is not None
     assert after > 1.5 * before
     assert "rises to" in said
 

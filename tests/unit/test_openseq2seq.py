@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import openseq2seq
@@ -106,8 +107,8 @@ def test_the_log_becomes_events_that_become_facts(log: Path, tmp_path: Path) -> 
     assert facts.num_parameters == 1_000_000
     assert (facts.world_size, facts.hosts) == (2, ("alpha", "beta"))
     assert (facts.max_steps, facts.last_step) == (1000, 1000)
-    assert [one.steps for one in facts.intervals] == [100] * 10
-    assert [one.pairs for one in facts.intervals] == [2 * 64 * 100] * 10
+    assert facts.intervals["steps"].tolist() == [100] * 10
+    assert facts.intervals["pairs"].tolist() == [2 * 64 * 100] * 10
     assert [(one.step, one.dev_loss) for one in facts.validations] == [
         (0, 9.4),
         (201, 3.5),
@@ -239,8 +240,9 @@ def test_a_log_that_was_started_again_goes_on_from_its_first_line(tmp_path: Path
     for step in range(800, 1301, 100):
         text += _line(step, 5 - step / 500, "1.000", (10, 6))
     facts = read_facts(_import(text, tmp_path))
-    assert [one.step for one in facts.intervals] == list(range(100, 1301, 100))
-    assert all(one.steps == 100 and (one.interval_s or 0) > 0 for one in facts.intervals)
+    assert facts.intervals["step"].tolist() == list(range(100, 1301, 100))
+    assert (facts.intervals["steps"] == 100).all()
+    assert (facts.intervals["interval_s"] > 0).all()
     assert (facts.repeated_steps, len(facts.segments)) == (200, 2)
     assert facts.train_s == pytest.approx(1500)
 
@@ -259,7 +261,7 @@ def test_a_log_that_goes_on_elsewhere_has_the_machines_of_each_start(tmp_path: P
     facts = read_facts(_import(text, tmp_path), price=HourlyPrice(amount=3.6, currency="USD"))
     assert facts.hosts == ("alpha", "beta", "gamma")
     assert [facts.machines_of(life) for life in facts.segments] == [2, 1]
-    assert [one.pairs for one in facts.intervals[-6:]] == [2 * 64 * 100] + [128 * 100] * 5
+    assert facts.intervals["pairs"][-6:].tolist() == [2 * 64 * 100] + [128 * 100] * 5
     answers = {one.key: one for one in judge(facts)}
     assert f", {(2 * 1120 + 500) / 1000:.2f} USD." in answers["cost"].says
     pairs = [row.text for row in answers["step_time"].evidence if "pairs a step" in row.name]
@@ -277,7 +279,7 @@ def test_losses_that_are_no_numbers_are_there_and_not_known(tmp_path: Path) -> N
     text = _log() + "".join(_line(step, float("nan"), "1.000", (10, 6)) for step in (1100, 1200))
     facts = read_facts(_import(f"{text}***     Validation loss: nan\n", tmp_path))
     assert facts.last_step == 1200
-    assert [one.train_loss for one in facts.intervals[-2:]] == [None, None]
+    assert np.isnan(facts.intervals["train_loss"][-2:]).all()
     assert facts.validations[-1].dev_loss is None
     diverged = {one.key: one for one in examine(facts)}["diverged"]
     assert diverged.answer == "cannot tell"

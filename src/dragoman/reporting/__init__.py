@@ -1,6 +1,7 @@
 """Events -> answers (never imports torch).
 
 facts         the measurements of a run, typed; its wall clock, without the time between lives
+record        intervals as arrays [interval, rank]
 lives         the lives of a run, from start to end: the machines of each, and its measurements
 sampling, log, reading   the events of a run directory -> facts
 imported      events that only a run of another tool has

@@ -10,14 +10,16 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate
 from typing import Final
+
+import numpy as np
 
 from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.cost import currency_of, is_priced, lived_s, machine_hours, spent
-from dragoman.reporting.facts import Facts, MeasuredBleu, summed
+from dragoman.reporting.facts import Facts, MeasuredBleu
 from dragoman.reporting.learning import LEAST_FALL
+from dragoman.reporting.record import summed
 from dragoman.reporting.verdict import Answer
 
 NAMES: Final = "ABCDEFGH"
@@ -165,14 +167,16 @@ def _money(runs: Sequence[Facts]) -> Iterator[Resource]:
 
 
 def _points(facts: Facts) -> Iterator[ValidationPoint]:
-    steps = [one.step for one in facts.intervals]
-    both = [(one.source_tokens or 0) + (one.target_tokens or 0) for one in facts.intervals]
+    counts = {
+        name: np.nan_to_num(facts.intervals[name])
+        for name in ("pairs", "source_tokens", "target_tokens")
+    }
     sums = {
-        "pairs": list(accumulate((one.pairs or 0 for one in facts.intervals), initial=0.0)),
-        "tokens": list(accumulate(both, initial=0.0)),
+        "pairs": np.cumsum([0.0, *counts["pairs"]]).tolist(),
+        "tokens": np.cumsum([0.0, *counts["source_tokens"] + counts["target_tokens"]]).tolist(),
     }
     for seen in facts.validations:
-        place = bisect_right(steps, seen.step)
+        place = int(np.searchsorted(facts.intervals["step"], seen.step, side="right"))
         used = {name: counts[place] for name, counts in sums.items() if counts[-1]}
         used |= _time_and_money(facts, until=seen.time)
         yield ValidationPoint(
@@ -197,7 +201,7 @@ def _time_and_money(facts: Facts, *, until: float | None = None) -> dict[str, fl
 
 def _used_in_all(facts: Facts) -> dict[str, float]:
     known = {
-        "pairs": summed(one.pairs for one in facts.intervals),
+        "pairs": summed(facts.intervals["pairs"]),
         "tokens": measures.tokens(facts),
     }
     if facts.segments:

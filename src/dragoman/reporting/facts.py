@@ -6,15 +6,16 @@ target token. Shares are of 1.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
+
+import numpy as np
 
 from dragoman.base import units
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe
 from dragoman.reporting.imported import ImportedRun
+from dragoman.reporting.record import Floats, Intervals, no_intervals, summed, total_over
 from dragoman.telemetry.events import (
     Compared,
     ComparedGroup,
@@ -65,56 +66,11 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """Some updates of one rank up to `step`; sums over them, as in the train_interval event."""
-
-    step: int
-    steps: int
-    time: float
-    epoch: int | None = None
-    train_loss: float | None = None
-    learning_rate: float | None = None
-    gradient_norm: float | None = None
-    gradient_signal: float | None = None
-    gradient_noise: float | None = None
-    pairs: int | None = None
-    source_tokens: int | None = None
-    target_tokens: int | None = None
-    padding_share: float | None = None
-    interval_s: float | None = None
-    step_median_s: float | None = None
-    step_p95_s: float | None = None
-    compute_median_s: float | None = None
-    data_wait_s: float | None = None
-    forward_s: float | None = None
-    backward_s: float | None = None
-    sync_s: float | None = None
-    wire_s: float | None = None
-    optimizer_s: float | None = None
-    sync_bytes: int | None = None
-    skipped_steps: int | None = None
-    peak_memory_bytes: int | None = None
-    warms_up: bool = False
-    """Whether it is the first after a start of the process, when everything warms up."""
-
-    @property
-    def compute_s(self) -> float | None:
-        """Forward, backward and optimizer."""
-        return total(self.forward_s, self.backward_s, self.optimizer_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
-    """The record of one rank.
-
-    hosts: the machines of its lives, each once.
-    """
+    """One rank. hosts: the machines of its lives, each once."""
 
     rank: int
     hosts: tuple[str, ...]
-    intervals: tuple[Interval, ...]
-    repeated: tuple[Interval, ...] = ()
-    """Intervals that were made again after a resume, because they came after the checkpoint."""
 
     @property
     def host(self) -> str:
@@ -317,8 +273,8 @@ class MachineUse:
     """At the last sample, which was taken at `last_seen`."""
     last_seen: float
     queued_batches: float | None
-    others: tuple[tuple[float, float, float], ...] = ()
-    """Each sample of that part: when it began and ended, and the share."""
+    others: Floats = field(compare=False)
+    """Each sample of that part [sample, 3]: when it began and ended, and the share."""
     crowded: Period | None = None
     """When others used its processors."""
     idle: Period | None = None
@@ -326,13 +282,9 @@ class MachineUse:
 
     def others_between(self, since: float, until: float) -> float | None:
         """The part of its processors that other programs used then; None without a sample."""
-        seen = [
-            (min(ended, until) - max(began, since), share)
-            for began, ended, share in self.others
-            if began < until and since < ended
-        ]
-        seconds_s = sum(lasted_s for lasted_s, _ in seen)
-        return sum(lasted_s * share for lasted_s, share in seen) / seconds_s if seen else None
+        began, ended, shares = self.others.T
+        lasted_s = np.maximum(np.minimum(ended, until) - np.maximum(began, since), 0.0)
+        return total_over(shares * lasted_s, lasted_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -426,6 +378,9 @@ class Facts:
     segments: tuple[Segment, ...] = ()
     exit: Session | None = None
     """How the training command ended; None if it still trains, or if its end is not known."""
+    intervals: Intervals = field(default_factory=no_intervals)
+    repeated: Intervals = field(default_factory=no_intervals)
+    """Those that were made again after a resume, because they came after the checkpoint."""
     ranks: tuple[Rank, ...] = ()
     validations: tuple[RecordedValidation, ...] = ()
     lost_validations: tuple[RecordedValidation, ...] = ()
@@ -470,20 +425,19 @@ class Facts:
     links or devices were measured again and differ. Otherwise empty: the run counts as one."""
 
     @property
-    def intervals(self) -> tuple[Interval, ...]:
-        """Intervals of rank 0, which has the values of all ranks together."""
-        return self.ranks[0].intervals if self.ranks else ()
+    def repeated_steps(self) -> int:
+        """Updates that were made again after a resume."""
+        return int(self.repeated["steps"].sum())
 
     @property
-    def repeated_steps(self) -> int:
-        """Updates that were made again after a resume, because they came after the checkpoint."""
-        return sum(one.steps for one in self.ranks[0].repeated) if self.ranks else 0
+    def made_steps(self) -> int:
+        """All updates, those that were made again included."""
+        return int(self.intervals["steps"].sum()) + self.repeated_steps
 
     @property
     def repeated_s(self) -> float:
         """Seconds that the repeated steps took the first time."""
-        again = self.ranks[0].repeated if self.ranks else ()
-        return summed(one.interval_s for one in again) or 0.0
+        return summed(self.repeated.of("interval_s")) or 0.0
 
     @property
     def last_step(self) -> int:
@@ -491,11 +445,8 @@ class Facts:
 
         An earlier life may have gone further: what came after its checkpoint was lost.
         """
-        last = (*self.segments[-1:],)
-        return max(
-            [*(one.last_step for one in last), *(one.step for one in self.intervals[-1:])],
-            default=0,
-        )
+        last = [life.last_step for life in self.segments[-1:]]
+        return max([*last, *map(int, self.intervals["step"][-1:])], default=0)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -515,15 +466,6 @@ class Facts:
     def is_one_host(self) -> bool:
         """Whether every rank ran on the same host, at the same time."""
         return len(self.hosts) == 1
-
-    @property
-    def side_by_side(self) -> list[list[Interval]]:
-        """Intervals of all ranks that made the same step together, by step and rank."""
-        found: dict[int, list[Interval]] = {}
-        for rank in self.ranks:
-            for one in rank.intervals:
-                found.setdefault(one.step, []).append(one)
-        return [together for _, together in sorted(found.items())]
 
     @property
     def state(self) -> str:
@@ -558,13 +500,9 @@ class Facts:
             return False
         if self.exit is not None:
             return True
-        begun = [life.started for life in self.segments]
-        gaps = [
-            two.time - one.time
-            for one, two in pairwise(self.intervals)
-            if bisect_right(begun, one.time) == bisect_right(begun, two.time)
-        ]
-        patience_s = max([_SILENCE_S, *(_SILENT_GAPS * gap for gap in gaps)])
+        in_one_life = np.diff(self.intervals["life"]) == 0
+        gaps_s = np.diff(self.intervals["time"])[in_one_life]
+        patience_s = max(_SILENCE_S, _SILENT_GAPS * float(gaps_s.max(initial=0.0)))
         return self.read_at - self.segments[-1].ended > patience_s
 
     @property
@@ -576,7 +514,7 @@ class Facts:
     @property
     def train_s(self) -> float | None:
         """Seconds inside updates, even those that were lost, without pauses."""
-        seconds_s = summed(interval.interval_s for interval in self.intervals)
+        seconds_s = summed(self.intervals.of("interval_s"))
         return None if seconds_s is None else seconds_s + self.repeated_s
 
     @property
@@ -589,15 +527,3 @@ class Facts:
         """Seconds at the ends of lives that no event accounts for: the steps under way there."""
         open_ended = (one for one in self.segments if one.reason is None)
         return sum(one.ended - one.accounted for one in open_ended)
-
-
-def total(*values: float | None) -> float | None:
-    """The sum, or None if one is not measured."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
-
-
-def summed(values: Iterable[float | None]) -> float | None:
-    """The sum of those that are measured, or None if none is."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None

@@ -15,7 +15,7 @@ from dragoman.base.printable import first_of
 from dragoman.base.units import Quantity
 from dragoman.distributed.config import DistributedConfig
 from dragoman.reporting import measures
-from dragoman.reporting.facts import Facts, MachineUse, Rank, total
+from dragoman.reporting.facts import Facts, MachineUse, Rank
 from dragoman.reporting.learning import (
     State,
     has_diverged,
@@ -26,6 +26,7 @@ from dragoman.reporting.learning import (
 from dragoman.reporting.pauses import how_long, out_of_reach, pauses
 from dragoman.reporting.periods import clock, moment, periods, when
 from dragoman.reporting.rates import rate_ahead, stage_between
+from dragoman.reporting.record import total
 from dragoman.reporting.scores import (
     MOST_BLEU_LOST,
     NOT_LEARNT,
@@ -98,7 +99,7 @@ def _divergences(facts: Facts) -> float | None:
     """1 if the run recorded that it diverged; None if the loss rose far or is not finite."""
     if has_diverged(facts):
         return 1.0
-    if not facts.intervals or facts.intervals[-1].train_loss is None:
+    if not np.isfinite(facts.intervals["train_loss"][-1:]).any():
         return None
     signals = learning(facts)
     jumped = signals.validations and training_loss_jump(facts, signals.best.step)
@@ -148,7 +149,7 @@ def _spikes(facts: Facts) -> float | None:
 def _high(facts: Facts) -> dict[int, float] | None:
     """The losses that `_spikes` counts, by step; None if there are too few to compare."""
     warmup = facts.recipe.schedule.warmup_steps if facts.recipe else 0
-    logged = [one for one in measures.points(facts.intervals, "train_loss") if one[0] > warmup]
+    logged = [point for point in facts.intervals.points("train_loss") if point[0] > warmup]
     if len(logged) <= SMOOTHED:
         return None
     losses = np.array([loss for _, loss in logged])
@@ -174,9 +175,11 @@ def _starved_ranks(facts: Facts) -> Iterator[str]:
     for waited, rank in measures.data_waits(facts):
         if waited < STARVES:
             return
-        intervals = [one for one in measures.steady(rank.intervals) if one.interval_s]
-        bad = [(one.data_wait_s or 0.0) >= STARVES * (one.interval_s or 0.0) for one in intervals]
-        found = " and ".join(map(when, periods(intervals, bad)))
+        steps = measures.steady(facts.intervals)
+        timed = steps.where(np.isfinite(measures.timed_s(steps, rank.rank)))
+        waits_s, took_s = (timed.of(name, rank.rank) for name in ("data_wait_s", "interval_s"))
+        bad = waits_s >= STARVES * took_s
+        found = " and ".join(map(when, periods(timed, bad, rank=rank.rank)))
         yield found if facts.world_size == 1 else f"{rank.name}, {found}"
 
 
@@ -255,7 +258,7 @@ def _flat_since(facts: Facts) -> Iterator[str]:
 
 
 def _spikes_since(facts: Facts) -> Iterator[str]:
-    times = {one.step: one.time for one in facts.intervals}
+    times = dict(facts.intervals.points("time"))
     yield "at " + first_of((moment(step, times[step]) for step in _high(facts) or {}), between="; ")
 
 
@@ -267,7 +270,7 @@ def _growths(facts: Facts) -> list[tuple[float, Rank]]:
     """
     growths = []
     for rank in facts.ranks:
-        peaks = [one.peak_memory_bytes for one in rank.intervals if one.peak_memory_bytes]
+        peaks = [peak for _, peak in _peaks(facts, rank)]
         if len(peaks) >= 2 * _QUARTERS:
             ends = [peaks[(len(peaks) - 1) * n // _QUARTERS] for n in range(1, _QUARTERS + 1)]
             least = min(two - one for one, two in pairwise(ends))
@@ -275,15 +278,19 @@ def _growths(facts: Facts) -> list[tuple[float, Rank]]:
     return growths
 
 
+def _peaks(facts: Facts, rank: Rank) -> list[tuple[int, float]]:
+    """The peak memory of a rank, by step."""
+    points = facts.intervals.points("peak_memory_bytes", rank.rank)
+    return [(step, peak) for step, peak in points if peak]
+
+
 def _growing_ranks(facts: Facts) -> Iterator[str]:
     for growth, rank in sorted(_growths(facts), key=lambda found: -found[0]):
         if growth < _CREEPS:
             return
-        known = [
-            (one.peak_memory_bytes, one.step) for one in rank.intervals if one.peak_memory_bytes
-        ]
-        least, since = min(known, key=lambda one: (one[0], -one[1]))
-        most, until = max(known, key=lambda one: (one[0], -one[1]))
+        known = _peaks(facts, rank)
+        since, least = min(known, key=lambda one: (one[1], -one[0]))
+        until, most = max(known, key=lambda one: (one[1], -one[0]))
         yield (
             f"{rank.name}, from {units.SIZE.text(least)} at step {units.COUNT.text(since)} "
             f"to {units.SIZE.text(most)} at step {units.COUNT.text(until)}"

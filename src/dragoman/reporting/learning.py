@@ -149,9 +149,7 @@ def _training_text(facts: Facts, best: int, last: int) -> Literal["falls", "rise
         change = sliced[last] / sliced[best] - 1
         low, high = change - LEAST_RISE, change + LEAST_RISE
     else:
-        logged = [
-            point for point in measures.points(facts.intervals, "train_loss") if point[0] >= best
-        ]
+        logged = [point for point in facts.intervals.points("train_loss") if point[0] >= best]
         slope = trend.trend([step for step, _ in logged], [loss for _, loss in logged])
         low, high = (slope.low, slope.high) if slope is not None else (0.0, 0.0)
     return "falls" if high < 0 else "rises" if low > 0 else None
@@ -165,7 +163,7 @@ def has_diverged(facts: Facts) -> bool:
 def training_loss_jump(facts: Facts, step: int) -> tuple[float, float] | None:
     """The training loss before and after a step (medians of nine intervals at most), if it is
     `far_above` after it."""
-    logged = measures.points(facts.intervals, "train_loss")
+    logged = facts.intervals.points("train_loss")
     before = [loss for at, loss in logged if at <= step]
     after = [loss for at, loss in logged if at > step]
     if len(before) < trend.FEWEST or not after:
@@ -275,9 +273,8 @@ def _is_trained_if_turned(facts: Facts, signals: Learning) -> Judgement:
 
 def _is_trained_if_flat(facts: Facts, signals: Learning, says: str) -> Judgement:
     """A flat dev loss is that of a trained model only if nothing else made it flat."""
-    later = facts.intervals[len(facts.intervals) // 2 :]
-    skipped = sum(interval.skipped_steps or 0 for interval in later)
-    steps = sum(interval.steps for interval in later)
+    later = facts.intervals.where(slice(len(facts.intervals) // 2, None))
+    skipped, steps = float(np.nansum(later["skipped_steps"])), float(later["steps"].sum())
     if skipped > _MOST_SKIPPED * steps:
         says += f", but {units.SHARE.text(skipped / steps)} of the later steps were skipped: their "
         return "cannot tell", f"{says}gradients were not finite.", "Set train.precision to bf16."
@@ -400,7 +397,7 @@ def _is_seen_twice(facts: Facts) -> bool:
     recipe = facts.recipe
     if recipe is not None and (any(recipe.weights()) or recipe.corpus.temperature):
         return False
-    return not facts.intervals or facts.intervals[-1].epoch != 0
+    return facts.intervals.last("epoch") != 0
 
 
 _MOVES = {

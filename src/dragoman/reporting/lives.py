@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
+
 from dragoman.base import units
-from dragoman.reporting.facts import Facts, RecordedLink, Segment
-from dragoman.reporting.log import HostRecord, RunLog
+from dragoman.reporting.facts import Facts, RecordedLink
+from dragoman.reporting.log import RunLog
 from dragoman.reporting.measures import capacity_bytes_per_s, link_after, steady
 from dragoman.reporting.periods import FEWEST, FROM_START, moment
 from dragoman.reporting.sampling import Samples
@@ -31,14 +33,17 @@ _Part = tuple[LinkChanged | None, Facts]
 
 def with_measured(found: Facts, log: RunLog) -> Facts:
     """The facts with the measurements of hosts, for the whole run and for each of its lives."""
-    lives = _lives(found, log)
-    return replace(
-        _with(found, log.samples, log.host_records),
+    lives, records = _lives(found, log), log.host_records
+    facts = replace(
+        _sampled(found, log.samples),
+        links=tuple(link for record in records for link in record.links),
+        devices=tuple(device for record in records for device in record.devices),
         link_changes=tuple(change for life in lives for change in life.link_changes),
-        lives=()
-        if all(_are_alike(one, two) for one, two in pairwise(lives))
-        else tuple(life for life in lives if life.intervals),
     )
+    if all(_are_alike(one, two) for one, two in pairwise(lives)):
+        return facts
+    sampled = (_sampled(life, log.samples, number) for number, life in enumerate(lives))
+    return replace(facts, lives=tuple(life for life in sampled if len(life.intervals)))
 
 
 def judged_by_life(facts: Facts, judge: Callable[[Facts], Judgement]) -> Judgement:
@@ -88,7 +93,7 @@ def _judged(parts: Sequence[_Part], judge: Callable[[Facts], Judgement]) -> Judg
     """
     if len(parts) == 1:
         return judge(parts[0][1])
-    trained = [part for part in parts if part[1].intervals] or parts[-1:]
+    trained = [part for part in parts if len(part[1].intervals)] or parts[-1:]
     lasting = [part for part in trained if _lasted(part[1])] or trained
     newest = lasting[-1]
     answer, says, remedy = judge(newest[1])
@@ -120,16 +125,21 @@ def _since(part: _Part) -> str:
     change, facts = part
     if change is not None:
         return f"{link_changed(change)}."
-    first = facts.intervals[0]
-    began = moment(first.step - first.steps + 1, first.time - (first.interval_s or 0.0))
+    first, _ = _steps(facts)
+    took_s = float(np.nan_to_num(facts.intervals.of("interval_s")[0]))
+    began = moment(first, float(facts.intervals["time"][0]) - took_s)
     return f"Since {began}, on {_hosts(facts)}:"
 
 
 def _where(facts: Facts) -> str:
     """The steps and hosts of a part."""
-    first, last = facts.intervals[0], facts.intervals[-1]
-    steps = (first.step - first.steps + 1, last.step)
-    return f"Steps {' to '.join(map(units.COUNT.text, steps))} on {_hosts(facts)}"
+    return f"Steps {' to '.join(map(units.COUNT.text, _steps(facts)))} on {_hosts(facts)}"
+
+
+def _steps(facts: Facts) -> tuple[int, int]:
+    """The first and the last step."""
+    step, steps = facts.intervals["step"], facts.intervals["steps"]
+    return int(step[0] - steps[0]) + 1, int(step[-1])
 
 
 def _hosts(facts: Facts) -> str:
@@ -147,35 +157,25 @@ def _cut_at_link_changes(life: Facts) -> list[_Part]:
     changes = sorted(life.link_changes, key=lambda change: change.since_step)
     if not changes:
         return [(None, life)]
+    last_step = life.intervals["step"]
+    first_step = last_step - life.intervals["steps"] + 1
     parts: list[_Part] = []
     for change, after in zip([None, *changes], [*changes, None], strict=True):
         first = change.since_step if change else 0
         last = after.since_step - 1 if after else life.last_step
-        ranks = tuple(
-            replace(
-                rank,
-                intervals=tuple(
-                    interval
-                    for interval in rank.intervals
-                    if first <= interval.step - interval.steps + 1 and interval.step <= last
-                ),
-            )
-            for rank in life.ranks
-        )
+        intervals = life.intervals.where((first <= first_step) & (last_step <= last))
         links = life.links if change is None else (link_after(change, life.hosts[0]),)
-        parts.append((change, replace(life, ranks=ranks, links=links, link_changes=())))
+        parts.append((change, replace(life, intervals=intervals, links=links, link_changes=())))
     return parts
 
 
-def _with(found: Facts, samples: Samples, host_records: Sequence[HostRecord]) -> Facts:
-    """The facts with these measurements."""
+def _sampled(facts: Facts, samples: Samples, life: int | None = None) -> Facts:
+    """The facts with the samples of one life, or of all."""
     return replace(
-        found,
-        gpus=tuple(samples.gpus()),
-        traffic=tuple(samples.traffic()),
-        machines=tuple(samples.machines()),
-        links=tuple(link for record in host_records for link in record.links),
-        devices=tuple(device for record in host_records for device in record.devices),
+        facts,
+        gpus=tuple(samples.gpus(life)),
+        traffic=tuple(samples.traffic(life)),
+        machines=tuple(samples.machines(life)),
     )
 
 
@@ -184,7 +184,7 @@ def _lives(found: Facts, log: RunLog) -> list[Facts]:
     lives: list[Facts] = []
     for number, segment in enumerate(found.segments):
         ends = min((later.first_step for later in found.segments[number + 1 :]), default=None)
-        life = _life(found, log.host_records[number], segment, ends)
+        life = _life(found, log, number, ends)
         # Measured once, if at all: training tells again of a link that is still slow.
         if lives and segment.hosts == lives[-1].segments[0].hosts:
             life = replace(
@@ -196,9 +196,10 @@ def _lives(found: Facts, log: RunLog) -> list[Facts]:
     return lives
 
 
-def _life(found: Facts, record: HostRecord, segment: Segment, ends: int | None) -> Facts:
+def _life(found: Facts, log: RunLog, number: int, ends: int | None) -> Facts:
     """The facts of one life. ends: its last step that was not made again."""
-    first = segment.first_step
+    segment, record = found.segments[number], log.host_records[number]
+    first, ranks = segment.first_step, segment.world_size or len(found.ranks)
 
     def is_kept(step: int) -> bool:
         return step > first and (ends is None or step <= ends)
@@ -206,29 +207,26 @@ def _life(found: Facts, record: HostRecord, segment: Segment, ends: int | None) 
     def is_within(moment: float) -> bool:
         return segment.started < moment <= segment.ended
 
-    life = replace(
+    return replace(
         found,
         world_size=segment.world_size or found.world_size,
         device=segment.device or found.device,
         imported=segment.imported or found.imported,
         segments=(segment,),
+        intervals=found.intervals.where(found.intervals["life"] == number).of_ranks(ranks),
+        repeated=found.repeated.where(found.repeated["life"] == number).of_ranks(ranks),
         ranks=tuple(
-            replace(
-                rank,
-                hosts=segment.hosts[rank.rank : rank.rank + 1],
-                intervals=tuple(one for one in rank.intervals if is_kept(one.step)),
-                repeated=tuple(one for one in rank.repeated if is_within(one.time)),
-            )
-            for rank in found.ranks
-            if rank.rank < (segment.world_size or len(found.ranks))
+            replace(rank, hosts=segment.hosts[rank.rank : rank.rank + 1])
+            for rank in found.ranks[:ranks]
         ),
         validations=tuple(one for one in found.validations if is_kept(one.step)),
         lost_validations=tuple(one for one in found.lost_validations if is_within(one.time)),
         checkpoints=tuple(one for one in found.checkpoints if is_kept(one.step)),
         pauses=tuple(one for one in found.pauses if segment.started <= one.began <= segment.ended),
+        links=tuple(record.links),
+        devices=tuple(record.devices),
         link_changes=tuple(one for one in record.link_changes if is_kept(one.since_step)),
     )
-    return _with(life, record.samples, [record])
 
 
 def _links_at_end(life: Facts) -> tuple[RecordedLink, ...]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from dragoman.base.errors import MachineError
 from dragoman.reporting import facts
 from dragoman.reporting.imported import ImportedRun, ImportedScore
-from dragoman.reporting.sampling import Sample, Samples
+from dragoman.reporting.record import IntervalRows, Intervals
+from dragoman.reporting.sampling import Samples
 from dragoman.telemetry import events
-from dragoman.telemetry.events import PER_RANK, Event, StrategyChosen, TestScored, read_events
+from dragoman.telemetry.events import Event, StrategyChosen, TestScored, read_events
 from dragoman.telemetry.host import HourlyPrice
 
 _CLOCK_JUMP_S = 5.0
@@ -42,12 +43,11 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class HostRecord:
-    """Links, devices and samples of the hosts during one life of the run."""
+    """Links and devices of the hosts during one life of the run."""
 
     links: list[facts.RecordedLink] = field(default_factory=list)
     link_changes: list[events.LinkChanged] = field(default_factory=list)
     devices: list[facts.RecordedDevice] = field(default_factory=list)
-    samples: Samples = field(default_factory=Samples)
 
 
 @dataclass(slots=True)
@@ -62,9 +62,8 @@ class RunLog:
     imported_scores: list[tuple[int, float]] = field(default_factory=list)
     host_records: list[HostRecord] = field(default_factory=list)
     """One for each segment."""
-    intervals: list[list[facts.Interval]] = field(default_factory=list)
-    """Of each rank."""
-    repeated: list[list[facts.Interval]] = field(default_factory=list)
+    resumed_from: list[int] = field(default_factory=list)
+    """The step after which each life trained; -1 if it began the run."""
     validations: list[facts.RecordedValidation] = field(default_factory=list)
     lost_validations: list[facts.RecordedValidation] = field(default_factory=list)
     test_scores: list[facts.TestScore] = field(default_factory=list)
@@ -81,7 +80,6 @@ class RunLog:
     alerts: list[facts.RecordedAlert] = field(default_factory=list)
     pauses: list[facts.Pause] = field(default_factory=list)
     samples: Samples = field(default_factory=Samples)
-    """Those of all lives; `host_records` has those of each."""
     prepare_s: float | None = None
     unreadable: str = ""
     """Why the file could not be read to its end."""
@@ -94,6 +92,7 @@ class RunLog:
     _base_host: str = ""
     _ahead_s: float = 0.0
     """How far UTC is ahead of the moments of this life; never above 0."""
+    _intervals: IntervalRows = field(default_factory=IntervalRows)
     _alive: bool = False
     _warms_up: bool = False
     """Whether this life has no interval yet."""
@@ -131,6 +130,11 @@ class RunLog:
             accounted=self._accounted,
         )
         return [*self._lives[:-1], last]
+
+    @property
+    def intervals(self) -> Intervals:
+        """All intervals, also those that were made again."""
+        return self._intervals.intervals()
 
     def problems(self) -> list[str]:
         """The faults of the record, in words."""
@@ -188,9 +192,7 @@ class RunLog:
     def _run_started(self, event: Event, moment: float) -> None:
         self.start = start = events.RunStarted(**event.payload)
         last_kept = -1 if start.resumed_from_step is None else start.resumed_from_step
-        for kept, repeated in zip(self.intervals, self.repeated, strict=True):
-            repeated += [one for one in kept if one.step > last_kept]
-            kept[:] = [one for one in kept if one.step <= last_kept]
+        self.resumed_from.append(last_kept)
         self.lost_validations += [seen for seen in self.validations if seen.step > last_kept]
         self.validations = [seen for seen in self.validations if seen.step <= last_kept]
         self._alive = self._warms_up = True
@@ -238,19 +240,14 @@ class RunLog:
             self._alive = False
 
     def _train_interval(self, event: Event, moment: float) -> None:
-        seen = event.payload
-        ranks = max(len(seen[name] or ()) for name in PER_RANK) or 1
-        shared = {name: seen[name] for name in _SHARED}
-        shared |= {"step": event.step or 0, "time": moment, "warms_up": self._warms_up}
+        self._intervals.add(
+            event.payload,
+            step=event.step or 0,
+            time=moment,
+            life=len(self._lives) - 1,
+            warms_up=self._warms_up,
+        )
         self._warms_up = False
-        while len(self.intervals) < ranks:
-            self.intervals.append([])
-            self.repeated.append([])
-        for rank in range(ranks):
-            own: dict[str, Any] = {
-                name: seen[name][rank] if seen[name] else None for name in PER_RANK
-            }
-            self.intervals[rank].append(facts.Interval(**shared, **own))
 
     def _environment(self, event: Event, _moment: float) -> None:
         self.environment = event.payload
@@ -274,9 +271,8 @@ class RunLog:
 
     def _sample(self, event: Event, moment: float) -> None:
         if event.payload["seconds_s"] > 0:
-            sample = Sample.of(event, moment)
-            self._host_record.samples.add(sample)
-            self.samples.add(sample)
+            life = len(self._lives) - self._alive  # before a start, that of the next life
+            self.samples.add(event, moment, life)
 
     @property
     def _host_record(self) -> HostRecord:
@@ -295,14 +291,6 @@ class RunLog:
 
     def _imported_score(self, event: Event, _moment: float) -> None:
         self.imported_scores.append((event.step or 0, event.payload["value"]))
-
-
-_SHARED: Final = tuple(
-    one.name
-    for one in fields(facts.Interval)
-    if one.name in events.TrainInterval.model_fields and one.name not in PER_RANK
-)
-"""Fields of an interval that are the same for every rank."""
 
 
 def _made(kind: type[T], event: Event, moment: float) -> T:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
+
+import numpy as np
 
 from dragoman.distributed.wire import FP32_BYTES, ring_bytes
 from dragoman.recipe.estimate import training_flop
 from dragoman.reporting.facts import (
     Facts,
     Gpu,
-    Interval,
     MachineUse,
     Rank,
     RecordedLink,
     RecordedValidation,
-    summed,
-    total,
 )
+from dragoman.reporting.record import Floats, Intervals, summed, total, total_over
 from dragoman.reporting.trend import ratio_interval
 from dragoman.telemetry.events import LinkChanged
 
@@ -31,54 +30,52 @@ COMPUTE_FIELDS = ("forward_s", "backward_s", "optimizer_s")
 _SIDES = ("source_tokens", "target_tokens")
 
 
-def steady(intervals: Sequence[Interval]) -> Sequence[Interval]:
+def steady(intervals: Intervals) -> Intervals:
     """The intervals without warm-ups, of which there is one after each start, if two are left."""
-    warm = [one for one in intervals if not one.warms_up]
-    return warm if len(warm) > 1 else intervals
+    warm = intervals["warms_up"] == 0
+    return intervals.where(warm) if warm.sum() > 1 else intervals
 
 
-def points(
-    records: Sequence[Interval] | Sequence[RecordedValidation], name: str
-) -> list[tuple[int, float]]:
-    """Every record that measured a field, as (step, value)."""
-    found = ((one.step, getattr(one, name)) for one in records)
-    return [(step, value) for step, value in found if value is not None]
+def timed_s(intervals: Intervals, rank: int = 0) -> Floats:
+    """Seconds of each interval; NaN if it was not timed."""
+    seconds_s = intervals.of("interval_s", rank)
+    return np.where(seconds_s > 0, seconds_s, np.nan)
 
 
-def share(intervals: Sequence[Interval], *names: str) -> float | None:
-    """The share of the steps' time that some fields (in seconds) took; None if one is missing."""
-    shares: list[float | None] = []
-    for name in names:
-        timed = [
-            one for one in steady(intervals) if one.interval_s and getattr(one, name) is not None
-        ]
-        seconds_s = sum(one.interval_s or 0.0 for one in timed)
-        shares.append(sum(getattr(one, name) for one in timed) / seconds_s if seconds_s else None)
-    return total(*shares)
+def points(records: Sequence[RecordedValidation], name: str) -> list[tuple[int, float]]:
+    """Every validation that measured a field, as (step, value)."""
+    values = ((one.step, getattr(one, name)) for one in records)
+    return [(step, value) for step, value in values if value is not None]
+
+
+def share(intervals: Intervals, *names: str, rank: int = 0) -> float | None:
+    """The share of a rank's steps' time that some fields (in seconds) took; None if one is
+    missing."""
+    steps = steady(intervals)
+    whole_s = timed_s(steps, rank)
+    return total(*(total_over(steps.of(name, rank), whole_s) for name in names))
+
+
+def shares(facts: Facts, *names: str) -> list[tuple[float, Rank]]:
+    """`share` of each rank for which it was measured."""
+    each = ((share(facts.intervals, *names, rank=rank.rank), rank) for rank in facts.ranks)
+    return [(part, rank) for part, rank in each if part is not None]
 
 
 def data_waits(facts: Facts) -> list[tuple[float, Rank]]:
     """The part of a step in which each rank waited for data, the largest first."""
-    waits = [(share(rank.intervals, "data_wait_s"), rank) for rank in facts.ranks]
-    known = [(waited, rank) for waited, rank in waits if waited is not None]
-    return sorted(known, key=lambda found: -found[0])
+    return sorted(shares(facts, "data_wait_s"), key=lambda wait: -wait[0])
 
 
 def most_data_wait(facts: Facts) -> float | None:
     """The largest part of a step in which a rank waited for data."""
-    waits = data_waits(facts)
-    return waits[0][0] if waits else None
+    return max((waited for waited, _ in shares(facts, "data_wait_s")), default=None)
 
 
-def per_step(intervals: Sequence[Interval], name: str) -> float | None:
+def per_step(intervals: Intervals, name: str, rank: int = 0) -> float | None:
     """The mean of a field over steps, without the warm-up."""
-    return _per_step(steady(intervals), name)
-
-
-def _per_step(intervals: Sequence[Interval], name: str) -> float | None:
-    known = [one for one in intervals if getattr(one, name) is not None]
-    steps = sum(one.steps for one in known)
-    return sum(getattr(one, name) for one in known) / steps if steps else None
+    steps = steady(intervals)
+    return total_over(steps.of(name, rank), steps["steps"])
 
 
 def gradient_noise_tokens(facts: Facts) -> float | None:
@@ -87,46 +84,44 @@ def gradient_noise_tokens(facts: Facts) -> float | None:
     The ratio of two means (McCandlish et al. 2018, appendix A.1); it grows in the beginning. None
     if the run did not measure it, or too rarely to know it.
     """
-    later = [one for one in facts.intervals if one.step > facts.last_step // 2]
+    later = facts.intervals.where(facts.intervals["step"] > facts.last_step // 2)
     signals, noises = (
-        [value for _, value in points(later, name)]
+        np.array([value for _, value in later.points(name)])
         for name in ("gradient_signal", "gradient_noise")
     )
-    if len(signals) < _LEAST_NOISES or min(sum(signals), sum(noises)) <= 0:
+    if signals.size < _LEAST_NOISES or min(signals.sum(), noises.sum()) <= 0:
         return None
-    return sum(noises) / sum(signals)
+    return float(noises.sum() / signals.sum())
 
 
 def step_s(facts: Facts) -> float | None:
     """Mean seconds of a step; validations, checkpoints and pauses are not counted."""
-    return _per_step(facts.intervals, "interval_s")
+    return total_over(facts.intervals.of("interval_s"), facts.intervals["steps"])
 
 
 def median(facts: Facts, name: str) -> float | None:
     """The median of a field over intervals."""
-    values = [value for _, value in points(facts.intervals, name)]
-    return statistics.median(values) if values else None
+    values = [value for _, value in facts.intervals.points(name)]
+    return float(np.median(values)) if values else None
 
 
 def tokens(facts: Facts) -> float | None:
     """Source and target tokens of all updates that count, without padding."""
-    sides = (summed(getattr(one, side) for one in facts.intervals) for side in _SIDES)
-    return summed(sides)
+    return summed(summed(facts.intervals[side]) for side in _SIDES)
 
 
 def tokens_per_s(facts: Facts) -> float | None:
     """Source and target tokens per second inside steps."""
-    timed = [one for one in steady(facts.intervals) if one.interval_s and one.target_tokens]
-    seconds_s = sum(one.interval_s or 0.0 for one in timed)
-    count = sum((one.source_tokens or 0) + (one.target_tokens or 0) for one in timed)
-    return count / seconds_s if seconds_s else None
+    steps = steady(facts.intervals)
+    source, target = (steps[side] for side in _SIDES)
+    both = np.nan_to_num(source) + np.where(target > 0, target, np.nan)
+    return total_over(both, timed_s(steps))
 
 
 def padding_share(facts: Facts) -> float | None:
     """The share of padding in the cells of all batches, weighted by steps."""
-    known = [one for one in facts.intervals if one.padding_share is not None]
-    steps = sum(one.steps for one in known)
-    return sum((one.padding_share or 0.0) * one.steps for one in known) / steps if steps else None
+    shares, steps = facts.intervals["padding_share"], facts.intervals["steps"]
+    return total_over(shares * steps, np.where(np.isfinite(shares), steps, np.nan))
 
 
 def validate_s(facts: Facts) -> float | None:
@@ -147,36 +142,35 @@ def left_s(facts: Facts) -> float | None:
     """
     if not facts.is_running or facts.imported or not facts.max_steps:
         return None
-    timed = [one for one in facts.intervals[-_RECENT:] if one.interval_s is not None]
-    recent, made = (sum(one.steps for one in some) for some in (timed, facts.intervals))
-    if not recent or facts.wall_s is None or facts.train_s is None:
+    recent = facts.intervals.where(slice(-_RECENT, None))
+    recent_s = total_over(recent.of("interval_s"), recent["steps"])
+    if recent_s is None or facts.wall_s is None or facts.train_s is None:
         return None
-    recent_s = sum(one.interval_s or 0.0 for one in timed) / recent
     other_s = max(facts.wall_s - facts.unrecorded_s - facts.train_s, 0.0)
-    made += facts.repeated_steps
-    return max(facts.max_steps - facts.last_step, 0) * (recent_s + other_s / made)
+    return max(facts.max_steps - facts.last_step, 0) * (recent_s + other_s / facts.made_steps)
 
 
-def with_wire(facts: Facts) -> list[Interval]:
+def with_wire(facts: Facts) -> Intervals:
     """The intervals, without the warm-up, in which the wait for the network was measured."""
-    return [one for one in steady(facts.intervals) if one.interval_s and one.wire_s is not None]
+    steps = steady(facts.intervals)
+    return steps.where(np.isfinite(timed_s(steps)) & np.isfinite(steps["wire_s"]))
 
 
 def wire_interval(facts: Facts) -> tuple[float, float, float] | None:
     """The share of the steps' time spent waiting for the network, with its 95% confidence
     interval."""
     timed = with_wire(facts)
-    found = ratio_interval(
-        [one.wire_s or 0.0 for one in timed], [one.interval_s or 0.0 for one in timed]
-    )
-    return None if found is None else (found[0], max(found[1], 0.0), min(found[2], 1.0))
+    share_of_steps = ratio_interval(timed["wire_s"].tolist(), timed.of("interval_s").tolist())
+    if share_of_steps is None:
+        return None
+    mean, low, high = share_of_steps
+    return mean, max(low, 0.0), min(high, 1.0)
 
 
 def wire_bytes_per_step(facts: Facts) -> float | None:
     """The most bytes that a rank sends for the gradients of one step: counted, not calculated."""
-    counts = [per_step(rank.intervals, "sync_bytes") for rank in facts.ranks]
-    known = [count for count in counts if count is not None]
-    return max(known) if known else None
+    counts = (per_step(facts.intervals, "sync_bytes", rank.rank) for rank in facts.ranks)
+    return max((count for count in counts if count is not None), default=None)
 
 
 def flat_ring_bytes(facts: Facts) -> float | None:
@@ -219,12 +213,12 @@ def useful_flop_share(facts: Facts, *, host: str | None = None) -> float | None:
     devices = [one for one in facts.devices if host in (None, one.host)]
     if facts.recipe is None or not devices or not facts.world_size:
         return None
-    timed = [one for one in steady(facts.intervals) if one.interval_s and one.pairs]
-    pairs = sum(one.pairs or 0 for one in timed)
-    seconds_s = sum(one.interval_s or 0.0 for one in timed)
+    steps = steady(facts.intervals)
+    steps = steps.where(np.isfinite(timed_s(steps)) & (steps["pairs"] > 0))
+    pairs, seconds_s = float(steps["pairs"].sum()), float(steps.of("interval_s").sum())
     if not pairs or not seconds_s:
         return None
-    lengths = {side: sum(getattr(one, side) or 0 for one in timed) / pairs for side in _SIDES}
+    lengths = {side: float(np.nansum(steps[side])) / pairs for side in _SIDES}
     flop = training_flop(
         facts.recipe.model,
         target_vocab_size=facts.recipe.corpus.subword.vocab_size,
@@ -247,6 +241,5 @@ def scaling_efficiency(facts: Facts) -> float | None:
     rate = tokens_per_s(facts)
     if alone and rate is not None:
         return rate / (sum(alone) / len(alone) * facts.world_size)
-    own = [share(rank.intervals, *COMPUTE_FIELDS, "data_wait_s") for rank in facts.ranks]
-    known = [one for one in own if one is not None]
-    return sum(known) / len(known) if known else None
+    own = [part for part, _ in shares(facts, *COMPUTE_FIELDS, "data_wait_s")]
+    return sum(own) / len(own) if own else None

@@ -87,7 +87,7 @@ def _where(facts: Facts) -> str:
     names = [f"{interface} of {host}" for interface, host in dict.fromkeys(known) if interface]
     through = f", through {named(names, between=', ')}" if names else ""
     timed = measures.with_wire(facts)
-    waits = [(one.wire_s or 0.0) >= NETWORK_BOUND * (one.interval_s or 0.0) for one in timed]
+    waits = timed["wire_s"] >= NETWORK_BOUND * timed.of("interval_s")
     return through + "".join(f", {when(period)}" for period in periods(timed, waits))
 
 
@@ -124,9 +124,8 @@ def _network_evidence(facts: Facts) -> Iterator[Evidence]:
         yield in_words("strategy, chosen by auto", f"{facts.chosen.label}: {facts.chosen.why}")
     elif facts.recipe is not None:
         yield in_words("strategy", facts.recipe.distributed.strategy)
-    for rank in facts.ranks:
-        waited = measures.share(rank.intervals, "sync_s")
-        if waited is not None and wait is not None:
+    for waited, rank in measures.shares(facts, "sync_s"):
+        if wait is not None:
             name = f"rank {rank.rank} on {rank.host}, waiting for later ranks"
             yield evidence(name, units.SHARE, waited - wait)
     yield evidence("sent per step and direction", units.SIZE, wire)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from dragoman.base import units
-from dragoman.reporting.facts import Facts, Interval, Pause, Rank, RecordedValidation, Segment
+from dragoman.reporting.facts import Facts, Pause, RecordedValidation, Segment
 from dragoman.reporting.periods import clock
+from dragoman.reporting.record import Floats, Intervals
 from dragoman.reporting.verdict import Evidence, Verdict, evidence, named
 from dragoman.telemetry.events import OUTSIDE_STEPS, PHASE_FIELDS
 
@@ -33,34 +36,27 @@ def known_pauses(pauses: Iterable[Pause]) -> list[Pause]:
 
 
 def without_pauses(
-    ranks: Sequence[Rank], pauses: Sequence[Pause], lives: Sequence[Segment]
-) -> tuple[Rank, ...]:
-    """Ranks whose intervals do not count the pauses.
+    intervals: Intervals, pauses: Sequence[Pause], lives: Sequence[Segment]
+) -> Intervals:
+    """Intervals that do not count the pauses.
 
     A pause is not part of the time of a step: it is taken from the phase of the paused rank, and
     from the other ranks' wait in all-reduces.
     """
-    changed = {rank.rank: [*rank.repeated, *rank.intervals] for rank in ranks}
+    values = {name: intervals[name].copy() for name in (*PHASE_FIELDS, "interval_s", "wire_s")}
     for together in _groups([one for one in pauses if one.during not in OUTSIDE_STEPS]):
+        place = _interval_of(together[0], lives, intervals)
+        if place is None:
+            continue
         whole_s = max(one.ended for one in together) - together[0].began
-        own = {one.rank: one for one in together}
-        for rank in ranks:
-            pause, intervals = own.get(rank.rank), changed[rank.rank]
-            at = _interval_of(together[0], lives, intervals)
-            if at is None:
-                continue
+        paused = {one.rank: one for one in together}
+        for rank in range(values["interval_s"].shape[1]):
+            pause, waited_s = paused.get(rank), whole_s
             if pause is not None:
-                intervals[at] = _less(intervals[at], pause.during, pause.seconds_s)
-            waited_s = whole_s - (pause.seconds_s if pause else 0.0)
-            intervals[at] = _less(intervals[at], "sync", waited_s)
-    return tuple(
-        replace(
-            rank,
-            repeated=tuple(changed[rank.rank][: len(rank.repeated)]),
-            intervals=tuple(changed[rank.rank][len(rank.repeated) :]),
-        )
-        for rank in ranks
-    )
+                _shorten(values, place, rank, pause.during, pause.seconds_s)
+                waited_s -= pause.seconds_s
+            _shorten(values, place, rank, "sync", waited_s)
+    return intervals.changed(values)
 
 
 def validations_without(
@@ -90,41 +86,40 @@ def _shorter(validation: RecordedValidation, seconds_s: float) -> RecordedValida
     return replace(validation, decode_s=max(decode_s - seconds_s, 0.0))
 
 
-def _interval_of(
-    pause: Pause, lives: Sequence[Segment], intervals: Sequence[Interval]
-) -> int | None:
-    """The index of the interval that contains a pause; None if the life ended before the
+def _interval_of(pause: Pause, lives: Sequence[Segment], intervals: Intervals) -> int | None:
+    """The place of the interval that contains a pause; None if the life ended before the
     interval was recorded.
 
-    Intervals that were lost and made again are in the list twice, once for each life.
+    Intervals that were lost and made again are there twice, once for each life.
     """
     next_life_s = min(
         (life.started for life in lives if life.started > pause.began), default=math.inf
     )
-    places = [
-        place
-        for place, one in enumerate(intervals)
-        if one.step > pause.step and pause.began < one.time <= next_life_s
-    ]
-    return min(places, key=lambda place: intervals[place].time, default=None)
+    time = intervals["time"]
+    places = np.flatnonzero(
+        (intervals["step"] > pause.step) & (pause.began < time) & (time <= next_life_s)
+    )
+    return int(places[time[places].argmin()]) if places.size else None
 
 
-def _less(interval: Interval, phase: str, seconds_s: float) -> Interval:
-    """The interval with this many seconds less of one phase, or of its longest if that is too
+def _shorten(
+    values: Mapping[str, Floats], place: int, rank: int, phase: str, seconds_s: float
+) -> None:
+    """Take so many seconds from one phase of an interval, or from its longest if that is too
     short."""
-    had = {name: getattr(interval, name) for name in PHASE_FIELDS}
-    known = {name: had_s for name, had_s in had.items() if had_s is not None}
-    if interval.interval_s is None or not known or seconds_s <= 0:
-        return interval
+    had = {name: float(values[name][place, rank]) for name in PHASE_FIELDS}
+    known = {name: had_s for name, had_s in had.items() if not math.isnan(had_s)}
+    interval_s = float(values["interval_s"][place, rank])
+    if math.isnan(interval_s) or not known or seconds_s <= 0:
+        return
     name = f"{phase}_s"
     if known.get(name, 0.0) < _AT_LEAST * seconds_s:  # the phase had ended when it was recorded
         name = max(known, key=lambda one: known[one])
-    lost_s = min(seconds_s, known[name], interval.interval_s)
-    left = known | {name: known[name] - lost_s}
-    wire_s = interval.wire_s
-    if wire_s is not None and "sync_s" in left:  # all ranks waited, as when a link was out
-        wire_s = min(wire_s, left["sync_s"])
-    return replace(interval, **left, wire_s=wire_s, interval_s=interval.interval_s - lost_s)
+    lost_s = min(seconds_s, known[name], interval_s)
+    values[name][place, rank] -= lost_s
+    values["interval_s"][place, rank] -= lost_s
+    if values["sync_s"][place, rank] < values["wire_s"][place]:
+        values["wire_s"][place] = values["sync_s"][place, rank]  # all waited: a link was out
 
 
 def _groups(pauses: Sequence[Pause]) -> Iterator[list[Pause]]:
@@ -176,8 +171,8 @@ def out_of_reach(facts: Facts) -> list[tuple[Pause, str]]:
 
 def _went_on(facts: Facts, pause: Pause) -> bool:
     """Whether the run trained on in the same life."""
-    life = facts.life_at(pause.began)
-    return life is not None and any(pause.ended < one.time <= life.ended for one in facts.intervals)
+    life, time = facts.life_at(pause.began), facts.intervals["time"]
+    return life is not None and bool(((pause.ended < time) & (time <= life.ended)).any())
 
 
 def still(facts: Facts) -> list[Pause]:
@@ -192,7 +187,7 @@ def pauses(facts: Facts) -> Verdict:
     found, whole_s = still(facts), facts.wall_s
     lost_s = paused_s(found)
     share = lost_s / whole_s if whole_s else None
-    watched = facts.imported is None and bool(facts.intervals)
+    watched = facts.imported is None and len(facts.intervals) > 0
     says = "Pauses were not recorded."
     if found:
         says = f"Ranks stood still for {_long(lost_s)}"

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
+import numpy as np
+
 from dragoman.base import units
-from dragoman.reporting.facts import Interval, Period
+from dragoman.reporting.facts import Period
+from dragoman.reporting.record import Bools, Floats, Intervals
 
 _OF_RUN = 4
 """A period that lasts for a quarter of the run's time is not an accident of a few steps."""
@@ -34,6 +38,7 @@ def lasting(bad: Sequence[bool], seconds_s: Sequence[float] = ()) -> list[tuple[
     good_s = list(accumulate((not is_bad) * s for is_bad, s in zip(bad, took_s, strict=True)))
     good_s.insert(0, 0.0)
     least_s = ends_s[-1] / _OF_RUN * (1 - _ROUNDING)
+    places = np.flatnonzero(bad).tolist()
     found: list[tuple[int, int]] = []
     end = 0
     for begin in range(len(bad)):
@@ -45,10 +50,10 @@ def lasting(bad: Sequence[bool], seconds_s: Sequence[float] = ()) -> list[tuple[
         most_good_s = (ends_s[end] - ends_s[begin]) / _WITHIN * (1 + _ROUNDING)
         if good_s[end] - good_s[begin] > most_good_s:
             continue
-        places = [at for at in range(begin, end) if bad[at]]
-        if len(places) < 2:  # one interval alone proves nothing, however long
+        inside = slice(bisect_left(places, begin), bisect_left(places, end))
+        if inside.stop - inside.start < 2:  # one interval alone proves nothing, however long
             continue
-        first, last = places[0], places[-1]
+        first, last = places[inside.start], places[inside.stop - 1]
         if found and first <= found[-1][1] + 1:
             found[-1] = (found[-1][0], last)
         else:
@@ -63,38 +68,43 @@ def lasted_unseen(bad: Sequence[bool], seconds_s: Sequence[float]) -> bool:
 
 
 def periods(
-    intervals: Sequence[Interval],
-    bad: Sequence[bool],
+    intervals: Intervals,
+    bad: Bools,
     stretches: Sequence[tuple[int, int]] = (),
+    *,
+    rank: int = 0,
 ) -> list[Period]:
-    """The periods of bad intervals: the given stretches (first and last index); if none are given,
-    each stretch that lasted; if none did, first to last."""
-    places = [at for at, is_bad in enumerate(bad) if is_bad]
+    """The periods of bad intervals of a rank: the given stretches (first and last index); if none
+    are given, each stretch that lasted; if none did, first to last."""
+    places = np.flatnonzero(bad).tolist()
     if not places:
         return []
-    took_s = [interval_took_s(one) for one in intervals]
+    if not stretches:
+        took_s = interval_took_s(intervals, rank).tolist()
+        stretches = lasting(bad.tolist(), took_s) or [(places[0], places[-1])]
+    began_s = intervals["time"] - np.nan_to_num(intervals.of("interval_s", rank))
+    before = intervals["step"] - intervals["steps"]
     return [
         Period(
-            since=intervals[first].time - (intervals[first].interval_s or 0.0),
-            until=intervals[last].time,
-            since_step=intervals[first].step - intervals[first].steps,
-            until_step=intervals[last].step,
+            since=float(began_s[first]),
+            until=float(intervals["time"][last]),
+            since_step=int(before[first]),
+            until_step=int(intervals["step"][last]),
             from_start=first == 0,
             to_end=last == len(bad) - 1,
-            share=sum(bad[first : last + 1]) / (last + 1 - first),
+            share=int(bad[first : last + 1].sum()) / (last + 1 - first),
         )
-        for first, last in stretches or lasting(bad, took_s) or [(places[0], places[-1])]
+        for first, last in stretches
     ]
 
 
-def interval_took_s(interval: Interval) -> float:
-    """Seconds of an interval as if each step were its median one, if that was recorded.
+def interval_took_s(intervals: Intervals, rank: int) -> Floats:
+    """Seconds of each interval as if each step were its median one, if that was recorded.
 
     The first steps of a process take longer, as everything warms up.
     """
-    if interval.step_median_s is not None:
-        return interval.step_median_s * interval.steps
-    return interval.interval_s or 0.0
+    usual_s = intervals.of("step_median_s", rank) * intervals["steps"]
+    return np.where(np.isfinite(usual_s), usual_s, np.nan_to_num(intervals.of("interval_s", rank)))
 
 
 def when(period: Period) -> str:

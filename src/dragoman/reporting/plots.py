@@ -53,7 +53,7 @@ def losses(facts: Facts) -> list[Plot]:
     curves = {
         "dev": measures.points(facts.validations, "dev_loss"),
         "training slice, no dropout": measures.points(facts.validations, "train_slice_loss"),
-        "training, with dropout and smoothing": measures.points(facts.intervals, "train_loss"),
+        "training, with dropout and smoothing": facts.intervals.points("train_loss"),
     }
     series = [
         Series(name, without_start(points, facts.last_step)) for name, points in curves.items()
@@ -93,17 +93,11 @@ def exposed(facts: Facts) -> list[Plot]:
     """The waits of the first ranks in all-reduces over steps; nothing if there is one rank."""
     if facts.world_size == 1:
         return []
-    series = [
-        Series(
-            f"rank {rank.rank} on {rank.host}",
-            [
-                (one.step, one.sync_s / one.interval_s * 100)
-                for one in rank.intervals
-                if one.sync_s is not None and one.interval_s
-            ],
-        )
-        for rank in facts.ranks[:MOST_LINES]
-    ]
+    series = []
+    for rank in facts.ranks[:MOST_LINES]:
+        step_s = measures.timed_s(facts.intervals, rank.rank)
+        waits = facts.intervals.of("sync_s", rank.rank) / step_s * 100
+        series.append(Series(f"rank {rank.rank} on {rank.host}", facts.intervals.at_steps(waits)))
     label = f"waiting in all-reduces, % of a step{lines_note(len(facts.ranks), 'ranks')}"
     return [LinePlot(series, STEPS, Axis(label, "{:.3g}".format, from_zero=True))]
 
@@ -115,7 +109,7 @@ def learning_rate(facts: Facts) -> list[Plot]:
         return []
     every = max(facts.last_step // _RATE_POINTS, 1)
     formula = [(update + 1, found.at(update)) for update in range(0, facts.last_step, every)]
-    logged = measures.points(facts.intervals, "learning_rate")
+    logged = facts.intervals.points("learning_rate")
     series = [Series("formula", formula), Series("logged", logged, dots=True)]
     return [LinePlot(series, STEPS, Axis("learning rate", units.LEARNING_RATE.text))]
 
@@ -123,8 +117,8 @@ def learning_rate(facts: Facts) -> list[Plot]:
 def step_time(facts: Facts) -> list[Plot]:
     """Median and 95th percentile over time."""
     series = [
-        Series("median", measures.points(facts.intervals, "step_median_s")),
-        Series("95% are below", measures.points(facts.intervals, "step_p95_s")),
+        Series("median", facts.intervals.points("step_median_s")),
+        Series("95% are below", facts.intervals.points("step_p95_s")),
     ]
     return [LinePlot(series, STEPS, Axis("s/step", "{:.4g}".format, from_zero=True))]
 

@@ -152,7 +152,8 @@ def rate(facts: Facts) -> Verdict:
 
 def _logged(facts: Facts, question: str) -> Verdict:
     """The logged rates, if this version does not know the schedule."""
-    rates = [(one.learning_rate, one.step) for one in facts.intervals if one.learning_rate]
+    points = facts.intervals.points("learning_rate")
+    rates = [(value, step) for step, value in points if value]
     says = "The schedule of this run is not known."
     if not rates:
         return Verdict(key="learning_rate", question=question, answer="cannot tell", says=says)
@@ -177,9 +178,9 @@ def largest_deviation(facts: Facts, found: Rates) -> float | None:
 
 def _deviations(facts: Facts, found: Rates) -> Iterator[tuple[int, float]]:
     """The step of each logged rate, and its relative deviation."""
-    for one in facts.intervals:
-        if one.learning_rate is not None and one.step > 0 and (want := found.at(one.step - 1)):
-            yield one.step, abs(one.learning_rate / want - 1)
+    for step, logged in facts.intervals.points("learning_rate"):
+        if step > 0 and (want := found.at(step - 1)):
+            yield step, abs(logged / want - 1)
 
 
 def _evidence(facts: Facts, found: Rates, deviation: float | None) -> Iterator[Evidence]:

@@ -9,16 +9,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self, TypeVar
 
+import numpy as np
+
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError
 from dragoman.cluster.hosts import Hosts, recorded_hosts
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe, recorded_recipe
 from dragoman.recipe.run_directory import PREPARE_EVENTS
 from dragoman.reporting import facts
-from dragoman.reporting.facts import Facts, Pause, Rank, Segment, summed
+from dragoman.reporting.facts import Facts, Pause, Rank, Segment
 from dragoman.reporting.lives import with_measured
 from dragoman.reporting.log import RunLog
 from dragoman.reporting.pauses import known_pauses, validations_without, without_pauses
+from dragoman.reporting.record import Bools, Intervals, summed
 from dragoman.telemetry.events import (
     CorpusPrepared,
     CorpusStage,
@@ -99,16 +102,11 @@ def facts_of(
     if not segments:
         problems.append("there are no events yet: the run has not started")
     pauses = known_pauses(_on_its_host(pause, segments) for pause in log.pauses)
-    ranks = [
-        Rank(
-            rank=rank,
-            hosts=tuple(
-                dict.fromkeys(one.hosts[rank] for one in segments if rank < len(one.hosts))
-            ),
-            intervals=tuple(kept),
-            repeated=tuple(repeated),
-        )
-        for rank, (kept, repeated) in enumerate(zip(log.intervals, log.repeated, strict=True))
+    intervals = without_pauses(log.intervals, pauses, segments)
+    kept = is_kept(intervals, log.resumed_from)
+    names = [
+        tuple(dict.fromkeys(life.hosts[rank] for life in segments if rank < len(life.hosts)))
+        for rank in range(intervals["interval_s"].shape[1] if len(intervals) else 0)
     ]
     found = Facts(
         name=run.run_name if run else recipe.name if recipe else directory.name,
@@ -120,7 +118,9 @@ def facts_of(
         max_steps=_max_steps(log, recipe),
         clock=tuple(log.clock),
         segments=segments,
-        ranks=without_pauses(ranks, pauses, segments),
+        intervals=intervals.where(kept),
+        repeated=intervals.where(~kept),
+        ranks=tuple(Rank(rank=rank, hosts=hosts) for rank, hosts in enumerate(names)),
         pauses=tuple(pauses),
         validations=validations_without(log.validations, pauses, segments),
         lost_validations=validations_without(log.lost_validations, pauses, segments),
@@ -148,6 +148,16 @@ def facts_of(
         problems=tuple(problems),
     )
     return with_measured(found, log)
+
+
+def is_kept(intervals: Intervals, resumed_from: Sequence[int]) -> Bools:
+    """Which intervals count: no later life began before them, and made their steps again.
+
+    resumed_from: the step after which each life trained.
+    """
+    later = np.minimum.accumulate([np.inf, *reversed(resumed_from[1:])])[::-1]
+    kept: Bools = intervals["step"] <= later[intervals["life"].astype(int)]
+    return kept
 
 
 def _max_steps(log: RunLog, recipe: Recipe | None) -> int | None:

@@ -1,14 +1,17 @@
-"""Samples of GPUs, interfaces and hosts, summed while they are read."""
+"""Samples of GPUs, interfaces and hosts: arrays while they are read, then means and totals."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Self
+from itertools import compress
+from typing import Any, Final
+
+import numpy as np
 
 from dragoman.reporting.facts import Gpu, MachineUse, Period, Traffic
+from dragoman.reporting.record import Bools, Columns, Floats, total_over
 from dragoman.telemetry.events import (
     POWER_CAP,
     Event,
@@ -33,11 +36,7 @@ _READ: Final = {
     ),
 }
 """The numbers that are read from each kind of sample."""
-_KEPT: Final = {
-    NetworkSampled.kind: "carrier_changes",
-    HostSampled.kind: "others_cpu_share",
-}
-"""The number that is kept sample by sample, to tell what went on in a part of the run."""
+_PLACE: Final = ("seconds_s", "ended", "life", "slowed")
 LOW_POWER: Final = 0.5
 """Below this share of its power limit a GPU waits rather than computes.
 
@@ -49,210 +48,160 @@ MOST_OTHERS: Final = 0.1
 """If others use more than this share of a host's processors, the run gets too few of them."""
 
 
-_SIGNS: Final[Mapping[str, Mapping[str, Callable[[Mapping[str, float], Sequence[str]], bool]]]] = {
-    GpuSampled.kind: {
-        "throttled": lambda _, reasons: any(one != POWER_CAP for one in reasons),
-        "weak": lambda seen, _: (
-            seen.get("power_w", math.inf) < LOW_POWER * seen.get("power_limit_w", 0.0)
-        ),
-    },
-    NetworkSampled.kind: {
-        "faulty": lambda seen, _: seen.get("errors", 0.0) + seen.get("carrier_changes", 0.0) > 0
-    },
-    HostSampled.kind: {
-        "crowded": lambda seen, _: seen.get("others_cpu_share", 0.0) > MOST_OTHERS,
-        "idle": lambda seen, _: seen.get("cpu_share", 1.0) < FULL_HOST,
-    },
-}
-"""Conditions that a sample may show; the facts say from when to when samples showed them."""
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """The samples of one GPU, interface or host: their numbers, and why a GPU's clock was low."""
 
-
-class Sample(NamedTuple):
-    """One sample of a GPU, an interface or a host.
-
-    which: the GPU or the interface; empty for a host.
-    ended: by the monotonic clock of its host. reasons: why a GPU lowered its clock.
-    signs: those of `_SIGNS` that it shows.
-    """
-
-    kind: str
-    host: str
-    which: int | str
-    ended: float
-    seconds_s: float
-    values: Mapping[str, float]
+    values: Mapping[str, Floats]
     reasons: Sequence[str]
-    signs: Sequence[str]
-    name: str
-
-    @classmethod
-    def of(cls, event: Event, ended: float) -> Self:
-        """The sample of an event."""
-        kind, seen = event.kind, event.payload
-        which: int | str = seen.get("gpu", seen.get("interface", ""))
-        values = {name: seen[name] for name in _READ[kind] if seen[name] is not None}
-        reasons = [one for one in seen.get("throttle_reasons", "").split(",") if one]
-        signs = [sign for sign, shows in _SIGNS[kind].items() if shows(values, reasons)]
-        seconds_s, name = seen["seconds_s"], seen.get("name", "")
-        return cls(kind, event.host, which, ended, seconds_s, values, reasons, signs, name)
-
-
-@dataclass(slots=True)
-class _Aggregate:
-    """One number over all samples."""
-
-    seconds_s: float = 0.0
-    weighted: float = 0.0
-    sum: float = 0.0
-    most: float | None = None
-    last: float | None = None
-
-    def add(self, value: float, seconds_s: float) -> None:
-        self.seconds_s += seconds_s
-        self.weighted += value * seconds_s
-        self.sum += value
-        if self.most is None or value > self.most:
-            self.most = value
-        self.last = value
 
     @property
-    def mean(self) -> float | None:
+    def seconds_s(self) -> float:
+        return float(self.values["seconds_s"].sum())
+
+    def mean(self, name: str) -> float | None:
         """The mean, weighted by the time of each sample."""
-        return self.weighted / self.seconds_s if self.seconds_s else None
+        values, seconds_s = self.values[name], self.values["seconds_s"]
+        return total_over(values * seconds_s, np.where(np.isfinite(values), seconds_s, np.nan))
+
+    def most(self, name: str) -> float | None:
+        known = self._known(name)
+        return float(known.max()) if known.size else None
+
+    def last(self, name: str) -> float | None:
+        known = self._known(name)
+        return float(known[-1]) if known.size else None
+
+    def sum(self, name: str) -> float:
+        return float(self._known(name).sum())
+
+    def _known(self, name: str) -> Floats:
+        values = self.values[name]
+        return values[np.isfinite(values)]
+
+    def spans(self, name: str) -> Floats:
+        """Begin, end and value of each sample that has a value, [sample, 3]."""
+        ended, values = self.values["ended"], self.values[name]
+        spans = np.stack([ended - self.values["seconds_s"], ended, values], axis=1)
+        return spans[np.isfinite(values)]
+
+    def period(self, bad: Bools) -> Period | None:
+        """From the first bad sample to the last; None if none is."""
+        (places,) = np.nonzero(bad)
+        if not places.size:
+            return None
+        first, last = int(places[0]), int(places[-1])
+        ended = self.values["ended"]
+        return Period(
+            since=float(ended[first] - self.values["seconds_s"][first]),
+            until=float(ended[last]),
+            from_start=first == 0,
+            to_end=last == bad.size - 1,
+            share=places.size / (last + 1 - first),
+        )
 
 
 @dataclass(slots=True)
-class _Seen:
-    """The samples that showed one of `_SIGNS`.
+class _Rows:
+    """Collects the samples of one GPU, interface or host."""
 
-    first, since: the number of the first, and when it began.
-    last, until: the number of the last, and when it ended.
-    """
-
-    first: int
-    since: float
-    last: int
-    until: float
-    count: int = 1
-
-
-@dataclass(slots=True)
-class _Sums:
-    """All samples of one GPU, interface or host."""
-
-    samples: int = 0
-    ended: float = 0.0
-    seen: dict[str, _Seen] = field(default_factory=dict)
-    seconds_s: float = 0.0
+    columns: Columns
+    reasons: list[str] = field(default_factory=list)
     name: str = ""
-    throttled_s: float = 0.0
-    reasons: Counter[str] = field(default_factory=Counter)
-    of: defaultdict[str, _Aggregate] = field(default_factory=lambda: defaultdict(_Aggregate))
-    kept: list[tuple[float, float, float]] = field(default_factory=list)
-    """Begin, end and value of what is needed sample by sample: see `_KEPT`."""
 
-    def add(self, sample: Sample) -> None:
-        """Add one sample."""
-        self.samples += 1
-        self.seconds_s += sample.seconds_s
-        for name, value in sample.values.items():
-            self.of[name].add(value, sample.seconds_s)
-        needed = sample.values.get(_KEPT.get(sample.kind, ""))
-        if needed is not None:
-            self.kept.append((sample.ended - sample.seconds_s, sample.ended, needed))
-        self.reasons.update(sample.reasons)
-        self.throttled_s += sample.seconds_s * sample.values.get("throttled_share", 0.0)
-        self.name = sample.name or self.name
-        self.ended = sample.ended
-        for sign in sample.signs:
-            if (known := self.seen.get(sign)) is None:
-                since = sample.ended - sample.seconds_s
-                self.seen[sign] = _Seen(self.samples, since, self.samples, sample.ended)
-            else:
-                known.last, known.until = self.samples, sample.ended
-                known.count += 1
-
-    def periods(self) -> dict[str, Period]:
-        """For each sign from the first sample that shows it to the last."""
-        return {
-            sign: Period(
-                since=one.since,
-                until=one.until,
-                from_start=one.first == 1,
-                to_end=one.last == self.samples,
-                share=one.count / (one.last + 1 - one.first),
-            )
-            for sign, one in self.seen.items()
-        }
+    def add(self, event: Event, ended: float, life: int) -> None:
+        seen, reasons = event.payload, event.payload.get("throttle_reasons", "")
+        slowed = reasons not in ("", POWER_CAP)
+        self.columns.add({**seen, "ended": ended, "life": life, "slowed": slowed})
+        self.reasons.append(reasons)
+        self.name = seen.get("name") or self.name
 
 
 @dataclass(slots=True)
 class Samples:
-    """Sums over the samples seen so far."""
+    """All samples of a run, each of one of its lives."""
 
-    _sums: defaultdict[tuple[str, str, Any], _Sums] = field(
-        default_factory=lambda: defaultdict(_Sums)
-    )
+    _rows: dict[tuple[str, str, Any], _Rows] = field(default_factory=dict)
     """By the kind of the sample, its host, and the GPU or the interface."""
 
-    def add(self, sample: Sample) -> None:
-        """Add one sample."""
-        self._sums[sample.kind, sample.host, sample.which].add(sample)
+    def add(self, event: Event, ended: float, life: int) -> None:
+        """Add one sample. ended: seconds since 1970. life: the number of the life, from 0."""
+        which = event.payload.get("gpu", event.payload.get("interface"))
+        key = (event.kind, event.host, which)
+        if key not in self._rows:
+            self._rows[key] = _Rows(Columns((*_READ[event.kind], *_PLACE)))
+        self._rows[key].add(event, ended, life)
 
-    def gpus(self) -> Iterator[Gpu]:
-        """Each GPU's means; of memory and errors, the most."""
-        for host, gpu, sums in self._of(GpuSampled.kind):
-            errors = sums.of["ecc_errors"].most
+    def gpus(self, life: int | None = None) -> Iterator[Gpu]:
+        """Each GPU's means; of memory and errors, the most. life: None counts all."""
+        for host, gpu, name, seen in self._of(GpuSampled.kind, life):
+            power, limit = seen.values["power_w"], seen.values["power_limit_w"]
+            throttled_s = np.nan_to_num(seen.values["throttled_share"]) * seen.values["seconds_s"]
+            counts: Counter[str] = Counter()
+            for text, count in Counter(seen.reasons).items():
+                counts.update({reason: count for reason in text.split(",") if reason})
+            errors = seen.most("ecc_errors")
             yield Gpu(
                 host=host,
                 gpu=gpu,
-                name=sums.name,
-                samples=sums.samples,
-                seconds_s=sums.seconds_s,
-                utilisation_share=sums.of["utilisation_share"].mean,
-                sm_activity_share=sums.of["sm_activity_share"].mean,
-                power_w=sums.of["power_w"].mean,
-                power_limit_w=sums.of["power_limit_w"].mean,
-                memory_bytes=sums.of["memory_bytes"].most,
-                throttled_share=sums.throttled_s / sums.seconds_s,
-                throttle_reasons=tuple(reason for reason, _ in sums.reasons.most_common()),
+                name=name,
+                samples=len(seen.reasons),
+                seconds_s=seen.seconds_s,
+                utilisation_share=seen.mean("utilisation_share"),
+                sm_activity_share=seen.mean("sm_activity_share"),
+                power_w=seen.mean("power_w"),
+                power_limit_w=seen.mean("power_limit_w"),
+                memory_bytes=seen.most("memory_bytes"),
+                throttled_share=float(throttled_s.sum()) / seen.seconds_s,
+                throttle_reasons=tuple(reason for reason, _ in counts.most_common()),
                 ecc_errors=None if errors is None else int(errors),
-                **sums.periods(),
+                throttled=seen.period(seen.values["slowed"] > 0),
+                weak=seen.period(power < LOW_POWER * limit),
             )
 
-    def traffic(self) -> Iterator[Traffic]:
-        """Each interface's totals."""
-        for host, interface, sums in self._of(NetworkSampled.kind):
+    def traffic(self, life: int | None = None) -> Iterator[Traffic]:
+        """Each interface's totals. life: None counts all."""
+        for host, interface, _, seen in self._of(NetworkSampled.kind, life):
+            errors, turned = (
+                np.nan_to_num(seen.values[name]) for name in ("errors", "carrier_changes")
+            )
+            turns = seen.spans("carrier_changes")
             yield Traffic(
                 host=host,
                 interface=interface,
-                seconds_s=sums.seconds_s,
-                most_sent_bytes_per_s=sums.of["most_sent_bytes_per_s"].most,
-                nominal_bits_per_s=sums.of["nominal_bits_per_s"].last,
-                faulty=sums.periods().get("faulty"),
-                link_turns=tuple((began, ended) for began, ended, turns in sums.kept if turns),
-                **{name: int(sums.of[name].sum) for name in _COUNTERS},
+                seconds_s=seen.seconds_s,
+                most_sent_bytes_per_s=seen.most("most_sent_bytes_per_s"),
+                nominal_bits_per_s=seen.last("nominal_bits_per_s"),
+                faulty=seen.period(errors + turned > 0),
+                link_turns=tuple((began, ended) for began, ended, count in turns.tolist() if count),
+                **{name: int(seen.sum(name)) for name in _COUNTERS},
             )
 
-    def machines(self) -> Iterator[MachineUse]:
-        """Each host's means."""
-        for host, _, sums in self._of(HostSampled.kind):
-            memory, limit = sums.of["memory_used_bytes"].mean, sums.of["memory_limit_bytes"].last
+    def machines(self, life: int | None = None) -> Iterator[MachineUse]:
+        """Each host's means. life: None counts all."""
+        for host, _, _, seen in self._of(HostSampled.kind, life):
+            memory, limit = seen.mean("memory_used_bytes"), seen.last("memory_limit_bytes")
             yield MachineUse(
                 host=host,
-                seconds_s=sums.seconds_s,
-                cpu_share=sums.of["cpu_share"].mean,
-                others_cpu_share=sums.of["others_cpu_share"].mean,
+                seconds_s=seen.seconds_s,
+                cpu_share=seen.mean("cpu_share"),
+                others_cpu_share=seen.mean("others_cpu_share"),
                 memory_share=memory / limit if memory is not None and limit else None,
-                disk_free_bytes=sums.of["disk_free_bytes"].last,
-                others=tuple(sums.kept),
-                last_seen=sums.ended,
-                queued_batches=sums.of["queued_batches"].mean,
-                **sums.periods(),
+                disk_free_bytes=seen.last("disk_free_bytes"),
+                others=seen.spans("others_cpu_share"),
+                last_seen=float(seen.values["ended"][-1]),
+                queued_batches=seen.mean("queued_batches"),
+                crowded=seen.period(seen.values["others_cpu_share"] > MOST_OTHERS),
+                idle=seen.period(seen.values["cpu_share"] < FULL_HOST),
             )
 
-    def _of(self, kind: str) -> Iterator[tuple[str, Any, _Sums]]:
-        """(machine, GPU or interface, sums) of one kind of samples."""
-        for (known, host, which), sums in self._sums.items():
-            if known == kind:
-                yield host, which, sums
+    def _of(self, kind: str, life: int | None) -> Iterator[tuple[str, Any, str, _Series]]:
+        """(host, GPU or interface, its name, samples) of one kind, if there is a sample."""
+        for (of_kind, host, which), rows in self._rows.items():
+            if of_kind != kind:
+                continue
+            values = rows.columns.arrays()
+            kept = np.full(len(rows.reasons), True) if life is None else values["life"] == life
+            if kept.any():
+                chosen = {name: value[kept] for name, value in values.items()}
+                yield host, which, rows.name, _Series(chosen, [*compress(rows.reasons, kept)])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+import numpy as np
+
 from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Gpu, MachineUse, Period
@@ -180,12 +182,14 @@ def _slowed_text(gpu: Gpu) -> str:
 
 def _waits_since(facts: Facts) -> str:
     """The rank that computes for the smallest share of its steps, and since when."""
-    shares = [(measures.share(one.intervals, *measures.COMPUTE_FIELDS), one) for one in facts.ranks]
-    rank = min(shares, key=lambda found: 1.0 if found[0] is None else found[0])[1]
-    timed = [one for one in measures.steady(rank.intervals) if one.interval_s]
-    waits = [(one.compute_s or 0.0) < BUSY_COMPUTE * (one.interval_s or 0.0) for one in timed]
+    shares = measures.shares(facts, *measures.COMPUTE_FIELDS)
+    rank = min(shares, key=lambda share: share[0])[1]
+    steps = measures.steady(facts.intervals)
+    timed = steps.where(np.isfinite(measures.timed_s(steps, rank.rank)))
+    computed_s = np.nan_to_num(timed.compute_s(rank.rank))
+    waits = computed_s < BUSY_COMPUTE * timed.of("interval_s", rank.rank)
     where = f" on {rank.name}" if len(facts.ranks) > 1 else ""
-    return where + "".join(f", {when(period)}" for period in periods(timed, waits))
+    return where + "".join(f", {when(one)}" for one in periods(timed, waits, rank=rank.rank))
 
 
 def _what_waits(facts: Facts) -> str:
@@ -222,8 +226,7 @@ def _what_waits(facts: Facts) -> str:
 
 def _most_in_sums(facts: Facts) -> float:
     """The largest part of a step that a rank spent in all-reduces."""
-    shares = (measures.share(rank.intervals, "sync_s") for rank in facts.ranks)
-    return max((share for share in shares if share is not None), default=0.0)
+    return max((share for share, _ in measures.shares(facts, "sync_s")), default=0.0)
 
 
 def _busy_evidence(facts: Facts) -> Iterator[Evidence]:
@@ -304,9 +307,9 @@ def _step_evidence(facts: Facts, seconds_s: float | None) -> Iterator[Evidence]:
     yield evidence("mean", units.STEP_TIME, seconds_s)
     yield evidence("median", units.STEP_TIME, measures.median(facts, "step_median_s"))
     yield evidence("95% are below", units.STEP_TIME, measures.median(facts, "step_p95_s"))
-    steps = sum(one.steps for one in facts.intervals) + facts.repeated_steps
-    if facts.wall_s and steps:
-        yield evidence("with evaluation and all else", units.STEP_TIME, facts.wall_s / steps)
+    if facts.wall_s and facts.made_steps:
+        whole_s = facts.wall_s / facts.made_steps
+        yield evidence("with evaluation and all else", units.STEP_TIME, whole_s)
     if facts.imported is not None:
         yield from evidence_by_life(facts, _batch_arithmetic)
         return
@@ -341,8 +344,8 @@ def _batch_arithmetic(facts: Facts) -> Iterator[Evidence]:
 
 def compute_share(facts: Facts) -> float | None:
     """The smallest share of a step that a rank spent in forward, backward and optimizer."""
-    shares = (measures.share(rank.intervals, *measures.COMPUTE_FIELDS) for rank in facts.ranks)
-    return min((share for share in shares if share is not None), default=None)
+    shares = measures.shares(facts, *measures.COMPUTE_FIELDS)
+    return min((share for share, _ in shares), default=None)
 
 
 def _powered(facts: Facts) -> list[Gpu]:

@@ -6,8 +6,10 @@ import statistics
 from collections.abc import Iterable, Sequence, Set
 from itertools import groupby
 
+import numpy as np
+
 from dragoman.base import units
-from dragoman.reporting.facts import Facts, Interval, Period, Rank
+from dragoman.reporting.facts import Facts, Period, Rank
 from dragoman.reporting.periods import (
     FEWEST,
     interval_took_s,
@@ -16,6 +18,7 @@ from dragoman.reporting.periods import (
     periods,
     when,
 )
+from dragoman.reporting.record import Floats, Intervals
 from dragoman.reporting.sampling import MOST_OTHERS
 from dragoman.telemetry.events import STRAGGLES
 
@@ -37,25 +40,22 @@ def stragglers(facts: Facts) -> list[tuple[float, str]]:
     of its compute time to the median rank's in the same steps, and a description with the cause if
     that was measured. The slowest rank comes first.
     """
-    together, computes_s = _computes(facts)
-    middles_s = [statistics.median_low(all_s) for all_s in computes_s]
-    took_s, steps = _took_s(together), [one[0].steps for one in together]
+    intervals = _with_compute(facts)
+    computes_s, ratios = intervals["compute_median_s"], _ratios(intervals)
+    middles_s = _middles_s(intervals)
+    took_s, steps = _took_s(intervals), intervals["steps"].tolist()
     found = []
-    for place, rank in enumerate(facts.ranks[: _most_ranks(facts)]):
-        ratios = _ratios(computes_s, place)
-        bad, stretches = _slow_stretches(ratios, took_s, steps, ranks=len(facts.ranks))
+    for rank in facts.ranks[: _most_ranks(facts)]:
+        of_rank = ratios[:, rank.rank].tolist()
+        bad, stretches = _slow_stretches(of_rank, took_s, steps, ranks=len(facts.ranks))
         slow = [at for first, last in stretches for at in range(first, last + 1) if bad[at]]
         if slow:
-            usual_s = [
-                statistics.median(computes_s[at][place] for at in slow),
-                statistics.median(middles_s[at] for at in slow),
-            ]
-            both = [units.STEP_TIME.text(seconds_s) for seconds_s in usual_s]
-            own = [one[min(place, len(one) - 1)] for one in together]  # all end it together
-            when_slow = periods(own, bad, stretches)
+            usual_s = (np.median(one[slow]) for one in (computes_s[:, rank.rank], middles_s))
+            both = [units.STEP_TIME.text(float(seconds_s)) for seconds_s in usual_s]
+            when_slow = periods(intervals, np.array(bad), stretches, rank=rank.rank)
             text = f"{rank.name}, {' and '.join(map(when, when_slow))} "
             text += f"({both[0]}, {both[1]} the median rank){_cause(facts, rank, when_slow)}"
-            found.append((statistics.median(ratios[at] for at in slow), text))
+            found.append((statistics.median(of_rank[at] for at in slow), text))
     return sorted(found, reverse=True)
 
 
@@ -157,41 +157,37 @@ def slowest_rank(facts: Facts) -> float | None:
     ranks = _most_ranks(facts)
     if ranks == 1:
         return 1.0
-    together, computes_s = _computes(facts)
-    if len(computes_s) < FEWEST:
+    intervals = _with_compute(facts)
+    if len(intervals) < FEWEST:
         return None
     if found := stragglers(facts):
         return found[0][0]
-    took_s = _took_s(together)
-    of_ranks = [_ratios(computes_s, place) for place in range(ranks)]
+    took_s = _took_s(intervals)
+    of_ranks: list[list[float]] = _ratios(intervals)[:, :ranks].T.tolist()
     if any(lasted_unseen([one >= STRAGGLES for one in ratios], took_s) for ratios in of_ranks):
         return None
     usual = max(sorted(ratios)[len(ratios) // 4] for ratios in of_ranks)
     return min(usual, STRAGGLES - 0.01)
 
 
-def _computes(facts: Facts) -> tuple[list[list[Interval]], list[list[float]]]:
-    """Intervals of all ranks side by side, and the compute of their median steps.
-
-    One life of the run may have more ranks than another.
-    """
-    intervals: list[list[Interval]] = []
-    computes_s: list[list[float]] = []
-    for together in facts.side_by_side:
-        known = [one.compute_median_s for one in together if one.compute_median_s is not None]
-        if len(known) == len(together):
-            intervals.append(together)
-            computes_s.append(known)
-    return intervals, computes_s
+def _with_compute(facts: Facts) -> Intervals:
+    """The intervals for which each rank of that time knows the compute of its median step."""
+    known = np.isfinite(facts.intervals["compute_median_s"]).sum(axis=1)
+    return facts.intervals.where(known == facts.intervals["ranks"])
 
 
-def _ratios(computes_s: list[list[float]], place: int) -> list[float]:
-    """A rank's compute over the median rank's in each interval; 1 if it was not there."""
-    found = []
-    for all_s in computes_s:
-        middle_s = statistics.median_low(all_s)
-        found.append(all_s[place] / middle_s if place < len(all_s) and middle_s > 0 else 1.0)
-    return found
+def _middles_s(intervals: Intervals) -> Floats:
+    """The compute of the median rank in each interval; of two in the middle, the faster."""
+    in_order = np.sort(intervals["compute_median_s"], axis=1)
+    middle = (intervals["ranks"].astype(int) - 1) // 2
+    return np.take_along_axis(in_order, middle[:, None], axis=1)[:, 0]
+
+
+def _ratios(intervals: Intervals) -> Floats:
+    """Each rank's compute over the median rank's [interval, rank]; 1 if it was not there."""
+    middles_s = _middles_s(intervals)[:, None]
+    ratios = intervals["compute_median_s"] / np.where(middles_s > 0, middles_s, np.nan)
+    return np.where(np.isfinite(ratios), ratios, 1.0)
 
 
 def _most_ranks(facts: Facts) -> int:
@@ -199,6 +195,8 @@ def _most_ranks(facts: Facts) -> int:
     return max([facts.world_size or 0, *(life.world_size or 0 for life in facts.segments)])
 
 
-def _took_s(together: list[list[Interval]]) -> list[float]:
+def _took_s(intervals: Intervals) -> list[float]:
     """Seconds of each interval, those of its slowest rank: all ranks end it together."""
-    return [max(map(interval_took_s, some)) for some in together]
+    ranks = range(intervals["interval_s"].shape[1])
+    took_s = [interval_took_s(intervals, rank) for rank in ranks]
+    return [float(longest_s) for longest_s in np.max(took_s, axis=0)]

@@ -15,8 +15,9 @@ from dragoman.reporting.cost import (
     price_per_hour,
     spent_text,
 )
-from dragoman.reporting.facts import Facts, summed
+from dragoman.reporting.facts import Facts
 from dragoman.reporting.pauses import out_of_reach, paused_s, still
+from dragoman.reporting.record import summed
 from dragoman.reporting.verdict import Evidence, Verdict, evidence, in_words
 from dragoman.training.clock import Budget
 
@@ -82,8 +83,7 @@ def _duration_evidence(facts: Facts) -> Iterator[Evidence]:
     if facts.repeated_steps:
         text = f"{units.COUNT.text(facts.repeated_steps)} in {_long(facts.repeated_s)}"
         yield Evidence("steps made again after a resume", facts.repeated_steps, text)
-    pairs = summed(one.pairs for one in facts.intervals)
-    yield evidence("samples (pairs)", units.COUNT, pairs)
+    yield evidence("samples (pairs)", units.COUNT, summed(facts.intervals["pairs"]))
     yield evidence("source + target tokens", units.COUNT, measures.tokens(facts))
     yield evidence("starts", units.COUNT, len(facts.segments))
     if facts.exit is not None and facts.exit.problem:

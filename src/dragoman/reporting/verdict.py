@@ -49,6 +49,8 @@ class Verdict:
 
 def evidence(name: str, quantity: Quantity, value: float | None, more: str = "") -> Evidence:
     """A value in its unit, and the text `more` after it; "not measured" if it is None."""
+    if quantity is units.COUNT and value is not None:
+        value = int(value)
     return Evidence(name, value, quantity.optional_text(value) + more)
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from dragoman.base.errors import DragomanError
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.run_directory import runs_in
@@ -64,10 +66,10 @@ def _text(manifest: Manifest) -> tuple[object, ...]:
 
 def _points(facts: Facts) -> Iterator[tuple[int, float]]:
     """(target tokens, BLEU) of each validation that translated."""
-    intervals = iter(facts.intervals)
-    tokens, step = 0, 0
-    for seen in facts.validations:
-        while step < seen.step and (one := next(intervals, None)) is not None:
-            tokens, step = tokens + (one.target_tokens or 0), one.step
-        if tokens and seen.bleu is not None:
-            yield tokens, seen.bleu
+    steps, tokens = facts.intervals["step"], np.nan_to_num(facts.intervals["target_tokens"])
+    for validation in facts.validations:
+        # An interval that ends later counts, too, if none ends at the step of the validation.
+        whole = int(np.searchsorted(steps, validation.step)) + 1
+        seen = int(tokens[:whole].sum()) if validation.step else 0
+        if seen and validation.bleu is not None:
+            yield seen, validation.bleu

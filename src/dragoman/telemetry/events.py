@@ -876,7 +876,7 @@ def read_line(line: bytes, *, place: str = LOG) -> Event | None:
             )
         payload, kind = seen.model_extra or {}, KINDS.get(seen.kind)
         if kind is not None:
-            payload = kind.model_validate(payload).model_dump()
+            payload = dict(vars(kind.model_validate(payload)))
     except ValidationError:
         return None
     return Event(**vars(seen), payload=payload)

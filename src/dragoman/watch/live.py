@@ -271,7 +271,7 @@ def _phases(life: Facts) -> dict[str, float]:
     if life.world_size == 1:
         return found
     if waits := _shares(life, ("sync_s",)):
-        wire = measures.share(life.intervals[-_RECENT_INTERVALS:], "wire_s")
+        wire = measures.share(_recent(life).intervals, "wire_s")
         if wire is not None and not life.is_one_host:
             found["network"] = wire
         ranks = sum(waits) / len(waits) - found.get("network", 0.0)
@@ -282,8 +282,12 @@ def _phases(life: Facts) -> dict[str, float]:
 
 def _shares(life: Facts, fields: tuple[str, ...]) -> list[float]:
     """The share of a step that some fields took lately, for each rank that records them."""
-    shares = (measures.share(rank.intervals[-_RECENT_INTERVALS:], *fields) for rank in life.ranks)
-    return [share for share in shares if share is not None]
+    return [share for share, _ in measures.shares(_recent(life), *fields)]
+
+
+def _recent(life: Facts) -> Facts:
+    """The facts of the last intervals."""
+    return replace(life, intervals=life.intervals.where(slice(-_RECENT_INTERVALS, None)))
 
 
 def _alerts(facts: Facts) -> Iterator[str]:

@@ -214,28 +214,28 @@ def times(now: Now) -> Iterator[str]:
 def how_well(now: Now) -> Iterator[tuple[str, str]]:
     """The quality so far, as (name, value)."""
     facts = now.facts
-    for interval in facts.intervals[-1:]:
-        yield "loss", units.LOSS.optional_text(interval.train_loss)
+    if len(facts.intervals):
+        yield "loss", units.LOSS.optional_text(facts.intervals.last("train_loss"))
     for one in facts.validations[-1:]:
         yield "dev loss", units.LOSS.optional_text(one.dev_loss)
         if one.bleu is not None:
             yield "BLEU", units.SCORE.text(one.bleu)
-    for interval in facts.intervals[-1:]:
-        yield "learning rate", units.LEARNING_RATE.optional_text(interval.learning_rate)
-        yield "norm", units.NORM.optional_text(interval.gradient_norm)
+    if len(facts.intervals):
+        rate = facts.intervals.last("learning_rate")
+        yield "learning rate", units.LEARNING_RATE.optional_text(rate)
+        yield "norm", units.NORM.optional_text(facts.intervals.last("gradient_norm"))
 
 
 def how_fast(now: Now) -> Iterator[tuple[str, str]]:
     """The speed of the last interval, as (name, value)."""
-    facts = now.facts
-    recent = facts.intervals[-1:]
-    if not recent:
+    recent = now.facts.intervals.where(slice(-1, None))
+    if not len(recent):
         return
     seconds_s = measures.per_step(recent, "interval_s")
     if seconds_s:
         yield "a step", f"{units.STEP_TIME.text(seconds_s)} = {units.STEP_RATE.text(1 / seconds_s)}"
     yield "source + target", units.TOKEN_RATE.optional_text(now.progress.tokens_per_s)
-    yield "padding", units.SHARE.optional_text(recent[0].padding_share)
+    yield "padding", units.SHARE.optional_text(recent.last("padding_share"))
 
 
 def _translated(now: Now) -> Iterator[Text]:
@@ -260,14 +260,14 @@ def _charts(facts: Facts, width: int, height: int) -> list[Text]:
     each = (width - _GAP * (columns - 1)) // columns
     height -= 1
     curves = {
-        "training": measures.points(facts.intervals, "train_loss"),
+        "training": facts.intervals.points("train_loss"),
         "dev": measures.points(facts.validations, "dev_loss"),
     }
     losses = [
         Series(name, without_start(points, facts.last_step)) for name, points in curves.items()
     ]
     bleu = Series("BLEU", measures.points(facts.validations, "bleu"))
-    rate = Series("learning rate", measures.points(facts.intervals, "learning_rate"))
+    rate = Series("learning rate", facts.intervals.points("learning_rate"))
     plots = (
         (LinePlot(losses, STEPS, Axis("loss", "{:.3g}".format)), ("blue", "magenta")),
         (LinePlot([bleu], STEPS, BLEU), ("green",)),

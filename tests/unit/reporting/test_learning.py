@@ -9,8 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dragoman.reporting.facts import Facts, Interval, Rank, RecordedValidation
+from dragoman.reporting.facts import Facts, RecordedValidation
 from dragoman.reporting.learning import State, learning, training_loss_jump
+from dragoman.reporting.record import IntervalRows, Intervals
+from dragoman.telemetry.events import TrainInterval, as_values
 
 STATES: dict[str, tuple[Sequence[float], State]] = {
     "none": ([], State.UNKNOWN),
@@ -38,6 +40,15 @@ STATES: dict[str, tuple[Sequence[float], State]] = {
         State.UNKNOWN,
     ),
 }
+
+
+def logged(losses: dict[int, float]) -> Intervals:
+    """Intervals of 100 steps with these training losses."""
+    rows = IntervalRows()
+    for step, loss in losses.items():
+        values = as_values(TrainInterval(steps=100, train_loss=loss))
+        rows.add(values, step=step, time=step, life=0, warms_up=False)
+    return rows.intervals()
 
 
 def validated(losses: Sequence[float]) -> Facts:
@@ -80,15 +91,8 @@ def test_the_training_slice_decides_before_the_training_loss(falls: float, text:
         replace(one, train_slice_loss=2.0 - falls * place)
         for place, one in enumerate(validated(losses).validations)
     )
-    rising = tuple(
-        Interval(step=step, steps=100, time=step, train_loss=1.0 + step / 1e4 * falls)
-        for step in range(100, 6001, 100)
-    )  # the other way
-    facts = replace(
-        validated(losses),
-        validations=seen,
-        ranks=(Rank(rank=0, hosts=("host",), intervals=rising),),
-    )
+    rising = logged({step: 1.0 + step / 1e4 * falls for step in range(100, 6001, 100)})
+    facts = replace(validated(losses), validations=seen, intervals=rising)  # the other way
     assert learning(facts).text == text
     unsliced = tuple(replace(one, train_slice_loss=None) for one in seen)
     assert learning(replace(facts, validations=unsliced)).text != text
@@ -96,15 +100,10 @@ def test_the_training_slice_decides_before_the_training_loss(falls: float, text:
 
 @pytest.mark.parametrize(("after", "jumps"), [(2.3, False), (2.5, True), (50.0, True)])
 def test_a_training_loss_jumps_if_it_is_a_fifth_higher(after: float, jumps: bool) -> None:
-    logged = tuple(
-        Interval(
-            step=step,
-            steps=100,
-            time=step,
-            train_loss=(2.0 if step <= 4000 else after) + 0.01 * math.sin(step),
-        )
+    losses = {
+        step: (2.0 if step <= 4000 else after) + 0.01 * math.sin(step)
         for step in range(100, 5001, 100)
-    )
-    facts = replace(validated([2.0] * 4), ranks=(Rank(rank=0, hosts=("host",), intervals=logged),))
+    }
+    facts = replace(validated([2.0] * 4), intervals=logged(losses))
     assert (training_loss_jump(facts, 4000) is not None) is jumps
     assert training_loss_jump(facts, 100) is None  # nothing before it to compare with

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from dragoman.reporting.facts import Interval, Pause, Rank, RecordedValidation, Segment
+from dragoman.reporting.facts import Pause, RecordedValidation, Segment
 from dragoman.reporting.pauses import (
     known_pauses,
     pauses,
@@ -16,30 +17,40 @@ from dragoman.reporting.pauses import (
     without_pauses,
 )
 from dragoman.reporting.reading import read_facts
+from dragoman.reporting.record import IntervalRows, summed
+from dragoman.telemetry.events import TrainInterval, as_values
 from recorded_runs import Recorded
 
 PAUSE = Pause(rank=0, host="a", began=1000.0, seconds_s=9.0, step=150, during="forward", own=True)
-INTERVAL = Interval(
-    step=200,
-    steps=100,
-    time=1050.0,
-    interval_s=49.0,
-    data_wait_s=1.0,
-    forward_s=19.0,
-    backward_s=20.0,
-    sync_s=4.0,
-    optimizer_s=5.0,
-)
-
-
+Phases = dict[str, float | None]
+PHASES: Phases = {
+    "interval_s": 49.0,
+    "data_wait_s": 1.0,
+    "forward_s": 19.0,
+    "backward_s": 20.0,
+    "sync_s": 4.0,
+    "optimizer_s": 5.0,
+}
 LIFE = Segment(
     started=900.0, ended=1060.0, first_step=0, last_step=200, reason=None, accounted=1060.0
 )
 
 
-def rank(number: int, interval: Interval) -> Rank:
-    before = replace(interval, step=100, time=1001.0 - 49.0)
-    return Rank(rank=number, hosts=("a",), intervals=(before, interval))
+def shortened(pause: Pause, *ranks: Phases, wire_s: float | None = None) -> list[Phases]:
+    """The phases of each rank in the second of two intervals alike, without a pause."""
+    values = {name: tuple(phases[name] for phases in ranks) for name in PHASES}
+    payload = TrainInterval(steps=100, train_loss=2.0, wire_s=wire_s, **values)  # type: ignore[arg-type]
+    rows = IntervalRows()
+    for step, time in ((100, 1001.0 - 49.0), (200, 1050.0)):
+        rows.add(as_values(payload), step=step, time=time, life=0, warms_up=False)
+    before = rows.intervals()
+    after = without_pauses(before, [pause], [LIFE])
+    for name in PHASES:
+        assert np.array_equal(after[name][0], before[name][0], equal_nan=True), "another interval"
+    names = (*PHASES, "wire_s")
+    return [
+        {name: summed(after.of(name, rank)[1:]) for name in names} for rank in range(len(ranks))
+    ]
 
 
 def test_a_pause_recorded_by_two_ranks_counts_once() -> None:
@@ -51,39 +62,32 @@ def test_a_pause_recorded_by_two_ranks_counts_once() -> None:
 
 
 def test_a_pause_is_taken_from_the_phase_it_was_in() -> None:
-    (paused,) = without_pauses([rank(0, INTERVAL)], [PAUSE], [LIFE])
-    assert paused.intervals[1].forward_s == 10.0
-    assert paused.intervals[1].interval_s == 40.0
-    assert paused.intervals[1].backward_s == INTERVAL.backward_s
+    (paused,) = shortened(PAUSE, PHASES)
+    assert paused == PHASES | {"forward_s": 10.0, "interval_s": 40.0, "wire_s": None}
 
 
 def test_a_pause_that_its_phase_cannot_hold_is_taken_from_the_longest() -> None:
-    (paused,) = without_pauses([rank(0, INTERVAL)], [replace(PAUSE, during="optimizer")], [LIFE])
-    assert paused.intervals[1].optimizer_s == INTERVAL.optimizer_s
-    assert paused.intervals[1].backward_s == 11.0
-    unknown = replace(INTERVAL, forward_s=None)
-    short = replace(PAUSE, seconds_s=1.0)
-    (paused,) = without_pauses([rank(0, unknown)], [short], [LIFE])
-    assert paused.intervals[1].forward_s is None
-    assert paused.intervals[1].backward_s == 19.0
-    untimed = replace(INTERVAL, interval_s=None)
-    (paused,) = without_pauses([rank(0, untimed)], [PAUSE], [LIFE])
-    assert paused.intervals[1] == untimed
+    (paused,) = shortened(replace(PAUSE, during="optimizer"), PHASES)
+    assert paused == PHASES | {"backward_s": 11.0, "interval_s": 40.0, "wire_s": None}
+    unknown = PHASES | {"forward_s": None}
+    (paused,) = shortened(replace(PAUSE, seconds_s=1.0), unknown)
+    assert paused == unknown | {"backward_s": 19.0, "interval_s": 48.0, "wire_s": None}
+    untimed = PHASES | {"interval_s": None}
+    assert shortened(PAUSE, untimed) == [untimed | {"wire_s": None}]
 
 
 def test_a_silence_in_which_all_ranks_waited_is_not_a_wait_for_the_wire() -> None:
     """As when a link was out."""
-    together = replace(INTERVAL, sync_s=12.0, forward_s=11.0, wire_s=11.5)
+    together = PHASES | {"sync_s": 12.0, "forward_s": 11.0}
     silence = replace(PAUSE, during="sync", own=False)
-    for one in without_pauses([rank(0, together), rank(1, together)], [silence], [LIFE]):
-        assert (one.intervals[1].sync_s, one.intervals[1].wire_s) == (3.0, 3.0)
+    for phases in shortened(silence, together, together, wire_s=11.5):
+        assert (phases["sync_s"], phases["wire_s"]) == (3.0, 3.0)
 
 
 def test_the_other_ranks_lose_it_from_their_wait() -> None:
-    waits = replace(INTERVAL, sync_s=12.0, forward_s=11.0)
-    other = without_pauses([rank(0, INTERVAL), rank(1, waits)], [PAUSE], [LIFE])[1]
-    assert other.intervals[1].sync_s == 3.0
-    assert other.intervals[1].forward_s == 11.0
+    waits = PHASES | {"sync_s": 12.0, "forward_s": 11.0}
+    _, other = shortened(PAUSE, PHASES, waits)
+    assert other == waits | {"sync_s": 3.0, "interval_s": 40.0, "wire_s": None}
 
 
 @pytest.mark.parametrize(

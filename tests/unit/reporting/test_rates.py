@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dragoman.recipe.recipe import load_recipe
@@ -27,11 +28,9 @@ def _logged(facts: Facts, scale: float) -> Facts:
     """The facts with the rates that the formula gives, times a factor, in the log."""
     rates = rates_of(facts)
     assert rates is not None
-    main = facts.ranks[0]
-    intervals = tuple(
-        replace(one, learning_rate=rates.at(one.step - 1) * scale) for one in main.intervals
-    )
-    return replace(facts, ranks=(replace(main, intervals=intervals),))
+    steps = facts.intervals["step"].astype(int).tolist()
+    logged = np.array([rates.at(step - 1) * scale for step in steps])
+    return replace(facts, intervals=facts.intervals.changed({"learning_rate": logged}))
 
 
 @pytest.mark.parametrize("kind", ["noam", "inverse_sqrt", "cosine", "linear", "wsd", "constant"])
@@ -109,30 +108,27 @@ def test_a_log_that_differs_from_the_formula_is_reported(tmp_path: Path) -> None
 
 def test_the_logged_rates_are_shown_if_the_schedule_is_not_known(tmp_path: Path) -> None:
     facts = replace(_logged(_facts(tmp_path), 1.0), recipe=None)
-    logged = [(one.learning_rate, one.step) for one in facts.intervals]
+    logged = facts.intervals["learning_rate"]
     verdict = rate(facts)
     assert (verdict.key, verdict.answer) == ("learning_rate", "measured")
     rows = {row.name: row.value for row in verdict.evidence}
-    assert rows["highest logged"] == max(value for value, _ in logged if value is not None)
-    assert rows["last logged"] == logged[-1][0]
+    assert rows["highest logged"] == logged.max()
+    assert rows["last logged"] == logged[-1]
     highest, last = (row.text for row in verdict.evidence[:2])
     assert highest != last
     assert verdict.says.endswith(f"is {highest}, the last {last}.")
-    main = facts.ranks[0]
-    silent = tuple(replace(one, learning_rate=None) for one in main.intervals)
-    verdict = rate(replace(facts, ranks=(replace(main, intervals=silent),)))
+    silent = facts.intervals.changed({"learning_rate": np.full(len(logged), np.nan)})
+    verdict = rate(replace(facts, intervals=silent))
     assert (verdict.key, verdict.answer) == ("learning_rate", "cannot tell")
     assert verdict.says == "The schedule of this run is not known."
 
 
 def test_the_gradient_noise_scale_stands_beside_the_batch(tmp_path: Path) -> None:
     facts = _facts(tmp_path)
-    main = facts.ranks[0]
-    measured = tuple(
-        replace(one, gradient_signal=0.5, gradient_noise=6000.0, target_tokens=4000 * one.steps)
-        for one in main.intervals
-    )
-    verdict = rate(replace(facts, ranks=(replace(main, intervals=measured),)))
+    steps = facts.intervals["steps"]
+    measured = {"gradient_signal": 0.5 + 0 * steps, "gradient_noise": 6000.0 + 0 * steps}
+    measured["target_tokens"] = 4000 * steps
+    verdict = rate(replace(facts, intervals=facts.intervals.changed(measured)))
     (row,) = (row for row in verdict.evidence if row.name == "gradient noise scale")
     assert row.value == pytest.approx(6000 / 0.5)  # McCandlish et al. 2018: tr(noise) / signal
     assert row.text == "12k target tokens; a batch has 4k"

@@ -37,7 +37,7 @@ def test_the_facts_of_a_healthy_run(tmp_path: Path) -> None:
     assert facts.hosts == ("host-a", "host-b")
     assert facts.is_finished
     assert not facts.is_silent
-    assert [one.step for one in facts.intervals] == list(range(100, 1001, 100))
+    assert facts.intervals["step"].tolist() == list(range(100, 1001, 100))
     assert facts.train_s == pytest.approx(1000 * 0.411)
     assert facts.wall_s == pytest.approx(1000 * 0.411 + 6 * 10.5)
     assert len(facts.validations) == 6
@@ -122,7 +122,7 @@ def test_a_clock_that_was_set_back_and_right_again_moves_nothing(tmp_path: Path)
 def test_work_that_was_lost_in_a_crash_is_counted_once(tmp_path: Path) -> None:
     run = Recorded(steps=1000, max_steps=1000, resume_at=(700, 400)).write(tmp_path / "run")
     facts = read_facts(run)
-    assert [one.step for one in facts.intervals] == list(range(100, 1001, 100))
+    assert facts.intervals["step"].tolist() == list(range(100, 1001, 100))
     assert facts.repeated_steps == 300
     assert facts.train_s == pytest.approx(1300 * 0.411)
     assert facts.wall_s is not None

@@ -123,7 +123,7 @@ def test_json_has_values_beside_texts(report: Report) -> None:
     assert answers["trained"]["answer"] == "yes"
     rows = {row["name"]: row for row in answers["step_time"]["evidence"]}
     assert rows["mean"]["value"] == pytest.approx(0.411)
-    assert rows["mean"]["text"] == "411.0 ms/step"
+    assert rows["mean"]["text"] == "411 ms/step"
     assert values["run"]["finished"] is True
 
 

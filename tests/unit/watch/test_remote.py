@@ -96,7 +96,7 @@ def test_a_lost_connection_is_reported_and_opened_again(host: Host) -> None:
     whole = path.read_bytes()
     path.write_bytes(b"".join(whole.splitlines(keepends=True)[:9]))
     with remote_run(Hosts(host=(host,)), RUN, price=None) as run:
-        wait_until(lambda: run.look() and bool(run.now().facts.intervals), limit_s=60)
+        wait_until(lambda: run.look() and len(run.now().facts.intervals) > 0, limit_s=60)
         (_home() / "refuse").touch()
         processes = [one for one in ssh._started if one.poll() is None]
         for process in processes:

@@ -1,0 +1,152 @@
+"""Measurements as arrays: one place for each interval or sample. NaN is "not measured"."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.telemetry.events import PER_RANK, TrainInterval
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+_SHARED: Final = tuple(name for name in TrainInterval.model_fields if name not in PER_RANK)
+_PLACE: Final = ("step", "time", "life", "warms_up", "ranks")
+
+
+class Columns:
+    """Numbers by name, a row after the other; and an array of each."""
+
+    def __init__(self, names: Iterable[str], *, rows: int = 0) -> None:
+        """rows: how many there are already, without a number."""
+        self._columns = {name: array("d", [math.nan]) * rows for name in names}
+        self._appends = [(name, column.append) for name, column in self._columns.items()]
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Add a number for each name; None is "not measured"."""
+        for name, append in self._appends:
+            value = row[name]
+            append(math.nan if value is None else value)
+
+    def arrays(self) -> dict[str, Floats]:
+        """The array of each name."""
+        return {name: np.array(column) for name, column in self._columns.items()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Intervals:
+    """The intervals of a run, in order; sums over their updates, as in the train_interval event.
+
+    values: by the field of the event. Those of `PER_RANK` are [interval, rank], NaN also for a
+    rank that did not train then; others are [interval]. Beside these:
+    step: the last update. time: when it ended, seconds since 1970 by the clock of rank 0.
+    life: the number of the life, from 0. ranks: how many ranks trained.
+    warms_up: 1 for the first after a start of the process, when everything warms up; else 0.
+    """
+
+    values: Mapping[str, Floats]
+
+    def __len__(self) -> int:
+        return len(self.values["step"])
+
+    def __getitem__(self, name: str) -> Floats:
+        """The array of a field."""
+        return self.values[name]
+
+    def of(self, name: str, rank: int = 0) -> Floats:
+        """The values of a field [interval]; those of one rank if it has a value for each."""
+        value = self.values[name]
+        return value[:, rank] if value.ndim > 1 else value
+
+    def points(self, name: str, rank: int = 0) -> list[tuple[int, float]]:
+        """Every measured value of a field, as (step, value)."""
+        return self.at_steps(self.of(name, rank))
+
+    def at_steps(self, values: Floats) -> list[tuple[int, float]]:
+        """Values [interval] as (step, value), without those that are NaN."""
+        known = np.isfinite(values)
+        steps = self.values["step"][known].astype(int)
+        return list(zip(steps.tolist(), values[known].tolist(), strict=True))
+
+    def last(self, name: str) -> float | None:
+        """The value of the last interval; None if it was not measured."""
+        return summed(self.of(name)[-1:])
+
+    def compute_s(self, rank: int = 0) -> Floats:
+        """Seconds of forward, backward and optimizer of a rank."""
+        forward, backward, optimizer = (
+            self.of(f"{phase}_s", rank) for phase in ("forward", "backward", "optimizer")
+        )
+        return forward + backward + optimizer
+
+    def where(self, places: Bools | slice) -> Intervals:
+        """Some of the intervals."""
+        return Intervals({name: value[places] for name, value in self.values.items()})
+
+    def of_ranks(self, count: int) -> Intervals:
+        """The values of the first ranks alone."""
+        first = {name: self.values[name][:, :count] for name in PER_RANK}
+        return self.changed(first | {"ranks": np.minimum(self.values["ranks"], count)})
+
+    def changed(self, values: Mapping[str, Floats]) -> Intervals:
+        """The intervals with other values of some fields."""
+        return Intervals({**self.values, **values})
+
+
+@dataclass(slots=True)
+class IntervalRows:
+    """Collects the intervals of a log, one by one."""
+
+    _shared: Columns = field(default_factory=lambda: Columns((*_PLACE, *_SHARED)))
+    _ranks: list[Columns] = field(default_factory=list)
+    _count: int = 0
+
+    def add(
+        self, values: Mapping[str, Any], *, step: int, time: float, life: int, warms_up: bool
+    ) -> None:
+        """Add one. values: the fields of a train_interval event, those of each rank as a tuple."""
+        ranks = max(len(values[name] or ()) for name in PER_RANK) or 1
+        place = {"step": step, "time": time, "life": life, "warms_up": warms_up, "ranks": ranks}
+        self._shared.add({**values, **place})
+        while len(self._ranks) < ranks:
+            self._ranks.append(Columns(PER_RANK, rows=self._count))
+        for rank, columns in enumerate(self._ranks):
+            own = {name: (values[name] or ())[rank : rank + 1] for name in PER_RANK}
+            columns.add({name: value[0] if value else None for name, value in own.items()})
+        self._count += 1
+
+    def intervals(self) -> Intervals:
+        """All intervals so far."""
+        ranks = [columns.arrays() for columns in self._ranks or [Columns(PER_RANK)]]
+        each = {name: np.stack([own[name] for own in ranks], axis=1) for name in PER_RANK}
+        return Intervals({**self._shared.arrays(), **each})
+
+
+def no_intervals() -> Intervals:
+    """Those of a run that has not trained."""
+    return IntervalRows().intervals()
+
+
+def total_over(parts: Floats, wholes: Floats) -> float | None:
+    """The sum of parts over the sum of wholes, at the places where both are known; None if nothing
+    is."""
+    known = np.isfinite(parts) & np.isfinite(wholes)
+    whole = float(wholes[known].sum())
+    return float(parts[known].sum()) / whole if whole > 0 else None
+
+
+def total(*values: float | None) -> float | None:
+    """The sum, or None if one is not measured."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def summed(values: Iterable[float | None] | Floats) -> float | None:
+    """The sum of those that are measured, or None if none is."""
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    return float(sum(known)) if known else None
