@@ -27,6 +27,10 @@ MOST_CHARACTERS: Final = 100_000
 """The most characters that one request may send to be translated."""
 _MOST_PROBLEMS: Final = 5
 _LONGEST_PROBLEM: Final = 200
+_SHOULD_BE: Final = "Input should be "
+"""How pydantic begins to say which values a field may have."""
+_SAID: Final = {"missing": "is missing", "extra_forbidden": "is not a field of this request"}
+"""Problems by their type in pydantic."""
 _THREADS: Final = ThreadPoolExecutor(2, "long-text")
 """Few: each competes with the event loop for Python's global lock."""
 
@@ -60,11 +64,31 @@ def valid(model: type[Model], fields: dict[str, Any], status: int) -> Model:
         return model.model_validate(fields)
     except ValidationError as error:
         problems = [
-            clipped(printable_line(f"{'.'.join(map(str, one['loc']))}: {one['msg']}"),
-                    _LONGEST_PROBLEM)
-            for one in error.errors(include_url=False, include_input=False, include_context=False)
-        ]  # fmt: skip
+            clipped(printable_line(problem), _LONGEST_PROBLEM) for problem in _problems(error)
+        ]
         raise HTTPException(status, "; ".join(problems[:_MOST_PROBLEMS])) from error
+
+
+def _problems(error: ValidationError) -> list[str]:
+    """What is wrong with each field, such as "text should be a valid string or a valid list"."""
+    wanted: dict[str, list[str]] = {}
+    others: list[str] = []
+    for problem in error.errors(include_url=False, include_input=False, include_context=False):
+        # The name of a field, and places in its list; the other parts name types of a union.
+        parts = problem["loc"]
+        field = ".".join(str(part) for part in parts if part is parts[0] or isinstance(part, int))
+        if problem["type"] in _SAID:
+            others.append(f"{field} {_SAID[problem['type']]}")
+        elif problem["msg"].startswith(_SHOULD_BE):
+            wanted.setdefault(field, []).append(problem["msg"].removeprefix(_SHOULD_BE))
+        else:
+            others.append(f"{field}: {problem['msg']}")
+    of_items = {field.partition(".")[0] for field in wanted if "." in field}  # it is a list, then
+    return [
+        f"{field} should be {' or '.join(kinds)}"
+        for field, kinds in wanted.items()
+        if field not in of_items
+    ] + others
 
 
 def is_json(request: Request) -> bool:

@@ -9,7 +9,8 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from dragoman.serve.bodies import fields_of
+from dragoman.serve.app import TranslateRequest
+from dragoman.serve.bodies import fields_of, valid
 
 CURL = (
     b'--------d7\r\nContent-Disposition: form-data; name="q"\r\n\r\nZwei\r\n\r\nM\xc3\xa4nner\n\r\n'
@@ -103,3 +104,24 @@ def test_a_malformed_body_is_refused_without_a_word_in_the_log(
         read(body, kind)
     assert refused.value.status_code == 400
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"text": 5}, "text should be a valid string or a valid list"),
+        ({"text": ["A", 5, None]}, "text.1 should be a valid string; text.2 should be"),
+        ({}, "text is missing"),
+        ({"text": "A", "target": 1, "txt": "B"}, "target should be a valid string; txt is not a "
+         "field of this request"),
+        ({"text": "A", "format": "pdf"}, "format should be 'text', 'html', 'markdown', 'srt' or "
+         "'vtt'"),
+        ({"text": []}, "text should be a valid string; text: List should have at least 1 item"),
+        ({"text": "A", "beam_size": 0}, "beam_size should be greater than or equal to 1"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_of_its_field(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(HTTPException) as refused:
+        valid(TranslateRequest, fields, 422)
+    assert refused.value.status_code == 422
+    assert refused.value.detail.startswith(words)
