@@ -17,7 +17,7 @@ import pytest
 
 from dragoman.distributed.standing import FolderBoard, Standing
 from dragoman.distributed.world import World
-from dragoman.reporting.health import examine
+from dragoman.reporting.checks import examine
 from dragoman.reporting.reading import read_facts
 from dragoman.telemetry.events import Event, EventWriter, read_events
 from dragoman.telemetry.timers import PhaseTimer

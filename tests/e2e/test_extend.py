@@ -120,18 +120,11 @@ def own_package(tmp_path: Path) -> Path:
     """A copy of dragoman with one question and two corpus formats more, as in a clone."""
     copy = tmp_path / "own" / "dragoman"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    question, json_lines, reader = re.findall(
+    question, row, json_lines, reader = re.findall(
         r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
     )
-    head = "from dragoman.reporting.verdict import Verdict\n"
-    ADDED["reporting/verdicts.py"] = [
-        (
-            head,
-            head.replace(" Verdict", " Verdict, evidence") + "from dragoman.base import units\n",
-        ),
-        ("QUESTIONS: tuple[", f"{question}\n\nQUESTIONS: tuple["),
-        ("    totals.duration,\n", "    totals.duration,\n    validations,\n"),
-    ]
+    table = "CHECKS: Final[tuple[Check, ...]] = (\n"
+    ADDED["reporting/checks.py"] = [(table, f"{question}\n\n{table}{row.rstrip()},\n")]
     (copy / "corpus/json_lines.py").write_text(json_lines, encoding="utf-8")
     table = "READERS: Final[dict[str, Callable[[str, Path, Direction], list[NamedPath]]]] = {\n"
     ADDED["corpus/sources.py"].append((table, table + reader))

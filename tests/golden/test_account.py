@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from dragoman.corpus.manifest import Manifest
+from dragoman.reporting.checks import judge
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
-from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.session import Session
 from recorded_runs import Recorded
 

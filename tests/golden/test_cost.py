@@ -10,12 +10,12 @@ import pytest
 
 from dragoman.base.errors import ConfigError
 from dragoman.cluster.hosts import HOSTS_FILE, Hosts
+from dragoman.reporting.checks import judge
 from dragoman.reporting.comparison import compare
 from dragoman.reporting.cost import cost_text, spent_text
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
-from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.host import HourlyPrice
 from dragoman.training.clock import Budget
 from recorded_runs import Recorded, read_ranks, write_ranks

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.reporting.checks import judge
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
-from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, NetworkSampled, Payload
 from example_events import HOST_SAMPLED, changed
 from golden_gpu import gpu_sampled

@@ -14,13 +14,12 @@ import pytest
 
 from dragoman.cluster.hosts import HOSTS_FILE, Hosts
 from dragoman.reporting import plots
+from dragoman.reporting.checks import examine, judge
 from dragoman.reporting.facts import Facts
-from dragoman.reporting.health import examine
 from dragoman.reporting.measures import tokens_per_s
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.svg import BarPlot
 from dragoman.reporting.verdict import Verdict
-from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import (
     DeviceMeasured,
     LinkChanged,

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
+from dragoman.reporting.checks import examine, judge
 from dragoman.reporting.facts import Facts
-from dragoman.reporting.health import examine
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
-from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import (
     DeviceMeasured,
     LinkMeasured,

@@ -20,10 +20,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from adversarial_logs import UNIFORM, Log, logs
-from dragoman.reporting.health import examine
+from dragoman.reporting.checks import examine, judge
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
-from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.host import HourlyPrice
 
 RECORDED = Path(__file__).with_name("from_4254f71") / "run"

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dragoman.reporting.checks import BY_KEY
 from dragoman.reporting.facts import Facts, RecordedValidation
-from dragoman.reporting.learning import overfitting, trained
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.trend import chance_of_rise
 from dragoman.reporting.verdict import Verdict
@@ -49,7 +49,7 @@ def _judged(
         for share in shares
     )
     run = replace(facts, validations=seen)
-    return trained(run), overfitting(run)
+    return BY_KEY["trained"].of(run), BY_KEY["overfitting"].of(run)
 
 
 def test_a_falling_loss_counts_as_turned_even_less_often(facts: Facts) -> None:
@@ -155,5 +155,5 @@ def test_the_chance_of_a_rise_is_its_share_of_all_orders() -> None:
 
 def test_the_size_of_the_dev_set_is_reported(tmp_path: Path) -> None:
     found = read_facts(Recorded().write(tmp_path / "run"))
-    rows = {row.name: row.value for row in overfitting(found).evidence}
+    rows = {row.name: row.value for row in BY_KEY["overfitting"].of(found).evidence}
     assert rows["pairs of the dev set"] == 1014

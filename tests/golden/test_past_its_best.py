@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.reporting.checks import BY_KEY
 from dragoman.reporting.facts import Facts, RecordedValidation
-from dragoman.reporting.learning import trained
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
 from recorded_runs import Recorded
@@ -37,7 +37,7 @@ def judged(facts: Facts, dev: list[float], *, text: Curve, bleu: Curve) -> Verdi
         )
         for place, loss in enumerate(dev, 1)
     )
-    return trained(replace(facts, validations=seen))
+    return BY_KEY["trained"].of(replace(facts, validations=seen))
 
 
 def falls(share: float) -> float:
@@ -137,7 +137,9 @@ def test_three_validations_tell_no_trend_but_name_the_best(facts: Facts) -> None
 
 def test_a_recorded_run_past_its_best_is_called_that() -> None:
     """A real run: dev loss best at step 200, 18% higher at step 400, which has the best BLEU."""
-    found = trained(read_facts(Path(__file__).with_name("recorded") / "past_its_best", now=1.9e9))
+    found = BY_KEY["trained"].of(
+        read_facts(Path(__file__).with_name("recorded") / "past_its_best", now=1.9e9)
+    )
     assert found.answer != "cannot tell"
     assert "It is past its best" in found.says
     assert "step 200" in found.says

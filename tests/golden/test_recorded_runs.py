@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from dragoman.reporting import measures
-from dragoman.reporting.health import examine
+from dragoman.reporting.checks import examine, judge
 from dragoman.reporting.log import RunLog
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
-from dragoman.reporting.verdicts import judge
 from well_said import assert_well_said
 
 RECORDED = Path(__file__).with_name("recorded")

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from dragoman.recipe.recipe import load_recipe
-from dragoman.reporting.health import examine
+from dragoman.reporting.checks import examine, judge
 from dragoman.reporting.reading import read_facts
-from dragoman.reporting.verdicts import judge
 from golden.test_logs_that_fool import edit
 from recorded_runs import Recorded
 from well_said import assert_well_said

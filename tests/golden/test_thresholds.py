@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.reporting.health import examine
+from dragoman.reporting.checks import examine, judge
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
-from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, Payload
 from example_events import HOST_SAMPLED, NETWORK_SAMPLED, changed
 from golden.test_logs_that_fool import edit

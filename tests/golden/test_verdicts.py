@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.reporting import measures
-from dragoman.reporting.health import examine
+from dragoman.reporting.checks import examine, judge
 from dragoman.reporting.reading import read_facts
-from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import DeviceMeasured, LinkMeasured, Payload
 from example_events import HOST_SAMPLED, changed
 from golden_gpu import gpu_sampled

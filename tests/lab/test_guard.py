@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dragoman.distributed.world import World
+from dragoman.reporting.checks import judge
 from dragoman.reporting.reading import read_facts
-from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import read_events
 from example_events import changed
 from lab.conftest import OpenLab

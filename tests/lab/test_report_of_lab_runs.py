@@ -13,10 +13,10 @@ from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World
 from dragoman.model.config import ModelConfig
 from dragoman.reporting import measures
+from dragoman.reporting.checks import judge
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
-from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import LinkMeasured
 from dragoman.telemetry.host import collective_interface
 from dragoman.telemetry.sampler import host_sampler

@@ -14,11 +14,10 @@ import pytest
 import openseq2seq
 from dragoman.base.errors import ConfigError
 from dragoman.cli import main
-from dragoman.reporting.health import examine
+from dragoman.reporting.checks import examine, judge
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
 from dragoman.reporting.verdict import Verdict
-from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.host import HourlyPrice
 from openseq2seq import import_log, read_log
 from well_said import assert_well_said

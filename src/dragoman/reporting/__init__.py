@@ -11,10 +11,9 @@ periods       when a condition began, and when it ended
 pauses        whether a rank stood still
 stragglers    which ranks compute for longer than the others, since when and why
 verdict       an answer with its evidence
+checks        the table of all that a report looks for: twelve questions, then faults
 scores        whether a run translates, by its loss and BLEU; all scores as rows of evidence
-totals, learning, speed, network, rates, cost   the twelve questions, by subject
-verdicts      all twelve, in their order
-health        ailments, such as waiting for data, each with its limit and remedy
+totals, learning, speed, network, rates, cost, health   what the rows ask, by subject
 comparison, comparison_page   runs beside each other
 cleaning      the page of dropped pairs
 svg, plots    plots, and their self-contained pictures

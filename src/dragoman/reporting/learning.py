@@ -19,7 +19,7 @@ from dragoman.reporting import measures, rates, scores, trend
 from dragoman.reporting.cost import cost_text
 from dragoman.reporting.facts import Facts, RecordedValidation
 from dragoman.reporting.periods import moment
-from dragoman.reporting.verdict import Evidence, Judgement, Verdict, at_step, evidence, in_words
+from dragoman.reporting.verdict import Evidence, Judgement, at_step, evidence, in_words
 
 LEAST_FALL = 0.003
 """If 10% more steps lower the dev loss by a smaller share, they are not worth it.
@@ -172,39 +172,9 @@ def training_loss_jump(facts: Facts, step: int) -> tuple[float, float] | None:
     return (was, now) if now > trend.far_above(was, before) else None
 
 
-def trained(facts: Facts) -> Verdict:
+def is_trained(facts: Facts) -> Judgement:
     """Is the model trained?"""
-    signals, share = learning(facts), units.SHARE.text
-    answer, says, remedy = _is_trained(facts, signals)
-    return Verdict(
-        key="trained",
-        question="Is it fully trained? How can you tell?",
-        answer=answer,
-        says=says,
-        evidence=tuple(_trained_evidence(facts, signals)),
-        thresholds=(
-            f"flat: 10% more steps change the dev loss by less than {share(LEAST_FALL)} of it, "
-            "with 95% confidence; falling: they lower it by more",
-            f"turned: the last two dev losses are over {share(LEAST_RISE)} above the best, by more "
-            "than chance",
-            "yes: flat, and the schedule has nothing ahead that lowers it; or turned, and the loss "
-            "on training text does not rise as well",
-            "no: falling; turned as the loss on training text; diverged; or worse than the trained "
-            f"model it began with, by {share(LEAST_RISE)} of the dev loss or the interval of BLEU",
-            f"no: {share(scores.NOT_LEARNT)} of a uniform prediction's loss or more, or "
-            f"{share(scores.BEYOND_FREQUENCIES)} with a BLEU whose interval begins below "
-            f"{units.SCORE.text(scores.TRANSLATES)}",
-            f"cannot tell: under {trend.FEWEST} validations after the start, none in the last "
-            "steps, BLEU moves, or nothing shows that it translates: neither such a BLEU nor, "
-            f"without BLEU, under {share(scores.NEEDS_SOURCE)} of a uniform prediction's loss",
-        ),
-        method="A straight line through the dev loss over the logarithm of the step, at the later "
-        "half of the validations. The training loss is not used: a flat one proves nothing.",
-        remedy=remedy,
-    )
-
-
-def _is_trained(facts: Facts, signals: Learning) -> Judgement:
+    signals = learning(facts)
     if has_diverged(facts):
         says = f"It diverged at {moment(facts.last_step, facts.segments[-1].ended)}."
         return "no", says, "Go on from the last good checkpoint, with a lower peak rate."
@@ -322,32 +292,9 @@ def _end_without_dev_loss(facts: Facts, signals: Learning) -> str:
     return f"No dev loss is known for the last {without} steps, after step {step}."
 
 
-def overfitting(facts: Facts) -> Verdict:
+def is_overfitting(facts: Facts) -> Judgement:
     """Does the model overfit?"""
-    signals, share = learning(facts), units.SHARE.text
-    answer, says, remedy = _is_overfitting(facts, signals)
-    return Verdict(
-        key="overfitting",
-        question="Is it overfitting?",
-        answer=answer,
-        says=says,
-        evidence=tuple(_gap_evidence(signals)),
-        thresholds=(
-            "yes: the dev loss has turned (see question 2), and the loss on training text falls",
-            f"yes: the loss on the training slice is below {share(BY_HEART)} of the dev loss, and "
-            "the training text was seen more than once",
-            f"no: the dev loss has not turned, and the loss on the training slice is at least "
-            f"{share(CLOSE)} of it; or both rise",
-            f"cannot tell: the dev loss ends over {share(LEAST_RISE)} above its best, with an "
-            "unclear trend",
-        ),
-        method="The same loss, without dropout and label smoothing, on a fixed slice of the "
-        "training set and on the dev set.",
-        remedy=remedy,
-    )
-
-
-def _is_overfitting(facts: Facts, signals: Learning) -> Judgement:
+    signals = learning(facts)
     if signals.slope is None:
         return "cannot tell", _too_few(signals), _MORE_VALIDATIONS
     if unseen := _end_without_dev_loss(facts, signals):
@@ -445,7 +392,9 @@ def _go_on(facts: Facts) -> str:
     return "Train longer: raise train.max_steps."
 
 
-def _trained_evidence(facts: Facts, signals: Learning) -> Iterator[Evidence]:
+def trained_evidence(facts: Facts) -> Iterator[Evidence]:
+    """Losses, trends and scores, and what more steps would give."""
+    signals = learning(facts)
     yield evidence("validations after the start", units.COUNT, len(signals.validations))
     start = dict(measures.points(facts.validations, "dev_loss")).get(0)
     yield evidence("dev loss at step 0", units.LOSS, start)
@@ -481,7 +430,9 @@ def _fitted_curve(facts: Facts, signals: Learning) -> Iterator[Evidence]:
     yield evidence(name, units.LOSS, curve.at(now) - curve.at(now + more), text)
 
 
-def _gap_evidence(signals: Learning) -> Iterator[Evidence]:
+def overfitting_evidence(facts: Facts) -> Iterator[Evidence]:
+    """The gap between dev and training text, and the rise since the best."""
+    signals = learning(facts)
     if not signals.validations:
         return
     last, loss = signals.validations[-1], signals.last.loss

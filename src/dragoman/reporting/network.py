@@ -9,7 +9,7 @@ from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Traffic
 from dragoman.reporting.lives import evidence_by_life, judged_by_link, link_changed, newest_life
 from dragoman.reporting.periods import periods, when
-from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence, in_words, named
+from dragoman.reporting.verdict import Evidence, Judgement, evidence, in_words, named
 
 NETWORK_BOUND = 0.2
 """From this share of a step in exposed communication on, the network decides the speed.
@@ -28,29 +28,18 @@ _LARGE_RESIDUAL = 0.1
 _BURSTS = "The link carried more than its measured rate: it lets bursts through, or was busy."
 
 
-def network(facts: Facts) -> Verdict:
+def is_bottleneck(facts: Facts) -> Judgement:
     """Was the network the bottleneck?"""
     answer, says, remedy = judged_by_link(facts, _is_network_bound)
     changes = newest_life(facts).link_changes
     if any(change.now_bytes_per_s < change.before_bytes_per_s for change in changes):
         remedy = f"Look at the cable, the port of the switch and ethtool there. {remedy}".strip()
-    return Verdict(
-        key="network",
-        question="Was the network the bottleneck?",
-        answer=answer,
-        says=says,
-        evidence=tuple(evidence_by_life(facts, _network_evidence)),
-        thresholds=(
-            f"yes: with 95% confidence, at least {units.SHARE.text(NETWORK_BOUND)} of a step waits "
-            "for the network, and its bytes take at least half of that wait at the measured "
-            "capacity, if that is known; no: with 95% confidence, less waits; cannot tell: "
-            "otherwise",
-        ),
-        method="Each rank times, in each step, how long it waits for gradients after its own "
-        "backward pass. The rank that comes last in a step waits least, and for the network alone; "
-        "what others wait longer, they wait for that rank. Capacity is measured, never nominal.",
-        remedy=remedy,
-    )
+    return answer, says, remedy
+
+
+def bottleneck_evidence(facts: Facts) -> Iterator[Evidence]:
+    """Waits, bytes, rates, and the counters of the interfaces."""
+    return evidence_by_life(facts, _network_evidence)
 
 
 def _is_network_bound(facts: Facts) -> Judgement:
@@ -160,19 +149,14 @@ def _traffic_text(one: Traffic) -> str:
     return ", ".join(parts)
 
 
-def network_fit(facts: Facts) -> Verdict:
+def fit(facts: Facts) -> Judgement:
     """How does the time of a step relate to network use?"""
-    answer, says, remedy = judged_by_link(facts, _fit)
-    return Verdict(
-        key="network_fit",
-        question="How does the time of a step relate to network use?",
-        answer=answer,
-        says=says,
-        evidence=tuple(evidence_by_life(facts, _fit_evidence)),
-        method="Bytes over bandwidth, beside the timed wait for the network: transfers that "
-        "took longer hid behind compute. Each rank records its host at its start.",
-        remedy=remedy,
-    )
+    return judged_by_link(facts, _fit)
+
+
+def fit_evidence(facts: Facts) -> Iterator[Evidence]:
+    """Bytes, bandwidth and waits of a step."""
+    return evidence_by_life(facts, _fit_evidence)
 
 
 def _fit(facts: Facts) -> Judgement:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from dragoman.base import units
+from dragoman.reporting.checks import BY_KEY
 from dragoman.reporting.elements import (
     escape,
     figures,
@@ -16,9 +17,7 @@ from dragoman.reporting.elements import (
     whole_page,
 )
 from dragoman.reporting.facts import Facts
-from dragoman.reporting.plots import PLOTS
 from dragoman.reporting.verdict import Evidence, Verdict
-from dragoman.reporting.verdicts import JUDGED
 
 
 def page(
@@ -80,7 +79,7 @@ def _answers(answers: Sequence[Verdict]) -> Iterator[str]:
     for heading, is_judged in (("Answers", True), ("Facts", False)):
         yield f"<section><h2>{heading}</h2><ol class='answers'>"
         for number, one in numbered:
-            if (one.key in JUDGED) == is_judged:
+            if (BY_KEY[one.key].kind == "judgement") == is_judged:
                 yield (
                     f"<li><a href='#{one.key}'>"
                     f"<span class='question'>{number}. {escape(one.question)}</span>"
@@ -154,8 +153,8 @@ def _section(facts: Facts, number: int, verdict: Verdict) -> Iterator[str]:
     yield f"<p class='answer'>{_badge(verdict)} {escape(verdict.says)}</p>"
     if verdict.remedy:
         yield f"<p class='remedy'>{escape(verdict.remedy)}</p>"
-    if verdict.key in PLOTS:
-        yield figures(PLOTS[verdict.key](facts))
+    if (plots := BY_KEY[verdict.key].plots) is not None:
+        yield figures(plots(facts))
     yield from _evidence(verdict.evidence)
     yield _limits(verdict)
     if verdict.method:

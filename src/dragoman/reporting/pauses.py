@@ -12,7 +12,7 @@ from dragoman.base import units
 from dragoman.reporting.facts import Facts, Pause, RecordedValidation, Segment
 from dragoman.reporting.periods import clock
 from dragoman.reporting.record import Floats, Intervals
-from dragoman.reporting.verdict import Evidence, Verdict, evidence, named
+from dragoman.reporting.verdict import Evidence, Judgement, evidence, named
 from dragoman.telemetry.events import OUTSIDE_STEPS, PHASE_FIELDS
 
 WORTH_A_LOOK = 0.01
@@ -182,37 +182,38 @@ def still(facts: Facts) -> list[Pause]:
     return sorted(pauses, key=lambda one: -one.seconds_s)
 
 
-def pauses(facts: Facts) -> Verdict:
-    """The ailment: pauses, each with its rank, host and time."""
-    found, whole_s = still(facts), facts.wall_s
-    lost_s = paused_s(found)
-    share = lost_s / whole_s if whole_s else None
-    watched = facts.imported is None and len(facts.intervals) > 0
-    says = "Pauses were not recorded."
-    if found:
-        says = f"Ranks stood still for {_long(lost_s)}"
+def stood_still(facts: Facts) -> Judgement:
+    """Did a rank stand still? Each pause with its rank, host and time."""
+    pauses, share = still(facts), _lost_share(facts)
+    if pauses:
+        says = f"Ranks stood still for {_long(paused_s(pauses))}"
         says += "" if share is None else f", {units.SHARE.text(share)} of the run"
-        says += f": {named(map(_in_words, found))}."
-    elif watched or facts.pauses:
-        says = "No rank stood still for 3 s or longer."
-    bad = share is not None and bool(found) and share >= WORTH_A_LOOK
-    return Verdict(
-        key="pauses",
-        question="Did a rank stand still?",
-        answer="yes" if bad else "no" if facts.pauses or watched else "cannot tell",
-        says=says,
-        evidence=(
-            evidence("share of the run in pauses", units.SHARE, share if watched else None),
-            *(Evidence(one.name, one.seconds_s, _in_words(one)) for one in found),
-        ),
-        thresholds=(f"yes from {units.SHARE.text(WORTH_A_LOOK)} of the run on",),
-        method="A thread of each rank looks at the clock twice a second; ranks that wait see "
-        "which one is missing. A rank that was missing while its own clock went on was out of "
-        "reach: see the interfaces. Times of steps, and all shares of them, are without pauses.",
-        remedy="Look for what stopped it then, at that host's memory and at its other guests."
-        if bad
-        else "",
-    )
+        says += f": {named(map(_in_words, pauses))}."
+        if share is not None and share >= WORTH_A_LOOK:
+            remedy = "Look for what stopped it then, at that host's memory and at its other guests."
+            return "yes", says, remedy
+        return "no", says, ""
+    if _is_watched(facts) or facts.pauses:
+        return "no", "No rank stood still for 3 s or longer.", ""
+    return "cannot tell", "Pauses were not recorded.", ""
+
+
+def pauses_evidence(facts: Facts) -> Iterator[Evidence]:
+    """The share of the run in pauses, and each pause."""
+    share = _lost_share(facts) if _is_watched(facts) else None
+    yield evidence("share of the run in pauses", units.SHARE, share)
+    for pause in still(facts):
+        yield Evidence(pause.name, pause.seconds_s, _in_words(pause))
+
+
+def _lost_share(facts: Facts) -> float | None:
+    """The share of the wall clock in which a rank stood still."""
+    return paused_s(still(facts)) / facts.wall_s if facts.wall_s else None
+
+
+def _is_watched(facts: Facts) -> bool:
+    """Whether its ranks looked for pauses."""
+    return facts.imported is None and len(facts.intervals) > 0
 
 
 def _in_words(pause: Pause) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from dragoman.base import units
@@ -127,16 +127,3 @@ def checkpoint(facts: Facts) -> list[Plot]:
     """The sizes of the files of a checkpoint."""
     parts = [(file.name, file.size_bytes) for file in facts.checkpoint_files]
     return [BarPlot("a checkpoint", parts, units.SIZE.text)]
-
-
-PLOTS: dict[str, Callable[[Facts], list[Plot]]] = {
-    "duration": duration,
-    "trained": trained,
-    "overfitting": losses,
-    "processors": step_parts,
-    "network": exposed,
-    "learning_rate": learning_rate,
-    "checkpoint_size": checkpoint,
-    "step_time": step_time,
-}
-"""By the key of the question; a question without an entry has no plot."""

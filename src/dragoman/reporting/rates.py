@@ -11,8 +11,9 @@ from dragoman.base import units
 from dragoman.recipe.recipe import Recipe
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts
-from dragoman.reporting.verdict import Evidence, Verdict, at_step, evidence, in_words
-from dragoman.training.schedule import SCHEDULES, ScheduleConfig, learning_rate
+from dragoman.reporting.verdict import Evidence, Judgement, at_step, evidence, in_words
+from dragoman.training import schedule
+from dragoman.training.schedule import SCHEDULES, ScheduleConfig
 
 LARGEST_DEVIATION = 1e-6
 """A log that deviates by more (relative) does not follow the formula."""
@@ -34,7 +35,7 @@ class Rates:
     def at(self, update: int) -> float:
         """The rate of update number `update`, counted from 0."""
         if self.recipe is None:
-            return learning_rate(
+            return schedule.learning_rate(
                 update, self.config, d_model=self.d_model, max_steps=self.max_steps
             )
         if not self.clock:
@@ -116,11 +117,15 @@ def rates_of(facts: Facts) -> Rates | None:
     return Rates(config, seen.schedule_width, facts.max_steps)
 
 
-def rate(facts: Facts) -> Verdict:
+def learning_rate(facts: Facts) -> Judgement:
     """What does the learning rate do?"""
-    found, question = rates_of(facts), "What does the learning rate do?"
+    found = rates_of(facts)
     if found is None:
-        return _logged(facts, question)
+        says, logged = "The schedule of this run is not known.", _logged(facts)
+        if not logged:
+            return "cannot tell", says, ""
+        says += f" The highest that was logged is {logged[0].text}, the last {logged[1].text}."
+        return "measured", says, ""
     deviation = largest_deviation(facts, found)
     step, peak = found.peak()
     rises = f"it rises to {units.LEARNING_RATE.text(peak)} at step {units.COUNT.text(step + 1)}"
@@ -137,38 +142,19 @@ def rate(facts: Facts) -> Verdict:
         first = next(step for step, apart in _deviations(facts, found) if apart > LARGEST_DEVIATION)
         remedy = f"From {at_step(first).removeprefix(' at ')} on the logged rate differs from this "
         remedy += "formula: was the recipe changed during the run?"
-    return Verdict(
-        key="learning_rate",
-        question=question,
-        answer="measured",
-        says=says,
-        evidence=tuple(_evidence(facts, found, deviation)),
-        method="The formula of the recipe, compared with the logged rates. It depends only on the "
-        "step: neither Adam nor the loss changes it. A batch far below the gradient noise scale "
-        "(McCandlish et al. 2018) may grow, with a higher rate.",
-        remedy=remedy,
-    )
+    return "measured", says, remedy
 
 
-def _logged(facts: Facts, question: str) -> Verdict:
-    """The logged rates, if this version does not know the schedule."""
+def _logged(facts: Facts) -> list[Evidence]:
+    """The highest and the last logged rate, if this version does not know the schedule."""
     points = facts.intervals.points("learning_rate")
     rates = [(value, step) for step, value in points if value]
-    says = "The schedule of this run is not known."
     if not rates:
-        return Verdict(key="learning_rate", question=question, answer="cannot tell", says=says)
-    rows = tuple(
+        return []
+    return [
         evidence(name, units.LEARNING_RATE, value, at_step(step))
         for name, (value, step) in (("highest logged", max(rates)), ("last logged", rates[-1]))
-    )
-    return Verdict(
-        key="learning_rate",
-        question=question,
-        answer="measured",
-        says=f"{says} The highest that was logged is {rows[0].text}, the last {rows[1].text}.",
-        evidence=(*rows, *_noise(facts)),
-        method="The logged rates alone: no formula is known to compare them with.",
-    )
+    ]
 
 
 def largest_deviation(facts: Facts, found: Rates) -> float | None:
@@ -183,17 +169,23 @@ def _deviations(facts: Facts, found: Rates) -> Iterator[tuple[int, float]]:
             yield step, abs(logged / want - 1)
 
 
-def _evidence(facts: Facts, found: Rates, deviation: float | None) -> Iterator[Evidence]:
-    step, peak = found.peak()
-    yield in_words("formula", found.formula)
-    yield evidence("at the first step", units.LEARNING_RATE, found.at(0))
-    yield evidence("peak", units.LEARNING_RATE, peak, at_step(step + 1))
-    if facts.last_step:
-        now = found.at(facts.last_step - 1)
-        yield evidence("last", units.LEARNING_RATE, now, at_step(facts.last_step))
-    text = "no rate was logged" if deviation is None else f"{deviation:.1e} of the value"
-    text = "none" if deviation == 0 else text
-    yield Evidence("largest deviation of the log", deviation, text)
+def learning_rate_evidence(facts: Facts) -> Iterator[Evidence]:
+    """The formula and some of its values, or the logged rates if it is not known."""
+    found = rates_of(facts)
+    if found is None:
+        yield from _logged(facts)
+    else:
+        step, peak = found.peak()
+        yield in_words("formula", found.formula)
+        yield evidence("at the first step", units.LEARNING_RATE, found.at(0))
+        yield evidence("peak", units.LEARNING_RATE, peak, at_step(step + 1))
+        if facts.last_step:
+            now = found.at(facts.last_step - 1)
+            yield evidence("last", units.LEARNING_RATE, now, at_step(facts.last_step))
+        deviation = largest_deviation(facts, found)
+        text = "no rate was logged" if deviation is None else f"{deviation:.1e} of the value"
+        text = "none" if deviation == 0 else text
+        yield Evidence("largest deviation of the log", deviation, text)
     yield from _noise(facts)
 
 

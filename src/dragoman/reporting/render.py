@@ -14,11 +14,10 @@ from dragoman.base import units
 from dragoman.base.errors import MachineError
 from dragoman.base.files import write_whole
 from dragoman.base.printable import printable
+from dragoman.reporting.checks import BY_KEY, examine, judge
 from dragoman.reporting.facts import Facts
-from dragoman.reporting.health import examine
 from dragoman.reporting.page import doubts, page
 from dragoman.reporting.verdict import Verdict
-from dragoman.reporting.verdicts import JUDGED, judge
 
 REPORT_VERSION = 1
 _MARKS: Final = re.compile(r"[\\`*\[\]|]")
@@ -41,13 +40,13 @@ class Report:
     def judgements(self) -> list[tuple[int, Verdict]]:
         """The numbered answers to questions for a judgement: those that a reader asks first."""
         numbered = enumerate(self.answers, 1)
-        return [(number, one) for number, one in numbered if one.key in JUDGED]
+        return [(number, one) for number, one in numbered if BY_KEY[one.key].kind == "judgement"]
 
     @property
     def measurements(self) -> list[tuple[int, Verdict]]:
         """The numbered answers to questions for facts."""
         numbered = enumerate(self.answers, 1)
-        return [(number, one) for number, one in numbered if one.key not in JUDGED]
+        return [(number, one) for number, one in numbered if BY_KEY[one.key].kind == "fact"]
 
     def __repr__(self) -> str:
         """The answers in one line each, for a terminal."""

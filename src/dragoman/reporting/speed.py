@@ -14,7 +14,7 @@ from dragoman.reporting.lives import evidence_by_life, judged_by_life
 from dragoman.reporting.periods import periods, when
 from dragoman.reporting.sampling import FULL_HOST, LOW_POWER, MOST_OTHERS
 from dragoman.reporting.stragglers import stragglers
-from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence, named
+from dragoman.reporting.verdict import Evidence, Judgement, evidence, named
 
 BUSY_COMPUTE = 0.9
 """If compute takes less than this share of a step, the device waits for something else."""
@@ -35,33 +35,14 @@ _MOST_SCALING = 1.1
 _IMPOSSIBLE = ", more than possible: the device was measured while something else used it"
 
 
-def processors(facts: Facts) -> Verdict:
+def are_processors_busy(facts: Facts) -> Judgement:
     """Were GPUs or processors fully used?"""
-    answer, says, remedy = judged_by_life(facts, _are_busy)
-    return Verdict(
-        key="processors",
-        question="Were the GPUs fully used?"
-        if _is_gpu(facts)
-        else "Were the processors fully used?",
-        answer=answer,
-        says=says,
-        evidence=tuple(evidence_by_life(facts, _busy_evidence)),
-        thresholds=(
-            f"yes: at least {units.SHARE.text(BUSY_COMPUTE)} of a step of every rank in compute "
-            f"and, on a GPU, useful FLOPs of {units.SHARE.text(BUSY_FLOPS)} or more of its rate "
-            f"of matrix products, or {units.SHARE.text(FULL_POWER)} of the power of every GPU; "
-            f"without one, at least {units.SHARE.text(FULL_HOST)} of the processors of every host "
-            f"busy, at most {units.SHARE.text(MOST_OTHERS)} of them with other work",
-            f"no: less compute, processors or useful FLOPs; a GPU below "
-            f"{units.SHARE.text(LOW_POWER)} of its power, unless its useful FLOPs suffice; or a "
-            f"clock lowered for {units.SHARE.text(THROTTLED)} of the time",
-            "cannot tell: any of these was not measured for every rank, GPU and host and for nine "
-            "tenths of the run",
-        ),
-        method="Phases of a step on the device's own clock. The utilisation counter alone decides "
-        "nothing: a kernel that only waits for the network keeps it at 100%.",
-        remedy=remedy,
-    )
+    return judged_by_life(facts, _are_busy)
+
+
+def processors_evidence(facts: Facts) -> Iterator[Evidence]:
+    """Shares of a step, the rate of useful work, and the counters of GPUs and hosts."""
+    return evidence_by_life(facts, _busy_evidence)
 
 
 def _are_busy(facts: Facts) -> Judgement:
@@ -77,7 +58,7 @@ def _are_busy(facts: Facts) -> Judgement:
     say = f"{units.SHARE.text(compute)} of a step was compute"
     if compute < BUSY_COMPUTE:
         return "no", f"{say}{_waits_since(facts)}.", _what_waits(facts)
-    if not _is_gpu(facts):
+    if not is_on_gpu(facts):
         return _are_its_own(facts, say)
     if slowed := [gpu for gpu in facts.gpus if gpu.throttled_share >= THROTTLED]:
         slowed.sort(key=lambda gpu: -gpu.throttled_share)
@@ -286,25 +267,19 @@ def _gpu_text(gpu: Gpu) -> str:
     return ", ".join(parts) or "tells nothing"
 
 
-def step_time(facts: Facts) -> Verdict:
+def step_time(facts: Facts) -> Judgement:
     """What is a step, and how long did one take?"""
     seconds_s = measures.step_s(facts)
-    says = "No step was timed."
-    if seconds_s:
-        both = f"{units.STEP_TIME.text(seconds_s)} = {units.STEP_RATE.text(1 / seconds_s)}"
-        says = f"One update over the global batch: {both} on average, evaluation not counted."
-    return Verdict(
-        key="step_time",
-        question="What is a step, and how long did one take?",
-        answer="measured" if seconds_s else "cannot tell",
-        says=says,
-        evidence=tuple(_step_evidence(facts, seconds_s)),
-        method="The time of a step runs from the request for its batch to the end of its update.",
-    )
+    if not seconds_s:
+        return "cannot tell", "No step was timed.", ""
+    both = f"{units.STEP_TIME.text(seconds_s)} = {units.STEP_RATE.text(1 / seconds_s)}"
+    says = f"One update over the global batch: {both} on average, evaluation not counted."
+    return "measured", says, ""
 
 
-def _step_evidence(facts: Facts, seconds_s: float | None) -> Iterator[Evidence]:
-    yield evidence("mean", units.STEP_TIME, seconds_s)
+def step_evidence(facts: Facts) -> Iterator[Evidence]:
+    """Times of a step, and what is in one."""
+    yield evidence("mean", units.STEP_TIME, measures.step_s(facts))
     yield evidence("median", units.STEP_TIME, measures.median(facts, "step_median_s"))
     yield evidence("95% are below", units.STEP_TIME, measures.median(facts, "step_p95_s"))
     if facts.wall_s and facts.made_steps:
@@ -369,6 +344,7 @@ def _outside_steps(facts: Facts) -> float:
     return max(1 - train_s / wall_s, 0.0) if wall_s and train_s is not None else 0.0
 
 
-def _is_gpu(facts: Facts) -> bool:
+def is_on_gpu(facts: Facts) -> bool:
+    """Whether it trained on GPUs."""
     named = facts.imported is not None and facts.imported.gpu_name is not None
     return named or bool(facts.gpus) or str(facts.device).startswith("cuda")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dragoman.base import units
-from dragoman.corpus.manifest import Manifest
 from dragoman.reporting import measures
 from dragoman.reporting.cost import (
     is_priced,
@@ -18,35 +17,24 @@ from dragoman.reporting.cost import (
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.pauses import out_of_reach, paused_s, still
 from dragoman.reporting.record import summed
-from dragoman.reporting.verdict import Evidence, Verdict, evidence, in_words
+from dragoman.reporting.verdict import Evidence, Judgement, evidence, in_words
 from dragoman.training.clock import Budget
 
 _KIB = 1024
 _NO_CHECKPOINT = (in_words("checkpoints of the run's directory", "none is whole"),)
 
 
-def duration(facts: Facts) -> Verdict:
+def duration(facts: Facts) -> Judgement:
     """How long does it take?"""
     wall_s = facts.wall_s
-    says = "Nothing was timed."
-    if wall_s is not None:
-        steps = units.COUNT.text(facts.last_step)
-        says = f"{_so_far(facts)} {_long(wall_s)} for {steps} steps"
-        train_s = facts.train_s
-        says += "." if train_s is None else f", {_long(train_s)} of it in training."
-        if (left_s := measures.left_s(facts)) is not None:
-            says += f" At this speed {_long(left_s)} are left."
-    return Verdict(
-        key="duration",
-        question="How long does it take?",
-        answer="measured" if wall_s is not None else "cannot tell",
-        says=says,
-        evidence=tuple(_duration_evidence(facts)),
-        method="The clock of rank 0 from each start of the run to its end, or its last event. "
-        "Idle is the time that no other row explains: start-up, compilation, the end. The time "
-        "left is that of the remaining steps at the speed of the last 20 intervals, with their "
-        "share of the rest.",
-    )
+    if wall_s is None:
+        return "cannot tell", "Nothing was timed.", ""
+    says = f"{_so_far(facts)} {_long(wall_s)} for {units.COUNT.text(facts.last_step)} steps"
+    train_s = facts.train_s
+    says += "." if train_s is None else f", {_long(train_s)} of it in training."
+    if (left_s := measures.left_s(facts)) is not None:
+        says += f" At this speed {_long(left_s)} are left."
+    return "measured", says, ""
 
 
 def _so_far(facts: Facts) -> str:
@@ -62,7 +50,8 @@ def _so_far(facts: Facts) -> str:
     return words.get(facts.exit.state, "It was ended after")
 
 
-def _duration_evidence(facts: Facts) -> Iterator[Evidence]:
+def duration_evidence(facts: Facts) -> Iterator[Evidence]:
+    """The parts of the wall clock, and what was done in it."""
     yield evidence("wall clock", units.DURATION, facts.wall_s)
     yield evidence("prepare, not included", units.DURATION, facts.prepare_s)
     yield evidence("train", units.DURATION, facts.train_s)
@@ -99,35 +88,27 @@ def idle_s(facts: Facts) -> float | None:
     return max(facts.wall_s - facts.unrecorded_s - known_s, 0.0)
 
 
-def corpus(facts: Facts) -> Verdict:
+def corpus(facts: Facts) -> Judgement:
     """How big was the training set?"""
     manifest = facts.manifest
     if manifest is not None:
         text = manifest.train.stages[-1]
         both = text.source_text.num_bytes + text.target_text.num_bytes
         says = f"{units.COUNT.text(manifest.train.pairs)} pairs, {_both_sizes(both)} of text on "
-        says += "both sides."
-    elif facts.imported is not None and facts.imported.train_file is not None:
+        return "measured", f"{says}both sides.", ""
+    if facts.imported is not None and facts.imported.train_file is not None:
         says = f"It was read from {facts.imported.train_file}; its size was not logged."
-    else:
-        says = "There is no manifest of the training text."
-    return Verdict(
-        key="corpus",
-        question="How big was the training set?",
-        answer="cannot tell" if manifest is None else "measured",
-        says=says,
-        evidence=(in_words("manifest.json", "not in the record"),)
-        if manifest is None
-        else tuple(_corpus_evidence(manifest)),
-        method="Counted while the corpus was prepared. MB are 10^6 bytes, MiB are 2^20."
-        if manifest
-        else "The manifest that prepare writes, which a run carries with it.",
-    )
+        return "cannot tell", says, ""
+    return "cannot tell", "There is no manifest of the training text.", ""
 
 
-def _corpus_evidence(manifest: Manifest) -> Iterator[Evidence]:
-    train = manifest.train
-    for source in manifest.sources:
+def corpus_evidence(facts: Facts) -> Iterator[Evidence]:
+    """The files that were read, and the pairs and sizes after each stage."""
+    if facts.manifest is None:
+        yield in_words("manifest.json", "not in the record")
+        return
+    train = facts.manifest.train
+    for source in facts.manifest.sources:
         if source.split == "train":
             size = _both_sizes(source.text.num_bytes)
             lines = units.COUNT.text(source.lines)
@@ -147,44 +128,41 @@ def _corpus_evidence(manifest: Manifest) -> Iterator[Evidence]:
     for change, pairs in train.copies.items():
         yield Evidence(f"copies: {change.replace('_', ' ')}", pairs, units.COUNT.text(pairs))
     yield evidence("cut short", units.SHARE, train.truncated_share)
-    yield in_words("digest of the prepared text", manifest.digest[:16])
+    yield in_words("digest of the prepared text", facts.manifest.digest[:16])
 
 
-def checkpoint_files(facts: Facts) -> Verdict:
+def checkpoint_files(facts: Facts) -> Judgement:
     """Which files make up a checkpoint?"""
     files = facts.checkpoint_files
-    names = ", ".join(file.name for file in files)
-    return Verdict(
-        key="checkpoint_files",
-        question="Which files make up a checkpoint?",
-        answer="measured" if files else "cannot tell",
-        says=f"{len(files)} files: {names}." if files else _no_checkpoint(facts),
-        evidence=tuple(in_words(file.name, file.purpose) for file in files) or _NO_CHECKPOINT,
-        method="The newest checkpoint on disk.",
-    )
+    if not files:
+        return "cannot tell", _no_checkpoint(facts), ""
+    return "measured", f"{len(files)} files: {', '.join(file.name for file in files)}.", ""
 
 
-def checkpoint_size(facts: Facts) -> Verdict:
+def checkpoint_files_evidence(facts: Facts) -> Sequence[Evidence]:
+    """The purpose of each file."""
+    return [in_words(file.name, file.purpose) for file in facts.checkpoint_files] or _NO_CHECKPOINT
+
+
+def checkpoint_size(facts: Facts) -> Judgement:
     """How big is a checkpoint?"""
     files = facts.checkpoint_files
-    whole = sum(file.size_bytes for file in files)
     weights = [file.size_bytes for file in files if file.name == "model.safetensors"]
-    says = _no_checkpoint(facts)
     if files:
-        says = f"{_both_sizes(whole)} to resume from it"
+        says = f"{_both_sizes(sum(file.size_bytes for file in files))} to resume from it"
         says += f"; {_both_sizes(weights[0])} to translate with it." if weights else "."
-    elif facts.checkpoints and facts.checkpoints[-1].size_bytes:
-        whole = facts.checkpoints[-1].size_bytes
-        says = f"{_both_sizes(whole)} when it was written; it is no longer there."
-    return Verdict(
-        key="checkpoint_size",
-        question="How big is a checkpoint?",
-        answer="measured" if whole else "cannot tell",
-        says=says,
-        evidence=tuple(Evidence(f.name, f.size_bytes, _both_sizes(f.size_bytes)) for f in files)
-        or _NO_CHECKPOINT,
-        method="Sizes of the files of the newest checkpoint. MB are 10^6 bytes, MiB are 2^20.",
-    )
+        return "measured", says, ""
+    if facts.checkpoints and facts.checkpoints[-1].size_bytes:
+        whole = _both_sizes(facts.checkpoints[-1].size_bytes)
+        return "measured", f"{whole} when it was written; it is no longer there.", ""
+    return "cannot tell", _no_checkpoint(facts), ""
+
+
+def checkpoint_size_evidence(facts: Facts) -> Sequence[Evidence]:
+    """The size of each file."""
+    files = facts.checkpoint_files
+    sizes = [Evidence(file.name, file.size_bytes, _both_sizes(file.size_bytes)) for file in files]
+    return sizes or _NO_CHECKPOINT
 
 
 def _no_checkpoint(facts: Facts) -> str:
@@ -194,32 +172,20 @@ def _no_checkpoint(facts: Facts) -> str:
     return "There is no checkpoint."
 
 
-def cost(facts: Facts) -> Verdict:
-    """What did it cost?"""
-    hours = machine_hours(facts)
-    last = facts.segments[-1] if facts.segments else None
-    rows = [evidence("machines", units.COUNT, facts.machines_of(last) if last else None)]
+def cost_evidence(facts: Facts) -> Iterator[Evidence]:
+    """Machines, their time and their price."""
+    hours, last = machine_hours(facts), facts.segments[-1] if facts.segments else None
+    yield evidence("machines", units.COUNT, facts.machines_of(last) if last else None)
     if hours is not None:
-        rows.append(Evidence("machine time", hours, _machine_time(hours * units.HOUR_S)))
+        yield Evidence("machine time", hours, _machine_time(hours * units.HOUR_S))
     if facts.price is not None:
         text = units.money(facts.price.amount, currency=facts.price.currency)
-        rows.append(Evidence("price of a machine-hour", facts.price.amount, text))
+        yield Evidence("price of a machine-hour", facts.price.amount, text)
     elif last is not None and (price := price_per_hour(facts, last)) is not None:
         text = units.money(price.amount, currency=price.currency)
-        rows.append(Evidence("price of all machines an hour", price.amount, text))
+        yield Evidence("price of all machines an hour", price.amount, text)
     if facts.budget is not None and facts.budget.finished is not None:
-        rows += _whole_budget(facts.budget, facts.budget.finished)
-    says, remedy = _cost_says(facts, hours)
-    return Verdict(
-        key="cost",
-        question="What did it cost?",
-        answer="measured" if is_priced(facts) else "cannot tell",
-        says=says,
-        evidence=tuple(rows),
-        method="Wall clock x the price of each machine, summed; time between two starts is not "
-        "counted.",
-        remedy=remedy,
-    )
+        yield from _whole_budget(facts.budget, facts.budget.finished)
 
 
 def _whole_budget(budget: Budget, finished: float) -> Iterator[Evidence]:
@@ -230,32 +196,33 @@ def _whole_budget(budget: Budget, finished: float) -> Iterator[Evidence]:
         yield Evidence("its cost", amount, units.money(amount, currency=budget.currency))
 
 
-def _cost_says(facts: Facts, hours: float | None) -> tuple[str, str]:
-    """The cost as far as it is known, and the remedy if something is missing."""
+def cost(facts: Facts) -> Judgement:
+    """What did it cost? As far as it is known, and the remedy if something is missing."""
     if not facts.segments:
-        return "Nothing was timed.", ""
-    paid = paid_text(facts)
+        return "cannot tell", "Nothing was timed.", ""
+    paid, hours = paid_text(facts), machine_hours(facts)
     if is_priced(facts):
         says = f"{paid} for machines whose number is not known"
         if hours is not None:
             says = f"{_machine_time(hours * units.HOUR_S)} of machine time, {paid}"
         if (left_s := measures.left_s(facts)) is None:
-            return f"{says}.", ""
-        return f"{says} so far; {spent_text(facts, more_s=left_s)} when it is done.", ""
+            return "measured", f"{says}.", ""
+        says += f" so far; {spent_text(facts, more_s=left_s)} when it is done."
+        return "measured", says, ""
     if hours is None:
         seen = units.COUNT.text(len(facts.hosts))
         says = "The number of machines is not known: events of a rank, or of a start, are missing. "
         says += f"The recorded events come from {seen} of them."
         says += f" The machines with a known price cost {paid}." if paid else ""
-        return says, "Bring the events of all ranks, or hosts.json of the run."
+        return "cannot tell", says, "Bring the events of all ranks, or hosts.json of the run."
     if not paid:
-        text = f"{_machine_time(hours * units.HOUR_S)} of machine time; no price given."
+        says = f"{_machine_time(hours * units.HOUR_S)} of machine time; no price given."
         how = "Give the price of a machine for an hour, such as '3.06 USD', here or in hosts.toml."
-        return text, how
+        return "cannot tell", says, how
     with_price, without = _spans(facts, priced=True), _spans(facts, priced=False)
-    return f"{with_price} cost {paid}; no price is known for {without}.", (
-        "Give one price of a machine for an hour, such as '3.06 USD', for all of the run."
-    )
+    says = f"{with_price} cost {paid}; no price is known for {without}."
+    how = "Give one price of a machine for an hour, such as '3.06 USD', for all of the run."
+    return "cannot tell", says, how
 
 
 def _spans(facts: Facts, *, priced: bool) -> str:

@@ -12,11 +12,10 @@ from typing import Any, Final
 from dragoman.base.errors import CheckpointError
 from dragoman.recipe.run_directory import runs_in
 from dragoman.reporting import measures
+from dragoman.reporting.checks import BY_KEY, examine
 from dragoman.reporting.facts import Facts
-from dragoman.reporting.health import examine
 from dragoman.reporting.lives import newest_life
 from dragoman.reporting.log import RunLog
-from dragoman.reporting.network import network
 from dragoman.reporting.reading import Records, facts_of, how_it_ended
 from dragoman.telemetry.events import (
     Event,
@@ -300,7 +299,7 @@ def _alerts(facts: Facts) -> Iterator[str]:
         told |= {alert.about} - {""}
         if alert.time >= since and alert.severity != "info" and not replaced:
             yield alert.text
-    for verdict in (network(facts), *examine(facts)):
+    for verdict in (BY_KEY["network"].of(facts), *examine(facts)):
         if verdict.answer == "yes":
             yield f"{verdict.question} {verdict.says} {verdict.remedy}".strip()
     yield from facts.problems

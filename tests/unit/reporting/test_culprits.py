@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.reporting.health import examine
+from dragoman.reporting.checks import examine
 from dragoman.reporting.periods import lasting
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from dragoman.cluster.hosts import HOSTS_FILE, Hosts
+from dragoman.reporting.checks import BY_KEY, judge
 from dragoman.reporting.cost import price_per_hour
 from dragoman.reporting.facts import Chosen
-from dragoman.reporting.network import network_fit
 from dragoman.reporting.reading import read_facts
-from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import LinkMeasured
 from dragoman.telemetry.host import HourlyPrice
 from recorded_runs import Recorded
@@ -38,7 +37,7 @@ def test_waits_that_bytes_do_not_explain_have_a_remedy(
         interface="eth0", peer="host-b", bytes_per_s=12e6, latency_s=3e-4, method="test"
     )
     run = Recorded(steps=2000, sync_s=(sync_s, sync_s), extra=[(0, link)])
-    remedy = network_fit(read_facts(run.write(tmp_path / "run"))).remedy
+    remedy = BY_KEY["network_fit"].of(read_facts(run.write(tmp_path / "run"))).remedy
     assert said in remedy
     assert bool(said) == bool(remedy)
 

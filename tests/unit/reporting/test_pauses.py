@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dragoman.reporting.checks import BY_KEY
 from dragoman.reporting.facts import Pause, RecordedValidation, Segment
 from dragoman.reporting.pauses import (
     known_pauses,
-    pauses,
     still,
     validations_without,
     without_pauses,
@@ -110,21 +110,21 @@ def test_the_longest_pause_is_named_first(tmp_path: Path) -> None:
     long = replace(PAUSE, rank=1, host="b", began=2000.0, seconds_s=60.0)
     facts = replace(facts, pauses=(PAUSE, long))
     assert still(facts) == [long, PAUSE]
-    verdict = pauses(facts)
+    verdict = BY_KEY["pauses"].of(facts)
     assert verdict.answer == "yes"
     assert facts.wall_s is not None
     first = "rank 1 on b stood still for 1 min 00 s from"
     whole = f"Ranks stood still for 1 min 09 s, {69 / facts.wall_s:.1%} of the run"
     assert verdict.says.startswith(f"{whole}: {first}")
-    untimed = pauses(replace(facts, segments=()))
+    untimed = BY_KEY["pauses"].of(replace(facts, segments=()))
     assert untimed.says.startswith(f"Ranks stood still for 1 min 09 s: {first}")
     assert untimed.answer == "no"
     assert verdict.remedy.startswith("Look for what stopped it then")
-    short = pauses(replace(facts, pauses=(replace(PAUSE, seconds_s=3.44),)))
+    short = BY_KEY["pauses"].of(replace(facts, pauses=(replace(PAUSE, seconds_s=3.44),)))
     assert (short.answer, short.remedy) == ("no", "")
     assert "stood still for 3.40 s from" in short.says
     rows = {row.name: row.value for row in verdict.evidence}
     assert rows.pop("share of the run in pauses") == pytest.approx(69 / facts.wall_s)
     assert rows == {"rank 0 on a": 9.0, "rank 1 on b": 60.0}
-    between = pauses(replace(facts, pauses=(replace(PAUSE, during="saving"),)))
+    between = BY_KEY["pauses"].of(replace(facts, pauses=(replace(PAUSE, during="saving"),)))
     assert "while saving after step 150" in between.says

@@ -9,8 +9,8 @@ import pytest
 from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import PREPARE_EVENTS, RunDirectory
+from dragoman.reporting.checks import judge
 from dragoman.reporting.reading import prepare_s, read_facts
-from dragoman.reporting.verdicts import judge
 from dragoman.run.run import prepare
 from dragoman.telemetry.events import (
     SCHEMA_VERSION,

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from dragoman.recipe.recipe import load_recipe
+from dragoman.reporting.checks import BY_KEY
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.log import RunLog
-from dragoman.reporting.rates import rate, rates_of
+from dragoman.reporting.rates import rates_of
 from dragoman.reporting.reading import read_facts
 from dragoman.telemetry.events import ClockRead
 from example_events import RUN_STARTED, changed, event
@@ -38,7 +39,7 @@ def test_every_schedule_has_its_formula_and_its_peak(kind: str, tmp_path: Path) 
     facts = _facts(tmp_path, f"schedule.kind={kind}", "schedule.decay_steps=100")
     rates = rates_of(facts)
     assert rates is not None
-    verdict = rate(_logged(facts, 1.0))
+    verdict = BY_KEY["learning_rate"].of(_logged(facts, 1.0))
     assert verdict.answer == "measured"
     assert verdict.remedy == ""
     assert "warmup = 200" in verdict.says
@@ -74,7 +75,7 @@ def test_a_run_with_a_budget_has_the_rates_of_its_clock(tmp_path: Path) -> None:
     expected = facts.recipe.train.max_steps
     for step, share in ((100, 0.05), (300, 0.4), (500, 0.75), (600, 1.0)):
         assert rates.at(step - 1) == pytest.approx(facts.recipe.learning_rate(share * expected))
-    verdict = rate(_logged(facts, 1.0))
+    verdict = BY_KEY["learning_rate"].of(_logged(facts, 1.0))
     assert verdict.remedy == ""
     assert "by the clock of the budget" in verdict.says
 
@@ -95,12 +96,12 @@ def test_readings_of_the_clock_that_a_kill_has_lost_do_not_count() -> None:
 
 
 def test_a_run_that_ends_in_its_warmup_never_falls(tmp_path: Path) -> None:
-    verdict = rate(_facts(tmp_path, "schedule.warmup_steps=5000"))
+    verdict = BY_KEY["learning_rate"].of(_facts(tmp_path, "schedule.warmup_steps=5000"))
     assert "at step 1,000." in verdict.says
 
 
 def test_a_log_that_differs_from_the_formula_is_reported(tmp_path: Path) -> None:
-    verdict = rate(_logged(_facts(tmp_path), 1.01))
+    verdict = BY_KEY["learning_rate"].of(_logged(_facts(tmp_path), 1.01))
     assert "the logged rate differs from this formula" in verdict.remedy
     rows = {row.name: row.value for row in verdict.evidence}
     assert rows["largest deviation of the log"] == pytest.approx(0.01)
@@ -109,7 +110,7 @@ def test_a_log_that_differs_from_the_formula_is_reported(tmp_path: Path) -> None
 def test_the_logged_rates_are_shown_if_the_schedule_is_not_known(tmp_path: Path) -> None:
     facts = replace(_logged(_facts(tmp_path), 1.0), recipe=None)
     logged = facts.intervals["learning_rate"]
-    verdict = rate(facts)
+    verdict = BY_KEY["learning_rate"].of(facts)
     assert (verdict.key, verdict.answer) == ("learning_rate", "measured")
     rows = {row.name: row.value for row in verdict.evidence}
     assert rows["highest logged"] == logged.max()
@@ -118,7 +119,7 @@ def test_the_logged_rates_are_shown_if_the_schedule_is_not_known(tmp_path: Path)
     assert highest != last
     assert verdict.says.endswith(f"is {highest}, the last {last}.")
     silent = facts.intervals.changed({"learning_rate": np.full(len(logged), np.nan)})
-    verdict = rate(replace(facts, intervals=silent))
+    verdict = BY_KEY["learning_rate"].of(replace(facts, intervals=silent))
     assert (verdict.key, verdict.answer) == ("learning_rate", "cannot tell")
     assert verdict.says == "The schedule of this run is not known."
 
@@ -128,7 +129,9 @@ def test_the_gradient_noise_scale_stands_beside_the_batch(tmp_path: Path) -> Non
     steps = facts.intervals["steps"]
     measured = {"gradient_signal": 0.5 + 0 * steps, "gradient_noise": 6000.0 + 0 * steps}
     measured["target_tokens"] = 4000 * steps
-    verdict = rate(replace(facts, intervals=facts.intervals.changed(measured)))
+    verdict = BY_KEY["learning_rate"].of(
+        replace(facts, intervals=facts.intervals.changed(measured))
+    )
     (row,) = (row for row in verdict.evidence if row.name == "gradient noise scale")
     assert row.value == pytest.approx(6000 / 0.5)  # McCandlish et al. 2018: tr(noise) / signal
     assert row.text == "12k target tokens; a batch has 4k"

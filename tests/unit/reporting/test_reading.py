@@ -13,11 +13,10 @@ import pytest
 from dragoman.base.errors import CheckpointError
 from dragoman.recipe.recipe import dump_toml, load_recipe
 from dragoman.reporting import measures
+from dragoman.reporting.checks import examine, judge
 from dragoman.reporting.facts import Facts
-from dragoman.reporting.health import examine
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
-from dragoman.reporting.verdicts import judge
 from dragoman.telemetry.events import GpuSampled, NetworkSampled, as_line, as_values
 from dragoman.telemetry.host import HourlyPrice
 from example_events import HOST_SAMPLED, TEST_SCORED, changed, event

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.base import units
 from dragoman.reporting import measures
-from dragoman.reporting.network import network
+from dragoman.reporting.checks import BY_KEY
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.trend import fit_curve, ratio_interval, student_95, trend
 from recorded_runs import Recorded, read_ranks, write_ranks
@@ -136,4 +136,4 @@ def test_the_share_of_the_bottleneck_is_that_of_the_evidence(tmp_path: Path) -> 
     # 4 intervals of 70.1 s, one of them 500 s longer, with 30 s of waiting each
     share = 4 * 30 / (4 * 70.1 + 500)
     assert measures.share(facts.intervals, "wire_s") == pytest.approx(share)
-    assert f"took {units.SHARE.text(share)} of a step" in network(facts).says
+    assert f"took {units.SHARE.text(share)} of a step" in BY_KEY["network"].of(facts).says
