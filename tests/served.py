@@ -26,7 +26,7 @@ from dragoman.distributed.world import join_world
 from dragoman.formats.export import export
 from dragoman.formats.export_job import Request
 from own_folder import own_folder
-from small_run import small_run
+from small_run import keeping_run, small_run
 
 FAR_NAME = "far.test"
 """This machine for the browser of tests, yet no name of loopback."""
@@ -38,6 +38,14 @@ def served_bundle() -> Path:
     output = own_folder("bundle") / "bundle"
     with join_world() as world:
         return export(small_run(), Request(to="ctranslate2", output=output), world).path
+
+
+@cache
+def keeping_bundle() -> Path:
+    """The same of the run that keeps placeholders."""
+    output = own_folder("keeping-bundle") / "keeping"
+    with join_world() as world:
+        return export(keeping_run(), Request(to="ctranslate2", output=output), world).path
 
 
 def called(folder: Path, source: str, target: str) -> Path:

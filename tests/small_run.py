@@ -49,11 +49,29 @@ bootstrap_samples = 10
 """
 
 
+KEEPING = (
+    RECIPE.replace("max_pieces = 60", "max_pieces = 60\naugment.placeholders = 1.0")
+    .replace("_steps = 180", "_steps = 40")
+    .replace("log_every_steps = 60", "log_every_steps = 40")
+)
+"""The same for a model that keeps placeholders; it has hardly learnt to."""
+
+
 @cache
 def small_run() -> RunDirectory:
     """A copy of the run for this process, in a folder with the text and the recipe."""
-    folder = own_folder("small-run")
-    with kept("small-run", _train, Path(__file__)) as whole:
+    return _copied("small-run", RECIPE)
+
+
+@cache
+def keeping_run() -> RunDirectory:
+    """The same for the run whose vocabulary has pieces that stand for placeholders."""
+    return _copied("keeping-run", KEEPING)
+
+
+def _copied(name: str, recipe: str) -> RunDirectory:
+    folder = own_folder(name)
+    with kept(name, lambda made: _train(made, recipe), Path(__file__)) as whole:
         shutil.copytree(whole, folder, dirs_exist_ok=True)
     (path,) = (folder / "runs").iterdir()
     (prepared,) = (folder / "prepared").iterdir()
@@ -62,11 +80,11 @@ def small_run() -> RunDirectory:
     return RunDirectory.open(path)
 
 
-def _train(folder: Path) -> None:
+def _train(folder: Path, text: str) -> None:
     splits: tuple[tuple[Split, int], ...] = (("train", NUM_PAIRS), ("valid", 150))
     for split, count in splits:
         write_real_text(folder, split, count)
-    (folder / "small.toml").write_text(RECIPE)
+    (folder / "small.toml").write_text(text)
     recipe = load_recipe(folder / "small.toml")
     before = Path.cwd()
     os.chdir(folder)

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from dragoman.base.languages import same_language
 from dragoman.base.settings import Section
+from dragoman.corpus import stand_ins
 from dragoman.corpus.directions import Direction
 
 Pair = tuple[str, str]
@@ -56,6 +57,9 @@ class AugmentConfig(Section):
     """With an emoji, a number, a web address or an e-mail address before or after both sides."""
     copied: _Share = 0.0
     """With the target text as its source: text that is already in the target language stays."""
+    placeholders: _Share = 0.0
+    """With pieces in place of numbers, names, addresses and such as {name} that stand on both
+    sides; the vocabulary then has these pieces, and translation keeps such parts as they are."""
 
 
 def upper_case(pair: Pair, direction: Direction, _random: Random) -> Pair | None:
@@ -124,9 +128,23 @@ def copied(pair: Pair, _direction: Direction, _random: Random) -> Pair | None:
     return None if pair[0] == pair[1] else (pair[1], pair[1])
 
 
+def placeholders(pair: Pair, _direction: Direction, random: Random) -> Pair | None:
+    """Both sides with pieces in place of what they share; None if they share nothing."""
+    return stand_ins.placeholders(pair, random)
+
+
 KINDS: Final[Mapping[str, Change]] = {
     change.__name__: change
-    for change in (upper_case, title_case, lower_case, typos, final_punctuation, kept, copied)
+    for change in (
+        upper_case,
+        title_case,
+        lower_case,
+        typos,
+        final_punctuation,
+        kept,
+        copied,
+        placeholders,
+    )
 }
 """The changes by the names of their shares. To add one, write a function and a key like these."""
 

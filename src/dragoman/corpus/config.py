@@ -15,6 +15,7 @@ from pydantic import (
 
 from dragoman.base.languages import is_language, parse_language, same_language, spelled
 from dragoman.base.settings import Section
+from dragoman.corpus import stand_ins
 from dragoman.corpus.augment import AugmentConfig
 from dragoman.corpus.directions import Direction, language_token, listed
 from dragoman.corpus.filters import FilterConfig
@@ -470,6 +471,11 @@ class CorpusConfig(Section):
         """The tags of all entries, sorted."""
         entries = (*self.train, *self.valid, *self.test)
         return tuple(sorted({entry.tag for entry in entries} - {""}))
+
+    @property
+    def stand_ins(self) -> tuple[str, ...]:
+        """The pieces of the vocabulary that stand for other text."""
+        return stand_ins.PLACEHOLDERS if self.augment.placeholders else ()
 
 
 def _not_told(key: str, place: str, entry: TextFiles) -> str:

@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 import sentencepiece
 from pydantic import Field
@@ -85,6 +85,7 @@ class ImportedVocabulary:
 
     file: VocabularyFile
     vocab_size: int
+    stand_ins: ClassVar[frozenset[str]] = frozenset()
     _ids: dict[str, int]
     _encoding: sentencepiece.SentencePieceProcessor
     _decoding: sentencepiece.SentencePieceProcessor

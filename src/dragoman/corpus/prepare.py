@@ -562,7 +562,9 @@ def _learn_one(place: Workplace, config: CorpusConfig, workers: int, side: str) 
     tokens = config.language_tokens if "source" in sides else ()
     for token in tokens:  # tokens are not text
         del word_counts[token]
-    model = train_on_words(word_counts, config.subword, tags=config.tags, tokens=tokens)
+    model = train_on_words(
+        word_counts, config.subword, tags=[*config.tags, *config.stand_ins], tokens=tokens
+    )
     write_whole(place.result / f"{side}.model", model)
 
 

@@ -19,6 +19,7 @@ import sentencepiece
 
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import file_sha256, read_regular
+from dragoman.corpus import stand_ins
 from dragoman.corpus.config import SubwordConfig, is_tag
 from dragoman.corpus.shards import BOS, EOS, PAD, UNK
 
@@ -46,13 +47,14 @@ class Subword:
                 break
             self.tokens[processor.id_to_piece(number)] = number
         # SentencePiece puts tags next, with the score 0. The first piece that BPE has learnt has
-        # this score, too, but its two letters are shorter than any tag.
+        # this score, too, but its two letters are shorter than any tag, and longer than a stand-in.
         behind = range(EOS + 1 + len(self.tokens), self.vocab_size)
         named = ((processor.id_to_piece(number), processor.get_score(number)) for number in behind)
         self.tags: tuple[str, ...] = tuple(
-            piece for piece, _ in takewhile(lambda one: not one[1] and is_tag(one[0]), named)
+            piece for piece, _ in takewhile(lambda one: not one[1] and _is_whole(one[0]), named)
         )
         """Words that are one piece each, wherever they stand in a text."""
+        self.stand_ins = stand_ins.ALL.intersection(self.tags)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -134,6 +136,10 @@ class Subword:
         """Every piece with its score, in the order of the ids."""
         scores = map(self._processor.get_score, range(self.vocab_size))
         return list(zip(self.all_pieces(), scores, strict=True))
+
+
+def _is_whole(piece: str) -> bool:
+    return is_tag(piece) or piece in stand_ins.ALL
 
 
 def processor_of(content: bytes) -> sentencepiece.SentencePieceProcessor:

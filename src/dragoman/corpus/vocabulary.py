@@ -37,6 +37,10 @@ class Vocabulary(Protocol):
     def has_letters(self) -> bytes:
         """For each id 1 if its piece is text with a letter, or a byte of such text; else 0."""
 
+    @property
+    def stand_ins(self) -> frozenset[str]:
+        """The pieces that stand for other text; see `corpus.stand_ins`."""
+
     def prefix(self, text: str) -> tuple[list[int], str]:
         """Ids before each part of this text, and the text without the words of these ids."""
 

@@ -144,7 +144,7 @@ class CTranslate2Engine:
     ) -> None:
         """threads: cores to use, one batch on each; all of this process if it is None.
         batch_cells: rows x longest source x beam of one batch, at most.
-        sampling: to be used with a beam of 1; None: the likeliest is searched for.
+        sampling: used with a beam of 1; None: the likeliest is searched for.
 
         Raises MachineError if CTranslate2 is not installed, CheckpointError if it cannot
         read the model.
@@ -304,7 +304,7 @@ class CTranslate2Engine:
         """One batch on one worker; a future of CTranslate2 for each row."""
         num_finished, exponent = _question(search, num_hypotheses)
         drawn = {}
-        if self._sampling is not None:
+        if self._sampling is not None and search.beam_size == 1:
             drawn = {
                 "sampling_topk": self._sampling.top_k,
                 "sampling_temperature": self._sampling.temperature,

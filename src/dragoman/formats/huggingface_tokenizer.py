@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from dragoman.base.errors import CheckpointError, MachineError
+from dragoman.corpus import stand_ins
 from dragoman.corpus.config import is_tag
 from dragoman.corpus.normalize import INVISIBLE, UNICODE_SPACES
 from dragoman.corpus.shards import BOS, EOS, PAD, UNK
@@ -132,7 +133,8 @@ def _pieces(
         raise ValueError("tokens were added")
     tokens = [entry["content"] for entry in added if not entry["normalized"]]
     tags = [entry["content"] for entry in added if entry["normalized"]]
-    if not all(map(is_tag, added_names := [*tokens, *tags])) or (
+    added_names = [*tokens, *tags]
+    if not all(is_tag(name) or name in stand_ins.ALL for name in added_names) or (
         added_names != [entry["content"] for entry in added]
     ):
         raise ValueError("tokens were added")

@@ -1,6 +1,7 @@
 """Models of runs and exports translate and score text: for people, for programs, for training.
 
 text          a line, a document or markup -> parts to translate and parts to keep
+inline        what a sentence must keep: pieces that stand for it, and the check that all came back
 documents     files of HTML, Markdown and subtitles: what of them is translated
 word          documents of Word: the same
 catalogue     catalogues of gettext: the same

@@ -7,12 +7,13 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final, Literal
 
 from dragoman.corpus.normalize import normalize
 from dragoman.evaluation.sentences import split_sentences
+from dragoman.inference.inline import Thing, by_signs, things_in, would_merge
 
 TextFormat = Literal["line", "document", "markup"]
 """line: a text is one sentence; without letters and digits it stays as it is. document: it is split
@@ -77,26 +78,82 @@ _DELIMITED = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<!", ">"), ("<?", "?>"))
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """A part of a text; escaped: it is markup, in which < and & are written &lt; and &amp;."""
+    """A part of a text; escaped: it is markup, in which < and & are written &lt; and &amp;.
+
+    things: what is kept of a part that is translated, each by a piece that stands for it.
+    """
 
     text: str
     translated: bool
     escaped: bool = False
+    things: tuple[Thing, ...] = ()
 
     def source(self) -> str:
         """The text to translate."""
-        if not self.escaped:
-            return self.text
-        return _unescaped(self.text)
+        source = []
+        position = 0
+        for thing in self.things:
+            source += [self._shown(self.text[position : thing.start]), thing.sign]
+            position = thing.end
+        return "".join([*source, self._shown(self.text[position:])])
 
     def written(self, translation: str) -> str:
-        """The translation in the form of the part: escaped in markup."""
-        return html.escape(translation, quote=False) if self.escaped else translation
+        """The translation in the form of the part: escaped in markup, with the things kept."""
+        kept = {thing.sign: self.text[thing.start : thing.end] for thing in self.things}
+        if not kept:
+            return self._escaped(translation)
+        written = ""
+        for text in by_signs(translation):
+            following = kept[text] if text in kept else self._escaped(text)
+            written += f" {following}" if would_merge(written, following) else following
+        return written
+
+    def _shown(self, text: str) -> str:
+        return _unescaped(text) if self.escaped else text
+
+    def _escaped(self, text: str) -> str:
+        return html.escape(text, quote=False) if self.escaped else text
 
 
-def cut(text: str, text_format: TextFormat) -> list[TextPart]:
-    """The parts of a text, in order."""
-    return list(_parts(text, text_format))
+def cut(text: str, text_format: TextFormat, *, with_things: bool = False) -> list[TextPart]:
+    """The parts of a text, in order. with_things: find what is kept of those to translate."""
+    parts = _parts(text, text_format)
+    if with_things:
+        parts = (stretch for part in parts for stretch in _stretches(part) if stretch.text)
+    return list(parts)
+
+
+def _stretches(part: TextPart) -> Iterator[TextPart]:
+    """A part with what is kept of it; it is cut at a thing for which no piece is left.
+
+    Marks beside that thing are kept with it, so that no letter comes beside it.
+    """
+    text = part.text
+    while part.translated and (things := things_in(text, escaped=part.escaped)):
+        own = [thing for thing in things if thing.sign]
+        start = end = len(text)
+        if len(own) < len(things):
+            start, end = things[len(own)].start, things[len(own)].end
+            while start > own[-1].end and _is_mark(text[start - 1]):
+                start -= 1
+            following = things[len(own) + 1].start if len(own) + 1 < len(things) else len(text)
+            while end < following and _is_mark(text[end]):
+                end += 1
+        words = text[:start].rstrip()
+        first = len(words) - len(words.lstrip())
+        moved = (Thing(one.start - first, one.end - first, one.sign) for one in own)
+        yield TextPart(text[:first], translated=False)
+        yield replace(part, text=words[first:], things=tuple(moved))
+        yield TextPart(text[len(words) : end], translated=False)
+        text = text[end:]
+    if text != part.text:
+        yield TextPart(text[: len(text) - len(text.lstrip())], translated=False)
+        text = text.lstrip()
+    yield replace(part, text=text)
+
+
+def _is_mark(character: str) -> bool:
+    return not (character.isalnum() or character.isspace())
 
 
 def beginning(texts: Iterable[str], text_format: TextFormat, most_characters: int) -> str:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import file_sha256
@@ -34,6 +34,7 @@ from dragoman.formats.ctranslate2_engine import (
     fitting_cells,
 )
 from dragoman.formats.kinds import Kind, Quantization
+from dragoman.inference import inline
 from dragoman.inference.text import TextFormat, TextPart, cut
 from dragoman.model.config import SearchConfig
 from dragoman.recipe.recipe import Recipe, load_recipe
@@ -53,6 +54,8 @@ CHARACTERS_AT_A_TIME: Final = 400_000
 """Characters of texts that are searched together, while as many again are prepared."""
 _WINDOW: Final = 8000
 """Characters that are encoded at once; SentencePiece needs a hundred bytes for each."""
+_WIDE_BEAM: Final = 8
+"""Hypotheses, at least, among which one with all that must be kept is looked for."""
 _FILLERS: Final = "\u115f\u1160"
 """Letters of Hangul that are blank outside a syllable."""
 
@@ -129,15 +132,13 @@ class EncodedTexts:
 
     rows: list[list[int]]
     texts: list[list[tuple[TextPart, int]]]
-    target: Vocabulary
+    subwords: tuple[Vocabulary, Vocabulary]
 
     def assemble(
-        self, found: list[list[Candidate]], num_hypotheses: int
+        self, found: Sequence[list[tuple[str, float]]], num_hypotheses: int
     ) -> list[list[Translation]]:
-        """The translations of each text, best first, from those of the rows."""
-        flat = [candidate.ids for candidates in found for candidate in candidates]
-        decoded = iter(self.target.decode(flat))
-        rows = iter([[(next(decoded), one.score) for one in candidates] for candidates in found])
+        """The translations of each text, best first, from those of the rows and their scores."""
+        rows = iter(found)
         translations = []
         for parts in self.texts:
             own = [(part, [next(rows) for _ in range(count)]) for part, count in parts]
@@ -160,6 +161,87 @@ def _alternative(
         written.append(part.written(" ".join(text for text, _ in chosen)))
         scores += [score for _, score in chosen]
     return Translation("".join(written), sum(scores) / len(scores) if scores else 0.0)
+
+
+class Search(NamedTuple):
+    """Rows to be searched, and how."""
+
+    rows: Sequence[list[int]]
+    settings: SearchConfig
+    num_hypotheses: int
+
+
+class Answers:
+    """The searches that texts need, one after another, and the translations that come of them.
+
+    First all rows are searched. Rows of which no translation keeps what must be kept (see
+    `inference.inline`) are searched again with a wider beam, and at last without it.
+    """
+
+    def __init__(self, encoded: EncodedTexts, search: SearchConfig, num_hypotheses: int) -> None:
+        self._encoded = encoded
+        self._search = search
+        self._num_hypotheses = num_hypotheses
+        self._found: list[list[tuple[str, float]]] = [[] for _ in encoded.rows]
+        self._signs: list[str] = []
+        self._left = [*range(len(encoded.rows))]
+        """The rows that have no translation yet."""
+        self._searches = 0
+
+    def wanted(self) -> Search | None:
+        """The next search; None if there is nothing left to search."""
+        if not self._left or self._searches == 3:
+            return None
+        rows = [self._encoded.rows[row] for row in self._left]
+        if self._searches == 0:
+            return Search(rows, self._search, self._num_hypotheses)
+        if self._searches == 1:
+            beam = max(_WIDE_BEAM, 2 * self._search.beam_size)
+            return Search(rows, self._search.model_copy(update={"beam_size": beam}), beam)
+        plain = [without_stand_ins(row, self._encoded.subwords[0]) for row in rows]
+        return Search(plain, self._search, self._num_hypotheses)
+
+    def take(self, found: Sequence[list[Candidate]]) -> None:
+        """Take the results of the search that was wanted."""
+        source, target = self._encoded.subwords
+        decoded = iter(target.decode([one.ids for row in found for one in row]))
+        texts = [[(next(decoded), one.score) for one in row] for row in found]
+        self._searches += 1
+        if not target.stand_ins:
+            self._found, self._left = texts, []
+            return
+        sources = source.decode([self._encoded.rows[row] for row in self._left])
+        lost = []
+        for row, text, candidates in zip(self._left, sources, texts, strict=True):
+            signs = inline.signs_of(text)
+            good = [one for one in candidates if inline.agree(signs, inline.signs_of(one[0]))]
+            if not good and self._searches == 3:
+                good = [
+                    (inline.placed(text, inline.without_signs(translation)), score)
+                    for translation, score in candidates
+                ]
+            self._found[row] = good[: self._num_hypotheses]
+            if not good:
+                lost.append(row)
+        self._left = lost
+
+    def translations(self) -> list[list[Translation]]:
+        """The translations of each text, best first."""
+        return self._encoded.assemble(self._found, self._num_hypotheses)
+
+
+def without_stand_ins(row: list[int], subword: Vocabulary) -> list[int]:
+    """A row without the pieces that stand for other text, and the spaces before them."""
+    pieces = subword.pieces(row)
+    are_signs = [piece in subword.stand_ins for piece in pieces]
+    kept = [
+        number
+        for number, piece, is_sign, before_sign in zip(
+            row, pieces, are_signs, [*are_signs[1:], False], strict=True
+        )
+        if not (is_sign or (piece == "▁" and before_sign))
+    ]
+    return kept or row
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +275,7 @@ class TextTranslator:
         for text in texts:
             parts = []
             code = self.code
-            for part in cut(text, text_format):
+            for part in cut(text, text_format, with_things=self.keeps_things):
                 own_rows: list[list[int]] = []
                 if part.translated:
                     source = part.source().replace("\n", " ")
@@ -211,7 +293,12 @@ class TextTranslator:
                 rows += own_rows
                 parts.append((part, len(own_rows)))
             parts_of_texts.append(parts)
-        return EncodedTexts(rows, parts_of_texts, self.subwords[1])
+        return EncodedTexts(rows, parts_of_texts, self.subwords)
+
+    @property
+    def keeps_things(self) -> bool:
+        """Whether the model has pieces that stand for what is kept."""
+        return all(vocabulary.stand_ins for vocabulary in self.subwords)
 
     def _has_sense(self, rows: list[list[int]], normalized: str) -> bool:
         """Whether the model can know what a normalised text says.
@@ -242,9 +329,13 @@ class TextTranslator:
         num_hypotheses: int = 1,
     ) -> list[list[Translation]]:
         """The translations of each text, best first."""
-        encoded = self.encode(texts, text_format)
-        found = self.engine.submit(encoded.rows, search, num_hypotheses=num_hypotheses)()
-        return encoded.assemble(found, num_hypotheses)
+        return self._finished(Answers(self.encode(texts, text_format), search, num_hypotheses))
+
+    def _finished(self, answers: Answers) -> list[list[Translation]]:
+        while (wanted := answers.wanted()) is not None:
+            rows, search, num_hypotheses = wanted
+            answers.take(self.engine.submit(rows, search, num_hypotheses=num_hypotheses)())
+        return answers.translations()
 
     def stream(
         self,
@@ -261,18 +352,23 @@ class TextTranslator:
         texts and the cores; in another group a score may differ in its last digits. scored: False
         if the scores are not used.
         """
-        waiting: deque[tuple[EncodedTexts, Results]] = deque()
+        waiting: deque[tuple[Answers, Results]] = deque()
+
+        def translations() -> list[list[Translation]]:
+            answers, results = waiting.popleft()
+            answers.take(results())
+            return self._finished(answers)
+
         for group in groups_of(texts):
             encoded = self.encode(group, text_format)
             results = self.engine.submit(
                 encoded.rows, search, num_hypotheses=num_hypotheses, scored=scored
             )
-            waiting.append((encoded, results))
+            waiting.append((Answers(encoded, search, num_hypotheses), results))
             if len(waiting) > 1:
-                encoded, results = waiting.popleft()
-                yield encoded.assemble(results(), num_hypotheses)
-        for encoded, results in waiting:
-            yield encoded.assemble(results(), num_hypotheses)
+                yield translations()
+        while waiting:
+            yield translations()
 
 
 def groups_of(texts: Iterable[str]) -> Iterator[list[str]]:

@@ -14,7 +14,7 @@ from dragoman.base.languages import closest_language, same_language
 from dragoman.formats.bundle import Bundle
 from dragoman.formats.ctranslate2_engine import CTranslate2Engine
 from dragoman.inference.text import TextFormat
-from dragoman.inference.translator import TextTranslator, Translation
+from dragoman.inference.translator import Answers, TextTranslator, Translation
 from dragoman.model.config import SearchConfig
 from dragoman.serve.batcher import Batcher
 from dragoman.serve.bodies import in_thread_if_long
@@ -119,8 +119,12 @@ class ServedModel:
         search = _of_width(self.search, max(beam_size or self.search.beam_size, num_hypotheses))
         size = sum(map(len, texts))
         encoded = await in_thread_if_long(size, self.translator.encode, texts, text_format)
-        found = await self.batcher.translate(encoded.rows, search, num_hypotheses=num_hypotheses)
-        return await in_thread_if_long(size, encoded.assemble, found, num_hypotheses)
+        answers = Answers(encoded, search, num_hypotheses)
+        while (wanted := answers.wanted()) is not None:
+            rows, settings, most = wanted
+            found = await self.batcher.translate(rows, settings, num_hypotheses=most)
+            await in_thread_if_long(size, answers.take, found)
+        return await in_thread_if_long(size, answers.translations)
 
 
 @cache
