@@ -13,7 +13,7 @@ from dragoman.reporting.verdict import Answer, Evidence, Verdict
 
 _SHORT = {
     *("BLEU", "EUR", "FLOP", "FLOPs", "GFLOP", "GPU", "GPUs", "H", "MFU", "PFLOP", "TFLOP"),
-    *("GB", "GiB", "KiB", "kB", "kW", "MB", "MiB", "TB", "USD", "UTC"),
+    *("GB", "GiB", "KiB", "kB", "kW", "kWh", "MB", "MiB", "TB", "USD", "UTC"),
     "McCandlish",
 }
 """Abbreviations, units and an author, the only words with capitals inside."""

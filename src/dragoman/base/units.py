@@ -15,6 +15,7 @@ COUNT, SHORT_COUNT       1                    60,880,896; 62.4k
 SHARE                    1                    46.0%
 LOSS, SCORE, LEARNING_RATE, NORM   1          1.6273; 26.4; 9.882e-4; 0.512
 FLOP_RATE, FLOPS, POWER  FLOP/s, FLOP, W      4.3 TFLOP/s; 570 PFLOP; 43 W
+ENERGY                   J                    14.2 kWh
 money, parse_money       any currency         340.00 USD
 """
 
@@ -223,6 +224,7 @@ NORM = Quantity("norm", (("", 1.0),), digits=3)
 FLOP_RATE = Quantity("arithmetic rate", _with(_DECIMAL, "FLOP/s"), digits=3)
 FLOPS = Quantity("amount of arithmetic", _with(_DECIMAL, "FLOP"), digits=3)
 POWER = Quantity("power", (("W", 1.0), ("kW", 1e3)), digits=3)
+ENERGY = Quantity("energy", (("kWh", 3.6e6),), also=(("Wh", 3.6e3), ("J", 1.0)), digits=3)
 
 
 @dataclass(frozen=True)

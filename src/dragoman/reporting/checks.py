@@ -285,7 +285,8 @@ CHECKS: Final[tuple[Check, ...]] = (
         judge=totals.cost,
         evidence=totals.cost_evidence,
         method="Wall clock x the price of each machine, summed; time between two starts is not "
-        "counted.",
+        "counted. Energy is the measured power of GPUs, and of processors if the machine lets the "
+        "run read it, times the time of each sample.",
     ),
     # Faults that a run may have.
     _limited(

@@ -16,7 +16,14 @@ import numpy as np
 
 from dragoman.base import units
 from dragoman.reporting import measures
-from dragoman.reporting.cost import currency_of, is_priced, lived_s, machine_hours, spent
+from dragoman.reporting.cost import (
+    currency_of,
+    energy_text,
+    is_priced,
+    lived_s,
+    machine_hours,
+    spent,
+)
 from dragoman.reporting.facts import Facts, MeasuredBleu
 from dragoman.reporting.learning import LEAST_FALL
 from dragoman.reporting.record import summed
@@ -147,6 +154,8 @@ def totals(one_run: ComparedRun, budgets: Sequence[Resource]) -> Iterator[tuple[
     for budget in budgets:
         amount = _used_in_all(facts).get(budget.key)
         yield budget.name, "not measured" if amount is None else budget.text(amount)
+    if energy := energy_text(facts):
+        yield "energy", energy
     yield "speed", units.TOKEN_RATE.optional_text(measures.tokens_per_s(facts))
     losses = [loss for _, loss in one_run.losses(WALL)]
     if losses:

@@ -1,11 +1,14 @@
-"""Machine-hours and their cost: each life at the price of its own machines."""
+"""Machine-hours, their cost and their energy: each life at the price of its own machines."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dragoman.base import units
 from dragoman.reporting.facts import Facts, Segment
+from dragoman.reporting.record import summed
+from dragoman.reporting.verdict import Evidence, evidence
 from dragoman.telemetry.host import HourlyPrice
 
 
@@ -100,3 +103,44 @@ def cost_text(facts: Facts, seconds_s: float) -> str:
     if price is None:
         return ""
     return units.money(seconds_s / units.HOUR_S * price.amount, currency=price.currency)
+
+
+def energy_text(facts: Facts) -> str:
+    """The energy in words, with what used it and what was not measured; "" if nothing was."""
+    gpus, processors = _energies_j(facts)
+    energy_j = summed([*gpus, *processors])
+    if energy_j is None:
+        return ""
+    parts = (
+        _measured(gpus, "GPUs", "{} GPUs"),
+        _measured(processors, "processors", "the processors of {} hosts"),
+    )
+    text = f"{units.ENERGY.text(energy_j)} by {' and '.join(filter(None, parts))}"
+    without = [name for name, part in zip(("GPUs", "processors"), parts, strict=True) if not part]
+    if "GPUs" in without and not gpus:
+        without.remove("GPUs")
+    return f"{text}; that of {without[0]} was not measured" if without else text
+
+
+def energy_evidence(facts: Facts) -> Iterator[Evidence]:
+    """The energy of GPUs, if there are any, and of processors."""
+    gpus, processors = _energies_j(facts)
+    if gpus:
+        yield evidence("energy of GPUs", units.ENERGY, summed(gpus))
+    yield evidence("energy of processors, all programs", units.ENERGY, summed(processors))
+
+
+def _energies_j(facts: Facts) -> tuple[list[float | None], list[float | None]]:
+    """The energy of each GPU, and of the processors of each host."""
+    return (
+        [gpu.energy_j for gpu in facts.gpus],
+        [machine.processor_energy_j for machine in facts.machines],
+    )
+
+
+def _measured(energies_j: Sequence[float | None], name: str, part: str) -> str:
+    """What told its energy: all, "", or a part."""
+    known = sum(energy_j is not None for energy_j in energies_j)
+    if known in (0, len(energies_j)):
+        return name if known else ""
+    return part.format(f"{known} of {len(energies_j)}")

@@ -223,6 +223,8 @@ class Gpu:
     power_w: float | None
     power_limit_w: float | None
     memory_bytes: float | None
+    energy_j: float | None
+    """The sum over its samples; None if its power was not measured."""
     throttled_share: float
     throttle_reasons: tuple[str, ...]
     ecc_errors: int | None
@@ -273,6 +275,8 @@ class MachineUse:
     """At the last sample, which was taken at `last_seen`."""
     last_seen: float
     queued_batches: float | None
+    processor_energy_j: float | None
+    """Of all its processors and programs, the sum over the samples; None if it does not tell."""
     others: Floats = field(compare=False)
     """Each sample of that part [sample, 3]: when it began and ended, and the share."""
     crowded: Period | None = None

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from dragoman.base import units
 from dragoman.reporting.checks import BY_KEY
+from dragoman.reporting.cost import energy_text
 from dragoman.reporting.elements import (
     escape,
     figures,
@@ -58,6 +59,8 @@ def _run_facts(facts: Facts) -> Iterator[tuple[str, str]]:
     scores = [f"{units.SCORE.text(one.bleu)} on {one.label}" for one in facts.test_scores]
     if scores:
         yield "test BLEU", ", ".join(scores)
+    if energy := energy_text(facts):
+        yield "energy", energy
     if facts.segments:
         moment = time.gmtime(facts.segments[0].started)
         yield "started", time.strftime("%d %b %Y %H:%M UTC", moment)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from dragoman.reporting.facts import Gpu, MachineUse, Period, Traffic
-from dragoman.reporting.record import Bools, Columns, Floats, total_over
+from dragoman.reporting.record import Bools, Columns, Floats, summed, total_over
 from dragoman.telemetry.events import (
     POWER_CAP,
     Event,
@@ -32,7 +32,7 @@ _READ: Final = {
     NetworkSampled.kind: (*_COUNTERS, "most_sent_bytes_per_s", "nominal_bits_per_s"),
     HostSampled.kind: (
         *("cpu_share", "others_cpu_share", "memory_used_bytes", "memory_limit_bytes"),
-        *("disk_free_bytes", "queued_batches"),
+        *("disk_free_bytes", "queued_batches", "processor_power_w"),
     ),
 }
 """The numbers that are read from each kind of sample."""
@@ -63,6 +63,10 @@ class _Series:
         """The mean, weighted by the time of each sample."""
         values, seconds_s = self.values[name], self.values["seconds_s"]
         return total_over(values * seconds_s, np.where(np.isfinite(values), seconds_s, np.nan))
+
+    def energy_j(self, power: str) -> float | None:
+        """Joules of a power over the samples that measured it."""
+        return summed(self.values[power] * self.values["seconds_s"])
 
     def most(self, name: str) -> float | None:
         known = self._known(name)
@@ -151,6 +155,7 @@ class Samples:
                 sm_activity_share=seen.mean("sm_activity_share"),
                 power_w=seen.mean("power_w"),
                 power_limit_w=seen.mean("power_limit_w"),
+                energy_j=seen.energy_j("power_w"),
                 memory_bytes=seen.most("memory_bytes"),
                 throttled_share=float(throttled_s.sum()) / seen.seconds_s,
                 throttle_reasons=tuple(reason for reason, _ in counts.most_common()),
@@ -191,6 +196,7 @@ class Samples:
                 others=seen.spans("others_cpu_share"),
                 last_seen=float(seen.values["ended"][-1]),
                 queued_batches=seen.mean("queued_batches"),
+                processor_energy_j=seen.energy_j("processor_power_w"),
                 crowded=seen.period(seen.values["others_cpu_share"] > MOST_OTHERS),
                 idle=seen.period(seen.values["cpu_share"] < FULL_HOST),
             )

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.cost import (
+    energy_evidence,
+    energy_text,
     is_priced,
     lived_s,
     machine_hours,
@@ -184,6 +186,7 @@ def cost_evidence(facts: Facts) -> Iterator[Evidence]:
     elif last is not None and (price := price_per_hour(facts, last)) is not None:
         text = units.money(price.amount, currency=price.currency)
         yield Evidence("price of all machines an hour", price.amount, text)
+    yield from energy_evidence(facts)
     if facts.budget is not None and facts.budget.finished is not None:
         yield from _whole_budget(facts.budget, facts.budget.finished)
 
@@ -197,7 +200,14 @@ def _whole_budget(budget: Budget, finished: float) -> Iterator[Evidence]:
 
 
 def cost(facts: Facts) -> Judgement:
-    """What did it cost? As far as it is known, and the remedy if something is missing."""
+    """What did it cost, in money and in energy?"""
+    answer, says, remedy = _money(facts)
+    energy = energy_text(facts)
+    return answer, f"{says} It took {energy}." if energy else says, remedy
+
+
+def _money(facts: Facts) -> Judgement:
+    """The cost as far as it is known, and the remedy if something is missing."""
     if not facts.segments:
         return "cannot tell", "Nothing was timed.", ""
     paid, hours = paid_text(facts), machine_hours(facts)

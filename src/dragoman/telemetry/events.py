@@ -504,6 +504,7 @@ class HostSampled(Payload, kind="host_sampled"):
     memory_limit_bytes: of the whole host, or the limit of the container.
     process_memory_bytes: the memory of the rank that samples.
     The disk is the one that holds the run.
+    processor_power_w: what the packages of all processors draw together, for all programs.
     sampling_s: processor time that all sampling took.
     """
 
@@ -517,6 +518,7 @@ class HostSampled(Payload, kind="host_sampled"):
     disk_read_bytes: int | None = None
     disk_written_bytes: int | None = None
     queued_batches: Annotated[float | None, Tag("{host}_queued_batches")] = None
+    processor_power_w: Annotated[float | None, Tag("{host}_processor_power_w")] = None
     sampling_s: float
 
 

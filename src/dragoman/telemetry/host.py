@@ -24,6 +24,8 @@ _MOST_PRICE: Final = 1e12
 DISTURBING_SHARE: Final = 0.1
 """Other programs disturb a timing if they use more than this share of the processors."""
 NETWORK_INTERFACES: Final = Path("/sys/class/net")
+POWER_ZONES: Final = Path("/sys/class/powercap")
+"""Energy counters of the kernel, of Intel's and AMD's processors (RAPL)."""
 _INTERFACE_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _COUNTERS: Final = {
     "sent_bytes": ("statistics/tx_bytes",),
@@ -36,6 +38,7 @@ _COUNTERS: Final = {
 """The kernel's numbers that add up to each counter of an interface."""
 
 _KIB: Final = 1024
+_MICRO: Final = 1e-6
 _CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
 _MEMORY_FILES: Final = (
     ("memory.max", "memory.current", "inactive_file"),
@@ -110,6 +113,45 @@ def container_processors() -> ProcessorQuota | None:
     if used is None or not quota.isdecimal() or not period.strip().isdecimal():
         return None
     return ProcessorQuota(int(quota) / int(period), int(used[1]) * 1e-6)
+
+
+class ProcessorEnergy:
+    """The energy that the packages of all processors use, by their own counters.
+
+    Linux lets only root read the counters, unless an administrator has changed that; virtual
+    machines have none.
+    """
+
+    def __init__(self) -> None:
+        self._before = self._counts()
+        self._used_j = 0.0
+
+    def look(self) -> None:
+        """Read the counters; often, as they begin again at 0: some after twenty minutes."""
+        now = self._counts()
+        if now.keys() != self._before.keys():
+            now = {}  # a counter was lost: what was used since is not known
+        for zone, (count, span) in now.items():
+            self._used_j += (count - self._before[zone][0]) % span * _MICRO
+        self._before = now
+
+    def take(self) -> float | None:
+        """Joules up to the last look, since the last call; None if the machine does not tell."""
+        used_j, self._used_j = self._used_j, 0.0
+        return used_j if self._before else None
+
+    @staticmethod
+    def _counts() -> dict[str, tuple[int, int]]:
+        """The count of each package and the number at which it begins again, in microjoules."""
+        counts = {}
+        for zone in sorted(POWER_ZONES.glob("*:*")):
+            if _read(str(zone / "name")).startswith("package-"):
+                files = ("energy_uj", "max_energy_range_uj")
+                numbers = [_read(str(zone / file)).strip() for file in files]
+                if not all(text.isdecimal() for text in numbers):
+                    return {}
+                counts[zone.name] = int(numbers[0]), int(numbers[1]) + 1
+        return counts
 
 
 def cpu_model() -> str:

@@ -29,6 +29,7 @@ from dragoman.telemetry.events import (
 )
 from dragoman.telemetry.host import (
     InterfaceCounters,
+    ProcessorEnergy,
     container_processors,
     interface_number,
     memory_bytes,
@@ -103,15 +104,17 @@ class MachineProbe:
         self._moved = _disk_bytes(disk)
         self._memory: list[int] = []
         self._queue: list[int] = []
+        self._energy = ProcessorEnergy()
         self._sampling_s: float | None = None
 
     def look(self) -> None:
-        """Read memory and the loader's queue."""
+        """Read memory, the loader's queue and the counters of energy."""
         if self._sampling_s is None:
             self._sampling_s = time.thread_time()
         self._memory.append(memory_used_bytes())
         if self._queued is not None:
             self._queue.append(self._queued())
+        self._energy.look()
 
     def sample(self, seconds_s: float) -> Iterator[Payload]:
         """Means and sums since the last call, and present free disk space and own memory."""
@@ -122,6 +125,7 @@ class MachineProbe:
         read, written = (
             (moved[side] - self._moved[side] if moved and self._moved else None) for side in (0, 1)
         )
+        used_j = self._energy.take()
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         yield HostSampled(
             seconds_s=seconds_s,
@@ -134,6 +138,7 @@ class MachineProbe:
             disk_read_bytes=read,
             disk_written_bytes=written,
             queued_batches=round(sum(self._queue) / len(self._queue), 2) if self._queue else None,
+            processor_power_w=None if used_j is None else round(used_j / seconds_s, 2),
             sampling_s=round(spent_s - (self._sampling_s or spent_s), 5),
         )
         self._cpu, self._own, self._moved, self._sampling_s = cpu, own, moved, spent_s

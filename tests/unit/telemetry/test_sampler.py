@@ -157,6 +157,54 @@ def test_a_limit_of_the_container_counts(tmp_path: Path, monkeypatch: pytest.Mon
     assert sample.cpu_share == 0.95
 
 
+def _count_energy(zones: Path, *counts_uj: int) -> None:
+    """Counters of packages as Linux has them, and one of a part of a package."""
+    for number, count in enumerate(counts_uj):
+        for zone, name in (
+            (f"intel-rapl:{number}", f"package-{number}"),
+            (f"intel-rapl:{number}:0", "core"),
+        ):
+            (zones / zone).mkdir(exist_ok=True)
+            (zones / zone / "name").write_text(f"{name}\n")
+            (zones / zone / "energy_uj").write_text(f"{count}\n")
+            (zones / zone / "max_energy_range_uj").write_text("262143328850\n")
+
+
+def test_the_power_of_processors_is_that_of_their_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "POWER_ZONES", tmp_path)
+    _count_energy(tmp_path, 262_143_000_000, 5_000_000)
+    probe = MachineProbe(disk=tmp_path)
+    _count_energy(tmp_path, 671_151, 25_000_000)  # the first began again at 0: 1 J
+    probe.look()
+    _count_energy(tmp_path, 10_671_151, 34_000_000)
+    probe.look()
+    (sample,) = probe.sample(4.0)
+    assert isinstance(sample, HostSampled)
+    assert sample.processor_power_w == (1 + 20 + 10 + 9) / 4
+    (later,) = probe.sample(1.0)
+    assert isinstance(later, HostSampled)
+    assert later.processor_power_w == 0.0
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+def test_a_machine_that_hides_its_energy_or_has_no_counters_tells_nothing(
+    hidden: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux lets only root read them; a folder in their place cannot be read by root either."""
+    monkeypatch.setattr(host, "POWER_ZONES", tmp_path)
+    if hidden:
+        _count_energy(tmp_path, 1)
+        (tmp_path / "intel-rapl:0" / "energy_uj").unlink()
+        (tmp_path / "intel-rapl:0" / "energy_uj").mkdir()
+    probe = MachineProbe(disk=tmp_path)
+    probe.look()
+    (sample,) = probe.sample(1.0)
+    assert isinstance(sample, HostSampled)
+    assert sample.processor_power_w is None
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_memory_is_that_of_the_container_when_it_has_the_limit(
     version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
