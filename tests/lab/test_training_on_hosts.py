@@ -211,9 +211,9 @@ def test_a_dry_run_prints_every_command_and_runs_none(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    commands = [line for line in done.stdout.splitlines() if line.startswith("ssh ")]
-    assert len(commands) == 16
+    commands = [line for line in done.stdout.splitlines() if line.startswith(("ssh ", "rsync "))]
+    assert len(commands) == 30
     assert all("StrictHostKeyChecking=yes" in line for line in commands)
-    assert sum("-l ann -- 10.0.0.2" in line for line in commands) == 8
+    assert sum("-l ann --" in line for line in commands) == 15
     assert "--nproc-per-node=2" in done.stdout
     assert len(list(tmp_path.iterdir())) == 3

@@ -14,7 +14,7 @@ rates             speeds of devices, of links inside hosts and of networks, each
 Connections to the hosts:
 ssh               OpenSSH as a list of arguments; when a host counts as lost
 setup             installs a Python environment on every host
-copying, unpack   copies directories to a host; receives them there
+files             copies directories to a host, and back
 agent             the program on each host
 messages          the messages between the controller and an agent
 team              the controller's end of the agents, and the jobs that all of them do together

@@ -3,14 +3,11 @@
 The first host writes the state that all ranks share (step-0004000); every host writes the state of
 its own ranks (rank-0002/step-0004000). All of it is collected here, and a resume copies the missing
 parts to each host.
-
-Names of checkpoints and of their files come from the hosts. Each name is checked here before it
-becomes a path, so that a host can write nothing outside of the run.
 """
 
 from __future__ import annotations
 
-import re
+import json
 import shutil
 import threading
 import time
@@ -21,20 +18,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
-from pydantic import TypeAdapter, ValidationError
-
 from dragoman.base.disk_errors import disk_errors_named
-from dragoman.base.errors import CheckpointError, DragomanError, MachineError
+from dragoman.base.errors import CheckpointError, DragomanError
 from dragoman.base.files import file_sha256
 from dragoman.cluster import ssh
-from dragoman.cluster.copying import directory_parcel
+from dragoman.cluster.files import fetch, files_below, send
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.team import agent_command
-from dragoman.cluster.unpack import unpack
 from dragoman.training.durable import (
     DIGESTS_FILE,
     discard,
-    read_digests,
     remove_drafts,
     step_directories,
     step_number,
@@ -43,9 +36,8 @@ from dragoman.training.durable import (
 
 CHECKPOINTS: Final = "checkpoints"
 _LOGS: Final = "logs"
-_NAME: Final = re.compile(r"(?:(rank-[0-9]{4,6})/)?step-[0-9]{7,12}")
-"""The name of a checkpoint: of the shared state, or of the state of one rank."""
-_NAMES: Final = TypeAdapter(list[str])
+_PART: Final = ".part"
+"""The end of the name of a checkpoint that is not all here yet."""
 _REST: Final = 9
 """A pause after a copy lasts this many times as long as the copy: ranks exchange gradients over the
 same network port, and copies alone would fill a slow one."""
@@ -80,54 +72,45 @@ class RunOnHosts:
         return range(first, first + host.ranks)
 
     def on_host(self, host: Host) -> list[str]:
-        """Names of the checkpoints that a host has written itself; others are ignored.
-
-        Raises MachineError if the host fails or its answer is not a list of names.
-        """
+        """Names of the checkpoints that a host has written itself. Raises MachineError."""
         command = agent_command(host, code=self.code, verb="list", more=[self.place])
-        try:
-            names = _NAMES.validate_json(ssh.run(host, command), strict=True)
-        except ValidationError as error:
-            raise ssh.odd_answer(host, "its list of checkpoints is not understood") from error
+        names: list[str] = json.loads(ssh.run(host, command))
         own = {f"rank-{rank:04d}" for rank in self.ranks_of(host)}
         if host == self.hosts.host[0]:
-            own.add("")
-        matches = map(_NAME.fullmatch, names)
-        return [match[0] for match in matches if match and (match[1] or "") in own]
+            own.add(".")
+        return [name for name in names if str(Path(name).parent) in own]
 
     def fetch(self, host: Host, name: str) -> None:
-        """Copy one checkpoint here, whole. Raises MachineError or CheckpointError."""
-        assert _NAME.fullmatch(name)
-        self._fetch(host, f"{CHECKPOINTS}/{name}", self.path / CHECKPOINTS / name)
+        """Copy one checkpoint here, whole. Raises MachineError, or CheckpointError that names the
+        host and the file if what arrived is damaged."""
+        target = self.path / CHECKPOINTS / name
+        draft = target.with_name(f".{target.name}{_PART}")
+        place = f"{self.place}/{CHECKPOINTS}/{name}"
+        with disk_errors_named(target.parent):
+            draft.mkdir(parents=True, exist_ok=True)
+            try:
+                fetch(host, place, draft)
+                verify(draft)
+            except CheckpointError as error:
+                shutil.rmtree(draft)
+                raise CheckpointError(
+                    error.problem,
+                    place=f"{host.name}: {host.folder}/{place}/{Path(error.place).name}",
+                    remedy="use another checkpoint, and check the disk of this host",
+                ) from error
+            finally:
+                with suppress(OSError):
+                    draft.rmdir()  # unless a part has come
+            if target.exists():
+                discard(target)
+            draft.rename(target)
 
     def fetch_logs(self, host: Host) -> None:
         """Copy the logs of a host's launcher and workers here. Raises MachineError."""
-        self._fetch(host, _LOGS, self.path / _LOGS / host.name)
-
-    def _fetch(self, host: Host, place: str, target: Path) -> None:
-        """Copy a directory of the run here; a checkpoint is checked against its digests."""
-        more = [f"{self.place}/{place}"]
-        command = agent_command(host, code=self.code, verb="send", more=more)
-        draft = target.with_name(f".{target.name}.draft")
-        with disk_errors_named(target.parent):
-            try:
-                shutil.rmtree(draft, ignore_errors=True)
-                draft.mkdir(parents=True)
-                try:
-                    with ssh.transfer(host, command) as transfer:
-                        unpack(transfer.output, draft)
-                except (ValueError, EOFError) as error:
-                    raise MachineError(
-                        f"{place} did not arrive: {error}", place=host.name, remedy="try again"
-                    ) from error
-                if place != _LOGS:
-                    _require_intact(host, f"{self.place}/{place}", draft)
-                _check_names(host, place, draft)
-                if target.exists():
-                    discard(target)
-                draft.rename(target)
-            finally:
-                shutil.rmtree(draft, ignore_errors=True)
+        logs = self.path / _LOGS / host.name
+        with disk_errors_named(logs.parent):
+            logs.mkdir(parents=True, exist_ok=True)
+            fetch(host, f"{self.place}/{_LOGS}", logs)
 
     def collect(self, *, trained: bool = False) -> None:
         """Copy checkpoints here that any host has written and this machine lacks.
@@ -159,6 +142,7 @@ class RunOnHosts:
                 failures.append(error)
         if failures or damage:
             raise (failures + damage)[0]
+        self._remove_parts()
 
     def collect_best(self, name: str) -> None:
         """Copy one checkpoint of the first host here, and the logs of all hosts.
@@ -168,15 +152,22 @@ class RunOnHosts:
         others are copied. Raises MachineError or CheckpointError.
         """
         first = self.hosts.host[0]
-        if not _is_intact(self.path / CHECKPOINTS / name):
-            try:
+        names, here = self.on_host(first), self.path / CHECKPOINTS / name
+        if name in names and not _is_intact(here):
+            with suppress(CheckpointError):
                 self.fetch(first, name)
-            except CheckpointError:
-                self.collect(trained=True)
-                return
-        self._forget_what_lacks_in(self.on_host(first))
+        if not _is_intact(here):
+            self.collect(trained=True)
+            return
+        self._forget_what_lacks_in(names)
+        self._remove_parts()
         for host in self.hosts.host:
             self.fetch_logs(host)
+
+    def _remove_parts(self) -> None:
+        """Remove parts of checkpoints that are no longer wanted."""
+        for part in (self.path / CHECKPOINTS).rglob(f".*{_PART}"):
+            shutil.rmtree(part)
 
     def _forget_what_lacks_in(self, names: Sequence[str]) -> None:
         """Remove the shared checkpoints that are not among these and older than the newest one."""
@@ -206,7 +197,7 @@ class RunOnHosts:
             # was away. One command for each name, as a host may not be silent for long.
             more = [self.place, name, file_sha256(source / DIGESTS_FILE)]
             ssh.run(host, agent_command(host, code=self.code, verb="forget", more=more))
-            directory_parcel(f"{self.place}/{CHECKPOINTS}/{name}", source).send(host)
+            send(host, f"{self.place}/{CHECKPOINTS}/{name}", files_below(source))
 
 
 @dataclass(slots=True)
@@ -233,9 +224,7 @@ class CheckpointTransfer:
     _work: Future[None] = field(default_factory=Future)
 
     def want(self, name: str) -> None:
-        """Ask for a checkpoint that is complete on the first host; ignores names of other files."""
-        if step_number(name) < 0 or not _NAME.fullmatch(name):
-            return
+        """Ask for a checkpoint that is complete on the first host."""
         with self._changed:
             self._wanted = self.newest = name
             self._changed.notify()
@@ -246,7 +235,7 @@ class CheckpointTransfer:
         best_alone: copy only the best checkpoint and the logs, and break off any other copy.
         An exception raised by a signal handler ends the wait, but not the copy under way.
         """
-        self._best_alone = best_alone and bool(_NAME.fullmatch(self.best))
+        self._best_alone = best_alone and bool(self.best)
         self._end()
         while self._best_alone and not self._work.done():
             with self._changed:
@@ -257,7 +246,7 @@ class CheckpointTransfer:
         self._work.result()
 
     def give_up(self) -> None:
-        """End the copy under way; it leaves nothing here."""
+        """End the copy under way; the next copy of this checkpoint goes on where it ended."""
         self._end()
         while not self._work.done():
             ssh.hang_up()
@@ -298,34 +287,6 @@ class CheckpointTransfer:
             name, self._wanted = self._wanted, ""
             self._copied = "" if self._over else name
             return self._copied
-
-
-def _require_intact(host: Host, place: str, draft: Path) -> None:
-    """Raises CheckpointError that names the host and its checkpoint if what arrived is damaged."""
-    try:
-        verify(draft)
-    except CheckpointError as error:
-        raise CheckpointError(
-            error.problem,
-            place=f"{host.name}: {host.folder}/{place}/{Path(error.place).name}",
-            remedy="use another checkpoint, and check the disk of this host",
-        ) from error
-
-
-def _check_names(host: Host, place: str, draft: Path) -> None:
-    """Raises MachineError if the host sent anything that dragoman does not write there: folders,
-    names that would control a terminal, or files that the digests do not name.
-    """
-    names = {path.name for path in draft.iterdir()}
-    expected = names if place == _LOGS else {*read_digests(draft), DIGESTS_FILE}
-    for path in draft.iterdir():
-        if path.name not in expected or not path.name.isprintable() or not path.is_file():
-            raise MachineError(
-                f"{place} holds {path.name!r}, which dragoman never writes",
-                place=host.name,
-                remedy="remove it there; check the address of this host, and that nobody else "
-                "controls it",
-            )
 
 
 def _is_intact(path: Path) -> bool:

@@ -27,8 +27,8 @@ from dragoman.base.errors import MachineError
 from dragoman.base.files import write_whole
 from dragoman.base.settings import Section
 from dragoman.cluster import ssh
-from dragoman.cluster.copying import code_digest, code_parcel, read_code
 from dragoman.cluster.facts import ClusterFacts, HostFacts, PairFacts
+from dragoman.cluster.files import code_digest, read_code, send_code
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.messages import (
     Done,
@@ -83,7 +83,7 @@ def on_all(hosts: Sequence[Host], act: Callable[[Host], object]) -> None:
 def bring_code(hosts: Sequence[Host]) -> tuple[str, dict[str, MachineError]]:
     """Copy the code that runs here to every host; returns its digest, and the errors by host."""
     code = read_code()
-    return code_digest(code), on_each(hosts, code_parcel(code).send)
+    return code_digest(code), on_each(hosts, lambda host: send_code(host, code))
 
 
 def collect_facts(hosts: Hosts, *, run: str = "") -> Collected:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from dragoman.cluster.copying import code_digest, code_parcel, read_code, receive_command
+from dragoman.cluster.files import code_digest, code_place, read_code, send_commands
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.messages import Verb
 from dragoman.cluster.ssh import ssh_command
@@ -18,35 +18,26 @@ from dragoman.distributed.rendezvous import StoreAddress
 def planned_commands(hosts: Hosts, *, run: str) -> Iterator[str]:
     """Lines that a shell could read: comments, commands here, and commands that these start.
 
-    The word after `<` names the data that is sent. Words in capitals are known only when the
-    command runs.
+    Words in capitals are known only when the command runs.
     """
-    code = read_code()
-    digest = code_digest(code)
+    digest = code_digest(read_code())
     place = f"runs/{run}"
     for number, host in enumerate(hosts.host):
         yield f"# {host.name}: {host.ranks} of the ranks"
-        sent = code_parcel(code)
-        yield _sending(host, sent.place, str(len(sent.files)))
-        for unknown in ("data/DIGEST", place, f"{place}/checkpoints/STEP"):
-            yield _sending(host, unknown, "NUM_FILES")
+        for sent in (code_place(digest), "data/DIGEST", place, f"{place}/checkpoints/STEP"):
+            yield from map(shlex.join, send_commands(host, sent))
         # The agent starts once to measure, and once to compare and train.
         yield _here(host, agent_command(host, code=digest, verb="answer"))
         for there in _there(host, hosts, number=number, run=place):
             # The text after a line break would be a command, not a part of the comment.
             yield f"#   there: {' '.join(shlex.join(there).splitlines())}"
-        verbs: tuple[Verb, ...] = ("list", "send", "forget")
+        verbs: tuple[Verb, ...] = ("list", "forget")
         for verb in verbs:
             yield _here(host, agent_command(host, code=digest, verb=verb, more=[place]))
 
 
 def _here(host: Host, arguments: list[str]) -> str:
     return shlex.join(ssh_command(host, arguments))
-
-
-def _sending(host: Host, place: str, num_files: str) -> str:
-    command = receive_command(host, place, num_files)
-    return f"{_here(host, command)} < {shlex.quote(f'{place}.tar')}"
 
 
 def _there(host: Host, hosts: Hosts, *, number: int, run: str) -> Iterator[list[str]]:

@@ -49,9 +49,7 @@ class WorkerLostError(MachineError):
 
 
 class Record:
-    """Writes events into the run's own log, and passes them to listeners.
-
-    Only the first host, where rank 0 is, may send any.
+    """Writes the events of rank 0 into the run's own log, and passes them to listeners.
 
     step_s: the recent time of a step on rank 0; 0 until it is known.
     """
@@ -64,19 +62,9 @@ class Record:
         self._directory = directory
         self._listeners = listeners
         self._transfer = transfer
-        self._writer = transfer.run.hosts.host[0].name
 
-    def append(self, host: str, text: str) -> None:
-        """Append whole lines.
-
-        Raises MachineError if another host has rank 0, or if the log cannot be written.
-        """
-        if host != self._writer:
-            raise MachineError(
-                "sends events, which only the host of rank 0 does",
-                place=host,
-                remedy="check the address of this host, and that nobody else controls it",
-            )
+    def append(self, text: str) -> None:
+        """Append whole lines. Raises MachineError if the log cannot be written."""
         lines = text.encode(errors="replace")
         path = event_file(self._directory)
         try:
@@ -158,7 +146,7 @@ class HostFollower:
     def _see(self, message: Message) -> None:
         match message.said:
             case Events(text=text):
-                self.record.append(message.host, text)
+                self.record.append(text)
             case None:
                 self._fail("lost", WorkerLostError(str(self.team.agents[message.host].failure())))
             case Done(exit_code=code) if code == _INTERRUPTED:
@@ -192,7 +180,7 @@ class HostFollower:
     @property
     def _save_s(self) -> float:
         meeting_s = 2 * self.steps_between_votes * self.record.step_s
-        return _SAVE_S + max(0.0, min(_MOST_MEETING_S, meeting_s))  # a host may say any number
+        return _SAVE_S + min(_MOST_MEETING_S, meeting_s)
 
 
 class StopRequests(StopHandler):

@@ -1,7 +1,7 @@
 """The messages between the controller and an agent: each is one line of JSON.
 
-The controller commands, {"do": COMMAND, ...}, and the agent answers, {"say": ANSWER, ...}. Hosts
-are not trusted: any other answer ends the connection.
+The controller commands, {"do": COMMAND, ...}, and the agent answers, {"say": ANSWER, ...}. Any
+other answer ends the connection.
 
 stay           {}                  a sign of life, every second
 time           {}                  -> Time
@@ -22,7 +22,7 @@ from pydantic import Field, TypeAdapter
 from dragoman.base.settings import Section
 from dragoman.cluster.facts import HostFacts, PairRates
 
-Verb = Literal["answer", "list", "send", "forget"]
+Verb = Literal["answer", "list", "forget"]
 """The task of an agent: to answer commands, or one action on the files of a run."""
 AgentCommand = Literal[
     "stay", "time", "facts", "prepare_store", "work", "reach", "begin", "stop", "kill"

@@ -14,11 +14,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
-import io
 import os
 import re
-import select
 import shlex
+import signal
 import stat
 import subprocess
 import tempfile
@@ -28,7 +27,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final, Self
 
 from dragoman.base import units
 from dragoman.base.errors import MachineError
@@ -42,20 +41,15 @@ NO_PYTHON: Final = "there is no"
 FAILED: Final = "a command failed"
 LOST: Final = "the connection was lost"
 LOST_REMEDY: Final = "see whether it runs, and its network"
-SILENT: Final = "hardly a byte has passed"
+SILENT: Final = "nothing has passed"
 SILENT_REMEDY: Final = (
     "see whether its disk, its network or a program there stands still; if it is only slow, raise "
     "silence_s in hosts.toml"
 )
 SET_UP: Final = "run dragoman setup --hosts, or name its python in hosts.toml"
 BEGIN: Final = "dragoman-begins-here"
-_MOST_GREETING_BYTES: Final = 1 << 20
-_MOST_OUTPUT_BYTES: Final = 4 << 20
-"""Most output of one command. Our longest is a list of some thousand checkpoints."""
 _MOST_ERROR_BYTES: Final = 1 << 16
 """The last bytes of a host's standard error that are read: our longest error is a traceback."""
-_HARDLY_BYTES: Final = 1 << 10
-"""Fewer bytes within the time that a host may be silent count as silence."""
 _LONGEST_REASON: Final = 1000
 _ALIVE_EVERY_S: Final = 5
 _started: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
@@ -64,6 +58,8 @@ _logins: Final[dict[str, list[str]]] = {}
 """The user and host that ssh logged in to, by the socket of the connection."""
 _answered: Final[set[tuple[str, ...]]] = set()
 """The hosts that have run something for this process, by the name that ssh gets."""
+_greeting: Final[set[tuple[str, ...]]] = set()
+"""The hosts whose login shell prints something before a program runs."""
 NO_LOGIN: Final = 255
 _REFUSED: Final = (
     "Permission denied",
@@ -71,6 +67,7 @@ _REFUSED: Final = (
     "REMOTE HOST IDENTIFICATION",
 )
 """Messages of ssh when a host answers and refuses the login."""
+_TAR_ENDS: Final = "tar: Exiting with failure status due to previous errors"
 _NO_PROGRAM: Final = 127
 _NO_PACKAGE: Final = re.compile(r"ModuleNotFoundError: No module named '(?!dragoman)([^']+)'")
 _OPTIONS: Final = {
@@ -100,11 +97,26 @@ def ssh_command(host: Host, arguments: Sequence[str], *, socket: str = "none") -
     that the user's own ssh shares is never used: its settings, not ours, would decide when it
     counts as dead.
     """
+    command = f"echo {BEGIN} && exec {shlex.join(arguments)}"
+    return [*_login(socket), *_place(host), command]
+
+
+def rsync_command(host: Host, words: Sequence[str], *, socket: str = "none") -> list[str]:
+    """The local command that runs rsync with these words over ssh to the host.
+
+    It fails with exit code 30 if nothing passes for the host's `silence_s`. socket: see
+    `ssh_command`.
+    """
+    shell = [*_login(socket), *_target(host), "--"]
+    timeout = f"--timeout={max(1, round(host.silence_s))}"
+    return ["rsync", "--protect-args", timeout, "--rsh", shlex.join(shell), *words]
+
+
+def _login(socket: str) -> list[str]:
+    """ssh and its options, without the host."""
     sharing = {"ControlPath": socket} | ({} if socket == "none" else _SHARED)
     settings = (_OPTIONS | sharing).items()
-    options = [word for key, value in settings for word in ("-o", f"{key}={value}")]
-    command = f"echo {BEGIN} && exec {shlex.join(arguments)}"
-    return ["ssh", "-T", *options, *_place(host), command]
+    return ["ssh", "-T", *(word for key, value in settings for word in ("-o", f"{key}={value}"))]
 
 
 def how_to_log_in(host: Host) -> str:
@@ -118,9 +130,17 @@ def start(host: Host, arguments: Sequence[str], *, stderr: int) -> subprocess.Po
 
     Raises MachineError if there is no ssh here.
     """
+    return start_here(host, ssh_command(host, arguments, socket=shared_socket(host)), stderr=stderr)
+
+
+def start_here(host: Host, command: Sequence[str], *, stderr: int) -> subprocess.Popen[bytes]:
+    """Start a program of this machine that is about a host, so that `hang_up` ends it.
+
+    Its standard input and output are pipes. Raises MachineError if it cannot be started.
+    """
     try:
         process = subprocess.Popen(
-            ssh_command(host, arguments, socket=_socket(host)),
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -128,7 +148,7 @@ def start(host: Host, arguments: Sequence[str], *, stderr: int) -> subprocess.Po
         )
     except OSError as error:
         raise MachineError(
-            f"ssh does not start: {error.strerror}",
+            f"{command[0]} does not start: {error.strerror}",
             place=host.name,
             remedy="install an OpenSSH client here",
         ) from error
@@ -137,7 +157,7 @@ def start(host: Host, arguments: Sequence[str], *, stderr: int) -> subprocess.Po
     return process
 
 
-def _socket(host: Host) -> str:
+def shared_socket(host: Host) -> str:
     """The socket of the shared connection to a host; "none" if there is no folder for it."""
     with _starting:  # otherwise two threads could each make a folder
         folder = _sockets()
@@ -202,174 +222,99 @@ def _close_connections() -> None:
 
 
 def hang_up() -> None:
-    """End every ssh that was started here, and the command that it runs on its host."""
+    """End every ssh and rsync that was started here, and the command that it runs on its host."""
     with _starting:  # each host has a thread of its own
         running = list(_started)
     for process in running:
-        process.kill()
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+
+
+class Patience:
+    """Inside the block, a program is killed if `passed` is not called for `limit_s`.
+
+    expired: whether that has happened.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], limit_s: float) -> None:
+        self.expired = False
+        self._process = process
+        self._limit_s = limit_s
+        self._deadline = time.monotonic() + limit_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def passed(self) -> None:
+        """Begin to wait anew: something has passed."""
+        self._deadline = time.monotonic() + self._limit_s
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(max(0.0, self._deadline - time.monotonic())):
+            if time.monotonic() >= self._deadline:
+                self.expired = True
+                self._process.kill()
+                return
 
 
 def run(host: Host, arguments: Sequence[str], *, timeout_s: float = 60.0) -> str:
     """Run a program on the host and return its output.
 
-    Raises MachineError if it fails, takes too long, or prints more than 4 MiB.
+    Raises MachineError if it fails or takes too long.
     """
-    with transfer(host, arguments, timeout_s=timeout_s) as program:
-        program.end_input()
-        printed = program.output.read(_MOST_OUTPUT_BYTES + 1)
-        if len(printed) > _MOST_OUTPUT_BYTES:
-            raise odd_answer(host)
+    limit = units.DURATION.text(timeout_s)
+    slow = MachineError(f"no answer within {limit}", place=host.name, remedy="look at its load")
+    with running(host, arguments, limit_s=timeout_s, slow=slow) as (process, _):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        printed = process.stdout.read()
     return printed.decode(errors="replace")
 
 
-class _Patience:
-    """Waits for the pipes of one program, and fails if that takes too long.
-
-    Only waiting counts: a disk of this machine may be slow, and time asleep is not waiting.
-    timeout_s: for all waits together; None: the host's `silence_s`, for the waits for each KiB.
-    """
-
-    def __init__(self, host: Host, timeout_s: float | None) -> None:
-        self._host = host
-        self._is_for_all = timeout_s is not None
-        self._waited_s = 0.0
-        self._passed_bytes = 0
-        self.limit_s = host.silence_s if timeout_s is None else timeout_s
-
-    def wait_for(self, pipe: IO[bytes], event: int) -> None:
-        """Wait until a pipe has something or room; raises MachineError if that takes too long."""
-        waiting = select.poll()
-        waiting.register(pipe, event)
-        began = time.monotonic()
-        ready = waiting.poll(max(0.0, self.limit_s - self._waited_s) * 1000)
-        self._waited_s += time.monotonic() - began
-        if not ready or self._waited_s > self.limit_s:
-            raise self.over()
-
-    def passed(self, num_bytes: int) -> None:
-        """Count bytes that were read or written."""
-        self._passed_bytes += num_bytes
-        if self._passed_bytes >= _HARDLY_BYTES and not self._is_for_all:
-            self._waited_s, self._passed_bytes = 0.0, 0
-
-    def over(self) -> MachineError:
-        """The error for a program that has used up its time."""
-        limit = units.DURATION.text(self.limit_s)
-        if self._is_for_all:
-            problem, remedy = f"no answer within {limit}", "look at its load"
-        else:
-            problem, remedy = f"{SILENT} for {limit}", SILENT_REMEDY
-        return MachineError(problem, place=self._host.name, remedy=remedy)
-
-
-class _HostOutput(io.RawIOBase):
-    """The output of a host's program; reading raises MachineError if the host is silent."""
-
-    def __init__(self, pipe: IO[bytes], patience: _Patience) -> None:
-        self._pipe = pipe
-        self._patience = patience
-
-    def readable(self) -> bool:
-        """Always True."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Read bytes that have come, as many as fit; returns their number, 0 at the end."""
-        self._patience.wait_for(self._pipe, select.POLLIN)
-        num_bytes = os.readv(self._pipe.fileno(), [buffer])
-        self._patience.passed(num_bytes)
-        return num_bytes
-
-
-class Transfer:
-    """A program on a host, with input and output of any size."""
-
-    def __init__(self, host: Host, process: subprocess.Popen[bytes], patience: _Patience) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._host = host
-        self._process = process
-        self._patience = patience
-        self._input = process.stdin
-        os.set_blocking(self._input.fileno(), False)
-        self.output = io.BufferedReader(_HostOutput(process.stdout, patience))
-
-    def write(self, content: bytes) -> int:
-        """Write all of this to the program; raises MachineError if the host reads too slowly.
-
-        A program that has ended needs no input: its exit code shows why it ended.
-        """
-        left = memoryview(content)
-        with contextlib.suppress(BrokenPipeError):
-            while left:
-                self._patience.wait_for(self._input, select.POLLOUT)
-                with contextlib.suppress(BlockingIOError):
-                    taken = os.write(self._input.fileno(), left)
-                    self._patience.passed(taken)
-                    left = left[taken:]
-        return len(content)
-
-    def end_input(self) -> None:
-        """Show the program the end of its input."""
-        self._input.close()
-
-    def end(self) -> None:
-        """Wait for the end of a program that gets no more input and has little output left.
-
-        Raises MachineError if it has more than 1 MiB left, or does not end in time.
-        """
-        self.end_input()
-        deadline = time.monotonic() + self._patience.limit_s
-        left = _MOST_GREETING_BYTES
-        while piece := self.output.read1(1 << 16):
-            left -= len(piece)
-            if left < 0:
-                raise odd_answer(self._host)
-            if time.monotonic() > deadline:
-                raise self._patience.over()
-        self.wait()
-
-    def wait(self) -> int:
-        """The exit code of ssh; raises MachineError if it does not end."""
-        try:
-            return self._process.wait(self._patience.limit_s)
-        except subprocess.TimeoutExpired:
-            raise self._patience.over() from None
-
-
 @contextlib.contextmanager
-def transfer(
-    host: Host, arguments: Sequence[str], *, first: bytes = b"", timeout_s: float | None = None
-) -> Iterator[Transfer]:
-    """Run a program on the host with large input or output; after the block it has succeeded.
+def running(
+    host: Host, arguments: Sequence[str], *, limit_s: float, slow: MachineError
+) -> Iterator[tuple[subprocess.Popen[bytes], Patience]]:
+    """Run a program on the host, which has succeeded after the block.
 
-    first: the beginning of its input.
-    timeout_s: the limit of the whole; None: it fails if fewer than 1 KiB pass within the host's
-        `silence_s`.
-    Raises MachineError if it does not begin, fails, takes longer, or has more than 1 MiB of output
-    left after the block.
+    Raises `slow` if the patience with it ends, and MachineError if it does not begin or fails. Its
+    failure takes the place of an EOFError or BrokenPipeError in the block.
     """
     with (
         tempfile.TemporaryFile() as errors,
         start(host, arguments, stderr=errors.fileno()) as process,
+        Patience(process, limit_s) as patience,
     ):
-        made = Transfer(host, process, _Patience(host, timeout_s))
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
-            made.write(first)
-            begun = skip_greeting(host, made.output)
+            begun = skip_greeting(host, process.stdout)
+            cut_off: OSError | EOFError | None = None
             try:
                 if begun:
-                    yield made
-                made.end()
-            except EOFError:  # ssh may have failed, which `wait` reports
-                if not made.wait():
-                    raise
+                    yield process, patience
+                process.stdin.close()
+            except (BrokenPipeError, EOFError) as error:
+                cut_off = error
+            process.wait()
         except BaseException:  # a signal, too: ssh must be waited for
             process.kill()
             raise
-        said = read_errors(errors)
-    if process.returncode:
-        raise failure(host, process.returncode, said)
+        if patience.expired:
+            raise slow
+        if process.returncode:
+            raise failure(host, process.returncode, read_errors(errors))
+        if cut_off is not None:
+            raise MachineError(f"a copy broke off: {cut_off}", place=host.name, remedy="try again")
     if not begun:
         raise MachineError(
             "its login shell does not run the command that ssh sends",
@@ -379,14 +324,20 @@ def transfer(
 
 
 def skip_greeting(host: Host, stream: IO[bytes]) -> bool:
-    """Read on to the beginning of a program's output; False if it does not come within 1 MiB."""
-    left = _MOST_GREETING_BYTES
-    while line := stream.readline(left):
-        if line.endswith(f"{BEGIN}\n".encode()):
-            _answered.add(tuple(_place(host)))
+    """Read on to the beginning of a program's output; False if it does not come."""
+    place, end = tuple(_place(host)), f"{BEGIN}\n".encode()
+    for line in stream:
+        if line != end:
+            _greeting.add(place)
+        if line.endswith(end):
+            _answered.add(place)
             return True
-        left -= len(line)
     return False
+
+
+def greets(host: Host) -> bool:
+    """Whether the host's login shell has printed something before a program's output."""
+    return tuple(_place(host)) in _greeting
 
 
 def read_errors(file: IO[bytes]) -> bytes:
@@ -396,13 +347,9 @@ def read_errors(file: IO[bytes]) -> bytes:
     return file.read(_MOST_ERROR_BYTES)
 
 
-def odd_answer(host: Host, problem: str = "it sends more than dragoman ever does") -> MachineError:
-    """The error for an answer that no agent sends, such as a line without end."""
-    return MachineError(
-        problem,
-        place=host.name,
-        remedy="see what its login shell prints, and whether the host can be trusted",
-    )
+def odd_answer(host: Host, problem: str) -> MachineError:
+    """The error for an answer that no agent sends."""
+    return MachineError(problem, place=host.name, remedy="see what its login shell prints")
 
 
 def failure(host: Host, exit_code: int, said: bytes) -> MachineError:
@@ -446,5 +393,5 @@ def _target(host: Host) -> list[str]:
 
 
 def _last_line(said: bytes) -> str:
-    lines = said.decode(errors="replace").strip().splitlines()
+    lines = said.decode(errors="replace").replace(_TAR_ENDS, "").strip().splitlines()
     return lines[-1].strip()[:_LONGEST_REASON] if lines else ""

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
-import re
 import secrets
 import subprocess
 import tempfile
@@ -21,8 +20,8 @@ from pydantic import ValidationError
 from dragoman.base import units
 from dragoman.base.errors import MachineError
 from dragoman.cluster import ssh
-from dragoman.cluster.copying import code_place
 from dragoman.cluster.facts import ClusterFacts
+from dragoman.cluster.files import code_place
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.messages import (
     AGENT_MESSAGE,
@@ -36,27 +35,16 @@ from dragoman.cluster.messages import (
 )
 
 _STAY_EVERY_S: Final = 1.0
-_LONGEST_LINE_BYTES: Final = 8 << 20
-"""The longest line of an agent: 1 MiB of events, which JSON escapes once more."""
-_MOST_WAITING_BYTES: Final = 32 << 20
-"""Most unread messages of an agent: hours of events, if a terminal stands still."""
-_MESSAGE_BYTES: Final = 1 << 10
-"""Approximate memory of even the shortest message."""
 _MEET_S: Final = 120.0
-_PORT: Final = re.compile(r"[0-9]{1,5}")
 _END_S: Final = 10.0
 """How long an agent may take to end after its connection is closed, before ssh itself is ended."""
 
 
 class Message(NamedTuple):
-    """An answer of an agent; `said` is None if its connection ended.
-
-    size_bytes: the size of its line plus the approximate size of its object in memory.
-    """
+    """An answer of an agent; `said` is None if its connection ended."""
 
     host: str
     said: AgentMessage | None
-    size_bytes: int = 0
 
 
 AgentAnswer = TypeVar("AgentAnswer", bound=AgentMessage)
@@ -81,9 +69,6 @@ class Agent:
         self.host = host
         self._inbox = inbox
         self._fault: MachineError | None = None
-        self._waiting_bytes = 0
-        self._waiting = threading.Condition()
-        self._is_closed = False
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `close`
         self._process = ssh.start(host, arguments, stderr=self._errors.fileno())
         self._listener = threading.Thread(target=self._listen, daemon=True)
@@ -107,18 +92,9 @@ class Agent:
             return self._fault
         return ssh.failure(self.host, exit_code, ssh.read_errors(self._errors))
 
-    def taken(self, message: Message) -> None:
-        """A message of this agent was taken from the inbox, which makes room for others."""
-        with self._waiting:
-            self._waiting_bytes -= message.size_bytes
-            self._waiting.notify()
-
     def close(self) -> None:
         """Close the connection, upon which the agent ends all that it started."""
         assert self._process.stdin is not None
-        with self._waiting:
-            self._is_closed = True
-            self._waiting.notify()
         with contextlib.suppress(OSError):
             self._process.stdin.close()
         with contextlib.suppress(Exception):
@@ -132,32 +108,15 @@ class Agent:
         assert self._process.stdout is not None
         with self._process.stdout as lines, contextlib.suppress(ValueError):  # closed meanwhile
             ssh.skip_greeting(self.host, lines)
-            while line := lines.readline(_LONGEST_LINE_BYTES):
-                if len(line) == _LONGEST_LINE_BYTES:
-                    self._fault = ssh.odd_answer(self.host)
-                else:
-                    self._take(line)
-                if self._fault is not None:
+            for line in lines:
+                try:
+                    said = AGENT_MESSAGE.validate_json(line, strict=True)
+                except ValidationError:
+                    self._fault = ssh.odd_answer(self.host, "its answer is not understood")
                     self._process.kill()
                     break
+                self._inbox.put(Message(self.host.name, said))
         self._inbox.put(Message(self.host.name, None))
-
-    def _take(self, line: bytes) -> None:
-        """Put the message of a line into the inbox, as soon as the agent has room there."""
-        try:
-            said = AGENT_MESSAGE.validate_json(line, strict=True)
-        except ValidationError:
-            self._fault = ssh.odd_answer(self.host, "its answer is not understood")
-            return
-        size = len(line) + _MESSAGE_BYTES
-        with self._waiting:
-            self._waiting.wait_for(
-                lambda: self._is_closed or self._waiting_bytes < _MOST_WAITING_BYTES
-            )
-            if self._waiting_bytes >= _MOST_WAITING_BYTES:
-                return  # closed meanwhile: no reader will take it
-            self._waiting_bytes += size
-        self._inbox.put(Message(self.host.name, said, size))
 
 
 class Team:
@@ -201,9 +160,7 @@ class Team:
     def next(self, timeout_s: float) -> Message | None:
         """The next message of any agent; None if none comes within `timeout_s`."""
         with contextlib.suppress(queue.Empty):
-            message = self.inbox.get(timeout=max(0.0, timeout_s))
-            self.agents[message.host].taken(message)
-            return message
+            return self.inbox.get(timeout=max(0.0, timeout_s))
         return None
 
     def _stay(self) -> None:
@@ -289,8 +246,7 @@ class Meeting:
     def gather(cls, team: Team, requests: Mapping[str, WorkRequest]) -> Self:
         """Send every host its share and let it try to reach the others.
 
-        Raises MachineError if a host fails, is gone or takes longer than two minutes for an answer,
-        or if the store is not on the first host.
+        Raises MachineError if a host fails, is gone or takes longer than two minutes for an answer.
         """
         for name, request in requests.items():
             team.agents[name].send("work", request=request.model_dump(mode="json"))
@@ -303,18 +259,8 @@ class Meeting:
             ]
             team.agents[name].send("reach", peers=peers)
         reached = team.each(Reached, timeout_s=_MEET_S)
-        first, request = next(iter(requests.items()))
-        store = ready[first].store
-        place = f"{request.address}:"
-        port, _, token = store.removeprefix(place).partition("/")
-        if not store.startswith(place) or not _PORT.fullmatch(port) or token != request.token:
-            raise MachineError(
-                "reports an address for the meeting point of the ranks that is not its own",
-                place=first,
-                remedy="check the address of this host, and that nobody else controls it",
-            )
         closed = {name: one.closed for name, one in reached.items()}
-        return cls(team, store, closed)
+        return cls(team, ready[next(iter(requests))].store, closed)
 
     def begin(self) -> None:
         """Send the command to begin."""

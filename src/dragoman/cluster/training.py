@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 from dragoman.base import units
@@ -49,9 +48,9 @@ from dragoman.cluster.collect import (
     on_each,
     remember,
 )
-from dragoman.cluster.copying import Parcel, directory_parcel
 from dragoman.cluster.doctor_view import print_findings
 from dragoman.cluster.facts import ClusterFacts
+from dragoman.cluster.files import Content, files_below, send, size_bytes
 from dragoman.cluster.follow import HostFollower, Record, StopRequests, WorkerLostError
 from dragoman.cluster.hosts import HOSTS_FILE, Host, Hosts, record_hosts
 from dragoman.cluster.messages import WorkRequest
@@ -342,12 +341,13 @@ class _Training:
         """
 
         def bring(host: Host) -> None:
-            for parcel in _parcels(self.run, remote.place, budgets.get(host.name)):
+            copies = _copies(self.run, remote.place, budgets.get(host.name))
+            for place, files in copies.items():
                 started = time.monotonic()
-                if parcel.send(host):
+                if send(host, place, files):
                     took = units.DURATION.text(time.monotonic() - started)
-                    size = units.SIZE.text(parcel.size_bytes)
-                    self.print_line(f"{host.name}: {parcel.place}, {size} in {took}")
+                    size = units.SIZE.text(size_bytes(files))
+                    self.print_line(f"{host.name}: {place}, {size} in {took}")
 
         on_all(remote.hosts.host, bring)
         try:
@@ -386,17 +386,19 @@ def digests_here(run: RunDirectory) -> dict[str, str]:
     }
 
 
-def _parcels(run: RunDirectory, place: str, budget: Budget | None) -> list[Parcel]:
-    """Prepared data by its digest, and the files of the run for this place on the hosts."""
+def _copies(
+    run: RunDirectory, place: str, budget: Budget | None
+) -> dict[str, Mapping[str, Content]]:
+    """What a host needs, by its place there: prepared data by its digest, and files of the run."""
     prepared = run.prepared()
     data_place = f"data/{Manifest.load(prepared).digest[:16]}"
     record = json.loads(read_regular(run.path / "corpus.json", limit=1 << 20))
     corpus = json.dumps(record | {"prepared": data_place}, indent=1).encode()
-    files: dict[str, bytes | Path] = {name: run.path / name for name in _RUN_FILES}
+    files: dict[str, Content] = {name: run.path / name for name in _RUN_FILES}
     files["corpus.json"] = corpus
     if budget is not None:
         files[BUDGET_FILE] = budget.model_dump_json(indent=1).encode()
-    return [directory_parcel(data_place, prepared), Parcel(place, files)]
+    return {data_place: files_below(prepared), place: files}
 
 
 def bring_back(

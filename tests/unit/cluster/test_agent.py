@@ -26,8 +26,8 @@ from dragoman.cluster.agent import network, work
 from dragoman.cluster.agent.facts import gather
 from dragoman.cluster.agent.processes import Measuring, Prepared
 from dragoman.cluster.agent.work import Spool, agent_lock, prefix_digest
-from dragoman.cluster.copying import code_digest, code_place, read_code
 from dragoman.cluster.facts import ClusterFacts, HostFacts, InterfaceFacts
+from dragoman.cluster.files import code_digest, code_place, read_code
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.messages import FactsRequest
 from dragoman.cluster.team import agent_command, shares

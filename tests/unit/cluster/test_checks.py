@@ -384,7 +384,7 @@ def test_nothing_is_called_right_of_hosts_that_do_not_answer(
         ("there is no .dragoman/venv/bin/python", "versions", "dragoman setup"),
         ("a command failed with exit code 1: PermissionError", "login", "dragoman setup"),
         ("the connection was lost: no answer for 15 s", "login", "see whether it runs"),
-        ("hardly a byte has passed for 120 s", "login", "silence_s in hosts.toml"),
+        ("nothing has passed for 120 s", "login", "silence_s in hosts.toml"),
     ],
 )
 def test_a_host_that_cannot_be_examined_differs_from_one_that_does_not_answer(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import venv
 from pathlib import Path
@@ -25,22 +24,13 @@ from dragoman.cluster.hosts import Host, Hosts, recorded_hosts
 from dragoman.cluster.team import Team
 from dragoman.cluster.training import NotFitError, train_on_hosts
 from dragoman.recipe.run_directory import RunDirectory
+from hosts_here import put_ssh
 from tiny_recipe import TINY
-
-SSH = """\
-#!/bin/sh
-for word; do host=$command; command=$word; done
-mkdir -p {homes}/$host && cd {homes}/$host && exec sh -c "$command"
-"""
 
 
 @pytest.fixture(autouse=True)
 def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    (programs / "ssh").write_text(SSH.format(homes=tmp_path))
-    (programs / "ssh").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    put_ssh(tmp_path, monkeypatch)
 
 
 def compare_files(hosts: Hosts, *, code: str, run: str, mark: str = "") -> ClusterFacts:

@@ -35,15 +35,10 @@ HOSTS = Hosts(
 )
 def test_a_shell_runs_ssh_and_nothing_else(run: str, tmp_path: Path) -> None:
     lines = list(planned_commands(HOSTS, run=run))
-    # Every line that a shell may run is ssh, whose words are the ones that were meant.
+    # Every line that a shell may run is ssh or rsync, whose words are the ones that were meant.
     script = tmp_path / "dry-run.sh"
-    stand_in = 'ssh() { for word; do printf "%s\\0" "$word"; done; printf "\\n"; }\n'
-    script.write_text(stand_in + "\n".join(lines) + "\n")
-    files = {f"runs/{run}", f"runs/{run}/checkpoints/STEP", "data/DIGEST"}
-    files |= {f"code/{line.split('code/')[1][:16]}" for line in lines if "code/" in line}
-    for file in files:
-        (tmp_path / f"{file}.tar").parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / f"{file}.tar").touch()
+    show = '() { for word; do printf "%s\\0" "$word"; done; printf "\\n"; }\n'
+    script.write_text(f"ssh{show}rsync{show}" + "\n".join(lines) + "\n")
     before = sorted(tmp_path.rglob("*"))
     done = subprocess.run(
         ["bash", "-eu", script], cwd=tmp_path, capture_output=True, check=True, text=True
@@ -53,6 +48,10 @@ def test_a_shell_runs_ssh_and_nothing_else(run: str, tmp_path: Path) -> None:
     calls = [call.split("\0") for call in done.stdout.split("\0\n") if call]
     assert len(calls) == sum(1 for line in lines if not line.startswith("#"))
     for call in calls:
+        if "--rsh" in call:
+            assert call[-1].startswith(("10.0.0.1:", "b.example:"))
+            assert call[-2].startswith("./")
+            continue
         assert call[call.index("--") + 1] in ("10.0.0.1", "b.example")
         assert len(call) == call.index("--") + 3  # one word for the one shell on the host
 

@@ -44,7 +44,7 @@ def test_ranks_that_seldom_meet_have_longer_to_save(
     record = Record(tmp_path / "events", [], _transfer_of_one_host())
     with EventWriter(tmp_path / "there") as events:
         events.write(TRAIN_INTERVAL, step=100)
-    record.append("alpha", events.path.read_text())
+    record.append(events.path.read_text())
     assert record.step_s == 40.0 / TRAIN_INTERVAL.steps
 
     def until_done(tick_s: float) -> Iterator[None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tarfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,14 +15,6 @@ from dragoman.base.errors import CheckpointError
 from dragoman.base.files import file_sha256
 from dragoman.cluster.agent.channel import Channel
 from dragoman.training.durable import DIGESTS_FILE, discard, verify
-
-
-def send(directory: Path) -> None:
-    """Write the files of a directory below the folder to standard output, as a tar archive."""
-    with tarfile.open(fileobj=sys.stdout.buffer, mode="w|") as archive:
-        for path in sorted(directory.rglob("*")):
-            if path.is_file():
-                archive.add(path, arcname=path.relative_to(directory).as_posix())
 
 
 def list_checkpoints(run: Path) -> None:
@@ -57,7 +48,7 @@ def answer(channel: Channel) -> None:
 
     Raises ValueError if a request is not understood.
     """
-    # The other verbs need none of these, and `send` starts a new process for each checkpoint.
+    # The other verbs need none of these, and start a new process each time.
     from dragoman.cluster.agent.facts import gather
     from dragoman.cluster.agent.processes import Prepared
     from dragoman.cluster.agent.work import work
@@ -85,7 +76,6 @@ def answer(channel: Channel) -> None:
 
 
 _FILES: Final[dict[str, Callable[..., None]]] = {
-    "send": send,
     "list": list_checkpoints,
     "forget": forget,
 }

@@ -23,8 +23,8 @@ from dragoman.base.errors import CorpusError
 from dragoman.base.files import file_sha256, read_regular
 from dragoman.cluster.agent import network
 from dragoman.cluster.agent.processes import Measuring, Prepared
-from dragoman.cluster.copying import code_digest, read_code
 from dragoman.cluster.facts import PACKAGES, HostFacts, InterfaceFacts
+from dragoman.cluster.files import code_digest, read_code
 from dragoman.cluster.messages import FactsRequest
 from dragoman.corpus.manifest import FILE_NAME, Manifest, OutputFile, digest_files
 from dragoman.distributed.launch import (
