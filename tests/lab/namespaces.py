@@ -164,7 +164,9 @@ class Machine:
         return enter + [str(argument) for argument in arguments]
 
     def _environment(self, more: dict[str, str] | None) -> dict[str, str]:
-        kept = {key: os.environ[key] for key in ("LANG", "TERM") if key in os.environ}
+        # With PYTHONPATH, the code of another working copy than the installed one is tested.
+        names = ("LANG", "TERM", "PYTHONPATH")
+        kept = {name: os.environ[name] for name in names if name in os.environ}
         own = {"PATH": _PATH, "HOME": str(self.home), "OMP_NUM_THREADS": "1"}
         return kept | own | (more or {})
 

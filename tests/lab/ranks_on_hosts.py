@@ -52,7 +52,7 @@ def _environment(rank: int, num_hosts: int, directory: str) -> dict[str, str]:
         "RANK": str(rank),
         "LOCAL_RANK": "0",
         "WORLD_SIZE": str(num_hosts),
-        "PYTHONPATH": str(_PROGRAM.parent),
+        "PYTHONPATH": f"{_PROGRAM.parent}:{os.environ.get('PYTHONPATH', '')}",
         "GLOO_SOCKET_IFNAME": INTERFACE,
         RENDEZVOUS_VARIABLE: f"{directory}/meeting",
         # All hosts are on this machine's cores: threads that wait for each other waste them.

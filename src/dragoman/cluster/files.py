@@ -180,9 +180,8 @@ def _rsync(host: Host, words: Sequence[str], *, receiver: str) -> None:
     ):
         try:
             exit_code = process.wait()
-        except BaseException:
-            process.kill()
-            raise
+        finally:
+            ssh.end(process)  # with its ssh, which would wait for a host that stands still
         message = ssh.read_errors(errors).decode(errors="replace")
     if exit_code == _SILENT:
         raise _silent(host)

@@ -227,8 +227,13 @@ def hang_up() -> None:
         running = list(_started)
     for process in running:
         if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
+            end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a program that `start_here` has started, and what it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
 
 
 class Patience:

@@ -164,6 +164,7 @@ def test_a_host_that_stands_still_is_named(
         send(host, "data/2", {"large": LARGE})
     with pytest.raises(MachineError, match=r"^alpha: nothing has passed for 1 s; .* silence_s in"):
         fetch(host, "data/1", tmp_path)
+    wait_until(lambda: processes_in(tmp_path / "a") == [], limit_s=20)
 
 
 def test_a_slow_host_that_goes_on_is_waited_for(
