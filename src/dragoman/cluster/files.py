@@ -52,7 +52,7 @@ def send(host: Host, place: str, files: Mapping[str, Content]) -> bool:
         return False
     with staged(files) as folder:
         if _takes_rsync(host, answer):
-            _rsync(host, send_words(host, str(folder), draft), receiver=host.name)
+            _rsync(host, _send_words(host, str(folder), draft), receiver=host.name)
         else:
             with (
                 _tar_there(host, "-xf", draft) as stream,
@@ -86,12 +86,12 @@ def send_commands(host: Host, place: str) -> list[list[str]]:
     target, draft = f"{host.folder}/{place}", _draft(host, place)
     return [
         ssh.ssh_command(host, _shell(_PREPARE, target, draft)),
-        ssh.rsync_command(host, send_words(host, f"./{place}", draft)),
+        ssh.rsync_command(host, _send_words(host, f"./{place}", draft)),
         ssh.ssh_command(host, _shell(_PUBLISH, target, draft)),
     ]
 
 
-def send_words(host: Host, folder: str, draft: str) -> list[str]:
+def _send_words(host: Host, folder: str, draft: str) -> list[str]:
     """The words of rsync that copy a folder of this machine to a directory of the host."""
     return [*_OPTIONS, f"{folder}/", f"{_remote(host, draft)}/"]
 

@@ -18,7 +18,6 @@ import os
 import re
 import shlex
 import signal
-import stat
 import subprocess
 import tempfile
 import threading
@@ -31,7 +30,6 @@ from typing import IO, Final, Self
 
 from dragoman.base import units
 from dragoman.base.errors import MachineError
-from dragoman.base.files import try_lock
 from dragoman.cluster.hosts import Host
 
 CONNECT_S: Final = 10
@@ -86,8 +84,6 @@ _SHARED: Final = {"ControlMaster": "auto", "ControlPersist": "300"}
 """The connection outlives its last program by 5 minutes at most, if this process is killed."""
 _CLOSE_S: Final = 5.0
 _SOCKETS: Final = Path("/tmp")  # noqa: S108  # a folder in it is ours alone
-_SOCKETS_PREFIX: Final = "dragoman-ssh-"
-_LOCK: Final = "lock"
 
 
 def ssh_command(host: Host, arguments: Sequence[str], *, socket: str = "none") -> list[str]:
@@ -175,42 +171,14 @@ def _sockets() -> Path | None:
     """A folder for the sockets, removed at exit; None if it cannot be made.
 
     Its path is short, as a socket's may have at most 107 bytes.
-
-    A process that is killed leaves its folder, and the next process removes it: a lock in it shows
-    whether its process still runs.
     """
-    remove_old_sockets(_SOCKETS)
     try:
-        folder = tempfile.TemporaryDirectory(prefix=_SOCKETS_PREFIX, dir=_SOCKETS)
-        lock = os.open(Path(folder.name) / _LOCK, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-        try_lock(lock)  # as long as this process runs
+        folder = tempfile.TemporaryDirectory(prefix="dragoman-ssh-", dir=_SOCKETS)
     except OSError:
         return None
     atexit.register(folder.cleanup)
     atexit.register(_close_connections)
     return Path(folder.name)
-
-
-def remove_old_sockets(where: Path) -> None:
-    """Remove the folders of sockets whose process has ended without removing them.
-
-    Other users can write to the parent folder. So it removes only files in folders of this user
-    that no other user can enter, and follows no link.
-    """
-    for path in where.glob(f"{_SOCKETS_PREFIX}*"):
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            stack.callback(os.close, folder)
-            found = os.fstat(folder)
-            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) != 0o700:
-                continue
-            lock = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-            stack.callback(os.close, lock)
-            if not try_lock(lock):
-                continue
-            for name in os.listdir(folder):  # noqa: PTH208  # by descriptor, it cannot be exchanged
-                os.unlink(name, dir_fd=folder)
-            path.rmdir()
 
 
 def _close_connections() -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 import shlex
-import socket
 import subprocess
-import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -149,103 +145,6 @@ def test_a_host_that_has_answered_is_lost_later_and_not_a_failed_login(
         run(HOST, ["true"])
     assert caught.value.problem.startswith(problem)
     assert HOST.name == caught.value.place
-
-
-SHARES = """
-import subprocess, sys
-from dragoman.cluster import ssh
-from dragoman.cluster.hosts import Host
-ssh._SOCKETS = __import__("pathlib").Path(sys.argv[1])
-with ssh.start(Host(address="10.0.0.2"), ["true"], stderr=subprocess.DEVNULL):
-    print("started", flush=True)
-    sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder with a short path: that of a socket has 107 bytes, and tmp_path may have as many."""
-    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as folder:
-        yield Path(folder)
-
-
-def test_folders_of_sockets_of_killed_processes_are_removed_by_the_next(
-    ssh_that: Callable[[str], None], place: Path
-) -> None:
-    ssh_that("exec sleep 600")
-
-    def start() -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", SHARES, str(place)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "started\n"
-        return process
-
-    def folders() -> set[Path]:
-        return set(place.glob("dragoman-ssh-*"))
-
-    with start() as killed, start() as alive:
-        left = folders()
-        assert len(left) == 2
-        killed.kill()
-        killed.wait()
-        (dead,) = (path for path in left if _is_unlocked(path / "lock"))
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(dead / "0123456789abcdef"))
-        with start() as next_one:
-            assert left - folders() == {dead}
-            assert len(folders()) == 2
-            next_one.kill()
-        alive.kill()
-    ssh.remove_old_sockets(place)
-    assert folders() == set()
-
-
-def _is_unlocked(lock: Path) -> bool:
-    with lock.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-    return True
-
-
-def test_no_folder_is_removed_that_may_be_another_s(tmp_path: Path) -> None:
-    place, victim = tmp_path / "t", tmp_path / "victim"
-    for folder in (place, victim, victim / "deep"):
-        folder.mkdir(mode=0o700)
-    (victim / "lock").touch()
-    (victim / "thesis.txt").write_text("years of work")
-    (place / "dragoman-ssh-link").symlink_to(victim)
-    (place / "dragoman-ssh-file").touch()
-    for name, mode in (("open", 0o755), ("nolock", 0o700), ("linked", 0o700), ("deep", 0o700)):
-        (place / f"dragoman-ssh-{name}").mkdir(mode=mode)
-        (place / f"dragoman-ssh-{name}").chmod(mode)
-    (place / "dragoman-ssh-open" / "lock").touch()
-    (place / "dragoman-ssh-linked" / "lock").symlink_to(victim / "lock")
-    (place / "dragoman-ssh-deep" / "lock").touch()
-    (place / "dragoman-ssh-deep" / "folder").mkdir()
-    if os.geteuid() == 0:
-        other = place / "dragoman-ssh-other"
-        other.mkdir(mode=0o700)
-        (other / "lock").touch()
-        os.chown(other, 12345, 12345)
-    before = set(place.iterdir())
-    ssh.remove_old_sockets(place)
-    assert set(place.iterdir()) == before
-    assert (victim / "thesis.txt").read_text() == "years of work"
-    # Links in a folder of ours go, and not what they lead to.
-    ours = place / "dragoman-ssh-ours"
-    ours.mkdir(mode=0o700)
-    (ours / "lock").touch()
-    (ours / "link").symlink_to(victim / "thesis.txt")
-    ssh.remove_old_sockets(place)
-    assert set(place.iterdir()) == before
-    assert (victim / "thesis.txt").read_text() == "years of work"
 
 
 def test_hosts_that_are_started_at_once_share_one_folder_of_sockets(
