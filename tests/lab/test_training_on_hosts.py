@@ -143,6 +143,21 @@ def test_a_run_on_hosts_reaches_the_loss_of_a_run_on_one_machine(controller: Con
 
 
 @pytest.mark.slow
+def test_hosts_without_rsync_get_their_files_and_send_them_back(controller: Controller) -> None:
+    if rsync := shutil.which("rsync"):
+        for host in controller.lab.hosts:
+            host.mount("--bind", "/dev/null", rsync)  # no program of this name, for a shell
+    training = controller.train()
+    _, complaint = training.communicate(timeout=400)
+    assert training.returncode == 0, complaint
+    checkpoints = sorted((controller.run_directory() / "checkpoints").iterdir())
+    assert [path.name for path in checkpoints] == ["step-0000020", "step-0000040"]
+    for path in checkpoints:
+        verify(path)
+    nothing_left(controller)
+
+
+@pytest.mark.slow
 def test_the_first_ctrl_c_saves(controller: Controller) -> None:
     training = controller.train(*ENDLESS)
     wait_until(controller.trains)
