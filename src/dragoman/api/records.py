@@ -146,6 +146,35 @@ def report(
 
 
 @checked
+def follow_report(
+    run: RunLike, *, price: str | None = None, output: str | Path | None = None
+) -> Report:
+    """Write the page of a run again after news, until the run has ended.
+
+    An open page reloads itself meanwhile. Ctrl-C ends this, not the run.
+
+    run: a run, which may still be about to begin.
+    price: the price of one machine for an hour, such as "3 USD".
+    output: where to write the page; None: RUN/report.
+    Returns the last answers. Raises CheckpointError if there is no such run, ConfigError if the
+    price cannot be read, MachineError if the page cannot be written.
+    """
+    from dragoman.reporting.render import Report
+    from dragoman.telemetry.host import HourlyPrice
+    from dragoman.watch.live import open_run
+    from dragoman.watch.web import PAGE, follow
+
+    directory = path_of(run)
+    place = Path(output or directory / "report")
+    cost = HourlyPrice.parse(price) if price else None
+    with closing(open_run(directory, price=cost)) as live:
+        print(f"{place / PAGE}  (written again after news; Ctrl-C ends this)", flush=True)
+        with suppress(KeyboardInterrupt):
+            follow(live, place)
+        return Report.of(live.now().facts)
+
+
+@checked
 def status(*run: RunLike, runs: str | Path = "runs") -> list[Status]:
     """The states of runs, the newest first.
 

@@ -67,7 +67,10 @@ GROUPS: Final = {
         "report": Command(
             "api.records:report",
             "cli.views:show_report",
-            parts={"--status": Command("api.records:status", "cli.views:show_states")},
+            parts={
+                "--status": Command("api.records:status", "cli.views:show_states"),
+                "--follow": Command("api.records:follow_report", "cli.views:show_report"),
+            },
         ),
         "watch": Command("api.records:watch"),
         "inspect": Command("api.records:inventory", "cli.views:show_inventory"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import threading
 import time
@@ -20,8 +21,8 @@ _LOOPBACK: Final = "127.0.0.1"
 _WRITE_EVERY_S: Final = 5.0
 
 
-def follow(run: LiveRun, directory: Path, over: threading.Event | None = None) -> list[Path]:
-    """Write the report again after news, until the run has ended; returns its paths.
+def follow(run: LiveRun, directory: Path, over: threading.Event | None = None) -> None:
+    """Write the report again after news, until the run has ended.
 
     The page reloads itself while the run goes on.
 
@@ -29,19 +30,18 @@ def follow(run: LiveRun, directory: Path, over: threading.Event | None = None) -
     Raises MachineError if the directory cannot be written.
     """
     over = over or threading.Event()
-    written: list[Path] = []
-    written_at = 0.0
+    written_at = -math.inf
     while True:
         if run.look() or time.monotonic() - written_at > 10 * _WRITE_EVERY_S:
             facts = run.now().facts
             has_ended = bool(facts.segments) and not facts.is_running
             refresh_s = None if has_ended else _WRITE_EVERY_S
-            written = Report.of(facts).write(directory, refresh_s=refresh_s)
+            Report.of(facts).write(directory, refresh_s=refresh_s)
             written_at = time.monotonic()
             if has_ended and not run.may_turn:
-                return written
+                return
         if over.wait(_WRITE_EVERY_S):
-            return written
+            return
 
 
 class _Handler(SimpleHTTPRequestHandler):

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import http.client
+import json
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -36,6 +41,44 @@ def test_a_report_is_written_again_until_the_run_has_ended(
     assert not thread.is_alive()
     assert "2,000 of 2,000" in page.read_text()
     assert "refresh" not in page.read_text()
+
+
+def _age_s(log: Path) -> float:
+    """Seconds since the last event of a log."""
+    return time.time() - float(json.loads(log.read_text().splitlines()[-1])["time"])
+
+
+def _moved(log: Path, ahead_s: float) -> None:
+    """Give the events of a log later times."""
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    lines = (json.dumps(event | {"time": event["time"] + ahead_s}) for event in events)
+    log.write_text("".join(f"{line}\n" for line in lines))
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_report_follows_a_run_until_it_ends_or_ctrl_c(stopped: bool, tmp_path: Path) -> None:
+    whole = event_file(Recorded(steps=2000, max_steps=2000).write(tmp_path / "whole") / "events")
+    run = Recorded(steps=1000, max_steps=2000, reason=None).write(tmp_path / "run")
+    log, page = event_file(run / "events"), tmp_path / "page" / web.PAGE
+    ahead_s = _age_s(log)
+    for one in (log, whole):
+        _moved(one, ahead_s)
+    command = [sys.executable, "-m", "dragoman", "report", str(run), "--follow"]
+    command += ["--output", str(page.parent), "--price", "3 USD"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as following:
+        wait_until(lambda: page.exists() and "1,000 of 2,000" in page.read_text(), limit_s=60)
+        assert 'http-equiv="refresh"' in page.read_text()
+        if stopped:
+            following.send_signal(signal.SIGINT)
+        else:
+            log.write_bytes(whole.read_bytes())
+        said, _ = following.communicate(timeout=60)
+    assert following.returncode == 0
+    assert said.startswith(f"{page}  (")
+    assert "12. What did it cost? MEASURED" in said
+    assert " USD" in said
+    assert ("1,000 of 2,000" if stopped else "2,000 of 2,000") in page.read_text()
+    assert "refresh" not in page.read_text(), "nobody writes it any more"
 
 
 @pytest.fixture
