@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from dragoman.api.machines import doctor, jobs
     from dragoman.api.records import inventory, plan, read_events, report, status
     from dragoman.api.synthetic import Scored, Synthesized, score, synthesize
+    from dragoman.api.taught import Taught, ask_teacher
     from dragoman.api.training import (
         Evaluation,
         average,
@@ -98,10 +99,12 @@ __all__ = [
     "RunDirectory",
     "Scored",
     "Synthesized",
+    "Taught",
     "TrainingError",
     "Translation",
     "Translator",
     "__version__",
+    "ask_teacher",
     "average",
     "build",
     "compare",
@@ -138,6 +141,7 @@ _MODULES = {
     "api.machines": ("doctor", "jobs"),
     "api.records": ("inventory", "plan", "read_events", "report", "status"),
     "api.synthetic": ("Scored", "Synthesized", "score", "synthesize"),
+    "api.taught": ("Taught", "ask_teacher"),
     "api.training": (
         *("Evaluation", "average", "evaluate", "load_recipe", "prepare", "recipes"),
         *("run_recipe", "sample_text", "stop", "train"),

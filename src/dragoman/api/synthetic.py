@@ -114,8 +114,8 @@ def synthesize(
     sampling = _sampling(sample, temperature, n_best, overrides)
     if sampling is not None:
         overrides = [*overrides, "search.beam_size=1"]
-    source = _text(Path(text))
-    place = _place(Path(output), source)
+    source = text_of(Path(text))
+    place = place_of_pairs(Path(output), source)
     path = path_of(model)
     checkpoints = checkpoints_of(checkpoint)
     engine: EngineName = "auto"
@@ -242,8 +242,8 @@ def score(
     from dragoman.inference.scoring import PairScorer, columns_of, groups_of_pairs
     from dragoman.training.checkpoint import is_choice
 
-    source = _text(Path(pairs))
-    place = _place(Path(output), source)
+    source = text_of(Path(pairs))
+    place = place_of_pairs(Path(output), source)
     checkpoint = str(checkpoint)
     paths = [path_of(one) for one in (model, reverse) if one is not None]
     if len(paths) > 1 and not is_choice(checkpoint) and Path(checkpoint).is_dir():
@@ -372,7 +372,7 @@ def _check_language(text: Path, recipe: Recipe, target: str) -> None:
         )
 
 
-def _text(path: Path) -> Path:
+def text_of(path: Path) -> Path:
     """The path itself; raises CorpusError if no file is there or it is empty."""
     if not path.exists():
         raise CorpusError("no such file", place=path, remedy="check its name")
@@ -381,7 +381,7 @@ def _text(path: Path) -> Path:
     return path
 
 
-def _place(output: Path, source: Path) -> Path:
+def place_of_pairs(output: Path, source: Path) -> Path:
     """The path of the output; raises ConfigError if a file cannot be written there, or if there is
     one with text: it may be the work of a night.
     """

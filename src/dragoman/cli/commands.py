@@ -45,7 +45,11 @@ GROUPS: Final = {
         "compare": Command("api.comparison:compare", "cli.views:show_comparisons"),
         "exam": Command("api.exam:exam", "cli.views:show_exam"),
         "distill": Command("api.distillation:distill", "cli.views:show_distilled"),
-        "synthesize": Command("api.synthetic:synthesize", "cli.views:show_synthesized"),
+        "synthesize": Command(
+            "api.synthetic:synthesize",
+            "cli.views:show_synthesized",
+            parts={"--teacher": Command("api.taught:ask_teacher", "cli.views:show_taught")},
+        ),
         "score": Command("api.synthetic:score", "cli.views:show_scored"),
     },
     "use a model": {

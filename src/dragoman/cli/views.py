@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dragoman.api.exam import Exam
     from dragoman.api.machines import Examination
     from dragoman.api.synthetic import Scored, Synthesized
+    from dragoman.api.taught import Taught
     from dragoman.cluster.plan import Plan
     from dragoman.formats.export import Exported
     from dragoman.formats.hub import Pushed
@@ -83,6 +84,22 @@ def show_synthesized(made: Synthesized) -> None:
     print(f"{printable_line(str(made.output))}: lines {lines}, pairs {pairs}{went_on}")
     for reason, count in made.dropped.items():
         print(f"dropped, {reason}: {units.COUNT.text(count)}")
+
+
+def show_taught(made: Taught) -> None:
+    """The numbers of lines, pairs and dropped answers, and the bill."""
+    from dragoman.base import units
+    from dragoman.base.printable import printable_line
+
+    went_on = f", went on after line {made.resumed_after}" if made.resumed_after else ""
+    lines, pairs = units.COUNT.text(made.lines), units.COUNT.text(made.pairs)
+    print(f"{printable_line(str(made.output))}: lines {lines}, pairs {pairs}{went_on}")
+    for reason, count in made.dropped.items():
+        print(f"dropped, {reason}: {units.COUNT.text(count)}")
+    tokens = [units.COUNT.text(count) for count in (made.tokens_in, made.tokens_out)]
+    price = "" if made.cost is None else f": {units.money(made.cost, currency=made.currency)}"
+    print(f"tokens asked {tokens[0]}, answered {tokens[1]}{price}")
+    print(f"what was asked: {printable_line(str(made.manifest))}")
 
 
 def show_scored(done: Scored) -> None:
