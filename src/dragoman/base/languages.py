@@ -31,6 +31,10 @@ _ALSO: Final = {"nb": "no", "fil": "tl", "pbt": "ps", "quy": "qu", "knc": "kr", 
 """Codes that programs use for one language, but CLDR keeps apart or does not know as one."""
 _SCRIPTS: Final = {"crh": "Latn", "grc": "Grek", "hbo": "Hebr", "azb": "Arab", "ksw": "Mymr"}
 """Usual scripts of languages for which CLDR has none, or another one than texts."""
+_USUAL_REGIONS: Final = frozenset(
+    ("pt-BR", "pt-PT", "zh-CN", "zh-HK", "zh-TW", "en-GB", "en-US", "es-419", "es-MX", "de-AT")
+)
+"""Their regions are not codes of languages that corpora have, so that no pair hides in them."""
 _PARTS: Final = {
     "Hani": {"Hans", "Hant"},
     "Hrkt": {"Hira", "Kana"},
@@ -136,15 +140,10 @@ def is_other_region(code: str, wanted: str) -> bool:
     return parse_language(code).region != parse_language(wanted).region
 
 
-def speaks_language(code: str) -> bool:
-    """Whether most people in a code's region speak its language, by CLDR; True without region."""
+def is_usual_region(code: str) -> bool:
+    """Whether a code has no region, or is one of those that corpora and programs have."""
     language = _parse(code)
-    if language is None or not language.region:
-        return language is not None
-    from langcodes.data_dicts import LIKELY_SUBTAGS
-
-    spoken = LIKELY_SUBTAGS.get(f"und-{language.region}", "")
-    return str(spoken).partition("-")[0] == language.language
+    return language is not None and (not language.region or language.tag in _USUAL_REGIONS)
 
 
 def spelled(code: str) -> str:
@@ -190,7 +189,8 @@ def _parsed(code: str) -> Language | None:
         tag = _langcodes_tag(code)
     except LanguageTagError:
         return None
-    if not tag.is_valid():
+    is_named = tag.language is not None or tag.private is not None or code.lower().startswith("und")
+    if not tag.is_valid() or not is_named:  # 419 is a region, and 1996 a spelling
         return None
     tag = tag.simplify_script()
     language = tag.prefer_macrolanguage().language or tag.to_tag()

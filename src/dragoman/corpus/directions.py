@@ -15,9 +15,9 @@ from dragoman.base.errors import ConfigError
 from dragoman.base.languages import (
     closest_language,
     is_language,
+    is_usual_region,
     parse_language,
     same_language,
-    speaks_language,
     spelled,
 )
 
@@ -41,8 +41,7 @@ def parse_pair(text: str, *, place: str = "pair") -> Direction:
     """The languages of "en-de", "pt-BR-en", "en-zh-hant" or "en-sr_Latn".
 
     A hyphen divides pairs and codes. If a text can be read in two ways, the usual case decides
-    (en-pt-BR), and then whether a region speaks the language (en-pt-br: Brazil speaks Portuguese,
-    and Portugal no English).
+    (en-pt-BR), and then which codes corpora have (en-pt-br: pt-BR, not en-PT).
 
     Raises ConfigError if it is not a pair of two languages, with the nearest code if there is one,
     or if it can still be read in two ways.
@@ -79,7 +78,7 @@ def _readings(text: str) -> list[tuple[str, str]]:
     parts = text.split("-")
     cuts = [("-".join(parts[:at]), "-".join(parts[at:])) for at in range(1, len(parts))]
     readings = [pair for pair in cuts if all(map(_CODE.fullmatch, pair))]
-    for is_likely in (is_language, _has_usual_case, speaks_language):
+    for is_likely in (is_language, _has_usual_case, is_usual_region):
         readings = [pair for pair in readings if all(map(is_likely, pair))] or readings
     return readings
 

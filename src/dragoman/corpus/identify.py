@@ -52,6 +52,8 @@ _MOST_NAMED: Final = 3
 """Entries whose languages a message names."""
 _LONGEST: Final = 1000
 """Characters of a line that are identified: the search for addresses takes the square of them."""
+_UNKNOWN: Final = "und"
+"""A language of which only the script is clear."""
 _LETTER_BYTES: Final = 25
 """Shorter lines are names and labels, which are alike in many languages."""
 _OWN_SHARE: Final = 0.1
@@ -232,9 +234,17 @@ def _in_other_script(lines: Sequence[str], shares: Mapping[str, float], expected
     num_own = sum(scripts[one] for one in scripts if one and _is_script_of(one, expected))
     if not script or num_own >= _OWN_SHARE * len(lines) or count < _OTHER_SHARE * len(lines):
         return ""
-    # Codes and made-up words are in Latin letters, whatever the language.
-    least = _OTHER_SHARE if script == "Latn" else _OWN_SHARE
-    return in_script(expected, script) if _share(expected, shares) >= least else ""
+    if _share(expected, shares) >= (_OTHER_SHARE if script == "Latn" else _OWN_SHARE):
+        return in_script(expected, script)
+    # Codes are in Latin letters, whatever the language.
+    are_words = sum(map(_has_words, lines)) >= _OTHER_SHARE * len(lines)
+    return f"{_UNKNOWN}-{script}" if script == "Latn" and are_words else ""
+
+
+def _has_words(line: str) -> bool:
+    """Whether most of a line are words of a text: several, in letters alone."""
+    words = line.split()
+    return len(words) > 2 and 2 * sum(map(str.isalpha, words)) > len(words)
 
 
 def _is_script_of(script: str, code: str) -> bool:
@@ -244,7 +254,9 @@ def _is_script_of(script: str, code: str) -> bool:
 
 def _remedy(seen: Direction, expected: Direction, files: TextFiles) -> str:
     insist = "set corpus.check_languages = false"
-    if all(map(_is_one_language, seen, expected)) and _names_its_languages(files):
+    if any(code.startswith(_UNKNOWN) for code in seen):
+        return f"name the language that the text is in; if it is right as it is, {insist}"
+    if _names_its_languages(files):
         return (
             f"the file itself has these languages, so {insist}, and name the right ones when you "
             f"export the model: --languages {seen}"

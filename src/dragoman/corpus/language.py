@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable
@@ -43,10 +44,16 @@ _SCRIPTS: Final = {"bs": ("Latn", "Cyrl"), "hr": ("Latn", "Cyrl"), "sr": ("Cyrl"
     "yue": ("Hant", "Hans"),
 }
 """Languages that py3langid knows in two scripts, the usual one first."""
-_CYRILLIC_IS: Final = {"hr": "sr"}
-"""Languages that nobody writes in Cyrillic, and the one that py3langid takes for them there."""
+_WRITTEN_SO: Final = {("hr", "Cyrl"): "sr", ("bs", "Cyrl"): "sr", ("yue", "Hans"): "zh"}
+"""The close variety that is meant if hardly anybody writes a language in a script."""
+_LEAST_CYRILLIC, _SURELY_CYRILLIC = 0.15, 0.5
+"""Shares of the letters. Products and commands have Latin names in any language, so text between
+the two may be in either script."""
+_NOT_WORDS: Final = re.compile(r"(?<![!-~])(?=[!-~]*?(?:://|[@%{}_\\]))[!-~]++")
+"""Addresses, placeholders and names of programs: runs of ASCII that have one of their marks."""
 _CHARSETS: Final = {"Hans": "gb2312", "Hant": "big5"}
 """Sets of characters that have hardly any of the other script's own ones."""
+_HAN: Final = re.compile("[\u3400-\u9fff\uf900-\ufaff]")
 _NAMES: Final = {"Latn": "LATIN", "Cyrl": "CYRILLIC"}
 """How the names of their letters begin in Unicode."""
 _OTHER_NAMES: Final = {
@@ -96,24 +103,22 @@ def likely_languages(text: str, codes: Iterable[str]) -> list[tuple[str, float]]
     """Those of the given languages that py3langid knows, likeliest first, with their
     probabilities among all languages that py3langid knows; 0 if the text is in another script.
 
-    Such a language in the script of the text, as sr-Latn for sr, is one more if it is not given.
-    Its probability is that of all its close varieties, which py3langid takes for each other.
+    If neither such a language nor a close variety is given in the script of the text, the language
+    in that script, as sr-Latn for sr, is one more. Its probability is that of all its varieties.
     Raises MachineError without py3langid.
     """
-    codes = [*codes]
-    probabilities = language_probabilities(text)
-    probable: dict[str, float] = {}
-    for code in codes:
-        label = _label(code)
-        if label is None:
-            continue
-        if _fits(code, text):
-            probable[code] = probabilities[label]
-            continue
-        probable[code] = 0.0
-        written = in_script(code, script_of_text(code, text))
-        if closest_language(written, codes) is None:
-            probable[written] = sum(probabilities[variety] for variety in _varieties(label))
+    words = _NOT_WORDS.sub(" ", text)
+    text = words if any(map(str.isalpha, words)) else text
+    probabilities = dict(_identifier().rank(text))
+    labels = {code: label for code in codes if (label := _label(code)) is not None}
+    fitting = {code: label for code, label in labels.items() if _fits(code, text)}
+    probable = dict.fromkeys(labels, 0.0)
+    probable |= {code: probabilities[label] for code, label in fitting.items()}
+    for code, label in labels.items():
+        varieties = _varieties(label)
+        if varieties.isdisjoint(fitting.values()):
+            written = in_script(code, _script(label, text))
+            probable[written] = sum(probabilities[variety] for variety in varieties)
     return sorted(probable.items(), key=lambda one: -one[1])
 
 
@@ -132,16 +137,15 @@ def identify_language(text: str, expected: Iterable[str]) -> tuple[str, float]:
 
 
 def language_probabilities(text: str) -> dict[str, float]:
-    """The probability of each language that py3langid knows, by its code there."""
-    return dict(_identifier().rank(text))
+    """The probability of each language that py3langid knows, by its code."""
+    codes = {label: code for code, label in _LABELS.items()}
+    return {codes.get(label, label): float(p) for label, p in _identifier().rank(text)}
 
 
 def in_script(code: str, script: str) -> str:
     """A code that states a script of ISO 15924: zh-CN in Hant is zh-Hant; hr in Cyrl is sr-Cyrl."""
     language = parse_language(code).language
-    if script == "Cyrl":
-        language = _CYRILLIC_IS.get(language, language)
-    return f"{language}-{script}"
+    return f"{_WRITTEN_SO.get((language, script), language)}-{script}"
 
 
 def in_script_of(label: str, text: str) -> str:
@@ -207,13 +211,22 @@ def _fits(code: str, text: str) -> bool:
 def _script(label: str, text: str) -> str:
     """In which of a language's scripts a text is; "" if it has one, or the text does not show."""
     scripts = _SCRIPTS.get(label, ())
-    counts = [_count_letters(text, script) for script in scripts]
-    return "" if len(set(counts)) < len(scripts) or not scripts else scripts[counts[1] > counts[0]]
+    if not scripts:
+        return ""
+    counts = {script: _count_letters(_NOT_WORDS.sub(" ", text), script) for script in scripts}
+    if "Cyrl" in counts:
+        share = counts["Cyrl"] / max(1, sum(counts.values()))
+        if not any(counts.values()) or _LEAST_CYRILLIC < share < _SURELY_CYRILLIC:
+            return ""
+        return "Cyrl" if share >= _SURELY_CYRILLIC else "Latn"
+    best = max(counts, key=counts.__getitem__)
+    return "" if len(set(counts.values())) == 1 else best
 
 
 def _count_letters(text: str, script: str) -> int:
     if script in _CHARSETS:
-        return len(text.encode(_CHARSETS[script], errors="ignore"))
+        ideographs = "".join(filter(_HAN.match, text))
+        return len(ideographs.encode(_CHARSETS[script], errors="ignore"))
     return sum(unicodedata.name(letter, "").startswith(_NAMES[script]) for letter in text)
 
 

@@ -33,9 +33,13 @@ The characters of Unicode's property Sentence_Terminal (PropList.txt) in the fir
 scripts of living languages are; without U+104A, the comma of Burmese, and with the shads of Tibetan
 and the question mark of Greek, which Unicode leaves out.
 """
-LETTER_MARKS: Final = (("\u0370-\u03ff\u1f00-\u1fff", ";"), ("\u0531-\u0587", ":"))
+LETTER_MARKS: Final = (
+    ("\u0370-\u03ff\u1f00-\u1fff", ";"),
+    ("\u0531-\u0587", ":"),
+    ("\u1361", "\u1361"),
+)
 """Marks after a letter of a script, as ranges: a Greek question and an Armenian full stop, as most
-people type them. They need space, too."""
+people type them, and the second colon of an Ethiopic full stop. They need space, too."""
 CLOSING: Final = "\"'»«”“’‘›‹)]}"
 """What may stand between a mark and the space after it."""
 SURE_CLOSING: Final = "»”’›)]}」』）］｝】〉》〕"

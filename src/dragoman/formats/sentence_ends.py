@@ -58,6 +58,7 @@ _CLASSES: Final = {
     "year": YEARS,
     "Greek": "".join(filter(str.isalpha, map(chr, [*range(0x370, 0x400), *range(0x1F00, 0x2000)]))),
     "Armenian": "".join(map(chr, range(0x531, 0x588))),
+    "Ethiopic colon": "\u1361",
 }
 """The characters of each class."""
 _PADDED: Final = ("before a word", "before an abbreviation", "after Roman")
@@ -73,7 +74,7 @@ Pattern = tuple[tuple[str | Place, ...], int]
 def write_sentence_ends(path: Path) -> None:
     """Write the graph; raises MachineError if onnx is not installed."""
     groups = [list(patterns) for patterns in (_ends(), _no_ends(), _ends_after_all())]
-    letters = sorted({one.lower() for word in ABBREVIATIONS for one in word} | set(".;:»-"))
+    letters = sorted({one.lower() for word in ABBREVIATIONS for one in word} | set(".;:»-\u1361"))
     numbers = {letter: number for number, letter in enumerate(letters, start=1)}
     known = {one for text in _CLASSES.values() for one in text}
     known |= {one for letter in letters for one in (letter, letter.upper()) if len(one) == 1}
@@ -124,6 +125,7 @@ def _ends() -> Iterator[Pattern]:
         yield ("sure", "quote", *closed, "space"), closing + 1
         yield ("Greek", ";", *closed, "space"), closing + 1
         yield ("Armenian", ":", *closed, "space"), closing + 1
+        yield ("Ethiopic colon", "\u1361", *closed, "space"), closing + 1
     for mark in (("mark",), ("Greek", ";")):
         yield (*mark, "space", "»", "space"), len(mark) + 1
 

@@ -72,7 +72,12 @@ _ENDED_BY: Final = {
 """Elements of HTML whose end tag may be left out, and the elements whose beginning ends them."""
 _NUMBER = re.compile(r"&#0*([0-9]{1,8})[0-9]*+")
 _REFERENCE = re.compile(r"&(?:#0*+[0-9]{1,8}|#[xX]0*+[0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});?")
-_ANY_TAG: Final = re.compile("<[^<>]*>")
+_ANY_TAG: Final = re.compile("</?[A-Za-z!][^<>]*>")
+_UNSEEN: Final = re.compile(
+    "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u034f\u115f\u1160\u180b-\u180f\ufe00-\ufe0f"
+    "\U000e0000-\U000e0fff]"
+)
+"""Controls and, with the category Cf, what Unicode's property Default_Ignorable has."""
 _DELIMITED = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<!", ">"), ("<?", "?>"))
 
 
@@ -185,7 +190,8 @@ def _seen_between(kept: str) -> str:
 def _as_seen(text: str) -> str:
     """Text without tags, with the characters that references stand for, and nothing invisible."""
     text = _unescaped(_ANY_TAG.sub(lambda tag: _seen_between(tag[0]), text))
-    return "".join(one for one in normalize(text) if unicodedata.category(one) != "Cf")
+    text = _UNSEEN.sub("", normalize(text))
+    return "".join(one for one in text if unicodedata.category(one) != "Cf")
 
 
 def _parts(text: str, text_format: TextFormat) -> Iterator[TextPart]:

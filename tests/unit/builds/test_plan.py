@@ -81,7 +81,7 @@ def test_words_that_are_no_pair_are_refused(text: str) -> None:
         ("pt-br-en", ("pt-BR", "en")),
         ("pt-BR-DE", ("pt-BR", "de")),
         ("en-zh-tw", ("en", "zh-TW")),
-        ("de-ch-fr", ("de-CH", "fr")),
+        ("de-at-fr", ("de-AT", "fr")),
         ("fr-BE-nl", ("fr-BE", "nl")),
         ("zh-hans-en", ("zh-Hans", "en")),
         ("en-latn-de", ("en-Latn", "de")),
@@ -95,7 +95,9 @@ def test_a_pair_may_have_hyphens_inside_its_codes(text: str, languages: tuple[st
     assert parse_pair(str(parse_pair(text))) == languages
 
 
-@pytest.mark.parametrize("text", ["en-DE-FR", "en-de-fr"])
+@pytest.mark.parametrize(
+    "text", ["en-DE-FR", "en-de-fr", "en-eu-es", "fr-ga-ie", "ar-ps-af", "de-ch-fr"]
+)
 def test_a_pair_that_can_be_read_in_two_ways_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"may be .* or .*; write _ inside a code"):
         parse_pair(text)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dragoman.base.errors import CorpusError
+from dragoman.base.languages import with_script
 from dragoman.corpus.config import CorpusConfig, TextFiles
 from dragoman.corpus.filters import FilterConfig
 from dragoman.corpus.identify import find_wrong_languages, seen_languages
@@ -101,12 +102,12 @@ SCRIPTS = {
         *[("sr", "sr-Cyrl", "sr"), ("sr", "sr-Latn", "sr-Latn"), ("sr-RS", "sr-Latn", "sr-Latn")],
         *[("sh", "sr-Latn", "sh"), ("sh", "sr-Cyrl", "sr-Cyrl"), ("sr-ME", "sr-Latn", "sr-ME")],
         *[("sr-ME", "sr-Cyrl", "sr-Cyrl"), ("sr@latin", "sr-Cyrl", "sr-Cyrl")],
-        *[("hr", "sr-Latn", "hr"), ("hr", "sr-Cyrl", "sr-Cyrl"), ("bs", "sr-Cyrl", "bs-Cyrl")],
+        *[("hr", "sr-Latn", "hr"), ("hr", "sr-Cyrl", "sr-Cyrl"), ("bs", "sr-Cyrl", "sr-Cyrl")],
         *[("zh", "zh-Hans", "zh"), ("zh", "zh-Hant", "zh-Hant"), ("zh-CN", "zh-Hant", "zh-Hant")],
         *[("zh-TW", "zh-Hant", "zh-TW"), ("zh-TW", "zh-Hans", "zh-Hans")],
         *[
             ("zh-HK", "zh-Hans", "zh-Hans"),
-            ("yue", "zh-Hans", "yue-Hans"),
+            ("yue", "zh-Hans", "zh-Hans"),
             ("zt", "zh-Hans", "zh-Hans"),
         ],
         *[("zho_Hani", "zh-Hans", "zho_Hani"), ("zho_Hani", "zh-Hant", "zho_Hani")],
@@ -125,9 +126,27 @@ def test_the_script_of_a_code_is_part_of_the_language(
 
 @pytest.mark.parametrize("code", ["sr", "hr", "zh", "zh-TW", "yue", "uz", "hi", "mn"])
 def test_text_of_no_language_has_no_script_of_one(code: str, tmp_path: Path) -> None:
+    english = SENTENCES["en"] * 2
     for text in (CODE, LETTERS, NUMBERS, NAMES, sentences(300)[1]):
-        found = seen(tmp_path, SENTENCES["en"] * 2, text[: 2 * len(SENTENCES["en"])], "en", code)
-        assert found in (None, ("en", code))
+        found = seen(tmp_path, english, text[: len(english)], "en", code)
+        of_latin = [("en", "und-Latn")] if with_script(code)[-4:] != "Latn" else []
+        assert found in (None, ("en", code), *(of_latin if text is not CODE else []))
+
+
+@pytest.mark.parametrize("code", ["ru", "zh", "be", "ky", "kk", "ka", "hi"])
+def test_text_in_latin_letters_is_not_in_a_language_of_other_ones(
+    code: str, tmp_path: Path
+) -> None:
+    """Whatever language it is: Kazakh and Belarusian in Latin letters scatter over many."""
+    kazakh = [
+        f"Barlyq adamdar tumysynan azat jane qadir-qasieti men quqyqtary ten bolyp {number} dunie"
+        for number in range(30)
+    ]
+    entry, config = entry_of(tmp_path, (SENTENCES["en"] * 2)[:30], kazakh, ("en", code))
+    wrong = find_wrong_languages({"train": [entry]}, config)
+    assert wrong is not None
+    assert "Latin" in wrong.problem
+    assert "name the language that the text is in" in wrong.remedy or "-Latn" in wrong.remedy
 
 
 @pytest.mark.parametrize(("code", "other"), [("sr-Latn", "sr-Cyrl"), ("zh-Hans", "zh-Hant")])

@@ -181,6 +181,10 @@ INVISIBLE = {
     "tags in words": re.sub("(.)(.)", r"\1<b>\2</b>", GERMAN),
     "soft breaks": "<wbr>".join(GERMAN),
     "comments": "<!-- the value -->".join(GERMAN),
+    "variation selectors": "\ufe0f\u034f".join(GERMAN),
+    "fillers": "\u115f\u180b".join(GERMAN),
+    "controls": "\x01\x7f".join(GERMAN),
+    "less and greater": f"1 < 2. {GERMAN} 3 > 2.",
     "numbers": GERMAN.replace("a", "&#97;").replace("e", "&#x65;"),
 }
 
@@ -195,6 +199,35 @@ def test_what_no_reader_sees_does_not_change_the_language(
     assert direction.detected is not None
     assert direction.detected.language == "de"
     assert direction.detected.confidence > 90
+
+
+@pytest.mark.parametrize(
+    ("served", "text"),
+    [
+        *[
+            ("sr", text)
+            for text in (
+                "Инсталирајте Microsoft Visual Studio Community и затим покрените PowerShell.",
+                "Нови превод у %(translation)s",
+                "Пошаљите поруку на office.support@informacionitehnologije.rs",
+                "Преузмите датотеку {file_name} са https://example.org/downloads/latest/index",
+            )
+        ],
+        *[
+            ("zh", text)
+            for text in ("2020–2021 年的工作", "价格：¥5、¥6、¥7", "• 开始\n• 保存\n• 退出")
+        ],
+        *[("zh-TW", text) for text in ("我在 Café 工作", "他（tā）很好", "［工作］")],
+        ("hr", CROATIAN),
+        ("zh", SIMPLIFIED),
+    ],
+)
+def test_names_signs_and_placeholders_do_not_decide_a_script(served: str, text: str) -> None:
+    others = {"hr": ["sr>en"], "zh": ["yue>en"]}.get(served, [])
+    listed = models(f"{served}>en", "de>en", "en>de", "fi>en", *others)
+    assert ways(chosen(listed, text, to="en")) == [f"{served}>en"]
+    best = asyncio.run(detected(listed, [text]))[0]
+    assert best.language == served
 
 
 def test_words_of_two_cells_stay_two_words() -> None:
