@@ -133,8 +133,8 @@ class TestScore(MeasuredBleu):
     def label(self) -> str:
         """The test set, with the language, checkpoint and settings that were asked for."""
         checkpoint = "" if self.checkpoint == "best" else f"checkpoint {self.checkpoint}"
-        said = ", ".join(one for one in (self.target, checkpoint, self.settings) if one)
-        return f"{self.name} ({said})" if said else self.name
+        details = ", ".join(detail for detail in (self.target, checkpoint, self.settings) if detail)
+        return f"{self.name} ({details})" if details else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,8 +325,8 @@ class RecordedAlert:
     @property
     def text(self) -> str:
         """The message with its remedy, and with its step if it has one."""
-        said = "; ".join(filter(None, (self.cause, self.remedy)))
-        return said if self.step is None else f"step {self.step:,}: {said}"
+        text = "; ".join(filter(None, (self.cause, self.remedy)))
+        return text if self.step is None else f"step {self.step:,}: {text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -529,5 +529,5 @@ class Facts:
     @property
     def unrecorded_s(self) -> float:
         """Seconds at the ends of lives that no event accounts for: the steps under way there."""
-        open_ended = (one for one in self.segments if one.reason is None)
-        return sum(one.ended - one.accounted for one in open_ended)
+        open_ended = (segment for segment in self.segments if segment.reason is None)
+        return sum(segment.ended - segment.accounted for segment in open_ended)

@@ -44,7 +44,7 @@ def timed_s(intervals: Intervals, rank: int = 0) -> Floats:
 
 def points(records: Sequence[RecordedValidation], name: str) -> list[tuple[int, float]]:
     """Every validation that measured a field, as (step, value)."""
-    values = ((one.step, getattr(one, name)) for one in records)
+    values = ((record.step, getattr(record, name)) for record in records)
     return [(step, value) for step, value in values if value is not None]
 
 
@@ -126,12 +126,14 @@ def padding_share(facts: Facts) -> float | None:
 
 def validate_s(facts: Facts) -> float | None:
     """Seconds of validations, with those of steps that were lost."""
-    return summed(one.seconds_s for one in (*facts.validations, *facts.lost_validations))
+    return summed(
+        validation.seconds_s for validation in (*facts.validations, *facts.lost_validations)
+    )
 
 
 def save_s(facts: Facts) -> float | None:
     """Seconds of writing checkpoints."""
-    return summed(one.seconds_s for one in facts.checkpoints)
+    return summed(checkpoint.seconds_s for checkpoint in facts.checkpoints)
 
 
 def left_s(facts: Facts) -> float | None:
@@ -198,10 +200,10 @@ def is_sampled_throughout(facts: Facts, sampled: Gpu | MachineUse) -> bool:
     whole_s = sum(
         life.accounted - life.started for life in facts.segments if sampled.host in life.hosts
     )
-    known: tuple[Gpu | MachineUse, ...] = facts.machines
+    parts: tuple[Gpu | MachineUse, ...] = facts.machines
     if isinstance(sampled, Gpu):
-        known = tuple(one for one in facts.gpus if one.gpu == sampled.gpu)
-    sampled_s = sum(one.seconds_s for one in known if one.host == sampled.host)
+        parts = tuple(gpu for gpu in facts.gpus if gpu.gpu == sampled.gpu)
+    sampled_s = sum(part.seconds_s for part in parts if part.host == sampled.host)
     return sampled_s >= _MOST_SAMPLED * whole_s > 0
 
 
@@ -210,7 +212,7 @@ def useful_flop_share(facts: Facts, *, host: str | None = None) -> float | None:
 
     host: count only its devices. Every rank does an equal part of the useful FLOPs.
     """
-    devices = [one for one in facts.devices if host in (None, one.host)]
+    devices = [device for device in facts.devices if host in (None, device.host)]
     if facts.recipe is None or not devices or not facts.world_size:
         return None
     steps = steady(facts.intervals)
@@ -237,9 +239,9 @@ def scaling_efficiency(facts: Facts) -> float | None:
     """
     if facts.world_size is None or facts.world_size < 2:
         return None
-    alone = [one.alone_tokens_per_s for one in facts.devices if one.alone_tokens_per_s]
+    alone = [device.alone_tokens_per_s for device in facts.devices if device.alone_tokens_per_s]
     rate = tokens_per_s(facts)
     if alone and rate is not None:
         return rate / (sum(alone) / len(alone) * facts.world_size)
-    own = [part for part, _ in shares(facts, *COMPUTE_FIELDS, "data_wait_s")]
-    return sum(own) / len(own) if own else None
+    busy = [part for part, _ in shares(facts, *COMPUTE_FIELDS, "data_wait_s")]
+    return sum(busy) / len(busy) if busy else None

@@ -47,33 +47,34 @@ def _is_network_bound(facts: Facts) -> Judgement:
         return "no", "One process trained alone: nothing was sent.", ""
     waited = measures.wire_interval(facts)
     if facts.is_one_host:
-        say = "All ranks share one host: no network was used."
+        says = "All ranks share one host: no network was used."
         part = "" if waited is None else f" All-reduces between them took {_of_step(*waited)}."
-        return "no", f"{say}{part}", ""
+        return "no", f"{says}{part}", ""
     if waited is None:
-        say = f"The wait for the network alone was not measured. {_needed_rate(facts)}".rstrip()
-        return "cannot tell", say, ""
+        says = f"The wait for the network alone was not measured. {_needed_rate(facts)}".rstrip()
+        return "cannot tell", says, ""
     mean, low, high = waited
-    say = f"Waiting for the network took {_of_step(*waited)}"
+    says = f"Waiting for the network took {_of_step(*waited)}"
     if high < NETWORK_BOUND:
-        return "no", f"{say}.", ""
+        return "no", f"{says}.", ""
     if low < NETWORK_BOUND:
-        say += f": it may be less or more than {units.SHARE.text(NETWORK_BOUND)}."
-        return "cannot tell", say, "Train longer, or lower train.log_every_steps."
+        says += f": it may be less or more than {units.SHARE.text(NETWORK_BOUND)}."
+        return "cannot tell", says, "Train longer, or lower train.log_every_steps."
     transfer_s, step_s = _transfer_s(facts), measures.step_s(facts)
     if transfer_s is not None and step_s and transfer_s < _LEAST_EXPLAINED * mean * step_s:
-        say += f", and its bytes over the measured capacity take {units.DURATION.text(transfer_s)} "
-        say += f"of {units.DURATION.text(mean * step_s)}: the sums themselves may be slow."
-        return "cannot tell", say, "Look at latency, other traffic, and what else the hosts do."
-    say += f"{_where(facts)}."
-    return "yes", say, "Send less: bf16 gradients, accumulation, or a faster link."
+        took = units.DURATION.text(transfer_s)
+        says += f", and its bytes over the measured capacity take {took} "
+        says += f"of {units.DURATION.text(mean * step_s)}: the sums themselves may be slow."
+        return "cannot tell", says, "Look at latency, other traffic, and what else the hosts do."
+    says += f"{_where(facts)}."
+    return "yes", says, "Send less: bf16 gradients, accumulation, or a faster link."
 
 
 def _where(facts: Facts) -> str:
     """The interfaces that waits went through, and since when they were long."""
-    known = [(one.interface, one.host) for one in facts.links]
-    known += [(one.interface, one.host) for one in facts.traffic]
-    names = [f"{interface} of {host}" for interface, host in dict.fromkeys(known) if interface]
+    interfaces = [(link.interface, link.host) for link in facts.links]
+    interfaces += [(traffic.interface, traffic.host) for traffic in facts.traffic]
+    names = [f"{interface} of {host}" for interface, host in dict.fromkeys(interfaces) if interface]
     through = f", through {named(names, between=', ')}" if names else ""
     timed = measures.with_wire(facts)
     waits = timed["wire_s"] >= NETWORK_BOUND * timed.of("interval_s")
@@ -123,29 +124,29 @@ def _network_evidence(facts: Facts) -> Iterator[Evidence]:
     yield evidence("capacity of the link", units.BYTE_RATE, measures.capacity_bytes_per_s(facts))
     for change in facts.link_changes:
         yield Evidence("the link changed", change.now_bytes_per_s, link_changed(change))
-    for one in facts.traffic:
-        name = f"{one.interface} of {one.host}"
-        yield Evidence(name, one.sent_bytes_per_s, _traffic_text(one))
+    for traffic in facts.traffic:
+        name = f"{traffic.interface} of {traffic.host}"
+        yield Evidence(name, traffic.sent_bytes_per_s, _traffic_text(traffic))
     if facts.imported is not None and facts.imported.interface:
         yield in_words("interface of the collectives", facts.imported.interface)
 
 
-def _traffic_text(one: Traffic) -> str:
+def _traffic_text(traffic: Traffic) -> str:
     """The counters of the kernel, which include all traffic of the host through the interface."""
     sent, received = (
-        units.BYTE_RATE.text(count / one.seconds_s)
-        for count in (one.sent_bytes, one.received_bytes)
+        units.BYTE_RATE.text(count / traffic.seconds_s)
+        for count in (traffic.sent_bytes, traffic.received_bytes)
     )
     parts = [f"{sent} out, {received} in on average"]
-    if one.most_sent_bytes_per_s is not None:
-        most = units.BYTE_RATE.text(one.most_sent_bytes_per_s)
+    if traffic.most_sent_bytes_per_s is not None:
+        most = units.BYTE_RATE.text(traffic.most_sent_bytes_per_s)
         parts.append(f"{most} out in the busiest second")
-    if one.nominal_bits_per_s is not None:
-        parts.append(f"nominally {units.BIT_RATE.text(one.nominal_bits_per_s)}")
-    packets = one.sent_packets + one.received_packets
-    parts.append(f"{one.errors} errors in {units.COUNT.text(packets)} packets")
-    if one.carrier_changes:
-        parts.append(f"link lost or found {one.carrier_changes} times")
+    if traffic.nominal_bits_per_s is not None:
+        parts.append(f"nominally {units.BIT_RATE.text(traffic.nominal_bits_per_s)}")
+    packets = traffic.sent_packets + traffic.received_packets
+    parts.append(f"{traffic.errors} errors in {units.COUNT.text(packets)} packets")
+    if traffic.carrier_changes:
+        parts.append(f"link lost or found {traffic.carrier_changes} times")
     return ", ".join(parts)
 
 

@@ -53,92 +53,96 @@ def _are_busy(facts: Facts) -> Judgement:
     if weak and (compute is None or compute < BUSY_COMPUTE):
         return "no", f"{named(map(_weak_text, weak))}.", _what_waits(facts)
     if compute is None:
-        say = "The phases of a step were not measured; utilisation alone tells nothing."
-        return "cannot tell", say, ""
-    say = f"{units.SHARE.text(compute)} of a step was compute"
+        says = "The phases of a step were not measured; utilisation alone tells nothing."
+        return "cannot tell", says, ""
+    says = f"{units.SHARE.text(compute)} of a step was compute"
     if compute < BUSY_COMPUTE:
-        return "no", f"{say}{_waits_since(facts)}.", _what_waits(facts)
+        return "no", f"{says}{_waits_since(facts)}.", _what_waits(facts)
     if not is_on_gpu(facts):
-        return _are_its_own(facts, say)
+        return _are_its_own(facts, says)
     if slowed := [gpu for gpu in facts.gpus if gpu.throttled_share >= THROTTLED]:
         slowed.sort(key=lambda gpu: -gpu.throttled_share)
-        say += f", but {named(map(_slowed_text, slowed))}."
-        return "no", say, "Look at cooling and power supply."
+        says += f", but {named(map(_slowed_text, slowed))}."
+        return "no", says, "Look at cooling and power supply."
     flops = measures.useful_flop_share(facts)
     if not {device.host for device in facts.devices} >= set(facts.hosts):
         flops = None  # a device that was not measured may do much more than those that were
     if flops is not None and flops > 1:
-        say += f", at {units.SHARE.text(flops)} of the matrix rate, which is more than possible."
-        return "cannot tell", say, "The rate was measured while something else used the device."
+        says += f", at {units.SHARE.text(flops)} of the matrix rate, which is more than possible."
+        return "cannot tell", says, "The rate was measured while something else used the device."
     if flops is not None:
-        say += f", at {units.SHARE.text(flops)} of the matrix rate"
+        says += f", at {units.SHARE.text(flops)} of the matrix rate"
         if flops < BUSY_FLOPS:
-            return "no", f"{say}.", "Larger batches, train.compile, bf16; see padding."
+            return "no", f"{says}.", "Larger batches, train.compile, bf16; see padding."
     outside = _outside_steps(facts)
     if weak:
-        say += f", yet {named(map(_weak_text, weak))}; {units.SHARE.text(outside)} of the run was "
-        say += "outside steps."
+        says += f", yet {named(map(_weak_text, weak))}; {units.SHARE.text(outside)} of the run was "
+        says += "outside steps."
         if flops is None and outside <= 1 - BUSY_COMPUTE:  # nothing else measures its steps
-            return "no", say, _what_waits(facts)
-        return "cannot tell", say, "Look at its power in steps alone."
+            return "no", says, _what_waits(facts)
+        return "cannot tell", says, "Look at its power in steps alone."
     if flops is not None and outside > 1 - BUSY_COMPUTE:
-        say += f"; but {units.SHARE.text(outside)} of the run was outside steps (evaluation, "
-        return "cannot tell", f"{say}saving, idle), which that does not cover.", ""
+        says += f"; but {units.SHARE.text(outside)} of the run was outside steps (evaluation, "
+        return "cannot tell", f"{says}saving, idle), which that does not cover.", ""
     if flops is not None:
-        return "yes", f"{say}.", ""
+        return "yes", f"{says}.", ""
     if power is None or not _all_powered(facts):
-        say += "; neither useful FLOPs nor the power of every GPU was measured to tell how well."
-        return "cannot tell", say, "Measure the device, or sample its power."
-    say += f", at {units.SHARE.text(power)} of the power or more."
+        says += "; neither useful FLOPs nor the power of every GPU was measured to tell how well."
+        return "cannot tell", says, "Measure the device, or sample its power."
+    says += f", at {units.SHARE.text(power)} of the power or more."
     if power < FULL_POWER:
-        return "cannot tell", f"{say} That is neither idle nor full.", "Measure the device."
-    return "yes", say, ""
+        return "cannot tell", f"{says} That is neither idle nor full.", "Measure the device."
+    return "yes", says, ""
 
 
-def _are_its_own(facts: Facts, say: str) -> Judgement:
+def _are_its_own(facts: Facts, says: str) -> Judgement:
     """Judge by the processors' counters: a rank in its compute phase may not be running."""
     if facts.machines and not all(
-        measures.is_sampled_throughout(facts, one) for one in facts.machines
+        measures.is_sampled_throughout(facts, machine) for machine in facts.machines
     ):
-        say += "; the processors that the run kept busy were sampled in only a part of it."
-        return "cannot tell", say, ""
-    crowded = [one for one in facts.machines if (one.others_cpu_share or 0.0) > MOST_OTHERS]
+        says += "; the processors that the run kept busy were sampled in only a part of it."
+        return "cannot tell", says, ""
+    crowded = [
+        machine for machine in facts.machines if (machine.others_cpu_share or 0.0) > MOST_OTHERS
+    ]
     if crowded:
         shares = (
-            f"{units.SHARE.optional_text(one.others_cpu_share)} of the processors of {one.host}"
-            f"{_since(one.crowded)}"
-            for one in crowded
+            f"{_of_processors(machine, machine.others_cpu_share)}{_since(machine.crowded)}"
+            for machine in crowded
         )
-        say += f", but other programs, or other guests of the machine, used {named(shares)}."
+        says += f", but other programs, or other guests of the machine, used {named(shares)}."
         return (
             "no",
-            say,
+            says,
             "Look with top for other programs there; steal, in top, is the time of other guests.",
         )
-    idle = [one for one in facts.machines if one.cpu_share is not None]
-    idle = [one for one in idle if (one.cpu_share or 0.0) < FULL_HOST]
+    idle = [machine for machine in facts.machines if machine.cpu_share is not None]
+    idle = [machine for machine in idle if (machine.cpu_share or 0.0) < FULL_HOST]
     if idle:
         shares = (
-            f"{units.SHARE.optional_text(one.cpu_share)} of the processors of {one.host}"
-            f"{_since(one.idle)}"
-            for one in idle
+            f"{_of_processors(machine, machine.cpu_share)}{_since(machine.idle)}"
+            for machine in idle
         )
-        say += f", but only {named(shares)} were busy."
-        return "no", say, "More threads or ranks there; see data wait and evaluation."
+        says += f", but only {named(shares)} were busy."
+        return "no", says, "More threads or ranks there; see data wait and evaluation."
     described = {
-        one.host
-        for one in facts.machines
-        if one.cpu_share is not None and one.others_cpu_share is not None
+        machine.host
+        for machine in facts.machines
+        if machine.cpu_share is not None and machine.others_cpu_share is not None
     }
     if set(facts.hosts) - described:
-        say += "; how many processors the run itself kept busy was not measured on every host."
+        says += "; how many processors the run itself kept busy was not measured on every host."
         return (
             "cannot tell",
-            say,
+            says,
             "Bring the events of the first rank of every host, which samples it.",
         )
-    busy = min(one.cpu_share or 0.0 for one in facts.machines)
-    return "yes", f"{say}, with {units.SHARE.text(busy)} of the processors busy or more.", ""
+    busy = min(machine.cpu_share or 0.0 for machine in facts.machines)
+    return "yes", f"{says}, with {units.SHARE.text(busy)} of the processors busy or more.", ""
+
+
+def _of_processors(machine: MachineUse, share: float | None) -> str:
+    return f"{units.SHARE.optional_text(share)} of the processors of {machine.host}"
 
 
 def _since(period: Period | None) -> str:
@@ -147,11 +151,11 @@ def _since(period: Period | None) -> str:
 
 def _weak_text(gpu: Gpu) -> str:
     drew = units.SHARE.optional_text(gpu.power_share)
-    say = f"{gpu.label} drew {drew} of its power{_since(gpu.weak)}"
+    says = f"{gpu.label} drew {drew} of its power{_since(gpu.weak)}"
     counter = gpu.utilisation_share or 0.0
     if counter > BUSY_COMPUTE:
-        say += f", while its utilisation counter read {units.SHARE.text(counter)}: it waited"
-    return say
+        says += f", while its utilisation counter read {units.SHARE.text(counter)}: it waited"
+    return says
 
 
 def _slowed_text(gpu: Gpu) -> str:
@@ -170,7 +174,7 @@ def _waits_since(facts: Facts) -> str:
     computed_s = np.nan_to_num(timed.compute_s(rank.rank))
     waits = computed_s < BUSY_COMPUTE * timed.of("interval_s", rank.rank)
     where = f" on {rank.name}" if len(facts.ranks) > 1 else ""
-    return where + "".join(f", {when(one)}" for one in periods(timed, waits, rank=rank.rank))
+    return where + "".join(f", {when(period)}" for period in periods(timed, waits, rank=rank.rank))
 
 
 def _what_waits(facts: Facts) -> str:
@@ -199,10 +203,10 @@ def _what_waits(facts: Facts) -> str:
         f"waiting for ranks that {slow}": late,
     }
     worst, share = max(waits.items(), key=lambda item: item[1])
-    say = f"Most of the rest went to {worst}." if share > 0.02 else ""
-    if longest and longest not in say:  # it may have begun late in the run
-        say = f"{say} Other ranks waited for {longest}.".lstrip()
-    return say
+    says = f"Most of the rest went to {worst}." if share > 0.02 else ""
+    if longest and longest not in says:  # it may have begun late in the run
+        says = f"{says} Other ranks waited for {longest}.".lstrip()
+    return says
 
 
 def _most_in_sums(facts: Facts) -> float:
@@ -229,11 +233,11 @@ def _busy_evidence(facts: Facts) -> Iterator[Evidence]:
 
 def _scaling(facts: Facts) -> Evidence:
     """The scaling efficiency, and the number of ranks without waiting that are as fast."""
-    name, found, ranks = "scaling efficiency", measures.scaling_efficiency(facts), facts.world_size
-    if found is None or not ranks:
-        return evidence(name, units.SHARE, found)
-    worth = f": {ranks} ranks were as fast as {found * ranks:.3g} without any waiting"
-    return evidence(name, units.SHARE, found, _IMPOSSIBLE if found > _MOST_SCALING else worth)
+    efficiency, ranks, worth = measures.scaling_efficiency(facts), facts.world_size, ""
+    if efficiency is not None and ranks:
+        worth = f": {ranks} ranks were as fast as {efficiency * ranks:.3g} without any waiting"
+        worth = _IMPOSSIBLE if efficiency > _MOST_SCALING else worth
+    return evidence("scaling efficiency", units.SHARE, efficiency, worth)
 
 
 def _machine_text(machine: MachineUse) -> str:
@@ -297,22 +301,22 @@ def step_evidence(facts: Facts) -> Iterator[Evidence]:
 
 def _batch_arithmetic(facts: Facts) -> Iterator[Evidence]:
     """Batches of another tool: its configuration, and lengths of the pairs that it printed."""
-    seen = facts.imported
-    if seen is None or seen.pairs_per_rank is None or not facts.world_size:
+    imported = facts.imported
+    if imported is None or imported.pairs_per_rank is None or not facts.world_size:
         return
-    ranks, pairs = facts.world_size, seen.pairs_per_rank * facts.world_size
-    of = f" = {ranks} ranks x {seen.pairs_per_rank}"
+    ranks, pairs = facts.world_size, imported.pairs_per_rank * facts.world_size
+    of = f" = {ranks} ranks x {imported.pairs_per_rank}"
     yield evidence("pairs a step", units.COUNT, pairs, of)
-    source, target = seen.printed_source_tokens, seen.printed_target_tokens
-    at_most, at_max = seen.max_length, seen.printed_at_max_share
+    source, target = imported.printed_source_tokens, imported.printed_target_tokens
+    at_most, at_max = imported.max_length, imported.printed_at_max_share
     if source is None or target is None or not at_most or at_max is None:
         return
-    printed = f", estimated from {seen.printed_pairs} printed pairs"
+    printed = f", estimated from {imported.printed_pairs} printed pairs"
     tokens = round(pairs * (source + target))
     yield evidence("source + target tokens a step", units.COUNT, tokens, printed)
-    full = units.SHARE.text(1 - (1 - at_max) ** seen.pairs_per_rank)
-    printed += f": {seen.pairs_per_rank} random pairs hold one of {at_most} pieces with a chance "
-    printed += f"of {full}, and all are padded to it"
+    full = units.SHARE.text(1 - (1 - at_max) ** imported.pairs_per_rank)
+    printed += f": {imported.pairs_per_rank} random pairs hold one of {at_most} pieces with a "
+    printed += f"chance of {full}, and all are padded to it"
     padding = 1 - (source + target) / (2 * at_most)
     yield evidence("share of padding in all cells", units.SHARE, padding, printed)
 
