@@ -22,7 +22,7 @@ test ! -f greeting || cat greeting
 {before}
 PATH={path} exec sh -c "$*"
 """
-_TOOLS: Final = ("cat", "env", "mkdir", "mv", "rm", "sh", "sleep", "tar", "test")
+_TOOLS: Final = ("cat", "env", "find", "mkdir", "mv", "rm", "sh", "sha256sum", "sleep", "tar")
 
 
 def put_ssh(

@@ -227,8 +227,8 @@ def test_a_dry_run_prints_every_command_and_runs_none(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     commands = [line for line in done.stdout.splitlines() if line.startswith(("ssh ", "rsync "))]
-    assert len(commands) == 30
+    assert len(commands) == 26
     assert all("StrictHostKeyChecking=yes" in line for line in commands)
-    assert sum("-l ann --" in line for line in commands) == 15
+    assert sum("-l ann --" in line for line in commands) == 13
     assert "--nproc-per-node=2" in done.stdout
     assert len(list(tmp_path.iterdir())) == 3

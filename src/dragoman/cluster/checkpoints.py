@@ -7,7 +7,6 @@ parts to each host.
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 import time
@@ -15,19 +14,19 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final, Self
 
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import CheckpointError, DragomanError
 from dragoman.base.files import file_sha256
 from dragoman.cluster import ssh
-from dragoman.cluster.files import fetch, files_below, send
+from dragoman.cluster.files import directories_with, discard_unless, fetch, files_below, send
 from dragoman.cluster.hosts import Host, Hosts
-from dragoman.cluster.team import agent_command
 from dragoman.training.durable import (
     DIGESTS_FILE,
     discard,
+    read_digests,
     remove_drafts,
     step_directories,
     step_number,
@@ -55,11 +54,10 @@ def newest_checkpoint(run: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunOnHosts:
-    """A run's directory here and its copies on hosts. code: the digest of the code there."""
+    """A run's directory here, and its copies on hosts."""
 
     path: Path
     hosts: Hosts
-    code: str
 
     @property
     def place(self) -> str:
@@ -73,12 +71,14 @@ class RunOnHosts:
 
     def on_host(self, host: Host) -> list[str]:
         """Names of the checkpoints that a host has written itself. Raises MachineError."""
-        command = agent_command(host, code=self.code, verb="list", more=[self.place])
-        names: list[str] = json.loads(ssh.run(host, command))
+        names = directories_with(host, f"{self.place}/{CHECKPOINTS}", DIGESTS_FILE)
         own = {f"rank-{rank:04d}" for rank in self.ranks_of(host)}
         if host == self.hosts.host[0]:
             own.add(".")
-        return [name for name in names if str(Path(name).parent) in own]
+        paths = map(PurePosixPath, names)
+        return [
+            str(path) for path in paths if str(path.parent) in own and step_number(path.name) >= 0
+        ]
 
     def fetch(self, host: Host, name: str) -> None:
         """Copy one checkpoint here, whole. Raises MachineError, or CheckpointError that names the
@@ -195,9 +195,11 @@ class RunOnHosts:
                 continue
             # The host's checkpoint of this name may be damaged, or another that it saved while it
             # was away. One command for each name, as a host may not be silent for long.
-            more = [self.place, name, file_sha256(source / DIGESTS_FILE)]
-            ssh.run(host, agent_command(host, code=self.code, verb="forget", more=more))
-            send(host, f"{self.place}/{CHECKPOINTS}/{name}", files_below(source))
+            place = f"{self.place}/{CHECKPOINTS}/{name}"
+            digests = {file: entry["sha256"] for file, entry in read_digests(source).items()}
+            digests[DIGESTS_FILE] = file_sha256(source / DIGESTS_FILE)
+            discard_unless(host, place, digests)
+            send(host, place, files_below(source))
 
 
 @dataclass(slots=True)

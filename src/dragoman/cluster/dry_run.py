@@ -8,7 +8,6 @@ from pathlib import Path
 
 from dragoman.cluster.files import code_digest, code_place, read_code, send_commands
 from dragoman.cluster.hosts import Host, Hosts
-from dragoman.cluster.messages import Verb
 from dragoman.cluster.ssh import ssh_command
 from dragoman.cluster.team import agent_command
 from dragoman.distributed.launch import Share, torchrun_command
@@ -27,13 +26,10 @@ def planned_commands(hosts: Hosts, *, run: str) -> Iterator[str]:
         for sent in (code_place(digest), "data/DIGEST", place, f"{place}/checkpoints/STEP"):
             yield from map(shlex.join, send_commands(host, sent))
         # The agent starts once to measure, and once to compare and train.
-        yield _here(host, agent_command(host, code=digest, verb="answer"))
+        yield _here(host, agent_command(host, code=digest))
         for there in _there(host, hosts, number=number, run=place):
             # The text after a line break would be a command, not a part of the comment.
             yield f"#   there: {' '.join(shlex.join(there).splitlines())}"
-        verbs: tuple[Verb, ...] = ("list", "forget")
-        for verb in verbs:
-            yield _here(host, agent_command(host, code=digest, verb=verb, more=[place]))
 
 
 def _here(host: Host, arguments: list[str]) -> str:

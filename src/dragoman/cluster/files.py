@@ -17,7 +17,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from dragoman.base import units
@@ -33,6 +33,9 @@ _HAS_RSYNC: Final = "command -v rsync || echo no"
 _PREPARE: Final = f'if test -d "$1"; then echo {_HAVE}; else mkdir -p "$2" && {_HAS_RSYNC}; fi'
 _PUBLISH: Final = 'mv -T "$2" "$1" || { rm -rf "$2"; test -d "$1"; }'
 """Another host that shares the folder may have been first."""
+_FIND: Final = 'if test -d "$1"; then cd "$1" && find . -name "$2"; fi'
+_DIGEST: Final = 'if cd "$1" 2>/dev/null; then sha256sum -- * || true; fi'
+_DISCARD: Final = 'if test -d "$1"; then mv -T "$1" "$2" && rm -rf "$2"; fi'
 _SILENT: Final = 30
 """The exit code of rsync if nothing has passed for the time of `--timeout`."""
 # In place: without it, rsync discards what has come of a file if its connection is cut.
@@ -79,6 +82,25 @@ def fetch(host: Host, place: str, directory: Path) -> None:
                 archive.extractall(directory, filter="data")
         except tarfile.ReadError as error:
             raise EOFError(f"{place} did not arrive whole") from error
+
+
+def directories_with(host: Host, place: str, name: str) -> list[str]:
+    """The directories below one of the host's folder that have a file of this name, by their paths
+    below it. Raises MachineError."""
+    found = ssh.run(host, _shell(_FIND, f"{host.folder}/{place}", name)).splitlines()
+    return sorted(str(PurePosixPath(path).parent) for path in found)
+
+
+def discard_unless(host: Host, place: str, digests: Mapping[str, str]) -> None:
+    """Remove a directory below the host's folder unless it has just these files.
+
+    digests: the sha256 of each file, by its name. Raises MachineError.
+    """
+    target = PurePosixPath(host.folder, place)
+    lines = ssh.run(host, _shell(_DIGEST, str(target))).splitlines()
+    if {name: digest for digest, name in (line.split("  ", 1) for line in lines)} != digests:
+        doomed = target.with_name(f".{target.name}.doomed")
+        ssh.run(host, _shell(_DISCARD, str(target), str(doomed)))
 
 
 def send_commands(host: Host, place: str) -> list[list[str]]:

@@ -22,8 +22,6 @@ from pydantic import Field, TypeAdapter
 from dragoman.base.settings import Section
 from dragoman.cluster.facts import HostFacts, PairRates
 
-Verb = Literal["answer", "list", "forget"]
-"""The task of an agent: to answer commands, or one action on the files of a run."""
 AgentCommand = Literal[
     "stay", "time", "facts", "prepare_store", "work", "reach", "begin", "stop", "kill"
 ]

@@ -30,7 +30,6 @@ from dragoman.cluster.messages import (
     Done,
     Reached,
     Ready,
-    Verb,
     WorkRequest,
 )
 
@@ -50,7 +49,7 @@ class Message(NamedTuple):
 AgentAnswer = TypeVar("AgentAnswer", bound=AgentMessage)
 
 
-def agent_command(host: Host, *, code: str, verb: Verb, more: Sequence[str] = ()) -> list[str]:
+def agent_command(host: Host, *, code: str) -> list[str]:
     """The command that starts an agent on a host, from the code with this digest."""
     place = f"PYTHONPATH={host.folder}/{code_place(code)}"
     # Without -P a folder named like a package in the user's home could take its place. On a full
@@ -58,7 +57,7 @@ def agent_command(host: Host, *, code: str, verb: Verb, more: Sequence[str] = ()
     settings = [place, "PYTHONDONTWRITEBYTECODE=1"]
     return [
         *("env", *settings, host.python, "-P", "-m", "dragoman.cluster.agent"),
-        *(verb, host.folder, *more),
+        host.folder,
     ]
 
 
@@ -132,7 +131,7 @@ class Team:
     def __enter__(self) -> Self:
         try:
             for host in self.hosts:
-                command = agent_command(host, code=self._code, verb="answer")
+                command = agent_command(host, code=self._code)
                 self.agents[host.name] = Agent(host, command, self.inbox)
         except BaseException:
             self._close()

@@ -294,7 +294,7 @@ class _Training:
         """Train on the present members. Returns the names of the absent hosts that answer again, if
         the others have ended for them; none if the training is over."""
         hosts = self.members.present
-        remote = RunOnHosts(self.run.path, hosts, self.code)
+        remote = RunOnHosts(self.run.path, hosts)
         with ExitStack() as stack:
             team = stack.enter_context(Team(hosts.host, code=self.code))
             budget = read_budget(self.run.path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -41,7 +40,7 @@ SOURCE = Path(dragoman.__file__).resolve().parents[1]
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "dragoman.cluster.agent", "answer", "folder"],
+        [sys.executable, "-P", "-m", "dragoman.cluster.agent", "folder"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(SOURCE)},
         stdin=subprocess.PIPE,
@@ -169,24 +168,6 @@ def test_events_go_on_where_the_user_has_them(
         file.write("3\n4")  # the last line is not whole yet
     spool.forward(channel)  # type: ignore[arg-type]
     assert channel.texts == expected
-
-
-def test_a_checkpoint_that_is_damaged_or_not_the_controllers_makes_way(tmp_path: Path) -> None:
-    digest = hashlib.sha256(b"weights").hexdigest()
-    digests = json.dumps({"model": {"sha256": digest, "bytes": 7}})
-    for step, content in ((20, b"weights"), (40, b"weights"), (80, b"damaged")):
-        folder = tmp_path / f"runs/x/checkpoints/step-{step:07d}"
-        folder.mkdir(parents=True)
-        (folder / "model").write_bytes(content)
-        (folder / "digests.json").write_text(digests)
-    expected = hashlib.sha256(digests.encode()).hexdigest()
-    command = [sys.executable, "-P", "-m", "dragoman.cluster.agent", "forget", ".", "runs/x"]
-    environment = os.environ | {"PYTHONPATH": str(SOURCE)}
-    for step, wanted in ((20, expected), (40, "0" * 64), (60, expected), (80, expected)):
-        more = [f"step-{step:07d}", wanted]
-        subprocess.run([*command, *more], cwd=tmp_path, env=environment, check=True)
-    left = [path.name for path in (tmp_path / "runs/x/checkpoints").iterdir()]
-    assert left == ["step-0000020"]
 
 
 def test_only_the_host_of_a_killed_worker_reports_the_signal(
@@ -353,9 +334,7 @@ def test_agents_write_no_bytecode(tmp_path: Path) -> None:
     host = Host(
         address="10.0.0.1", name="alpha", gpus=1, python=sys.executable, folder=str(tmp_path)
     )
-    command = agent_command(
-        host, code="0123", verb="forget", more=["runs/none", "step-1", "0" * 64]
-    )
+    command = agent_command(host, code="0123")
     environment = {"PATH": os.environ["PATH"]}  # whatever it says of bytecode
     subprocess.run(command, check=True, input=b"", capture_output=True, env=environment)
     assert not [*code.rglob("*.pyc")]

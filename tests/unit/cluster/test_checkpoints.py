@@ -20,7 +20,7 @@ from dragoman.cluster.checkpoints import (
     RunOnHosts,
     newest_checkpoint,
 )
-from dragoman.cluster.files import code_digest, read_code, send, send_code
+from dragoman.cluster.files import send
 from dragoman.cluster.follow import Record, StopRequests
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.training import bring_back
@@ -67,11 +67,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def remote(home: Path, tmp_path: Path) -> RunOnHosts:
     """A run without checkpoints here; the host has one."""
     host = Host(address="10.0.0.1", name="alpha", slots=1, python=sys.executable)
-    code = read_code()
-    send_code(host, code)
     publish(saved(home), lambda draft: write(draft / "model.safetensors", bytes(1 << 20)))
     (tmp_path / "demo" / CHECKPOINTS).mkdir(parents=True)
-    return RunOnHosts(tmp_path / "demo", Hosts(host=(host,)), code_digest(code))
+    return RunOnHosts(tmp_path / "demo", Hosts(host=(host,)))
 
 
 def write(path: Path, content: bytes) -> None:

@@ -176,7 +176,7 @@ def test_every_silent_host_has_its_own_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dragoman.cluster.collect, "_FACTS_S", 2.0)
-    hosts = two_hosts(python_that(tmp_path, '*" answer "*) while read -r _; do :; done; exit;;'))
+    hosts = two_hosts(python_that(tmp_path, "*cluster.agent*) while read -r _; do :; done; exit;;"))
     facts = collect_facts(hosts).facts
     assert facts.unreachable == dict.fromkeys(("alpha", "beta"), "no answer within 2 s")
     failed = {one.host for one in examine(facts, RunNeeds(hosts, 0)) if one.status == "failure"}
@@ -195,7 +195,7 @@ def test_a_host_that_leaves_before_the_network_is_measured_is_a_line_in_the_tabl
         'while read -r line; do case "$line" in *\'"do": "work"\'*) exit;; esac; '
         f'printf "%s\\n" "$line"; done | "{sys.executable}" "$@"; exit 3'
     )
-    hosts = two_hosts(python_that(tmp_path, f'*" answer "*) {until_work};;'))
+    hosts = two_hosts(python_that(tmp_path, f"*cluster.agent*) {until_work};;"))
     facts = collect_facts(hosts).facts
     assert len(facts.hosts) == 2
     found = [one for one in examine(facts, RunNeeds(hosts, 0)) if one.check == "bandwidth"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import resource
 import sys
@@ -14,6 +15,8 @@ from dragoman.base.errors import DragomanError, MachineError
 from dragoman.cluster import ssh
 from dragoman.cluster.files import (
     code_digest,
+    directories_with,
+    discard_unless,
     fetch,
     files_below,
     read_code,
@@ -233,6 +236,29 @@ def test_a_copy_can_be_ended(rsync: bool, tmp_path: Path, monkeypatch: pytest.Mo
     thread.join(20)
     assert [error.place for error in errors] == ["alpha"]
     wait_until(lambda: processes_in(tmp_path / "a") == [], limit_s=20)
+
+
+def test_a_directory_whose_files_have_other_digests_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_ssh(tmp_path, monkeypatch, rsync=False)
+    files: dict[str, Path | bytes] = {"a": b"one", "b b": b"two"}
+    digests = {"a": hashlib.sha256(b"one").hexdigest(), "b b": hashlib.sha256(b"two").hexdigest()}
+    send(HOST, "data/1", files)
+    discard_unless(HOST, "data/1", digests)
+    discard_unless(HOST, "data/2", digests)
+    assert arrived(tmp_path).is_dir()
+    for other in (digests | {"a": digests["b b"]}, {"a": digests["a"]}, digests | {"c": "0"}):
+        send(HOST, "data/1", files)
+        discard_unless(HOST, "data/1", other)
+        assert list(arrived(tmp_path).parent.iterdir()) == []
+
+
+def test_directories_with_a_file_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_ssh(tmp_path, monkeypatch, rsync=False)
+    send(HOST, "data/1", {"x/mark": b"", "y y/z/mark": b"", "other": b""})
+    assert directories_with(HOST, "data/1", "mark") == ["x", "y y/z"]
+    assert directories_with(HOST, "data/2", "mark") == []
 
 
 def test_compiled_files_do_not_change_the_digest_of_the_code(
