@@ -148,9 +148,9 @@ class Plan:
         console.print(table, crop=False)
         console.print()
         if not explain:
-            console.print(
-                Text("Training alone. --explain: what these figures assume."), style="dim"
-            )
+            told = "All steps of the recipe, training alone. For the best model of a given time: "
+            told += "dragoman run RECIPE --budget 6h. --explain: what these figures assume."
+            console.print(Text(told), style="dim")
             return
         console.print(Text("Assumptions:"))
         for one in self.assumptions():

@@ -19,11 +19,10 @@ import json
 import shutil
 import zipfile
 import zlib
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from dragoman.base.errors import CheckpointError, ConfigError, MachineError
+from dragoman.base.errors import CheckpointError, ConfigError
 from dragoman.base.files import write_json
 from dragoman.base.languages import is_language, language_name, parse_language, same_language
 from dragoman.corpus.directions import Direction
@@ -98,7 +97,6 @@ def write_argos(
     has one target language. lowercase: whether it reads lower-cased text.
     Raises MachineError if a library is missing. The model must have passed `check_for_argos`.
     """
-    _check_libraries()
     # These import protobuf and torch, which are not needed to translate with a package.
     from dragoman.formats.normalizing_pieces import with_normalization
     from dragoman.formats.sentence_ends import write_sentence_ends
@@ -189,17 +187,6 @@ def _add_prefix(config: Path, code: str) -> None:
     """Have CTranslate2 begin every text with the piece that names the target language."""
     values: dict[str, Any] = json.loads(config.read_bytes())
     write_json(config, values | {"bos_token": code, "add_source_bos": True})
-
-
-def _check_libraries() -> None:
-    """Raises MachineError if a library is missing; its remedy names the extra that has them all."""
-    for module in ("ctranslate2", "onnx"):
-        try:
-            import_module(module)
-        except ImportError as error:
-            raise MachineError(
-                f"{module} is not installed", remedy="install it: pip install 'dragoman[argos]'"
-            ) from error
 
 
 def argos_code(code: str) -> str:

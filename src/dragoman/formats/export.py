@@ -65,6 +65,7 @@ def export(origin: RunDirectory | Bundle, request: Request, world: World) -> Exp
     _check_bits(request)
     recorded = load_recipe(origin.path / "recipe.toml", request.overrides, is_recorded=True)
     recipe = public_recipe(recorded.with_languages(request.languages))
+    FORMATS[request.to].check_packages()
     FORMATS[request.to].load_writer().check_recipe(recipe)
     if isinstance(origin, Bundle):
         _check_imported(origin, request)

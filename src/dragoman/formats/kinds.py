@@ -6,9 +6,11 @@ package adds one as an entry point of the group `dragoman.export_formats` (base/
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
+from dragoman.base.errors import MachineError
 from dragoman.base.extensions import Parts
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class ExportFormat(NamedTuple):
     search_keys: the keys of the recipe's section search that it reads; None: all of them.
     has_repetition_guard: whether search.no_repeat_ngram_size has an effect.
     has_one_direction: it translates in one direction, even if the model has several.
+    needs: packages that are not installed with dragoman itself. extra: its extra that has them.
     """
 
     writer: str
@@ -46,6 +49,17 @@ class ExportFormat(NamedTuple):
     search_keys: tuple[str, ...] | None = None
     has_repetition_guard: bool = True
     has_one_direction: bool = False
+    needs: tuple[str, ...] = ()
+    extra: str = ""
+
+    def check_packages(self) -> None:
+        """Raises MachineError for a package that is missing, before a model is loaded."""
+        for package in self.needs:
+            if find_spec(package) is None:
+                raise MachineError(
+                    f"{package} is not installed",
+                    remedy=f"install it: pip install 'dragoman[{self.extra}]'",
+                )
 
     def load_writer(self) -> type[Writer]:
         """The class that writes such an export."""
@@ -68,6 +82,8 @@ _OURS: Final = {
         weights="model.safetensors",
         files=("config.json", "tokenizer.json", "tokenizer_config.json"),
         has_repetition_guard=False,
+        needs=("transformers",),
+        extra="huggingface",
     ),
     "onnx": ExportFormat(
         f"{_WRITERS}:OnnxWriter",
@@ -76,6 +92,8 @@ _OURS: Final = {
         is_greedy=True,
         search_keys=(),
         has_repetition_guard=False,
+        needs=("onnx", "onnxruntime"),
+        extra="onnx",
     ),
     "argos": ExportFormat(
         f"{_WRITERS}:ArgosWriter",
@@ -84,6 +102,8 @@ _OURS: Final = {
         search_keys=(),
         has_repetition_guard=False,
         has_one_direction=True,
+        needs=("ctranslate2", "onnx"),
+        extra="argos",
     ),
     "web": ExportFormat(
         f"{_WRITERS}:WebWriter",

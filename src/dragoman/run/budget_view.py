@@ -82,7 +82,7 @@ def print_outcome(run: RunDirectory) -> None:
     scores = [f"dev {units.SCORE.text(max(dev))}"] if dev else []
     own = [one for one in facts.test_scores if one.label == "test"]
     scores += [f"test {units.SCORE.text(own[0].bleu)}"] if own else []
-    console.print(f"all is done since {ended}; BLEU: {', '.join(scores) or 'none'}")
+    console.print(f"done at {ended}; BLEU: {', '.join(scores) or 'none'}")
     console.print(f"int8 export: {run.path / 'export' / 'ctranslate2-int8'}", soft_wrap=True)
     used = f"used {units.DURATION.text(budget.used_s)} of {units.DURATION.text(budget.seconds_s)}"
     cost, most = (
