@@ -123,6 +123,6 @@ def test_a_finished_budget_shows_its_own_scores_not_those_of_a_later_evaluation(
     budget.model_copy(update={"finished": 1097.0}).save(tmp_path)
     print_outcome(run)
     printed = capsys.readouterr().out
-    for figure in ("all is done", "dev 17.5", "test 21.5", "97.0%", "0.97 USD of 1.00 USD"):
+    for figure in ("done at", "dev 17.5", "test 21.5", "97.0%", "0.97 USD of 1.00 USD"):
         assert figure in printed
     assert "22.5" not in printed
