@@ -23,6 +23,7 @@ directions     source and target languages of a text and of a model
 subword        SentencePiece models, trained on a bounded sample
 vocabulary, imported_vocabulary   the vocabulary of a side: of our models, of imported ones
 augment        changed copies of training pairs: capitals, typos, text that must stay
+links          which words of a pair translate each other, and which spans of words do
 stand_ins      pieces that stand for placeholders, addresses and tags, which a translation keeps
 encode         cleaned runs -> the pairs that stay -> token rows
 shards         token ids on disk, memory-mapped; the ids that every subword model shares

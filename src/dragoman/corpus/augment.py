@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dragoman.base.languages import same_language
 from dragoman.base.settings import Section
 from dragoman.corpus import stand_ins
 from dragoman.corpus.directions import Direction
+from dragoman.corpus.links import Linker, same_words
 
 Pair = tuple[str, str]
 Change = Callable[[Pair, Direction, Random], Pair | None]
@@ -59,7 +61,17 @@ class AugmentConfig(Section):
     """With the target text as its source: text that is already in the target language stays."""
     placeholders: _Share = 0.0
     """With pieces in place of numbers, names, addresses and such as {name} that stand on both
-    sides; the vocabulary then has these pieces, and translation keeps such parts as they are."""
+    sides, or of a word and its translation; the vocabulary then has these pieces, and translation
+    keeps such parts as they are."""
+    tags: _Share = 0.0
+    """With pieces for tags around words that translate each other, on both sides; translation then
+    keeps tags inside a sentence. It needs `placeholders`, for tags without an end."""
+
+    @model_validator(mode="after")
+    def _tags_need_placeholders(self) -> Self:
+        if self.tags and not self.placeholders:
+            raise ValueError("tags needs placeholders: they stand for tags without an end")
+        return self
 
 
 def upper_case(pair: Pair, direction: Direction, _random: Random) -> Pair | None:
@@ -128,11 +140,6 @@ def copied(pair: Pair, _direction: Direction, _random: Random) -> Pair | None:
     return None if pair[0] == pair[1] else (pair[1], pair[1])
 
 
-def placeholders(pair: Pair, _direction: Direction, random: Random) -> Pair | None:
-    """Both sides with pieces in place of what they share; None if they share nothing."""
-    return stand_ins.placeholders(pair, random)
-
-
 KINDS: Final[Mapping[str, Change]] = {
     change.__name__: change
     for change in (
@@ -143,10 +150,19 @@ KINDS: Final[Mapping[str, Change]] = {
         final_punctuation,
         kept,
         copied,
-        placeholders,
     )
 }
 """The changes by the names of their shares. To add one, write a function and a key like these."""
+
+
+def changes_with(linker: Linker) -> Mapping[str, Change]:
+    """All changes, also those that need to know which words of a pair translate each other."""
+
+    def change(name: str, pair: Pair, direction: Direction, random: Random) -> Pair | None:
+        make = stand_ins.tags if name == "tags" else stand_ins.placeholders
+        return make(pair, lambda sides: linker(sides, direction), random)
+
+    return {**KINDS, **{name: partial(change, name) for name in ("placeholders", "tags")}}
 
 
 class Copies:
@@ -154,6 +170,7 @@ class Copies:
 
     sources, targets: their texts. rows: int64, shape (copies,), the pair of each. kinds: the change
     of each. Which pairs are copied, and how, depends on their keys and the shares alone.
+    linker: finds the words that translate each other.
     """
 
     def __init__(
@@ -162,12 +179,13 @@ class Copies:
         pairs: Sequence[Pair],
         directions: Sequence[Direction],
         keys: NDArray[np.uint64],
+        linker: Linker = same_words,
     ) -> None:
         self.sources: list[str] = []
         self.targets: list[str] = []
         self.kinds: list[str] = []
         rows: list[int] = []
-        for name, change in KINDS.items():
+        for name, change in changes_with(linker).items():
             # Odd, so that its product with a uniform key is uniform again, and unlike other kinds'.
             factor = np.uint64(Random(name).getrandbits(64) | 1)  # noqa: S311
             draws = (keys * factor) / 2.0**64

@@ -475,7 +475,8 @@ class CorpusConfig(Section):
     @property
     def stand_ins(self) -> tuple[str, ...]:
         """The pieces of the vocabulary that stand for other text."""
-        return stand_ins.PLACEHOLDERS if self.augment.placeholders else ()
+        placeholders = stand_ins.PLACEHOLDERS if self.augment.placeholders else ()
+        return (*placeholders, *(stand_ins.TAGS if self.augment.tags else ()))
 
 
 def _not_told(key: str, place: str, entry: TextFiles) -> str:

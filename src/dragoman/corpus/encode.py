@@ -30,6 +30,7 @@ from dragoman.corpus.clean import (
 from dragoman.corpus.config import CorpusConfig
 from dragoman.corpus.directions import Direction, without_first_word
 from dragoman.corpus.filters import Rejection
+from dragoman.corpus.links import Linked, Linker, by_table, same_words
 from dragoman.corpus.runs import HeldOutSides, KeyRange, SortedPairs, SortedRuns, repeated
 from dragoman.corpus.shards import SIDES, UNK, TokenRows, save_array
 from dragoman.corpus.split import HELD_OUT_SPLITS, HeldOut, read_directions, read_text
@@ -168,7 +169,15 @@ class CleanedText:
         return {
             direction: lexical.LexicalTable.load(self._place.lexical / str(number))
             for number, direction in enumerate(self._config.train_directions)
+            if (self._place.lexical / str(number)).is_dir()
         }
+
+    def _link(self, pair: tuple[str, str], direction: Direction) -> Linked:
+        """The words of a pair that translate each other, by the table if there is one."""
+        if not self._lexical:
+            return same_words(pair, direction)
+        vocabularies = (self.encoders[0].vocabulary, self.encoders[1].vocabulary)
+        return by_table(pair, self._lexical[direction], vocabularies)
 
     def plain(self, source: str) -> str:
         """A source without its language token and its tag."""
@@ -304,12 +313,14 @@ class CleanedText:
             if own.any():
                 yield direction, own
 
-    def _copies(self, found: SortedPairs, selected: Selected) -> Copies:
+    def _copies(
+        self, found: SortedPairs, selected: Selected, linker: Linker = same_words
+    ) -> Copies:
         """Changed copies of selected pairs, with the words before their sources."""
         plain = [self.plain(source) for source in selected.sources]
         directions = [self.directions[block] for block in found.blocks[selected.rows].tolist()]
         pairs = list(zip(plain, selected.targets, strict=True))
-        copies = Copies(self._config.augment, pairs, directions, found.keys[selected.rows])
+        copies = Copies(self._config.augment, pairs, directions, found.keys[selected.rows], linker)
         if self.words:
             lengths = zip(selected.sources, plain, strict=True)
             before = [source[: len(source) - len(text)] for source, text in lengths]
@@ -329,7 +340,7 @@ class CleanedText:
         Returns all pairs, their rows, and the number of copies of each kind. Copies that are too
         long are left out.
         """
-        copies = self._copies(found, selected)
+        copies = self._copies(found, selected, self._link)
         if not len(copies.rows):
             return selected, source, target, {}
         more_source = self.encoders[0].encode(copies.sources)

@@ -155,6 +155,15 @@ class LexicalTable:
             gains.append(sums / np.maximum(np.bincount(side.rows, minlength=len(sums)), 1))
         return np.minimum(*gains)
 
+    def probabilities(
+        self, sources: NDArray[np.int64], targets: NDArray[np.int64]
+    ) -> tuple[Weights, Weights]:
+        """p(target | source) and p(source | target) of each of these pieces with each; 0 if they
+        are not in the table. Shape (sources, targets)."""
+        places, known = self._find(sources[:, None] * len(self.target) + targets[None, :])
+        forward, reverse = self.forward[places], self.reverse[places]
+        return np.where(known, forward, 0.0), np.where(known, reverse, 0.0)
+
     def _find(self, keys: PieceKeys) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The positions of keys in the table, and whether they are in it."""
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)

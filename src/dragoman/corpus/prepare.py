@@ -5,7 +5,7 @@
 2 clean     training text: normalise, filter, sort into runs by a seeded hash; merge the runs
 3 hold out  dev and test pairs, if none were given
 4 learn     subword models, from a sample
-5 relate    which pieces translate each other, from a sample, if a threshold asks for it
+5 relate    which pieces translate each other, from a sample, if a filter or copies ask for it
 6 encode    drop duplicates and overlaps, add changed copies; text to ids, in the order of the hash
 7 write     shards, rejected pairs and manifest; publish
 
@@ -228,7 +228,7 @@ class _Preparation:
         self._stage("train", "hold_out", partial(self._hold_out, given))
         self._advance("learn", 0, None)
         self._learn()
-        if self.config.filters.min_lexical_gain is not None:
+        if self.config.filters.min_lexical_gain is not None or self.config.stand_ins:
             self.place.once("relate_directions", self._relate)
         self._stage("train", "encode", self._encode)
         self.place.once("runs_removed", self._remove_runs)
@@ -367,7 +367,8 @@ class _Preparation:
         """Write a table of pieces that translate each other for each direction.
 
         The tables are learnt from a sample, or from the whole text if a direction is too rare in
-        the sample. Raises CorpusError if a direction has fewer than LEAST_PAIRS pairs.
+        the sample. If a direction has fewer than LEAST_PAIRS pairs, there is none, and CorpusError
+        is raised if a filter needs it.
         """
         text = CleanedText(self.place, self.config)
         self._advance("relate", 0, None)
@@ -385,6 +386,8 @@ class _Preparation:
                 break
         rarest = min(directions, key=lambda one: pairs[one])
         if pairs[rarest] < LEAST_PAIRS:
+            if self.config.filters.min_lexical_gain is None:
+                return {"pairs": 0}  # copies then go by words that are the same on both sides
             of = f" of {listed([rarest])}" if len(directions) > 1 else ""
             raise CorpusError(
                 f"{pairs[rarest]} pairs{of} are too few to learn which words translate each other",

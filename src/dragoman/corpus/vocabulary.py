@@ -83,7 +83,7 @@ class RowEncoder:
 
     def __init__(self, subword: Vocabulary, config: SubwordConfig) -> None:
         self.vocab_size = subword.vocab_size
-        self._subword = subword
+        self.vocabulary = subword
         self._by_word = config.kind == "bpe"
         self._dtype = id_dtype(subword.vocab_size)
         self._known: dict[str, bytes] = {}
@@ -91,21 +91,21 @@ class RowEncoder:
     def encode(self, texts: list[str]) -> TokenRows:
         """Ids of each normalised text with its prefix, without the end of sentence."""
         if not self._by_word:
-            whole = self._packed(self._subword.encode(texts))
+            whole = self._packed(self.vocabulary.encode(texts))
             return self._rows(whole, np.ones(len(texts), dtype=np.int64))
         words = " ".join(texts).split(" ")
         new_words = list(set(words) - self._known.keys())
-        new_ids = self._packed(self._subword.encode_plain(new_words))
+        new_ids = self._packed(self.vocabulary.encode_plain(new_words))
         self._known.update(zip(new_words, new_ids, strict=True))
         encoded = [self._known[word] for word in words]
         while len(self._known) > _KNOWN_WORDS:  # words that come late are rare
             self._known.popitem()
         spaces = np.fromiter((text.count(" ") for text in texts), np.int64, count=len(texts))
         counts = spaces + 1
-        if self._subword.has_prefix:
+        if self.vocabulary.has_prefix:
             firsts = (np.cumsum(counts) - counts).tolist()
             starts = [words[first] for first in firsts]
-            prefixes = {word: self._subword.prefix(word)[0] for word in set(starts)}
+            prefixes = {word: self.vocabulary.prefix(word)[0] for word in set(starts)}
             tokens = {word: self._packed([ids])[0] for word, ids in prefixes.items() if ids}
             for first, word in zip(firsts, starts, strict=True):
                 if word in tokens:  # only here: anywhere else it is text

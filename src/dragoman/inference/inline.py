@@ -12,7 +12,7 @@ import html
 import re
 import unicodedata
 from dataclasses import dataclass
-from itertools import chain, pairwise, repeat
+from itertools import pairwise
 from typing import Final
 
 from dragoman.corpus import stand_ins
@@ -36,15 +36,13 @@ class Thing:
     sign: str
 
 
-def things_in(text: str, *, escaped: bool) -> list[Thing]:
-    """What is kept in a text, in order. escaped: &amp; is a character and not a name to keep."""
-    spans = [
+def kept_spans(text: str, *, escaped: bool) -> list[tuple[int, int]]:
+    """Where a text has what is kept. escaped: &amp; is a character and not a name to keep."""
+    return [
         found.span()
         for found in stand_ins.KEPT.finditer(text)
         if not (escaped and found[0][0] == "&" and html.unescape(found[0]) != found[0])
     ]
-    signs = chain(stand_ins.PLACEHOLDERS, repeat(""))
-    return [Thing(*span, sign) for span, sign in zip(spans, signs, strict=False)]
 
 
 def signs_of(text: str) -> str:
@@ -76,15 +74,35 @@ def _kept(text: str) -> list[str]:
 
 
 def agree(source: str, translation: str) -> bool:
-    """Whether a translation has the pieces of its source, each exactly once. Both: as `signs_of`
-    gives them."""
-    return sorted(source) == sorted(translation)
+    """Whether a translation has the pieces of its source, each exactly once, and tags that nest.
+
+    Both: as `signs_of` gives them. A tag that ends in another row stays open in both.
+    """
+    return sorted(source) == sorted(translation) and _left_open(source) == _left_open(translation)
+
+
+def _left_open(signs: str) -> str | None:
+    """The tags without a partner, in order; None if tags do not nest."""
+    alone: list[str] = []
+    for sign in signs:
+        if sign in stand_ins.OPENING:
+            alone.append(sign)
+        elif sign in stand_ins.CLOSING:
+            beginning = stand_ins.OPENING[stand_ins.CLOSING.index(sign)]
+            if alone and alone[-1] == beginning:
+                alone.pop()
+            elif beginning in signs or any(other in stand_ins.OPENING for other in alone):
+                return None
+            else:
+                alone.append(sign)
+    return "".join(alone)
 
 
 def placed(source: str, translation: str) -> str:
     """A translation without pieces, with those of its source at the same shares of its length.
 
-    They stand between words; in a text without spaces, between characters.
+    They stand between words; in a text without spaces, between characters. A tag has a word at
+    least between it and its end.
     """
     length = max(1, len(without_signs(source)))
     written = ""
@@ -94,9 +112,25 @@ def placed(source: str, translation: str) -> str:
             continue
         before += len(text)
         place = _boundary(translation, round(before / length * len(translation)))
-        written = _apart(_apart(written, translation[position:place]), sign)
+        place = max(place, position)
+        if sign in stand_ins.CLOSING:
+            place = _end_of_word(translation, place, is_empty=written[-1:] in stand_ins.OPENING)
+            written += translation[position:place] + sign
+        else:
+            written = _apart(_apart(written, translation[position:place]), sign)
         position = place
-    return _apart(written, translation[position:])
+        if sign in stand_ins.OPENING:
+            position += len(translation[place:]) - len(translation[place:].lstrip(" "))
+    rest = translation[position:]
+    return written + rest if signs_of(written[-1:]) in stand_ins.TAGS else _apart(written, rest)
+
+
+def _end_of_word(text: str, place: int, *, is_empty: bool) -> int:
+    """The end of the word before a place, or of the one behind it if nothing stands before."""
+    if not is_empty:
+        return len(text[:place].rstrip(" "))
+    end = text.find(" ", place)
+    return len(text) if end < 0 else end
 
 
 def _apart(text: str, following: str) -> str:

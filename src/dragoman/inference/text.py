@@ -5,15 +5,17 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Final, Literal
+from itertools import chain, groupby, pairwise
+from typing import Final, Literal, NamedTuple
 
 from dragoman.corpus.normalize import normalize
+from dragoman.corpus.stand_ins import CLOSING, MOST, OPENING, PLACEHOLDERS, beside_words
 from dragoman.evaluation.sentences import split_sentences
-from dragoman.inference.inline import Thing, by_signs, things_in, would_merge
+from dragoman.inference.inline import Thing, by_signs, kept_spans, would_merge
 
 TextFormat = Literal["line", "document", "markup"]
 """line: a text is one sentence; without letters and digits it stays as it is. document: it is split
@@ -53,6 +55,17 @@ _ENDS_LINE: Final = frozenset(
      "summary", "table", "tbody", "td", "textarea", "tfoot", "th", "thead", "title", "tr", "ul")
 )  # fmt: skip
 """Elements of HTML at whose beginning and end a line or a cell ends."""
+_INSIDE_LINE: Final = frozenset(
+    ("a", "abbr", "acronym", "b", "bdi", "bdo", "big", "bpt", "bx", "cite", "code", "data", "del",
+     "dfn", "em", "ept", "ex", "font", "g", "i", "img", "ins", "kbd", "label", "mark", "mrk",
+     "output", "pc", "ph", "q", "ruby", "s", "samp", "small", "span", "strike", "strong", "sub",
+     "sup", "time", "tt", "u", "var", "wbr", "x")
+)  # fmt: skip
+"""Elements of HTML and XLIFF inside a line; others are if they do not stand where a line ends."""
+_OBJECT: Final = "\ufffc"
+"""How a kept element is seen: neither a letter nor a mark."""
+_MOST_THINGS: Final = 3 * MOST
+"""A tag, its end and a placeholder for each piece."""
 _CELL_ENDS: Final = frozenset(("td", "th", "tr", "tbody", "tfoot"))
 _TERM_ENDS: Final = frozenset(("dt", "dd"))
 _ENDED_BY: Final = {
@@ -108,7 +121,7 @@ class TextPart:
         if not kept:
             return self._escaped(translation)
         written = ""
-        for text in by_signs(translation):
+        for text in by_signs(beside_words(translation)):
             following = kept[text] if text in kept else self._escaped(text)
             written += f" {following}" if would_merge(written, following) else following
         return written
@@ -120,45 +133,97 @@ class TextPart:
         return html.escape(text, quote=False) if self.escaped else text
 
 
-def cut(text: str, text_format: TextFormat, *, with_things: bool = False) -> list[TextPart]:
-    """The parts of a text, in order. with_things: find what is kept of those to translate."""
-    parts = _parts(text, text_format)
-    if with_things:
-        parts = (stretch for part in parts for stretch in _stretches(part) if stretch.text)
+def cut(
+    text: str, text_format: TextFormat, *, stand_ins: frozenset[str] = frozenset()
+) -> list[TextPart]:
+    """The parts of a text, in order.
+
+    stand_ins: the pieces that the model has for what is kept inside a part; see
+        `corpus.stand_ins`. With those for tags, a sentence of markup does not end at a tag inside
+        a line.
+    """
+    parts = _parts(text, text_format, through_tags=OPENING[0] in stand_ins)
+    if stand_ins:
+        parts = (stretch for part in parts for stretch in _with_things(part) if stretch.text)
     return list(parts)
 
 
-def _stretches(part: TextPart) -> Iterator[TextPart]:
+def _with_things(part: TextPart) -> Iterator[TextPart]:
     """A part with what is kept of it; it is cut at a thing for which no piece is left.
 
     Marks beside that thing are kept with it, so that no letter comes beside it.
     """
     text = part.text
-    while part.translated and (things := things_in(text, escaped=part.escaped)):
-        own = [thing for thing in things if thing.sign]
+    spans, tags = _kept_in(text, escaped=part.escaped) if part.translated else ([], [])
+    position = done = 0
+    while done < len(spans):
+        signs = _most_signs(tags[done : done + _MOST_THINGS])
+        own = spans[done : done + len(signs)]
+        done += len(own)
         start = end = len(text)
-        if len(own) < len(things):
-            start, end = things[len(own)].start, things[len(own)].end
-            while start > own[-1].end and _is_mark(text[start - 1]):
+        if done < len(spans):
+            start, end = spans[done]
+            done += 1
+            while start > own[-1][1] and _is_mark(text[start - 1]):
                 start -= 1
-            following = things[len(own) + 1].start if len(own) + 1 < len(things) else len(text)
+            following = spans[done][0] if done < len(spans) else len(text)
             while end < following and _is_mark(text[end]):
                 end += 1
-        words = text[:start].rstrip()
-        first = len(words) - len(words.lstrip())
-        moved = (Thing(one.start - first, one.end - first, one.sign) for one in own)
-        yield TextPart(text[:first], translated=False)
-        yield replace(part, text=words[first:], things=tuple(moved))
-        yield TextPart(text[len(words) : end], translated=False)
-        text = text[end:]
-    if text != part.text:
-        yield TextPart(text[: len(text) - len(text.lstrip())], translated=False)
-        text = text.lstrip()
-    yield replace(part, text=text)
+        words = text[position:start].rstrip()
+        first = position + len(words) - len(words.lstrip())
+        last = position + len(words)
+        things = [
+            Thing(span[0] - first, span[1] - first, sign)
+            for span, sign in zip(own, signs, strict=True)
+        ]
+        yield TextPart(text[position:first], translated=False)
+        yield replace(part, text=text[first:last], things=tuple(things))
+        yield TextPart(text[last:end], translated=False)
+        position = end
+    rest = text[position:]
+    if position:
+        yield TextPart(rest[: len(rest) - len(rest.lstrip())], translated=False)
+        rest = rest.lstrip()
+    yield replace(part, text=rest)
 
 
 def _is_mark(character: str) -> bool:
-    return not (character.isalnum() or character.isspace())
+    return not (character.isalnum() or character.isspace() or character in "&;")
+
+
+def _kept_in(text: str, *, escaped: bool) -> tuple[list[tuple[int, int]], list[str]]:
+    """The spans of what is kept in a text, in order, and the tag that each is; "" if it is none."""
+    spans: list[tuple[int, int]] = []
+    tags: list[str] = []
+    place = 0
+    stretches = _stretches_of(text) if escaped else [_Stretch(text, "text")]
+    for stretch in _with_whole_elements(stretches):
+        own = [(0, len(stretch.text))]
+        if stretch.kind == "text":
+            own = kept_spans(stretch.text, escaped=escaped)
+        spans += [(place + start, place + end) for start, end in own]
+        tags += [stretch.text if stretch.kind == "tag" else ""] * len(own)
+        place += len(stretch.text)
+    return spans, tags
+
+
+def _most_signs(tags: Sequence[str]) -> list[str]:
+    """The pieces for as many of the first of these tags as there are pieces for."""
+    fitting = (_signs(tags[:count]) for count in range(len(tags), 0, -1))
+    return next(signs for signs in fitting if signs is not None)
+
+
+def _signs(tags: Sequence[str]) -> list[str] | None:
+    """The pieces for tags that end each other, and placeholders for all others; None if there are
+    not enough."""
+    partners = partners_of(tags)
+    beginnings = sorted(number for number, other in partners.items() if number < other)
+    if max(len(beginnings), len(tags) - len(partners)) > MOST:
+        return None
+    signs = dict(zip(beginnings, OPENING, strict=False))
+    signs |= {partners[number]: sign for number, sign in zip(beginnings, CLOSING, strict=False)}
+    placeholders = iter(PLACEHOLDERS)
+    return [signs.get(number) or next(placeholders) for number in range(len(tags))]
 
 
 def beginning(texts: Iterable[str], text_format: TextFormat, most_characters: int) -> str:
@@ -194,13 +259,13 @@ def _as_seen(text: str) -> str:
     return "".join(one for one in text if unicodedata.category(one) != "Cf")
 
 
-def _parts(text: str, text_format: TextFormat) -> Iterator[TextPart]:
+def _parts(text: str, text_format: TextFormat, *, through_tags: bool = False) -> Iterator[TextPart]:
     if text_format == "line":
         yield TextPart(text, translated=any(map(str.isalnum, text)))
     elif text_format == "document":
         yield from _sentences(text)
     else:
-        for _, parts in _elements(text):
+        for _, parts in _elements(text, through_tags=through_tags):
             yield from parts
 
 
@@ -214,7 +279,7 @@ def paragraphs(text: str, text_format: TextFormat) -> list[str]:
         return text.split("\n")
     ends = []
     start = 0
-    for is_plain, parts in _elements(text):
+    for is_plain, parts in _elements(text, through_tags=True):
         for part in parts:
             if is_plain and not part.translated and part.text.isspace():
                 ends += [start + found.start() for found in re.finditer("\n", part.text)]
@@ -234,23 +299,184 @@ class _Element:
     """Whether this element and those around it have no rule of their own."""
 
 
-def _elements(text: str) -> Iterator[tuple[bool, list[TextPart]]]:
-    """The parts of each stretch of markup between two tags, and of each tag; and whether no open
-    element has a rule of its own."""
+class _Stretch(NamedTuple):
+    """A stretch of markup: a tag, an element that is kept, or the text between them.
+
+    has_lines: its line ends are seen. is_plain: no open element has a rule of its own.
+    """
+
+    text: str
+    kind: Literal["tag", "kept", "text"]
+    has_lines: bool = False
+    is_plain: bool = False
+
+
+def _elements(text: str, *, through_tags: bool) -> Iterator[tuple[bool, list[TextPart]]]:
+    """The parts of each run of markup between two tags that end it, and whether no open element has
+    a rule of its own.
+
+    through_tags: tags and kept elements inside a line do not end a run.
+    """
+    stretches = [*_stretches_of(text)]
+    if through_tags:
+        stretches = _with_whole_elements(stretches)
+    run: list[_Stretch] = []
+    for place, stretch in enumerate(stretches):
+        before, after = (
+            stretches[beside].text if 0 <= beside < len(stretches) else ""
+            for beside in (place - 1, place + 1)
+        )
+        if stretch.kind == "text" or (
+            through_tags and _is_inside_line(stretch.text, before, after)
+        ):
+            run.append(stretch)
+            continue
+        yield _is_plain(run), list(_sentences_of_run(run))
+        yield False, [TextPart(stretch.text, translated=False)]
+        run = []
+    yield _is_plain(run), list(_sentences_of_run(run))
+
+
+def _stretches_of(text: str) -> Iterator[_Stretch]:
     open_elements = [_Element("")]
     names: Counter[str] = Counter()
     start = 0
     for tag_start, tag_end in chain(_tags(text), [(len(text), len(text))]):
         inner = open_elements[-1]
-        between = text[start:tag_start]
-        if inner.kept:
-            yield False, [TextPart(between, translated=False)] if between else []
-        else:
-            yield inner.is_plain, list(_markup_sentences(between, has_lines=inner.has_lines))
-        tag = text[tag_start:tag_end]
-        yield False, [TextPart(tag, translated=False)] if tag else []
-        _follow(tag, open_elements, names)
+        if between := text[start:tag_start]:
+            kind: Literal["kept", "text"] = "kept" if inner.kept else "text"
+            yield _Stretch(between, kind, inner.has_lines, inner.is_plain)
+        if tag := text[tag_start:tag_end]:
+            _follow(tag, open_elements, names)
+            yield _Stretch(tag, "kept" if inner.kept or open_elements[-1].kept else "tag")
         start = tag_end
+
+
+def _with_whole_elements(stretches: Iterable[_Stretch]) -> list[_Stretch]:
+    """The stretches, of which an element that is kept is one, with its tags."""
+    whole = []
+    for kind, group in groupby(stretches, key=lambda stretch: stretch.kind):
+        if kind == "kept":
+            whole.append(_Stretch("".join(stretch.text for stretch in group), kind))
+        else:
+            whole += group
+    return whole
+
+
+def _is_inside_line(tag: str, before: str, after: str) -> bool:
+    """Whether a tag between these texts stands inside a line, so that a sentence goes on.
+
+    One that HTML does not know, or a comment, does not if it stands where a line begins or ends.
+    """
+    name = _NAME.match(tag)
+    if name and name[1].lower() in _ENDS_LINE:
+        return False
+    if name and name[1].lower() in _INSIDE_LINE:
+        return True
+    return not (before.rstrip(" \t").endswith("\n") or after.lstrip(" \t").startswith("\n"))
+
+
+def _is_plain(run: Sequence[_Stretch]) -> bool:
+    return all(stretch.is_plain for stretch in run if stretch.kind == "text")
+
+
+def _sentences_of_run(run: Sequence[_Stretch]) -> Iterator[TextPart]:
+    """The sentences of a run as they are displayed, with the tags inside them.
+
+    Tags around a sentence, or between two, are parts of their own.
+    """
+    if len(run) == 1:
+        if run[0].kind == "text":
+            yield from _markup_sentences(run[0].text, has_lines=run[0].has_lines)
+        else:
+            yield TextPart(run[0].text, translated=False)
+        return
+    markup = "".join(stretch.text for stretch in run)
+    shown: list[str] = []
+    spans: list[tuple[int, int]] = []  # of each shown character in the markup
+    tags: list[tuple[int, int]] = []
+    place = 0
+    for stretch in run:
+        end = place + len(stretch.text)
+        if stretch.kind == "tag":
+            tags.append((place, end))
+        elif stretch.kind == "kept":
+            shown.append(_OBJECT)
+            spans.append((place, end))
+        else:
+            for start, after, characters in _displayed(stretch.text):
+                shown.append(characters)
+                spans += [(place + start, place + after)] * len(characters)
+        place = end
+    text = "".join(shown)
+    if not any(stretch.has_lines for stretch in run):
+        text = text.replace("\n", " ")
+    partners = partners_of([markup[start:end] for start, end in tags])
+    first = position = 0
+    for part in _sentences(text):
+        last = position + len(part.text)
+        if not part.text.isspace():
+            start, end = _with_tags((spans[position][0], spans[last - 1][1]), tags, partners)
+            yield from _kept(markup, first, start, tags)
+            yield TextPart(markup[start:end], part.translated, escaped=part.translated)
+            first = end
+        position = last
+    yield from _kept(markup, first, len(markup), tags)
+
+
+def _displayed(text: str) -> Iterator[tuple[int, int, str]]:
+    """(Start, end, what is shown of it) of the characters and references of a text of markup."""
+    position = 0
+    for reference in _REFERENCE.finditer(text):
+        yield from ((one, one + 1, text[one]) for one in range(position, reference.start()))
+        yield *reference.span(), _unescaped(reference[0])
+        position = reference.end()
+    yield from ((one, one + 1, text[one]) for one in range(position, len(text)))
+
+
+def _with_tags(
+    span: tuple[int, int], tags: Sequence[tuple[int, int]], partners: Mapping[int, int]
+) -> tuple[int, int]:
+    """The span of a sentence with the tags right beside it whose partners are inside."""
+    start, end = span
+    first, last = (bisect_left(tags, (edge,)) for edge in span)
+    inside = range(first, last)
+    while first and tags[first - 1][1] == start and partners.get(first - 1) in inside:
+        first -= 1
+        start = tags[first][0]
+    while last < len(tags) and tags[last][0] == end and partners.get(last) in inside:
+        end = tags[last][1]
+        last += 1
+    return start, end
+
+
+def _kept(markup: str, start: int, end: int, tags: Sequence[tuple[int, int]]) -> Iterator[TextPart]:
+    """What stands between two sentences: space and tags."""
+    between = tags[bisect_left(tags, (start,)) : bisect_left(tags, (end,))]
+    edges = sorted({start, end, *(edge for tag in between for edge in tag)})
+    for first, last in pairwise(edges):
+        yield TextPart(markup[first:last], translated=False)
+
+
+def partners_of(tags: Sequence[str]) -> dict[int, int]:
+    """The number of the tag that ends each of these tags, or begins it; pairs nest."""
+    partners: dict[int, int] = {}
+    open_tags: list[tuple[str, int]] = []
+    names: Counter[str] = Counter()
+    for number, tag in enumerate(tags):
+        found = _NAME.match(tag)
+        name = found[1].lower() if found else ""
+        if tag.startswith("</"):
+            while names[name]:
+                other, partner = open_tags.pop()
+                names[other] -= 1
+                if other == name:
+                    partners |= {partner: number, number: partner}
+                    break
+        elif name and name not in _VOID and not tag.endswith("/>"):
+            open_tags.append((name, number))
+            names[name] += 1
+    return partners
 
 
 def _follow(tag: str, open_elements: list[_Element], names: Counter[str]) -> None:

@@ -21,6 +21,7 @@ from dragoman.corpus.directions import token_for, with_token
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.shards import UNK
+from dragoman.corpus.stand_ins import before_spaces
 from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.evaluation.sentences import cut_into_chunks
 from dragoman.formats.argos import ARGOS_SEARCH, unpack_model
@@ -275,11 +276,13 @@ class TextTranslator:
         for text in texts:
             parts = []
             code = self.code
-            for part in cut(text, text_format, with_things=self.keeps_things):
+            for part in cut(text, text_format, stand_ins=self.stand_ins):
                 own_rows: list[list[int]] = []
                 if part.translated:
                     source = part.source().replace("\n", " ")
                     normalized = normalize(source, lowercase=self.lowercase)
+                    if part.things:
+                        normalized = before_spaces(normalized)
                     for window in _windows(normalized):
                         own = self._code(window)
                         code = own or code
@@ -296,9 +299,10 @@ class TextTranslator:
         return EncodedTexts(rows, parts_of_texts, self.subwords)
 
     @property
-    def keeps_things(self) -> bool:
-        """Whether the model has pieces that stand for what is kept."""
-        return all(vocabulary.stand_ins for vocabulary in self.subwords)
+    def stand_ins(self) -> frozenset[str]:
+        """The pieces that the model has for what is kept."""
+        source, target = self.subwords
+        return source.stand_ins & target.stand_ins
 
     def _has_sense(self, rows: list[list[int]], normalized: str) -> bool:
         """Whether the model can know what a normalised text says.
