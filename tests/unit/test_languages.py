@@ -103,6 +103,7 @@ def test_codes_of_strangers_do_not_fill_the_memory() -> None:
 
 def test_private_codes_and_unknown_languages_are_codes() -> None:
     assert all(map(is_language, ("x-mine", "qaa", "tlh", "und", "mul")))
+    assert not any(map(is_language, ("419", "150", "1996", "1901", "de-1996-419")))
 
 
 def test_the_closest_code_has_the_script_and_if_possible_the_region() -> None:

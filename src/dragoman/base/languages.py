@@ -189,8 +189,8 @@ def _parsed(code: str) -> Language | None:
         tag = _langcodes_tag(code)
     except LanguageTagError:
         return None
-    is_named = tag.language is not None or tag.private is not None or code.lower().startswith("und")
-    if not tag.is_valid() or not is_named:  # 419 is a region, and 1996 a spelling
+    # 419 is a region, and 1996 a spelling; langcodes takes them for languages.
+    if not tag.is_valid() or (tag.language or "und").isdecimal():
         return None
     tag = tag.simplify_script()
     language = tag.prefer_macrolanguage().language or tag.to_tag()

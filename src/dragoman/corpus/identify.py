@@ -238,7 +238,9 @@ def _in_other_script(lines: Sequence[str], shares: Mapping[str, float], expected
         return in_script(expected, script)
     # Codes are in Latin letters, whatever the language.
     are_words = sum(map(_has_words, lines)) >= _OTHER_SHARE * len(lines)
-    return f"{_UNKNOWN}-{script}" if script == "Latn" and are_words else ""
+    # CLDR has one script of a language. py3langid's languages are in it, others may be in several.
+    is_sure = script == "Latn" and are_words and is_known(expected)
+    return f"{_UNKNOWN}-{script}" if is_sure else ""
 
 
 def _has_words(line: str) -> bool:
@@ -259,7 +261,7 @@ def _remedy(seen: Direction, expected: Direction, files: TextFiles) -> str:
     if _names_its_languages(files):
         return (
             f"the file itself has these languages, so {insist}, and name the right ones when you "
-            f"export the model: --languages {seen}"
+            f"export the model: --languages {seen}; or leave the entry out"
         )
     if same_language(seen.source, expected.target) and same_language(seen.target, expected.source):
         how = "swap source and target, or source_language and target_language"

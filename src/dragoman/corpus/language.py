@@ -47,10 +47,16 @@ _SCRIPTS: Final = {"bs": ("Latn", "Cyrl"), "hr": ("Latn", "Cyrl"), "sr": ("Cyrl"
 _WRITTEN_SO: Final = {("hr", "Cyrl"): "sr", ("bs", "Cyrl"): "sr", ("yue", "Hans"): "zh"}
 """The close variety that is meant if hardly anybody writes a language in a script."""
 _LEAST_CYRILLIC, _SURELY_CYRILLIC = 0.15, 0.5
-"""Shares of the letters. Products and commands have Latin names in any language, so text between
-the two may be in either script."""
-_NOT_WORDS: Final = re.compile(r"(?<![!-~])(?=[!-~]*?(?:://|[@%{}_\\]))[!-~]++")
-"""Addresses, placeholders and names of programs: runs of ASCII that have one of their marks."""
+"""Shares of the letters. Between the two, words decide: products and commands have Latin names in
+any language."""
+_CODES: Final = re.compile(r"(?<![!-~])(?=[!-~]*?(?:://|[@%{}_\\]))[!-~]++")
+"""Addresses, placeholders and names in programs: runs of ASCII that have one of their marks. They
+do not tell the script of a text."""
+_ADDRESSES: Final = re.compile(
+    r"(?<![\w.+-])[\w.+-]++@[\w-]++\.[\w.-]++|\b[A-Za-z][A-Za-z0-9+.-]{1,10}://[!-~]++"
+    r"|\{\w{0,40}\}|%\(\w{1,40}\)[a-z]|%(?:\d{1,2}\$)?[sd]\b"
+)
+"""Addresses and placeholders alone, without the words beside them. They are in no language."""
 _CHARSETS: Final = {"Hans": "gb2312", "Hant": "big5"}
 """Sets of characters that have hardly any of the other script's own ones."""
 _HAN: Final = re.compile("[\u3400-\u9fff\uf900-\ufaff]")
@@ -103,22 +109,25 @@ def likely_languages(text: str, codes: Iterable[str]) -> list[tuple[str, float]]
     """Those of the given languages that py3langid knows, likeliest first, with their
     probabilities among all languages that py3langid knows; 0 if the text is in another script.
 
-    If neither such a language nor a close variety is given in the script of the text, the language
-    in that script, as sr-Latn for sr, is one more. Its probability is that of all its varieties.
+    Of close varieties, the likeliest in the script of the text has the probability of those that
+    are not given, too. If none is in that script, the language in it, as sr-Latn for sr, is added.
     Raises MachineError without py3langid.
     """
-    words = _NOT_WORDS.sub(" ", text)
-    text = words if any(map(str.isalpha, words)) else text
-    probabilities = dict(_identifier().rank(text))
+    probabilities = dict(_identifier().rank(_words_of(text, _ADDRESSES)))
     labels = {code: label for code in codes if (label := _label(code)) is not None}
     fitting = {code: label for code, label in labels.items() if _fits(code, text)}
     probable = dict.fromkeys(labels, 0.0)
     probable |= {code: probabilities[label] for code, label in fitting.items()}
-    for code, label in labels.items():
-        varieties = _varieties(label)
-        if varieties.isdisjoint(fitting.values()):
-            written = in_script(code, _script(label, text))
-            probable[written] = sum(probabilities[variety] for variety in varieties)
+    groups = {min(_varieties(label)): code for code, label in reversed(labels.items())}
+    for code in groups.values():
+        varieties = _varieties(labels[code])
+        close = [other for other, label in fitting.items() if label in varieties]
+        likeliest = max(close, key=probable.__getitem__, default="")
+        if not likeliest:
+            likeliest = in_script(code, _script(labels[code], text))
+        not_given = varieties.difference(fitting.values())
+        others = sum(probabilities[variety] for variety in not_given)
+        probable[likeliest] = probable.get(likeliest, 0.0) + others
     return sorted(probable.items(), key=lambda one: -one[1])
 
 
@@ -213,14 +222,29 @@ def _script(label: str, text: str) -> str:
     scripts = _SCRIPTS.get(label, ())
     if not scripts:
         return ""
-    counts = {script: _count_letters(_NOT_WORDS.sub(" ", text), script) for script in scripts}
-    if "Cyrl" in counts:
-        share = counts["Cyrl"] / max(1, sum(counts.values()))
-        if not any(counts.values()) or _LEAST_CYRILLIC < share < _SURELY_CYRILLIC:
-            return ""
-        return "Cyrl" if share >= _SURELY_CYRILLIC else "Latn"
+    text = _words_of(text, _CODES)
+    counts = {script: _count_letters(text, script) for script in scripts}
+    share = counts.get("Cyrl", 0) / max(1, sum(counts.values()))
+    if _LEAST_CYRILLIC < share < _SURELY_CYRILLIC:
+        counts = _count_words(text)
     best = max(counts, key=counts.__getitem__)
     return "" if len(set(counts.values())) == 1 else best
+
+
+def _words_of(text: str, others: re.Pattern[str]) -> str:
+    """A text without what is no word; the text itself if no letters are left."""
+    words = others.sub(" ", text)
+    return words if any(map(str.isalpha, words)) else text
+
+
+def _count_words(text: str) -> dict[str, int]:
+    """Words with Cyrillic letters, and others in small letters, which are no names of products."""
+    words = text.split()
+    cyrillic = [word for word in words if _count_letters(word, "Cyrl")]
+    return {
+        "Cyrl": len(cyrillic),
+        "Latn": sum(map(str.islower, words)) - sum(map(str.islower, cyrillic)),
+    }
 
 
 def _count_letters(text: str, script: str) -> int:

@@ -230,6 +230,48 @@ def test_names_signs_and_placeholders_do_not_decide_a_script(served: str, text: 
     assert best.language == served
 
 
+@pytest.mark.parametrize("libre", [False, True])
+@pytest.mark.parametrize(
+    ("served", "text", "close"),
+    [
+        (("sr>en", "en>hr"), SERBIAN_LATIN, "hr"),
+        (("sr>en", "en>hr"), CROATIAN, "hr"),
+        (("zh>en", "en>yue"), TRADITIONAL, "yue"),
+        (("yue>en", "en>zh"), SIMPLIFIED, "zh"),
+    ],
+)
+def test_a_close_variety_of_another_direction_hides_no_text(
+    served: tuple[str, ...], text: str, close: str, libre: bool
+) -> None:
+    listed = models(*served, "de>en", "ja>en")
+    with pytest.raises(HTTPException) as refused:
+        chosen(listed, text, to="en", libre=libre)
+    assert f"the text is in {close}, by " in refused.value.detail
+
+
+@pytest.mark.parametrize("first", ["sr>en", "sr-Latn>en"])
+def test_of_two_served_scripts_that_of_the_words_counts(first: str) -> None:
+    listed = models(first, "sr>en" if first != "sr>en" else "sr-Latn>en", "de>en")
+    text = "Инсталирајте Microsoft Visual Studio Community Edition и затим покрените PowerShell."
+    assert ways(chosen(listed, text, to="en")) == ["sr>en"]
+    assert ways(chosen(listed, "Ovo je „Политика“, novine iz Beograda.", to="en")) == ["sr-Latn>en"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{num, plural, =0 {Keine Nachrichten} one {Eine Nachricht} other {# Nachrichten}}",
+        "\\textbf{Wichtig:} \\emph{Sicherheitshinweise} \\underline{beachten} und lesen",
+        "_Datei öffnen und schlie_ßen",
+        "Bitte\\nwarten\\nSie\\nhier",
+    ],
+)
+def test_words_beside_signs_of_programs_count(text: str) -> None:
+    listed = models("de>en", "en>de", "pt>en", "nl>en", "sr>en")
+    (direction,) = chosen(listed, text, to="en", libre=True)
+    assert ways([direction]) == ["de>en"]
+
+
 def test_words_of_two_cells_stay_two_words() -> None:
     cells = "".join(f"<td>{word}</td>" for word in GERMAN.split())
     (direction,) = chosen(TWO_WAYS, f"<tr>{cells}</tr>", to="en", text_format="markup")
