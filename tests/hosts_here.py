@@ -15,12 +15,12 @@ import pytest
 _SSH: Final = """\
 #!/bin/sh
 while [ "$1" != -- ]; do shift; done
-home={homes}/$2
+home="{homes}/$2"
 shift 2
 mkdir -p "$home" && cd "$home" || exit
 test ! -f greeting || cat greeting
 {before}
-PATH={path} exec sh -c "$*"
+PATH="{path}" exec sh -c "$*"
 """
 _TOOLS: Final = ("cat", "env", "find", "mkdir", "mv", "rm", "sh", "sha256sum", "sleep", "tar")
 

@@ -6,6 +6,7 @@ comparison    compare
 exam          exam
 systems       the parts of a comparison
 synthetic     synthesize, score
+taught        ask_teacher
 distillation  distill
 teacher       the text and the speed of teacher and student
 records       plan, report, status, watch, inventory, read_events

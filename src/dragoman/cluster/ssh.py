@@ -278,6 +278,8 @@ def running(
                 process.stdin.close()
             except (BrokenPipeError, EOFError) as error:
                 cut_off = error
+                with contextlib.suppress(OSError):  # it still has what nobody takes
+                    process.stdin.close()
             process.wait()
         except BaseException:  # a signal, too: ssh must be waited for
             process.kill()

@@ -10,6 +10,10 @@ translate     `dragoman translate`: a stream, a file that goes on if broken off,
 scores        the scores of a run's checkpoint or of an export on a text
 scoring       cross-entropy of given pairs, and which pairs have none
 synthesize    monolingual text -> pairs to train on; which translations are dropped, and why
+taught        the same by a teacher behind an address; questions at once, answers in order
+chat          what is asked of a chat model or of a server, again if it was busy
+answers       what is wrong with the answers of a model that nobody here trained
+purse         the bill, its limit, and every answer that was paid for
 ray_nodes     lines on the nodes of a Ray cluster, in units of work
 ray_unit      one such unit
 """

@@ -45,7 +45,7 @@ from processes import processes_in, wait_until
 NAME = "step-0000180"
 STAND_IN = f"""\
 case $home in */10.0.0.9) echo "no route to host" >&2; exit 255;; esac
-case $(ls)$* in *slow*--sender*) sh -c "$*" | {sys.executable} -c '
+case $(ls)$* in *slow*--sender*) sh -c "$*" | "{sys.executable}" -c '
 import os, time
 left = 200_000
 while left > 0:

@@ -125,7 +125,7 @@ def test_a_copy_goes_on_where_it_broke_off(tmp_path: Path, monkeypatch: pytest.M
     line.write_text(LINE)
 
     def through(pause_s: float) -> str:
-        command = f'exec {sys.executable} {line} {pause_s} "$*"'
+        command = f'exec "{sys.executable}" "{line}" {pause_s} "$*"'
         return f'case "$*" in *rsync\\ --server*) {command};; esac'
 
     put_ssh(tmp_path, monkeypatch, before=through(0.02))
