@@ -12,6 +12,8 @@ from typing import Final
 
 import pytest
 
+from dragoman.cluster import ssh
+
 _SSH: Final = """\
 #!/bin/sh
 while [ "$1" != -- ]; do shift; done
@@ -34,6 +36,7 @@ def put_ssh(
     rsync: whether hosts have it.
     before: lines of shell that run before each command; its words are `$*`.
     """
+    ssh._greeting.clear()  # other tests' hosts have the same addresses
     programs, tools = homes / "bin", homes / "tools"
     programs.mkdir(exist_ok=True)
     tools.mkdir(exist_ok=True)
