@@ -129,6 +129,18 @@ def test_a_ring_sends_two_parts_for_each_other_rank(ranks: int, sent: int) -> No
     assert ring_bytes(1000, num_ranks=ranks) == pytest.approx(sent, abs=0.5)
 
 
+def _left_at_once(world: World, times: int) -> Any:
+    for _ in range(times):
+        find_topology(world).close()
+    return times
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_a_group_may_be_left_at_once(world_size: int) -> None:
+    """Other ranks may still be making it: one start of a training in six broke off so."""
+    assert run_ranks(_left_at_once, 30, world_size=world_size) == [30] * world_size
+
+
 def _wait_for_a_late_rank(world: World, apart: bool) -> Any:
     topology = find_topology(replace(world, timeout=timedelta(seconds=1)), every_rank_apart=apart)
     group = topology.between if apart else topology.inside

@@ -68,6 +68,8 @@ def find_topology(world: World, *, every_rank_apart: bool = False) -> Topology:
     # Every rank must take part in making every group.
     inside = [_group(ranks, world) for ranks in hosts][own]
     between = _group(tuple(firsts), world)
+    # A rank that leaves a group at once would break the connections that others are still making.
+    world.barrier()
     return Topology(world.rank, hosts, own, inside, between if world.rank in firsts else None)
 
 
