@@ -74,7 +74,7 @@ def show_averaged(path: Path) -> None:
     print(f"average: {path}")
 
 
-def show_synthesized(made: Synthesized) -> None:
+def show_synthesized(made: Synthesized | Taught) -> None:
     """The numbers of lines, pairs and dropped translations."""
     from dragoman.base import units
     from dragoman.base.printable import printable_line
@@ -91,11 +91,7 @@ def show_taught(made: Taught) -> None:
     from dragoman.base import units
     from dragoman.base.printable import printable_line
 
-    went_on = f", went on after line {made.resumed_after}" if made.resumed_after else ""
-    lines, pairs = units.COUNT.text(made.lines), units.COUNT.text(made.pairs)
-    print(f"{printable_line(str(made.output))}: lines {lines}, pairs {pairs}{went_on}")
-    for reason, count in made.dropped.items():
-        print(f"dropped, {reason}: {units.COUNT.text(count)}")
+    show_synthesized(made)
     tokens = [units.COUNT.text(count) for count in (made.tokens_in, made.tokens_out)]
     price = "" if made.cost is None else f": {units.money(made.cost, currency=made.currency)}"
     print(f"tokens asked {tokens[0]}, answered {tokens[1]}{price}")

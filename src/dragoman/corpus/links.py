@@ -121,7 +121,7 @@ def by_table(
         np.cumsum([0, *(len(pieces) for _, pieces in side[:-1])]).astype(np.intp) for side in sides
     ]
     forward, reverse = table.probabilities(ids[0], ids[1])
-    # Of a word, each piece is explained by the likeliest piece of the other word.
+    # The likeliest piece of the other word explains each piece of a word.
     forward = _mean(np.maximum.reduceat(forward, starts[0], axis=0), starts[1], axis=1)
     reverse = _mean(np.maximum.reduceat(reverse, starts[1], axis=1), starts[0], axis=0)
     places = [np.arange(len(side)) / len(side) for side in sides]

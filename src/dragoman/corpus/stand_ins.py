@@ -4,9 +4,9 @@ A placeholder stands where the thing stood that it stands for. The pieces of a t
 stand before a space, so that the words beside them keep their usual pieces: what is written
 `the <b>red</b> cat` is read as `the( red) cat`.
 
-Each is one character of Unicode's last private plane, in which no script is written; as a piece of
-its own it is never cut. Where a model has learnt them, `{name}` or `https://example.org` goes into
-the search as one such piece and comes out in its place, whatever its letters are.
+Each is one character of Unicode's last private plane, in which no script is written. It is a piece
+of its own and is never cut. If a model has learnt these pieces, `{name}` or `https://example.org`
+goes into the search as one of them and comes out in its place, whatever its letters are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is wrong with the answers of a teacher that nobody here has trained.
+"""Judges the answers of a teacher: which are translations, and what is wrong with the others.
 
 Chat models explain, apologise, answer in another language, or in Markdown. Such answers are not
 repaired, beyond quotation marks around all of it and what a model thinks aloud: they are counted.

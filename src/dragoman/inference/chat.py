@@ -32,7 +32,7 @@ PROMPT: Final = (
     "Translate this text from {source} to {target}. Answer with the translation alone, on one "
     "line, without notes or quotation marks.{terms}\n\n{text}"
 )
-"""What is asked by default. {terms} is empty for a line without terms."""
+"""The default question. {terms} becomes empty if a line has no terms."""
 TERMS: Final = " Use these translations: {terms}."
 KEY: Final = "DRAGOMAN_TEACHER_KEY"
 """The environment variable with the key of the service."""
@@ -190,7 +190,7 @@ class Chat:
             )
 
     def question(self, text: str) -> str:
-        """What is asked about a line."""
+        """The question that is sent for a line."""
         fitting = [f"{term} = {wanted}" for term, wanted in self.terms.items() if term in text]
         values = {
             "source": language_name(self.direction.source),

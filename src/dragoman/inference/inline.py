@@ -1,4 +1,4 @@
-"""What a sentence must keep, such as {name} or an address: into the search and back out of it.
+"""Takes what a sentence must keep, such as {name}, into the search and back out of it.
 
 Each such thing goes into the search as a piece that stands for it (`corpus.stand_ins`). A
 translation counts only if it has each piece of its source exactly once. If the search finds none, a

@@ -23,7 +23,10 @@ _MILLION: Final = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Of a million tokens, in one currency; ("", 1, 1) counts tokens. limit: None is none."""
+    """What a million tokens cost, and the most that may be spent.
+
+    currency: of all amounts. If it is "", the prices count tokens. limit: None if there is none.
+    """
 
     currency: str = ""
     of_question: float = _MILLION
@@ -101,7 +104,7 @@ class Ledger:
         """
         most, limit = self.prices.cost(tokens_in, tokens_out), self.prices.limit
         with self._lock:
-            # What is being asked counts twice, as unanswered and as reserved: rather too much.
+            # A question on its way counts twice, so the limit is reached rather early than late.
             while limit is not None and self.cost + sum(self._reserved) + most > limit:
                 if not self._reserved:
                     raise LimitReachedError("the limit is reached")

@@ -246,7 +246,7 @@ def beginning(texts: Iterable[str], text_format: TextFormat, most_characters: in
 
 
 def _seen_between(kept: str) -> str:
-    """What a reader sees of kept text between words: nothing of a tag inside a line, else space."""
+    """What a reader sees between two words: nothing for a tag inside a line, space otherwise."""
     name = _NAME.match(kept)
     inside_line = kept.startswith("<!--") or (name and name[1].lower() not in _ENDS_LINE)
     return "" if inside_line else " "
