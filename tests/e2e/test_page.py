@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.formats.card import card_html
 from served import FAR_NAME, Server, served_bundle, serving
 
 SCREENSHOTS = os.environ.get("DRAGOMAN_SCREENSHOTS")
@@ -51,8 +52,8 @@ def test_people_translate_with_the_keyboard_alone(browser: Any, server: Server) 
     while page.evaluate("document.activeElement.tagName") != "SUMMARY":
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    assert "Licence" in page.locator("#card h3").all_text_contents()
-    assert page.locator("#card pre.code").count() >= 1
+    assert "Licence" in page.locator("#card h2").all_text_contents()
+    assert page.locator("#card pre code").count() >= 1
     card = page.inner_text("#card")
     assert "```" not in card
     assert "# " not in card.splitlines()[0]
@@ -159,7 +160,8 @@ def test_names_and_texts_are_shown_as_they_are(browser: Any, server: Server) -> 
     page = browser.new_page()
     problems: list[str] = []
     page.on("console", lambda message: problems.append(message.text))
-    model = {"name": evil, "source": evil, "target": evil, "licence": evil, "card": evil}
+    model = {"name": evil, "source": evil, "target": evil, "licence": evil}
+    model["card_html"] = card_html(f"{evil}\n\n![picture](https://example.org/track.png)")
     page.route("**/models", lambda route: route.fulfill(status=200, body=json.dumps([model])))
     pair = {"source": evil, "target": evil, "via": None, "models": [evil]}
     languages = json.dumps({"pairs": [pair], "names": {evil: evil}, "detects": True})
@@ -174,7 +176,8 @@ def test_names_and_texts_are_shown_as_they_are(browser: Any, server: Server) -> 
     page.click("button[type=submit]")
     page.wait_for_selector("#time:text-matches('s$')")
     assert page.locator("#result").text_content() == evil
-    assert page.locator("#card").text_content() == evil
+    shown = page.locator("#card").text_content()
+    assert all(part in shown for part in ("<img src=x", "<script>", "!picture"))
     assert page.locator("#from option").text_content() == evil
     assert page.locator("#to option").text_content() == evil
     assert page.locator("#alternatives li").all_text_contents() == [evil + "2"]

@@ -288,7 +288,7 @@ def test_the_page_offers_pairs_by_way_of_two_models_and_detection(
     assert page.input_value("#from") == "de"  # the first model
     assert offered("to") == ["English", "French, via English"]
     page.select_option("#to", "fr")
-    assert page.locator("#card h3").count() >= 8  # of both models
+    assert page.locator("#card h2").count() >= 8  # of both models
     page.select_option("#from", "auto")
     assert offered("to") == ["English", "French", "German"]
     assert page.input_value("#to") == "fr"  # the choice stays if it can

@@ -18,6 +18,24 @@ from dragoman.formats.onnxruntime_web import PACKAGE
 from dragoman.formats.usage import usage
 from dragoman.recipe.recipe import Recipe
 
+_HEADER = re.compile(r"---[\s\S]*?\n---\s*")
+"""What model hubs read, before the text for people."""
+
+
+def card_html(card: str) -> str:
+    """A card as HTML for a page, without its header.
+
+    A card may be a stranger's: HTML in it is shown as text, pictures are not fetched, and links
+    that would run something are none.
+    """
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+    tokens = parser.parse(_HEADER.sub("", card, count=1) if card.startswith("---") else card)
+    for token in tokens:
+        token.attrs.pop("style", None)  # of a column: the page allows no style but its own
+    return str(parser.renderer.render(tokens, parser.options, {}))
+
 
 def model_card(
     info: BundleInfo, recipe: Recipe, manifest: Manifest, *, first_piece: str = ""

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from dragoman.base.errors import ConfigError
 from dragoman.base.languages import closest_language, same_language
 from dragoman.formats.bundle import Bundle
+from dragoman.formats.card import card_html
 from dragoman.formats.ctranslate2_engine import CTranslate2Engine
 from dragoman.inference.text import TextFormat
 from dragoman.inference.translator import Answers, TextTranslator, Translation
@@ -28,6 +29,7 @@ _LONGEST_CARDS: Final = 100_000_000
 class ModelDescription(BaseModel):
     """A model that this server has, or one direction of a model of several languages.
 
+    card: in Markdown. card_html: the same for a page; HTML in the card is text there.
     zero_shot: whether the model had no training text for it.
     """
 
@@ -39,6 +41,7 @@ class ModelDescription(BaseModel):
     licence: str
     beam_size: int
     card: str
+    card_html: str = ""
     zero_shot: bool = False
 
 
@@ -72,6 +75,7 @@ class ServedModel:
         """Every direction of a bundle over its translator, which must be one of CTranslate2."""
         assert isinstance(translator.engine, CTranslate2Engine)
         info, search = bundle.info, bundle.recipe.search
+        card = bundle.card()
         description = ModelDescription(
             name=info.name,
             source=info.source_language,
@@ -80,7 +84,8 @@ class ServedModel:
             quantization=info.quantization,
             licence=info.licence,
             beam_size=search.beam_size,
-            card=bundle.card(),
+            card=card,
+            card_html=card_html(card),
         )
         batcher = Batcher(translator.engine, limits.max_waiting_pieces, limits.request_s)
         served = [cls(description, translator, search, batcher)]

@@ -13,7 +13,7 @@ from card_example import printed_by_example
 from dragoman.corpus.manifest import Manifest
 from dragoman.distributed.world import join_world
 from dragoman.formats.bundle import Bundle, BundleInfo, BundleScore, Verified
-from dragoman.formats.card import model_card
+from dragoman.formats.card import card_html, model_card
 from dragoman.formats.export import export
 from dragoman.formats.export_job import Request
 from dragoman.formats.kinds import FORMATS, NOT_STATED, Kind, Quantization
@@ -209,3 +209,15 @@ def test_the_card_of_one_direction_names_its_language_token(
     plain = dragoman.export(small_run(), to="bundle", output=tmp_path / "plain").path
     assert Bundle.open(plain).info.directions == ()
     assert "A token says" not in (plain / "README.md").read_text()
+
+
+def test_a_card_becomes_html_without_that_of_its_author() -> None:
+    shown = card_html(
+        "---\nlicence: mit\n---\n# Fjord\n\n| set | BLEU |\n|---|---:|\n| test | 31.2 |\n\n"
+        "<script>alert(1)</script> ![x](https://example.org/x.png) [run](javascript:alert(1))\n"
+    )
+    assert "<h1>Fjord</h1>" in shown
+    assert "<td>31.2</td>" in shown
+    assert "licence" not in shown
+    assert not any(part in shown for part in ("<script", "<img", 'href="javascript'))
+    assert "&lt;script&gt;" in shown

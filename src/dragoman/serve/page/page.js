@@ -280,24 +280,16 @@ function showModel() {
   const pair = chosenPair();
   element("source").lang = pair && pair.source !== "auto" ? pair.source : "";
   element("card").replaceChildren(
-    ...models.filter((model) => pair && translates(model, pair)).flatMap(shownCard),
+    ...models.filter((model) => pair && translates(model, pair)).map(shownCard),
   );
   showSwap();
 }
 
-/** A card as headings, code and text: no HTML of a model is ever run. */
-function shownCard({ card }) {
-  return card
-    .replace(/^---[\s\S]*?---\s*/, "") // for the Hub
-    .split(/(^```[^\n]*\n[\s\S]*?^```$|^#+ .*$)/m)
-    .filter((part) => part.trim())
-    .map((part) => {
-      const kind = part.startsWith("```") ? "code" : part.startsWith("#") ? "h3" : "pre";
-      const shown = document.createElement(kind === "code" ? "pre" : kind);
-      shown.className = kind;
-      shown.textContent = part.replace(/^#+ |^```.*\n|\n```$/g, "").trim();
-      return shown;
-    });
+/** A card as the server wrote it: HTML of the model itself is text in it. */
+function shownCard({ card_html: html }) {
+  const shown = document.createElement("article");
+  shown.innerHTML = html;
+  return shown;
 }
 
 /** A pair whose source is detected for each target that several languages lead to. */
