@@ -43,6 +43,7 @@ def exam(
     languages: Annotated[str, Option(metavar="SOURCE-TARGET")] = "",
     target_language: Target = "",
     threads: Count | None = None,
+    progress: bool = False,
 ) -> Exam:
     """Count how often a model stands what people type.
 
@@ -58,11 +59,13 @@ def exam(
     languages: those of a server or of a program, such as en-de.
     target_language: the language to translate into, if the model has several.
     threads: cores; None: all.
+    progress: show which subject is examined.
     Raises ConfigError if the system does not exist, the languages are not known or there is no test
     set; CorpusError if a text cannot be read; CheckpointError if a model is damaged; MachineError
     if a server or a program fails.
     """
     from dragoman.api import systems
+    from dragoman.api.progress import bar_shown
     from dragoman.corpus.directions import parse_pair
     from dragoman.evaluation import exam as subjects
 
@@ -96,8 +99,8 @@ def exam(
     ]
     step = max(1, len(pairs) / lines)
     drawn = [pairs[int(number * step)] for number in range(min(lines, len(pairs)))]
-    with opened as translate:
-        marks = tuple(subjects.examine(translate, drawn, direction))
+    with opened as translate, bar_shown(progress, len(subjects.SUBJECTS)) as show:
+        marks = tuple(subjects.examine(translate, drawn, direction, on_subject=show))
     return Exam(str(system), str(direction), chosen.name, marks)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,23 @@ def lines_shown(progress: bool) -> AbstractContextManager[Callable[[FileProgress
     from dragoman.base.line_files import progress_bar
 
     return lines_in_notebook() if in_notebook() else progress_bar()
+
+
+@contextmanager
+def bar_shown(progress: bool, parts: int) -> Iterator[Callable[[str], None]]:
+    """A function that names the part of a work that begins, of so many after a first one.
+
+    A terminal shows a bar, which goes away at the end.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    is_shown = progress and console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not is_shown) as bar:
+        task = bar.add_task("", total=parts, completed=-1)
+        yield lambda part: bar.update(task, description=part, advance=1)
 
 
 def listeners_of(on_event: OnEvent | None, progress: bool) -> list[EventListener]:

@@ -35,7 +35,9 @@ def print_exam(exam: Exam, console: Console) -> None:
             Text(units.SHARE.text(mark.rate), style=style),
             "" if mark.chrf is None else units.SCORE.text(mark.chrf),
         )
-    console.print("", table)
+    console.print("", table, "")
+    console.print("held: the share of the changed texts whose translation is still right")
+    console.print("chrF: its likeness to the translation of the sentence as it is")
     weakest = sorted((mark for mark in exam.marks if mark.worst), key=lambda mark: mark.rate)
     for mark in weakest[:_SHOWN]:
         console.print("", _worst(mark))

@@ -102,15 +102,24 @@ class Mark:
 
 
 def examine(
-    system: System, pairs: Sequence[tuple[str, str]], direction: Direction
+    system: System,
+    pairs: Sequence[tuple[str, str]],
+    direction: Direction,
+    *,
+    on_subject: Callable[[str], object] = bool,
 ) -> Iterator[Mark]:
-    """Examine a system with some sentences and their references, subject by subject."""
+    """Examine a system with some sentences and their references, subject by subject.
+
+    on_subject: is called with the name of each subject before it is examined.
+    """
+    on_subject("the sentences as they are")
     plain = system([source for source, _ in pairs], "text")
     sentences = [
         Sentence(source, reference, translation)
         for (source, reference), translation in zip(pairs, plain, strict=True)
     ]
     for subject in SUBJECTS:
+        on_subject(subject.name)
         planted = []
         for number in range(len(sentences)):
             following = sentences[number : number + _TOGETHER]

@@ -355,7 +355,7 @@ _MOVES = {
 _MORE_VALIDATIONS = "Train longer, or lower train.validate_every_steps."
 _VALIDATE = "Bring the events of rank 0, or lower train.validate_every_steps."
 _LARGER_DEV = "A larger dev set, or more validations, make it clearer."
-_LEARN_LESS = "Take more data, more dropout or fewer steps next time."
+_LEARN_LESS = "Take more text, raise model.dropout, or train for less time."
 _SAME_KIND = "Take dev text from the same source as the training text."
 
 
@@ -389,7 +389,7 @@ def _go_on(facts: Facts) -> str:
     if facts.max_steps and facts.last_step < facts.max_steps:
         left = units.COUNT.text(facts.max_steps - facts.last_step)
         return f"Let it go on: {left} steps of the schedule are left."
-    return "Train longer: raise train.max_steps."
+    return "Train longer: raise train.max_steps, or the budget if there was one."
 
 
 def trained_evidence(facts: Facts) -> Iterator[Evidence]:

@@ -227,7 +227,8 @@ def _money(facts: Facts) -> Judgement:
         return "cannot tell", says, "Bring the events of all ranks, or hosts.json of the run."
     if not paid:
         says = f"{_machine_time(hours * units.HOUR_S)} of machine time; no price given."
-        how = "Give the price of a machine for an hour, such as '3.06 USD', here or in hosts.toml."
+        how = "Give the price of a machine for an hour: --price '3.06 USD', or price_per_hour "
+        how += "in hosts.toml."
         return "cannot tell", says, how
     with_price, without = _spans(facts, priced=True), _spans(facts, priced=False)
     says = f"{with_price} cost {paid}; no price is known for {without}."
