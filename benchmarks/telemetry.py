@@ -284,7 +284,7 @@ _INTERVAL = events.TrainInterval(
     skipped_steps=0, loss_scale=65536.0,
     interval_s=(170.12345678901234,) * _RANKS,
     step_median_s=(1.7012345678901234,) * _RANKS, step_p95_s=(1.8012345678901,) * _RANKS,
-    compute_median_s=(0.612345678901234,) * _RANKS, data_wait_s=(0.12345678901234567,) * _RANKS,
+    data_wait_s=(0.12345678901234567,) * _RANKS,
     forward_s=(20.123456789012345,) * _RANKS, backward_s=(40.1234567890123,) * _RANKS,
     sync_s=(108.12345678901234,) * _RANKS, optimizer_s=(1.7012345678901234,) * _RANKS,
     sync_bytes=(36_528_537_600,) * _RANKS, peak_memory_bytes=(14_123_456_789,) * _RANKS,

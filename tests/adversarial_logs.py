@@ -230,11 +230,9 @@ class _Writer:
         step_s = sum(phases.values())
         self._now += step_s * log.steps
         loss = _loss(log.training, number / max(log.intervals, 1), number * log.steps)
-        own_s = sum(phases[name] for name in ("forward_s", "backward_s", "optimizer_s"))
         values: dict[str, Any] = {
             "steps": log.steps,
             "train_loss": loss * (25 if log.explodes and number > log.last_validated else 1),
-            "compute_median_s": own_s,
             "interval_s": step_s * log.steps,
             "step_median_s": step_s,
             "step_p95_s": step_s * 1.1,

@@ -69,7 +69,6 @@ TRAIN_INTERVAL = TrainInterval(
     interval_s=(40.0, 40.0),
     step_median_s=(0.4, 0.4),
     step_p95_s=(0.5, 0.5),
-    compute_median_s=(0.35, 0.35),
     data_wait_s=(0.08, 0.08),
     forward_s=(12.0, 12.0),
     backward_s=(25.0, 25.0),

@@ -173,7 +173,6 @@ class _LogWriter:
             "interval_s": [step_s * steps for step_s in steps_s],
             "step_median_s": steps_s,
             "step_p95_s": [step_s * 1.1 for step_s in steps_s],
-            "compute_median_s": computes_s,
             "data_wait_s": [run.data_wait_s * steps for _ in steps_s],
             "forward_s": [compute_s * steps * 0.3 for compute_s in computes_s],
             "backward_s": [compute_s * steps * 0.65 for compute_s in computes_s],

@@ -96,11 +96,14 @@ def test_the_time_without_a_link_is_not_that_of_a_rank_that_stood_still(name: st
 # A rank that becomes slow and stays so: every culprit, every share of the run that is left.
 
 
+COMPUTE_S = 0.4
+"""Of a step, before one rank becomes slow."""
+
+
 def slow_since(turn: int, *, times: float = 2.0) -> Callable[[dict[str, Any]], None]:
     def change(event: dict[str, Any]) -> None:
         if event["step"] > turn:
-            more_s = event["steps"] * event["compute_median_s"] * (times - 1)
-            event["compute_median_s"] *= times
+            more_s = event["steps"] * COMPUTE_S * (times - 1)
             event["step_median_s"] += more_s / event["steps"]
             event["forward_s"] += more_s
             event["interval_s"] += more_s
@@ -111,7 +114,7 @@ def slow_since(turn: int, *, times: float = 2.0) -> Callable[[dict[str, Any]], N
 def waiting_since(turn: int, *, times: float = 2.0) -> Callable[[dict[str, Any]], None]:
     def change(event: dict[str, Any]) -> None:
         if event["step"] > turn:
-            more_s = event["steps"] * event["compute_median_s"] * (times - 1)
+            more_s = event["steps"] * COMPUTE_S * (times - 1)
             event["step_median_s"] += more_s / event["steps"]
             event["sync_s"] += more_s
             event["interval_s"] += more_s
@@ -123,7 +126,7 @@ def with_slow_rank(folder: Path, culprit: int, turn: int, times: float = 2.0, **
     """A run of three ranks in which one computes for longer, and the others wait."""
     three: dict[str, Any] = {
         "world_size": 3,
-        "compute_s": (0.4,) * 3,
+        "compute_s": (COMPUTE_S,) * 3,
         "sync_s": (0.01,) * 3,
     }
     directory = Recorded(**three | run).write(folder)

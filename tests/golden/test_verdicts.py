@@ -435,7 +435,6 @@ RUNS: dict[str, tuple[Recorded, dict[str, str]]] = {
                 "sync_s": None,
                 "data_wait_s": None,
                 "optimizer_s": None,
-                "compute_median_s": None,
                 "padding_share": None,
             }
         ),

@@ -7,9 +7,9 @@ sampling, log, reading   the events of a run directory -> facts
 imported      events that only a run of another tool has
 trend         slopes with confidence intervals, what is beyond chance, a curve to extrapolate with
 measures      numbers that several questions need: tokens per second, MFU, scaling, waiting
-periods       when a condition began, and when it ended
+periods       since when something is so, and until when
 pauses        whether a rank stood still
-stragglers    which ranks compute for longer than the others, since when and why
+stragglers    which ranks come later than the others, since when and why
 verdict       an answer with its evidence
 checks        the table of all that a report looks for: twelve questions, then faults
 scores        whether a run translates, by its loss and BLEU; all scores as rows of evidence

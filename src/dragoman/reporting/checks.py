@@ -351,7 +351,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     _limited(
         "straggler",
         "Is one rank slower than the others?",
-        what="compute of the slowest rank over the median rank's, for a quarter of the run or "
+        what="own work of the slowest rank over the median rank's, for a quarter of the run or "
         "more, or up to its end",
         measure=stragglers.slowest_rank,
         culprits=lambda facts: [text for _, text in stragglers.stragglers(facts)],

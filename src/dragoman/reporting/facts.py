@@ -15,6 +15,7 @@ from dragoman.base import units
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe
 from dragoman.reporting.imported import ImportedRun
+from dragoman.reporting.periods import Period
 from dragoman.reporting.record import Floats, Intervals, no_intervals, summed, total_over
 from dragoman.telemetry.events import (
     Compared,
@@ -191,21 +192,6 @@ class CheckpointFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Period:
-    """The time from the first to the last sign of a condition; with steps, if intervals show it."""
-
-    since: float
-    until: float
-    since_step: int | None = None
-    until_step: int | None = None
-    from_start: bool
-    to_end: bool
-    """Whether it was still so at the end of the record."""
-    share: float
-    """The share of the records between the two that show it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """Means over the samples of one GPU while training; of memory and errors, the most.
 
@@ -228,8 +214,8 @@ class Gpu:
     throttled_share: float
     throttle_reasons: tuple[str, ...]
     ecc_errors: int | None
-    throttled: Period | None = None
-    weak: Period | None = None
+    throttled: tuple[Period, ...] = ()
+    weak: tuple[Period, ...] = ()
     """When it drew so little power that it waited."""
 
     @property
@@ -250,7 +236,7 @@ class Traffic(NetworkSampled):
 
     host: str
     carrier_changes: int
-    faulty: Period | None = None
+    faulty: tuple[Period, ...] = ()
     """When there were errors, or its link was lost or found."""
     link_turns: tuple[tuple[float, float], ...] = ()
     """The begin and end of each sample in which its link was lost or found."""
@@ -279,9 +265,9 @@ class MachineUse:
     """Of all its processors and programs, the sum over the samples; None if it does not tell."""
     others: Floats = field(compare=False)
     """Each sample of that part [sample, 3]: when it began and ended, and the share."""
-    crowded: Period | None = None
+    crowded: tuple[Period, ...] = ()
     """When others used its processors."""
-    idle: Period | None = None
+    idle: tuple[Period, ...] = ()
     """When its processors were not all busy."""
 
     def others_between(self, since: float, until: float) -> float | None:

@@ -22,7 +22,7 @@ from dragoman.reporting.learning import (
     training_loss_jump,
 )
 from dragoman.reporting.pauses import how_long, out_of_reach
-from dragoman.reporting.periods import clock, moment, periods, when
+from dragoman.reporting.periods import clock, in_intervals, moment, when
 from dragoman.reporting.rates import rate_ahead, stage_between
 from dragoman.reporting.record import total
 from dragoman.reporting.scores import (
@@ -128,7 +128,7 @@ def starved_ranks(facts: Facts) -> Iterator[str]:
         timed = steps.where(np.isfinite(measures.timed_s(steps, rank.rank)))
         waits_s, took_s = (timed.of(name, rank.rank) for name in ("data_wait_s", "interval_s"))
         bad = waits_s >= STARVES * took_s
-        found = " and ".join(map(when, periods(timed, bad, rank=rank.rank)))
+        found = when(in_intervals(timed, bad, rank=rank.rank))
         yield found if facts.world_size == 1 else f"{rank.name}, {found}"
 
 

@@ -8,7 +8,7 @@ from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Traffic
 from dragoman.reporting.lives import evidence_by_life, judged_by_link, link_changed, newest_life
-from dragoman.reporting.periods import periods, when
+from dragoman.reporting.periods import in_intervals, when
 from dragoman.reporting.verdict import Evidence, Judgement, evidence, in_words, named
 
 NETWORK_BOUND = 0.2
@@ -78,7 +78,8 @@ def _where(facts: Facts) -> str:
     through = f", through {named(names, between=', ')}" if names else ""
     timed = measures.with_wire(facts)
     waits = timed["wire_s"] >= NETWORK_BOUND * timed.of("interval_s")
-    return through + "".join(f", {when(period)}" for period in periods(timed, waits))
+    periods = in_intervals(timed, waits)
+    return f"{through}, {when(periods)}" if periods else through
 
 
 def _of_step(mean: float, low: float, high: float) -> str:

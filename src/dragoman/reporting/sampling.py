@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from dragoman.reporting.facts import Gpu, MachineUse, Period, Traffic
+from dragoman.reporting.facts import Gpu, MachineUse, Traffic
+from dragoman.reporting.periods import Period, in_samples
 from dragoman.reporting.record import Bools, Columns, Floats, summed, total_over
 from dragoman.telemetry.events import (
     POWER_CAP,
@@ -89,20 +90,10 @@ class _Series:
         spans = np.stack([ended - self.values["seconds_s"], ended, values], axis=1)
         return spans[np.isfinite(values)]
 
-    def period(self, bad: Bools) -> Period | None:
-        """From the first bad sample to the last; None if none is."""
-        (places,) = np.nonzero(bad)
-        if not places.size:
-            return None
-        first, last = int(places[0]), int(places[-1])
+    def periods(self, is_so: Bools) -> tuple[Period, ...]:
+        """When something was so."""
         ended = self.values["ended"]
-        return Period(
-            since=float(ended[first] - self.values["seconds_s"][first]),
-            until=float(ended[last]),
-            from_start=first == 0,
-            to_end=last == bad.size - 1,
-            share=places.size / (last + 1 - first),
-        )
+        return in_samples(ended - self.values["seconds_s"], ended, is_so)
 
 
 @dataclass(slots=True)
@@ -160,8 +151,8 @@ class Samples:
                 throttled_share=float(throttled_s.sum()) / seen.seconds_s,
                 throttle_reasons=tuple(reason for reason, _ in counts.most_common()),
                 ecc_errors=None if errors is None else int(errors),
-                throttled=seen.period(seen.values["slowed"] > 0),
-                weak=seen.period(power < LOW_POWER * limit),
+                throttled=seen.periods(seen.values["slowed"] > 0),
+                weak=seen.periods(power < LOW_POWER * limit),
             )
 
     def traffic(self, life: int | None = None) -> Iterator[Traffic]:
@@ -177,7 +168,7 @@ class Samples:
                 seconds_s=seen.seconds_s,
                 most_sent_bytes_per_s=seen.most("most_sent_bytes_per_s"),
                 nominal_bits_per_s=seen.last("nominal_bits_per_s"),
-                faulty=seen.period(errors + turned > 0),
+                faulty=seen.periods(errors + turned > 0),
                 link_turns=tuple((began, ended) for began, ended, count in turns.tolist() if count),
                 **{name: int(seen.sum(name)) for name in _COUNTERS},
             )
@@ -197,8 +188,8 @@ class Samples:
                 last_seen=float(seen.values["ended"][-1]),
                 queued_batches=seen.mean("queued_batches"),
                 processor_energy_j=seen.energy_j("processor_power_w"),
-                crowded=seen.period(seen.values["others_cpu_share"] > MOST_OTHERS),
-                idle=seen.period(seen.values["cpu_share"] < FULL_HOST),
+                crowded=seen.periods(seen.values["others_cpu_share"] > MOST_OTHERS),
+                idle=seen.periods(seen.values["cpu_share"] < FULL_HOST),
             )
 
     def _of(self, kind: str, life: int | None) -> Iterator[tuple[str, Any, str, _Series]]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from dragoman.base import units
 from dragoman.reporting import measures
-from dragoman.reporting.facts import Facts, Gpu, MachineUse, Period
+from dragoman.reporting.facts import Facts, Gpu, MachineUse
 from dragoman.reporting.lives import evidence_by_life, judged_by_life
-from dragoman.reporting.periods import periods, when
+from dragoman.reporting.periods import Period, in_intervals, when
 from dragoman.reporting.sampling import FULL_HOST, LOW_POWER, MOST_OTHERS
 from dragoman.reporting.stragglers import stragglers
 from dragoman.reporting.verdict import Evidence, Judgement, evidence, named
@@ -145,8 +145,8 @@ def _of_processors(machine: MachineUse, share: float | None) -> str:
     return f"{units.SHARE.optional_text(share)} of the processors of {machine.host}"
 
 
-def _since(period: Period | None) -> str:
-    return "" if period is None else f", {when(period)}"
+def _since(periods: Sequence[Period]) -> str:
+    return f", {when(periods)}" if periods else ""
 
 
 def _weak_text(gpu: Gpu) -> str:
@@ -174,7 +174,7 @@ def _waits_since(facts: Facts) -> str:
     computed_s = np.nan_to_num(timed.compute_s(rank.rank))
     waits = computed_s < BUSY_COMPUTE * timed.of("interval_s", rank.rank)
     where = f" on {rank.name}" if len(facts.ranks) > 1 else ""
-    return where + "".join(f", {when(period)}" for period in periods(timed, waits, rank=rank.rank))
+    return where + _since(in_intervals(timed, waits, rank=rank.rank))
 
 
 def _what_waits(facts: Facts) -> str:

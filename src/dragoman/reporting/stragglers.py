@@ -1,202 +1,197 @@
-"""Which ranks compute for longer than the others, since when and why."""
+"""Which ranks come later than the others, since when and why.
+
+A rank comes to the all-reduce of a step when its own work is done: the time of the step without
+the waits for data and in all-reduces. What it works for longer than the median rank, others wait.
+"""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence, Set
-from itertools import groupby
+from dataclasses import dataclass
+from typing import Final, Self
 
 import numpy as np
 
 from dragoman.base import units
-from dragoman.reporting.facts import Facts, Period, Rank
+from dragoman.reporting.facts import Facts, Rank
+from dragoman.reporting.measures import steady
 from dragoman.reporting.periods import (
     FEWEST,
-    interval_took_s,
+    Period,
+    Stretch,
+    in_intervals,
     lasted_unseen,
     lasting,
-    periods,
+    stretches,
+    usual_s,
     when,
 )
-from dragoman.reporting.record import Floats, Intervals
+from dragoman.reporting.record import Floats, Intervals, total_over
 from dragoman.reporting.sampling import MOST_OTHERS
 from dragoman.telemetry.events import STRAGGLES
 
-LASTS = 1.5
-"""A rank that was slow for less than half of the time counts if it took this multiple of the median
-rank's time or more. Ranks of calm runs differ by up to 1.4 for a quarter of a short run; steps that
-are longer by this factor raise an alert while the run trains."""
-_LASTS_IN_ONE = 2.0
-"""The same if only the last interval is slow: single intervals of calm runs differ by half."""
-_FEWEST_STEPS = 10
-"""The median of fewer steps is chance."""
-_EXPLAINS = 0.1
+_OF_WORK: Final = 0.125
+"""A rank is slow for long if its lateness is this share of all work of the median rank: as at 1.25
+x for half of the time, or at 1.5 x for a quarter. Calm ranks reach 1.4 x for a quarter."""
+_AT_END: Final = 1.5
+"""A rank that has become slow counts before that if it takes this multiple or more."""
+_IN_ONE: Final = 2.0
+"""The same if only the last interval is slow: single intervals of calm runs differ by 1.7 x."""
+_FEWEST_STEPS: Final = 10
+"""Fewer steps are chance."""
+_TURNS: Final = 3
+"""It is no turn if it lasts for so many of the longest before. Two turns with a start of the
+process between them look like one of twice the length."""
+_EXPLAINS: Final = 0.1
 """Other programs explain a slow rank if they use this share of its processors more than before, or
 than on other hosts if it was slow from the start."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The own work of all ranks in the intervals for which each rank of that time measured it.
+
+    seconds_s: of each rank [interval, rank]. median_s: of the median rank; of two in the middle,
+    the faster. took_s: seconds of each interval, as of its slowest rank.
+    """
+
+    intervals: Intervals
+    seconds_s: Floats
+    median_s: Floats
+    took_s: Floats
+
+    @classmethod
+    def of(cls, facts: Facts) -> Self:
+        """The work of a run, without warm-ups."""
+        steps = steady(facts.intervals)
+        seconds_s = steps["interval_s"] - steps["sync_s"] - steps["data_wait_s"]
+        whole = np.isfinite(seconds_s).sum(axis=1) == steps["ranks"]
+        steps, seconds_s = steps.where(whole), seconds_s[whole]
+        middle = (steps["ranks"].astype(int) - 1) // 2
+        median_s = np.take_along_axis(np.sort(seconds_s, axis=1), middle[:, None], axis=1)[:, 0]
+        each_s = [usual_s(steps, rank) for rank in range(seconds_s.shape[1])]
+        return cls(steps, seconds_s, median_s, np.max(each_s, axis=0))
+
+    def ratios(self, rank: int) -> Floats:
+        """A rank's work over the median rank's; 1 if it was not there."""
+        ratios = self.seconds_s[:, rank] / np.where(self.median_s > 0, self.median_s, np.nan)
+        return np.where(np.isfinite(ratios), ratios, 1.0)
+
+    def slow(self, rank: int) -> list[Stretch]:
+        """The stretches in which a rank was slow for long, and the last if it became slow and
+        stays so.
+
+        Ranks that are slow in turn are slow at the end as well: it must last for longer than any
+        turn before, and each of them must have had its turn.
+        """
+        ratios = self.ratios(rank)
+        is_slow = ratios >= STRAGGLES
+        late_s = np.where(is_slow, self.seconds_s[:, rank] - self.median_s, 0.0)
+        least_s = _OF_WORK * float(self.median_s.sum())
+        slow = [
+            (first, last)
+            for first, last in lasting(is_slow, self.took_s)
+            if late_s[first : last + 1].sum() >= least_s
+        ]
+        *before, newest = stretches(is_slow, self.took_s) or [(0, -1)]
+        if newest not in slow and self._is_slow_now(newest, before, ratios):
+            slow.append(newest)
+        return slow
+
+    def _is_slow_now(self, newest: Stretch, before: Sequence[Stretch], ratios: Floats) -> bool:
+        """Whether the newest stretch goes on at the end, and is no chance and no turn."""
+        first, last = newest
+        lengths = [after + 1 - begin for begin, after in (*before, newest)]
+        return (
+            last == len(ratios) - 1 >= 0
+            and first >= self.intervals["ranks"].max()
+            and lengths[-1] >= _TURNS * max(lengths[:-1], default=0)
+            and self.intervals["steps"][first:].sum() >= _FEWEST_STEPS
+            and float(np.median(ratios[first:])) >= (_AT_END if lengths[-1] > 1 else _IN_ONE)
+        )
+
+
 def stragglers(facts: Facts) -> list[tuple[float, str]]:
-    """For each rank that was slow for long, or became slow and stayed so up to the end: the ratio
-    of its compute time to the median rank's in the same steps, and a description with the cause if
-    that was measured. The slowest rank comes first.
+    """For each rank that was slow for long, or became slow and stays so: the ratio of its own work
+    to the median rank's in the same steps, and a description with the cause if that was measured.
+    The slowest rank comes first.
     """
-    intervals = _with_compute(facts)
-    computes_s, ratios = intervals["compute_median_s"], _ratios(intervals)
-    middles_s = _middles_s(intervals)
-    took_s, steps = _took_s(intervals), intervals["steps"].tolist()
-    found = []
+    work = _Work.of(facts)
+    slow_ranks = []
     for rank in facts.ranks[: _most_ranks(facts)]:
-        of_rank = ratios[:, rank.rank].tolist()
-        bad, stretches = _slow_stretches(of_rank, took_s, steps, ranks=len(facts.ranks))
-        slow = [at for first, last in stretches for at in range(first, last + 1) if bad[at]]
-        if slow:
-            usual_s = (np.median(one[slow]) for one in (computes_s[:, rank.rank], middles_s))
-            both = [units.STEP_TIME.text(float(seconds_s)) for seconds_s in usual_s]
-            when_slow = periods(intervals, np.array(bad), stretches, rank=rank.rank)
-            text = f"{rank.name}, {' and '.join(map(when, when_slow))} "
-            text += f"({both[0]}, {both[1]} the median rank){_cause(facts, rank, when_slow)}"
-            found.append((statistics.median(of_rank[at] for at in slow), text))
-    return sorted(found, reverse=True)
+        is_slow = work.ratios(rank.rank) >= STRAGGLES
+        slow = work.slow(rank.rank)
+        places = [at for first, last in slow for at in range(first, last + 1) if is_slow[at]]
+        if places:
+            steps = work.intervals["steps"][places].sum()
+            own_s = float(work.seconds_s[places, rank.rank].sum() / steps)
+            median_s = float(work.median_s[places].sum() / steps)
+            periods = in_intervals(work.intervals, is_slow, slow, rank=rank.rank)
+            text = f"{rank.name}, {when(periods)} ({units.STEP_TIME.text(own_s)}, "
+            text += f"{units.STEP_TIME.text(median_s)} the median rank)"
+            slow_ranks.append((own_s / median_s, text + _cause(facts, rank, periods)))
+    return sorted(slow_ranks, reverse=True)
 
 
-def _slow_stretches(
-    ratios: Sequence[float], took_s: Sequence[float], steps: Sequence[int], *, ranks: int
-) -> tuple[list[bool], list[tuple[int, int]]]:
-    """In which intervals a rank was slow, and the stretches that count.
+def slowest_rank(facts: Facts) -> float | None:
+    """The own work of the slowest rank over the median rank's: while it was slow, or over the run
+    if no rank was slow for long. Ranks that are slow in turn are not.
 
-    A stretch begins and ends where the ratio passes the middle between the usual one and that of
-    the stretch: on a busy machine single intervals before it are above the limit, too.
+    None if ranks or intervals are missing, or if a rank was slow for a quarter of the time, but in
+    only one or two intervals.
     """
-    bad = [ratio >= STRAGGLES for ratio in ratios]
-    stretches = _stretches(bad, ratios, took_s, steps, ranks)
-    slow = [ratios[at] for first, last in stretches for at in range(first, last + 1) if bad[at]]
-    if slow:
-        surely = [ratio >= max(STRAGGLES, statistics.median(slow) ** 0.5) for ratio in ratios]
-        if sure_stretches := _stretches(surely, ratios, took_s, steps, ranks):
-            return surely, sure_stretches
-    return bad, stretches
-
-
-def _stretches(
-    bad: Sequence[bool],
-    ratios: Sequence[float],
-    took_s: Sequence[float],
-    steps: Sequence[int],
-    ranks: int,
-) -> list[tuple[int, int]]:
-    """The stretches that lasted, and the last intervals if the rank became slow and stayed so.
-
-    Ranks that are slow in turn are slow at the end as well: it must last twice as long as before,
-    and each of them must have had its turn.
-    """
-    found = [
-        (first, last)
-        for first, last in lasting(bad, took_s)
-        if 2 * sum(took_s[first : last + 1]) >= sum(took_s)
-        or statistics.median(ratios[at] for at in range(first, last + 1) if bad[at]) >= LASTS
-    ]
-    lengths = [len(list(group)) for is_bad, group in groupby(bad) if is_bad]
-    if not (bad and bad[-1]) or (found and found[-1][1] == len(bad) - 1):
-        return found
-    *earlier, last = lengths
-    least = LASTS if last > 1 else _LASTS_IN_ONE
-    is_long = last >= 2 * max(earlier, default=0) and sum(steps[-last:]) >= _FEWEST_STEPS
-    if is_long and len(bad) - last >= ranks and statistics.median(ratios[-last:]) >= least:
-        first = len(bad) - last
-        if found and first <= found[-1][1] + 1:
-            first = found.pop()[0]
-        found.append((first, len(bad) - 1))
-    return found
+    ranks, work = _most_ranks(facts), _Work.of(facts)
+    if ranks == 1:
+        return 1.0
+    if len(facts.intervals) < FEWEST or not len(work.intervals):
+        return None
+    if slow_ranks := stragglers(facts):
+        return slow_ranks[0][0]
+    if any(lasted_unseen(work.ratios(rank) >= STRAGGLES, work.took_s) for rank in range(ranks)):
+        return None
+    each = [total_over(work.seconds_s[:, rank], work.median_s) or 1.0 for rank in range(ranks)]
+    return min(max(each) / statistics.median_low(each), STRAGGLES - 0.01)
 
 
 def _cause(facts: Facts, rank: Rank, slow: Sequence[Period]) -> str:
     """Why a rank was slow in these periods, as the end of a sentence; "" if nothing shows it."""
     life = facts.life_at(slow[-1].since)
     host = life.hosts[rank.rank] if life and rank.rank < len(life.hosts) else rank.host
-    on_host = [one.rank for one in facts.ranks if host in one.hosts]
+    on_host = [other.rank for other in facts.ranks if host in other.hosts]
+    slow_s = sum(period.seconds_s for period in slow)
     for gpu in facts.gpus:
-        if (gpu.host, gpu.gpu) == (host, on_host.index(rank.rank)) and gpu.throttled:
-            overlap_s = sum(
-                min(gpu.throttled.until, one.until) - max(gpu.throttled.since, one.since)
-                for one in slow
-                if one.since < gpu.throttled.until and gpu.throttled.since < one.until
-            )
-            if overlap_s >= sum(one.until - one.since for one in slow) / 2:
+        if (gpu.host, gpu.gpu) == (host, on_host.index(rank.rank)):
+            both_s = (period.overlap_s(low) for period in slow for low in gpu.throttled)
+            if gpu.throttled and sum(both_s) >= slow_s / 2:
                 reasons = ", ".join(gpu.throttle_reasons)
                 return f": the clock of {gpu.label} was lowered ({reasons})"
-    spans = [(one.since, one.until) for one in slow]
-    own = _others(facts, {host}, spans)
+    spans = [(period.since, period.until) for period in slow]
+    others = _others(facts, {host}, spans)
     before = None
     if not slow[0].from_start:
         before = _others(facts, {host}, [(0.0, slow[0].since)])
     usual = before
     if before is None:
-        usual = _others(facts, {one for one in facts.hosts if one != host}, spans)
-    if own is None or own < MOST_OTHERS or own < (usual or 0.0) + _EXPLAINS:
+        usual = _others(facts, set(facts.hosts) - {host}, spans)
+    if others is None or others < MOST_OTHERS or others < (usual or 0.0) + _EXPLAINS:
         return ""
     then = "" if before is None else f", {units.SHARE.text(before)} before"
-    return f": other programs used {units.SHARE.text(own)} of the processors of {host}{then}"
+    return f": other programs used {units.SHARE.text(others)} of the processors of {host}{then}"
 
 
 def _others(facts: Facts, hosts: Set[str], spans: Iterable[tuple[float, float]]) -> float | None:
     """The share of the processors of some hosts that other programs used in some spans of time."""
-    shares = [
-        one.others_between(*span) for one in facts.machines if one.host in hosts for span in spans
+    measured = [
+        machine.others_between(*span)
+        for machine in facts.machines
+        if machine.host in hosts
+        for span in spans
     ]
-    known = [share for share in shares if share is not None]
-    return statistics.fmean(known) if known else None
-
-
-def slowest_rank(facts: Facts) -> float | None:
-    """Compute of the slowest rank over that of the median rank in the same steps, if it lasted.
-
-    Ranks that are slow in turn do not count. If no rank was slow for long, the largest lower
-    quartile of a rank's ratios. None if ranks or intervals are missing, or if a rank was slow for a
-    quarter of the time, but in only one or two intervals.
-    """
-    ranks = _most_ranks(facts)
-    if ranks == 1:
-        return 1.0
-    intervals = _with_compute(facts)
-    if len(intervals) < FEWEST:
-        return None
-    if found := stragglers(facts):
-        return found[0][0]
-    took_s = _took_s(intervals)
-    of_ranks: list[list[float]] = _ratios(intervals)[:, :ranks].T.tolist()
-    if any(lasted_unseen([one >= STRAGGLES for one in ratios], took_s) for ratios in of_ranks):
-        return None
-    usual = max(sorted(ratios)[len(ratios) // 4] for ratios in of_ranks)
-    return min(usual, STRAGGLES - 0.01)
-
-
-def _with_compute(facts: Facts) -> Intervals:
-    """The intervals for which each rank of that time knows the compute of its median step."""
-    known = np.isfinite(facts.intervals["compute_median_s"]).sum(axis=1)
-    return facts.intervals.where(known == facts.intervals["ranks"])
-
-
-def _middles_s(intervals: Intervals) -> Floats:
-    """The compute of the median rank in each interval; of two in the middle, the faster."""
-    in_order = np.sort(intervals["compute_median_s"], axis=1)
-    middle = (intervals["ranks"].astype(int) - 1) // 2
-    return np.take_along_axis(in_order, middle[:, None], axis=1)[:, 0]
-
-
-def _ratios(intervals: Intervals) -> Floats:
-    """Each rank's compute over the median rank's [interval, rank]; 1 if it was not there."""
-    middles_s = _middles_s(intervals)[:, None]
-    ratios = intervals["compute_median_s"] / np.where(middles_s > 0, middles_s, np.nan)
-    return np.where(np.isfinite(ratios), ratios, 1.0)
+    shares = [share for share in measured if share is not None]
+    return statistics.fmean(shares) if shares else None
 
 
 def _most_ranks(facts: Facts) -> int:
     """How many ranks trained together in the life with most of them."""
     return max([facts.world_size or 0, *(life.world_size or 0 for life in facts.segments)])
-
-
-def _took_s(intervals: Intervals) -> list[float]:
-    """Seconds of each interval, those of its slowest rank: all ranks end it together."""
-    ranks = range(intervals["interval_s"].shape[1])
-    took_s = [interval_took_s(intervals, rank) for rank in ranks]
-    return [float(longest_s) for longest_s in np.max(took_s, axis=0)]

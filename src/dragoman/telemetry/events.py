@@ -180,7 +180,6 @@ class TrainInterval(Payload, kind="train_interval"):
     sync_s: waiting for other ranks and for the wire.
     wire_s: waiting for the wire alone, the same for every rank: in each step, the wait of the rank
         that came last. The rest of a rank's sync_s is how early it was.
-    compute_median_s: the median over the steps of forward, backward and optimizer together.
     """
 
     steps: int
@@ -201,7 +200,6 @@ class TrainInterval(Payload, kind="train_interval"):
     interval_s: Reals = None
     step_median_s: Reals = None
     step_p95_s: Reals = None
-    compute_median_s: Reals = None
     data_wait_s: Reals = None
     forward_s: Reals = None
     backward_s: Reals = None
@@ -212,7 +210,7 @@ class TrainInterval(Payload, kind="train_interval"):
 
 
 PER_RANK: Final = (
-    *("interval_s", "step_median_s", "step_p95_s", "compute_median_s"),
+    *("interval_s", "step_median_s", "step_p95_s"),
     *PHASE_FIELDS,
     *("sync_bytes", "peak_memory_bytes"),
 )

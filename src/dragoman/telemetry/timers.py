@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import torch
 
 Phase = Literal["data_wait", "forward", "backward", "sync", "optimizer"]
-_COMPUTE: Final[tuple[Phase, ...]] = ("forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +29,6 @@ class PhaseTimes:
     interval_s: float
     step_median_s: float
     step_p95_s: float
-    compute_median_s: float
     data_wait_s: float
     forward_s: float
     backward_s: float
@@ -54,7 +52,6 @@ class PhaseTimer:
         self._phases = {name: _TimedPhase(self, name, self._clock) for name in get_args(Phase)}
         self.running: Phase | None = None
         """The phase that the host is in; None between phases."""
-        self._ends: list[list[int]] = []
         self._moments: list[int] = []
         self._started: int | None = None
 
@@ -66,7 +63,6 @@ class PhaseTimer:
         """A step is complete; at least one phase ran since the last one."""
         assert self._started is not None, "no phase was timed in this step"
         self._moments += (self._started, self._clock.mark())
-        self._ends.append([len(self._phases[name].moments) // 2 for name in _COMPUTE])
         self._started = None
 
     def take(self) -> PhaseTimes:
@@ -75,22 +71,18 @@ class PhaseTimer:
         On a GPU this waits until the device has finished these steps.
         """
         steps_s = self._clock.seconds(self._moments)
-        each_s = {name: self._clock.seconds(one.moments) for name, one in self._phases.items()}
-        phases_s = {f"{name}_s": float(seconds.sum()) for name, seconds in each_s.items()}
-        compute_s = np.zeros(len(steps_s))
-        for name, ends in zip(_COMPUTE, zip(*self._ends, strict=True), strict=False):
-            summed_s = np.concatenate([[0.0], np.cumsum(each_s[name])])
-            compute_s += np.diff(summed_s[[0, *ends]])
+        phases_s = {
+            f"{name}_s": float(self._clock.seconds(phase.moments).sum())
+            for name, phase in self._phases.items()
+        }
         times = PhaseTimes(
             steps=len(steps_s),
             interval_s=float(steps_s.sum()),
             step_median_s=float(np.median(steps_s)) if len(steps_s) else 0.0,
             step_p95_s=float(np.quantile(steps_s, 0.95)) if len(steps_s) else 0.0,
-            compute_median_s=float(np.median(compute_s)) if len(steps_s) else 0.0,
             **phases_s,
         )
         self._moments.clear()
-        self._ends.clear()
         for phase in self._phases.values():
             phase.moments.clear()
         self._clock.forget()
