@@ -24,7 +24,7 @@ from dragoman.reporting.cost import (
     machine_hours,
     spent,
 )
-from dragoman.reporting.facts import Facts, MeasuredBleu
+from dragoman.reporting.facts import Facts, RecordedValidation, bleu_text
 from dragoman.reporting.learning import LEAST_FALL
 from dragoman.reporting.record import summed
 from dragoman.reporting.verdict import Answer
@@ -48,12 +48,12 @@ WALL: Final = Resource("wall_s", "wall clock", units.DURATION.text)
 MACHINES: Final = Resource("machine_s", "machine time", units.DURATION.text, "of machines")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidationPoint(MeasuredBleu):
+@dataclass(frozen=True, slots=True)
+class ValidationPoint:
     """A validation, and the amounts that the run had used by then."""
 
+    validation: RecordedValidation
     used: dict[str, float]
-    dev_loss: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +67,22 @@ class ComparedRun:
     def losses(self, budget: Resource) -> list[tuple[float, float]]:
         """(amount used, dev loss) of every validation that has both."""
         return [
-            (one.used[budget.key], one.dev_loss)
-            for one in self.validations
-            if one.dev_loss is not None and budget.key in one.used
+            (point.used[budget.key], point.validation.dev_loss)
+            for point in self.validations
+            if point.validation.dev_loss is not None and budget.key in point.used
         ]
 
     def last_used(self, budget: Resource) -> float | None:
         """The amount used by the last validation that says something; None without one."""
-        amounts = [
-            one.used[budget.key]
-            for one in self.validations
-            if budget.key in one.used and (one.dev_loss is not None or one.bleu is not None)
-        ]
-        return amounts[-1] if amounts else None
+        amounts = [used for used, _ in (*self.losses(budget), *self.bleus(budget))]
+        return max(amounts, default=None)
 
-    def bleus(self, budget: Resource) -> list[tuple[float, ValidationPoint]]:
-        """Every validation that translated, as (amount used, point)."""
+    def bleus(self, budget: Resource) -> list[tuple[float, RecordedValidation]]:
+        """Every validation that translated, as (amount used, validation)."""
         return [
-            (one.used[budget.key], one)
-            for one in self.validations
-            if one.bleu is not None and budget.key in one.used
+            (point.used[budget.key], point.validation)
+            for point in self.validations
+            if point.validation.bleu is not None and budget.key in point.used
         ]
 
 
@@ -97,7 +93,7 @@ class Level:
     budget: Resource
     amount: float
     losses: dict[str, float]
-    bleus: dict[str, ValidationPoint]
+    bleus: dict[str, RecordedValidation]
     answer: Answer
     says: str
 
@@ -140,9 +136,12 @@ def compare(runs: Sequence[Facts]) -> RunComparison:
     return RunComparison(compared, budgets, tuple(notes), levels, target)
 
 
-def _without_losses(one_run: ComparedRun) -> ComparedRun:
-    validations = (replace(one, dev_loss=None) for one in one_run.validations)
-    return replace(one_run, validations=tuple(validations))
+def _without_losses(run: ComparedRun) -> ComparedRun:
+    without = (
+        replace(point, validation=point.validation.model_copy(update={"dev_loss": None}))
+        for point in run.validations
+    )
+    return replace(run, validations=tuple(without))
 
 
 def totals(one_run: ComparedRun, budgets: Sequence[Resource]) -> Iterator[tuple[str, str]]:
@@ -160,11 +159,11 @@ def totals(one_run: ComparedRun, budgets: Sequence[Resource]) -> Iterator[tuple[
     losses = [loss for _, loss in one_run.losses(WALL)]
     if losses:
         yield "lowest dev loss", units.LOSS.text(min(losses))
-    scores = [one.bleu for one in one_run.validations if one.bleu is not None]
+    scores = [validation.bleu or 0.0 for _, validation in one_run.bleus(WALL)]
     yield "best dev BLEU", units.SCORE.optional_text(max(scores, default=None))
     # A score with another search, or of another checkpoint, has a row of its own.
     for label, score in {one.label: one for one in facts.test_scores}.items():
-        yield f"BLEU on {label}", score.bleu_text
+        yield f"BLEU on {label}", bleu_text(score)
 
 
 def _money(runs: Sequence[Facts]) -> Iterator[Resource]:
@@ -188,13 +187,7 @@ def _points(facts: Facts) -> Iterator[ValidationPoint]:
         place = int(np.searchsorted(facts.intervals["step"], seen.step, side="right"))
         used = {name: counts[place] for name, counts in sums.items() if counts[-1]}
         used |= _time_and_money(facts, until=seen.time)
-        yield ValidationPoint(
-            used=used,
-            dev_loss=seen.dev_loss,
-            bleu=seen.bleu,
-            bleu_low=seen.bleu_low,
-            bleu_high=seen.bleu_high,
-        )
+        yield ValidationPoint(seen, used)
 
 
 def _time_and_money(facts: Facts, *, until: float | None = None) -> dict[str, float]:

@@ -19,11 +19,13 @@ from dragoman.reporting.comparison import (
 )
 from dragoman.reporting.cost import currency_of
 from dragoman.reporting.elements import escape, figures, problems, section, values, whole_page
+from dragoman.reporting.facts import bleu_text
 from dragoman.reporting.plots import BLEU, LOSS_HEIGHT, without_start
 from dragoman.reporting.render import cell, write_files
 from dragoman.reporting.svg import Axis, LinePlot, Series
 
 _LOSS: Final = Axis("dev loss, nats per target token", "{:.4g}".format)
+_SCORES: Final = {"dev_loss", "bleu", "bleu_low", "bleu_high"}
 _TOKENS: Final = Axis("source + target tokens", units.SHORT_COUNT.text)
 Table = list[list[str]]
 T = TypeVar("T")
@@ -56,9 +58,7 @@ def _sections(found: RunComparison) -> Iterator[tuple[str, str, Table]]:
             losses = [_or_dash(level.losses.get(letter), units.LOSS.text) for letter in letters]
             rows.append([f"dev loss at {amount}", *losses])
         if level.bleus:
-            bleus = [
-                _or_dash(level.bleus.get(letter), lambda one: one.bleu_text) for letter in letters
-            ]
+            bleus = [_or_dash(level.bleus.get(letter), bleu_text) for letter in letters]
             rows.append(["last BLEU by then" if level.losses else f"last BLEU at {amount}", *bleus])
     says = " ".join(
         f"At {_amount(level.budget, level.amount)}: {level.says}"
@@ -170,7 +170,10 @@ def as_json(found: RunComparison) -> str:
                 "letter": one_run.letter,
                 "name": one_run.facts.name,
                 "totals": dict(totals(one_run, found.budgets)),
-                "validations": [asdict(point) for point in one_run.validations],
+                "validations": [
+                    {"used": point.used} | point.validation.model_dump(include=_SCORES)
+                    for point in one_run.validations
+                ],
             }
             for one_run in found.compared
         ],

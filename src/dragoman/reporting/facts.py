@@ -18,14 +18,21 @@ from dragoman.reporting.imported import ImportedRun
 from dragoman.reporting.periods import Period
 from dragoman.reporting.record import Floats, Intervals, no_intervals, summed, total_over
 from dragoman.telemetry.events import (
+    Alert,
+    CheckpointWritten,
     Compared,
     ComparedGroup,
     ComparedSentence,
     DeviceMeasured,
+    DirectionScored,
     LinkChanged,
     NetworkSampled,
+    Payload,
     SampleTranslation,
+    StrategyChosen,
     StudentMeasured,
+    TestScored,
+    Validated,
 )
 from dragoman.telemetry.host import HourlyPrice
 from dragoman.telemetry.session import Session
@@ -84,34 +91,18 @@ class Rank:
         return f"rank {self.rank} on {', later '.join(self.hosts) or 'unknown'}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredBleu:
-    """BLEU with its confidence interval."""
-
-    bleu: float | None = None
-    bleu_low: float | None = None
-    bleu_high: float | None = None
-
-    @property
-    def bleu_text(self) -> str:
-        """BLEU with its interval, in words."""
-        return units.SCORE.optional_text(self.bleu) + units.SCORE.interval(
-            self.bleu_low, self.bleu_high
-        )
+def bleu_text(measured: Validated | TestScored | DirectionScored) -> str:
+    """BLEU with its interval, in words."""
+    interval = units.SCORE.interval(measured.bleu_low, measured.bleu_high)
+    return units.SCORE.optional_text(measured.bleu) + interval
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedValidation(MeasuredBleu):
-    """One validation, as in the validated event."""
+class RecordedValidation(Validated):
+    """One validation, and the number of its life."""
 
     step: int
     time: float
-    dev_loss: float | None = None
-    train_slice_loss: float | None = None
-    bleu_signature: str | None = None
-    loss_s: float | None = None
-    decode_s: float | None = None
-    dev_pairs: int | None = None
+    life: int = 0
 
     @property
     def seconds_s(self) -> float | None:
@@ -119,16 +110,8 @@ class RecordedValidation(MeasuredBleu):
         return summed((self.loss_s, self.decode_s))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TestScore(MeasuredBleu):
+class TestScore(TestScored):
     """A test set, decoded and scored."""
-
-    name: str
-    bleu: float
-    decode_s: float | None = None
-    settings: str = ""
-    checkpoint: str = "best"
-    target: str | None = None
 
     @property
     def label(self) -> str:
@@ -138,15 +121,10 @@ class TestScore(MeasuredBleu):
         return f"{self.name} ({details})" if details else self.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedDirection(MeasuredBleu):
+class RecordedDirection(DirectionScored):
     """One direction of a validation or of a test set, of a model of several languages."""
 
-    text: str
-    source: str
-    target: str
-    zero_shot: bool
-    step: int | None = None
+    step: int | None
 
 
 class RecordedComparison(Compared):
@@ -167,19 +145,10 @@ class RecordedSentence(ComparedSentence):
     time: float
 
 
-class RecordedDistillation(StudentMeasured):
-    """Size and speed of a student and its teacher, and when."""
-
-    time: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointWrite:
-    """A checkpoint that was written."""
+class RecordedCheckpoint(CheckpointWritten):
+    """A checkpoint that was written, and when."""
 
     step: int
-    size_bytes: int | None
-    seconds_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,8 +246,7 @@ class MachineUse:
         return total_over(shares * lasted_s, lasted_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedLink:
+class RecordedLink(Payload):
     """A link's measured capacity in one direction."""
 
     host: str
@@ -292,21 +260,13 @@ class RecordedDevice(DeviceMeasured):
     host: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedAlert:
-    """A message of the run to people; severity is info, warning or error.
-
-    about: a state that it tells of; a later alert about the same one replaces it.
-    """
+class RecordedAlert(Alert):
+    """A message of the run to people."""
 
     time: float
     step: int | None
-    severity: str = "warning"
-    cause: str
-    remedy: str = ""
-    about: str = ""
-    host: str = ""
-    rank: int | None = None
+    host: str
+    rank: int
 
     @property
     def text(self) -> str:
@@ -344,15 +304,6 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
-    """The strategy that `auto` chose: its name, its name with numbers, and the reason."""
-
-    strategy: str
-    label: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """All that was measured of one run."""
 
@@ -382,8 +333,8 @@ class Facts:
     comparisons: tuple[RecordedComparison, ...] = ()
     compared_groups: tuple[RecordedGroup, ...] = ()
     compared_sentences: tuple[RecordedSentence, ...] = ()
-    distillations: tuple[RecordedDistillation, ...] = ()
-    checkpoints: tuple[CheckpointWrite, ...] = ()
+    distillations: tuple[StudentMeasured, ...] = ()
+    checkpoints: tuple[RecordedCheckpoint, ...] = ()
     checkpoint_files: tuple[CheckpointFile, ...] = ()
     prepare_s: float | None = None
     environment: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
@@ -395,7 +346,8 @@ class Facts:
     machines: tuple[MachineUse, ...] = ()
     links: tuple[RecordedLink, ...] = ()
     link_changes: tuple[LinkChanged, ...] = ()
-    chosen: Chosen | None = None
+    chosen: StrategyChosen | None = None
+    """The strategy that `auto` chose."""
     devices: tuple[RecordedDevice, ...] = ()
     manifest: Manifest | None = None
     recipe: Recipe | None = None

@@ -17,7 +17,7 @@ import numpy as np
 from dragoman.base import units
 from dragoman.reporting import measures, rates, scores, trend
 from dragoman.reporting.cost import cost_text
-from dragoman.reporting.facts import Facts, RecordedValidation
+from dragoman.reporting.facts import Facts, RecordedValidation, bleu_text
 from dragoman.reporting.periods import moment
 from dragoman.reporting.verdict import Evidence, Judgement, at_step, evidence, in_words
 
@@ -234,7 +234,7 @@ def _is_trained_if_turned(facts: Facts, signals: Learning) -> Judgement:
         # More steps do not help, so with a BLEU that may be chance it is not trained.
         return answer if scored is None else "no", f"{says}, {why}", f"{remedy} {look}"
     if scores.bleu_rises(facts):
-        says += f"; yet BLEU still rises, to {signals.validations[-1].bleu_text}."
+        says += f"; yet BLEU still rises, to {bleu_text(signals.validations[-1])}."
         return "cannot tell", says, f"Score both checkpoints on the test set: {best} and the last."
     if signals.text is None:
         remedy += " Set evaluate.train_slice_pairs to see why it rises."
@@ -277,7 +277,7 @@ def _worse_than_start(facts: Facts, signals: Learning) -> str:
     if start.bleu is None or now.bleu is None:
         return ""
     is_worse = scores.bleu_interval(now)[1] < scores.bleu_interval(start)[0]
-    return f"BLEU {start.bleu_text} at step 0, now {now.bleu_text}" if is_worse else ""
+    return f"BLEU {bleu_text(start)} at step 0, now {bleu_text(now)}" if is_worse else ""
 
 
 def _end_without_dev_loss(facts: Facts, signals: Learning) -> str:

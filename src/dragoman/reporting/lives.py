@@ -15,7 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from dragoman.base import units
-from dragoman.reporting.facts import Facts, RecordedLink
+from dragoman.reporting.facts import Facts, RecordedDevice, RecordedLink
 from dragoman.reporting.log import RunLog
 from dragoman.reporting.measures import capacity_bytes_per_s, link_after, steady
 from dragoman.reporting.periods import FEWEST, FROM_START, moment
@@ -33,11 +33,11 @@ _Part = tuple[LinkChanged | None, Facts]
 
 def with_measured(found: Facts, log: RunLog) -> Facts:
     """The facts with the measurements of hosts, for the whole run and for each of its lives."""
-    lives, records = _lives(found, log), log.host_records
+    lives = _lives(found, log)
     facts = replace(
         _sampled(found, log.samples),
-        links=tuple(link for record in records for link in record.links),
-        devices=tuple(device for record in records for device in record.devices),
+        links=tuple(link for hosts in log.hosts for link in hosts.of(RecordedLink)),
+        devices=tuple(device for hosts in log.hosts for device in hosts.of(RecordedDevice)),
         link_changes=tuple(change for life in lives for change in life.link_changes),
     )
     if all(_are_alike(one, two) for one, two in pairwise(lives)):
@@ -198,7 +198,7 @@ def _lives(found: Facts, log: RunLog) -> list[Facts]:
 
 def _life(found: Facts, log: RunLog, number: int, ends: int | None) -> Facts:
     """The facts of one life. ends: its last step that was not made again."""
-    segment, record = found.segments[number], log.host_records[number]
+    segment, hosts = found.segments[number], log.hosts[number]
     first, ranks = segment.first_step, segment.world_size or len(found.ranks)
 
     def is_kept(step: int) -> bool:
@@ -223,9 +223,11 @@ def _life(found: Facts, log: RunLog, number: int, ends: int | None) -> Facts:
         lost_validations=tuple(one for one in found.lost_validations if is_within(one.time)),
         checkpoints=tuple(one for one in found.checkpoints if is_kept(one.step)),
         pauses=tuple(one for one in found.pauses if segment.started <= one.began <= segment.ended),
-        links=tuple(record.links),
-        devices=tuple(record.devices),
-        link_changes=tuple(one for one in record.link_changes if is_kept(one.since_step)),
+        links=hosts.of(RecordedLink),
+        devices=hosts.of(RecordedDevice),
+        link_changes=tuple(
+            change for change in hosts.of(LinkChanged) if is_kept(change.since_step)
+        ),
     )
 
 

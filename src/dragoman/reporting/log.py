@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from dragoman.base.errors import MachineError
 from dragoman.reporting import facts
@@ -13,7 +13,7 @@ from dragoman.reporting.imported import ImportedRun, ImportedScore
 from dragoman.reporting.record import IntervalRows, Intervals
 from dragoman.reporting.sampling import Samples
 from dragoman.telemetry import events
-from dragoman.telemetry.events import Event, StrategyChosen, TestScored, read_events
+from dragoman.telemetry.events import Event, read_events
 from dragoman.telemetry.host import HourlyPrice
 
 _CLOCK_JUMP_S = 5.0
@@ -39,15 +39,37 @@ _SIGNS_OF_LIFE = _ACCOUNTS | {
 process before it starts, from an evaluation, or from the controller on another machine."""
 
 T = TypeVar("T")
+_OF_RUN: Final[dict[str, type[events.Payload]]] = {
+    fact.kind: fact
+    for fact in (
+        *(facts.RecordedValidation, facts.RecordedDirection, facts.TestScore),
+        *(facts.RecordedComparison, facts.RecordedGroup, facts.RecordedSentence),
+        *(facts.RecordedCheckpoint, facts.RecordedAlert),
+        *(events.SampleTranslation, events.StudentMeasured, events.StrategyChosen),
+    )
+}
+"""What is kept of a run, by the kind of the event that tells it."""
+_OF_HOSTS: Final[dict[str, type[events.Payload]]] = {
+    events.LinkMeasured.kind: facts.RecordedLink,
+    events.LinkChanged.kind: events.LinkChanged,
+    events.DeviceMeasured.kind: facts.RecordedDevice,
+}
+"""The same of the hosts of one life."""
 
 
-@dataclass(slots=True)
-class HostRecord:
-    """Links and devices of the hosts during one life of the run."""
+class Kept:
+    """Facts by their type, each in the order of the log."""
 
-    links: list[facts.RecordedLink] = field(default_factory=list)
-    link_changes: list[events.LinkChanged] = field(default_factory=list)
-    devices: list[facts.RecordedDevice] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._facts: dict[type, list[Any]] = {}
+
+    def add(self, fact: events.Payload | facts.Pause) -> None:
+        """Keep a fact."""
+        self._facts.setdefault(type(fact), []).append(fact)
+
+    def of(self, kind: type[T]) -> tuple[T, ...]:
+        """All facts of a type."""
+        return tuple(self._facts.get(kind, ()))
 
 
 @dataclass(slots=True)
@@ -60,34 +82,23 @@ class RunLog:
     imported: ImportedRun | None = None
     """The last life's; each segment has its own."""
     imported_scores: list[tuple[int, float]] = field(default_factory=list)
-    host_records: list[HostRecord] = field(default_factory=list)
-    """One for each segment."""
+    kept: Kept = field(default_factory=Kept)
+    hosts: list[Kept] = field(default_factory=list)
+    """The links and devices of the hosts in each life."""
     resumed_from: list[int] = field(default_factory=list)
     """The step after which each life trained; -1 if it began the run."""
-    validations: list[facts.RecordedValidation] = field(default_factory=list)
-    lost_validations: list[facts.RecordedValidation] = field(default_factory=list)
-    test_scores: list[facts.TestScore] = field(default_factory=list)
-    translations: list[events.SampleTranslation] = field(default_factory=list)
-    direction_scores: list[facts.RecordedDirection] = field(default_factory=list)
-    comparisons: list[facts.RecordedComparison] = field(default_factory=list)
-    compared_groups: list[facts.RecordedGroup] = field(default_factory=list)
-    compared_sentences: list[facts.RecordedSentence] = field(default_factory=list)
-    distillations: list[facts.RecordedDistillation] = field(default_factory=list)
-    checkpoints: list[facts.CheckpointWrite] = field(default_factory=list)
-    chosen: list[facts.Chosen] = field(default_factory=list)
     clock: list[tuple[int, float]] = field(default_factory=list)
     """Readings of the clock, if the run has a budget: (step, share of its time that had gone)."""
-    alerts: list[facts.RecordedAlert] = field(default_factory=list)
-    pauses: list[facts.Pause] = field(default_factory=list)
     samples: Samples = field(default_factory=Samples)
     prepare_s: float | None = None
     unreadable: str = ""
     """Why the file could not be read to its end."""
     damaged: list[int] = field(default_factory=list)
+    """The numbers of the lines that are no events."""
     clock_jumps: list[tuple[float, str]] = field(default_factory=list)
     """(seconds, host)"""
-    _next: HostRecord = field(default_factory=HostRecord)
-    """The measurements for the life that is about to begin."""
+    _next: Kept = field(default_factory=Kept)
+    """Of the hosts, for the life that is about to begin."""
     _base: tuple[float, float] = (0.0, 0.0)
     _base_host: str = ""
     _ahead_s: float = 0.0
@@ -108,15 +119,13 @@ class RunLog:
 
         Raises CheckpointError if another version of dragoman wrote it.
         """
-        found = cls()
+        log = cls()
         try:
-            for event in (
-                read_events(path, on_damaged=found.damaged.append) if path.exists() else ()
-            ):
-                found.see(event)
+            for event in read_events(path, on_damaged=log.damaged.append) if path.exists() else ():
+                log.see(event)
         except MachineError as error:
-            found.unreadable = str(error)
-        return found
+            log.unreadable = str(error)
+        return log
 
     @property
     def segments(self) -> list[facts.Segment]:
@@ -138,25 +147,31 @@ class RunLog:
 
     def problems(self) -> list[str]:
         """The faults of the record, in words."""
-        found = [self.unreadable] if self.unreadable else []
+        problems = [self.unreadable] if self.unreadable else []
         if self.damaged:
             lines = ", ".join(map(str, self.damaged[:5]))
-            found.append(f"{len(self.damaged)} damaged lines of events were skipped (line {lines})")
+            problems.append(
+                f"{len(self.damaged)} damaged lines of events were skipped (line {lines})"
+            )
         if self.clock_jumps:
             largest, host = max(self.clock_jumps, key=lambda jump: abs(jump[0]))
-            said = f"the clock of {host} was set by {largest:+.0f} s meanwhile"
-            said += ", or it was asleep; this counts as time of the run" if largest > 0 else ""
-            found.append(said)
-        return found
+            text = f"the clock of {host} was set by {largest:+.0f} s meanwhile"
+            text += ", or it was asleep; this counts as time of the run" if largest > 0 else ""
+            problems.append(text)
+        return problems
 
     def see(self, event: Event) -> None:
         """Read one event. Without its start, nothing is known of a training."""
         if event.kind in _ACCOUNTS and not self._lives:
             return
         moment = self._moment(event)
-        reader = _READERS.get(event.kind)
-        if reader is not None:
+        if (reader := _READERS.get(event.kind)) is not None:
             reader(self, event, moment)
+        if (fact := _OF_RUN.get(event.kind)) is not None:
+            self.kept.add(self._made(fact, event, moment))
+        if (fact := _OF_HOSTS.get(event.kind)) is not None:
+            hosts = self.hosts[-1] if self._alive else self._next
+            hosts.add(self._made(fact, event, moment))
         if self._alive and event.kind in _SIGNS_OF_LIFE:
             self._extend(moment, event.step, is_account=event.kind in _ACCOUNTS)
 
@@ -193,11 +208,9 @@ class RunLog:
         self.start = start = events.RunStarted(**event.payload)
         last_kept = -1 if start.resumed_from_step is None else start.resumed_from_step
         self.resumed_from.append(last_kept)
-        self.lost_validations += [seen for seen in self.validations if seen.step > last_kept]
-        self.validations = [seen for seen in self.validations if seen.step <= last_kept]
         self._alive = self._warms_up = True
-        self.host_records.append(self._next)
-        self._next = HostRecord()
+        self.hosts.append(self._next)
+        self._next = Kept()
         self._lives, first_step = self.segments, max(last_kept, 0)
         self._ended, self._last_step, self._accounted = moment, first_step, moment
         price = None
@@ -264,7 +277,7 @@ class RunLog:
             during=seen["during"],
             own=seen["own"],
         )
-        self.pauses.append(pause)
+        self.kept.add(pause)
 
     def _corpus_stage(self, event: Event, _moment: float) -> None:
         self.prepare_s = (self.prepare_s or 0.0) + event.payload["seconds_s"]
@@ -274,15 +287,10 @@ class RunLog:
             life = len(self._lives) - self._alive  # before a start, that of the next life
             self.samples.add(event, moment, life)
 
-    @property
-    def _host_record(self) -> HostRecord:
-        return self.host_records[-1] if self._alive else self._next
-
-    def _strategy_chosen(self, event: Event, moment: float) -> None:
-        """The measurements of `auto` before it chose, which is before its life begins."""
+    def _strategy_chosen(self, event: Event, _moment: float) -> None:
+        """The link that `auto` measured before it chose, which is before its life begins."""
         rate = event.payload["link_bytes_per_s"]
-        self._next.links.append(facts.RecordedLink(host=event.host, bytes_per_s=rate))
-        self.chosen.append(_made(facts.Chosen, event, moment))
+        self._next.add(facts.RecordedLink(host=event.host, bytes_per_s=rate))
 
     def _imported_run(self, event: Event, _moment: float) -> None:
         self.imported = ImportedRun(**event.payload)
@@ -292,51 +300,25 @@ class RunLog:
     def _imported_score(self, event: Event, _moment: float) -> None:
         self.imported_scores.append((event.step or 0, event.payload["value"]))
 
-
-def _made(kind: type[T], event: Event, moment: float) -> T:
-    """A fact from the fields of an event and of its envelope that it has."""
-    known = event.payload | {"host": event.host, "rank": event.rank, "time": moment}
-    known.setdefault("step", event.step)
-    if not is_dataclass(kind):
-        return kind(**known)
-    return kind(**{one.name: known[one.name] for one in fields(kind) if one.name in known})
+    def _made(self, fact: type[events.Payload], event: Event, moment: float) -> events.Payload:
+        """A fact of the values of an event; it takes those that it has a field for."""
+        place = {"host": event.host, "rank": event.rank, "time": moment, "step": event.step}
+        return fact(**{**place, "life": len(self._lives) - 1, **event.payload})
 
 
 _Reader = Callable[[RunLog, Event, float], None]
-
-
-def _kept(kind: type[T], where: Callable[[RunLog], list[T]]) -> _Reader:
-    def read(log: RunLog, event: Event, moment: float) -> None:
-        where(log).append(_made(kind, event, moment))
-
-    return read
-
-
 _READERS: dict[str, _Reader] = {
     events.RunStarted.kind: RunLog._run_started,
     events.RunFinished.kind: RunLog._run_finished,
     events.ClockRead.kind: RunLog._clock_read,
     events.TrainInterval.kind: RunLog._train_interval,
-    events.Validated.kind: _kept(facts.RecordedValidation, lambda log: log.validations),
-    events.SampleTranslation.kind: _kept(events.SampleTranslation, lambda log: log.translations),
-    TestScored.kind: _kept(facts.TestScore, lambda log: log.test_scores),
-    events.DirectionScored.kind: _kept(facts.RecordedDirection, lambda log: log.direction_scores),
-    events.Compared.kind: _kept(facts.RecordedComparison, lambda log: log.comparisons),
-    events.ComparedGroup.kind: _kept(facts.RecordedGroup, lambda log: log.compared_groups),
-    events.ComparedSentence.kind: _kept(facts.RecordedSentence, lambda log: log.compared_sentences),
-    events.StudentMeasured.kind: _kept(facts.RecordedDistillation, lambda log: log.distillations),
-    events.CheckpointWritten.kind: _kept(facts.CheckpointWrite, lambda log: log.checkpoints),
     events.Environment.kind: RunLog._environment,
-    events.Alert.kind: _kept(facts.RecordedAlert, lambda log: log.alerts),
     events.RankPaused.kind: RunLog._rank_paused,
     events.CorpusStage.kind: RunLog._corpus_stage,
-    events.LinkMeasured.kind: _kept(facts.RecordedLink, lambda log: log._host_record.links),
-    events.LinkChanged.kind: _kept(events.LinkChanged, lambda log: log._host_record.link_changes),
-    events.DeviceMeasured.kind: _kept(facts.RecordedDevice, lambda log: log._host_record.devices),
     events.GpuSampled.kind: RunLog._sample,
     events.NetworkSampled.kind: RunLog._sample,
     events.HostSampled.kind: RunLog._sample,
-    StrategyChosen.kind: RunLog._strategy_chosen,
+    events.StrategyChosen.kind: RunLog._strategy_chosen,
     ImportedRun.kind: RunLog._imported_run,
     ImportedScore.kind: RunLog._imported_score,
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -80,10 +79,10 @@ def validations_without(
 def _shorter(validation: RecordedValidation, seconds_s: float) -> RecordedValidation:
     loss_s, decode_s = validation.loss_s, validation.decode_s
     if loss_s is not None and loss_s > (decode_s or 0.0):
-        return replace(validation, loss_s=max(loss_s - seconds_s, 0.0))
+        return validation.model_copy(update={"loss_s": max(loss_s - seconds_s, 0.0)})
     if decode_s is None:
         return validation
-    return replace(validation, decode_s=max(decode_s - seconds_s, 0.0))
+    return validation.model_copy(update={"decode_s": max(decode_s - seconds_s, 0.0)})
 
 
 def _interval_of(pause: Pause, lives: Sequence[Segment], intervals: Intervals) -> int | None:

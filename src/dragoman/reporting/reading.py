@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -17,15 +18,18 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe, recorded_recipe
 from dragoman.recipe.run_directory import PREPARE_EVENTS
 from dragoman.reporting import facts
-from dragoman.reporting.facts import Facts, Pause, Rank, Segment
+from dragoman.reporting.facts import Facts, Pause, Rank, RecordedValidation, Segment
 from dragoman.reporting.lives import with_measured
 from dragoman.reporting.log import RunLog
 from dragoman.reporting.pauses import known_pauses, validations_without, without_pauses
-from dragoman.reporting.record import Bools, Intervals, summed
+from dragoman.reporting.record import Bools, Floats, summed
 from dragoman.telemetry.events import (
     CorpusPrepared,
     CorpusStage,
     Event,
+    SampleTranslation,
+    StrategyChosen,
+    StudentMeasured,
     event_file,
     read_events,
 )
@@ -101,9 +105,11 @@ def facts_of(
     recipe, run, segments = records.recipe, log.start, tuple(log.segments)
     if not segments:
         problems.append("there are no events yet: the run has not started")
-    pauses = known_pauses(_on_its_host(pause, segments) for pause in log.pauses)
+    pauses = known_pauses(_on_its_host(pause, segments) for pause in log.kept.of(Pause))
     intervals = without_pauses(log.intervals, pauses, segments)
-    kept = is_kept(intervals, log.resumed_from)
+    kept = is_kept(intervals["step"], intervals["life"], log.resumed_from)
+    validations = validations_without(log.kept.of(RecordedValidation), pauses, segments)
+    counts = [is_kept(seen.step, seen.life, log.resumed_from) for seen in validations]
     names = [
         tuple(dict.fromkeys(life.hosts[rank] for life in segments if rank < len(life.hosts)))
         for rank in range(intervals["interval_s"].shape[1] if len(intervals) else 0)
@@ -122,22 +128,22 @@ def facts_of(
         repeated=intervals.where(~kept),
         ranks=tuple(Rank(rank=rank, hosts=hosts) for rank, hosts in enumerate(names)),
         pauses=tuple(pauses),
-        validations=validations_without(log.validations, pauses, segments),
-        lost_validations=validations_without(log.lost_validations, pauses, segments),
-        test_scores=tuple(log.test_scores),
-        samples=tuple(log.translations[-_NUM_SAMPLES:]),
-        direction_scores=tuple(log.direction_scores),
-        comparisons=tuple(log.comparisons),
-        compared_groups=tuple(log.compared_groups),
-        compared_sentences=tuple(log.compared_sentences),
-        distillations=tuple(log.distillations),
-        checkpoints=tuple(log.checkpoints),
+        validations=tuple(compress(validations, counts)),
+        lost_validations=tuple(compress(validations, np.logical_not(counts))),
+        test_scores=log.kept.of(facts.TestScore),
+        samples=log.kept.of(SampleTranslation)[-_NUM_SAMPLES:],
+        direction_scores=log.kept.of(facts.RecordedDirection),
+        comparisons=log.kept.of(facts.RecordedComparison),
+        compared_groups=log.kept.of(facts.RecordedGroup),
+        compared_sentences=log.kept.of(facts.RecordedSentence),
+        distillations=log.kept.of(StudentMeasured),
+        checkpoints=log.kept.of(facts.RecordedCheckpoint),
         prepare_s=records.prepare_s if log.prepare_s is None else log.prepare_s,
         environment=log.environment,
-        chosen=log.chosen[-1] if log.chosen else None,
+        chosen=next(reversed(log.kept.of(StrategyChosen)), None),
         imported=log.imported,
         imported_scores=tuple(log.imported_scores),
-        alerts=tuple(sorted(log.alerts, key=lambda alert: alert.time)),
+        alerts=tuple(sorted(log.kept.of(facts.RecordedAlert), key=lambda alert: alert.time)),
         exit=how_it_ended(directory, segments),
         checkpoint_files=_checkpoint_files(directory / "checkpoints"),
         manifest=records.manifest,
@@ -150,13 +156,14 @@ def facts_of(
     return with_measured(found, log)
 
 
-def is_kept(intervals: Intervals, resumed_from: Sequence[int]) -> Bools:
-    """Which intervals count: no later life began before them, and made their steps again.
+def is_kept(step: Floats | int, life: Floats | int, resumed_from: Sequence[int]) -> Bools:
+    """Whether what was recorded at these steps of these lives counts: no later life made the steps
+    again.
 
     resumed_from: the step after which each life trained.
     """
     later = np.minimum.accumulate([np.inf, *reversed(resumed_from[1:])])[::-1]
-    kept: Bools = intervals["step"] <= later[intervals["life"].astype(int)]
+    kept: Bools = step <= later[np.asarray(life, dtype=int)]
     return kept
 
 

@@ -119,7 +119,7 @@ def as_json(report: Report) -> str:
         "answers": [asdict(verdict) for verdict in report.answers],
         "ailments": [asdict(verdict) for verdict in report.ailments],
         "problems": list(facts.problems),
-        "alerts": [asdict(alert) for alert in facts.alerts],
+        "alerts": [alert.model_dump() for alert in facts.alerts],
         "environment": dict(facts.environment),
     }
     return json.dumps(values, indent=1, ensure_ascii=False) + "\n"

@@ -10,14 +10,14 @@ from dragoman.base.printable import printable_line
 from dragoman.reporting import measures
 from dragoman.reporting.facts import (
     Facts,
-    MeasuredBleu,
     RecordedComparison,
     RecordedDirection,
-    RecordedDistillation,
     RecordedValidation,
+    bleu_text,
 )
 from dragoman.reporting.trend import Trend, recent_trend
 from dragoman.reporting.verdict import Evidence, Judgement, at_step, in_words
+from dragoman.telemetry.events import StudentMeasured
 
 NOT_LEARNT = 0.9
 """Of a uniform prediction's loss: untrained models have 106% to 111%, piece frequencies 78%."""
@@ -62,7 +62,7 @@ def best_bleu(facts: Facts) -> RecordedValidation | None:
     return None if best is None else best[0]
 
 
-def bleu_interval(measured: MeasuredBleu) -> tuple[float, float]:
+def bleu_interval(measured: RecordedValidation) -> tuple[float, float]:
     """The ends of its confidence interval; BLEU itself, which must be measured, without one."""
     bleu = measured.bleu or 0.0
     low, high = measured.bleu_low, measured.bleu_high
@@ -83,7 +83,7 @@ def may_not_translate(facts: Facts) -> Judgement | None:
         return "cannot tell", f"{why}was measured.", "Set evaluate.bleu_pairs."
     if best is None or _translates(facts):
         return None
-    why = f"but its best BLEU is {best.bleu_text}, which may be chance"
+    why = f"but its best BLEU is {bleu_text(best)}, which may be chance"
     if share is None or share < BEYOND_FREQUENCIES:
         remedy = "Read the samples; check text, order of pairs and the tokenizer of the score."
         return "cannot tell", f"{why}.", f"{remedy} Raise evaluate.bleu_pairs if they are few."
@@ -142,7 +142,7 @@ def score_evidence(facts: Facts) -> Iterator[Evidence]:
     """BLEU on the dev set, the scores of directions and comparisons, and of a student's export."""
     best, slope = best_bleu(facts), _bleu_trend(facts)
     if best is not None:
-        yield Evidence("best BLEU", best.bleu, best.bleu_text + at_step(best.step))
+        yield Evidence("best BLEU", best.bleu, bleu_text(best) + at_step(best.step))
     if slope is not None:
         text = f"add {units.SCORE.text(slope.gain)} points"
         text += units.SCORE.interval(slope.low, slope.high)
@@ -166,7 +166,7 @@ def _directions(facts: Facts) -> Iterator[Evidence]:
     for score in sorted(last.values(), key=lambda score: score.text != "valid"):
         on_dev = score.text == "valid"
         name = f"BLEU on {'dev' if on_dev else score.text}, {score.source} to {score.target}"
-        text = score.bleu_text + (at_step(score.step) if on_dev and score.step is not None else "")
+        text = bleu_text(score) + (at_step(score.step) if on_dev and score.step is not None else "")
         text += "; zero-shot: no training text, not in the mean" if score.zero_shot else ""
         if score.bleu is not None:
             yield Evidence(printable_line(name), score.bleu, text)
@@ -234,7 +234,7 @@ def _parts(facts: Facts, compared: RecordedComparison, place: str) -> Iterator[E
             yield in_words(f"line {sentence.line} {place}", printable_line(text))
 
 
-def _distillation(student: RecordedDistillation) -> Iterator[Evidence]:
+def _distillation(student: StudentMeasured) -> Iterator[Evidence]:
     """Size and speed of the exports of a student and its teacher."""
     pairs = units.COUNT.text(student.pairs)
     yield in_words("learnt from", printable_line(f"{pairs} translations of {student.teacher}"))

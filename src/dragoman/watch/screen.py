@@ -20,7 +20,7 @@ from dragoman.base.printable import printable_line
 from dragoman.base.units import Quantity
 from dragoman.reporting import measures
 from dragoman.reporting.cost import spent_text
-from dragoman.reporting.facts import Facts
+from dragoman.reporting.facts import Facts, bleu_text
 from dragoman.reporting.plots import BLEU, STEPS, without_start
 from dragoman.reporting.svg import Axis, LinePlot, Series
 from dragoman.telemetry.console import clock_time, time_left
@@ -250,7 +250,7 @@ def _translated(now: Now) -> Iterator[Text]:
 
 def test_scores(facts: Facts) -> list[tuple[str, str]]:
     """The last BLEU of the test sets that were scored last, as (test set, value)."""
-    scores = {one.label: f"BLEU {one.bleu_text}" for one in facts.test_scores}
+    scores = {one.label: f"BLEU {bleu_text(one)}" for one in facts.test_scores}
     return list(scores.items())[-_MOST_SCORES:]
 
 

@@ -67,7 +67,7 @@ def test_the_state_of_a_dev_loss(name: str) -> None:
 
 def test_the_validation_before_the_first_step_does_not_count() -> None:
     facts = validated([2.0, 2.1, 2.2, 2.3, 2.4])
-    started = replace(facts.validations[0], step=0)
+    started = facts.validations[0].model_copy(update={"step": 0})
     signals = learning(replace(facts, validations=(started, *facts.validations[1:])))
     assert (signals.best, signals.last) == ((2000, 2.1), (5000, 2.4))
     assert signals.rise == pytest.approx(2.4 / 2.1 - 1)
@@ -88,13 +88,13 @@ def test_a_loss_that_stands_still_seldom_counts_as_turned(count: int, noise: flo
 def test_the_training_slice_decides_before_the_training_loss(falls: float, text: str) -> None:
     losses = [2.4, 2.2, 2.0, 2.1, 2.2, 2.3]
     seen = tuple(
-        replace(one, train_slice_loss=2.0 - falls * place)
+        one.model_copy(update={"train_slice_loss": 2.0 - falls * place})
         for place, one in enumerate(validated(losses).validations)
     )
     rising = logged({step: 1.0 + step / 1e4 * falls for step in range(100, 6001, 100)})
     facts = replace(validated(losses), validations=seen, intervals=rising)  # the other way
     assert learning(facts).text == text
-    unsliced = tuple(replace(one, train_slice_loss=None) for one in seen)
+    unsliced = tuple(one.model_copy(update={"train_slice_loss": None}) for one in seen)
     assert learning(replace(facts, validations=unsliced)).text != text
 
 

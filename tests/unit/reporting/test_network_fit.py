@@ -11,16 +11,15 @@ import pytest
 from dragoman.cluster.hosts import HOSTS_FILE, Hosts
 from dragoman.reporting.checks import BY_KEY, judge
 from dragoman.reporting.cost import price_per_hour
-from dragoman.reporting.facts import Chosen
 from dragoman.reporting.reading import read_facts
-from dragoman.telemetry.events import LinkMeasured
+from dragoman.telemetry.events import LinkMeasured, StrategyChosen
 from dragoman.telemetry.host import HourlyPrice
 from recorded_runs import Recorded
 
 
 def test_the_choice_of_auto_is_named(tmp_path: Path) -> None:
     facts = read_facts(Recorded(steps=2000).write(tmp_path / "run"))
-    chosen = Chosen(strategy="sync", label="sync bf16", why="it is cheap")
+    chosen = StrategyChosen.model_construct(strategy="sync", label="sync bf16", why="it is cheap")
     rows = {
         row.name: row.text
         for verdict in judge(replace(facts, chosen=chosen))

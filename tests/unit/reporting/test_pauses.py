@@ -101,7 +101,7 @@ def test_a_validation_is_shorter_by_its_pause(
     pause = replace(PAUSE, during="validating")
     (shorter,) = validations_without([validation], [pause], [])
     assert (shorter.loss_s, shorter.decode_s) == expected
-    other = replace(validation, step=151)
+    other = validation.model_copy(update={"step": 151})
     assert validations_without([other], [pause], []) == (other,)
 
 

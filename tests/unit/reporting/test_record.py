@@ -62,6 +62,6 @@ def test_steps_that_a_later_life_made_again_do_not_count() -> None:
     """Life 1 went on from step 20, life 2 from step 10."""
     step = np.array([10.0, 20.0, 30.0, 30.0, 40.0, 20.0])
     life = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 2.0])
-    kept = is_kept(Intervals({"step": step, "life": life}), [-1, 20, 10])
+    kept = is_kept(step, life, [-1, 20, 10])
     assert kept.tolist() == [True, False, False, False, False, True]
-    assert is_kept(Intervals({"step": step[:2], "life": life[:2]}), [-1]).all()
+    assert is_kept(step[:2], life[:2], [-1]).all()
