@@ -20,7 +20,10 @@ from dragoman.base.languages import (
         ("no", "nb", "nor", "nob", "nob_Latn", "nb-NO", "nb_NO.UTF-8"),
         ("en", "EN", "eng", "eng_Latn", "en_XX", "en-GB", "en_US"),
         ("zh", "zho", "cmn", "zho_Hans", "zh-Hans", "zh-CN", "zh_CN"),
-        ("zh-Hant", "zh-TW", "zho_Hant", "cmn_Hant", "zt"),
+        ("zh-Hant", "zh-TW", "zho_Hant", "cmn_Hant", "zt", "zh-CHT", "zh_cht"),
+        ("zh-Hans", "zh-CHS"),
+        ("yue", "zh-yue"),
+        ("es", "es-ES_tradnl"),
         ("zho_Hani", "zh-Hans"),
         ("zho_Hani", "zh-Hant"),
         ("ar", "arb", "arb_Arab", "ar_AR"),
@@ -72,7 +75,9 @@ def test_other_scripts_and_languages_differ(code: str, other: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "near"), [("french", "fr"), ("Deutsch", "de"), ("xx", ""), ("", ""), ("en fr", "")]
+    ("code", "near"),
+    [("french", "fr"), ("Deutsch", "de"), ("xx", ""), ("", ""), ("en fr", "")]
+    + [(code, "") for code in ("en-fra", "de-CHT", "zh-eng")],
 )
 def test_what_is_not_a_code_is_refused(code: str, near: str) -> None:
     assert not is_language(code)

@@ -27,6 +27,8 @@ _NO_REGION: Final = re.compile(r"[-_]XX$")
 """How mBART writes that a language has no region: en_XX."""
 _OF_PROGRAMS: Final = {"pb": "pt-BR", "zt": "zh-Hant", "ns": "nso"}
 """Codes of Argos Translate and M2M100 that are in no standard."""
+_OLD_CODES: Final = {"zh-chs": "zh-Hans", "zh-cht": "zh-Hant", "es-es-tradnl": "es-ES"}
+"""Codes of older programs, such as translation memories have."""
 _ALSO: Final = {"nb": "no", "fil": "tl", "pbt": "ps", "quy": "qu", "knc": "kr", "dik": "din"}
 """Codes that programs use for one language, but CLDR keeps apart or does not know as one."""
 _SCRIPTS: Final = {"crh": "Latn", "grc": "Grek", "hbo": "Hebr", "azb": "Arab", "ksw": "Mymr"}
@@ -189,8 +191,9 @@ def _parsed(code: str) -> Language | None:
         tag = _langcodes_tag(code)
     except LanguageTagError:
         return None
-    # 419 is a region, and 1996 a spelling; langcodes takes them for languages.
-    if not tag.is_valid() or (tag.language or "und").isdecimal():
+    # 419 is a region, and 1996 a spelling; langcodes takes them for languages, and any three
+    # letters behind one for a variety of it: en-fra. Those that are one it has made it, as zh-yue.
+    if not tag.is_valid() or tag.extlangs or (tag.language or "und").isdecimal():
         return None
     tag = tag.simplify_script()
     language = tag.prefer_macrolanguage().language or tag.to_tag()
@@ -225,6 +228,7 @@ def _langcodes_tag(code: str, *, normalize: bool = True) -> Any:
     Tag._INSTANCES.clear()
     locale = _LOCALE.fullmatch(code)
     name, modifier = locale.groups() if locale else (code, None)
+    name = _OLD_CODES.get(name.lower().replace("_", "-"), name)
     name = _OF_PROGRAMS.get(name.lower(), _NO_REGION.sub("", name))
     tag = Tag.get(name, normalize=normalize)
     script = _MODIFIERS.get(modifier or "")

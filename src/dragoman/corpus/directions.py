@@ -22,9 +22,9 @@ from dragoman.base.languages import (
 )
 
 _CODE: Final = re.compile(
-    r"[A-Za-z0-9_]{2,35}(-[A-Za-z]{4})?(-([A-Za-z]{2}|[0-9]{3}))?(@[A-Za-z]+)?"
+    r"[A-Za-z0-9_]{2,35}(-[A-Za-z]{4})?(-([A-Za-z]{2}|[0-9]{3}))?(-[A-Za-z]{5,8})?(@[A-Za-z]+)?"
 )
-"""A code of a pair: language, script, region, and the script of a locale (sr@latin)."""
+"""A code of a pair: language, script, region, variant, and the script of a locale (sr@latin)."""
 
 
 class Direction(NamedTuple):

@@ -114,11 +114,13 @@ class ImportedVocabulary:
         return cls(file, size, ids, encoding, decoding)
 
     @cached_property
-    def has_letters(self) -> bytes:
-        """For each id 1 if its piece is text with a letter, or a byte of such text; else 0."""
+    def num_letters(self) -> bytes:
+        """The letters of each id's piece, at most 255; 0 if it stands for no text."""
         no_text = {*self.file.special, *self.file.prefix}
         return bytes(
-            number not in no_text and not _CODE.fullmatch(piece) and any(map(str.isalpha, piece))
+            0
+            if number in no_text or _CODE.fullmatch(piece)
+            else min(255, sum(map(str.isalpha, piece)))
             for number, piece in enumerate(self.file.pieces)
         )
 

@@ -83,11 +83,11 @@ class Subword:
         return cls(processor)
 
     @cached_property
-    def has_letters(self) -> bytes:
-        """For each id 1 if its piece is text with a letter, or a byte of such text; else 0."""
+    def num_letters(self) -> bytes:
+        """The letters of each id's piece, at most 255; 0 if it stands for no text."""
         first = EOS + 1 + len(self.tokens)
         pieces = self.pieces([*range(first, self.vocab_size)])
-        return bytes(first) + bytes(any(map(str.isalpha, piece)) for piece in pieces)
+        return bytes(first) + bytes(min(255, sum(map(str.isalpha, piece))) for piece in pieces)
 
     @property
     def has_prefix(self) -> bool:

@@ -34,8 +34,8 @@ class Vocabulary(Protocol):
         """Whether a text may have a prefix."""
 
     @property
-    def has_letters(self) -> bytes:
-        """For each id 1 if its piece is text with a letter, or a byte of such text; else 0."""
+    def num_letters(self) -> bytes:
+        """The letters of each id's piece, at most 255; 0 if it stands for no text."""
 
     @property
     def stand_ins(self) -> frozenset[str]:

@@ -17,6 +17,8 @@ MARKS: Final = ".!?…‥"
 """Marks that end a sentence if space follows; in other places they are part of a word or number."""
 STOPS: Final = ".…‥"
 """Those of them that do not end a sentence before a small letter."""
+WITHOUT_CAPITALS: Final = "\u10d0-\u10ff"
+"""Letters, as ranges, that Unicode calls small although no text has capitals of them: Georgian."""
 WIDE_STOPS: Final = "．﹒۔"
 """Full stops that need no space after them; they also stand in numbers and after those of lists."""
 SURE_MARKS: Final = (
@@ -81,6 +83,7 @@ YEARS: Final = "rг"
 RULES: Final = {
     "marks": MARKS,
     "stops": STOPS,
+    "without_capitals": WITHOUT_CAPITALS,
     "wide_stops": WIDE_STOPS,
     "sure_marks": SURE_MARKS,
     "letter_marks": LETTER_MARKS,
@@ -122,6 +125,12 @@ _SHORT = re.compile(
     re.VERBOSE,
 )
 _LISTED = frozenset(ABBREVIATIONS)
+_WITHOUT_CAPITALS = re.compile(f"[{WITHOUT_CAPITALS}]")
+
+
+def is_small(letter: str) -> bool:
+    """Whether a character is a small letter of a script that has capitals."""
+    return letter.islower() and _WITHOUT_CAPITALS.match(letter) is None
 
 
 def split_sentences(text: str) -> Iterator[tuple[str, str]]:
@@ -155,7 +164,7 @@ def _ends_sentence(text: str, start: int, mark: int, end: int, marks: str) -> bo
             return False
     elif marks[0] not in MARKS:
         return True
-    elif following.islower() and (marks[0] in STOPS or marks[-1] not in MARKS):
+    elif is_small(following) and (marks[0] in STOPS or marks[-1] not in MARKS):
         return False
     if len(marks) > 1 or marks not in "." + WIDE_STOPS:
         return True

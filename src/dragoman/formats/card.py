@@ -161,7 +161,7 @@ def _notes(recipe: Recipe, info: BundleInfo) -> str:
         )
         notes.append(
             "`minisbd/` splits a paragraph into sentences by rules for full stops, other marks and "
-            "common abbreviations of English, German and French."
+            "common abbreviations of some thirty languages."
         )
         if recipe.corpus.subword.kind != "imported":
             notes.append(

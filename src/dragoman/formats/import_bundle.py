@@ -69,13 +69,14 @@ def import_bundle(folder: Path, output: Path, languages: Languages, *, licence: 
     _check_languages(folder, imported.recipe.corpus, source)
     contents = dict(zip(VOCABULARIES, imported.vocabularies, strict=True))
     manifest = _manifest(imported.recipe.corpus, (source, target), contents)
+    directions = imported.recipe.corpus.directions
     info = BundleInfo(
         kind="bundle",
         name=imported.recipe.name,
         dragoman_version=VERSION,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        source_language=imported.recipe.corpus.source_language,
-        target_language=imported.recipe.corpus.target_language,
+        source_language=directions[0].source,
+        target_language=directions[0].target,
         directions=directions_of(imported.recipe.corpus),
         licence=licence,
         run="",

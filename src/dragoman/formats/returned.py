@@ -12,6 +12,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from dragoman.base.errors import CheckpointError, ConfigError
+from dragoman.base.languages import closest_language
 from dragoman.corpus.directions import listed
 from dragoman.corpus.subword import Subword
 from dragoman.formats.huggingface import RECIPE_KEY, model_from_huggingface, trained_form
@@ -61,7 +62,8 @@ def _read_own(folder: Path, given: Any, languages: Languages) -> ImportedModel:
     directions = recipe.corpus.directions
     for side in ("source", "target"):
         code = getattr(languages, side)
-        if code and code not in {getattr(direction, side) for direction in directions}:
+        codes = [getattr(direction, side) for direction in directions]
+        if code and closest_language(code, codes) is None:
             raise ConfigError(
                 f"translates {listed(directions)}, and has no {side} language {code!r}",
                 place=folder,

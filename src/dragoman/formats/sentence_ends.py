@@ -30,6 +30,7 @@ from dragoman.evaluation.sentences import (
     SURE_MARKS,
     WIDE_STOPS,
     YEARS,
+    is_small,
 )
 from dragoman.formats.onnx import Graph, save_graph
 
@@ -37,7 +38,7 @@ FEATURES: Final = ("capitalized", "numeric")
 """MiniSBD's features of each character beside its code point."""
 _PAD: Final = "<PAD>"
 _UNKNOWN: Final = "<UNK>"
-_SMALL: Final = "".join(filter(str.islower, map(chr, range(0x10000))))
+_SMALL: Final = "".join(filter(is_small, map(chr, range(0x10000))))
 _CLASSES: Final = {
     "mark": MARKS,
     "stop": STOPS,

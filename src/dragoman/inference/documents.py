@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 
 from dragoman.base.errors import ConfigError
 from dragoman.inference.catalogue import Catalogue
-from dragoman.inference.text import TextFormat, paragraphs
+from dragoman.inference.text import TextFormat, on_one_line, paragraphs
 from dragoman.inference.word import WordDocument
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ _NOT_TEXT: Final = frozenset(
 )
 _CATALOGUES: Final = frozenset((".xlf", ".xliff"))
 
-_LINE_END: Final = re.compile(r"[ \t]*\r?\n[ \t]*")
 _BLANK_LINES: Final = re.compile(r"\n(?:[ \t]*\r?\n)+")
 _NOT_A_CUE: Final = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)(?=\s|$)")
 _TIMES: Final = re.compile(r"^[^\n]*-->[^\n]*(?:\n|$)", re.MULTILINE)
@@ -127,8 +126,8 @@ class Document(Protocol):
 class TextDocument:
     """A document of text in pieces.
 
-    text_format: that of each piece that is translated. joins_lines: a line end in a piece is a
-    space; HTML has rules of its own.
+    text_format: that of each piece that is translated. joins_lines: a line end in a piece ends no
+    sentence; HTML has rules of its own.
     """
 
     pieces: list[Piece]
@@ -140,7 +139,7 @@ class TextDocument:
         wanted = [piece for piece in self.pieces if piece.translated]
         if not self.joins_lines:
             return [piece.text for piece in wanted]
-        return [_LINE_END.sub(" ", piece.text) for piece in wanted]
+        return [on_one_line(piece.text) for piece in wanted]
 
     def put_together(self, translations: Iterator[str]) -> bytes:
         """The file of the document with these translations of its texts."""

@@ -36,7 +36,7 @@ from dragoman.formats.ctranslate2_engine import (
 )
 from dragoman.formats.kinds import Kind, Quantization
 from dragoman.inference import inline
-from dragoman.inference.text import TextFormat, TextPart, cut
+from dragoman.inference.text import TextFormat, TextPart, cut, on_one_line
 from dragoman.model.config import SearchConfig
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
@@ -266,7 +266,7 @@ class TextTranslator:
         """This translator for the parts of one text: a code that begins the first applies to
         all."""
         parts = (part for text in texts for part in cut(text, text_format) if part.translated)
-        first = next(parts, TextPart("", translated=True)).source().replace("\n", " ")
+        first = on_one_line(next(parts, TextPart("", translated=True)).source())
         return replace(self, code=self._code(normalize(first, lowercase=self.lowercase)))
 
     def encode(self, texts: Iterable[str], text_format: TextFormat) -> EncodedTexts:
@@ -279,7 +279,7 @@ class TextTranslator:
             for part in cut(text, text_format, stand_ins=self.stand_ins):
                 own_rows: list[list[int]] = []
                 if part.translated:
-                    source = part.source().replace("\n", " ")
+                    source = on_one_line(part.source())
                     normalized = normalize(source, lowercase=self.lowercase)
                     if part.things:
                         normalized = before_spaces(normalized)
@@ -307,15 +307,16 @@ class TextTranslator:
     def _has_sense(self, rows: list[list[int]], normalized: str) -> bool:
         """Whether the model can know what a normalised text says.
 
-        It cannot if the text is blank, or has unknown pieces and no known one with a letter: then
-        it would invent a translation.
+        It cannot if the text is blank, or has unknown pieces and fewer known letters than unknown
+        ones: then it would invent a translation.
         """
         if not any(one.isalnum() and one not in _FILLERS for one in normalized):
             return False
-        has_letters = self.subwords[0].has_letters
-        if any(has_letters[piece] for row in rows for piece in row):
+        if not any(UNK in row for row in rows):
             return True
-        return not any(UNK in row for row in rows)
+        num_letters = self.subwords[0].num_letters
+        known = sum(num_letters[piece] for row in rows for piece in row)
+        return known > 0 and 2 * known >= sum(map(str.isalpha, normalized))
 
     def _code(self, text: str) -> str:
         """The language's code that a normalised text begins with, if the model knows it."""

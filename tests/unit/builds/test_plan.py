@@ -67,6 +67,7 @@ def test_words_that_are_no_pair_are_refused(text: str) -> None:
         ("en-pt_BR", ("en", "pt-BR")),
         ("en-pt-BR", ("en", "pt-BR")),
         ("pt-BR-en", ("pt-BR", "en")),
+        ("en-ca-valencia", ("en", "ca-valencia")),
         ("pt_BR-en", ("pt-BR", "en")),
         ("sr-Latn-en", ("sr-Latn", "en")),
         ("en-sr_Latn", ("en", "sr-Latn")),

@@ -123,6 +123,27 @@ def test_the_same_language_in_another_script_is_another_one(code: str, other: st
     assert identify_language(text, [other])[0] != other
 
 
+@pytest.mark.parametrize("code", ["zh", "ja", "ko", "ar", "he", "hi", "ru", "el", "ka", "th"])
+def test_text_without_a_letter_of_a_language_is_not_in_it(code: str) -> None:
+    for word in ("Copy", "State", "Archive", "OK", "Menu", "True", "Day"):
+        assert dict(likely_languages(word, [code, "en"]))[code] == 0, word
+    assert dict(likely_languages("12:30", [code, "en"]))[code] > 0  # no letter at all
+
+
+def test_a_language_that_is_not_given_does_not_win_by_a_little() -> None:
+    for text in (
+        "Ni mogoče premakniti datoteke na njeno izvorno mesto.",
+        "Na ustrezno tipko tipkovnice Qwerty.",
+    ):
+        assert likely_languages(text, ["sr", "sl", "en"])[0][0] == "sl"
+    for name in ("OK", "https://example.com/foo"):
+        assert {code for code, _ in likely_languages(name, ["sr", "sl", "en"])} == {
+            "sr",
+            "sl",
+            "en",
+        }
+
+
 @pytest.mark.parametrize("code", ["zho_Hans", "zh-TW"])
 def test_a_code_for_han_of_both_kinds_fits_both(code: str) -> None:
     assert other_language_log_odds([ARTICLE_1[code]], "zho_Hani")[0] < 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -202,6 +204,24 @@ def test_a_model_that_transformers_trained_on_comes_back(
     monkeypatch.chdir(folder)
     further = dragoman.train(recipe, origin=tuned, runs=tmp_path / "further")
     assert Subword.load(further.path / "source.model").scored_pieces() == again.scored_pieces()
+
+
+def test_languages_that_only_the_entries_name_come_back(
+    exported: tuple[RunDirectory, Path, Form], tmp_path: Path
+) -> None:
+    _, export, form = exported
+    if form.tokens:
+        pytest.skip("a model of several languages names them in each entry anyway")
+    copy = shutil.copytree(export, tmp_path / "copy")
+    config = json.loads((copy / "config.json").read_text())
+    corpus = config["dragoman_recipe"]["corpus"]
+    languages = {side: corpus.pop(side) for side in ("source_language", "target_language")}
+    corpus["train"] = [entry | languages for entry in corpus["train"]]
+    (copy / "config.json").write_text(json.dumps(config))
+    command = ["import", str(copy), "--to", str(tmp_path / "back"), "--target-language", "DEU"]
+    assert main(command) == 0
+    info = Bundle.open(tmp_path / "back").info
+    assert (info.source_language, info.target_language) == ("en", "de")
 
 
 def test_positions_that_transformers_trained_are_refused(

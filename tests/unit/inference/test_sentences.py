@@ -38,6 +38,7 @@ from known_ends import known_paragraphs
         ("３．５です。１．はじめ．次．終", ["３．５です。", "１．はじめ．", "次．", "終"]),
         ("He paid; she left: all went", ["He paid; she left: all went"]),
         ("See a.b.c?q=1 and x!y", ["See a.b.c?q=1 and x!y"]),
+        ("ფაილი ვერ მოიძებნა. სცადეთ! გსურთ?", ["ფაილი ვერ მოიძებნა.", "სცადეთ!", "გსურთ?"]),
         ("", []),
     ],
 )

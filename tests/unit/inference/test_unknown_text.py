@@ -96,6 +96,14 @@ def test_blank_text_and_signs_stay_as_they_are(
 def test_a_known_letter_beside_them_is_enough() -> None:
     for text in ["\U0001f600 Hallo", "नमस्ते Datei", "Ж. Datei"]:
         assert len(encoded(text, vocabulary("unigram"), "line").rows) == 1, text
+
+
+def test_a_text_that_is_mostly_unknown_stays_as_it_is() -> None:
+    for text in ["Откройте файл README", "请打开 README 文件，然后重新启动计算机。", "你好 a"]:
+        assert encoded(text, vocabulary("unigram"), "line").rows == [], text
+
+
+def test_a_sentence_that_is_unknown_beside_others_stays_as_it_is() -> None:
     found = encoded("Datei öffnen. नमस्ते। <Ende", vocabulary("bpe"), "document")
     assert [count for _, count in found.texts[0]] == [1, 0, 0, 0, 1]
 

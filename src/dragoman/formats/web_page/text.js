@@ -86,6 +86,7 @@ export class Sentences {
       "gu",
     );
     this.wordStart = new RegExp(`[${SPACE}${escaped(rules.opening)}]`, "u");
+    this.withoutCapitals = new RegExp(`[${rules.without_capitals}]`, "u");
     this.year = new RegExp(`\\p{Nd}[${SPACE}][${rules.years}]$`, "u");
     this.short = new RegExp(`^(?:${LETTER}|(?:${LETTER}\\.-?)+${LETTER}|\\p{Nd}{1,3}|${LETTER}+str)$`, "u");
     this.listed = new Set(rules.abbreviations);
@@ -129,7 +130,7 @@ export class Sentences {
       if (isNumber && !space) return false;
     } else if (!rules.marks.includes(marks[0])) {
       return true;
-    } else if (/\p{Lowercase}/u.test(following)) {
+    } else if (/\p{Lowercase}/u.test(following) && !this.withoutCapitals.test(following)) {
       if (rules.stops.includes(marks[0]) || !rules.marks.includes(marks.at(-1))) return false;
     }
     if (marks.length > 1 || !(marks === "." || rules.wide_stops.includes(marks))) return true;
