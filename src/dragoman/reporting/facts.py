@@ -6,8 +6,10 @@ target token. Shares are of 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -44,6 +46,7 @@ _ENDINGS = {
     "signal": "stopped by a signal",
 }
 """The states of runs that recorded their end; others are named by the reason itself."""
+T = TypeVar("T")
 _SILENCE_S = 600.0
 _SILENT_GAPS = 5
 """A run that writes nothing for this many times the longest gap in a life is no longer running."""
@@ -365,6 +368,10 @@ class Facts:
     lives: tuple[Facts, ...] = ()
     """The facts of each life that has intervals, if ranks moved to other hosts between lives, or if
     links or devices were measured again and differ. Otherwise empty: the run counts as one."""
+    computed: dict[Callable[[Facts], Any], Any] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """The results of functions that are computed `once`; other facts have their own."""
 
     @property
     def repeated_steps(self) -> int:
@@ -469,3 +476,16 @@ class Facts:
         """Seconds at the ends of lives that no event accounts for: the steps under way there."""
         open_ended = (segment for segment in self.segments if segment.reason is None)
         return sum(segment.ended - segment.accounted for segment in open_ended)
+
+
+def once(compute: Callable[[Facts], T]) -> Callable[[Facts], T]:
+    """A function of facts that several checks ask: it is computed once for the same facts."""
+
+    @wraps(compute)
+    def computed(facts: Facts) -> T:
+        if compute not in facts.computed:
+            facts.computed[compute] = compute(facts)
+        result: T = facts.computed[compute]
+        return result
+
+    return computed

@@ -17,7 +17,7 @@ import numpy as np
 from dragoman.base import units
 from dragoman.reporting import measures, rates, scores, trend
 from dragoman.reporting.cost import cost_text
-from dragoman.reporting.facts import Facts, RecordedValidation, bleu_text
+from dragoman.reporting.facts import Facts, RecordedValidation, bleu_text, once
 from dragoman.reporting.periods import moment
 from dragoman.reporting.verdict import Evidence, Judgement, at_step, evidence, in_words
 
@@ -96,6 +96,7 @@ class Learning:
         return self.state is State.UNKNOWN and self.losses.size > 0 and self.rise >= LEAST_RISE
 
 
+@once
 def learning(facts: Facts) -> Learning:
     """The signals of the dev loss of a run."""
     validations = [

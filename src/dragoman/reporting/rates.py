@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from dragoman.base import units
 from dragoman.recipe.recipe import Recipe
 from dragoman.reporting import measures
-from dragoman.reporting.facts import Facts
+from dragoman.reporting.facts import Facts, once
 from dragoman.reporting.verdict import Evidence, Judgement, at_step, evidence, in_words
 from dragoman.training import schedule
 from dragoman.training.schedule import SCHEDULES, ScheduleConfig
@@ -21,7 +22,7 @@ _DECAY_AHEAD, _RISE_AHEAD = 2.0, 1.1
 """While the rate will still change by such a factor, a flat dev loss proves nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rates:
     """A schedule and all that it depends on."""
 
@@ -84,6 +85,7 @@ class Rates:
         found = [(stage.learning_rate_factor, start) for stage, start in stages]
         return found if any(factor != 1.0 for factor, _ in found) else []
 
+    @cached_property
     def peak(self) -> tuple[int, float]:
         """The first update with the highest rate, and that rate.
 
@@ -99,6 +101,7 @@ class Rates:
         return max(((update, self.at(update)) for update in known), key=lambda found: found[1])
 
 
+@once
 def rates_of(facts: Facts) -> Rates | None:
     """The schedule of a run; None if neither a recipe nor another tool's log gives it, or the
     length of the run is not known."""
@@ -127,7 +130,7 @@ def learning_rate(facts: Facts) -> Judgement:
         says += f" The highest that was logged is {logged[0].text}, the last {logged[1].text}."
         return "measured", says, ""
     deviation = largest_deviation(facts, found)
-    step, peak = found.peak()
+    step, peak = found.peak
     rises = f"it rises to {units.LEARNING_RATE.text(peak)} at step {units.COUNT.text(step + 1)}"
     if not step:
         rises = f"it begins with {units.LEARNING_RATE.text(peak)}"
@@ -175,7 +178,7 @@ def learning_rate_evidence(facts: Facts) -> Iterator[Evidence]:
     if found is None:
         yield from _logged(facts)
     else:
-        step, peak = found.peak()
+        step, peak = found.peak
         yield in_words("formula", found.formula)
         yield evidence("at the first step", units.LEARNING_RATE, found.at(0))
         yield evidence("peak", units.LEARNING_RATE, peak, at_step(step + 1))

@@ -14,7 +14,7 @@ from typing import Final, Self
 import numpy as np
 
 from dragoman.base import units
-from dragoman.reporting.facts import Facts, Rank
+from dragoman.reporting.facts import Facts, Rank, once
 from dragoman.reporting.measures import steady
 from dragoman.reporting.periods import (
     FEWEST,
@@ -112,6 +112,7 @@ class _Work:
         )
 
 
+@once
 def stragglers(facts: Facts) -> list[tuple[float, str]]:
     """For each rank that was slow for long, or became slow and stays so: the ratio of its own work
     to the median rank's in the same steps, and a description with the cause if that was measured.

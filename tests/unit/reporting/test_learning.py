@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dragoman.reporting.facts import Facts, RecordedValidation
 from dragoman.reporting.learning import State, learning, training_loss_jump
+from dragoman.reporting.reading import read_facts
 from dragoman.reporting.record import IntervalRows, Intervals
 from dragoman.telemetry.events import TrainInterval, as_values
+from recorded_runs import Recorded
 
 STATES: dict[str, tuple[Sequence[float], State]] = {
     "none": ([], State.UNKNOWN),
@@ -107,3 +110,11 @@ def test_a_training_loss_jumps_if_it_is_a_fifth_higher(after: float, jumps: bool
     facts = replace(validated([2.0] * 4), intervals=logged(losses))
     assert (training_loss_jump(facts, 4000) is not None) is jumps
     assert training_loss_jump(facts, 100) is None  # nothing before it to compare with
+
+
+def test_the_signals_are_computed_once_for_the_same_facts(tmp_path: Path) -> None:
+    facts = read_facts(Recorded().write(tmp_path / "run"))
+    assert learning(facts) is learning(facts)
+    others = replace(facts, validations=facts.validations[:3])
+    assert learning(others) is not learning(facts)
+    assert len(learning(others).validations) == 2

@@ -43,10 +43,10 @@ def test_every_schedule_has_its_formula_and_its_peak(kind: str, tmp_path: Path) 
     assert verdict.answer == "measured"
     assert verdict.remedy == ""
     assert "warmup = 200" in verdict.says
-    assert rates.peak()[1] == max(map(rates.at, range(1000)))
+    assert rates.peak[1] == max(map(rates.at, range(1000)))
     rows = {row.name: row.value for row in verdict.evidence}
     assert rows["at the first step"] == rates.at(0)
-    assert rows["peak"] == rates.peak()[1]
+    assert rows["peak"] == rates.peak[1]
     assert rows["last"] == rates.at(999)
     assert next(row.text for row in verdict.evidence if row.name == "last").endswith("step 1,000")
     assert ("d_model = 192" in verdict.says) == (kind == "noam")
