@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import zstandard
@@ -28,16 +28,14 @@ from dragoman.corpus.survey import (
 )
 from dragoman.reporting.elements import escape, figures, whole_page
 from dragoman.reporting.render import write_files
-from dragoman.reporting.svg import Axis, Column, Histogram
+from dragoman.reporting.svg import Axis, Histogram
 
 PAGE: Final = "filters.html"
 _MOST_COLUMNS: Final = 40
 _LONGEST_PLACE: Final = 24
 """Characters of a file and line that leave enough of the page for the text."""
-_LARGEST_SHOWN: Final = 1e307
-"""Larger scores are cut: an axis of twice this length, and a column more, must stay finite."""
-_SMALLEST_WIDTH: Final = 1e-290
-"""The least width of a column: the width of a page divided by it is still finite."""
+_FARTHEST: Final = 1e9
+"""The end of an axis; no filter has scores beyond it."""
 _KEPT, _DROPPED = 0, 1
 """Indices into the counts of a score and into the legend."""
 
@@ -104,8 +102,8 @@ def cleaning_page(surveys: Sequence[FilterSurvey], dropped: Mapping[str, Dropped
         "Those that dropped most come first; each has the name of its key in the recipe. "
         "Heights are logarithms. A dashed line is the threshold; "
         "the pairs under a histogram are those nearest to it on both sides. "
-        "A column apart at an end is for scores beyond the axis: infinite ones, and at most a "
-        "hundredth of the others.</p>",
+        "The outermost columns hold the scores beyond the axis, too: infinite ones, and at most a "
+        "hundredth of the pairs at each end.</p>",
     ]
     for one in sorted(surveys, key=lambda one: (-_dropped(one), one.name)):
         body += _section(one)
@@ -124,8 +122,8 @@ def _section(one: FilterSurvey) -> Iterator[str]:
     if one.unscored:
         yield escape(f", {one.unscored:,} of them without a score")
     yield "</p>"
-    if len(one.counts) > 2:
-        yield figures([_histogram(one)])
+    if len(one.counts) > 2 and (histogram := _histogram(one)) is not None:
+        yield figures([histogram])
     for title, examples in (("Dropped", one.dropped), ("Kept", one.kept)):
         if examples:
             yield f"<details><summary>{title}: {len(examples)} nearest to the threshold</summary>"
@@ -173,74 +171,55 @@ def _dropped(one: FilterSurvey) -> int:
     return sum(dropped for _, dropped in one.counts.values()) + one.unscored
 
 
-def _histogram(one: FilterSurvey) -> Histogram:
+def _histogram(survey: FilterSurvey) -> Histogram | None:
     """The scores of a filter, with an edge at the threshold: each column is kept or dropped.
 
-    Infinite scores, and the outermost hundredths of the others, are in columns apart: a few of them
-    would leave no room for the rest.
+    The outermost columns hold the scores beyond the axis, too. None if the threshold is so far out
+    that no axis shows it.
     """
-    scores = np.array(sorted(one.counts), dtype=np.float64)
-    counts = np.array([one.counts[score] for score in scores], dtype=np.float64)
-    finite = np.abs(scores) < LARGEST_SCORE
-    low, high, edges, at = _edges(one, scores[finite], counts[finite].sum(axis=1))
+    if abs(survey.threshold) > _FARTHEST:
+        return None
+    scores = np.array(sorted(survey.counts), dtype=np.float64)
+    counts = np.array([survey.counts[score] for score in scores], dtype=np.float64)
+    edges, at = _edges(survey, scores, counts.sum(axis=1))
     # A column includes its lower edge with "at least", its upper edge with "at most".
-    inside = np.searchsorted(edges, scores, side="right" if one.at_least else "left") - 1
-    places = np.clip(inside, 0, len(edges) - 2) + 1
-    places[scores < low] = 0
-    places[scores > high] = len(edges)
-    kinds = (_DROPPED, _KEPT) if one.at_least else (_KEPT, _DROPPED)
-    columns = np.zeros(len(edges) + 1)
+    side: Literal["left", "right"] = "right" if survey.at_least else "left"
+    places = np.clip(np.searchsorted(edges, scores, side=side) - 1, 0, len(edges) - 2)
+    kinds = (_DROPPED, _KEPT) if survey.at_least else (_KEPT, _DROPPED)
+    columns = np.zeros(len(edges) - 1)
     # A rounded score may be beyond the threshold although the exact one is not.
-    np.add.at(columns, np.minimum(places, at), counts[:, kinds[0]])
-    np.add.at(columns, np.maximum(places, at + 1), counts[:, kinds[1]])
-    shown = [Column(kinds[place > at], float(count)) for place, count in enumerate(columns)]
-    ends = ((shown[0], "less", scores < low), (shown[-1], "more", scores > high))
-    less, more = (
-        replace(column, label=_beyond(word, scores[apart])) if column.count else None
-        for column, word, apart in ends
-    )
+    np.add.at(columns, np.minimum(places, at - 1), counts[:, kinds[0]])
+    np.add.at(columns, np.maximum(places, at), counts[:, kinds[1]])
     return Histogram(
         edges=edges.tolist(),
-        columns=shown[1:-1],
+        columns=[(kinds[place >= at], float(count)) for place, count in enumerate(columns)],
         names=("kept", "dropped"),
         x=Axis("score", "{:.4g}".format),
         mark=float(edges[at]),
-        less=less,
-        more=more,
     )
 
 
 def _edges(
-    one: FilterSurvey, scores: NDArray[np.float64], pairs: NDArray[np.float64]
-) -> tuple[float, float, NDArray[np.float64], int]:
-    """The lowest and highest score on the axis, the edges of its columns, and the index of the
-    threshold among them.
+    survey: FilterSurvey, scores: NDArray[np.float64], pairs: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], int]:
+    """The edges of the columns, and the index of the threshold among them.
 
-    scores: finite ones, in ascending order. pairs: the number of each.
-    If all scores are whole numbers, each edge is midway between two of them.
+    scores: in ascending order. pairs: the number of each. The outermost hundredths of the pairs are
+    beyond the axis: a few of them would leave no room for the rest. If all scores are whole
+    numbers, each edge is midway between two of them.
     """
-    centre = float(np.clip(one.threshold, -_LARGEST_SHOWN, _LARGEST_SHOWN))
+    centre = survey.threshold
     is_whole = bool(np.all(scores == np.round(scores)))
     if is_whole:
-        centre = math.ceil(centre) - 0.5 if one.at_least else math.floor(centre) + 0.5
-    low, high = (float(scores[0]), float(scores[-1])) if len(scores) else (centre, centre)
-    if len(scores) and not (is_whole and high - low < _MOST_COLUMNS):
-        shares = np.cumsum(pairs) / pairs.sum()
-        low, high = (float(scores[np.searchsorted(shares, share)]) for share in (0.01, 0.99))
-    low = min(max(low, -_LARGEST_SHOWN), centre)
-    high = max(min(high, _LARGEST_SHOWN), centre)
+        centre = math.ceil(centre) - 0.5 if survey.at_least else math.floor(centre) + 0.5
+    shares = np.cumsum(pairs) / pairs.sum()
+    ends = (float(scores[np.searchsorted(shares, share)]) for share in (0.01, 0.99))
+    low, high = (min(max(end, -_FARTHEST), _FARTHEST) for end in ends)
+    low, high = min(low, centre), max(high, centre)
     # Scores were rounded to three digits: narrower columns would tell no more.
-    width = max((high - low) / _MOST_COLUMNS, abs(centre) / 1000, _SMALLEST_WIDTH)
+    width = max((high - low) / _MOST_COLUMNS, abs(centre) / 1000, 1 / _FARTHEST)
     if is_whole:
-        width = max(1.0, float(np.ceil(width)))
+        width = max(1.0, math.ceil(width))
     below = max(1, math.ceil((centre - low) / width))
     above = max(1, math.ceil((high - centre) / width))
-    edges: NDArray[np.float64] = centre + width * np.arange(-below, above + 1, dtype=np.float64)
-    return low, high, edges, below
-
-
-def _beyond(word: str, scores: NDArray[np.float64]) -> str:
-    """The label of a column apart: whether its scores are finite, infinite or both."""
-    is_infinite = np.abs(scores) >= LARGEST_SCORE
-    words = [word] * bool(np.any(~is_infinite)) + ["infinite"] * bool(np.any(is_infinite))
-    return ", ".join(words)
+    return centre + width * np.arange(-below, above + 1, dtype=np.float64), below

@@ -19,8 +19,6 @@ _CHARACTER = 7.0
 """Approximate width of a character of 12 px."""
 _LINE = 16.0
 _MOST_POINTS = 400
-_APART = 1.5
-"""The width of a separate column with its gap, in columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,55 +96,33 @@ class BarPlot:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a histogram.
-
-    kind: the place of its name in the legend.
-    label: stands below it.
-    """
-
-    kind: int
-    count: float
-    label: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Histogram:
     """Counts over a value, a line at `mark`.
 
     Heights are logarithms, so rare values stay visible beside frequent ones.
 
     edges: the beginning of each column and the end of the last, at equal distances.
-    names: the kinds of columns, for the legend.
-    less: a separate column for values below the first edge, or None. more: one for values above the
-    last edge.
+    columns: of each the place of its kind in the legend, and its count.
+    names: the kinds, for the legend.
     """
 
     edges: Sequence[float]
-    columns: Sequence[Column]
+    columns: Sequence[tuple[int, float]]
     names: Sequence[str]
     x: Axis
     mark: float
-    less: Column | None = None
-    more: Column | None = None
     height: int = 150
 
     def svg(self, width: int) -> str:
         """The picture."""
-        num_apart = sum(one is not None for one in (self.less, self.more))
-        step = width / (len(self.columns) + _APART * num_apart)
-        start = _APART * step if self.less is not None else 0.0
-        low, high = self.edges[0], self.edges[-1]
-        x = _Scale(low, high, start, start + len(self.columns) * step, self._ticks(width))
-        placed = [(one, start + number * step) for number, one in enumerate(self.columns)]
-        ends = ((self.less, 0.0), (self.more, width - step))
-        placed += [(one, at) for one, at in ends if one is not None]
-        tallest = max(math.log10(1 + one.count) for one, _ in placed) or 1.0
-        body, base = [], self.height
-        for one, at in placed:
-            tall = math.log10(1 + one.count) / tallest * (base - 20)
+        base, step = self.height, width / len(self.columns)
+        x = _Scale(self.edges[0], self.edges[-1], 0.0, float(width), self._ticks(width))
+        tallest = max(math.log10(1 + count) for _, count in self.columns) or 1.0
+        body = []
+        for number, (kind, count) in enumerate(self.columns):
+            tall = math.log10(1 + count) / tallest * (base - 20)
             body.append(
-                f'<rect class="f{one.kind}" x="{at + 0.05 * step:.1f}" y="{base - tall:.1f}" '
+                f'<rect class="f{kind}" x="{(number + 0.05) * step:.1f}" y="{base - tall:.1f}" '
                 f'width="{0.9 * step:.1f}" height="{tall:.1f}"/>'
             )
         for tick in x.ticks:
@@ -156,10 +132,6 @@ class Histogram:
             body.append(_text(text, at, base + 14, "middle"))
         body.append(f'<path class="axis-mark" d="M{x.at(self.mark):.1f} 0V{base}"/>')
         body.append(_text(self.x.label, width / 2, base + 30, "middle", kind="axis"))
-        if self.less is not None:
-            body.append(_text(self.less.label, 0, base + 30, "start"))
-        if self.more is not None:
-            body.append(_text(self.more.label, width, base + 30, "end"))
         title = f"{', '.join(self.names)} over {self.x.label}"
         return _under_legend(title, self.names, body, width, base + 34)
 
