@@ -308,9 +308,8 @@ _SAMPLES: list[Payload] = [
     events.HostSampled(
         seconds_s=10.001, cpu_share=0.1234, others_cpu_share=0.0123,
         memory_used_bytes=12_345_678_901, memory_limit_bytes=128_345_678_901,
-        process_memory_bytes=4_345_678_901,
-        disk_free_bytes=512_345_678_901, disk_read_bytes=12_345_678, disk_written_bytes=1_234_567,
-        queued_batches=7.91, sampling_s=0.01234,
+        disk_free_bytes=512_345_678_901,
+        queued_batches=7.91,
     ),
     events.NetworkSampled(
         interface="eth0", seconds_s=10.001, sent_bytes=2_150_123_456,

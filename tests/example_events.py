@@ -129,12 +129,8 @@ HOST_SAMPLED = HostSampled(
     others_cpu_share=0.02,
     memory_used_bytes=12 * 10**9,
     memory_limit_bytes=16 * 10**9,
-    process_memory_bytes=10**9,
     disk_free_bytes=70 * 10**9,
-    disk_read_bytes=0,
-    disk_written_bytes=10**6,
     queued_batches=7.5,
-    sampling_s=0.01,
 )
 NETWORK_SAMPLED = NetworkSampled(
     seconds_s=10.0,

@@ -500,10 +500,8 @@ class HostSampled(Payload, kind="host_sampled"):
     queued_batches: the mean number of these.
     memory_used_bytes: of the whole host, or of the container if it has a limit.
     memory_limit_bytes: of the whole host, or the limit of the container.
-    process_memory_bytes: the memory of the rank that samples.
     The disk is the one that holds the run.
     processor_power_w: what the packages of all processors draw together, for all programs.
-    sampling_s: processor time that all sampling took.
     """
 
     seconds_s: float
@@ -511,13 +509,9 @@ class HostSampled(Payload, kind="host_sampled"):
     others_cpu_share: float | None = None
     memory_used_bytes: Annotated[int, Tag("{host}_memory_used_bytes")]
     memory_limit_bytes: int
-    process_memory_bytes: int
     disk_free_bytes: int
-    disk_read_bytes: int | None = None
-    disk_written_bytes: int | None = None
     queued_batches: Annotated[float | None, Tag("{host}_queued_batches")] = None
     processor_power_w: Annotated[float | None, Tag("{host}_processor_power_w")] = None
-    sampling_s: float
 
 
 class GpuSampled(Payload, kind="gpu_sampled"):

@@ -43,9 +43,7 @@ _SAMPLE_EVERY_S: Final = 10.0
 _MOST_SAMPLES: Final = 2000
 """A sample spans at least the run's age divided by this, so that long records grow slowly."""
 _STATISTICS: Final = Path("/proc/stat")
-_SECTOR_BYTES: Final = 512
 _IDLE, _IO_WAIT = 3, 4
-_READ, _WRITTEN = 2, 6
 _USER_TICKS, _SYSTEM_TICKS = 11, 12
 """Indices of fields after the program's name in /proc/PID/stat."""
 _BUSY_FIELDS: Final = 8
@@ -100,54 +98,42 @@ class MachineProbe:
         self._memory_limit = memory_bytes()
         self._cpus = _usable_cpus(self._pids)
         self._cpu = _cpu_ticks(self._cpus)
-        self._own = _process_ticks(self._pids)
-        self._moved = _disk_bytes(disk)
+        self._ranks = _process_ticks(self._pids)
         self._memory: list[int] = []
         self._queue: list[int] = []
         self._energy = ProcessorEnergy()
-        self._sampling_s: float | None = None
 
     def look(self) -> None:
         """Read memory, the loader's queue and the counters of energy."""
-        if self._sampling_s is None:
-            self._sampling_s = time.thread_time()
         self._memory.append(memory_used_bytes())
         if self._queued is not None:
             self._queue.append(self._queued())
         self._energy.look()
 
     def sample(self, seconds_s: float) -> Iterator[Payload]:
-        """Means and sums since the last call, and present free disk space and own memory."""
-        cpu, own = _cpu_ticks(self._cpus), _process_ticks(self._pids)
-        moved, spent_s = _disk_bytes(self._disk), time.thread_time()
+        """Means and sums since the last call, and the present free disk space."""
+        cpu, ranks = _cpu_ticks(self._cpus), _process_ticks(self._pids)
         busy, ticks = cpu[0] - self._cpu[0], cpu[1] - self._cpu[1]
-        others = None if own is None or self._own is None else max(busy - (own - self._own), 0)
-        read, written = (
-            (moved[side] - self._moved[side] if moved and self._moved else None) for side in (0, 1)
-        )
+        others = None
+        if ranks is not None and self._ranks is not None:
+            others = max(busy - (ranks - self._ranks), 0)
         used_j = self._energy.take()
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         yield HostSampled(
             seconds_s=seconds_s,
             cpu_share=round(min(busy / ticks, 1.0), 4) if ticks > 0 else 0.0,
             others_cpu_share=None if others is None or ticks <= 0 else round(others / ticks, 4),
             memory_used_bytes=round(sum(self._memory) / max(len(self._memory), 1)),
             memory_limit_bytes=self._memory_limit,
-            process_memory_bytes=pages * os.sysconf("SC_PAGE_SIZE"),
             disk_free_bytes=shutil.disk_usage(self._disk).free,
-            disk_read_bytes=read,
-            disk_written_bytes=written,
             queued_batches=round(sum(self._queue) / len(self._queue), 2) if self._queue else None,
             processor_power_w=None if used_j is None else round(used_j / seconds_s, 2),
-            sampling_s=round(spent_s - (self._sampling_s or spent_s), 5),
         )
-        self._cpu, self._own, self._moved, self._sampling_s = cpu, own, moved, spent_s
+        self._cpu, self._ranks = cpu, ranks
         self._memory.clear()
         self._queue.clear()
 
 
-# psutil reads the same files, but would be one more package on every host, and it finds a disk by
-# its name, not by the device that holds a path.
+# psutil reads the same files, but would be one more package on every host.
 def _cpu_ticks(cpus: Set[int]) -> tuple[float, float]:
     """Busy and total ticks of these processors together, or of a container that may use fewer."""
     quota = container_processors()
@@ -186,17 +172,6 @@ def _process_ticks(pids: Sequence[int]) -> int | None:
     except OSError:
         return None
     return ticks
-
-
-def _disk_bytes(path: Path) -> tuple[int, int] | None:
-    """Bytes read from and written to the disk of a path, since it was attached; None if unknown."""
-    device = path.stat().st_dev
-    try:
-        statistics = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/stat").read_text()
-    except OSError:  # a file system without a disk of its own, such as one of a container
-        return None
-    fields = [int(text) for text in statistics.split()]
-    return fields[_READ] * _SECTOR_BYTES, fields[_WRITTEN] * _SECTOR_BYTES
 
 
 class NetworkProbe:

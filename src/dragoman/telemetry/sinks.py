@@ -113,9 +113,8 @@ def subscribe_sinks(events: Recorder, config: SinksConfig, *, directory: Path) -
     if config.wandb:
         sinks["wandb"] = WandbSink(config.wandb, directory)
     for name, sink in sinks.items():
-        failsafe = FailsafeSink(name, sink, events)
         # The library of MLflow waits for its server, for minutes if the server does not answer.
-        events.subscribe(ThreadedSink(name, failsafe, events) if name == "mlflow" else failsafe)
+        events.subscribe(OutsideSink(name, sink, events))
 
 
 def _library(module: str, *, key: str) -> Any:
@@ -130,43 +129,11 @@ def _library(module: str, *, key: str) -> Any:
         ) from error
 
 
-class FailsafeSink(EventListener):
-    """A sink that is switched off, with an alert, when it fails."""
+class OutsideSink(EventListener):
+    """Calls the sink of another tool in a thread of its own, so that the run never waits for it.
 
-    def __init__(self, name: str, sink: EventListener, events: Recorder) -> None:
-        self._name = name
-        self._sink: EventListener | None = sink
-        self._events = events
-
-    def __call__(self, event: Event) -> None:
-        """Pass the event on."""
-        if self._sink is None:
-            return
-        try:
-            self._sink(event)
-        except Exception as error:  # a server that is away, a full disk, a bug of a library
-            self._sink = None
-            self._events.write(
-                Alert(
-                    severity="warning",
-                    cause=f"sinks.{self._name} has failed and is off: {error}",
-                    remedy="the run's own record is whole; look at that tool",
-                ),
-                step=event.step,
-            )
-
-    def close(self) -> None:
-        """Close the sink; if it then fails, only the sink loses data."""
-        sink, self._sink = self._sink, None
-        if sink is not None:
-            with suppress(Exception):
-                sink.close()
-
-
-class ThreadedSink(EventListener):
-    """Calls a sink in a thread of its own, so that the run never waits for it.
-
-    While `_MOST_WAITING` events wait, further ones are dropped, with one alert.
+    A sink that fails is switched off with an alert. While `_MOST_WAITING` events wait, further ones
+    are dropped, with one alert.
     """
 
     def __init__(self, name: str, sink: EventListener, events: Recorder) -> None:
@@ -183,7 +150,7 @@ class ThreadedSink(EventListener):
         """Leave the event for the thread."""
         if self._waiting.qsize() < _MOST_WAITING:
             self._waiting.put(event)
-        elif not self._told:
+        elif not self._told and self._thread.is_alive():
             self._told = True
             self._warn("is not as fast as the run: events for it are dropped", event.step)
 
@@ -206,7 +173,12 @@ class ThreadedSink(EventListener):
         # The record may be full, or closed by now: there is nowhere left to report the sink.
         with suppress(MachineError, ValueError):
             while (event := self._waiting.get()) is not None:
-                sink(event)
+                try:
+                    sink(event)
+                except Exception as error:  # a server that is away, a bug of a library
+                    self._warn(f"has failed and is off: {error}", event.step)
+                    break
+        with suppress(Exception):
             sink.close()
 
 

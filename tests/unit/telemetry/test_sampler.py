@@ -112,10 +112,8 @@ def test_processor_memory_disk_and_queue(tmp_path: Path) -> None:
     assert isinstance(sample, HostSampled)
     assert 0.1 < sample.cpu_share <= 1
     assert sample.queued_batches == 5
-    assert 0 < sample.process_memory_bytes < sample.memory_used_bytes < sample.memory_limit_bytes
+    assert 0 < sample.memory_used_bytes < sample.memory_limit_bytes
     assert sample.disk_free_bytes > 0
-    assert 0.2 < sample.sampling_s < 1  # this thread was the sampler's, and busy
-    assert (sample.disk_read_bytes is None) == (sample.disk_written_bytes is None)
 
 
 def _write_ticks(path: Path, busy: list[int], *, times: int) -> None:
@@ -290,7 +288,6 @@ def test_a_thread_samples_for_as_long_as_the_block_lasts(
     hosts, networks = (_sampled(tmp_path, kind.kind) for kind in (HostSampled, NetworkSampled))
     assert len(hosts) == before == len(networks)
     assert {one.payload["queued_batches"] for one in hosts} == {7.0}
-    assert all(0 <= one.payload["sampling_s"] < one.payload["seconds_s"] for one in hosts)
 
 
 def test_after_a_while_ten_looks_are_one_event(
@@ -375,10 +372,14 @@ def test_a_gpu_that_cannot_be_sampled_is_said_so(tmp_path: Path) -> None:
     assert alert.payload["remedy"]
 
 
-def test_a_host_that_hides_its_counters_trains_without_samples(tmp_path: Path) -> None:
+def test_a_host_that_hides_its_counters_trains_without_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "_STATISTICS", tmp_path / "away")
+    monkeypatch.setattr(sampler, "container_processors", lambda: None)
     with (
         EventWriter(tmp_path) as events,
-        host_sampler(events, disk=tmp_path / "away", queued=lambda: 0, interface=None, num_gpus=0),
+        host_sampler(events, disk=tmp_path, queued=lambda: 0, interface=None, num_gpus=0),
     ):
         pass
     (alert,) = read_events(tmp_path / "log.jsonl")
