@@ -28,6 +28,7 @@ $(TRAINS): pyproject.toml constraints.txt
 	$(INSTALL) torch
 	$(INSTALL) --editable '.[fetch,serve]'
 	@touch $@
+	@echo "Done. Next: . .venv/bin/activate"
 
 # The same with what tests and checks it.
 $(READY): $(TRAINS)

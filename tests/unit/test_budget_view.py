@@ -67,6 +67,10 @@ def test_an_earlier_run_on_the_text_is_the_forecast(
     assert "20.2" in printed
     assert "nobody knows" not in printed
 
+    shorter = EarlierRun(Path("runs/own-1"), 1_000_000, ((int(tokens / 4), 11.5),))
+    printed = said(recipe, capsys, earlier=shorter)
+    assert printed.count("11.5") == 1  # it never saw as much text as this plan has
+
 
 def test_what_is_set_by_hand_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed = said(own(tmp_path, "[optimizer]\nclip_norm = 0.5\n"), capsys)

@@ -42,10 +42,11 @@ def bar_shown(progress: bool, parts: int) -> Iterator[Callable[[str], None]]:
 
     A terminal shows a bar, which goes away at the end.
     """
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    console = Console(stderr=True)
+    from dragoman.base.terminal import Terminal
+
+    console = Terminal(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     is_shown = progress and console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=not is_shown) as bar:

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_S: Final = 0.5
 _DRAW_EVERY_S: Final = 5.0
+_PRINTED: Final = (100, 40)
+"""Columns and lines of a screen that goes into a file."""
 """Redraw at least this often: even without new events the time left decreases."""
 
 
@@ -320,8 +322,8 @@ def _print(run: LiveRun, console: Console) -> None:
     from dragoman.watch.screen import screen
 
     run.look()
-    width = console.width if console.is_terminal else 100
-    for line in screen(run.now(), width=width, height=1000):
+    width, height = (console.width, console.height) if console.is_terminal else _PRINTED
+    for line in screen(run.now(), width=width, height=height):
         console.print(line, soft_wrap=True)
 
 

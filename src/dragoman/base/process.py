@@ -7,7 +7,9 @@ import errno
 import io
 import os
 import resource
+import shutil
 import sys
+import textwrap
 from typing import Final
 
 from dragoman.base.disk_errors import (
@@ -108,9 +110,16 @@ def discard_output() -> None:
 
 
 def say_error(text: str) -> None:
-    """One line on standard error, whatever the text holds; nothing if standard error is closed."""
+    """One line on standard error, whatever the text holds; nothing if standard error is closed.
+
+    A terminal that is narrower breaks it between words.
+    """
+    line = f"dragoman: {printable_line(text)}"
     try:
-        print(f"dragoman: {printable_line(text)}", file=sys.stderr, flush=True)
+        if sys.stderr.isatty():
+            columns = shutil.get_terminal_size().columns
+            line = textwrap.fill(line, columns, break_long_words=False, break_on_hyphens=False)
+        print(line, file=sys.stderr, flush=True)
     except OSError:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 2)

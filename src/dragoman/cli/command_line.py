@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import textwrap
 from argparse import SUPPRESS, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -94,11 +95,12 @@ def command_parser(name: str, flag: str = "") -> tuple[Parser, list[Argument]]:
 
 
 class _Formatter(RawDescriptionHelpFormatter):
-    """Fills paragraphs, but keeps the list of parts as it is."""
+    """Fills paragraphs, and each line of the list of parts."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         if text.startswith("instead,"):
-            return super()._fill_text(text, width, indent)
+            lines = text.splitlines()
+            return "\n".join(textwrap.fill(line, width, subsequent_indent="    ") for line in lines)
         fill = super(RawDescriptionHelpFormatter, self)._fill_text
         return "\n\n".join(fill(one, width, indent) for one in text.split("\n\n"))
 

@@ -44,8 +44,7 @@ def print_distilled(made: Distilled) -> None:
     console.print("", table, "")
     console.print(
         f"On {units.COUNT.text(result.pairs)} sentences of the teacher's test set; the student "
-        f"learnt from {pairs} translations{beside}.",
-        soft_wrap=True,
+        f"learnt from {pairs} translations{beside}."
     )
     for name, path in (
         ("text", made.synthesized.output),
@@ -89,12 +88,11 @@ def _print_scores(comparison: Comparison) -> None:
         if all(score.winner for score in result.scores.values())
         else f"Neither is shown to be better: that needs every p below {SIGNIFICANT}."
     )
-    console.print(Text(verdict, style="bold"), soft_wrap=True)
+    console.print(Text(verdict, style="bold"))
     console.print(
         "The tests ask whether other sentences could have turned the result round. The same recipe "
         "with another seed differs, too.",
         style="dim",
-        soft_wrap=True,
     )
     for score in result.scores.values():
         console.print(score.signature, style="dim", soft_wrap=True)
@@ -106,8 +104,7 @@ def _print_where(comparison: Comparison) -> None:
     result = comparison.result
     console.print(
         f"\nSentences by chrF: A ahead in {result.first_wins}, equal {result.ties}, "
-        f"B ahead in {result.second_wins}",
-        soft_wrap=True,
+        f"B ahead in {result.second_wins}"
     )
     for title, groups in (
         ("BLEU by words of the reference", result.by_length),

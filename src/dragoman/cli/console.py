@@ -37,7 +37,7 @@ def print_prepared(directory: Path) -> None:
         console.print(f"scores and thresholds of the filters: {page}", soft_wrap=True, style="dim")
     if copies := manifest.train.copies:
         counts = (f"{name} {units.COUNT.text(pairs)}" for name, pairs in copies.items())
-        console.print(f"changed copies, by corpus.augment: {', '.join(counts)}", soft_wrap=True)
+        console.print(f"changed copies, by corpus.augment: {', '.join(counts)}")
     for source in manifest.sources:
         for trace, count in source.mended.items():
             console.print(f"{source.name}: {units.COUNT.text(count)} x {trace} taken out")

@@ -22,6 +22,7 @@ from dragoman.base import units
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError
 from dragoman.base.files import read_regular, write_whole
+from dragoman.base.printable import printable_line
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import OnProgress
 from dragoman.corpus.sources import Sources
@@ -79,6 +80,8 @@ def run_in_budget(
                 place=f"budget {units.DURATION.text(seconds_s)}",
                 remedy="start again (fresh)",
             )
+        if told := recipe.corpus.told_by_names:
+            print_line(f"languages: {printable_line(told)}")
         by_hand = keys_set(recipe)
         recipe = vocabulary(recipe, by_hand=by_hand)
         try:
@@ -87,9 +90,8 @@ def run_in_budget(
             )
             manifest = Manifest.load(shards)
             text = TextFacts.of(manifest)
-            print_line(
-                f"{text.pairs:,} training pairs are prepared; timing a model on this machine"
-            )
+            print_line(f"{text.pairs:,} training pairs are prepared")
+            print_line("timing models, to choose one that fits the time")
             plan = make_plan(
                 recipe,
                 seconds_s,

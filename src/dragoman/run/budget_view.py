@@ -41,7 +41,7 @@ def print_plan(plan: BudgetPlan) -> None:
     console.print()
     for reason in _reasons(plan):
         console.print(Text(reason, style="dim"))
-    console.print("", _forecast(plan), sep="\n", soft_wrap=True)
+    console.print("", _forecast(plan), sep="\n")
     if "train.max_steps" in plan.by_hand and plan.takes_s < plan.seconds_s:
         steps, takes = units.COUNT.text(best.recipe.train.max_steps), _cost(plan, plan.takes_s)
         console.print(f"all of it takes about {takes}: the recipe sets {steps} steps")
@@ -50,7 +50,7 @@ def print_plan(plan: BudgetPlan) -> None:
 
 
 def _forecast(plan: BudgetPlan) -> str:
-    earlier, tokens = plan.earlier, units.SHORT_COUNT.text(plan.chosen.tokens)
+    earlier = plan.earlier
     share = units.SHARE.text(1 / LEAST_VALIDATIONS)
     if earlier is None:
         return (
@@ -59,16 +59,20 @@ def _forecast(plan: BudgetPlan) -> str:
             f"from {units.SHARE.text(FORECAST_FROM)} on, the dev loss at the end is forecast."
         )
     seen, bleu = earlier.end
-    then = earlier.after(plan.chosen.tokens)
-    then_said = "had not translated yet" if then is None else f"had {units.SCORE.text(then)}"
     weights = (
         "" if earlier.weights is None else f", {units.SHORT_COUNT.text(earlier.weights)} weights"
     )
-    return (
-        f"{earlier.path} trained on this text before{weights}: it {then_said} BLEU on the dev text "
-        f"after the {tokens} target tokens of this plan, and {units.SCORE.text(bleu)} after "
-        f"its own {units.SHORT_COUNT.text(seen)}"
-    )
+    before = f"{earlier.path} trained on this text before{weights}: "
+    ended = f"{units.SCORE.text(bleu)} BLEU on the dev text after its {_tokens(seen)}"
+    if plan.chosen.tokens > seen:
+        return f"{before}{ended}; this plan has {_tokens(plan.chosen.tokens)}"
+    then = earlier.after(plan.chosen.tokens)
+    had = "no BLEU yet" if then is None else f"{units.SCORE.text(then)} BLEU"
+    return f"{before}{had} after the {_tokens(plan.chosen.tokens)} of this plan, and {ended}"
+
+
+def _tokens(number: float) -> str:
+    return f"{units.SHORT_COUNT.text(number)} target tokens"
 
 
 def print_outcome(run: RunDirectory) -> None:

@@ -32,7 +32,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener = socket.create_server((host, port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
         raise MachineError(
-            f"cannot listen: {error}",
+            f"cannot listen: {getattr(error, 'strerror', None) or error}",
             place=f"{host}:{port}",
             remedy="choose another port, or end the program that listens there",
         ) from error

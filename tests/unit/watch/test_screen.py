@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from rich.text import Text
 
+import dragoman
 from dragoman.base.errors import CheckpointError
 from dragoman.recipe.recipe import dump_toml, load_recipe
 from dragoman.reporting.plots import STEPS
@@ -129,6 +130,15 @@ def test_the_screen_fits_its_width_and_height(
     assert max(line.cell_len for line in lines) <= width
     if hosts == 8 and (width, height) == (80, 24):
         assert all(f"host-{rank}" in _plain(lines) for rank in range(2, 8))
+
+
+def test_a_screen_for_a_file_is_one_screen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dragoman.watch(Recorded().write(tmp_path / "run"), once=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert 10 <= len(lines) <= 40
+    assert max(map(len, lines)) <= 100
 
 
 def test_a_running_run_shows_its_time_left_and_its_cost(tmp_path: Path) -> None:
