@@ -111,9 +111,9 @@ def half_speed_from_the_start(world: World, slow: int) -> Any:
         sync.waits.add(1.5 if world.rank != slow else 0.0)
         assert guard.see(step=step, seconds_s=2.0, data_wait_s=0.0) is None
         time.sleep(0.2)
-    assert (guard.found is not None) is (world.rank != slow)
-    if guard.found is not None:
-        assert abs(guard.found.since - began) < 1.5, "the moment of the first step"
+    assert (guard.slowness is not None) is (world.rank != slow)
+    if guard.slowness is not None:
+        assert abs(guard.slowness.since - began) < 1.5, "the moment of the first step"
     found = Examination(world, None).run(guard)
     return [one.cause for one in found if isinstance(one, Alert)]
 
@@ -179,7 +179,7 @@ def changed_link(
     guard.last = Window(world.rank, host, 0.2, 0.8, 0.0)
     if world.is_main:
         took = "the last 10 steps took 1 s/step, 200 ms/step was usual"
-        guard.found = Slowness(slow, took, "long", 31, time.time())
+        guard.slowness = Slowness(slow, took, "long", 31, time.time())
     send = dist.send
     if world.rank == slow_sender:
 
@@ -264,7 +264,7 @@ def asked_twice(world: World) -> Any:
     from dragoman.training.guard import Examination, Slowness, StepGuard
 
     guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=100, rank=world.rank, alone=False)
-    guard.found = Slowness(True, "the last 10 steps took 1 s/step", "It takes long", 1, 0.0)
+    guard.slowness = Slowness(True, "the last 10 steps took 1 s/step", "It takes long", 1, 0.0)
     examination = Examination(world, None)
     return [len(examination.run(guard)) for _ in range(2)]
 

@@ -387,7 +387,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         what="errors, lost links and silences on the interfaces of the collectives",
         measure=health.network_faults,
         culprits=health.faulty_interfaces,
-        is_whole=lambda facts: {one.host for one in facts.traffic} >= set(facts.hosts),
+        is_whole=lambda facts: {traffic.host for traffic in facts.traffic} >= set(facts.hosts),
         unit=units.COUNT,
         limit=1,
         remedy="Look at cable, port and driver of the host: dragoman report lists each interface.",

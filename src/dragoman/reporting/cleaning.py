@@ -82,13 +82,13 @@ class Dropped:
 
 def dropped_by_filter(path: Path) -> dict[str, Dropped]:
     """The pairs in a file of rejected pairs, by filter; none if the file has been removed."""
-    found: dict[str, Dropped] = {}
+    by_filter: dict[str, Dropped] = {}
     for pair in read_rejected(path) if path.is_file() else ():
-        one = found.setdefault(pair.filter, Dropped())
-        one.pairs += 1
-        if len(one.examples) < EXAMPLES:
-            one.examples.append(pair)
-    return found
+        dropped = by_filter.setdefault(pair.filter, Dropped())
+        dropped.pairs += 1
+        if len(dropped.examples) < EXAMPLES:
+            dropped.examples.append(pair)
+    return by_filter
 
 
 def cleaning_page(surveys: Sequence[FilterSurvey], dropped: Mapping[str, Dropped]) -> str:
@@ -105,26 +105,28 @@ def cleaning_page(surveys: Sequence[FilterSurvey], dropped: Mapping[str, Dropped
         "The outermost columns hold the scores beyond the axis, too: infinite ones, and at most a "
         "hundredth of the pairs at each end.</p>",
     ]
-    for one in sorted(surveys, key=lambda one: (-_dropped(one), one.name)):
-        body += _section(one)
-    others = dropped.keys() - {one.name for one in surveys}
+    for survey in sorted(surveys, key=lambda survey: (-_dropped(survey), survey.name)):
+        body += _section(survey)
+    others = dropped.keys() - {survey.name for survey in surveys}
     for name in sorted(others, key=lambda name: (-dropped[name].pairs, name)):
         body += _plain_section(name, dropped[name])
     return whole_page("Pairs that filters dropped", f"<main>{''.join(body)}</main>")
 
 
-def _section(one: FilterSurvey) -> Iterator[str]:
-    seen = sum(kept + dropped for kept, dropped in one.counts.values()) + one.unscored
-    dropped = units.COUNT.text(_dropped(one))
-    bound = "at least" if one.at_least else "at most"
-    yield f"<section><h2>{escape(_heading(one.name))}</h2><p>"
-    yield escape(f"keeps scores of {bound} {one.threshold:g}: dropped {dropped} of {seen:,} pairs")
-    if one.unscored:
-        yield escape(f", {one.unscored:,} of them without a score")
+def _section(survey: FilterSurvey) -> Iterator[str]:
+    pairs = sum(kept + dropped for kept, dropped in survey.counts.values()) + survey.unscored
+    dropped = units.COUNT.text(_dropped(survey))
+    bound = "at least" if survey.at_least else "at most"
+    yield f"<section><h2>{escape(_heading(survey.name))}</h2><p>"
+    yield escape(
+        f"keeps scores of {bound} {survey.threshold:g}: dropped {dropped} of {pairs:,} pairs"
+    )
+    if survey.unscored:
+        yield escape(f", {survey.unscored:,} of them without a score")
     yield "</p>"
-    if len(one.counts) > 2 and (histogram := _histogram(one)) is not None:
+    if len(survey.counts) > 2 and (histogram := _histogram(survey)) is not None:
         yield figures([histogram])
-    for title, examples in (("Dropped", one.dropped), ("Kept", one.kept)):
+    for title, examples in (("Dropped", survey.dropped), ("Kept", survey.kept)):
         if examples:
             yield f"<details><summary>{title}: {len(examples)} nearest to the threshold</summary>"
             yield from _table(examples)
@@ -132,14 +134,14 @@ def _section(one: FilterSurvey) -> Iterator[str]:
     yield "</section>"
 
 
-def _plain_section(name: str, found: Dropped) -> Iterator[str]:
+def _plain_section(name: str, rejected: Dropped) -> Iterator[str]:
     yield f"<section><h2>{escape(_heading(name))}</h2>"
-    yield f"<p>has no threshold: dropped {units.COUNT.text(found.pairs)} pairs</p>"
-    yield f"<details><summary>Dropped: the first {len(found.examples)}</summary>"
+    yield f"<p>has no threshold: dropped {units.COUNT.text(rejected.pairs)} pairs</p>"
+    yield f"<details><summary>Dropped: the first {len(rejected.examples)}</summary>"
     yield "<table class='runs'><tr><th>source</th><th>target</th><th>line</th></tr>"
-    for one in found.examples:
-        sides = (clipped(text, LONGEST) for text in (one.source, one.target))
-        yield f"<tr>{''.join(f'<td>{escape(side)}</td>' for side in sides)}{_place(one)}</tr>"
+    for pair in rejected.examples:
+        sides = (clipped(text, LONGEST) for text in (pair.source, pair.target))
+        yield f"<tr>{''.join(f'<td>{escape(side)}</td>' for side in sides)}{_place(pair)}</tr>"
     yield "</table></details></section>"
 
 
@@ -150,9 +152,9 @@ def _heading(name: str) -> str:
 
 def _table(examples: Sequence[Example]) -> Iterator[str]:
     yield "<table class='runs'><tr><th>score</th><th>source</th><th>target</th><th>line</th></tr>"
-    for one in examples:
-        cells = (_score(one.score), one.source, one.target)
-        yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}{_place(one)}</tr>"
+    for example in examples:
+        cells = (_score(example.score), example.source, example.target)
+        yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}{_place(example)}</tr>"
     yield "</table>"
 
 
@@ -167,8 +169,8 @@ def _score(score: float) -> str:
     return f"{score:.4g}" if abs(score) < LARGEST_SCORE else f"{math.copysign(math.inf, score)}"
 
 
-def _dropped(one: FilterSurvey) -> int:
-    return sum(dropped for _, dropped in one.counts.values()) + one.unscored
+def _dropped(survey: FilterSurvey) -> int:
+    return sum(dropped for _, dropped in survey.counts.values()) + survey.unscored
 
 
 def _histogram(survey: FilterSurvey) -> Histogram | None:

@@ -144,9 +144,9 @@ def _without_losses(run: ComparedRun) -> ComparedRun:
     return replace(run, validations=tuple(without))
 
 
-def totals(one_run: ComparedRun, budgets: Sequence[Resource]) -> Iterator[tuple[str, str]]:
+def totals(run: ComparedRun, budgets: Sequence[Resource]) -> Iterator[tuple[str, str]]:
     """The amounts that one run used and the scores that it reached, as (name, value)."""
-    facts, tokens = one_run.facts, measures.tokens(one_run.facts)
+    facts, tokens = run.facts, measures.tokens(run.facts)
     yield "steps", units.COUNT.text(facts.last_step)
     if tokens and facts.last_step:
         yield "tokens a step", units.COUNT.text(round(tokens / facts.last_step))
@@ -156,13 +156,13 @@ def totals(one_run: ComparedRun, budgets: Sequence[Resource]) -> Iterator[tuple[
     if energy := energy_text(facts):
         yield "energy", energy
     yield "speed", units.TOKEN_RATE.optional_text(measures.tokens_per_s(facts))
-    losses = [loss for _, loss in one_run.losses(WALL)]
+    losses = [loss for _, loss in run.losses(WALL)]
     if losses:
         yield "lowest dev loss", units.LOSS.text(min(losses))
-    scores = [validation.bleu or 0.0 for _, validation in one_run.bleus(WALL)]
+    scores = [validation.bleu or 0.0 for _, validation in run.bleus(WALL)]
     yield "best dev BLEU", units.SCORE.optional_text(max(scores, default=None))
     # A score with another search, or of another checkpoint, has a row of its own.
-    for label, score in {one.label: one for one in facts.test_scores}.items():
+    for label, score in {test_score.label: test_score for test_score in facts.test_scores}.items():
         yield f"BLEU on {label}", bleu_text(score)
 
 
@@ -183,17 +183,17 @@ def _points(facts: Facts) -> Iterator[ValidationPoint]:
         "pairs": np.cumsum([0.0, *counts["pairs"]]).tolist(),
         "tokens": np.cumsum([0.0, *counts["source_tokens"] + counts["target_tokens"]]).tolist(),
     }
-    for seen in facts.validations:
-        place = int(np.searchsorted(facts.intervals["step"], seen.step, side="right"))
+    for validation in facts.validations:
+        place = int(np.searchsorted(facts.intervals["step"], validation.step, side="right"))
         used = {name: counts[place] for name, counts in sums.items() if counts[-1]}
-        used |= _time_and_money(facts, until=seen.time)
-        yield ValidationPoint(seen, used)
+        used |= _time_and_money(facts, until=validation.time)
+        yield ValidationPoint(validation, used)
 
 
 def _time_and_money(facts: Facts, *, until: float | None = None) -> dict[str, float]:
     """Seconds, machine-seconds and money, summed over lives; the time between two lives is not
     counted."""
-    used = {"wall_s": sum(lived_s(one, until) for one in facts.segments)}
+    used = {"wall_s": sum(lived_s(life, until) for life in facts.segments)}
     if (hours := machine_hours(facts, until=until)) is not None:
         used["machine_s"] = hours * units.HOUR_S
     if is_priced(facts):
@@ -202,44 +202,43 @@ def _time_and_money(facts: Facts, *, until: float | None = None) -> dict[str, fl
 
 
 def _used_in_all(facts: Facts) -> dict[str, float]:
-    known = {
+    used = {
         "pairs": summed(facts.intervals["pairs"]),
         "tokens": measures.tokens(facts),
     }
     if facts.segments:
-        known |= _time_and_money(facts)
-    return {name: amount for name, amount in known.items() if amount is not None}
+        used |= _time_and_money(facts)
+    return {name: amount for name, amount in used.items() if amount is not None}
 
 
 def _comparable(compared: Sequence[ComparedRun]) -> tuple[bool, list[str]]:
     """Whether dev losses may be compared, and notes for the reader."""
     notes = []
-    manifests = [one_run.facts.manifest for one_run in compared]
-    known = [manifest for manifest in manifests if manifest is not None]
-    if len(known) < len(manifests):
+    manifests = [run.facts.manifest for run in compared]
+    manifests_found = [manifest for manifest in manifests if manifest is not None]
+    if len(manifests_found) < len(manifests):
         missing = ", ".join(c.letter for c in compared if c.facts.manifest is None)
         notes.append(f"No manifest of {missing}: the dev sets may differ.")
     texts = {
         tuple(m.files[f"valid/{side}.txt"].sha256 for side in ("source", "target"))
-        for m in known
+        for m in manifests_found
         if "valid/source.txt" in m.files and "valid/target.txt" in m.files
     }
-    models = {m.files["target.model"].sha256 for m in known if "target.model" in m.files}
+    models = {m.files["target.model"].sha256 for m in manifests_found if "target.model" in m.files}
     if len(texts) > 1:
         notes.append("The dev sets differ: neither loss nor BLEU can be compared.")
     if len(models) > 1:
         notes.append("The subword models differ, so tokens differ: losses cannot be compared.")
     per_step = {
-        round(measures.per_step(one_run.facts.intervals, "target_tokens") or 0)
-        for one_run in compared
+        round(measures.per_step(run.facts.intervals, "target_tokens") or 0) for run in compared
     }
     if len(per_step) > 1 and max(per_step) > 1.02 * min(per_step):
         notes.append("Steps are not the same in these runs, so steps are not compared.")
     signatures = {
-        one.bleu_signature
-        for one_run in compared
-        for one in one_run.facts.validations
-        if one.bleu_signature
+        validation.bleu_signature
+        for run in compared
+        for validation in run.facts.validations
+        if validation.bleu_signature
     }
     if len(signatures) > 1:
         notes.append("BLEU was computed in different ways: its signatures differ.")
@@ -248,26 +247,26 @@ def _comparable(compared: Sequence[ComparedRun]) -> tuple[bool, list[str]]:
 
 def _level(compared: Sequence[ComparedRun], budget: Resource, *, same_loss: bool) -> Level | None:
     """All runs at the largest amount that each of them has used."""
-    ends = [end for one_run in compared if (end := one_run.last_used(budget)) is not None]
+    ends = [end for run in compared if (end := run.last_used(budget)) is not None]
     if len(ends) < len(compared) or min(ends) <= 0:
         return None
     amount = min(ends)
     losses = {
-        one_run.letter: loss
-        for one_run in compared
-        if (loss := _at(one_run.losses(budget), amount)) is not None
+        run.letter: loss
+        for run in compared
+        if (loss := _at(run.losses(budget), amount)) is not None
     }
     bleus = {
-        one_run.letter: reached[-1]
-        for one_run in compared
-        if (reached := [one for used, one in one_run.bleus(budget) if used <= amount])
+        run.letter: reached[-1]
+        for run in compared
+        if (reached := [validation for used, validation in run.bleus(budget) if used <= amount])
     }
-    around = {one_run.letter: _around(one_run.losses(budget), amount) for one_run in compared}
+    around = {run.letter: _around(run.losses(budget), amount) for run in compared}
     answer: Answer = "cannot tell"
     says = ""
     if same_loss:
         answer, says = _better(losses, around)
-    if answer == "measured" and any(one_run.facts.manifest is None for one_run in compared):
+    if answer == "measured" and any(run.facts.manifest is None for run in compared):
         answer, says = "cannot tell", f"{says[:-1]}, if their dev sets are the same."
     return Level(budget, amount, losses, bleus, answer, says)
 
@@ -308,17 +307,17 @@ def _around(points: Sequence[tuple[float, float]], amount: float) -> tuple[float
 def _target(compared: Sequence[ComparedRun], budgets: Sequence[Resource]) -> Target | None:
     """The lowest loss that every run reached, and the resources each had used by then."""
     lowest = [min((loss for _, loss in c.losses(WALL)), default=None) for c in compared]
-    known = [loss for loss in lowest if loss is not None]
-    if len(known) < len(compared):
+    losses = [loss for loss in lowest if loss is not None]
+    if len(losses) < len(compared):
         return None
-    loss = max(known)
+    loss = max(losses)
     used = {
-        one_run.letter: {
+        run.letter: {
             budget.key: amount
             for budget in budgets
-            if (amount := _first_at(one_run.losses(budget), loss)) is not None
+            if (amount := _first_at(run.losses(budget), loss)) is not None
         }
-        for one_run in compared
+        for run in compared
     }
     return Target(loss, used)
 
@@ -326,11 +325,11 @@ def _target(compared: Sequence[ComparedRun], budgets: Sequence[Resource]) -> Tar
 def _first_at(points: Sequence[tuple[float, float]], loss: float) -> float | None:
     """The amount used when the loss was first reached, on a line between validations."""
     before: tuple[float, float] | None = None
-    for used, seen in points:
-        if seen <= loss:
-            if before is None or before[1] <= seen:
+    for used, reached in points:
+        if reached <= loss:
+            if before is None or before[1] <= reached:
                 return used
-            share = (before[1] - loss) / (before[1] - seen)
+            share = (before[1] - loss) / (before[1] - reached)
             return before[0] + (used - before[0]) * share
-        before = (used, seen)
+        before = (used, reached)
     return None

@@ -31,28 +31,28 @@ Table = list[list[str]]
 T = TypeVar("T")
 
 
-def write_comparison(found: RunComparison, directory: Path) -> list[Path]:
+def write_comparison(comparison: RunComparison, directory: Path) -> list[Path]:
     """Write comparison.html, .md and .json; returns their paths.
 
     Raises MachineError if the directory cannot be written.
     """
     texts = {
-        "comparison.html": _html(found),
-        "comparison.md": "\n".join(_markdown(found)) + "\n",
-        "comparison.json": as_json(found),
+        "comparison.html": _html(comparison),
+        "comparison.md": "\n".join(_markdown(comparison)) + "\n",
+        "comparison.json": as_json(comparison),
     }
     return write_files(directory, texts)
 
 
-def _sections(found: RunComparison) -> Iterator[tuple[str, str, Table]]:
+def _sections(comparison: RunComparison) -> Iterator[tuple[str, str, Table]]:
     """Each table as (heading, text, rows with a heading row)."""
-    letters = [one_run.letter for one_run in found.compared]
-    columns = [dict(totals(one_run, found.budgets)) for one_run in found.compared]
+    letters = [run.letter for run in comparison.compared]
+    columns = [dict(totals(run, comparison.budgets)) for run in comparison.compared]
     names = list(dict.fromkeys(name for column in columns for name in column))
     rows = [[name, *(column.get(name, "not measured") for column in columns)] for name in names]
     yield "In all", "", [["", *letters], *rows]
     rows = []
-    for level in found.levels:
+    for level in comparison.levels:
         amount = _amount(level.budget, level.amount)
         if level.losses:
             losses = [_or_dash(level.losses.get(letter), units.LOSS.text) for letter in letters]
@@ -62,22 +62,22 @@ def _sections(found: RunComparison) -> Iterator[tuple[str, str, Table]]:
             rows.append(["last BLEU by then" if level.losses else f"last BLEU at {amount}", *bleus])
     says = " ".join(
         f"At {_amount(level.budget, level.amount)}: {level.says}"
-        for level in found.levels
+        for level in comparison.levels
         if level.says
     )
     yield "At the same budget", says, [["", *letters], *rows] if rows else []
-    yield from _target(found, letters)
+    yield from _target(comparison, letters)
 
 
-def _target(found: RunComparison, letters: Sequence[str]) -> Iterator[tuple[str, str, Table]]:
-    if found.target is None:
+def _target(comparison: RunComparison, letters: Sequence[str]) -> Iterator[tuple[str, str, Table]]:
+    if comparison.target is None:
         return
-    used = found.target.used
+    used = comparison.target.used
     rows = [
         [budget.name, *(_or_dash(used[letter].get(budget.key), budget.text) for letter in letters)]
-        for budget in found.budgets
+        for budget in comparison.budgets
     ]
-    loss = units.LOSS.text(found.target.loss)
+    loss = units.LOSS.text(comparison.target.loss)
     says = "The lowest dev loss that all of them reached; between validations on a straight line."
     yield f"What it took to a dev loss of {loss}", says, [["", *letters], *rows]
 
@@ -90,14 +90,14 @@ def _or_dash(value: T | None, text: Callable[[T], str]) -> str:
     return "-" if value is None else text(value)
 
 
-def _html(found: RunComparison) -> str:
-    names = values((one_run.letter, one_run.facts.name) for one_run in found.compared)
+def _html(comparison: RunComparison) -> str:
+    names = values((run.letter, run.facts.name) for run in comparison.compared)
     body = [f"<header><h1>Comparison</h1>{names}</header>"]
-    body.append(problems("Before you compare", found.notes))
-    for heading, says, rows in _sections(found):
+    body.append(problems("Before you compare", comparison.notes))
+    for heading, says, rows in _sections(comparison):
         method = f"<p class='method'>{escape(says)}</p>" if says else ""
         body.append(section(heading, method + "".join(_table(rows))))
-    body.append(section("Curves", figures(_plots(found))))
+    body.append(section("Curves", figures(_plots(comparison))))
     return whole_page("Comparison", f"<main>{''.join(body)}</main>")
 
 
@@ -113,46 +113,48 @@ def _table(rows: Table) -> Iterator[str]:
     yield "</table>"
 
 
-def _axes(found: RunComparison) -> Iterator[tuple[Resource, Axis, float]]:
+def _axes(comparison: RunComparison) -> Iterator[tuple[Resource, Axis, float]]:
     """For each plot the budget, the x axis, and the amount of the budget that is 1 on that axis."""
     yield TOKENS, _TOKENS, 1.0
     for budget in (WALL, MACHINES):
-        ends = [points[-1][0] for one_run in found.compared if (points := one_run.losses(budget))]
+        ends = [points[-1][0] for run in comparison.compared if (points := run.losses(budget))]
         unit, scale = (
             ("hours", units.HOUR_S)
             if max(ends, default=0.0) >= 2 * units.HOUR_S
             else ("minutes", 60)
         )
         yield budget, Axis(f"{unit} of {budget.name}", "{:.3g}".format), scale
-    for budget in found.budgets:
+    for budget in comparison.budgets:
         if budget.key == "money":
-            currency = currency_of(found.compared[0].facts)
+            currency = currency_of(comparison.compared[0].facts)
             yield budget, Axis(f"money, {currency}", "{:.3g}".format), 1.0
 
 
-def _plots(found: RunComparison) -> Iterator[LinePlot]:
-    for budget, axis, scale in _axes(found):
+def _plots(comparison: RunComparison) -> Iterator[LinePlot]:
+    for budget, axis, scale in _axes(comparison):
         series = []
-        for one_run in found.compared:
-            points = [(used / scale, loss) for used, loss in one_run.losses(budget)]
+        for run in comparison.compared:
+            points = [(used / scale, loss) for used, loss in run.losses(budget)]
             shown = without_start(points, points[-1][0]) if points else ()
-            series.append(Series(one_run.letter, shown))
+            series.append(Series(run.letter, shown))
         yield LinePlot(series, axis, _LOSS, LOSS_HEIGHT)
     series = [
-        Series(one_run.letter, [(used, one.bleu or 0.0) for used, one in one_run.bleus(TOKENS)])
-        for one_run in found.compared
+        Series(
+            run.letter, [(used, validation.bleu or 0.0) for used, validation in run.bleus(TOKENS)]
+        )
+        for run in comparison.compared
     ]
     yield LinePlot(series, _TOKENS, BLEU)
 
 
-def _markdown(found: RunComparison) -> Iterator[str]:
+def _markdown(comparison: RunComparison) -> Iterator[str]:
     yield "# Comparison"
     yield ""
-    yield from (f"- {one_run.letter}: {cell(one_run.facts.name)}" for one_run in found.compared)
-    if found.notes:
+    yield from (f"- {run.letter}: {cell(run.facts.name)}" for run in comparison.compared)
+    if comparison.notes:
         yield ""
-        yield from (f"- {cell(note)}" for note in found.notes)
-    for heading, says, rows in _sections(found):
+        yield from (f"- {cell(note)}" for note in comparison.notes)
+    for heading, says, rows in _sections(comparison):
         yield from ("", f"## {cell(heading)}", "")
         if says:
             yield from (cell(says), "")
@@ -162,33 +164,33 @@ def _markdown(found: RunComparison) -> Iterator[str]:
                 yield "|---" * len(row) + "|"
 
 
-def as_json(found: RunComparison) -> str:
+def as_json(comparison: RunComparison) -> str:
     """The comparison for programs: amounts in base units."""
     values = {
         "runs": [
             {
-                "letter": one_run.letter,
-                "name": one_run.facts.name,
-                "totals": dict(totals(one_run, found.budgets)),
+                "letter": run.letter,
+                "name": run.facts.name,
+                "totals": dict(totals(run, comparison.budgets)),
                 "validations": [
                     {"used": point.used} | point.validation.model_dump(include=_SCORES)
-                    for point in one_run.validations
+                    for point in run.validations
                 ],
             }
-            for one_run in found.compared
+            for run in comparison.compared
         ],
-        "notes": list(found.notes),
+        "notes": list(comparison.notes),
         "levels": [
             {
                 "budget": level.budget.key,
                 "amount": level.amount,
                 "dev_loss": level.losses,
-                "bleu": {letter: one.bleu for letter, one in level.bleus.items()},
+                "bleu": {letter: validation.bleu for letter, validation in level.bleus.items()},
                 "answer": level.answer,
                 "says": level.says,
             }
-            for level in found.levels
+            for level in comparison.levels
         ],
-        "target": None if found.target is None else asdict(found.target),
+        "target": None if comparison.target is None else asdict(comparison.target),
     }
     return json.dumps(values, indent=1, ensure_ascii=False) + "\n"

@@ -48,8 +48,8 @@ def price_per_hour(facts: Facts, segment: Segment) -> HourlyPrice | None:
 
 def currency_of(facts: Facts) -> str | None:
     """The currency of the newest life that has a price; None if none has one."""
-    known = (_recorded_price(facts, segment) for segment in reversed(facts.segments))
-    return next((price.currency for price in known if price is not None), None)
+    prices = (_recorded_price(facts, segment) for segment in reversed(facts.segments))
+    return next((price.currency for price in prices if price is not None), None)
 
 
 def _recorded_price(facts: Facts, segment: Segment) -> HourlyPrice | None:
@@ -58,8 +58,8 @@ def _recorded_price(facts: Facts, segment: Segment) -> HourlyPrice | None:
         return replace(facts.price, amount=machines * facts.price.amount) if machines else None
     if segment.price is not None:
         return segment.price
-    known = [facts.host_prices.get(host) for host in dict.fromkeys(segment.hosts)]
-    prices = [price for price in known if price is not None]
+    by_host = [facts.host_prices.get(host) for host in dict.fromkeys(segment.hosts)]
+    prices = [price for price in by_host if price is not None]
     if not prices or len(prices) != machines:
         return None
     return replace(prices[0], amount=sum(price.amount for price in prices))
@@ -67,8 +67,8 @@ def _recorded_price(facts: Facts, segment: Segment) -> HourlyPrice | None:
 
 def is_priced(facts: Facts) -> bool:
     """Whether there is a life, and the price of every life is known."""
-    known = [price_per_hour(facts, segment) is not None for segment in facts.segments]
-    return bool(known) and all(known)
+    are_priced = [price_per_hour(facts, segment) is not None for segment in facts.segments]
+    return bool(are_priced) and all(are_priced)
 
 
 def spent(facts: Facts, *, until: float | None = None, more_s: float = 0.0) -> float:
@@ -140,7 +140,7 @@ def _energies_j(facts: Facts) -> tuple[list[float | None], list[float | None]]:
 
 def _measured(energies_j: Sequence[float | None], name: str, part: str) -> str:
     """What told its energy: all, "", or a part."""
-    known = sum(energy_j is not None for energy_j in energies_j)
-    if known in (0, len(energies_j)):
-        return name if known else ""
-    return part.format(f"{known} of {len(energies_j)}")
+    count = sum(energy_j is not None for energy_j in energies_j)
+    if count in (0, len(energies_j)):
+        return name if count else ""
+    return part.format(f"{count} of {len(energies_j)}")

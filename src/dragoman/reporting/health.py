@@ -128,13 +128,13 @@ def starved_ranks(facts: Facts) -> Iterator[str]:
         timed = steps.where(np.isfinite(measures.timed_s(steps, rank.rank)))
         waits_s, took_s = (timed.of(name, rank.rank) for name in ("data_wait_s", "interval_s"))
         bad = waits_s >= STARVES * took_s
-        found = when(in_intervals(timed, bad, rank=rank.rank))
-        yield found if facts.world_size == 1 else f"{rank.name}, {found}"
+        periods = when(in_intervals(timed, bad, rank=rank.rank))
+        yield periods if facts.world_size == 1 else f"{rank.name}, {periods}"
 
 
 def network_faults(facts: Facts) -> float | None:
     """Errors, lost links and silences; None if no interface was sampled."""
-    counts = [one.errors + one.carrier_changes for one in facts.traffic]
+    counts = [traffic.errors + traffic.carrier_changes for traffic in facts.traffic]
     silences = sum(not link for _, link in out_of_reach(facts))
     return float(sum(counts) + silences) if counts else None
 
@@ -142,17 +142,17 @@ def network_faults(facts: Facts) -> float | None:
 def faulty_interfaces(facts: Facts) -> Iterator[str]:
     """The interfaces with faults, and the ranks that were out of reach."""
     cut_off = out_of_reach(facts)
-    for one in facts.traffic:
-        if one.errors or one.carrier_changes:
-            changes = f"link lost or found {one.carrier_changes} times"
-            since = f", {when(one.faulty)}" if one.faulty else ""
-            name = f"{one.interface} of {one.host}"
+    for traffic in facts.traffic:
+        if traffic.errors or traffic.carrier_changes:
+            changes = f"link lost or found {traffic.carrier_changes} times"
+            since = f", {when(traffic.faulty)}" if traffic.faulty else ""
+            name = f"{traffic.interface} of {traffic.host}"
             unreached = [
                 f"; {pause.name} was out of reach for {how_long(pause)}"
                 for pause, link in cut_off
                 if link == name
             ]
-            yield f"{name} ({one.errors} errors, {changes}{since}{''.join(unreached)})"
+            yield f"{name} ({traffic.errors} errors, {changes}{since}{''.join(unreached)})"
     for pause, link in cut_off:
         if not link:
             yield (
@@ -167,7 +167,7 @@ def disks(facts: Facts) -> list[tuple[float, MachineUse]]:
     Only disks to which checkpoints are written: that of the first rank, and all if each rank saves
     a state of its own, or if the strategy is not known.
     """
-    sizes = [one.size_bytes for one in facts.checkpoints if one.size_bytes]
+    sizes = [written.size_bytes for written in facts.checkpoints if written.size_bytes]
     config = facts.recipe.distributed if facts.recipe else DistributedConfig()
     options = config.options
     if facts.chosen:
@@ -176,20 +176,27 @@ def disks(facts: Facts) -> list[tuple[float, MachineUse]]:
     is_known = facts.chosen or facts.recipe
     if not is_known or options.own_numbers or options.has_own_optimizers:
         writers.update(facts.hosts)
-    free = [(one.disk_free_bytes, one) for one in facts.machines if one.host in writers]
+    free = [
+        (machine.disk_free_bytes, machine) for machine in facts.machines if machine.host in writers
+    ]
     # A disk without a free byte is full: it counts as if it had one.
     shares = [
-        (sizes[-1] / max(space, 1.0), one) for space, one in free if space is not None and sizes
+        (sizes[-1] / max(space, 1.0), machine)
+        for space, machine in free
+        if space is not None and sizes
     ]
-    return sorted(shares, key=lambda found: -found[0])
+    return sorted(shares, key=lambda disk: -disk[0])
 
 
 def full_disks(facts: Facts) -> Iterator[str]:
     """The disks with little space, and when that was seen."""
-    for share, one in disks(facts):
+    for share, machine in disks(facts):
         if share >= FULL_DISK:
-            free, seen = units.SIZE.optional_text(one.disk_free_bytes), clock(one.last_seen)
-            yield f"the disk of the run on {one.host}, {free} free at {seen}"
+            free, last_seen = (
+                units.SIZE.optional_text(machine.disk_free_bytes),
+                clock(machine.last_seen),
+            )
+            yield f"the disk of the run on {machine.host}, {free} free at {last_seen}"
 
 
 def throttled_gpus(facts: Facts) -> Iterator[str]:
@@ -229,7 +236,7 @@ def growths(facts: Facts) -> list[tuple[float, Rank]]:
         peaks = [peak for _, peak in _peaks(facts, rank)]
         if len(peaks) >= 2 * _QUARTERS:
             ends = [peaks[(len(peaks) - 1) * n // _QUARTERS] for n in range(1, _QUARTERS + 1)]
-            least = min(two - one for one, two in pairwise(ends))
+            least = min(later - earlier for earlier, later in pairwise(ends))
             growths.append(((_QUARTERS - 1) * least / ends[0], rank))
     return growths
 
@@ -242,12 +249,12 @@ def _peaks(facts: Facts, rank: Rank) -> list[tuple[int, float]]:
 
 def growing_ranks(facts: Facts) -> Iterator[str]:
     """The ranks whose memory grows, from which size to which."""
-    for growth, rank in sorted(growths(facts), key=lambda found: -found[0]):
+    for growth, rank in sorted(growths(facts), key=lambda growth: -growth[0]):
         if growth < CREEPS:
             return
-        known = _peaks(facts, rank)
-        since, least = min(known, key=lambda one: (one[1], -one[0]))
-        until, most = max(known, key=lambda one: (one[1], -one[0]))
+        peaks = _peaks(facts, rank)
+        since, least = min(peaks, key=lambda point: (point[1], -point[0]))
+        until, most = max(peaks, key=lambda point: (point[1], -point[0]))
         yield (
             f"{rank.name}, from {units.SIZE.text(least)} at step {units.COUNT.text(since)} "
             f"to {units.SIZE.text(most)} at step {units.COUNT.text(until)}"

@@ -354,7 +354,7 @@ _MOVES = {
     State.UNKNOWN: "It is not clear how the dev loss moves",
 }
 _MORE_VALIDATIONS = "Train longer, or lower train.validate_every_steps."
-_VALIDATE = "Bring the events of rank 0, or lower train.validate_every_steps."
+_VALIDATE = "Lower train.validate_every_steps."
 _LARGER_DEV = "A larger dev set, or more validations, make it clearer."
 _LEARN_LESS = "Take more text, raise model.dropout, or train for less time."
 _SAME_KIND = "Take dev text from the same source as the training text."

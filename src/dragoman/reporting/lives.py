@@ -31,16 +31,16 @@ _Part = tuple[LinkChanged | None, Facts]
 """Some steps on the same machines and the same link, and the change of the link before them."""
 
 
-def with_measured(found: Facts, log: RunLog) -> Facts:
+def with_measured(without: Facts, log: RunLog) -> Facts:
     """The facts with the measurements of hosts, for the whole run and for each of its lives."""
-    lives = _lives(found, log)
+    lives = _lives(without, log)
     facts = replace(
-        _sampled(found, log.samples),
+        _sampled(without, log.samples),
         links=tuple(link for hosts in log.hosts for link in hosts.of(RecordedLink)),
         devices=tuple(device for hosts in log.hosts for device in hosts.of(RecordedDevice)),
         link_changes=tuple(change for life in lives for change in life.link_changes),
     )
-    if all(_are_alike(one, two) for one, two in pairwise(lives)):
+    if all(_are_alike(earlier, later) for earlier, later in pairwise(lives)):
         return facts
     sampled = (_sampled(life, log.samples, number) for number, life in enumerate(lives))
     return replace(facts, lives=tuple(life for life in sampled if len(life.intervals)))
@@ -179,12 +179,12 @@ def _sampled(facts: Facts, samples: Samples, life: int | None = None) -> Facts:
     )
 
 
-def _lives(found: Facts, log: RunLog) -> list[Facts]:
+def _lives(facts: Facts, log: RunLog) -> list[Facts]:
     """Each life of the run."""
     lives: list[Facts] = []
-    for number, segment in enumerate(found.segments):
-        ends = min((later.first_step for later in found.segments[number + 1 :]), default=None)
-        life = _life(found, log, number, ends)
+    for number, segment in enumerate(facts.segments):
+        ends = min((later.first_step for later in facts.segments[number + 1 :]), default=None)
+        life = _life(facts, log, number, ends)
         # Measured once, if at all: training tells again of a link that is still slow.
         if lives and segment.hosts == lives[-1].segments[0].hosts:
             life = replace(
@@ -196,10 +196,10 @@ def _lives(found: Facts, log: RunLog) -> list[Facts]:
     return lives
 
 
-def _life(found: Facts, log: RunLog, number: int, ends: int | None) -> Facts:
+def _life(facts: Facts, log: RunLog, number: int, ends: int | None) -> Facts:
     """The facts of one life. ends: its last step that was not made again."""
-    segment, hosts = found.segments[number], log.hosts[number]
-    first, ranks = segment.first_step, segment.world_size or len(found.ranks)
+    segment, hosts = facts.segments[number], log.hosts[number]
+    first, ranks = segment.first_step, segment.world_size or len(facts.ranks)
 
     def is_kept(step: int) -> bool:
         return step > first and (ends is None or step <= ends)
@@ -208,21 +208,25 @@ def _life(found: Facts, log: RunLog, number: int, ends: int | None) -> Facts:
         return segment.started < moment <= segment.ended
 
     return replace(
-        found,
-        world_size=segment.world_size or found.world_size,
-        device=segment.device or found.device,
-        imported=segment.imported or found.imported,
+        facts,
+        world_size=segment.world_size or facts.world_size,
+        device=segment.device or facts.device,
+        imported=segment.imported or facts.imported,
         segments=(segment,),
-        intervals=found.intervals.where(found.intervals["life"] == number).of_ranks(ranks),
-        repeated=found.repeated.where(found.repeated["life"] == number).of_ranks(ranks),
+        intervals=facts.intervals.where(facts.intervals["life"] == number).of_ranks(ranks),
+        repeated=facts.repeated.where(facts.repeated["life"] == number).of_ranks(ranks),
         ranks=tuple(
             replace(rank, hosts=segment.hosts[rank.rank : rank.rank + 1])
-            for rank in found.ranks[:ranks]
+            for rank in facts.ranks[:ranks]
         ),
-        validations=tuple(one for one in found.validations if is_kept(one.step)),
-        lost_validations=tuple(one for one in found.lost_validations if is_within(one.time)),
-        checkpoints=tuple(one for one in found.checkpoints if is_kept(one.step)),
-        pauses=tuple(one for one in found.pauses if segment.started <= one.began <= segment.ended),
+        validations=tuple(
+            validation for validation in facts.validations if is_kept(validation.step)
+        ),
+        lost_validations=tuple(lost for lost in facts.lost_validations if is_within(lost.time)),
+        checkpoints=tuple(written for written in facts.checkpoints if is_kept(written.step)),
+        pauses=tuple(
+            pause for pause in facts.pauses if segment.started <= pause.began <= segment.ended
+        ),
         links=hosts.of(RecordedLink),
         devices=hosts.of(RecordedDevice),
         link_changes=tuple(
@@ -235,20 +239,22 @@ def _links_at_end(life: Facts) -> tuple[RecordedLink, ...]:
     """The rates of the links when a life ended."""
     if not life.link_changes:
         return life.links
-    return (link_after(max(life.link_changes, key=lambda one: one.since_step), life.hosts[0]),)
+    return (
+        link_after(max(life.link_changes, key=lambda change: change.since_step), life.hosts[0]),
+    )
 
 
-def _are_alike(one: Facts, two: Facts) -> bool:
+def _are_alike(earlier: Facts, later: Facts) -> bool:
     """Whether two lives had the same ranks, on machines of the same speed as far as is known."""
-    if one.segments[0].hosts != two.segments[0].hosts:
+    if earlier.segments[0].hosts != later.segments[0].hosts:
         return False
-    if (one.world_size, one.device) != (two.world_size, two.device):
+    if (earlier.world_size, earlier.device) != (later.world_size, later.device):
         return False
-    if one.imported != two.imported:
+    if earlier.imported != later.imported:
         return False
-    ended = replace(one, links=_links_at_end(one))
-    rates = [[capacity_bytes_per_s(life) for life in (first, two)] for first in (one, ended)]
-    rates += [[_flop_per_s(life, host) for life in (one, two)] for host in one.hosts]
+    ended = replace(earlier, links=_links_at_end(earlier))
+    rates = [[capacity_bytes_per_s(life) for life in (first, later)] for first in (earlier, ended)]
+    rates += [[_flop_per_s(life, host) for life in (earlier, later)] for host in earlier.hosts]
     return all(
         before is None or after is None or max(before, after) <= _RATES_DIFFER * min(before, after)
         for before, after in rates
@@ -256,5 +262,5 @@ def _are_alike(one: Facts, two: Facts) -> bool:
 
 
 def _flop_per_s(life: Facts, host: str) -> float | None:
-    rates = [one.matrix_flop_per_s for one in life.devices if one.host == host]
+    rates = [device.matrix_flop_per_s for device in life.devices if device.host == host]
     return statistics.fmean(rates) if rates else None

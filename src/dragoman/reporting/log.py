@@ -267,15 +267,15 @@ class RunLog:
 
     def _rank_paused(self, event: Event, moment: float) -> None:
         """The pause ended when its event was written, by the monotonic clock."""
-        seen = event.payload
+        values = event.payload
         pause = facts.Pause(
-            rank=seen["paused_rank"],
-            host=seen["paused_host"],
-            began=moment - seen["seconds_s"],
-            seconds_s=seen["seconds_s"],
+            rank=values["paused_rank"],
+            host=values["paused_host"],
+            began=moment - values["seconds_s"],
+            seconds_s=values["seconds_s"],
             step=event.step or 0,
-            during=seen["during"],
-            own=seen["own"],
+            during=values["during"],
+            own=values["own"],
         )
         self.kept.add(pause)
 

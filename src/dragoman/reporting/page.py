@@ -36,7 +36,7 @@ def page(
             *_answers(answers),
             *_ailments(ailments),
             section("About the evidence", _doubts(facts)),
-            *(part for n, one in enumerate(answers, 1) for part in _section(facts, n, one)),
+            *(part for n, verdict in enumerate(answers, 1) for part in _section(facts, n, verdict)),
             section("Environment", table(_environment(facts)) if facts.environment else ""),
         ]
     )
@@ -56,7 +56,7 @@ def _run_facts(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "hosts", ", ".join(facts.hosts)
     if facts.device:
         yield "device", ", ".join(text for text in (facts.device, facts.precision) if text)
-    scores = [f"{units.SCORE.text(one.bleu)} on {one.label}" for one in facts.test_scores]
+    scores = [f"{units.SCORE.text(score.bleu)} on {score.label}" for score in facts.test_scores]
     if scores:
         yield "test BLEU", ", ".join(scores)
     if energy := energy_text(facts):
@@ -70,8 +70,8 @@ def _samples(facts: Facts) -> str:
     """Dev sentences with their translations; "" if none was recorded."""
     names = ("source", "translation", "reference")
     shown = "".join(
-        table(zip(names, (one.source, one.hypothesis, one.reference), strict=True))
-        for one in facts.samples
+        table(zip(names, (sample.source, sample.hypothesis, sample.reference), strict=True))
+        for sample in facts.samples
     )
     return shown and f"<div class='samples'>{shown}</div>"
 
@@ -81,30 +81,30 @@ def _answers(answers: Sequence[Verdict]) -> Iterator[str]:
     numbered = list(enumerate(answers, 1))
     for heading, is_judged in (("Answers", True), ("Facts", False)):
         yield f"<section><h2>{heading}</h2><ol class='answers'>"
-        for number, one in numbered:
-            if (BY_KEY[one.key].kind == "judgement") == is_judged:
+        for number, verdict in numbered:
+            if (BY_KEY[verdict.key].kind == "judgement") == is_judged:
                 yield (
-                    f"<li><a href='#{one.key}'>"
-                    f"<span class='question'>{number}. {escape(one.question)}</span>"
-                    f"{_badge(one)}<span class='says'>{escape(one.says)}</span>{_remedy(one)}"
-                    "</a></li>"
+                    f"<li><a href='#{verdict.key}'>"
+                    f"<span class='question'>{number}. {escape(verdict.question)}</span>"
+                    f"{_badge(verdict)}<span class='says'>{escape(verdict.says)}</span>"
+                    f"{_remedy(verdict)}</a></li>"
                 )
         yield "</ol></section>"
 
 
 def _ailments(ailments: Sequence[Verdict]) -> Iterator[str]:
     """What was found, and folded what was looked for in vain."""
-    found = [one for one in ailments if one.answer == "yes"]
-    others = [one for one in ailments if one.answer != "yes"]
-    others.sort(key=lambda one: one.answer == "cannot tell")
+    ailing = [verdict for verdict in ailments if verdict.answer == "yes"]
+    rest = [verdict for verdict in ailments if verdict.answer != "yes"]
+    rest.sort(key=lambda verdict: verdict.answer == "cannot tell")
     yield "<section><h2>Health</h2>"
-    yield from _ailment_list(found)
-    clear = sum(one.answer == "no" for one in others)
+    yield from _ailment_list(ailing)
+    clear = sum(verdict.answer == "no" for verdict in rest)
     yield (
-        f"<details><summary>{clear} checks found nothing, {len(others) - clear} could not tell"
+        f"<details><summary>{clear} checks found nothing, {len(rest) - clear} could not tell"
         "</summary>"
     )
-    yield from _ailment_list(others)
+    yield from _ailment_list(rest)
     yield "</details></section>"
 
 
@@ -112,11 +112,12 @@ def _ailment_list(ailments: Sequence[Verdict]) -> Iterator[str]:
     if not ailments:
         return
     yield "<ul class='ailments'>"
-    for one in ailments:
+    for verdict in ailments:
+        limits = escape("; ".join(verdict.thresholds))
         yield (
-            f"<li><span class='question'>{escape(one.question)}</span>{_badge(one)}"
-            f"<span class='says'>{escape(one.says)} <small>{escape('; '.join(one.thresholds))}"
-            f"</small></span>{_remedy(one)}</li>"
+            f"<li><span class='question'>{escape(verdict.question)}</span>{_badge(verdict)}"
+            f"<span class='says'>{escape(verdict.says)} <small>{limits}</small></span>"
+            f"{_remedy(verdict)}</li>"
         )
     yield "</ul>"
 

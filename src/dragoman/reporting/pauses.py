@@ -25,13 +25,13 @@ _LINK_S = 5.0
 def known_pauses(pauses: Iterable[Pause]) -> list[Pause]:
     """Each pause once, by time; a rank's own record takes precedence over another rank's."""
     kept: list[Pause] = []
-    for pause in sorted(pauses, key=lambda one: (not one.own, one.began)):
+    for pause in sorted(pauses, key=lambda pause: (not pause.own, pause.began)):
         if not any(
-            pause.rank == one.rank and pause.began < one.ended and one.began < pause.ended
-            for one in kept
+            pause.rank == other.rank and pause.began < other.ended and other.began < pause.ended
+            for other in kept
         ):
             kept.append(pause)
-    return sorted(kept, key=lambda one: one.began)
+    return sorted(kept, key=lambda pause: pause.began)
 
 
 def without_pauses(
@@ -43,12 +43,12 @@ def without_pauses(
     from the other ranks' wait in all-reduces.
     """
     values = {name: intervals[name].copy() for name in (*PHASE_FIELDS, "interval_s", "wire_s")}
-    for together in _groups([one for one in pauses if one.during not in OUTSIDE_STEPS]):
+    for together in _groups([pause for pause in pauses if pause.during not in OUTSIDE_STEPS]):
         place = _interval_of(together[0], lives, intervals)
         if place is None:
             continue
-        whole_s = max(one.ended for one in together) - together[0].began
-        paused = {one.rank: one for one in together}
+        whole_s = max(pause.ended for pause in together) - together[0].began
+        paused = {pause.rank: pause for pause in together}
         for rank in range(values["interval_s"].shape[1]):
             pause, waited_s = paused.get(rank), whole_s
             if pause is not None:
@@ -66,13 +66,13 @@ def validations_without(
     The time is taken from the loss or the decoding, whichever is longer.
     """
     changed = list(validations)
-    for together in _groups([one for one in pauses if one.during == "validating"]):
+    for together in _groups([pause for pause in pauses if pause.during == "validating"]):
         began = together[0].began
-        whole_s = max(one.ended for one in together) - began
-        for at, one in enumerate(changed):
-            lost = any(began < life.started <= one.time for life in lives)  # made again later
-            if one.step == together[0].step and began < one.time and not lost:
-                changed[at] = _shorter(one, whole_s)
+        whole_s = max(pause.ended for pause in together) - began
+        for at, validation in enumerate(changed):
+            lost = any(began < life.started <= validation.time for life in lives)  # made again
+            if validation.step == together[0].step and began < validation.time and not lost:
+                changed[at] = _shorter(validation, whole_s)
     return tuple(changed)
 
 
@@ -107,14 +107,14 @@ def _shorten(
     """Take so many seconds from one phase of an interval, or from its longest if that is too
     short."""
     had = {name: float(values[name][place, rank]) for name in PHASE_FIELDS}
-    known = {name: had_s for name, had_s in had.items() if not math.isnan(had_s)}
+    measured = {name: had_s for name, had_s in had.items() if not math.isnan(had_s)}
     interval_s = float(values["interval_s"][place, rank])
-    if math.isnan(interval_s) or not known or seconds_s <= 0:
+    if math.isnan(interval_s) or not measured or seconds_s <= 0:
         return
     name = f"{phase}_s"
-    if known.get(name, 0.0) < _AT_LEAST * seconds_s:  # the phase had ended when it was recorded
-        name = max(known, key=lambda one: known[one])
-    lost_s = min(seconds_s, known[name], interval_s)
+    if measured.get(name, 0.0) < _AT_LEAST * seconds_s:  # the phase had ended when it was recorded
+        name = max(measured, key=lambda phase_name: measured[phase_name])
+    lost_s = min(seconds_s, measured[name], interval_s)
     values[name][place, rank] -= lost_s
     values["interval_s"][place, rank] -= lost_s
     if values["sync_s"][place, rank] < values["wire_s"][place]:
@@ -125,7 +125,7 @@ def _groups(pauses: Sequence[Pause]) -> Iterator[list[Pause]]:
     """Pauses of several ranks at the same time, as when their host stands still."""
     group: list[Pause] = []
     for pause in pauses:
-        if group and pause.began >= max(one.ended for one in group):
+        if group and pause.began >= max(pause.ended for pause in group):
             yield group
             group = []
         group.append(pause)
@@ -135,8 +135,8 @@ def _groups(pauses: Sequence[Pause]) -> Iterator[list[Pause]]:
 
 def paused_s(pauses: Iterable[Pause]) -> float:
     """Seconds in which at least one rank stood still or was out of reach."""
-    groups = _groups(sorted(pauses, key=lambda one: one.began))
-    return sum(max(one.ended for one in group) - group[0].began for group in groups)
+    groups = _groups(sorted(pauses, key=lambda pause: pause.began))
+    return sum(max(pause.ended for pause in group) - group[0].began for group in groups)
 
 
 def out_of_reach(facts: Facts) -> list[tuple[Pause, str]]:
@@ -148,24 +148,24 @@ def out_of_reach(facts: Facts) -> list[tuple[Pause, str]]:
     noticed. The network is the cause, too, if the rank went on in the same life without a record
     of its own, because its clock did not stop.
     """
-    found = []
+    unreached = []
     for pause in facts.pauses:
         if pause.own or len(facts.hosts) < 2:
             continue
         lost = [
-            one
-            for one in facts.traffic
+            traffic
+            for traffic in facts.traffic
             if any(
                 began - _LINK_S < pause.ended and pause.began < ended + _LINK_S
-                for began, ended in one.link_turns
+                for began, ended in traffic.link_turns
             )
         ]
-        lost.sort(key=lambda one: one.host != pause.host)
+        lost.sort(key=lambda traffic: traffic.host != pause.host)
         if lost:
-            found.append((pause, f"{lost[0].interface} of {lost[0].host}"))
+            unreached.append((pause, f"{lost[0].interface} of {lost[0].host}"))
         elif _went_on(facts, pause):
-            found.append((pause, ""))
-    return found
+            unreached.append((pause, ""))
+    return unreached
 
 
 def _went_on(facts: Facts, pause: Pause) -> bool:
@@ -177,8 +177,8 @@ def _went_on(facts: Facts, pause: Pause) -> bool:
 def still(facts: Facts) -> list[Pause]:
     """The pauses in which a rank stood still, the longest first."""
     reached_not = [pause for pause, _ in out_of_reach(facts)]
-    pauses = [one for one in facts.pauses if one not in reached_not]
-    return sorted(pauses, key=lambda one: -one.seconds_s)
+    pauses = [pause for pause in facts.pauses if pause not in reached_not]
+    return sorted(pauses, key=lambda pause: -pause.seconds_s)
 
 
 def stood_still(facts: Facts) -> Judgement:

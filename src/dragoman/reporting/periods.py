@@ -68,17 +68,17 @@ def stretches(is_so: Bools, took_s: Floats) -> list[Stretch]:
     weights = took_s if took_s.sum() > 0 else np.ones(len(is_so))
     votes = np.where(is_so, weights, -_AGAINST * weights)
     sums = np.concatenate([[0.0], np.cumsum(votes)])
-    found: list[Stretch] = []
+    best: list[Stretch] = []
     for place in np.flatnonzero(votes > 0).tolist():
         first = place
         while True:
-            lower = [at for at, (begin, _) in enumerate(found) if sums[begin] < sums[first]]
-            if not lower or sums[found[lower[-1]][1] + 1] >= sums[place + 1]:
+            lower = [at for at, (begin, _) in enumerate(best) if sums[begin] < sums[first]]
+            if not lower or sums[best[lower[-1]][1] + 1] >= sums[place + 1]:
                 break
-            first = found[lower[-1]][0]
-            del found[lower[-1] :]
-        found.append((first, place))
-    return found
+            first = best[lower[-1]][0]
+            del best[lower[-1] :]
+        best.append((first, place))
+    return best
 
 
 def lasting(is_so: Bools, took_s: Floats) -> list[Stretch]:

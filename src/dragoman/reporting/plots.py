@@ -44,8 +44,8 @@ def duration(facts: Facts) -> list[Plot]:
         "idle": idle_s(facts),
         "not recorded yet": facts.unrecorded_s or None,
     }
-    known = [(name, seconds_s) for name, seconds_s in parts.items() if seconds_s is not None]
-    return [BarPlot("wall clock", known, units.DURATION.text)]
+    measured = [(name, seconds_s) for name, seconds_s in parts.items() if seconds_s is not None]
+    return [BarPlot("wall clock", measured, units.DURATION.text)]
 
 
 def losses(facts: Facts) -> list[Plot]:
@@ -64,11 +64,11 @@ def losses(facts: Facts) -> list[Plot]:
 
 def trained(facts: Facts) -> list[Plot]:
     """A plot of the losses, then one of BLEU with its interval."""
-    scored = [one for one in facts.validations if one.bleu is not None]
+    scored = [validation for validation in facts.validations if validation.bleu is not None]
     band = [
-        (one.bleu_low, one.bleu_high)
-        for one in scored
-        if one.bleu_low is not None and one.bleu_high is not None
+        (validation.bleu_low, validation.bleu_high)
+        for validation in scored
+        if validation.bleu_low is not None and validation.bleu_high is not None
     ]
     points = measures.points(scored, "bleu")
     bleu = Series("BLEU, 95% interval", points, band if len(band) == len(points) else ())
@@ -85,8 +85,8 @@ def step_parts(facts: Facts) -> list[Plot]:
         "waiting for data": "data_wait_s",
     }
     parts = {name: measures.per_step(facts.intervals, field) for name, field in names.items()}
-    known = [(name, seconds_s) for name, seconds_s in parts.items() if seconds_s is not None]
-    return [BarPlot("a step", known, units.DURATION.text)] if len(known) == len(parts) else []
+    measured = [(name, seconds_s) for name, seconds_s in parts.items() if seconds_s is not None]
+    return [BarPlot("a step", measured, units.DURATION.text)] if len(measured) == len(parts) else []
 
 
 def exposed(facts: Facts) -> list[Plot]:
@@ -104,11 +104,11 @@ def exposed(facts: Facts) -> list[Plot]:
 
 def learning_rate(facts: Facts) -> list[Plot]:
     """The formula as a line, and the logged values as dots."""
-    found = rates_of(facts)
-    if found is None or not facts.last_step:
+    rates = rates_of(facts)
+    if rates is None or not facts.last_step:
         return []
     every = max(facts.last_step // _RATE_POINTS, 1)
-    formula = [(update + 1, found.at(update)) for update in range(0, facts.last_step, every)]
+    formula = [(update + 1, rates.at(update)) for update in range(0, facts.last_step, every)]
     logged = facts.intervals.points("learning_rate")
     series = [Series("formula", formula), Series("logged", logged, dots=True)]
     return [LinePlot(series, STEPS, Axis("learning rate", units.LEARNING_RATE.text))]

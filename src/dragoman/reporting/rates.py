@@ -82,8 +82,8 @@ class Rates:
         if self.recipe is None:
             return []
         stages = zip(self.recipe.stages, self.recipe.stage_starts(), strict=False)
-        found = [(stage.learning_rate_factor, start) for stage, start in stages]
-        return found if any(factor != 1.0 for factor, _ in found) else []
+        of_stages = [(stage.learning_rate_factor, start) for stage, start in stages]
+        return of_stages if any(factor != 1.0 for factor, _ in of_stages) else []
 
     @cached_property
     def peak(self) -> tuple[int, float]:
@@ -97,8 +97,8 @@ class Rates:
         between = range(0, self.max_steps, max(self.max_steps // 1000, 1))
         stages = {start for _, start in self.factors}
         read = {max(step - 1, 0) for step, _ in self.clock}
-        known = sorted({*near, *between, *stages, *read, last})
-        return max(((update, self.at(update)) for update in known), key=lambda found: found[1])
+        updates = sorted({*near, *between, *stages, *read, last})
+        return max(((update, self.at(update)) for update in updates), key=lambda point: point[1])
 
 
 @once
@@ -111,38 +111,40 @@ def rates_of(facts: Facts) -> Rates | None:
         recipe = facts.recipe
         width = recipe.model.d_model
         return Rates(recipe.schedule, width, facts.max_steps, recipe, facts.clock)
-    seen = facts.imported
-    if seen is None or not (seen.schedule_scale and seen.schedule_width and seen.schedule_warmup):
+    imported = facts.imported
+    if imported is None or not (
+        imported.schedule_scale and imported.schedule_width and imported.schedule_warmup
+    ):
         return None
     config = ScheduleConfig(
-        kind="noam", noam_scale=seen.schedule_scale, warmup_steps=seen.schedule_warmup
+        kind="noam", noam_scale=imported.schedule_scale, warmup_steps=imported.schedule_warmup
     )
-    return Rates(config, seen.schedule_width, facts.max_steps)
+    return Rates(config, imported.schedule_width, facts.max_steps)
 
 
 def learning_rate(facts: Facts) -> Judgement:
     """What does the learning rate do?"""
-    found = rates_of(facts)
-    if found is None:
+    rates = rates_of(facts)
+    if rates is None:
         says, logged = "The schedule of this run is not known.", _logged(facts)
         if not logged:
             return "cannot tell", says, ""
         says += f" The highest that was logged is {logged[0].text}, the last {logged[1].text}."
         return "measured", says, ""
-    deviation = largest_deviation(facts, found)
-    step, peak = found.peak
+    deviation = largest_deviation(facts, rates)
+    step, peak = rates.peak
     rises = f"it rises to {units.LEARNING_RATE.text(peak)} at step {units.COUNT.text(step + 1)}"
     if not step:
         rises = f"it begins with {units.LEARNING_RATE.text(peak)}"
-    says = f"{found.formula}: {rises}"
-    falls = found.at(found.max_steps - 1) < peak
-    if found.factors:
+    says = f"{rates.formula}: {rises}"
+    falls = rates.at(rates.max_steps - 1) < peak
+    if rates.factors:
         says += "; the stages change it."
     else:
         says += ", then falls with the step alone." if falls else "."
     remedy = ""
     if deviation is not None and deviation > LARGEST_DEVIATION:
-        first = next(step for step, apart in _deviations(facts, found) if apart > LARGEST_DEVIATION)
+        first = next(step for step, apart in _deviations(facts, rates) if apart > LARGEST_DEVIATION)
         remedy = f"From {at_step(first).removeprefix(' at ')} on the logged rate differs from this "
         remedy += "formula: was the recipe changed during the run?"
     return "measured", says, remedy
@@ -160,32 +162,32 @@ def _logged(facts: Facts) -> list[Evidence]:
     ]
 
 
-def largest_deviation(facts: Facts, found: Rates) -> float | None:
+def largest_deviation(facts: Facts, rates: Rates) -> float | None:
     """Largest relative deviation of a logged rate from the formula; None if none was logged."""
-    return max((apart for _, apart in _deviations(facts, found)), default=None)
+    return max((apart for _, apart in _deviations(facts, rates)), default=None)
 
 
-def _deviations(facts: Facts, found: Rates) -> Iterator[tuple[int, float]]:
+def _deviations(facts: Facts, rates: Rates) -> Iterator[tuple[int, float]]:
     """The step of each logged rate, and its relative deviation."""
     for step, logged in facts.intervals.points("learning_rate"):
-        if step > 0 and (want := found.at(step - 1)):
+        if step > 0 and (want := rates.at(step - 1)):
             yield step, abs(logged / want - 1)
 
 
 def learning_rate_evidence(facts: Facts) -> Iterator[Evidence]:
     """The formula and some of its values, or the logged rates if it is not known."""
-    found = rates_of(facts)
-    if found is None:
+    rates = rates_of(facts)
+    if rates is None:
         yield from _logged(facts)
     else:
-        step, peak = found.peak
-        yield in_words("formula", found.formula)
-        yield evidence("at the first step", units.LEARNING_RATE, found.at(0))
+        step, peak = rates.peak
+        yield in_words("formula", rates.formula)
+        yield evidence("at the first step", units.LEARNING_RATE, rates.at(0))
         yield evidence("peak", units.LEARNING_RATE, peak, at_step(step + 1))
         if facts.last_step:
-            now = found.at(facts.last_step - 1)
+            now = rates.at(facts.last_step - 1)
             yield evidence("last", units.LEARNING_RATE, now, at_step(facts.last_step))
-        deviation = largest_deviation(facts, found)
+        deviation = largest_deviation(facts, rates)
         text = "no rate was logged" if deviation is None else f"{deviation:.1e} of the value"
         text = "none" if deviation == 0 else text
         yield Evidence("largest deviation of the log", deviation, text)
@@ -197,8 +199,8 @@ def _noise(facts: Facts) -> Iterator[Evidence]:
     batch_tokens = measures.per_step(facts.intervals, "target_tokens")
     if noise_tokens is not None and batch_tokens is not None:
         words = units.SHORT_COUNT.text
-        said = f"{words(noise_tokens)} target tokens; a batch has {words(batch_tokens)}"
-        yield Evidence("gradient noise scale", noise_tokens, said)
+        text = f"{words(noise_tokens)} target tokens; a batch has {words(batch_tokens)}"
+        yield Evidence("gradient noise scale", noise_tokens, text)
 
 
 def stage_between(facts: Facts, since: int, until: int) -> int | None:

@@ -60,12 +60,20 @@ class Records:
     def read(cls, directory: Path) -> Self:
         """Read the files that exist; a broken file is left out and reported as a problem."""
         problems: list[str] = []
+
+        def whole(load: Callable[[Path], T], path: Path) -> T | None:
+            try:
+                return load(path) if path.exists() else None
+            except (CorpusError, ConfigError, CheckpointError) as error:
+                problems.append(str(error))
+                return None
+
         return cls(
-            _whole(directory / "manifest.json", _manifest, problems),
-            _whole(directory / "recipe.toml", recorded_recipe, problems),
+            whole(lambda path: Manifest.load(path.parent), directory / "manifest.json"),
+            whole(recorded_recipe, directory / "recipe.toml"),
             prepare_s(directory / "events"),
-            _hosts(directory, problems),
-            _budget(directory, problems),
+            whole(recorded_hosts, directory),
+            whole(read_budget, directory),
             tuple(problems),
         )
 
@@ -107,14 +115,16 @@ def facts_of(
         problems.append("there are no events yet: the run has not started")
     pauses = known_pauses(_on_its_host(pause, segments) for pause in log.kept.of(Pause))
     intervals = without_pauses(log.intervals, pauses, segments)
-    kept = is_kept(intervals["step"], intervals["life"], log.resumed_from)
+    counted = is_kept(intervals["step"], intervals["life"], log.resumed_from)
     validations = validations_without(log.kept.of(RecordedValidation), pauses, segments)
-    counts = [is_kept(seen.step, seen.life, log.resumed_from) for seen in validations]
+    counts = [
+        is_kept(validation.step, validation.life, log.resumed_from) for validation in validations
+    ]
     names = [
         tuple(dict.fromkeys(life.hosts[rank] for life in segments if rank < len(life.hosts)))
         for rank in range(intervals["interval_s"].shape[1] if len(intervals) else 0)
     ]
-    found = Facts(
+    unmeasured = Facts(
         name=run.run_name if run else recipe.name if recipe else directory.name,
         read_at=now,
         world_size=run.world_size if run else None,
@@ -124,8 +134,8 @@ def facts_of(
         max_steps=_max_steps(log, recipe),
         clock=tuple(log.clock),
         segments=segments,
-        intervals=intervals.where(kept),
-        repeated=intervals.where(~kept),
+        intervals=intervals.where(counted),
+        repeated=intervals.where(~counted),
         ranks=tuple(Rank(rank=rank, hosts=hosts) for rank, hosts in enumerate(names)),
         pauses=tuple(pauses),
         validations=tuple(compress(validations, counts)),
@@ -153,7 +163,7 @@ def facts_of(
         budget=records.budget,
         problems=tuple(problems),
     )
-    return with_measured(found, log)
+    return with_measured(unmeasured, log)
 
 
 def is_kept(step: Floats | int, life: Floats | int, resumed_from: Sequence[int]) -> Bools:
@@ -176,38 +186,8 @@ def _max_steps(log: RunLog, recipe: Recipe | None) -> int | None:
 def _on_its_host(pause: Pause, lives: Sequence[Segment]) -> Pause:
     """The pause with the name of the machine on which the rank ran then."""
     begun = [life.hosts for life in lives if life.started <= pause.began]
-    known = begun and pause.rank < len(begun[-1])
-    return replace(pause, host=begun[-1][pause.rank]) if known else pause
-
-
-def _whole(path: Path, load: Callable[[Path], T], problems: list[str]) -> T | None:
-    if not path.is_file():
-        return None
-    try:
-        return load(path)
-    except (CorpusError, ConfigError) as error:
-        problems.append(str(error))
-        return None
-
-
-def _manifest(path: Path) -> Manifest:
-    return Manifest.load(path.parent)
-
-
-def _hosts(directory: Path, problems: list[str]) -> Hosts | None:
-    try:
-        return recorded_hosts(directory)
-    except CheckpointError as error:
-        problems.append(f"{error.place}: cannot be read: the prices of its hosts are not known")
-        return None
-
-
-def _budget(directory: Path, problems: list[str]) -> Budget | None:
-    try:
-        return read_budget(directory)
-    except CheckpointError as error:
-        problems.append(f"{error.place}: cannot be read: the cost of all is not known")
-        return None
+    is_known = begun and pause.rank < len(begun[-1])
+    return replace(pause, host=begun[-1][pause.rank]) if is_known else pause
 
 
 def _host_prices(hosts: Hosts | None, lives: Sequence[Segment]) -> dict[str, HourlyPrice]:
@@ -246,14 +226,14 @@ def how_it_ended(directory: Path, segments: Sequence[Segment]) -> Session | None
 
 def _checkpoint_files(directory: Path) -> tuple[facts.CheckpointFile, ...]:
     """The files of the newest checkpoint."""
-    found = step_directories(directory)
-    if not found:
+    newest = step_directories(directory)
+    if not newest:
         return ()
     return tuple(
         facts.CheckpointFile(
             name=str(entry.path), purpose=entry.purpose, size_bytes=entry.size_bytes
         )
-        for entry in take_inventory(found[-1]).entries
+        for entry in take_inventory(newest[-1]).entries
     )
 
 
@@ -266,20 +246,16 @@ def prepare_s(directory: Path) -> float | None:
     path = directory / PREPARE_EVENTS
     if not path.exists():
         return None
-    seen = list(read_events(path))
-    ends = [n for n, event in enumerate(seen) if event.kind == CorpusPrepared.kind]
+    events = list(read_events(path))
+    ends = [place for place, event in enumerate(events) if event.kind == CorpusPrepared.kind]
     if not ends:
-        return summed(map(_seconds_s, _stages(seen)))
-    last, before = seen[ends[-1]], ends[-2] + 1 if len(ends) > 1 else 0
-    whole_s = _seconds_s(last)
-    began = last.time - whole_s
-    stopped = [one for one in _stages(seen[before : ends[-1]]) if one.time < began]
-    return whole_s + (summed(map(_seconds_s, stopped)) or 0.0)
+        return summed(_stages_s(events))
+    last, before = events[ends[-1]], ends[-2] + 1 if len(ends) > 1 else 0
+    whole_s = float(last.payload["seconds_s"])
+    stopped = [event for event in events[before : ends[-1]] if event.time < last.time - whole_s]
+    return whole_s + sum(_stages_s(stopped))
 
 
-def _stages(seen: list[Event]) -> list[Event]:
-    return [event for event in seen if event.kind == CorpusStage.kind]
-
-
-def _seconds_s(event: Event) -> float:
-    return float(event.payload["seconds_s"])
+def _stages_s(events: Sequence[Event]) -> list[float]:
+    """Seconds of each stage of a preparation."""
+    return [event.payload["seconds_s"] for event in events if event.kind == CorpusStage.kind]

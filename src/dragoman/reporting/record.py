@@ -69,9 +69,9 @@ class Intervals:
 
     def at_steps(self, values: Floats) -> list[tuple[int, float]]:
         """Values [interval] as (step, value), without those that are NaN."""
-        known = np.isfinite(values)
-        steps = self.values["step"][known].astype(int)
-        return list(zip(steps.tolist(), values[known].tolist(), strict=True))
+        measured = np.isfinite(values)
+        steps = self.values["step"][measured].astype(int)
+        return list(zip(steps.tolist(), values[measured].tolist(), strict=True))
 
     def last(self, name: str) -> float | None:
         """The value of the last interval; None if it was not measured."""
@@ -116,14 +116,14 @@ class IntervalRows:
         while len(self._ranks) < ranks:
             self._ranks.append(Columns(PER_RANK, rows=self._count))
         for rank, columns in enumerate(self._ranks):
-            own = {name: (values[name] or ())[rank : rank + 1] for name in PER_RANK}
-            columns.add({name: value[0] if value else None for name, value in own.items()})
+            of_rank = {name: (values[name] or ())[rank : rank + 1] for name in PER_RANK}
+            columns.add({name: value[0] if value else None for name, value in of_rank.items()})
         self._count += 1
 
     def intervals(self) -> Intervals:
         """All intervals so far."""
         ranks = [columns.arrays() for columns in self._ranks or [Columns(PER_RANK)]]
-        each = {name: np.stack([own[name] for own in ranks], axis=1) for name in PER_RANK}
+        each = {name: np.stack([rank[name] for rank in ranks], axis=1) for name in PER_RANK}
         return Intervals({**self._shared.arrays(), **each})
 
 
@@ -135,18 +135,18 @@ def no_intervals() -> Intervals:
 def total_over(parts: Floats, wholes: Floats) -> float | None:
     """The sum of parts over the sum of wholes, at the places where both are known; None if nothing
     is."""
-    known = np.isfinite(parts) & np.isfinite(wholes)
-    whole = float(wholes[known].sum())
-    return float(parts[known].sum()) / whole if whole > 0 else None
+    measured = np.isfinite(parts) & np.isfinite(wholes)
+    whole = float(wholes[measured].sum())
+    return float(parts[measured].sum()) / whole if whole > 0 else None
 
 
 def total(*values: float | None) -> float | None:
     """The sum, or None if one is not measured."""
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    measured = [value for value in values if value is not None]
+    return sum(measured) if len(measured) == len(values) else None
 
 
 def summed(values: Iterable[float | None] | Floats) -> float | None:
     """The sum of those that are measured, or None if none is."""
-    known = [value for value in values if value is not None and not math.isnan(value)]
-    return float(sum(known)) if known else None
+    measured = [value for value in values if value is not None and not math.isnan(value)]
+    return float(sum(measured)) if measured else None

@@ -39,20 +39,24 @@ class Report:
     @property
     def judgements(self) -> list[tuple[int, Verdict]]:
         """The numbered answers to questions for a judgement: those that a reader asks first."""
-        numbered = enumerate(self.answers, 1)
-        return [(number, one) for number, one in numbered if BY_KEY[one.key].kind == "judgement"]
+        return self._of("judgement")
 
     @property
     def measurements(self) -> list[tuple[int, Verdict]]:
         """The numbered answers to questions for facts."""
+        return self._of("fact")
+
+    def _of(self, kind: str) -> list[tuple[int, Verdict]]:
         numbered = enumerate(self.answers, 1)
-        return [(number, one) for number, one in numbered if BY_KEY[one.key].kind == "fact"]
+        return [
+            (number, verdict) for number, verdict in numbered if kind == BY_KEY[verdict.key].kind
+        ]
 
     def __repr__(self) -> str:
         """The answers in one line each, for a terminal."""
         lines = [
-            f"{number:2}. {one.question} {one.answer.upper()}: {one.says}"
-            for number, one in enumerate(self.answers, 1)
+            f"{number:2}. {verdict.question} {verdict.answer.upper()}: {verdict.says}"
+            for number, verdict in enumerate(self.answers, 1)
         ]
         return printable("\n".join([f"{self.facts.name}: {summary(self.facts)}", *lines]))
 
@@ -138,23 +142,24 @@ def _markdown(report: Report) -> Iterator[str]:
     yield ""
     yield "| | question | answer | |"
     yield "|---:|---|---|---|"
-    for number, one in enumerate(report.answers, 1):
-        yield f"| {number} | {cell(one.question)} | **{one.answer}** | {cell(one.says)} |"
+    for number, verdict in enumerate(report.answers, 1):
+        answer = f"**{verdict.answer}** | {cell(verdict.says)}"
+        yield f"| {number} | {cell(verdict.question)} | {answer} |"
     yield from _ailments(report.ailments)
-    if found := list(doubts(facts)):
+    if texts := list(doubts(facts)):
         yield from ("", "## About the evidence", "")
-        yield from (f"- {cell(text)}" for text in found)
-    for number, one in enumerate(report.answers, 1):
-        yield from ("", f"## {number}. {cell(one.question)}", "")
-        yield f"**{one.answer}**: {cell(one.says)}"
-        yield from _details(one)
+        yield from (f"- {cell(text)}" for text in texts)
+    for number, verdict in enumerate(report.answers, 1):
+        yield from ("", f"## {number}. {cell(verdict.question)}", "")
+        yield f"**{verdict.answer}**: {cell(verdict.says)}"
+        yield from _details(verdict)
 
 
 def _ailments(ailments: Sequence[Verdict]) -> Iterator[str]:
     yield from ("", "## Health", "")
-    for one in ailments:
-        remedy = f" {one.remedy}" if one.remedy else ""
-        yield f"- {cell(one.question)} **{one.answer}**: {cell(one.says + remedy)}"
+    for verdict in ailments:
+        remedy = f" {verdict.remedy}" if verdict.remedy else ""
+        yield f"- {cell(verdict.question)} **{verdict.answer}**: {cell(verdict.says + remedy)}"
 
 
 def _details(verdict: Verdict) -> Iterator[str]:

@@ -70,12 +70,12 @@ class _Series:
         return summed(self.values[power] * self.values["seconds_s"])
 
     def most(self, name: str) -> float | None:
-        known = self._known(name)
-        return float(known.max()) if known.size else None
+        measured = self._known(name)
+        return float(measured.max()) if measured.size else None
 
     def last(self, name: str) -> float | None:
-        known = self._known(name)
-        return float(known[-1]) if known.size else None
+        measured = self._known(name)
+        return float(measured[-1]) if measured.size else None
 
     def sum(self, name: str) -> float:
         return float(self._known(name).sum())
@@ -105,11 +105,11 @@ class _Rows:
     name: str = ""
 
     def add(self, event: Event, ended: float, life: int) -> None:
-        seen, reasons = event.payload, event.payload.get("throttle_reasons", "")
+        values, reasons = event.payload, event.payload.get("throttle_reasons", "")
         slowed = reasons not in ("", POWER_CAP)
-        self.columns.add({**seen, "ended": ended, "life": life, "slowed": slowed})
+        self.columns.add({**values, "ended": ended, "life": life, "slowed": slowed})
         self.reasons.append(reasons)
-        self.name = seen.get("name") or self.name
+        self.name = values.get("name") or self.name
 
 
 @dataclass(slots=True)
@@ -129,67 +129,69 @@ class Samples:
 
     def gpus(self, life: int | None = None) -> Iterator[Gpu]:
         """Each GPU's means; of memory and errors, the most. life: None counts all."""
-        for host, gpu, name, seen in self._of(GpuSampled.kind, life):
-            power, limit = seen.values["power_w"], seen.values["power_limit_w"]
-            throttled_s = np.nan_to_num(seen.values["throttled_share"]) * seen.values["seconds_s"]
+        for host, gpu, name, samples in self._of(GpuSampled.kind, life):
+            power, limit = samples.values["power_w"], samples.values["power_limit_w"]
+            throttled_s = (
+                np.nan_to_num(samples.values["throttled_share"]) * samples.values["seconds_s"]
+            )
             counts: Counter[str] = Counter()
-            for text, count in Counter(seen.reasons).items():
+            for text, count in Counter(samples.reasons).items():
                 counts.update({reason: count for reason in text.split(",") if reason})
-            errors = seen.most("ecc_errors")
+            errors = samples.most("ecc_errors")
             yield Gpu(
                 host=host,
                 gpu=gpu,
                 name=name,
-                samples=len(seen.reasons),
-                seconds_s=seen.seconds_s,
-                utilisation_share=seen.mean("utilisation_share"),
-                sm_activity_share=seen.mean("sm_activity_share"),
-                power_w=seen.mean("power_w"),
-                power_limit_w=seen.mean("power_limit_w"),
-                energy_j=seen.energy_j("power_w"),
-                memory_bytes=seen.most("memory_bytes"),
-                throttled_share=float(throttled_s.sum()) / seen.seconds_s,
+                samples=len(samples.reasons),
+                seconds_s=samples.seconds_s,
+                utilisation_share=samples.mean("utilisation_share"),
+                sm_activity_share=samples.mean("sm_activity_share"),
+                power_w=samples.mean("power_w"),
+                power_limit_w=samples.mean("power_limit_w"),
+                energy_j=samples.energy_j("power_w"),
+                memory_bytes=samples.most("memory_bytes"),
+                throttled_share=float(throttled_s.sum()) / samples.seconds_s,
                 throttle_reasons=tuple(reason for reason, _ in counts.most_common()),
                 ecc_errors=None if errors is None else int(errors),
-                throttled=seen.periods(seen.values["slowed"] > 0),
-                weak=seen.periods(power < LOW_POWER * limit),
+                throttled=samples.periods(samples.values["slowed"] > 0),
+                weak=samples.periods(power < LOW_POWER * limit),
             )
 
     def traffic(self, life: int | None = None) -> Iterator[Traffic]:
         """Each interface's totals. life: None counts all."""
-        for host, interface, _, seen in self._of(NetworkSampled.kind, life):
+        for host, interface, _, samples in self._of(NetworkSampled.kind, life):
             errors, turned = (
-                np.nan_to_num(seen.values[name]) for name in ("errors", "carrier_changes")
+                np.nan_to_num(samples.values[name]) for name in ("errors", "carrier_changes")
             )
-            turns = seen.spans("carrier_changes")
+            turns = samples.spans("carrier_changes")
             yield Traffic(
                 host=host,
                 interface=interface,
-                seconds_s=seen.seconds_s,
-                most_sent_bytes_per_s=seen.most("most_sent_bytes_per_s"),
-                nominal_bits_per_s=seen.last("nominal_bits_per_s"),
-                faulty=seen.periods(errors + turned > 0),
+                seconds_s=samples.seconds_s,
+                most_sent_bytes_per_s=samples.most("most_sent_bytes_per_s"),
+                nominal_bits_per_s=samples.last("nominal_bits_per_s"),
+                faulty=samples.periods(errors + turned > 0),
                 link_turns=tuple((began, ended) for began, ended, count in turns.tolist() if count),
-                **{name: int(seen.sum(name)) for name in _COUNTERS},
+                **{name: int(samples.sum(name)) for name in _COUNTERS},
             )
 
     def machines(self, life: int | None = None) -> Iterator[MachineUse]:
         """Each host's means. life: None counts all."""
-        for host, _, _, seen in self._of(HostSampled.kind, life):
-            memory, limit = seen.mean("memory_used_bytes"), seen.last("memory_limit_bytes")
+        for host, _, _, samples in self._of(HostSampled.kind, life):
+            memory, limit = samples.mean("memory_used_bytes"), samples.last("memory_limit_bytes")
             yield MachineUse(
                 host=host,
-                seconds_s=seen.seconds_s,
-                cpu_share=seen.mean("cpu_share"),
-                others_cpu_share=seen.mean("others_cpu_share"),
+                seconds_s=samples.seconds_s,
+                cpu_share=samples.mean("cpu_share"),
+                others_cpu_share=samples.mean("others_cpu_share"),
                 memory_share=memory / limit if memory is not None and limit else None,
-                disk_free_bytes=seen.last("disk_free_bytes"),
-                others=seen.spans("others_cpu_share"),
-                last_seen=float(seen.values["ended"][-1]),
-                queued_batches=seen.mean("queued_batches"),
-                processor_energy_j=seen.energy_j("processor_power_w"),
-                crowded=seen.periods(seen.values["others_cpu_share"] > MOST_OTHERS),
-                idle=seen.periods(seen.values["cpu_share"] < FULL_HOST),
+                disk_free_bytes=samples.last("disk_free_bytes"),
+                others=samples.spans("others_cpu_share"),
+                last_seen=float(samples.values["ended"][-1]),
+                queued_batches=samples.mean("queued_batches"),
+                processor_energy_j=samples.energy_j("processor_power_w"),
+                crowded=samples.periods(samples.values["others_cpu_share"] > MOST_OTHERS),
+                idle=samples.periods(samples.values["cpu_share"] < FULL_HOST),
             )
 
     def _of(self, kind: str, life: int | None) -> Iterator[tuple[str, Any, str, _Series]]:

@@ -94,8 +94,8 @@ def may_not_translate(facts: Facts) -> Judgement | None:
 
 def _bleu_trend(facts: Facts) -> Trend | None:
     """The change of BLEU by 10% more steps, in points."""
-    known = _scored(facts)
-    return recent_trend([validation.step for validation, _ in known], [bleu for _, bleu in known])
+    scored = _scored(facts)
+    return recent_trend([validation.step for validation, _ in scored], [bleu for _, bleu in scored])
 
 
 def bleu_rises(facts: Facts) -> bool:
@@ -129,9 +129,9 @@ def bleu_fell(facts: Facts) -> str:
     falls = slope is not None and slope.high < -LEAST_BLEU
     if not (falls or lost >= MOST_BLEU_LOST):
         return ""
-    known, least = _scored(facts), bleu_interval(best)[0]
-    since, then = [(validation, bleu) for validation, bleu in known if bleu >= least][-1]
-    last, now = known[-1]
+    scored, least = _scored(facts), bleu_interval(best)[0]
+    since, then = [(validation, bleu) for validation, bleu in scored if bleu >= least][-1]
+    last, now = scored[-1]
     if since.step == last.step:
         return ""
     step = units.COUNT.text(since.step)

@@ -135,7 +135,7 @@ def _are_its_own(facts: Facts, says: str) -> Judgement:
         return (
             "cannot tell",
             says,
-            "Bring the events of the first rank of every host, which samples it.",
+            "Look in the alerts for why a host was not sampled; only Linux tells it.",
         )
     busy = min(machine.cpu_share or 0.0 for machine in facts.machines)
     return "yes", f"{says}, with {units.SHARE.text(busy)} of the processors busy or more.", ""

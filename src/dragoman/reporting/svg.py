@@ -58,13 +58,13 @@ class LinePlot:
 
     def svg(self, width: int) -> str:
         """The picture."""
-        drawn = [one for one in map(_thinned, self.series) if len(one.points) >= 2]
+        drawn = [series for series in map(_thinned, self.series) if len(series.points) >= 2]
         if not drawn:
             return ""
         x, y = _scales(self, drawn, width)
-        names = [one.name for one in drawn]
+        names = [series.name for series in drawn]
         body = _axes(self, x, y)
-        body += (part for n, one in enumerate(drawn) for part in _drawn(one, n, x, y))
+        body += (part for n, series in enumerate(drawn) for part in _drawn(series, n, x, y))
         title = f"{self.y.label} over {self.x.label}: {', '.join(names)}"
         return _under_legend(title, names, body, width, self.height)
 
@@ -156,8 +156,8 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 def _x_ticks(low: float, high: float, most: int) -> list[float]:
     """At least two ticks even if there is little room: one alone shows no scale."""
-    found = (ticks(low, high, more) for more in range(max(most, 2), max(most, 2) + 3))
-    return next((one for one in found if len(one) >= 2), ticks(low, high, most))
+    choices = (ticks(low, high, more) for more in range(max(most, 2), max(most, 2) + 3))
+    return next((places for places in choices if len(places) >= 2), ticks(low, high, most))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +177,9 @@ class _Scale:
 
 def _scales(plot: LinePlot, drawn: Sequence[Series], width: int) -> tuple[_Scale, _Scale]:
     """The scales of x and y; room beside them is for their numbers and labels."""
-    xs = [point[0] for one in drawn for point in one.points]
-    ys = [point[1] for one in drawn for point in one.points]
-    ys += [value for one in drawn for pair in one.band for value in pair]
+    xs = [point[0] for series in drawn for point in series.points]
+    ys = [point[1] for series in drawn for point in series.points]
+    ys += [value for series in drawn for pair in series.band for value in pair]
     low, high = 0.0 if plot.y.from_zero else min(ys), max(ys)
     margin = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
     low, high = max(low - margin, 0.0) if low >= 0 else low - margin, high + margin
@@ -193,37 +193,37 @@ def _scales(plot: LinePlot, drawn: Sequence[Series], width: int) -> tuple[_Scale
 
 def _axes(plot: LinePlot, x: _Scale, y: _Scale) -> list[str]:
     """Grid, numbers and labels."""
-    found = [_text(plot.y.label, 0, 12, "start", kind="axis")]
+    elements = [_text(plot.y.label, 0, 12, "start", kind="axis")]
     for tick in y.ticks:
         at = y.at(tick)
-        found.append(f'<path class="grid" d="M{x.start:.1f} {at:.1f}H{x.end:.1f}"/>')
-        found.append(_text(plot.y.text(tick), x.start - 6, at + 4, "end"))
+        elements.append(f'<path class="grid" d="M{x.start:.1f} {at:.1f}H{x.end:.1f}"/>')
+        elements.append(_text(plot.y.text(tick), x.start - 6, at + 4, "end"))
     for tick in x.ticks:
         at, text = x.at(tick), plot.x.text(tick)
-        found.append(f'<path class="grid" d="M{at:.1f} {y.end:.1f}V{y.start + 4:.1f}"/>')
+        elements.append(f'<path class="grid" d="M{at:.1f} {y.end:.1f}V{y.start + 4:.1f}"/>')
         half = len(text) * _CHARACTER / 2
-        found.append(_text(text, min(max(at, half), x.end + 14 - half), y.start + 18, "middle"))
-    found.append(_text(plot.x.label, x.end, y.start + 34, "end", kind="axis"))
-    return found
+        elements.append(_text(text, min(max(at, half), x.end + 14 - half), y.start + 18, "middle"))
+    elements.append(_text(plot.x.label, x.end, y.start + 34, "end", kind="axis"))
+    return elements
 
 
 def _drawn(series: Series, number: int, x: _Scale, y: _Scale) -> list[str]:
     """The elements of one series: first its band, so that its line or dots cover the band."""
-    found = []
-    spots = [(x.at(one), y.at(two)) for one, two in series.points]
+    elements = []
+    spots = [(x.at(point[0]), y.at(point[1])) for point in series.points]
     if series.band:
         places = [place for place, _ in spots]
         highs = [(at, y.at(high)) for at, (_, high) in zip(places, series.band, strict=True)]
         lows = [(at, y.at(low)) for at, (low, _) in zip(places, series.band, strict=True)]
-        found.append(f'<path class="b{number}" d="{_path([*highs, *reversed(lows)])}Z"/>')
+        elements.append(f'<path class="b{number}" d="{_path([*highs, *reversed(lows)])}Z"/>')
     if not series.dots:
-        found.append(f'<path class="l{number}" d="{_path(spots)}"/>')
+        elements.append(f'<path class="l{number}" d="{_path(spots)}"/>')
     if series.dots or len(spots) <= 40:
-        found += [
+        elements += [
             f'<circle class="f{number}" cx="{at:.1f}" cy="{high:.1f}" r="2.5"/>'
             for at, high in spots
         ]
-    return found
+    return elements
 
 
 def _path(spots: Sequence[tuple[float, float]]) -> str:
@@ -271,14 +271,14 @@ def _legend_height(names: Sequence[str], width: int) -> int:
 
 def _places(names: Sequence[str], width: int) -> list[tuple[str, float, float]]:
     """Name, x and y of each entry: in rows as wide as the plot."""
-    found, x, y = [], 0.0, 0.0
+    places, x, y = [], 0.0, 0.0
     for name in names:
         needed = 15 + len(name) * _CHARACTER
         if x and x + needed > width:
             x, y = 0.0, y + _LINE
-        found.append((name, x, y))
+        places.append((name, x, y))
         x += needed + 14
-    return found
+    return places
 
 
 def _moved(body: Sequence[str], down: float) -> str:

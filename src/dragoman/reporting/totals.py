@@ -220,11 +220,9 @@ def _money(facts: Facts) -> Judgement:
         says += f" so far; {spent_text(facts, more_s=left_s)} when it is done."
         return "measured", says, ""
     if hours is None:
-        seen = units.COUNT.text(len(facts.hosts))
-        says = "The number of machines is not known: events of a rank, or of a start, are missing. "
-        says += f"The recorded events come from {seen} of them."
+        says = "The number of machines is not known: a start does not name the host of each rank."
         says += f" The machines with a known price cost {paid}." if paid else ""
-        return "cannot tell", says, "Bring the events of all ranks, or hosts.json of the run."
+        return "cannot tell", says, "Bring the whole log of the run."
     if not paid:
         says = f"{_machine_time(hours * units.HOUR_S)} of machine time; no price given."
         how = "Give the price of a machine for an hour: --price '3.06 USD', or price_per_hour "
@@ -238,9 +236,9 @@ def _money(facts: Facts) -> Judgement:
 
 def _spans(facts: Facts, *, priced: bool) -> str:
     """The machine time of lives with a price, or of those without, and their hosts."""
-    lives = [one for one in facts.segments if (price_per_hour(facts, one) is not None) is priced]
-    spent_s = sum(lived_s(one) * (facts.machines_of(one) or 0) for one in lives)
-    hosts = sorted({host for one in lives for host in one.hosts})
+    lives = [life for life in facts.segments if (price_per_hour(facts, life) is not None) is priced]
+    spent_s = sum(lived_s(life) * (facts.machines_of(life) or 0) for life in lives)
+    hosts = sorted({host for life in lives for host in life.hosts})
     return f"{_machine_time(spent_s)} of machine time on {', '.join(hosts)}"
 
 

@@ -156,7 +156,7 @@ def ratio_interval(
     ratio = sum(parts) / whole
     if count == 1:
         return ratio, -math.inf, math.inf
-    residuals = (part - ratio * one for part, one in zip(parts, wholes, strict=True))
-    variance = sum(one**2 for one in residuals) / (count - 1)
+    residuals = (part - ratio * of for part, of in zip(parts, wholes, strict=True))
+    variance = sum(residual**2 for residual in residuals) / (count - 1)
     doubt = student_95(count - 1) * math.sqrt(variance / count) / (whole / count)
     return ratio, ratio - doubt, ratio + doubt

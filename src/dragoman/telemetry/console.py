@@ -143,16 +143,16 @@ def _mixture_planned(part: Values) -> list[Text]:
 
 
 def _validated(event: Event, progress: Progress, width: int) -> Text:
-    seen, step = event.payload, event.step or 0
+    validation, step = event.payload, event.step or 0
     last = units.COUNT.text(progress.max_steps or step)
     line = Text(f"step {units.COUNT.text(step):>{len(last)}}   ")
-    _measured(line, "dev loss", units.LOSS.optional_text(seen["dev_loss"]))
+    _measured(line, "dev loss", units.LOSS.optional_text(validation["dev_loss"]))
     if width >= 100:
-        _measured(line, "perplexity", units.SCORE.optional_text(seen["dev_perplexity"]))
-    _scored(line, seen, "bleu")
-    if seen["chrf"] is not None:
-        _measured(line, "chrF", units.SCORE.text(seen["chrf"]))
-    best = progress.bleu if seen["bleu"] is not None else progress.dev_loss
+        _measured(line, "perplexity", units.SCORE.optional_text(validation["dev_perplexity"]))
+    _scored(line, validation, "bleu")
+    if validation["chrf"] is not None:
+        _measured(line, "chrF", units.SCORE.text(validation["chrf"]))
+    best = progress.bleu if validation["bleu"] is not None else progress.dev_loss
     if step and best is not None and best.step == step:
         line.append("best", style="green")
     return line
@@ -164,75 +164,80 @@ def _measured(line: Text, label: str, value: str, doubt: str = "") -> None:
     line.append(f"{doubt}   ", style="dim")
 
 
-def _scored(line: Text, seen: Values, metric: str) -> None:
+def _scored(line: Text, scores: Values, metric: str) -> None:
     """A score with its interval, if it was measured."""
-    if (value := seen[metric]) is not None:
-        doubt = units.SCORE.interval(seen[f"{metric}_low"], seen[f"{metric}_high"])
+    if (value := scores[metric]) is not None:
+        doubt = units.SCORE.interval(scores[f"{metric}_low"], scores[f"{metric}_high"])
         _measured(line, _METRICS[metric], units.SCORE.text(value), doubt)
 
 
-def _test_scored(seen: Values) -> list[Text]:
-    line = Text(f"{seen['name']}   ")
+def _test_scored(scores: Values) -> list[Text]:
+    line = Text(f"{scores['name']}   ")
     for metric in _METRICS:
-        _scored(line, seen, metric)
-    line.append(f"{units.COUNT.text(seen['pairs'])} pairs", style="dim")
-    signatures = (seen["bleu_signature"], seen["chrf_signature"])
+        _scored(line, scores, metric)
+    line.append(f"{units.COUNT.text(scores['pairs'])} pairs", style="dim")
+    signatures = (scores["bleu_signature"], scores["chrf_signature"])
     return [line, *(Text(text, style="dim") for text in signatures)]
 
 
-def _metric_scored(seen: Values) -> list[Text]:
-    line, doubt = Text(f"{seen['text']}   "), units.SCORE.interval(seen["low"], seen["high"])
-    _measured(line, seen["metric"], units.SCORE.text(seen["value"]), doubt)
-    return [line.append(seen["signature"], style="dim")]
+def _metric_scored(score: Values) -> list[Text]:
+    line, doubt = Text(f"{score['text']}   "), units.SCORE.interval(score["low"], score["high"])
+    _measured(line, score["metric"], units.SCORE.text(score["value"]), doubt)
+    return [line.append(score["signature"], style="dim")]
 
 
-def _direction_scored(seen: Values) -> list[Text]:
-    direction = printable_line(f"{seen['source']} to {seen['target']}")
+def _direction_scored(scores: Values) -> list[Text]:
+    direction = printable_line(f"{scores['source']} to {scores['target']}")
     line = Text(f"  {direction}   ")
-    if seen["loss"] is not None:
-        _measured(line, "dev loss", units.LOSS.text(seen["loss"]))
+    if scores["loss"] is not None:
+        _measured(line, "dev loss", units.LOSS.text(scores["loss"]))
     for metric in _METRICS:
-        _scored(line, seen, metric)
-    line.append(f"{units.COUNT.text(seen['pairs'])} pairs", style="dim")
-    if seen["zero_shot"]:
+        _scored(line, scores, metric)
+    line.append(f"{units.COUNT.text(scores['pairs'])} pairs", style="dim")
+    if scores["zero_shot"]:
         line.append("  zero-shot: no training text, not in the mean", style="dim")
     return [line]
 
 
-def _checkpoint(seen: Values) -> list[Text]:
-    name = str(seen["path"]).rstrip("/").rsplit("/", 1)[-1]
-    size, seconds = units.SIZE.text(seen["size_bytes"]), units.DURATION.text(seen["seconds_s"])
+def _checkpoint(written: Values) -> list[Text]:
+    name = str(written["path"]).rstrip("/").rsplit("/", 1)[-1]
+    size, seconds = (
+        units.SIZE.text(written["size_bytes"]),
+        units.DURATION.text(written["seconds_s"]),
+    )
     return [Text(f"saved {name}, {size} in {seconds}", style="dim")]
 
 
-def _alert(seen: Values) -> list[Text]:
-    style = _SEVERITY_STYLES.get(seen["severity"], "")
-    return [Text.assemble((f"{seen['severity']}: ", style), f"{seen['cause']}; {seen['remedy']}")]
+def _alert(alert: Values) -> list[Text]:
+    style = _SEVERITY_STYLES.get(alert["severity"], "")
+    return [
+        Text.assemble((f"{alert['severity']}: ", style), f"{alert['cause']}; {alert['remedy']}")
+    ]
 
 
-def _corpus_stage(seen: Values) -> list[Text]:
-    kept = f"{units.COUNT.text(seen['pairs_out'])} of {units.COUNT.text(seen['pairs_in'])} pairs"
-    took = units.DURATION.text(seen["seconds_s"])
-    return [Text(f"{seen['split']:<6} {seen['stage']:<12} {kept:>28}  {took:>12}", style="dim")]
+def _corpus_stage(stage: Values) -> list[Text]:
+    kept = f"{units.COUNT.text(stage['pairs_out'])} of {units.COUNT.text(stage['pairs_in'])} pairs"
+    took = units.DURATION.text(stage["seconds_s"])
+    return [Text(f"{stage['split']:<6} {stage['stage']:<12} {kept:>28}  {took:>12}", style="dim")]
 
 
-def _end_forecast(seen: Values) -> list[Text]:
-    doubt = units.LOSS.interval(seen["low"], seen["high"])
+def _end_forecast(forecast: Values) -> list[Text]:
+    doubt = units.LOSS.interval(forecast["low"], forecast["high"])
     line = Text("forecast of the end: dev loss ", style="dim")
-    return [line.append(units.LOSS.text(seen["expected"]), style="bold").append(doubt)]
+    return [line.append(units.LOSS.text(forecast["expected"]), style="bold").append(doubt)]
 
 
-def _run_finished(seen: Values, progress: Progress) -> Text:
-    how = str(_ENDINGS.get(seen["reason"], seen["reason"]))
-    where = f" (step {units.COUNT.text(progress.step)}, {units.DURATION.text(seen['wall_s'])})"
+def _run_finished(end: Values, progress: Progress) -> Text:
+    how = str(_ENDINGS.get(end["reason"], end["reason"]))
+    where = f" (step {units.COUNT.text(progress.step)}, {units.DURATION.text(end['wall_s'])})"
     line = Text.assemble((how, "bold"), where)
     for name, key, quantity in (
         ("dev loss", "best_dev_loss", units.LOSS),
         ("BLEU", "best_bleu", units.SCORE),
     ):
-        if seen[key]:  # a BLEU of 0 is never the best
-            at = units.COUNT.text(seen[f"{key}_step"])
-            line.append(f"; best {name} {quantity.text(seen[key])} at step {at}")
+        if end[key]:  # a BLEU of 0 is never the best
+            at = units.COUNT.text(end[f"{key}_step"])
+            line.append(f"; best {name} {quantity.text(end[key])} at step {at}")
     return line
 
 

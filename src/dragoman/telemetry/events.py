@@ -716,7 +716,7 @@ class Outbox(Recorder):
     def urgent(self) -> tuple[str, ...]:
         """The lines of alerts and pauses; they stay until they are taken."""
         with self._lock:
-            return tuple(as_line(one).decode() for one in self._events if one.kind in URGENT)
+            return tuple(as_line(event).decode() for event in self._events if event.kind in URGENT)
 
 
 URGENT: Final = (Alert.kind, RankPaused.kind)
@@ -861,19 +861,19 @@ def read_line(line: bytes, *, place: str = LOG) -> Event | None:
     place: the file and line, for the error. Raises CheckpointError if another version wrote it.
     """
     try:
-        seen = _EventLine.model_validate_json(line)
-        if seen.v != SCHEMA_VERSION:
+        line_read = _EventLine.model_validate_json(line)
+        if line_read.v != SCHEMA_VERSION:
             raise CheckpointError(
-                f"has events of version {seen.v}, and this dragoman reads {SCHEMA_VERSION}",
+                f"has events of version {line_read.v}, and this dragoman reads {SCHEMA_VERSION}",
                 place=place,
                 remedy="read it with the version of dragoman that wrote it",
             )
-        payload, kind = seen.model_extra or {}, KINDS.get(seen.kind)
+        payload, kind = line_read.model_extra or {}, KINDS.get(line_read.kind)
         if kind is not None:
             payload = dict(vars(kind.model_validate(payload)))
     except ValidationError:
         return None
-    return Event(**vars(seen), payload=payload)
+    return Event(**vars(line_read), payload=payload)
 
 
 def _is_torn(path: Path) -> bool:
@@ -900,44 +900,44 @@ def scalars(event: Event) -> dict[str, float]:
 
     A value of each rank is not a scalar. The time of an interval is that of rank 0.
     """
-    kind, seen = KINDS.get(event.kind), event.payload
+    kind, values = KINDS.get(event.kind), event.payload
     tags = {} if kind is None else _tags(kind)
-    names = {name: re.sub(r"\W", "_", str(value)) for name, value in seen.items()}
+    names = {name: re.sub(r"\W", "_", str(value)) for name, value in values.items()}
     names["host"] = re.sub(r"\W", "_", event.host)
-    found = {tag.format(**names): seen[name] for name, tag in tags.items()}
+    measured = {tag.format(**names): values[name] for name, tag in tags.items()}
     if event.kind == TrainInterval.kind:
-        found |= _rates(seen)
-    elif event.kind == NetworkSampled.kind and seen["seconds_s"]:
+        measured |= _rates(values)
+    elif event.kind == NetworkSampled.kind and values["seconds_s"]:
         for way in ("sent", "received"):
-            rate = seen[f"{way}_bytes"] / seen["seconds_s"]
-            found[f"{names['host']}_{way}_bytes_per_s"] = rate
+            rate = values[f"{way}_bytes"] / values["seconds_s"]
+            measured[f"{names['host']}_{way}_bytes_per_s"] = rate
     elif event.kind == MetricScored.kind:
-        text = "eval" if seen["text"] == "valid" else names["text"]
-        found[f"{text}_{names['metric']}"] = seen["value"]
-    return {tag: float(value) for tag, value in found.items() if value is not None}
+        text = "eval" if values["text"] == "valid" else names["text"]
+        measured[f"{text}_{names['metric']}"] = values["value"]
+    return {tag: float(value) for tag, value in measured.items() if value is not None}
 
 
 def _tags(kind: type[Payload]) -> dict[str, str]:
     """The tag of each field that has one."""
     return {
-        name: one.name
+        name: tag.name
         for name, about in kind.model_fields.items()
-        for one in about.metadata
-        if isinstance(one, Tag)
+        for tag in about.metadata
+        if isinstance(tag, Tag)
     }
 
 
-def _rates(seen: Mapping[str, Any]) -> dict[str, float]:
+def _rates(values: Mapping[str, Any]) -> dict[str, float]:
     """Steps and tokens a second, and the share of each phase of rank 0."""
-    if not (interval_s := first(seen["interval_s"])):
+    if not (interval_s := first(values["interval_s"])):
         return {}
-    found = {"global_step_per_s": seen["steps"] / interval_s}
-    if seen["source_tokens"] is not None and seen["target_tokens"] is not None:
-        found["tokens_per_s"] = (seen["source_tokens"] + seen["target_tokens"]) / interval_s
+    rates = {"global_step_per_s": values["steps"] / interval_s}
+    if values["source_tokens"] is not None and values["target_tokens"] is not None:
+        rates["tokens_per_s"] = (values["source_tokens"] + values["target_tokens"]) / interval_s
     for name in PHASE_FIELDS:
-        if (seconds_s := first(seen[name])) is not None:
-            found[f"{name.removesuffix('_s')}_share"] = seconds_s / interval_s
-    return found
+        if (seconds_s := first(values[name])) is not None:
+            rates[f"{name.removesuffix('_s')}_share"] = seconds_s / interval_s
+    return rates
 
 
 def first(values: Sequence[Real] | None) -> Real:

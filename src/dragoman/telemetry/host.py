@@ -53,9 +53,9 @@ def peak_memory_bytes() -> int:
     Linux counts in batches for each thread, so it is exact to about a MiB.
     """
     status = _read("/proc/self/status")
-    found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-    if found is not None:
-        return int(found[1]) * 1024
+    peak_kib = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
+    if peak_kib is not None:
+        return int(peak_kib[1]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -63,8 +63,8 @@ def peak_memory_bytes() -> int:
 def memory_bytes() -> int:
     """Memory this process may use: the machine's, or less if a container has a limit."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    found = [limit for limit, _ in _container_memory()]
-    return min([physical, *found])
+    limits = [limit for limit, _ in _container_memory()]
+    return min([physical, *limits])
 
 
 def memory_used_bytes() -> int:
@@ -75,14 +75,14 @@ def memory_used_bytes() -> int:
     limits = dict(_container_memory())
     if (limit := memory_bytes()) in limits:
         return limits[limit]
-    found = {}
+    fields = {}
     with Path("/proc/meminfo").open(encoding="ascii") as lines:
         for line in lines:
             name, _, rest = line.partition(":")
-            found[name] = rest
+            fields[name] = rest
             if name == "MemAvailable":
                 break
-    total, available = (int(found[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
+    total, available = (int(fields[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
     return (total - available) * _KIB
 
 
@@ -94,8 +94,8 @@ def _container_memory() -> Iterator[tuple[int, int]]:
     for limit, used, cached in _MEMORY_FILES:
         numbers = [_read(str(_CONTROL_GROUPS / name)).strip() for name in (limit, used)]
         if all(text.isdecimal() for text in numbers):
-            known = _read(str((_CONTROL_GROUPS / limit).with_name("memory.stat")))
-            copies = re.search(rf"^{cached} (\d+)$", known, re.MULTILINE)
+            statistics = _read(str((_CONTROL_GROUPS / limit).with_name("memory.stat")))
+            copies = re.search(rf"^{cached} (\d+)$", statistics, re.MULTILINE)
             yield int(numbers[0]), max(int(numbers[1]) - int(copies[1] if copies else 0), 0)
 
 
@@ -156,8 +156,8 @@ class ProcessorEnergy:
 
 def cpu_model() -> str:
     """The processor's own name, or its architecture if it has none."""
-    found = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
-    return found[1].strip() if found else platform.processor() or platform.machine()
+    name = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    return name[1].strip() if name else platform.processor() or platform.machine()
 
 
 def boot_id() -> str:
@@ -185,15 +185,15 @@ def cpu_cores() -> int:
 
 def gpu_driver_version() -> str | None:
     """The version of NVIDIA's kernel driver, or None."""
-    found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", _read("/proc/driver/nvidia/version"))
-    return found[1] if found else None
+    version = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", _read("/proc/driver/nvidia/version"))
+    return version[1] if version else None
 
 
 def os_name() -> str:
     """Distribution and kernel, such as "Debian GNU/Linux 12 (bookworm), Linux 6.1.0"."""
-    found = re.search(r'^PRETTY_NAME="?([^"\n]+)', _read("/etc/os-release"), re.MULTILINE)
+    name = re.search(r'^PRETTY_NAME="?([^"\n]+)', _read("/etc/os-release"), re.MULTILINE)
     kernel = f"{platform.system()} {platform.release()}"
-    return f"{found[1]}, {kernel}" if found else kernel
+    return f"{name[1]}, {kernel}" if name else kernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -364,9 +364,9 @@ class MultiprocessorActivity:
             nvml.nvmlGpmMetricsGet(wanted)
         except nvml.NVMLError:
             return None
-        found = wanted.metrics[0]
-        known = found.nvmlReturn == nvml.NVML_SUCCESS
-        return round(float(found.value) * _PERCENT, 4) if known else None
+        metric = wanted.metrics[0]
+        is_measured = metric.nvmlReturn == nvml.NVML_SUCCESS
+        return round(float(metric.value) * _PERCENT, 4) if is_measured else None
 
 
 def sample_every_s(age_s: float) -> float:
@@ -411,8 +411,8 @@ class HostSampler:
                     sampled = now
 
     def _write(self, seconds_s: float) -> None:
-        for seen in self._of_each(lambda probe: list(probe.sample(seconds_s))):
-            for payload in seen:
+        for payloads in self._of_each(lambda probe: list(probe.sample(seconds_s))):
+            for payload in payloads:
                 self._events.write(payload)
 
     def _of_each(self, ask: Callable[[Probe], T]) -> list[T]:

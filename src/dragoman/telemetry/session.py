@@ -79,8 +79,8 @@ def training_session(run: Path, *, ranks: int | None = None) -> Iterator[None]:
             exit_code = getattr(error, "exit_code", None)
             stopped = isinstance(error, KeyboardInterrupt) or exit_code == INTERRUPTED
             state: State = "stopped" if stopped else "failed"
-            known = isinstance(error, DragomanError)
-            problem = str(error) if known else traceback.format_exception_only(error)[-1].strip()
+            is_ours = isinstance(error, DragomanError)
+            problem = str(error) if is_ours else traceback.format_exception_only(error)[-1].strip()
             with suppress(MachineError):  # a full disk may be the cause: the first error counts
                 _write(run, session.model_copy(update={"state": state, "problem": problem}))
             raise

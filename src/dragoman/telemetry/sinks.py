@@ -59,7 +59,7 @@ class TensorBoardSink(EventListener):
             if event.kind == SampleTranslation.kind:
                 number = self._sample[1] + 1 if event.step == self._sample[0] else 0
                 self._sample = (event.step, number)
-                text = "\n\n".join(f"**{key}** {one}" for key, one in event.payload.items())
+                text = "\n\n".join(f"**{key}** {text_of}" for key, text_of in event.payload.items())
                 tag = f"sample_translation/{number}"
                 self._opened().add_text(tag, text, event.step, event.time)
             for tag, value in scalars(event).items():
@@ -193,11 +193,11 @@ class MlflowSink(EventListener):
         self._metric = import_module("mlflow.entities").Metric
         try:
             self._client = library.MlflowClient(tracking_uri=store)
-            found = self._client.get_experiment_by_name(_EXPERIMENT)
+            experiment = self._client.get_experiment_by_name(_EXPERIMENT)
             self._experiment = (
                 self._client.create_experiment(_EXPERIMENT)
-                if found is None
-                else found.experiment_id
+                if experiment is None
+                else experiment.experiment_id
             )
         except Exception as error:  # each kind of store raises errors of its own
             raise MachineError(
@@ -256,9 +256,9 @@ class WandbSink(EventListener):
         if event.kind == RunStarted.kind:
             self._begin(event)
         self._step = self._step if event.step is None else event.step
-        found = scalars(event)
-        if self._run is not None and found:
-            self._run.log(found | {"step": self._step})
+        measured = scalars(event)
+        if self._run is not None and measured:
+            self._run.log(measured | {"step": self._step})
 
     def close(self) -> None:
         """End the run."""

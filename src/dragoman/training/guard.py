@@ -145,6 +145,11 @@ class Slowness:
     on_hosts: bool = False
 
     @property
+    def began(self) -> str:
+        """Since when it is so, in words."""
+        return f"since step {units.COUNT.text(self.since_step)}, {units.time_of_day(self.since)}"
+
+    @property
     def cost(self) -> str:
         """The time that the rest of the run will take, as a sentence."""
         if not self.left:
@@ -188,7 +193,7 @@ class StepGuard:
     watches_card: one rank of each host watches its network card.
     price: the cost of all machines together per hour; None if it is not known.
     alone: whether there is no other rank to ask why steps are slow; otherwise the slowness is kept
-        in `found` until all ranks have met to find the cause.
+        in `slowness` until all ranks have met to find the cause.
     has_budget: a budget decides when the run ends, so slow steps cost no time but other steps.
     on_processor: the rank computes on processors, which other programs may use as well.
     """
@@ -203,7 +208,7 @@ class StepGuard:
     alone: bool = True
     has_budget: bool = False
     on_processor: bool = False
-    found: Slowness | None = field(default=None, init=False)
+    slowness: Slowness | None = field(default=None, init=False)
     last: Window = field(init=False)
     _processors: MachineProbe | None = field(init=False)
     _planned: bool = field(default=False, init=False)
@@ -276,7 +281,7 @@ class StepGuard:
             alert = self._judge(step_s, left, changed)
         else:
             alert = self._judge_the_start(step_s, left)
-        if alert is None and self.found is None and changed and self.watches_card:
+        if alert is None and self.slowness is None and changed and self.watches_card:
             cause = f"{changed} on {self._host}"
             alert = Alert(severity="warning", cause=cause, remedy=SEE_CARD)
         while len(self._recent) > 2 * len(self._window):
@@ -295,18 +300,18 @@ class StepGuard:
         waits_s = self.sync.waits.laps_s(self.sync.waits.laps - len(self._window))
         for update, waited_s in zip(self._window, waits_s, strict=True):
             update.waited_s = waited_s
-        own_s = statistics.median(one.step_s - one.waited_s for one in self._window)
+        own_s = statistics.median(update.step_s - update.waited_s for update in self._window)
         if self.sync.period > 1:
             for update in self._window:
                 self._note_exchange(update)
             waited_s = self._wait_s
             step_s = own_s + waited_s
         else:
-            waited_s = statistics.median(one.waited_s for one in self._window)
-            steps_s = [one.step_s for one in self._window]
+            waited_s = statistics.median(update.waited_s for update in self._window)
+            steps_s = [update.step_s for update in self._window]
             all_but_slowest_s = (sum(steps_s) - max(steps_s)) / (len(steps_s) - 1)
             step_s = min(all_but_slowest_s, statistics.median(steps_s))
-        data_wait_s = statistics.median(one.data_wait_s for one in self._window)
+        data_wait_s = statistics.median(update.data_wait_s for update in self._window)
         shares = self._cpu_shares()
         self.last = Window(self.rank, self._host, max(own_s, 0.0), waited_s, data_wait_s, *shares)
         return step_s
@@ -329,7 +334,7 @@ class StepGuard:
             return
         if self._since_met:
             first, steps = self._since_met[0], len(self._since_met)
-            all_s = sum(one.waited_s for one in self._since_met)
+            all_s = sum(passed.waited_s for passed in self._since_met)
             self._waits.append(_Steps(first.first, first.began, steps, all_s / steps))
             if len(self._waits) == _KNOWN_WAITS and not self._know_waits:
                 # Until now a step was judged without its waits.
@@ -344,7 +349,7 @@ class StepGuard:
     def _wait_s(self) -> float:
         """Mean wait of a step in the last exchanges; 0 if too few have passed, or if each step
         waits."""
-        return statistics.median(one.step_s for one in self._waits) if self._know_waits else 0.0
+        return statistics.median(wait.step_s for wait in self._waits) if self._know_waits else 0.0
 
     def _judge(self, step_s: float, left: int, changed: str) -> Alert | None:
         first = not self._start_is_judged
@@ -381,15 +386,15 @@ class StepGuard:
         self._start_is_judged = True
         return None if self._planned else self._slow_from_the_start(step_s, left)
 
-    def _say(self, found: Slowness) -> Alert | None:
+    def _say(self, slowness: Slowness) -> Alert | None:
         """Alert at once if there is no other rank to ask; otherwise the ranks meet first."""
         if not self.alone:
-            self.found = found
+            self.slowness = slowness
             return None
         return (
-            explained(found, *why([self.last], from_start=found.from_start))
-            if found.slow
-            else recovered(found)
+            explained(slowness, *why([self.last], from_start=slowness.from_start))
+            if slowness.slow
+            else recovered(slowness)
         )
 
     def _turned(self, before_s: float, step_s: float) -> _Steps:
@@ -398,14 +403,14 @@ class StepGuard:
         If the strategy waits only now and then, there may be none; then the window counts.
         """
         if self._wait_s > step_s / 2:
-            slow = [one for one in self._waits if one.step_s >= self._wait_s / 2]
-            return _Steps(slow[0].first, slow[0].began, sum(one.steps for one in slow), step_s)
-        recent = [one for one in self._recent if one.first > self._turned_at]
+            slow = [steps for steps in self._waits if steps.step_s >= self._wait_s / 2]
+            return _Steps(slow[0].first, slow[0].began, sum(steps.steps for steps in slow), step_s)
+        recent = [steps for steps in self._recent if steps.first > self._turned_at]
         between_s = math.sqrt(before_s * step_s)
-        turned = [(one.step_s > between_s) is (step_s > before_s) for one in recent]
-        for number, one in enumerate(turned):
+        turned = [(steps.step_s > between_s) is (step_s > before_s) for steps in recent]
+        for number, has_turned in enumerate(turned):
             since = recent[number:]
-            if one and len(since) > 1 and sum(turned[number:]) >= _MOST * len(since):
+            if has_turned and len(since) > 1 and sum(turned[number:]) >= _MOST * len(since):
                 middle_s = statistics.median(update.step_s for update in since)
                 return _Steps(since[0].first, since[0].began, len(since), middle_s)
         first = self._window[0]
@@ -439,25 +444,23 @@ class StepGuard:
         return self._card.since(before)
 
 
-def explained(found: Slowness, cause: str, remedy: str) -> Alert:
+def explained(slowness: Slowness, cause: str, remedy: str) -> Alert:
     """The alert for slow steps, with their cause."""
-    if found.card:
-        cause, remedy = f"{cause}; {found.card}", SEE_CARD
-    since = f"since step {units.COUNT.text(found.since_step)}, {units.time_of_day(found.since)}"
+    if slowness.card:
+        cause, remedy = f"{cause}; {slowness.card}", SEE_CARD
     return Alert(
         severity="warning",
-        cause=f"{found.steps}: {cause}; {since}. {found.cost}",
+        cause=f"{slowness.steps}: {cause}; {slowness.began}. {slowness.cost}",
         remedy=remedy,
         about=SLOW_STEPS,
     )
 
 
-def recovered(found: Slowness) -> Alert:
+def recovered(slowness: Slowness) -> Alert:
     """The alert that steps are as fast as expected again."""
-    since = f"since step {units.COUNT.text(found.since_step)}, {units.time_of_day(found.since)}"
     return Alert(
         severity="info",
-        cause=f"{found.steps}, {since}",
+        cause=f"{slowness.steps}, {slowness.began}",
         remedy="nothing needs to be done",
         about=SLOW_STEPS,
     )
@@ -466,12 +469,15 @@ def recovered(found: Slowness) -> Alert:
 def _crowded(windows: Sequence[Window], hosts: Set[str]) -> str:
     """The share of the processors that other programs used on the most crowded of these hosts, in
     words; "" if it is small."""
-    by_host = {host: [one for one in windows if one.host == host] for host in sorted(hosts)}
+    by_host = {
+        host: [window for window in windows if window.host == host] for host in sorted(hosts)
+    }
     others = {
-        host: max(one.cpu_share for one in ranks) - sum(one.own_cpu_share for one in ranks)
+        host: max(window.cpu_share for window in ranks)
+        - sum(window.own_cpu_share for window in ranks)
         for host, ranks in by_host.items()
     }
-    host = max(others, key=lambda one: others[one])
+    host = max(others, key=lambda name: others[name])
     if others[host] <= DISTURBING_SHARE:
         return ""
     share = units.SHARE.text(others[host])
@@ -483,34 +489,39 @@ def why(windows: Sequence[Window], *, from_start: bool = False) -> tuple[str, st
 
     from_start: the network was never faster, so another strategy helps, not a search for a fault.
     """
-    waited = min(one.waited_share for one in windows)
-    starved = [one for one in windows if one.data_wait_share > WAITS]
-    if waited > max(WAITS, *(one.data_wait_share for one in windows)):
+    waited = min(window.waited_share for window in windows)
+    starved = [window for window in windows if window.data_wait_share > WAITS]
+    if waited > max(WAITS, *(window.data_wait_share for window in windows)):
         cause = f"{units.SHARE.text(waited)} of it waits for other ranks and the network"
         doctor = "run dragoman doctor: it measures every link and every host"
         return cause, _CHOOSE if from_start else doctor
     if starved:
-        starved.sort(key=lambda one: -one.data_wait_share)
-        shares = (f"{one.name}: {units.SHARE.text(one.data_wait_share)}" for one in starved)
+        starved.sort(key=lambda window: -window.data_wait_share)
+        shares = (
+            f"{window.name}: {units.SHARE.text(window.data_wait_share)}" for window in starved
+        )
         cause = f"{first_of(shares)} of it waits for data"
         return cause, "look at the disk and at what else uses the processor"
-    slowest_first = sorted(windows, key=lambda one: -one.own_s)
+    slowest_first = sorted(windows, key=lambda window: -window.own_s)
     for usual_s, usual in (
-        (statistics.median_low([one.own_s for one in windows]), "the median rank"),
+        (statistics.median_low([window.own_s for window in windows]), "the median rank"),
         (slowest_first[-1].own_s, "the fastest rank"),  # most of them may be slow
     ):
-        slow = [one for one in slowest_first if one.own_s >= STRAGGLES * usual_s > 0]
+        slow = [window for window in slowest_first if window.own_s >= STRAGGLES * usual_s > 0]
         if slow and len(windows) > 1:
-            own = (f"{one.name} takes {units.STEP_TIME.text(one.own_s)} by itself" for one in slow)
-            hosts = " and ".join(dict.fromkeys(one.host for one in slow))
-            cause = f"{first_of(own)}, {usual} {units.STEP_TIME.text(usual_s)}"
-            crowded = _crowded(windows, {one.host for one in slow})
+            takes = (
+                f"{window.name} takes {units.STEP_TIME.text(window.own_s)} by itself"
+                for window in slow
+            )
+            hosts = " and ".join(dict.fromkeys(window.host for window in slow))
+            cause = f"{first_of(takes)}, {usual} {units.STEP_TIME.text(usual_s)}"
+            crowded = _crowded(windows, {window.host for window in slow})
             return (
                 f"{cause}; {crowded}" if crowded else cause,
                 _LOOK_AT.format(hosts),
             )
-    hosts = first_of(dict.fromkeys(one.host for one in windows))
-    if crowded := _crowded(windows, {one.host for one in windows}):
+    hosts = first_of(dict.fromkeys(window.host for window in windows))
+    if crowded := _crowded(windows, {window.host for window in windows}):
         return crowded, f"end what else runs on {hosts}, or let it wait"
     everywhere = f"of {windows[0].name}" if len(windows) == 1 else "of all ranks alike"
     return f"it is the compute itself, {everywhere}", _LOOK_AT.format(hosts)
@@ -535,26 +546,26 @@ class Examination:
 
     def run(self, guard: StepGuard) -> list[Payload]:
         """Every rank calls it; the main one gets the events to write, the others nothing."""
-        windows = [Window(**one) for one in self._world.gather_json(asdict(guard.last))]
+        windows = [Window(**values) for values in self._world.gather_json(asdict(guard.last))]
         # Several may have seen it; the first one judges all steps.
-        own = None if guard.found is None else asdict(guard.found)
-        found = next((one for one in self._world.gather_json(own) if one is not None), None)
-        if found is None:
+        seen_here = None if guard.slowness is None else asdict(guard.slowness)
+        first = next(filter(None, self._world.gather_json(seen_here)), None)
+        if first is None:
             # On GPUs votes count one exchange later: if two ranks have asked one after the other,
             # the first alert already answers both.
             return []
-        guard.found = None
+        guard.slowness = None
         if self._topology is None:
             self._topology = find_topology(self._world)
-        slowness = replace(Slowness(**found), on_hosts=self._topology.num_hosts > 1)
+        slowness = replace(Slowness(**first), on_hosts=self._topology.num_hosts > 1)
         changed = None
-        waits = min(one.waited_share for one in windows) > WAITS
+        waits = min(window.waited_share for window in windows) > WAITS
         if self._topology.num_hosts > 1 and (waits or not slowness.slow):
             changed = self._measure(self._topology, windows, slowness)
         if not self._world.is_main:
             return []
         if not slowness.slow:
-            return [one for one in (changed, recovered(slowness)) if one is not None]
+            return [*([changed] if changed is not None else []), recovered(slowness)]
         cause, remedy = why(windows, from_start=slowness.from_start)
         if changed is not None and changed.now_bytes_per_s < changed.before_bytes_per_s:
             return [changed, _slow_link(changed, slowness)]

@@ -216,7 +216,9 @@ class PauseWatch:
     def _await_missing(self) -> None:
         """Wait a moment at the end: a reported rank may have just gone on, which is recorded."""
         deadline = time.monotonic() + _END_S / 2
-        while any(seen.reported for seen in self._others.values()) and time.monotonic() < deadline:
+        while (
+            any(other.reported for other in self._others.values()) and time.monotonic() < deadline
+        ):
             time.sleep(LOOK_EVERY_S / 5)
             if self._board is not None:
                 with contextlib.suppress(OSError, RuntimeError):
@@ -245,38 +247,39 @@ class PauseWatch:
     def _read(self, standings: Mapping[int, Standing], now: float) -> None:
         """Take in the standings of all ranks."""
         since_s, self._read_at = min(now - self._read_at, _MOST_BETWEEN_S), now
-        for rank, one in standings.items():
-            seen = self._others.get(rank)
+        for rank, standing in standings.items():
+            other = self._others.get(rank)
             if rank == self._world.rank:
                 continue
             if self._world.is_main:
-                self._events.relay(rank, one.news)
-            if seen is not None and one.beat == seen.standing.beat:
-                seen.silent_s += since_s
+                self._events.relay(rank, standing.news)
+            if other is not None and standing.beat == other.standing.beat:
+                other.silent_s += since_s
                 continue
-            if seen is not None and seen.reported:
-                was, silent_s = seen.standing, seen.silent_s
+            if other is not None and other.reported:
+                was, silent_s = other.standing, other.silent_s
                 began = time.time() - silent_s
                 self._write(rank, was.host, began, silent_s, was.step, was.doing, own=False)
                 self._report_return(rank, was, silent_s, "it gave no sign of life")
                 if self._wait is not None:  # until now the wait was for this one
                     self._wait.began = now
-            self._others[rank] = _Other(one)
+            self._others[rank] = _Other(standing)
 
     def _report_silent(self) -> None:
         """Alert if ranks are silent; one that is not (first or last if possible) speaks for all."""
-        silent = {rank: seen for rank, seen in self._others.items() if seen.is_silent}
+        silent = {rank: other for rank, other in self._others.items() if other.is_silent}
         ranks = range(self._world.world_size)
         speaker = next(rank for rank in (ranks[0], ranks[-1], *ranks) if rank not in silent)
-        for rank, seen in silent.items():
-            if speaker == self._world.rank and not seen.reported:
-                seen.reported = True
-                one, since = seen.standing, units.time_of_day(time.time() - seen.silent_s)
+        for rank, other in silent.items():
+            if speaker == self._world.rank and not other.reported:
+                other.reported = True
+                standing, since = other.standing, units.time_of_day(time.time() - other.silent_s)
                 cause = (
-                    f"{_name(rank, one.host)} has given no sign of life for "
-                    f"{_long(seen.silent_s)}, since {since}; it was {_where(one.step, one.doing)}"
+                    f"{_name(rank, standing.host)} has given no sign of life for "
+                    f"{_long(other.silent_s)}, since {since}; it was "
+                    f"{_where(standing.step, standing.doing)}"
                 )
-                remedy = self._own_link() if one.host in self._cut_off else _LOOK_AT_IT
+                remedy = self._own_link() if standing.host in self._cut_off else _LOOK_AT_IT
                 alert = Alert(severity="warning", cause=cause, remedy=remedy)
                 self._events.write(alert, step=self._step)
 
@@ -286,9 +289,11 @@ class PauseWatch:
 
         The ranks of one machine tell nothing about a link.
         """
-        others = [seen for seen in self._others.values() if seen.standing.host != self._host]
-        living = any(seen.silent_s < _SILENT_S for seen in others if seen.standing.doing != _ENDED)
-        return set() if living else {seen.standing.host for seen in others}
+        others = [other for other in self._others.values() if other.standing.host != self._host]
+        living = any(
+            other.silent_s < _SILENT_S for other in others if other.standing.doing != _ENDED
+        )
+        return set() if living else {other.standing.host for other in others}
 
     def _own_link(self) -> str:
         """The remedy if no other host is heard."""
@@ -307,19 +312,19 @@ class PauseWatch:
             return
         waited_s = now - wait.began
         is_here = {
-            rank: seen.standing.doing == "sync" and seen.standing.step >= wait.step
-            for rank, seen in self._others.items()
-            if seen.silent_s < _SILENT_S and seen.standing.doing not in (_ENDED, *OUTSIDE_STEPS)
+            rank: other.standing.doing == "sync" and other.standing.step >= wait.step
+            for rank, other in self._others.items()
+            if other.silent_s < _SILENT_S and other.standing.doing not in (_ENDED, *OUTSIDE_STEPS)
         }
         waiting = [self._world.rank, *(rank for rank, here in is_here.items() if here)]
         if waited_s < self._late_s or min(waiting) != self._world.rank:
             return
         for rank in is_here.keys() - set(waiting) - wait.reported.keys():
-            one = wait.reported[rank] = self._others[rank].standing
+            standing = wait.reported[rank] = self._others[rank].standing
             cause = (
-                f"{_name(rank, one.host)} has not come to the all-reduce of step "
+                f"{_name(rank, standing.host)} has not come to the all-reduce of step "
                 f"{units.COUNT.text(wait.step + 1)} for {_long(waited_s)}, and the others wait: "
-                f"it lives, {_WORDS.get(one.doing, one.doing)}"
+                f"it lives, {_WORDS.get(standing.doing, standing.doing)}"
             )
             alert = Alert(severity="warning", cause=cause, remedy=_LOOK_AT_IT)
             self._events.write(alert, step=wait.step)
@@ -331,11 +336,11 @@ class PauseWatch:
         usual_s = statistics.median(self._updates_s)
         return max(LATE_S, min(_LATE_UPDATES * usual_s, usual_s + _MOST_LATE_S))
 
-    def _report_return(self, rank: int, one: Standing, seconds_s: float, how: str) -> None:
+    def _report_return(self, rank: int, standing: Standing, seconds_s: float, how: str) -> None:
         """Alert that a rank goes on. how: what others saw meanwhile."""
-        cause = f"{_name(rank, one.host)} goes on; {how} for {_long(seconds_s)}"
+        cause = f"{_name(rank, standing.host)} goes on; {how} for {_long(seconds_s)}"
         alert = Alert(severity="info", cause=cause, remedy="nothing needs to be done")
-        self._events.write(alert, step=one.step)
+        self._events.write(alert, step=standing.step)
 
     def _write(
         self,

@@ -410,8 +410,8 @@ class _Loop:
         save = self.world.is_main and 0 < every_s <= time.monotonic() - self.saved_at_s
         if save:
             self.saved_at_s = time.monotonic()
-        asks = self.guard.found is not None and not self._asked
-        self._asked = self.guard.found is not None
+        asks = self.guard.slowness is not None and not self._asked
+        self._asked = self.guard.slowness is not None
         progress = 0.0 if self.clock is None else self.clock.progress(step)
         return Votes(stop=self.signals.received, save=save, examine=asks, progress=progress)
 

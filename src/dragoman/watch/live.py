@@ -62,15 +62,17 @@ class HostNow:
 
     def see(self, event: Event) -> None:
         """Add one sample."""
-        seen = event.payload
+        sample = event.payload
         if event.kind == HostSampled.kind:
-            self.machine = seen
+            self.machine = sample
         elif event.kind == GpuSampled.kind:
-            self.gpus[seen["gpu"]] = seen
+            self.gpus[sample["gpu"]] = sample
         elif event.kind == NetworkSampled.kind:
-            self.network = seen
-            if seconds_s := seen["seconds_s"]:
-                sent, received = (seen[f"{way}_bytes"] / seconds_s for way in ("sent", "received"))
+            self.network = sample
+            if seconds_s := sample["seconds_s"]:
+                sent, received = (
+                    sample[f"{way}_bytes"] / seconds_s for way in ("sent", "received")
+                )
                 self.rates.append(Rate(event.time, sent, received))
 
     @property
@@ -99,8 +101,8 @@ class Now:
     def capacity_bytes_per_s(self, host: str) -> float | None:
         """The measured capacity of a host's link, or of the slowest link if its own was not
         measured."""
-        known = [link.bytes_per_s for link in self.life.links if link.host == host]
-        return min(known, default=measures.capacity_bytes_per_s(self.life))
+        rates = [link.bytes_per_s for link in self.life.links if link.host == host]
+        return min(rates, default=measures.capacity_bytes_per_s(self.life))
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +195,8 @@ class LiveRun:
         self._records, self._has_news = Records.read(self.directory), True
         recipe = self._records.recipe
         if recipe is not None and not self._progress.run:
-            known = {"run_name": self.directory.name, "max_steps": recipe.train.max_steps}
-            self._progress.run = known
+            from_recipe = {"run_name": self.directory.name, "max_steps": recipe.train.max_steps}
+            self._progress.run = from_recipe
         return True
 
     def _see(self, event: Event) -> None:
@@ -249,12 +251,12 @@ def open_run(directory: Path, *, price: HourlyPrice | None = None) -> LiveRun:
 
 def newest_run(runs: Path) -> Path:
     """The run that was started last; raises CheckpointError if there is none."""
-    found = runs_in(runs)
-    if not found:
+    runs_found = runs_in(runs)
+    if not runs_found:
         raise CheckpointError(
             "there is no run here yet", place=runs, remedy="start one, or name a run directory"
         )
-    return found[0]
+    return runs_found[0]
 
 
 def _phases(life: Facts) -> dict[str, float]:
@@ -263,20 +265,20 @@ def _phases(life: Facts) -> dict[str, float]:
     Between hosts, a rank waits in all-reduces for the "network", and the rest of it for later
     "ranks". On one host, or if the two were not measured apart, the whole wait is for "ranks".
     """
-    found = {}
+    phases = {}
     for phase, fields in _PHASES.items():
-        if known := _shares(life, fields):
-            found[phase] = sum(known) / len(known)
+        if shares := _shares(life, fields):
+            phases[phase] = sum(shares) / len(shares)
     if life.world_size == 1:
-        return found
+        return phases
     if waits := _shares(life, ("sync_s",)):
         wire = measures.share(_recent(life).intervals, "wire_s")
         if wire is not None and not life.is_one_host:
-            found["network"] = wire
-        ranks = sum(waits) / len(waits) - found.get("network", 0.0)
-        if ranks >= _WORTH_TELLING or "network" not in found:
-            found["ranks"] = ranks
-    return found
+            phases["network"] = wire
+        ranks = sum(waits) / len(waits) - phases.get("network", 0.0)
+        if ranks >= _WORTH_TELLING or "network" not in phases:
+            phases["ranks"] = ranks
+    return phases
 
 
 def _shares(life: Facts, fields: tuple[str, ...]) -> list[float]:

@@ -50,7 +50,7 @@ class RemoteLog:
         self._directory = directory
         self._hosts = hosts
         self._run = run
-        self._found: tuple[Host, dict[str, Any]] | None = None
+        self._source: tuple[Host, dict[str, Any]] | None = None
         self._failures: dict[str, MachineError] = {}
         """Of the hosts that did not answer last, by their names."""
         self._over = threading.Event()
@@ -78,21 +78,21 @@ class RemoteLog:
 
     def _lacks_some(self) -> bool:
         copy = event_file(self._directory / "events")
-        if self._found is None or self._found[0].name in self._failures:
+        if self._source is None or self._source[0].name in self._failures:
             return False
-        return copy.stat().st_size < int(self._found[1]["size"])
+        return copy.stat().st_size < int(self._source[1]["size"])
 
     def troubles(self) -> Iterator[str]:
         """The present problems."""
-        source = self._found and self._found[0].name
+        source = self._source and self._source[0].name
         for name, failure in self._failures.items():
             yield f"{failure}; trying again" if source in (None, name) else str(failure)
-        if self._found is None and not self._failures:
+        if self._source is None and not self._failures:
             yield f"no host has a run {self._run.name} yet"
 
     def _find(self) -> None:
         """Ask every host for the log; the newest counts, and stays: the copy must not mix two."""
-        failures, found = {}, []
+        failures, logs = {}, []
         for host in self._hosts:
             places = [f"{host.folder}/runs/{self._run.name}", str(self._run)]
             try:
@@ -100,18 +100,18 @@ class RemoteLog:
             except MachineError as error:
                 failures[host.name] = error
                 continue
-            if answer.strip() and (self._found is None or self._found[0] == host):
-                found.append((host, json.loads(answer)))
+            if answer.strip() and (self._source is None or self._source[0] == host):
+                logs.append((host, json.loads(answer)))
         self._failures = failures
-        if found:
-            self._found = max(found, key=lambda one: one[1]["at"])
-            for name, text in self._found[1]["files"].items():
+        if logs:
+            self._source = max(logs, key=lambda log: log[1]["at"])
+            for name, text in self._source[1]["files"].items():
                 (self._directory / name).write_text(text, encoding="utf-8")
 
     def _follow(self) -> None:
         while not self._over.is_set():
-            if self._found is not None:
-                host, about = self._found
+            if self._source is not None:
+                host, about = self._source
                 try:
                     self._copy(host, about)
                 except MachineError as error:
@@ -119,12 +119,12 @@ class RemoteLog:
             if not self._over.wait(_AGAIN_S):
                 self._find()
 
-    def _copy(self, host: Host, found: dict[str, Any]) -> None:
+    def _copy(self, host: Host, about: dict[str, Any]) -> None:
         """Copy what is added until the connection ends, then raise MachineError."""
         copy = event_file(self._directory / "events")
         since = f"+{copy.stat().st_size + 1}"
         with tempfile.TemporaryFile() as errors:
-            command = ["tail", "-c", since, "-F", found["log"]]
+            command = ["tail", "-c", since, "-F", about["log"]]
             process = self._process = ssh.start(host, command, stderr=errors.fileno())
             assert process.stdout is not None
             if self._over.is_set():  # `__exit__` has not seen this connection

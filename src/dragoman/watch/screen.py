@@ -42,11 +42,11 @@ def chart(plot: LinePlot, styles: Sequence[str], *, width: int, height: int) -> 
     """
     heading = Text.assemble((plot.y.label, "bold"), no_wrap=True)
     if len(plot.series) > 1:
-        for one, style in zip(plot.series, styles, strict=True):
-            heading.append(f"  {one.name}", style=style)
+        for series, style in zip(plot.series, styles, strict=True):
+            heading.append(f"  {series.name}", style=style)
     heading.truncate(width, overflow="ellipsis")
-    finite = [[(x, y) for x, y in one.points if math.isfinite(y)] for one in plot.series]
-    drawn = [one for one in zip(finite, styles, strict=True) if len(one[0]) >= 2]
+    finite = [[(x, y) for x, y in series.points if math.isfinite(y)] for series in plot.series]
+    drawn = [series for series in zip(finite, styles, strict=True) if len(series[0]) >= 2]
     rows = max(height - 1, 1)
     if not drawn:
         says = f"{plot.y.text(finite[0][-1][1])} so far" if finite[0] else "no curve yet"
@@ -108,8 +108,8 @@ def _draw(
             )
             for x, y in points
         ]
-        for one, two in pairwise(spots):
-            for column, row in _line(one, two):
+        for begin, end in pairwise(spots):
+            for column, row in _line(begin, end):
                 bits[row // _ROWS][column // _COLUMNS] |= _DOTS[row % _ROWS][column % _COLUMNS]
                 styles[row // _ROWS][column // _COLUMNS] = style
     return [
@@ -121,13 +121,13 @@ def _draw(
     ]
 
 
-def _line(one: tuple[int, int], two: tuple[int, int]) -> list[tuple[int, int]]:
+def _line(begin: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
     """The dots of a straight line."""
-    length = max(abs(two[0] - one[0]), abs(two[1] - one[1]), 1)
+    length = max(abs(end[0] - begin[0]), abs(end[1] - begin[1]), 1)
     return [
         (
-            round(one[0] + (two[0] - one[0]) * n / length),
-            round(one[1] + (two[1] - one[1]) * n / length),
+            round(begin[0] + (end[0] - begin[0]) * n / length),
+            round(begin[1] + (end[1] - begin[1]) * n / length),
         )
         for n in range(length + 1)
     ]
@@ -216,10 +216,10 @@ def how_well(now: Now) -> Iterator[tuple[str, str]]:
     facts = now.facts
     if len(facts.intervals):
         yield "loss", units.LOSS.optional_text(facts.intervals.last("train_loss"))
-    for one in facts.validations[-1:]:
-        yield "dev loss", units.LOSS.optional_text(one.dev_loss)
-        if one.bleu is not None:
-            yield "BLEU", units.SCORE.text(one.bleu)
+    for validation in facts.validations[-1:]:
+        yield "dev loss", units.LOSS.optional_text(validation.dev_loss)
+        if validation.bleu is not None:
+            yield "BLEU", units.SCORE.text(validation.bleu)
     if len(facts.intervals):
         rate = facts.intervals.last("learning_rate")
         yield "learning rate", units.LEARNING_RATE.optional_text(rate)
@@ -250,7 +250,7 @@ def _translated(now: Now) -> Iterator[Text]:
 
 def test_scores(facts: Facts) -> list[tuple[str, str]]:
     """The last BLEU of the test sets that were scored last, as (test set, value)."""
-    scores = {one.label: f"BLEU {bleu_text(one)}" for one in facts.test_scores}
+    scores = {score.label: f"BLEU {bleu_text(score)}" for score in facts.test_scores}
     return list(scores.items())[-_MOST_SCORES:]
 
 
@@ -289,15 +289,15 @@ def _phases(now: Now, width: int) -> Iterator[Text]:
     phases = now.phases
     if not phases:
         return
-    said = [(f"{name} {units.SHARE.text(share)}", name) for name, share in phases.items()]
-    length = sum(len(text) + _GAP for text, _ in said)
+    labels = [(f"{name} {units.SHARE.text(share)}", name) for name, share in phases.items()]
+    length = sum(len(text) + _GAP for text, _ in labels)
     label = "a step "
     line = Text.assemble((label, "dim"), no_wrap=True)
     parts = [(share, PHASE_STYLES[name]) for name, share in phases.items()]
     room = width - len(label) - length
     if room >= _LEAST_BAR:
         line.append_text(bar(parts, width=room))
-    for text, name in said:
+    for text, name in labels:
         line.append(" " * _GAP).append(text, style=PHASE_STYLES[name])
     yield line
 
@@ -326,9 +326,9 @@ def host_cells(now: Now, host: HostNow) -> dict[str, str]:
     """Column -> text, the most important columns first; "-" if it is not measured."""
 
     def gpus(name: str, together: Callable[[list[float]], float]) -> float | None:
-        values = (one[name] for one in host.gpus.values())
-        known = [value for value in values if value is not None]
-        return together(known) if known else None
+        values = (sample[name] for sample in host.gpus.values())
+        measured = [value for value in values if value is not None]
+        return together(measured) if measured else None
 
     last = host.rates[-1] if host.rates else None
     capacity = now.capacity_bytes_per_s(host.name)
@@ -350,7 +350,9 @@ def host_cells(now: Now, host: HostNow) -> dict[str, str]:
     for name, (quantity, value) in values.items():
         cells[name] = _UNKNOWN if value is None else quantity.text(value)
     if len(host.rates) > 1:
-        cells["out, lately"] = spark([one.sent for one in host.rates], width=_SPARK, most=capacity)
+        cells["out, lately"] = spark(
+            [rate.sent for rate in host.rates], width=_SPARK, most=capacity
+        )
     return cells
 
 

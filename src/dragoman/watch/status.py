@@ -64,14 +64,14 @@ def read_status(run: Path) -> Status:
     )
 
 
-def status_as_json(found: list[Status]) -> str:
+def status_as_json(statuses: list[Status]) -> str:
     """The states of runs as JSON."""
-    return json.dumps([asdict(status) for status in found], indent=2)
+    return json.dumps([asdict(status) for status in statuses], indent=2)
 
 
-def print_status(found: list[Status], console: Console) -> None:
+def print_status(statuses: list[Status], console: Console) -> None:
     """For each run its path and state, how far it is, when it will end, and its error."""
-    for status in found:
+    for status in statuses:
         style = _STYLES.get(status.state, "")
         console.print(Text.assemble((status.run, "bold"), "  ", (status.state, style)))
         console.print(Text("  " + "   ".join(_facts(status))))

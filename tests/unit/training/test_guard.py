@@ -249,8 +249,8 @@ def test_several_ranks_are_asked_before_a_cause_is_named() -> None:
     guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000, expected_s=1.0, alone=False)
     warm(guard)
     assert watched(guard, 3.0) == []
-    assert guard.found is not None
-    assert guard.found.slow
+    assert guard.slowness is not None
+    assert guard.slowness.slow
     windows = [Window(0, "alpha", 1.0, 2.0, 0.0), Window(1, "beta", 2.9, 0.1, 0.0)]
     cause, remedy = why(windows)
     assert cause == "rank 1 on beta takes 2.900 s/step by itself, the median rank 1 s/step"
@@ -332,7 +332,7 @@ def test_a_pause_among_slow_steps_is_not_blamed_for_them(
         for guard, took_s in zip(guards, own_s, strict=True):
             guard.sync.waits.add(max(own_s) - took_s)
             guard.see(step=step, seconds_s=max(own_s), data_wait_s=0.0)
-    assert guards[0].found is not None
+    assert guards[0].slowness is not None
     cause, _ = why([guard.last for guard in guards])
     host = socket.gethostname()
     said = re.escape(f"rank {slow} on {host} takes ") + r"400(\.0)? ms/step by itself, "
