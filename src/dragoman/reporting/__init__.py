@@ -13,7 +13,13 @@ stragglers    which ranks come later than the others, since when and why
 verdict       an answer with its evidence
 checks        the table of all that a report looks for: twelve questions, then faults
 scores        whether a run translates, by its loss and BLEU; all scores as rows of evidence
-totals, learning, speed, network, rates, cost, health   what the rows ask, by subject
+learning      is it trained, does it overfit
+speed         the parts of a step, whether the processors are busy
+network       is the network the bottleneck
+learning_rate  what the schedule does
+cost          machine-hours, money and energy
+totals        duration, corpus and checkpoints
+faults        what the rows of faults measure, and who has them
 comparison, comparison_page   runs beside each other
 cleaning      the page of dropped pairs
 svg, plots    plots, and their self-contained pictures

@@ -1,4 +1,7 @@
-"""Machine-hours, their cost and their energy: each life at the price of its own machines."""
+"""Machine-hours, their cost and their energy, and question 12.
+
+Each life counts at the price of its own machines.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,85 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dragoman.base import units
+from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Segment
 from dragoman.reporting.record import summed
-from dragoman.reporting.verdict import Evidence, evidence
+from dragoman.reporting.verdict import Evidence, Judgement, evidence
 from dragoman.telemetry.host import HourlyPrice
+from dragoman.training.clock import Budget
+
+
+def cost_evidence(facts: Facts) -> Iterator[Evidence]:
+    """Machines, their time and their price."""
+    hours, last = machine_hours(facts), facts.segments[-1] if facts.segments else None
+    yield evidence("machines", units.COUNT, facts.machines_of(last) if last else None)
+    if hours is not None:
+        yield Evidence("machine time", hours, _machine_time(hours * units.HOUR_S))
+    if facts.price is not None:
+        text = units.money(facts.price.amount, currency=facts.price.currency)
+        yield Evidence("price of a machine-hour", facts.price.amount, text)
+    elif last is not None and (price := price_per_hour(facts, last)) is not None:
+        text = units.money(price.amount, currency=price.currency)
+        yield Evidence("price of all machines an hour", price.amount, text)
+    yield from energy_evidence(facts)
+    if facts.budget is not None and facts.budget.finished is not None:
+        yield from _whole_budget(facts.budget, facts.budget.finished)
+
+
+def _whole_budget(budget: Budget, finished: float) -> Iterator[Evidence]:
+    """Time and money from the first command to the export: more than the training took."""
+    used_s, amount = finished - budget.started, budget.cost(until=finished)
+    yield evidence("with preparation, restarts, scores and export", units.DURATION, used_s)
+    if amount is not None:
+        yield Evidence("its cost", amount, units.money(amount, currency=budget.currency))
+
+
+def cost(facts: Facts) -> Judgement:
+    """What did it cost, in money and in energy?"""
+    answer, says, remedy = _money(facts)
+    energy = energy_text(facts)
+    return answer, f"{says} It took {energy}." if energy else says, remedy
+
+
+def _money(facts: Facts) -> Judgement:
+    """The cost as far as it is known, and the remedy if something is missing."""
+    if not facts.segments:
+        return "cannot tell", "Nothing was timed.", ""
+    paid, hours = paid_text(facts), machine_hours(facts)
+    if is_priced(facts):
+        says = f"{paid} for machines whose number is not known"
+        if hours is not None:
+            says = f"{_machine_time(hours * units.HOUR_S)} of machine time, {paid}"
+        if (left_s := measures.left_s(facts)) is None:
+            return "measured", f"{says}.", ""
+        says += f" so far; {spent_text(facts, more_s=left_s)} when it is done."
+        return "measured", says, ""
+    if hours is None:
+        says = "The number of machines is not known: a start does not name the host of each rank."
+        says += f" The machines with a known price cost {paid}." if paid else ""
+        return "cannot tell", says, "Bring the whole log of the run."
+    if not paid:
+        says = f"{_machine_time(hours * units.HOUR_S)} of machine time; no price given."
+        how = "Give the price of a machine for an hour: --price '3.06 USD', or price_per_hour "
+        how += "in hosts.toml."
+        return "cannot tell", says, how
+    with_price, without = _spans(facts, priced=True), _spans(facts, priced=False)
+    says = f"{with_price} cost {paid}; no price is known for {without}."
+    how = "Give one price of a machine for an hour, such as '3.06 USD', for all of the run."
+    return "cannot tell", says, how
+
+
+def _spans(facts: Facts, *, priced: bool) -> str:
+    """The machine time of lives with a price, or of those without, and their hosts."""
+    lives = [life for life in facts.segments if (price_per_hour(facts, life) is not None) is priced]
+    spent_s = sum(lived_s(life) * (facts.machines_of(life) or 0) for life in lives)
+    hosts = sorted({host for life in lives for host in life.hosts})
+    return f"{_machine_time(spent_s)} of machine time on {', '.join(hosts)}"
+
+
+def _machine_time(seconds_s: float) -> str:
+    """Machine-hours; less than one hour in minutes and seconds."""
+    return (units.HOURS if seconds_s >= units.HOUR_S else units.DURATION).text(seconds_s)
 
 
 def lived_s(segment: Segment, until: float | None = None) -> float:

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from dragoman.base import units
-from dragoman.reporting import measures, rates, scores, trend
+from dragoman.reporting import learning_rate, measures, scores, trend
 from dragoman.reporting.cost import cost_text
 from dragoman.reporting.facts import Facts, RecordedValidation, bleu_text, once
 from dragoman.reporting.periods import moment
@@ -261,7 +261,7 @@ def _is_trained_if_flat(facts: Facts, signals: Learning, says: str) -> Judgement
         return answer, f"{says}, {why}", look
     if scores.bleu_rises(facts):
         return "cannot tell", f"{says}, yet BLEU still rises.", _go_on(facts)
-    if ahead := rates.rate_ahead(facts, signals.last.step):
+    if ahead := learning_rate.rate_ahead(facts, signals.last.step):
         return "cannot tell", f"{says}, but {ahead[0]}.", ahead[1]
     return "yes", f"{says}.", ""
 
@@ -379,10 +379,10 @@ def _may_be_past_best(signals: Learning) -> str:
 
 def _look_at_stage(facts: Facts, signals: Learning) -> str:
     """What to look at if a stage began since the best dev loss; "" if none did."""
-    start = rates.stage_between(facts, signals.best.step, signals.last.step)
+    start = learning_rate.stage_between(facts, signals.best.step, signals.last.step)
     if start is None:
         return ""
-    begin = rates.first_step(start)
+    begin = learning_rate.first_step(start)
     return f"Look at the stage that begins with {begin}: its text, its learning rate."
 
 

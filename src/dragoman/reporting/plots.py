@@ -8,8 +8,8 @@ from typing import Final
 from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts
+from dragoman.reporting.learning_rate import rates_of
 from dragoman.reporting.pauses import paused_s
-from dragoman.reporting.rates import rates_of
 from dragoman.reporting.svg import Axis, BarPlot, LinePlot, Plot, Series
 from dragoman.reporting.totals import idle_s
 

@@ -64,9 +64,11 @@ class Records:
         def whole(load: Callable[[Path], T], path: Path) -> T | None:
             try:
                 return load(path) if path.exists() else None
-            except (CorpusError, ConfigError, CheckpointError) as error:
+            except CheckpointError as error:  # its remedy is for a run that goes on
+                problems.append(f"{error.place}: cannot be read: its prices do not count")
+            except (CorpusError, ConfigError) as error:
                 problems.append(str(error))
-                return None
+            return None
 
         return cls(
             whole(lambda path: Manifest.load(path.parent), directory / "manifest.json"),

@@ -1,4 +1,4 @@
-"""What the checks for common faults measure: the value, and who has it since when."""
+"""What the checks for faults measure: the value, and who has it since when."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from dragoman.reporting.learning import (
     learning,
     training_loss_jump,
 )
+from dragoman.reporting.learning_rate import rate_ahead, stage_between
 from dragoman.reporting.pauses import how_long, out_of_reach
 from dragoman.reporting.periods import clock, in_intervals, moment, when
-from dragoman.reporting.rates import rate_ahead, stage_between
 from dragoman.reporting.record import total
 from dragoman.reporting.scores import (
     NOT_LEARNT,

@@ -11,8 +11,8 @@ import pytest
 from dragoman.recipe.recipe import load_recipe
 from dragoman.reporting.checks import BY_KEY
 from dragoman.reporting.facts import Facts
+from dragoman.reporting.learning_rate import rates_of
 from dragoman.reporting.log import RunLog
-from dragoman.reporting.rates import rates_of
 from dragoman.reporting.reading import read_facts
 from dragoman.telemetry.events import ClockRead
 from example_events import RUN_STARTED, changed, event
