@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 from dragoman.api.training import run_recipe
@@ -60,18 +61,19 @@ KEEPING = (
 @cache
 def small_run() -> RunDirectory:
     """A copy of the run for this process, in a folder with the text and the recipe."""
-    return _copied("small-run", RECIPE)
+    return copied_run("small-run", partial(_train_on_real_text, RECIPE), Path(__file__))
 
 
 @cache
 def keeping_run() -> RunDirectory:
     """The same for the run whose vocabulary has pieces that stand for placeholders and tags."""
-    return _copied("keeping-run", KEEPING)
+    return copied_run("keeping-run", partial(_train_on_real_text, KEEPING), Path(__file__))
 
 
-def _copied(name: str, recipe: str) -> RunDirectory:
+def copied_run(name: str, make: Callable[[Path], None], *made_by: Path) -> RunDirectory:
+    """A copy for this process of the run that `make` leaves in a folder; see `kept`."""
     folder = own_folder(name)
-    with kept(name, lambda made: _train(made, recipe), Path(__file__)) as whole:
+    with kept(name, make, *made_by) as whole:
         shutil.copytree(whole, folder, dirs_exist_ok=True)
     (path,) = (folder / "runs").iterdir()
     (prepared,) = (folder / "prepared").iterdir()
@@ -80,10 +82,15 @@ def _copied(name: str, recipe: str) -> RunDirectory:
     return RunDirectory.open(path)
 
 
-def _train(folder: Path, text: str) -> None:
+def _train_on_real_text(text: str, folder: Path) -> None:
     splits: tuple[tuple[Split, int], ...] = (("train", NUM_PAIRS), ("valid", 150))
     for split, count in splits:
         write_real_text(folder, split, count)
+    train_in(folder, text)
+
+
+def train_in(folder: Path, text: str) -> None:
+    """Train by a recipe whose text is in the folder."""
     (folder / "small.toml").write_text(text)
     recipe = load_recipe(folder / "small.toml")
     before = Path.cwd()

@@ -72,6 +72,8 @@ Overrides: TypeAlias = Annotated[Sequence[str], Option("--set", "SECTION.KEY=VAL
 Origin: TypeAlias = Annotated[str | Path, Option("--from", "BUNDLE|RUN|FOLDER")]
 Target: TypeAlias = Annotated[str, Option("--target", "LANGUAGE")]
 Checkpoints: TypeAlias = CheckpointChoice | Sequence[CheckpointChoice]
+TermsLike: TypeAlias = Mapping[str, str] | str | Path
+"""A dictionary of translations of words, or a file of source TAB target."""
 OnEvent: TypeAlias = Callable[["Event"], None]
 Texts: TypeAlias = Iterable[str]
 """A list, a column of a table, a generator: each text is checked when it is read."""

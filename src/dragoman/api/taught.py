@@ -80,7 +80,8 @@ def ask_teacher(
     prompt: a file with the question, where {text}, {source}, {target} and {terms} stand for the
         line, the names of the languages and the terms that the line has; None: a short one, which
         is printed.
-    terms: a file of source TAB target; those that a line has are named in its question.
+    terms: a file of source TAB target, and TAB en-de if a term is for these languages alone; those
+        that a line has are named in its question.
     fields: a field of the request and its value in JSON, such as max_completion_tokens=500; null
         leaves one out; may be given again.
     at_once: questions at a time.
@@ -102,6 +103,7 @@ def ask_teacher(
     from dragoman.inference.chat import PROMPT, Chat, Libre, Server
     from dragoman.inference.purse import Ledger, LimitReachedError
     from dragoman.inference.taught import TaughtPairs
+    from dragoman.inference.terms import read_terms, targets_for
 
     source = text_of(Path(text))
     place = place_of_pairs(Path(output), source)
@@ -109,7 +111,7 @@ def ask_teacher(
     prices = _prices(price_in, price_out, spend, most_tokens)
     server = Server(address, _key(key_file))
     question = PROMPT if prompt is None else _read(Path(prompt))
-    known = {} if terms is None else _terms(Path(terms))
+    known = {} if terms is None else targets_for(read_terms(Path(terms)), [pair])
     teacher: Teacher
     if interface == "libretranslate":
         teacher = Libre(server, pair)
@@ -224,23 +226,6 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CorpusError("cannot be read", place=path, remedy="check its name") from error
-
-
-def _terms(path: Path) -> dict[str, str]:
-    """Source and target of each term; raises CorpusError for a line without a tab."""
-    terms = {}
-    for number, line in enumerate(_read(path).splitlines(), start=1):
-        source, tab, target = line.partition("\t")
-        if not line.strip():
-            continue
-        if not tab or not source.strip() or not target.strip():
-            raise CorpusError(
-                "is not a term and its translation",
-                place=f"{path}, line {number}",
-                remedy="write source TAB target",
-            )
-        terms[source.strip()] = target.strip()
-    return terms
 
 
 def _fields(fields: Sequence[str]) -> dict[str, Any]:

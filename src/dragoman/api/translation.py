@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, get_args, overload
@@ -20,6 +20,7 @@ from dragoman.api.kinds import (
     Port,
     RunLike,
     Target,
+    TermsLike,
     TextFormat,
     Texts,
 )
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from dragoman.formats.export import Exported
     from dragoman.formats.hub import Pushed
     from dragoman.formats.import_bundle import Imported
+    from dragoman.inference.terms import Term
     from dragoman.inference.translator import Translation
     from dragoman.model.config import SearchConfig
 
@@ -70,8 +72,8 @@ class Translator:
         checkpoints = checkpoints_of(checkpoint)
         path = path_of(model)
         self._is_closed = False
-        self._open = ExitStack()
-        opened = self._open.enter_context(
+        self._resources = ExitStack()
+        opened = self._resources.enter_context(
             open_translator(
                 path,
                 checkpoints=checkpoints,
@@ -82,8 +84,9 @@ class Translator:
                 target=target_language,
             )
         )
-        self._translator = opened.translator
+        self._opened = opened
         self._search = opened.recipe.search
+        self._has_warned = False
 
     @overload
     def translate(
@@ -93,6 +96,7 @@ class Translator:
         beam_size: Count | None = None,
         n_best: None = None,
         text_format: TextFormat = "line",
+        terms: TermsLike | None = None,
     ) -> list[str]: ...
 
     @overload
@@ -103,6 +107,7 @@ class Translator:
         beam_size: Count | None = None,
         n_best: int,
         text_format: TextFormat = "line",
+        terms: TermsLike | None = None,
     ) -> list[list[Translation]]: ...
 
     def translate(
@@ -112,11 +117,15 @@ class Translator:
         beam_size: Count | None = None,
         n_best: int | None = None,
         text_format: TextFormat = "line",
+        terms: TermsLike | None = None,
     ) -> list[str] | list[list[Translation]]:
         """The translation of each text; with n_best, a list of translations for each.
 
         n_best: the number of translations of each text, which come with their scores, best first.
         beam_size: how many hypotheses the search keeps; 1 is greedy; None: as the recipe says.
+        terms: translations of words, by the words, or a file of source TAB target. The model may
+            inflect them, and may do without: one that has not learnt to use terms gives its
+            hypothesis with the most of them.
         text_format: "line": one sentence per text. "document": texts are split into sentences and
             put back together. "markup": as "document", and tags of HTML or XML stay in place.
         Raises ConfigError if an argument cannot be used, such as an n_best above the beam size, or
@@ -131,23 +140,34 @@ class Translator:
                 remedy=f"give one of {', '.join(get_args(TextFormat))}",
             )
         wanted = 1 if n_best is None else _wanted(n_best)
-        found = self._found(texts, beam_size, wanted, text_format)
+        found = self._found(texts, beam_size, wanted, text_format, terms)
         if n_best is None:
             return [translations[0].text for translations in found]
         return list(found)
 
-    def stream(self, texts: Iterable[str], *, beam_size: Count | None = None) -> Iterator[str]:
+    def stream(
+        self,
+        texts: Iterable[str],
+        *,
+        beam_size: Count | None = None,
+        terms: TermsLike | None = None,
+    ) -> Iterator[str]:
         """The translations of any number of lines, in order, with a few thousand in memory.
 
-        beam_size: as for `translate`.
+        beam_size, terms: as for `translate`.
         """
         if isinstance(texts, str):
             raise _one_text(texts)
-        for translations in self._found(texts, beam_size, 1, "line"):
+        for translations in self._found(texts, beam_size, 1, "line", terms):
             yield translations[0].text
 
     def _found(
-        self, texts: Iterable[str], beam_size: Count | None, n_best: int, text_format: TextFormat
+        self,
+        texts: Iterable[str],
+        beam_size: Count | None,
+        n_best: int,
+        text_format: TextFormat,
+        terms: TermsLike | None,
     ) -> Iterator[list[Translation]]:
         if self._is_closed:
             raise ConfigError("this Translator is closed", remedy="create a new Translator")
@@ -155,7 +175,15 @@ class Translator:
 
         search = self._search_with(beam_size)
         check_beam_holds(n_best, search)
-        for group in self._translator.stream(
+        translator = self._opened.with_terms(_terms_of(terms)).translator
+        if translator.terms and not translator.has_learnt_terms and not self._has_warned:
+            import warnings
+
+            from dragoman.inference.terms import NOT_LEARNT
+
+            warnings.warn(NOT_LEARNT, stacklevel=4)
+            self._has_warned = True
+        for group in translator.stream(
             _sound(texts), search, text_format=text_format, num_hypotheses=n_best
         ):
             yield from group
@@ -163,7 +191,7 @@ class Translator:
     def close(self) -> None:
         """Release the model; the end of a `with` block does that, too."""
         self._is_closed = True
-        self._open.close()
+        self._resources.close()
 
     def __enter__(self) -> Self:
         return self
@@ -194,16 +222,20 @@ def translate(
     beam_size: Count | None = None,
     checkpoint: Checkpoints = "best",
     text_format: TextFormat = "line",
+    terms: TermsLike | None = None,
 ) -> list[str]:
     """The translation of each text by a run, or by an export other than for ONNX and browsers.
 
-    target_language, beam_size, checkpoint, text_format: as for `Translator` and its `translate`.
+    target_language, beam_size, checkpoint, text_format, terms: as for `Translator` and its
+        `translate`.
     A `Translator` loads the model once for many calls, and has more options.
     """
     if isinstance(texts, str):  # before the model is loaded
         raise _one_text(texts)
     with Translator(model, target_language=target_language, checkpoint=checkpoint) as translator:
-        return translator.translate(texts, beam_size=beam_size, text_format=text_format)
+        return translator.translate(
+            texts, beam_size=beam_size, text_format=text_format, terms=terms
+        )
 
 
 @checked
@@ -217,6 +249,7 @@ def translate_file(
     inspect: Annotated[bool, Option("-i, --inspect")] = False,
     n_best: Count = 1,
     scores: bool = False,
+    terms: Annotated[str | Path | None, Option(metavar="FILE")] = None,
     checkpoint: Checkpoints = "best",
     overrides: Overrides = (),
     engine: EngineName = "auto",
@@ -239,6 +272,8 @@ def translate_file(
         a line).
     n_best: translations per line, with scores.
     scores: write the score and a tab before each translation.
+    terms: a file of source TAB target, and TAB en-de if a term is for these languages alone; a
+        model that has learnt to use terms may inflect them.
     checkpoint: best, last, the number of a step, or a folder (write ./best if the folder has that
         name); several, joined by commas, are an ensemble. best has the highest BLEU, or the lowest
         dev loss if BLEU was not measured.
@@ -258,6 +293,7 @@ def translate_file(
     from dragoman.base.memory import memory_errors_named
     from dragoman.inference import translate as writing
     from dragoman.inference.documents import format_of_file
+    from dragoman.inference.terms import NOT_LEARNT, read_terms
     from dragoman.inference.translator import open_translator
     from dragoman.model.config import check_beam_holds
     from dragoman.recipe.recipe import check_sections
@@ -289,6 +325,7 @@ def translate_file(
         sys.stdout.reconfigure(encoding="utf-8")
     if place is not None:
         place = output_place(place, source)
+    known = [] if terms is None else read_terms(Path(terms))
     layout = writing.Layout(text_format or "line", n_best, scores)
     with (
         memory_errors_named("lower batch_cells"),
@@ -303,6 +340,10 @@ def translate_file(
             target=target_language,
         ) as opened,
     ):
+        if known:
+            opened = opened.with_terms(known)
+            if opened.translator.terms and not opened.translator.has_learnt_terms:
+                print(NOT_LEARNT, file=sys.stderr)
         # Before a command that is then refused replaces the draft of earlier work.
         check_beam_holds(n_best, opened.recipe.search)
         if source is not None and document is not None:
@@ -496,6 +537,28 @@ def import_model(
 
     languages = Languages(source_language, target_language)
     return import_bundle(Path(folder), Path(output), languages, licence=licence)
+
+
+def _terms_of(terms: Any) -> list[Term]:
+    """The terms of a dictionary or a file; raises ConfigError and CorpusError."""
+    from dragoman.inference.terms import Term, read_terms
+
+    if isinstance(terms, str | Path):
+        return read_terms(Path(terms))
+    if not isinstance(terms, Mapping | None):
+        raise ConfigError(
+            f"{terms!r:.60} is neither a dictionary nor a file",
+            place="terms",
+            remedy='give terms such as {"cell": "Zelle"}',
+        )
+    for source, target in (terms or {}).items():
+        if not all(isinstance(text, str) and text.strip() for text in (source, target)):
+            raise ConfigError(
+                f"{source!r:.60}: {target!r:.60} is not a term and its translation",
+                place="terms",
+                remedy='give terms such as {"cell": "Zelle"}',
+            )
+    return [Term(source, target) for source, target in (terms or {}).items()]
 
 
 def _wanted(n_best: Any) -> int:

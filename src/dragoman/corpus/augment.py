@@ -22,6 +22,7 @@ from dragoman.base.settings import Section
 from dragoman.corpus import stand_ins
 from dragoman.corpus.directions import Direction
 from dragoman.corpus.links import Linker, same_words
+from dragoman.corpus.terms import Forms, terms
 
 Pair = tuple[str, str]
 Change = Callable[[Pair, Direction, Random], Pair | None]
@@ -66,6 +67,10 @@ class AugmentConfig(Section):
     tags: _Share = 0.0
     """With pieces for tags around words that translate each other, on both sides; translation then
     keeps tags inside a sentence. It needs `placeholders`, for tags without an end."""
+    terms: _Share = 0.0
+    """With target words beside some source words that they translate; the vocabulary then has
+    pieces around them, and translation uses terms that somebody gives. It needs one vocabulary
+    for both sides."""
 
     @model_validator(mode="after")
     def _tags_need_placeholders(self) -> Self:
@@ -155,14 +160,23 @@ KINDS: Final[Mapping[str, Change]] = {
 """The changes by the names of their shares. To add one, write a function and a key like these."""
 
 
-def changes_with(linker: Linker) -> Mapping[str, Change]:
-    """All changes, also those that need to know which words of a pair translate each other."""
+def changes_with(linker: Linker, of_terms: partial[Pair | None]) -> Mapping[str, Change]:
+    """All changes, also those that need to know which words of a pair translate each other.
 
-    def change(name: str, pair: Pair, direction: Direction, random: Random) -> Pair | None:
-        make = stand_ins.tags if name == "tags" else stand_ins.placeholders
+    of_terms: `corpus.terms.terms` with what it needs besides.
+    """
+
+    def change(
+        make: Callable[..., Pair | None], pair: Pair, direction: Direction, random: Random
+    ) -> Pair | None:
         return make(pair, lambda sides: linker(sides, direction), random)
 
-    return {**KINDS, **{name: partial(change, name) for name in ("placeholders", "tags")}}
+    return {
+        **KINDS,
+        "placeholders": partial(change, stand_ins.placeholders),
+        "tags": partial(change, stand_ins.tags),
+        "terms": partial(change, of_terms),
+    }
 
 
 class Copies:
@@ -185,7 +199,9 @@ class Copies:
         self.targets: list[str] = []
         self.kinds: list[str] = []
         rows: list[int] = []
-        for name, change in changes_with(linker).items():
+        texts = (target for _, target in pairs) if config.terms else ()
+        of_terms = partial(terms, Forms(texts), has_placeholders=config.placeholders > 0)
+        for name, change in changes_with(linker, of_terms).items():
             # Odd, so that its product with a uniform key is uniform again, and unlike other kinds'.
             factor = np.uint64(Random(name).getrandbits(64) | 1)  # noqa: S311
             draws = (keys * factor) / 2.0**64

@@ -28,13 +28,12 @@ if TYPE_CHECKING:
 Pair = tuple[str, str]
 Span = tuple[int, int]
 """Of characters of a text, or of words: the first, and the one after the last."""
-_WORD: Final = re.compile(
+WORD: Final = re.compile(
     rf"[{''.join(PLACEHOLDERS)}]|[^\W_{''.join(PLACEHOLDERS)}]+(?:[-'’.][^\W_]+)*"
 )
-_WITHOUT_SPACES: Final = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
-)
-"""Letters of scripts that put no space between words: there pieces are taken for words."""
+UNSPACED: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+"""Ranges of the letters of scripts that put no space between words: there pieces are taken for
+words."""
 _LEAST: Final = 0.1
 """The least score of a link: the geometric mean of both probabilities, near the diagonal."""
 _SLOPE: Final = 1.0
@@ -97,7 +96,7 @@ Linker = Callable[[Pair, Direction], Linked]
 
 def same_words(pair: Pair, _direction: Direction) -> Linked:
     """Links between words that are the same and stand once on both sides."""
-    sides = ([*_WORD.finditer(pair[0])], [*_WORD.finditer(pair[1])])
+    sides = ([*WORD.finditer(pair[0])], [*WORD.finditer(pair[1])])
     counts = [Counter(word[0] for word in side) for side in sides]
     places = {word[0]: place for place, word in enumerate(sides[1])}
     links = [
@@ -141,11 +140,11 @@ def by_table(
 
 def _words(text: str, vocabulary: Vocabulary) -> list[tuple[Span, NDArray[np.int64]]]:
     """The span of each word of a text, and its pieces."""
-    found = [*_WORD.finditer(text)]
+    found = [*WORD.finditer(text)]
     words = []
     for word, ids in zip(found, vocabulary.encode_plain([one[0] for one in found]), strict=True):
         parts = [(word.span(), ids)]
-        if _WITHOUT_SPACES.search(word[0]):
+        if re.search(f"[{UNSPACED}]", word[0]):
             lengths = [len(piece.lstrip("▁")) for piece in vocabulary.pieces(ids)]
             if sum(lengths) == len(word[0]):
                 ends = [word.start() + int(end) for end in np.cumsum(lengths)]

@@ -1,4 +1,5 @@
-"""Pieces that stand for what a translation must keep: placeholders, addresses and tags.
+"""Pieces that stand for what a translation must keep: placeholders, addresses and tags; and those
+beside a term.
 
 A placeholder stands where the thing stood that it stands for. The pieces of a tag and of its end
 stand before a space, so that the words beside them keep their usual pieces: what is written
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -28,7 +29,13 @@ OPENING: Final = tuple(chr(_PLANE + 0x10 + number) for number in range(MOST))
 CLOSING: Final = tuple(chr(_PLANE + 0x20 + number) for number in range(MOST))
 """The end of the tag of the same place in OPENING."""
 TAGS: Final = (*OPENING, *CLOSING)
-ALL: Final = frozenset((*PLACEHOLDERS, *TAGS))
+RETURNED: Final = frozenset((*PLACEHOLDERS, *TAGS))
+"""Those that a translation has as its source has them."""
+TERM: Final = chr(_PLANE + 0x30)
+"""Between words of the source and those of the target that shall translate them; see
+`corpus.terms`."""
+TERM_END: Final = chr(_PLANE + 0x31)
+ALL: Final = RETURNED | {TERM, TERM_END}
 KEPT: Final = re.compile(
     rf"""
     (?:(?<!\w)https?://|(?<![\w.])www\.)                         # addresses
@@ -52,8 +59,8 @@ _TAGS_IN_A_ROW: Final = re.compile(rf" *[{''.join(TAGS)}](?: *[{''.join(TAGS)}])
 _OPENING_LAST: Final = re.compile(rf"[{''.join(OPENING)}]*\Z")
 _POINTS: Final = 0.2
 """The share of spans that get a placeholder before them, as for a tag without an end."""
-_WITH_PLACEHOLDERS: Final = 0.3
-"""The share of copies with tags that have placeholders as well."""
+WITH_PLACEHOLDERS: Final = 0.3
+"""The share of copies with tags or terms that have placeholders as well."""
 Pair = tuple[str, str]
 
 
@@ -91,12 +98,23 @@ class _Insertion(NamedTuple):
     sign: str
 
 
+def with_terms(text: str, terms: Sequence[tuple[int, int, str]]) -> str:
+    """A source with words of the target beside some of its own, as a model learns to read it.
+
+    terms: the spans, in order, each with the words for it.
+    """
+    return _replaced(
+        text,
+        [(start, end, f"{text[start:end]}{TERM} {words}{TERM_END}") for start, end, words in terms],
+    )
+
+
 def tags(pair: Pair, linked: Callable[[Pair], Linked], random: Random) -> Pair | None:
     """Both sides with tags around words that translate each other; None if no such words are found.
 
     linked: finds the links of a pair.
     """
-    if random.random() < _WITH_PLACEHOLDERS:
+    if random.random() < WITH_PLACEHOLDERS:
         pair = placeholders(pair, linked, random) or pair
     spans = linked(pair).spans(random, wanted=1 + min(int(random.expovariate(1.2)), MOST - 1))
     if not spans:

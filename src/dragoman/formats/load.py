@@ -252,13 +252,13 @@ class Origin:
 
     def _check_tags(self, recipe: Recipe) -> None:
         """Raises ConfigError if the vocabulary does not know a tag of the recipe, or lacks the
-        pieces that stand for placeholders and tags."""
+        pieces of placeholders, tags or terms."""
         vocabulary = parse_vocabulary(self.vocabulary[0], place=self.path)
         if not vocabulary.stand_ins.issuperset(recipe.corpus.stand_ins):
             raise ConfigError(
-                "its vocabulary lacks pieces that stand for placeholders or tags",
+                "its vocabulary lacks pieces for placeholders, tags or terms",
                 place=self.path,
-                remedy="leave out corpus.augment.placeholders and tags, or train from no model",
+                remedy="leave these out of corpus.augment, or train from no model",
             )
         tags = [*recipe.corpus.tags]
         rows = vocabulary.encode(tags)

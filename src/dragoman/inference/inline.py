@@ -17,7 +17,7 @@ from typing import Final
 
 from dragoman.corpus import stand_ins
 
-_SIGN: Final = re.compile(f"([{''.join(sorted(stand_ins.ALL))}])")
+_SIGN: Final = re.compile(f"([{''.join(sorted(stand_ins.RETURNED))}])")
 _LONGEST_SEAM: Final = 300
 """Characters beside a place where two texts meet."""
 _FAR: Final = 12
@@ -108,7 +108,7 @@ def placed(source: str, translation: str) -> str:
     written = ""
     position = before = 0
     for text, sign in pairwise(by_signs(source)):
-        if sign not in stand_ins.ALL:
+        if sign not in stand_ins.RETURNED:
             continue
         before += len(text)
         place = _boundary(translation, round(before / length * len(translation)))

@@ -154,7 +154,7 @@ def cut(
         a line.
     """
     parts = _parts(text, text_format, through_tags=OPENING[0] in stand_ins)
-    if stand_ins:
+    if PLACEHOLDERS[0] in stand_ins:
         parts = (stretch for part in parts for stretch in _with_things(part) if stretch.text)
     return list(parts)
 

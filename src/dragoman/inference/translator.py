@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import file_sha256
 from dragoman.base.languages import closest_language, same_language
-from dragoman.corpus.directions import token_for, with_token
+from dragoman.corpus.directions import Direction, token_for, with_token
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.shards import UNK
-from dragoman.corpus.stand_ins import before_spaces
+from dragoman.corpus.stand_ins import RETURNED, TERM, TERM_END, before_spaces, with_terms
 from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.evaluation.sentences import cut_into_chunks
 from dragoman.formats.argos import ARGOS_SEARCH, unpack_model
@@ -36,6 +36,7 @@ from dragoman.formats.ctranslate2_engine import (
 )
 from dragoman.formats.kinds import Kind, Quantization
 from dragoman.inference import inline
+from dragoman.inference.terms import Term, Terms, targets_for, with_most
 from dragoman.inference.text import TextFormat, TextPart, cut, on_one_line
 from dragoman.model.config import SearchConfig
 from dragoman.recipe.recipe import Recipe, load_recipe
@@ -57,6 +58,7 @@ _WINDOW: Final = 8000
 """Characters that are encoded at once; SentencePiece needs a hundred bytes for each."""
 _WIDE_BEAM: Final = 8
 """Hypotheses, at least, among which one with all that must be kept is looked for."""
+_NO_TERMS: Final = str.maketrans("", "", TERM + TERM_END)
 _FILLERS: Final = "\u115f\u1160"
 """Letters of Hangul that are blank outside a syllable."""
 
@@ -128,10 +130,12 @@ class EncodedTexts:
     """Texts cut into rows for an engine, and how to put their translations together.
 
     rows: the ids of the pieces of each row, without the end of sentence.
+    wanted: for each row the words that its translation shall have and the row does not show.
     texts: for each text its parts, each with its number of rows.
     """
 
     rows: list[list[int]]
+    wanted: list[tuple[str, ...]]
     texts: list[list[tuple[TextPart, int]]]
     subwords: tuple[Vocabulary, Vocabulary]
 
@@ -162,6 +166,13 @@ def _alternative(
         written.append(part.written(" ".join(text for text, _ in chosen)))
         scores += [score for _, score in chosen]
     return Translation("".join(written), sum(scores) / len(scores) if scores else 0.0)
+
+
+class _Row(NamedTuple):
+    """A row of pieces, and the words that its translation shall have and that it does not show."""
+
+    ids: list[int]
+    wanted: tuple[str, ...] = ()
 
 
 class Search(NamedTuple):
@@ -195,7 +206,10 @@ class Answers:
             return None
         rows = [self._encoded.rows[row] for row in self._left]
         if self._searches == 0:
-            return Search(rows, self._search, self._num_hypotheses)
+            most = self._num_hypotheses
+            if any(self._encoded.wanted):
+                most = max(most, self._search.beam_size)
+            return Search(rows, self._search, most)
         if self._searches == 1:
             beam = max(_WIDE_BEAM, 2 * self._search.beam_size)
             return Search(rows, self._search.model_copy(update={"beam_size": beam}), beam)
@@ -206,10 +220,14 @@ class Answers:
         """Take the results of the search that was wanted."""
         source, target = self._encoded.subwords
         decoded = iter(target.decode([one.ids for row in found for one in row]))
-        texts = [[(next(decoded), one.score) for one in row] for row in found]
+        wanted = [self._encoded.wanted[row] for row in self._left]
+        texts = [
+            with_most([(next(decoded).translate(_NO_TERMS), one.score) for one in row], words)
+            for row, words in zip(found, wanted, strict=True)
+        ]
         self._searches += 1
         if not target.stand_ins:
-            self._found, self._left = texts, []
+            self._found, self._left = [row[: self._num_hypotheses] for row in texts], []
             return
         sources = source.decode([self._encoded.rows[row] for row in self._left])
         lost = []
@@ -232,9 +250,9 @@ class Answers:
 
 
 def without_stand_ins(row: list[int], subword: Vocabulary) -> list[int]:
-    """A row without the pieces that stand for other text, and the spaces before them."""
+    """A row without the pieces that its translation must have, and the spaces before them."""
     pieces = subword.pieces(row)
-    are_signs = [piece in subword.stand_ins for piece in pieces]
+    are_signs = [piece in RETURNED for piece in pieces]
     kept = [
         number
         for number, piece, is_sign, before_sign in zip(
@@ -253,6 +271,7 @@ class TextTranslator:
     token: the token of the target language, put before every row; "" if the model has none.
     code: a language code such as `>>fra<<`, for texts that do not begin with one; "" if there is
         none.
+    terms: words of the source and those that shall translate them.
     """
 
     engine: Engine
@@ -261,6 +280,16 @@ class TextTranslator:
     max_source_pieces: int
     token: str = ""
     code: str = ""
+    terms: Terms | None = None
+
+    def with_terms(self, targets: Mapping[str, str]) -> TextTranslator:
+        """This translator with terms: translations of words of the source."""
+        return replace(self, terms=Terms(targets, lowercase=self.lowercase) if targets else None)
+
+    @property
+    def has_learnt_terms(self) -> bool:
+        """Whether the model reads terms beside the words of the source."""
+        return TERM in self.stand_ins
 
     def after(self, texts: Iterable[str], text_format: TextFormat) -> TextTranslator:
         """This translator for the parts of one text: a code that begins the first applies to
@@ -271,13 +300,13 @@ class TextTranslator:
 
     def encode(self, texts: Iterable[str], text_format: TextFormat) -> EncodedTexts:
         """Cut texts into rows; nothing is lost. A language's code applies to all text after it."""
-        rows: list[list[int]] = []
+        rows: list[_Row] = []
         parts_of_texts = []
         for text in texts:
             parts = []
             code = self.code
             for part in cut(text, text_format, stand_ins=self.stand_ins):
-                own_rows: list[list[int]] = []
+                own_rows: list[_Row] = []
                 if part.translated:
                     source = on_one_line(part.source())
                     normalized = normalize(source, lowercase=self.lowercase)
@@ -286,17 +315,36 @@ class TextTranslator:
                     for window in _windows(normalized):
                         own = self._code(window)
                         code = own or code
-                        own_rows += cut_into_chunks(
-                            window if own else with_token(self.token or code, window),
-                            self.subwords[0],
-                            max_pieces=self.max_source_pieces,
-                        )
-                    if not self._has_sense(own_rows, normalized):
+                        before = own or with_token(self.token or code, "")
+                        own_rows += self._rows(before, window[len(own) :])
+                    if not self._has_sense([row.ids for row in own_rows], normalized):
                         part, own_rows = replace(part, translated=False), []
                 rows += own_rows
                 parts.append((part, len(own_rows)))
             parts_of_texts.append(parts)
-        return EncodedTexts(rows, parts_of_texts, self.subwords)
+        return EncodedTexts(
+            [row.ids for row in rows], [row.wanted for row in rows], parts_of_texts, self.subwords
+        )
+
+    def _rows(self, before: str, text: str) -> list[_Row]:
+        """The rows of a normalised text behind a token or a code, which may be "".
+
+        A text whose terms the model can read is one row. Else the terms are wanted.
+        """
+
+        def rows_of(words: str) -> list[list[int]]:
+            return cut_into_chunks(
+                before + words, self.subwords[0], max_pieces=self.max_source_pieces
+            )
+
+        spans = self.terms.found(text) if self.terms else []
+        rows = rows_of(text)
+        if spans and self.has_learnt_terms:
+            shown = rows_of(with_terms(text, spans))
+            if len(shown) == len(rows) == 1 and shown[0].count(UNK) == rows[0].count(UNK):
+                return [_Row(shown[0])]
+        wanted = tuple(dict.fromkeys(words for *_, words in spans))
+        return [_Row(row, wanted) for row in rows]
 
     @property
     def stand_ins(self) -> frozenset[str]:
@@ -365,11 +413,10 @@ class TextTranslator:
             return self._finished(answers)
 
         for group in groups_of(texts):
-            encoded = self.encode(group, text_format)
-            results = self.engine.submit(
-                encoded.rows, search, num_hypotheses=num_hypotheses, scored=scored
-            )
-            waiting.append((Answers(encoded, search, num_hypotheses), results))
+            answers = Answers(self.encode(group, text_format), search, num_hypotheses)
+            rows, settings, most = answers.wanted() or Search([], search, num_hypotheses)
+            results = self.engine.submit(rows, settings, num_hypotheses=most, scored=scored)
+            waiting.append((answers, results))
             if len(waiting) > 1:
                 yield translations()
         while waiting:
@@ -403,12 +450,24 @@ def _windows(text: str) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A translator, the recipe with its search settings, and all that its translations depend
-    on."""
+    """A translator, the recipe with its search settings, and all that its translations depend on.
+
+    directions: those of the model into the target language that was chosen.
+    """
 
     translator: TextTranslator
     recipe: Recipe
     identity: dict[str, Any]
+    directions: tuple[Direction, ...]
+
+    def with_terms(self, terms: Iterable[Term]) -> Opened:
+        """This translator with those of the terms that are for its directions."""
+        targets = targets_for(terms, self.directions)
+        return replace(
+            self,
+            translator=self.translator.with_terms(targets),
+            identity={**self.identity, **({"terms": targets} if targets else {})},
+        )
 
 
 @contextmanager
@@ -455,10 +514,12 @@ def open_translator(
         translator = translator_of(
             bundle, threads=threads, batch_cells=batch_cells, sampling=sampling
         )
+        recipe = load_recipe(path / "recipe.toml", [*search, *overrides], is_recorded=True)
         yield Opened(
             replace(translator, token=token),
-            load_recipe(path / "recipe.toml", [*search, *overrides], is_recorded=True),
+            recipe,
             _identity(path, [path], overrides, bundle.info.quantization, token),
+            _into(recipe, target),
         )
         return
     from dragoman.distributed.world import join_world
@@ -492,8 +553,8 @@ def open_translator(
         weights = [path]
         if not is_bundle(path):  # the best checkpoint changes while a run trains
             run = RunDirectory.open(path)
-            recipe = run.recipe()
-            weights = [checkpoint_path(run, which, recipe) for which in checkpoints]
+            weights = [checkpoint_path(run, which, run.recipe()) for which in checkpoints]
+        recipe = load_recipe(path / "recipe.toml", overrides, is_recorded=True)
         yield Opened(
             TextTranslator(
                 searching,
@@ -502,9 +563,16 @@ def open_translator(
                 max_source_pieces=model.max_source_pieces,
                 token=token,
             ),
-            load_recipe(path / "recipe.toml", overrides, is_recorded=True),
+            recipe,
             _identity(path, weights, overrides, arithmetic, token),
+            _into(recipe, target),
         )
+
+
+def _into(recipe: Recipe, target: str) -> tuple[Direction, ...]:
+    """The directions of a model into a language; all if none is named."""
+    directions = recipe.corpus.directions
+    return tuple(one for one in directions if not target or same_language(one.target, target))
 
 
 def _token_of(bundle: Bundle, target: str) -> str:

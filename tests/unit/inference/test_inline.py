@@ -296,7 +296,7 @@ def test_pieces_are_put_between_words_at_their_share_of_the_length(
 
 def test_a_wider_search_is_asked_before_the_text_without_pieces() -> None:
     with dragoman.Translator(keeping_run()) as translator:
-        opened = translator._translator
+        opened = translator._opened.translator
     encoded: EncodedTexts = opened.encode(["Open {name} now."], "line")
     target = opened.subwords[1]
     (without,) = target.encode_plain(["Jetzt offen."])

@@ -1,0 +1,165 @@
+"""Terms: words of the source and the words that shall translate them.
+
+A model that has learnt them (`corpus.terms`) reads the wanted words beside the source. For another
+one, the hypothesis of its search with the most wanted words is chosen.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.base.languages import same_language
+from dragoman.corpus.directions import Direction, parse_pair
+from dragoman.corpus.links import UNSPACED
+from dragoman.corpus.normalize import normalize
+from dragoman.corpus.stand_ins import KEPT
+
+NOT_LEARNT: Final = (
+    "this model has not learnt to use terms (corpus.augment.terms): of the translations that its "
+    "search finds, the one with the most of them is chosen"
+)
+_WORD: Final = re.compile(
+    rf"(?P<kept>{KEPT.pattern})|[{UNSPACED}]|[^\W{UNSPACED}]+(?:[-.][^\W{UNSPACED}]+)*|[^\w\s]",
+    re.VERBOSE,
+)
+"""A word, a character of a script without spaces, or a mark. What is kept is none."""
+_Scored = TypeVar("_Scored", bound=tuple[str, float])
+
+
+class Term(NamedTuple):
+    """A term of a file. direction: the languages that it is for; None: all."""
+
+    source: str
+    target: str
+    direction: Direction | None = None
+
+    def is_for(self, directions: Iterable[Direction]) -> bool:
+        """Whether one of these directions is in its languages."""
+        return self.direction is None or any(
+            all(map(same_language, self.direction, direction)) for direction in directions
+        )
+
+
+class _Word(NamedTuple):
+    start: int
+    end: int
+    text: str
+    """Without case; "" if it is kept and so no part of a term."""
+
+
+class Terms:
+    """Finds terms in normalised text, and their translations in hypotheses.
+
+    lowercase: whether the text is in lower case.
+    """
+
+    def __init__(self, targets: Mapping[str, str], *, lowercase: bool = False) -> None:
+        self._targets: dict[str, str] = {}
+        self._by_first: dict[str, list[tuple[list[str], str]]] = {}
+        """The words of each term without case, and the term, by the first word."""
+        for given, wanted in targets.items():
+            source, target = (normalize(text, lowercase=lowercase) for text in (given, wanted))
+            words = _folded(source)
+            if words and words[0] and target:
+                self._targets[source] = target
+                self._by_first.setdefault(words[0], []).append((words, source))
+        for terms in self._by_first.values():
+            terms.sort(key=lambda term: -len(term[0]))
+
+    def found(self, text: str) -> list[tuple[int, int, str]]:
+        """The spans of terms in a text, in order, with their translations.
+
+        Of terms that begin at a word the longest one counts, and of equal ones that in the same
+        case.
+        """
+        words = _words(text)
+        spans = []
+        position = 0
+        while position < len(words):
+            start = words[position].start
+            fitting = []
+            for folded, source in self._by_first.get(words[position].text, ()):
+                own = words[position : position + len(folded)]
+                if [word.text for word in own] != folded or _goes_on(text, own[-1].end):
+                    continue
+                is_same = text[start : own[-1].end] == source
+                fitting.append((len(folded), is_same, own[-1].end, source))
+            if not fitting:
+                position += 1
+                continue
+            length, _, end, source = max(fitting, key=lambda one: one[:2])
+            spans.append((start, end, self._targets[source]))
+            position += length
+        return spans
+
+
+def with_most(candidates: Sequence[_Scored], wanted: Sequence[str]) -> list[_Scored]:
+    """Candidates, those with more of the wanted words first, else in their order."""
+    if not wanted:
+        return [*candidates]
+    terms = [_folded(one) for one in wanted]
+
+    def missing(candidate: _Scored) -> int:
+        words = _folded(candidate[0])
+        return sum(
+            not any(words[start : start + len(term)] == term for start in range(len(words)))
+            for term in terms
+        )
+
+    return sorted(candidates, key=missing)
+
+
+def read_terms(path: Path) -> list[Term]:
+    """The terms of a file of source TAB target, with languages behind a further tab if they are for
+    some languages alone. Lines that begin with # say nothing.
+
+    Raises CorpusError that names the line.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CorpusError("cannot be read", place=path, remedy="check its name") from error
+    terms = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        source, target, languages, *rest = (*map(str.strip, line.split("\t")), "", "")
+        place = f"{path}, line {number}"
+        if not source or not target or any(rest):
+            raise CorpusError(
+                "is not a term and its translation",
+                place=place,
+                remedy="write source TAB target, or source TAB target TAB en-de",
+            )
+        try:
+            direction = parse_pair(languages, place=place) if languages else None
+        except ConfigError as error:
+            raise CorpusError(error.problem, place=place, remedy=error.remedy) from error
+        terms.append(Term(source, target, direction))
+    return terms
+
+
+def targets_for(terms: Iterable[Term], directions: Sequence[Direction]) -> dict[str, str]:
+    """The translations of the terms that are for one of these directions, by the sources."""
+    return {term.source: term.target for term in terms if term.is_for(directions)}
+
+
+def _words(text: str) -> list[_Word]:
+    return [
+        _Word(*word.span(), "" if word["kept"] else word[0].casefold())
+        for word in _WORD.finditer(text)
+    ]
+
+
+def _folded(text: str) -> list[str]:
+    return [word.text for word in _words(text)]
+
+
+def _goes_on(text: str, end: int) -> bool:
+    """Whether a mark that belongs to the letter before stands here."""
+    return unicodedata.category(text[end : end + 1] or " ").startswith("M")

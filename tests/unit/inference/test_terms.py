@@ -1,0 +1,179 @@
+"""Terms: found in text, used and inflected by a model that has learnt to, else chosen."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import dragoman
+from dragoman.cli.command_line import main
+from dragoman.corpus.directions import Direction
+from dragoman.corpus.stand_ins import OPENING, PLACEHOLDERS
+from dragoman.inference.terms import Term, Terms, read_terms, targets_for, with_most
+from small_run import small_run
+from terms_run import ENDINGS, NOUNS, STEMS, sentences, terms_run
+
+TARGETS = {
+    "cell": "Zelle", "table cell": "Tabellenzelle", "Apple": "Apple", "apple": "Apfel",
+    "单元格": "cell", "e-mail": "E-Mail", "C++": "C++",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Open the cell.", ["cell=Zelle"]),
+        ("Open cells, cell-like, e.cell, supercell", []),
+        ("CELL, the Table Cell's cell", ["CELL=Zelle", "Table Cell=Tabellenzelle", "cell=Zelle"]),
+        ("Apple or apple or APPLE", ["Apple=Apple", "apple=Apfel", "APPLE=Apple"]),
+        ("打开单元格。", ["单元格=cell"]),
+        ("an E-mail, no mail", ["E-mail=E-Mail"]),
+        ("C++ and C+", ["C++=C++"]),
+        ("https://cell.org/cell {cell} %(cell)s me@cell.org", []),
+        (f"table{OPENING[0]} cell {PLACEHOLDERS[0]} cell", ["cell=Zelle", "cell=Zelle"]),
+        ("", []),
+    ],
+)
+def test_whole_words_the_longest_and_those_in_the_same_case_first(
+    text: str, found: list[str]
+) -> None:
+    spans = Terms(TARGETS).found(text)
+    assert [f"{text[start:end]}={target}" for start, end, target in spans] == found
+
+
+def test_a_letter_with_further_marks_is_another_word() -> None:
+    assert Terms({"क": "a"}).found("क")
+    assert not Terms({"क": "a"}).found("की")
+
+
+def test_many_terms_are_found_in_one_pass() -> None:
+    terms = Terms({f"word{number} next": "x" for number in range(50_000)})
+    text = " ".join(f"word{number} next word{number}" for number in range(0, 50_000, 10))
+    assert len(terms.found(text)) == 5000
+
+
+def test_the_hypothesis_with_most_terms_comes_first_the_others_keep_their_order() -> None:
+    candidates = [("die Tafel", -1.0), ("eine Zelle", -2.0), ("zelle der Tabelle", -3.0),
+                  ("Zellen", -4.0)]  # fmt: skip
+    assert with_most(candidates, ("Zelle", "Tabelle")) == [
+        candidates[2], candidates[1], candidates[0], candidates[3]
+    ]  # fmt: skip
+    assert with_most(candidates, ()) == candidates
+
+
+def test_a_file_has_comments_and_terms_for_some_languages(tmp_path: Path) -> None:
+    file = tmp_path / "Wörter.tsv"
+    file.write_text("# for the help\ncell\tZelle\n\ncell \t cellule \ten-fr\nmenu\tMenü\ten-de\n")
+    terms = read_terms(file)
+    assert terms == [
+        Term("cell", "Zelle"),
+        Term("cell", "cellule", Direction("en", "fr")),
+        Term("menu", "Menü", Direction("en", "de")),
+    ]
+    assert targets_for(terms, [Direction("en", "de-AT")]) == {"cell": "Zelle", "menu": "Menü"}
+    assert targets_for(terms, [Direction("en", "fr")]) == {"cell": "cellule"}
+    assert targets_for(terms, [Direction("de", "en")]) == {"cell": "Zelle"}
+
+
+@pytest.mark.parametrize("line", ["cell", "\tZelle", "cell\t", "a\tb\ten-de\tc", "a\tb\tenglish"])
+def test_an_error_names_the_file_and_the_line(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "Wörter 1.tsv"
+    file.write_text(f"# terms\n{line}\n")
+    with pytest.raises(dragoman.CorpusError) as error:
+        read_terms(file)
+    assert error.value.place == f"{file}, line 2"
+
+
+@pytest.fixture(scope="module", params=["ctranslate2", "torch"])
+def translator(request: pytest.FixtureRequest) -> Iterator[dragoman.Translator]:
+    with dragoman.Translator(terms_run(), engine=request.param) as opened:
+        yield opened
+
+
+def test_a_model_that_has_learnt_it_uses_terms_and_inflects_them(
+    translator: dragoman.Translator,
+) -> None:
+    chosen = random.Random(4)
+    used, plain, inflected = [], [], []
+    for text, _ in sentences(80, seed=9):
+        words = text.strip(".").split()
+        noun = chosen.choice([word for word in words if word in NOUNS])
+        stem = chosen.choice(STEMS[noun])
+        ending = ENDINGS[words[words.index(noun) - 1]][1]
+        with_term, *_ = translator.translate([text], terms={noun.upper(): stem})
+        without, *_ = translator.translate([text])
+        right = stem + ending
+        used.append(right in with_term.strip(".").split())
+        plain.append(right in without.strip(".").split())
+        if ending:
+            inflected.append(used[-1])
+    assert sum(plain) < 0.55 * len(plain), "nothing tells the words that are wanted"
+    assert sum(used) > 0.85 * len(used)
+    assert sum(inflected) > 0.8 * len(inflected) > 20, "the term is given without its ending"
+
+
+def test_what_is_kept_stays_beside_terms(translator: dragoman.Translator) -> None:
+    stem = STEMS["cell"][2]
+    (found,) = translator.translate(["open all cell and one {name}."], terms={"cell": stem})
+    assert "{name}" in found
+    assert stem in found
+
+
+def test_a_term_that_the_model_cannot_read_is_not_shown(translator: dragoman.Translator) -> None:
+    for target in ("単語", "x " * 100):
+        plain = translator.translate(["open all cell."])
+        assert translator.translate(["open all cell."], terms={"cell": target}) == plain
+
+
+@pytest.mark.parametrize("engine", ["ctranslate2", "torch"])
+def test_another_model_gives_its_hypothesis_with_most_terms_and_says_so_once(
+    engine: str,
+) -> None:
+    text = "Open the table and click the cell."
+    with dragoman.Translator(small_run(), engine=engine) as translator:  # type: ignore[arg-type]
+        hypotheses = [one.text for one in translator.translate([text], n_best=4)[0]]
+        best = set(hypotheses[0].casefold().split())
+        words, wanted = next(
+            (text, word)
+            for text in hypotheses[1:]
+            for word in text.split()
+            if word.isalpha() and word.casefold() not in best
+        )
+        with pytest.warns(UserWarning, match=r"corpus\.augment\.terms"):
+            (chosen,) = translator.translate([text], terms={"cell": wanted}, beam_size=4)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            several = translator.translate([text], terms={"cell": wanted}, beam_size=4, n_best=2)
+    assert chosen == words
+    in_order = with_most([(text, 0.0) for text in hypotheses], (wanted,))
+    assert [one.text for one in several[0]] == [text for text, _ in in_order[:2]]
+
+
+def test_the_command_reads_a_file_and_an_export_uses_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export = dragoman.export(terms_run(), to="ctranslate2", output=tmp_path / "für CTranslate2")
+    stem = STEMS["menu"][0]
+    (tmp_path / "a.tsv").write_text(f"menu\t{stem}\ten-de\nmenu\tno\ten-fr\n")
+    (tmp_path / "a.en").write_text("see all menu.\n")
+    out = tmp_path / "a.de"
+    arguments = ["--input", str(tmp_path / "a.en"), "--output", str(out)]
+    terms = ["--terms", str(tmp_path / "a.tsv")]
+    assert main(["translate", str(export.path), *arguments, *terms]) == 0
+    assert out.read_text() == f"sieh alle {stem}en.\n"
+    assert "terms" not in capsys.readouterr().err
+    assert main(["translate", str(small_run().path), *arguments, *terms]) == 0
+    assert capsys.readouterr().err.count("corpus.augment.terms") == 1
+
+
+@pytest.mark.parametrize("terms", [{"cell": ""}, {"cell": 1}, 7, ["cell"]])
+def test_terms_of_another_kind_are_refused(terms: object) -> None:
+    with (
+        dragoman.Translator(small_run()) as translator,
+        pytest.raises(dragoman.ConfigError, match="terms"),
+    ):
+        translator.translate(["a"], terms=terms)  # type: ignore[call-overload]
