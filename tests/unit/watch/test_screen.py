@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from rich.text import Text
 
-import dragoman
+from dragoman.api.records import watch
 from dragoman.base.errors import CheckpointError
 from dragoman.recipe.recipe import dump_toml, load_recipe
 from dragoman.reporting.plots import STEPS
@@ -135,7 +135,7 @@ def test_the_screen_fits_its_width_and_height(
 def test_a_screen_for_a_file_is_one_screen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dragoman.watch(Recorded().write(tmp_path / "run"), once=True)
+    watch(Recorded().write(tmp_path / "run"), once=True)
     lines = capsys.readouterr().out.splitlines()
     assert 10 <= len(lines) <= 40
     assert max(map(len, lines)) <= 100
