@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import pytest
 
 from dragoman.distributed.host_sum import HostSum, Wait
 from dragoman.distributed.world import World
+from dragoman.reporting.checks import BY_KEY
+from dragoman.reporting.reading import read_facts
 from dragoman.telemetry.events import read_events
 from ranks import run_ranks
 
@@ -28,13 +31,16 @@ Delays = dict[str, float]
 def training(world: World, directory: str, distributed: Any, late: Delays, wire_s: float) -> None:
     """A run in which some ranks sleep in each update, and each sum takes longer.
 
-    late: seconds by rank; "in turn": each rank in its turn.
+    late: seconds by rank; "in turn": each rank in its turn; "since": after so many updates;
+    "in forward": not in the wait for data, but in the forward pass.
     """
     from torch import Tensor
 
     from dragoman.distributed.config import DistributedConfig
+    from dragoman.model.transformer import Transformer
     from dragoman.training.config import CheckpointConfig, TrainConfig
-    from toy_fit import ToyRun
+    from example_events import RUN_STARTED, changed
+    from toy_fit import ToyRun, recorder
 
     start = HostSum.start
 
@@ -47,10 +53,16 @@ def training(world: World, directory: str, distributed: Any, late: Delays, wire_
 
         return wait_longer
 
-    def sleep(update_index: int, _model: object) -> None:
+    sleep_s = [0.0]
+
+    def sleep(update_index: int, model: Transformer) -> None:
         turn = update_index % world.world_size == world.rank
-        own_s = late.get(str(world.rank), 0.0) + late.get("in turn", 0.0) * turn
-        time.sleep(USUAL_S + own_s)
+        late_s = late.get(str(world.rank), 0.0) + late.get("in turn", 0.0) * turn
+        sleep_s[0] = USUAL_S + late_s * (update_index >= late.get("since", 0.0))
+        if "in forward" not in late:
+            time.sleep(sleep_s[0])
+        elif update_index == 0:
+            model.register_forward_pre_hook(lambda *_: time.sleep(sleep_s[0]))
 
     run = ToyRun(
         Path(directory),
@@ -67,7 +79,12 @@ def training(world: World, directory: str, distributed: Any, late: Delays, wire_
     with pytest.MonkeyPatch.context() as patch:
         if wire_s:
             patch.setattr(HostSum, "start", start_slowly)
-        run.fit(world)
+        with recorder(run.directory / "events", rank=world.rank) as events:
+            hosts = ("here",) * world.world_size
+            started = changed(RUN_STARTED, world_size=world.world_size, hosts=hosts)
+            if world.is_main:
+                events.write(started, step=0)
+            run.fit(world, events=events)
 
 
 class Measured(NamedTuple):
@@ -156,3 +173,29 @@ def test_sums_that_take_long_are_the_wire_and_not_a_late_rank(tmp_path: Path) ->
     found = measured(tmp_path, "sync", {"1": 0.05}, world_size=2, wire_s=0.1)
     assert found.early_s == pytest.approx(found.worked_less_s, rel=0.1, abs=0.015)
     assert 0.05 < found.wire_s < 0.15
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("strategy", ["sync", "diloco, every 6"])
+def test_the_report_names_a_rank_that_became_late(strategy: str, tmp_path: Path) -> None:
+    late = {"1": 0.1, "since": 15.0, "in forward": 1.0}
+    run_ranks(training, str(tmp_path), STRATEGIES[strategy], late, 0.0, world_size=2)
+    verdict = BY_KEY["straggler"].of(read_facts(tmp_path))
+    assert verdict.answer == "yes", verdict.says
+    assert re.search(r"rank 1 on here, since step 1\d,", verdict.says), verdict.says
+    assert "rank 0" not in verdict.says
+
+
+@pytest.mark.timeout(120)
+def test_the_report_blames_no_rank_of_those_that_are_late_in_turn(tmp_path: Path) -> None:
+    late = {"in turn": 0.1, "in forward": 1.0}
+    run_ranks(training, str(tmp_path), {}, late, 0.0, world_size=2)
+    assert BY_KEY["straggler"].of(read_facts(tmp_path)).answer == "no"
+
+
+@pytest.mark.timeout(120)
+def test_a_rank_that_waits_for_data_is_starved_and_not_slow(tmp_path: Path) -> None:
+    run_ranks(training, str(tmp_path), {}, {"1": 0.2}, 0.0, world_size=2)
+    verdict = BY_KEY["starved"].of(read_facts(tmp_path))
+    assert verdict.answer == "yes"
+    assert "rank 1 on here" in verdict.says
