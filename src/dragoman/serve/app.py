@@ -90,6 +90,8 @@ _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 Language = Annotated[str, Field(min_length=1, max_length=20, examples=["en"])]
 Text = Annotated[str, Field(examples=["A man is singing."])]
+_MOST_TERMS: Final = 500
+_TermText = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 Asked = TypeVar("Asked", bound=BaseModel)
@@ -110,6 +112,8 @@ class StreamRequest(BaseModel):
     For alternatives it is at least one more than their number."""
     format: Literal["text", "html"] = "text"
     """html: tags keep their places."""
+    terms: Annotated[dict[_TermText, _TermText], Field(max_length=_MOST_TERMS)] = {}
+    """Translations of words of the text. Two models in a row do without them."""
 
 
 class TranslateRequest(StreamRequest):
@@ -323,7 +327,7 @@ class Interface:
         self, asked: TranslateRequest, texts: Sequence[str]
     ) -> tuple[list[Direction], list[list[Translation]]]:
         """What translates each text, and its translations, the best first."""
-        wanted = Wanted(asked.source, asked.target)
+        wanted = Wanted(asked.source, asked.target, terms=asked.terms)
         if asked.format == "text" or asked.format == "html":
             text_format = _TEXT_FORMATS[asked.format]
             chosen = await directions(self.models, wanted, [[text] for text in texts], text_format)
@@ -359,7 +363,8 @@ class Interface:
         """Translate a document line by line."""
         asked = _own(request, StreamRequest, await fields_of(request))
         check_size([asked.text], 413)
-        wanted, text_format = Wanted(asked.source, asked.target), _TEXT_FORMATS[asked.format]
+        wanted = Wanted(asked.source, asked.target, terms=asked.terms)
+        text_format = _TEXT_FORMATS[asked.format]
         (direction,) = await directions(self.models, wanted, [[asked.text]], text_format)
         lines = self._streamed(direction, asked)
         first = await anext(lines)  # an error at once is answered with its status

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Final
 
@@ -47,12 +47,14 @@ class Wanted:
 
     keeps_target: the source may be the target, which leaves text as it is, as LibreTranslate does.
     missing: the status of the answer if no model fits, or several.
+    terms: words of the source, and those that shall translate them.
     """
 
     source: str | None
     target: str | None
     keeps_target: bool = False
     missing: int = 404
+    terms: Mapping[str, str] = field(default_factory=dict)
 
 
 async def directions(
@@ -94,7 +96,7 @@ def _direction(
     source = wanted.source if detected is None else detected.language
     fitting = models.fitting(source, wanted.target)
     if len(fitting) == 1:
-        return Direction(fitting[0], detected)
+        return Direction(fitting[0].with_terms(wanted.terms), detected)
     target = _target(models, wanted)
     stays = wanted.keeps_target or detected is not None
     if stays and source is not None and target is not None and same_language(source, target):

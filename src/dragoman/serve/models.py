@@ -31,6 +31,7 @@ class ModelDescription(BaseModel):
 
     card: in Markdown. card_html: the same for a page; HTML in the card is text there.
     zero_shot: whether the model had no training text for it.
+    has_learnt_terms: whether it reads terms beside the words of the source.
     """
 
     name: str
@@ -43,6 +44,7 @@ class ModelDescription(BaseModel):
     card: str
     card_html: str = ""
     zero_shot: bool = False
+    has_learnt_terms: bool = False
 
 
 class LanguagePair(BaseModel):
@@ -86,6 +88,7 @@ class ServedModel:
             beam_size=search.beam_size,
             card=card,
             card_html=card_html(card),
+            has_learnt_terms=translator.has_learnt_terms,
         )
         batcher = Batcher(translator.engine, limits.max_waiting_pieces, limits.request_s)
         served = [cls(description, translator, search, batcher)]
@@ -110,6 +113,10 @@ class ServedModel:
     def after(self, texts: Iterable[str], text_format: TextFormat) -> ServedModel:
         """This model for the parts of one text: a code that begins the first applies to all."""
         return replace(self, translator=self.translator.after(texts, text_format))
+
+    def with_terms(self, targets: Mapping[str, str]) -> ServedModel:
+        """This model with translations of words of the source."""
+        return replace(self, translator=self.translator.with_terms(targets)) if targets else self
 
     async def translate(
         self,
@@ -159,6 +166,10 @@ class Pivot:
     def after(self, texts: Iterable[str], text_format: TextFormat) -> Pivot:
         """As `ServedModel.after`; the code is for the first model."""
         return replace(self, first=self.first.after(texts, text_format))
+
+    def with_terms(self, _targets: Mapping[str, str]) -> Pivot:
+        """The same: no model of the two has both the words and their translations."""
+        return self
 
     async def translate(
         self,

@@ -14,6 +14,7 @@ from dragoman.cli.command_line import main
 from dragoman.corpus.directions import Direction
 from dragoman.corpus.stand_ins import OPENING, PLACEHOLDERS
 from dragoman.inference.terms import Term, Terms, read_terms, targets_for, with_most
+from served import serving
 from small_run import small_run
 from terms_run import ENDINGS, NOUNS, STEMS, sentences, terms_run
 
@@ -168,6 +169,21 @@ def test_the_command_reads_a_file_and_an_export_uses_it(
     assert "terms" not in capsys.readouterr().err
     assert main(["translate", str(small_run().path), *arguments, *terms]) == 0
     assert capsys.readouterr().err.count("corpus.augment.terms") == 1
+
+
+def test_a_server_takes_terms_with_each_request(tmp_path: Path) -> None:
+    export = dragoman.export(terms_run(), to="ctranslate2", output=tmp_path / "für den Server")
+    text, stems = "see all menu.", STEMS["menu"]
+    with serving(export.path, "--threads", "1") as server:
+        assert server.ask("/models").json[0]["has_learnt_terms"]
+        for stem in stems:
+            terms = {"menu": stem}
+            answer = server.ask("/translate", {"text": text, "terms": terms}).json
+            assert answer["translations"][0]["text"] == f"sieh alle {stem}en."
+            lines = server.ask("/translate/stream", {"text": text, "terms": terms}).body.decode()
+            assert f"sieh alle {stem}en." in lines
+        for refused in ({"": "a"}, {"a": ""}, {"a": 1}, ["a"], {f"{n}": "a" for n in range(501)}):
+            assert server.ask("/translate", {"text": text, "terms": refused}).status == 422
 
 
 @pytest.mark.parametrize("terms", [{"cell": ""}, {"cell": 1}, 7, ["cell"]])
