@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+import dragoman
 from dragoman.cli.command_line import main
 from dragoman.evaluation.exam import SUBJECTS
+from dragoman.reporting.reading import read_facts
 from real_text import real_lines
 from served import served_bundle, serving
+from small_run import small_run
 
 FILES = ("test.en", "test.de")
 
@@ -31,16 +35,39 @@ def test_an_export_and_its_server_get_the_same_marks(
     bundle = served_bundle()
     common = ["--test", sentences, "--lines", "20", "--json"]
     assert main(["exam", str(bundle), *common, "--threads", "1"]) == 0
-    own = json.loads(capsys.readouterr().out)
+    (own,) = json.loads(capsys.readouterr().out)
     assert [mark["subject"] for mark in own["marks"]] == [subject.name for subject in SUBJECTS]
     assert {mark["subject"]: mark["held"] for mark in own["marks"]}["an empty line"] == 20
     with serving(bundle, "--threads", "1") as server:
         address = f"{server.url}/libretranslate"
         assert main(["exam", address, "--languages", "en-de", *common]) == 0
-    served = json.loads(capsys.readouterr().out)
+    (served,) = json.loads(capsys.readouterr().out)
     for mark, of_server in zip(own["marks"], served["marks"], strict=True):
         assert mark["subject"] == of_server["subject"]
         assert abs(mark["held"] - of_server["held"]) <= 1, (mark, of_server)
+
+
+def test_the_marks_of_a_run_are_in_its_report_and_beside_those_of_its_export(
+    sentences: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    run = shutil.copytree(small_run().path, tmp_path / "run")
+    systems = [str(run), str(served_bundle())]
+    command = ["exam", *systems, "--test", sentences, "--lines", "5", "--threads", "1"]
+    assert main(command) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith(f"A  {run}:")
+    assert shown[1].startswith(f"B  {systems[1]}:")
+    rows = [line.split() for line in shown if line.startswith("an empty line")]
+    assert rows == [["an", "empty", "line", "5", "100.0%", "100.0%"]]
+    facts = read_facts(run)
+    assert {mark.subject: mark.held for mark in facts.exam}["an empty line"] == 5
+    dragoman.report(run).write(tmp_path / "report")
+    for name in ("report.html", "report.md"):
+        assert "100.0% (5 of 5)" in (tmp_path / "report" / name).read_text()
 
 
 def test_a_program_is_examined_and_the_answers_fit_a_terminal(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from dragoman.api.checks import checked, path_of
 from dragoman.api.kinds import Count, Option, Target
-from dragoman.base.errors import ConfigError
+from dragoman.base.errors import ConfigError, MachineError
 
 if TYPE_CHECKING:
+    from dragoman.api.systems import TestSet
     from dragoman.corpus.directions import Direction
     from dragoman.evaluation.exam import Mark, System
     from dragoman.recipe.run_directory import RunDirectory
@@ -34,7 +35,7 @@ class Exam:
 @checked
 def exam(
     system: Examined,
-    *,
+    *others: Examined,
     test: Annotated[
         tuple[str | Path, str | Path] | None, Option("--test", "SOURCE,REFERENCE")
     ] = None,
@@ -44,7 +45,7 @@ def exam(
     target_language: Target = "",
     threads: Count | None = None,
     progress: bool = False,
-) -> Exam:
+) -> list[Exam]:
     """Count how often a model stands what people type.
 
     Sentences of a test set are put in capitals, get typing errors, a web address, tags and more;
@@ -52,15 +53,17 @@ def exam(
 
     system: a run, an export, the address of a server with LibreTranslate's interface, or a program
         that reads lines and writes a translation of each.
+    others: more of them, to be set beside it.
     test: source text and reference of a test set, for the command line with a comma between them;
-        None: the test set of the run.
+        None: the test set of the runs.
     lines: the most sentences of it, drawn over all of it.
-    program: the system is a program, with its arguments.
+    program: the systems are programs, with their arguments.
     languages: those of a server or of a program, such as en-de.
     target_language: the language to translate into, if the model has several.
     threads: cores; None: all.
     progress: show which subject is examined.
-    Raises ConfigError if the system does not exist, the languages are not known or there is no test
+    The marks of a run are recorded in it, if it can be written to; its report shows them.
+    Raises ConfigError if a system does not exist, the languages are not known or there is no test
     set; CorpusError if a text cannot be read; CheckpointError if a model is damaged; MachineError
     if a server or a program fails.
     """
@@ -69,39 +72,73 @@ def exam(
     from dragoman.corpus.directions import parse_pair
     from dragoman.evaluation import exam as subjects
 
-    is_address = isinstance(system, str) and system.startswith(("http://", "https://"))
-    if program or is_address:
-        if not languages or test is None:
-            raise ConfigError(
-                "a server or a program does not tell its languages and has no test set",
-                place="exam",
-                remedy="name both: --languages en-de --test SOURCE,REFERENCE",
-            )
-        direction = parse_pair(languages, place="languages")
-        files = (Path(test[0]), Path(test[1]))
-        chosen = systems.named_test(*files, "")
-        opened: AbstractContextManager[System] = nullcontext(
-            _other_system(str(system), direction, program=program)
+    names = [system, *others]
+    paths = [None if program or _is_address(name) else path_of(name) for name in names]
+    runs = [None if path is None else systems.run_of(path) for path in paths]
+    if None in paths and (not languages or (test is None and not any(runs))):
+        raise ConfigError(
+            "a server or a program does not tell its languages and has no test set",
+            place="exam",
+            remedy="name both: --languages en-de --test SOURCE,REFERENCE",
         )
+    directions = [
+        parse_pair(languages, place="languages")
+        if path is None
+        else _direction_of(path, run, target_language)
+        for path, run in zip(paths, runs, strict=True)
+    ]
+    if test is None:
+        chosen = systems.test_of_runs([run for run in runs if run is not None])
     else:
-        path = path_of(system)
-        run = systems.run_of(path)
-        direction = _direction_of(path, run, target_language)
-        if test is not None:
-            chosen = systems.named_test(Path(test[0]), Path(test[1]), target_language)
-        else:
-            chosen = systems.test_of_runs([] if run is None else [run])
-        opened = _own_system(path, target_language, threads)
+        into = target_language if None not in paths else ""
+        chosen = systems.named_test(Path(test[0]), Path(test[1]), into)
+    pairs = _drawn(chosen, lines)
+    exams = []
+    for name, path, run, direction in zip(names, paths, runs, directions, strict=True):
+        opened = (
+            nullcontext(_other_system(str(name), direction, program=program))
+            if path is None
+            else _own_system(path, target_language, threads)
+        )
+        with opened as translate, bar_shown(progress, len(subjects.SUBJECTS)) as show:
+            marks = tuple(subjects.examine(translate, pairs, direction, on_subject=show))
+        exams.append(Exam(str(name), str(direction), chosen.name, marks))
+        if run is not None:
+            _record(exams[-1], run)
+    return exams
+
+
+def _is_address(system: object) -> bool:
+    return isinstance(system, str) and system.startswith(("http://", "https://"))
+
+
+def _drawn(test: TestSet, lines: int) -> list[tuple[str, str]]:
+    """Sentences and references over all of a test set; lines without text are passed over."""
     pairs = [
         pair
-        for pair in zip(chosen.sources, chosen.references, strict=True)
+        for pair in zip(test.sources, test.references, strict=True)
         if all(map(str.strip, pair))
     ]
     step = max(1, len(pairs) / lines)
-    drawn = [pairs[int(number * step)] for number in range(min(lines, len(pairs)))]
-    with opened as translate, bar_shown(progress, len(subjects.SUBJECTS)) as show:
-        marks = tuple(subjects.examine(translate, drawn, direction, on_subject=show))
-    return Exam(str(system), str(direction), chosen.name, marks)
+    return [pairs[int(number * step)] for number in range(min(lines, len(pairs)))]
+
+
+def _record(exam: Exam, run: RunDirectory) -> None:
+    """Write the marks into the events of a run, if they can be written."""
+    from dragoman.telemetry.events import EventWriter, ExamMarked
+
+    with suppress(MachineError), EventWriter(run.events) as events:
+        for mark in exam.marks:
+            events.write(
+                ExamMarked(
+                    name=exam.test,
+                    model=exam.system,
+                    subject=mark.subject,
+                    texts=mark.tried,
+                    held=mark.held,
+                    cure=mark.cure,
+                )
+            )
 
 
 def _direction_of(path: Path, run: RunDirectory | None, target: str) -> Direction:

@@ -190,14 +190,14 @@ def test_of_runs(runs: Sequence[RunDirectory]) -> TestSet:
             found.append(replace(one, sources=plain))
     if not found:
         raise ConfigError(
-            "neither model has a test set of its own",
-            place="compare",
+            "no model has a test set of its own",
+            place="test",
             remedy="name the files of one: its source and its reference",
         )
     if any(test != found[0] for test in found):
         raise ConfigError(
-            "the two runs have different test sets",
-            place="compare",
+            "the runs have different test sets",
+            place="test",
             remedy="name the files of one: its source and its reference",
         )
     return found[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from rich.console import Console
@@ -13,34 +14,53 @@ from dragoman.base.printable import clipped, printable_line
 from dragoman.base.terminal import plain_table
 from dragoman.cli.console import facts_table
 from dragoman.evaluation.exam import Mark
+from dragoman.telemetry.events import HOLDS
 
-_GOOD: Final = 0.9
 _BAD: Final = 0.6
 _SHOWN: Final = 3
 """Subjects whose worst translation is shown."""
 _LONGEST: Final = 120
 
 
-def print_exam(exam: Exam, console: Console) -> None:
-    """Print the rate of each subject, then the worst translations of the weakest ones."""
-    heading = f"{exam.system}: {exam.direction}, sentences of {exam.test}"
-    console.print(Text(printable_line(heading), style="bold"), soft_wrap=True)
-    table = plain_table("subject", "key that teaches it", right=("texts", "held", "chrF"))
-    for mark in exam.marks:
-        style = "green" if mark.rate >= _GOOD else "red" if mark.rate < _BAD else "yellow"
+def print_exams(exams: Sequence[Exam], console: Console) -> None:
+    """Print the rate of each subject; of one system then the worst translations of the weakest."""
+    letters = [""] if len(exams) == 1 else [chr(ord("A") + number) for number in range(len(exams))]
+    for letter, exam in zip(letters, exams, strict=True):
+        heading = f"{letter}  {exam.system}".lstrip()
+        heading += f": {exam.direction}, sentences of {exam.test}"
+        console.print(Text(printable_line(heading), style="bold"), soft_wrap=True)
+    one = len(exams) == 1
+    right = ("texts", "held", "chrF") if one else ("texts", *letters)
+    table = plain_table("subject", "key that teaches it", right=right)
+    for marks in zip(*(exam.marks for exam in exams), strict=True):
+        first = marks[0]
         table.add_row(
-            mark.subject,
-            mark.cure if mark.rate < _GOOD else "",
-            units.COUNT.text(mark.tried),
-            Text(units.SHARE.text(mark.rate), style=style),
-            "" if mark.chrf is None else units.SCORE.text(mark.chrf),
+            first.subject,
+            first.cure if min(mark.rate for mark in marks) < HOLDS else "",
+            units.COUNT.text(first.tried),
+            *map(_rate, marks),
+            *([_chrf(first)] if one else []),
         )
     console.print("", table, "")
     console.print("held: the share of the changed texts whose translation is still right")
-    console.print("chrF: its likeness to the translation of the sentence as it is")
-    weakest = sorted((mark for mark in exam.marks if mark.worst), key=lambda mark: mark.rate)
-    for mark in weakest[:_SHOWN]:
-        console.print("", _worst(mark))
+    if one:
+        console.print("chrF: its likeness to the translation of the sentence as it is")
+        weakest = sorted((mark for mark in exams[0].marks if mark.worst), key=_by_rate)
+        for mark in weakest[:_SHOWN]:
+            console.print("", _worst(mark))
+
+
+def _rate(mark: Mark) -> Text:
+    style = "green" if mark.rate >= HOLDS else "red" if mark.rate < _BAD else "yellow"
+    return Text(units.SHARE.text(mark.rate), style=style)
+
+
+def _chrf(mark: Mark) -> str:
+    return "" if mark.chrf is None else units.SCORE.text(mark.chrf)
+
+
+def _by_rate(mark: Mark) -> float:
+    return mark.rate
 
 
 def _worst(mark: Mark) -> object:

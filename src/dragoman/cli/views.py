@@ -227,8 +227,8 @@ def show_comparisons(comparisons: Sequence[Comparison], *, json: bool = False) -
         print_comparison(comparison)
 
 
-def show_exam(exam: Exam, *, json: bool = False) -> None:
-    """The marks, and the worst translations.
+def show_exams(exams: list[Exam], *, json: bool = False) -> None:
+    """The marks, and of one system the worst translations.
 
     json: print JSON.
     """
@@ -236,12 +236,14 @@ def show_exam(exam: Exam, *, json: bool = False) -> None:
     from json import dumps
 
     from dragoman.base.terminal import open_console
-    from dragoman.cli.exam_view import print_exam
+    from dragoman.cli.exam_view import print_exams
 
     if json:
-        print(dumps(asdict(exam), indent=1))  # in ASCII: no text can send escape sequences
+        print(
+            dumps([asdict(exam) for exam in exams], indent=1)
+        )  # in ASCII: no text can send escape sequences
         return
-    print_exam(exam, open_console())
+    print_exams(exams, open_console())
 
 
 def show_distilled(made: Distilled) -> None:

@@ -27,6 +27,7 @@ from dragoman.telemetry.events import (
     ComparedSentence,
     DeviceMeasured,
     DirectionScored,
+    ExamMarked,
     LinkChanged,
     NetworkSampled,
     Payload,
@@ -333,6 +334,8 @@ class Facts:
     samples: tuple[SampleTranslation, ...] = ()
     """Dev sentences as the model translated them at the last validation, three at most."""
     direction_scores: tuple[RecordedDirection, ...] = ()
+    exam: tuple[ExamMarked, ...] = ()
+    """The marks of all exams, in their order."""
     comparisons: tuple[RecordedComparison, ...] = ()
     compared_groups: tuple[RecordedGroup, ...] = ()
     compared_sentences: tuple[RecordedSentence, ...] = ()

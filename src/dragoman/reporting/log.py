@@ -46,6 +46,7 @@ _OF_RUN: Final[dict[str, type[events.Payload]]] = {
         *(facts.RecordedComparison, facts.RecordedGroup, facts.RecordedSentence),
         *(facts.RecordedCheckpoint, facts.RecordedAlert),
         *(events.SampleTranslation, events.StudentMeasured, events.StrategyChosen),
+        events.ExamMarked,
     )
 }
 """What is kept of a run, by the kind of the event that tells it."""

@@ -18,6 +18,7 @@ from dragoman.reporting.elements import (
     whole_page,
 )
 from dragoman.reporting.facts import Facts
+from dragoman.reporting.scores import EXAM, exam_rows
 from dragoman.reporting.verdict import Evidence, Verdict
 
 
@@ -35,6 +36,7 @@ def page(
             section("Translations", _samples(facts)),
             *_answers(answers),
             *_ailments(ailments),
+            section(EXAM, table(exam_rows(facts)) if facts.exam else ""),
             section("About the evidence", _doubts(facts)),
             *(part for n, verdict in enumerate(answers, 1) for part in _section(facts, n, verdict)),
             section("Environment", table(_environment(facts)) if facts.environment else ""),

@@ -17,6 +17,7 @@ from dragoman.base.printable import printable
 from dragoman.reporting.checks import BY_KEY, examine, judge
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.page import doubts, page
+from dragoman.reporting.scores import EXAM, exam_rows
 from dragoman.reporting.verdict import Verdict
 
 REPORT_VERSION = 1
@@ -146,6 +147,9 @@ def _markdown(report: Report) -> Iterator[str]:
         answer = f"**{verdict.answer}** | {cell(verdict.says)}"
         yield f"| {number} | {cell(verdict.question)} | {answer} |"
     yield from _ailments(report.ailments)
+    if facts.exam:
+        yield from ("", f"## {EXAM}", "", "| subject | held |", "|---|---|")
+        yield from (f"| {cell(subject)} | {cell(held)} |" for subject, held in exam_rows(facts))
     if texts := list(doubts(facts)):
         yield from ("", "## About the evidence", "")
         yield from (f"- {cell(text)}" for text in texts)

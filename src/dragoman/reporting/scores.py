@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Final
 
 from dragoman.base import units
 from dragoman.base.printable import printable_line
@@ -17,7 +18,7 @@ from dragoman.reporting.facts import (
 )
 from dragoman.reporting.trend import Trend, recent_trend
 from dragoman.reporting.verdict import Evidence, Judgement, at_step, in_words
-from dragoman.telemetry.events import StudentMeasured
+from dragoman.telemetry.events import HOLDS, StudentMeasured
 
 NOT_LEARNT = 0.9
 """Of a uniform prediction's loss: untrained models have 106% to 111%, piece frequencies 78%."""
@@ -170,6 +171,19 @@ def _directions(facts: Facts) -> Iterator[Evidence]:
         text += "; zero-shot: no training text, not in the mean" if score.zero_shot else ""
         if score.bleu is not None:
             yield Evidence(printable_line(name), score.bleu, text)
+
+
+EXAM: Final = "What people type"
+"""The heading of the marks of an exam."""
+
+
+def exam_rows(facts: Facts) -> Iterator[tuple[str, str]]:
+    """What the last exam counted in each subject, with the key that teaches it if it is needed."""
+    for mark in {mark.subject: mark for mark in facts.exam}.values():
+        share = mark.held / max(1, mark.texts)
+        counts = f"{units.COUNT.text(mark.held)} of {units.COUNT.text(mark.texts)}"
+        teaches = f"; {mark.cure} teaches it" if mark.cure and share < HOLDS else ""
+        yield mark.subject, f"{units.SHARE.text(share)} ({counts}){teaches}"
 
 
 def _comparisons(facts: Facts) -> Iterator[Evidence]:

@@ -33,6 +33,8 @@ LOG: Final = "log.jsonl"
 """The file of events in the directory of a run's events, or of a preparation's."""
 OUTSIDE_STEPS: Final = ("validating", "saving", "measuring")
 """Phases between steps in which a rank can pause."""
+HOLDS: Final = 0.9
+"""A model stands a subject of an exam if it translates so large a share of its texts right."""
 STRAGGLES: Final = 1.25
 """If a rank's own work takes more than this multiple of the median rank's, others wait for it."""
 POWER_CAP: Final = "power_cap"
@@ -312,6 +314,22 @@ class DirectionScored(Payload, kind="direction_scored"):
     chrf_low: float | None
     chrf_high: float | None
     chrf_signature: str | None
+
+
+class ExamMarked(Payload, kind="exam_marked"):
+    """`dragoman exam` counted how often a model of this run stands one kind of text.
+
+    name: the test set whose sentences were changed. model: as it was named. texts, held: changed
+    sentences, and those whose translation is still right. cure: the key of a recipe that teaches
+    it; "" if there is none.
+    """
+
+    name: str
+    model: str
+    subject: str
+    texts: int
+    held: int
+    cure: str
 
 
 class Compared(Payload, kind="compared"):
