@@ -12,6 +12,7 @@ from dragoman.base import units
 from dragoman.base.printable import printable_line
 from dragoman.cli.console import facts_table
 from dragoman.reporting.render import Report, summary
+from dragoman.reporting.scores import of_samples
 from dragoman.reporting.verdict import Verdict
 
 _STYLES = {"cannot tell": "dim", "measured": "cyan"}
@@ -23,13 +24,16 @@ def print_answers(report: Report, console: Console) -> None:
     console.print(Text(printable_line(f"{facts.name}: {summary(facts)}"), style="bold"))
     for score in facts.test_scores:
         console.print(Text(printable_line(f"{units.SCORE.text(score.bleu)} BLEU on {score.label}")))
-    for sample in facts.samples:
+    if facts.samples:
+        console.print(Text(of_samples(facts), style="dim"))
+    for number, sample in enumerate(facts.samples):
         parts = (
             ("source", sample.source),
             ("translation", sample.hypothesis),
             ("reference", sample.reference),
         )
-        console.print("", facts_table((name, Text(printable_line(text))) for name, text in parts))
+        shown = facts_table((name, Text(printable_line(text))) for name, text in parts)
+        console.print(*([""] if number else []), shown)
     console.print("", _answers((f"{number}.", one) for number, one in report.judgements))
     if ill := [one for one in report.ailments if one.answer == "yes"]:
         console.print(Text("\nFindings", style="bold"))

@@ -125,6 +125,12 @@ class TestScore(TestScored):
         return f"{self.name} ({details})" if details else self.name
 
 
+class RecordedSample(SampleTranslation):
+    """A dev sentence with its translation, and the step of the model."""
+
+    step: int | None
+
+
 class RecordedDirection(DirectionScored):
     """One direction of a validation or of a test set, of a model of several languages."""
 
@@ -318,6 +324,8 @@ class Facts:
     precision: str | None = None
     num_parameters: int | None = None
     max_steps: int | None = None
+    clock_ends: float | None = None
+    """When the budget ends the training, as its clock was last read; None without a budget."""
     clock: tuple[tuple[int, float], ...] = ()
     """Readings of the clock, if the run has a budget: (step, share of its time that had gone)."""
     segments: tuple[Segment, ...] = ()
@@ -331,7 +339,7 @@ class Facts:
     lost_validations: tuple[RecordedValidation, ...] = ()
     """Those after the checkpoint from which a run went on."""
     test_scores: tuple[TestScore, ...] = ()
-    samples: tuple[SampleTranslation, ...] = ()
+    samples: tuple[RecordedSample, ...] = ()
     """Dev sentences as the model translated them at the last validation, three at most."""
     direction_scores: tuple[RecordedDirection, ...] = ()
     exam: tuple[ExamMarked, ...] = ()

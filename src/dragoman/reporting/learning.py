@@ -336,6 +336,9 @@ def is_overfitting(facts: Facts) -> Judgement:
     if is_easier:
         says = f"The dev loss {moves}, and {gap}: the targets of the training text are a model's "
         return "no", f"{says}translations, easier to predict than the dev text.", ""
+    if facts.recipe is not None and facts.recipe.corpus.valid_pairs:
+        usual = "it knows the training text better, which is usual."
+        return "no", f"The dev loss {moves}, and {gap}: {usual}", ""
     says = f"The dev loss {moves}, but {gap}: the dev text may be of another kind, too."
     return "cannot tell", says, _SAME_KIND
 
@@ -390,7 +393,9 @@ def _go_on(facts: Facts) -> str:
     if facts.max_steps and facts.last_step < facts.max_steps:
         left = units.COUNT.text(facts.max_steps - facts.last_step)
         return f"Let it go on: {left} steps of the schedule are left."
-    return "Train longer: raise train.max_steps, or the budget if there was one."
+    if facts.clock:
+        return "Train longer: a larger --budget, which trains a new model from the start."
+    return "Train longer: raise train.max_steps."
 
 
 def trained_evidence(facts: Facts) -> Iterator[Evidence]:

@@ -45,7 +45,7 @@ _OF_RUN: Final[dict[str, type[events.Payload]]] = {
         *(facts.RecordedValidation, facts.RecordedDirection, facts.TestScore),
         *(facts.RecordedComparison, facts.RecordedGroup, facts.RecordedSentence),
         *(facts.RecordedCheckpoint, facts.RecordedAlert),
-        *(events.SampleTranslation, events.StudentMeasured, events.StrategyChosen),
+        *(facts.RecordedSample, events.StudentMeasured, events.StrategyChosen),
         events.ExamMarked,
     )
 }
@@ -88,6 +88,8 @@ class RunLog:
     """The links and devices of the hosts in each life."""
     resumed_from: list[int] = field(default_factory=list)
     """The step after which each life trained; -1 if it began the run."""
+    clock_ends: float | None = None
+    """When the budget ends the training, as its clock was last read."""
     clock: list[tuple[int, float]] = field(default_factory=list)
     """Readings of the clock, if the run has a budget: (step, share of its time that had gone)."""
     samples: Samples = field(default_factory=Samples)
@@ -233,7 +235,8 @@ class RunLog:
         )
         self.clock = [read for read in self.clock if read[0] <= last_kept]
 
-    def _clock_read(self, event: Event, _moment: float) -> None:
+    def _clock_read(self, event: Event, moment: float) -> None:
+        self.clock_ends = moment + event.payload["left_s"]
         if event.step:
             self.clock.append((event.step, event.payload["progress"]))
 

@@ -139,11 +139,13 @@ def save_s(facts: Facts) -> float | None:
 def left_s(facts: Facts) -> float | None:
     """Seconds until the last step; None if the run does not go on, or if nothing was timed.
 
-    It assumes the speed of the last intervals, and for each step its share of all other time so
-    far.
+    With a budget, its clock tells. Otherwise it assumes the speed of the last intervals, and for
+    each step its share of all other time so far.
     """
     if not facts.is_running or facts.imported or not facts.max_steps:
         return None
+    if facts.clock_ends is not None:
+        return max(facts.clock_ends - facts.read_at, 0.0)
     recent = facts.intervals.where(slice(-_RECENT, None))
     recent_s = total_over(recent.of("interval_s"), recent["steps"])
     if recent_s is None or facts.wall_s is None or facts.train_s is None:

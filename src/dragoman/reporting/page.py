@@ -18,7 +18,7 @@ from dragoman.reporting.elements import (
     whole_page,
 )
 from dragoman.reporting.facts import Facts
-from dragoman.reporting.scores import EXAM, exam_rows
+from dragoman.reporting.scores import EXAM, exam_rows, of_samples
 from dragoman.reporting.verdict import Evidence, Verdict
 
 
@@ -58,7 +58,10 @@ def _run_facts(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "hosts", ", ".join(facts.hosts)
     if facts.device:
         yield "device", ", ".join(text for text in (facts.device, facts.precision) if text)
-    scores = [f"{units.SCORE.text(score.bleu)} on {score.label}" for score in facts.test_scores]
+    scores = [
+        units.SCORE.text(score.bleu) + ("" if score.label == "test" else f" on {score.label}")
+        for score in facts.test_scores
+    ]
     if scores:
         yield "test BLEU", ", ".join(scores)
     if energy := energy_text(facts):
@@ -75,7 +78,9 @@ def _samples(facts: Facts) -> str:
         table(zip(names, (sample.source, sample.hypothesis, sample.reference), strict=True))
         for sample in facts.samples
     )
-    return shown and f"<div class='samples'>{shown}</div>"
+    if not shown:
+        return ""
+    return f"<p>{escape(of_samples(facts))}</p><div class='samples'>{shown}</div>"
 
 
 def _answers(answers: Sequence[Verdict]) -> Iterator[str]:

@@ -28,7 +28,6 @@ from dragoman.telemetry.events import (
     CorpusStage,
     Event,
     ExamMarked,
-    SampleTranslation,
     StrategyChosen,
     StudentMeasured,
     event_file,
@@ -98,6 +97,12 @@ def read_facts(
             place=directory,
             remedy="name the run that it was made of",
         )
+    if not (directory / "recipe.toml").is_file() and (directory / "train").is_dir():
+        raise CheckpointError(
+            "is prepared text, and no run",
+            place=directory,
+            remedy="name a run that trained on it; the text is described in rejected/filters.html",
+        )
     if not path.exists() and not (directory / "recipe.toml").is_file():
         raise CheckpointError(
             "is not a run: it holds neither a recipe.toml nor events",
@@ -106,6 +111,16 @@ def read_facts(
         )
     moment = time.time() if now is None else now
     return facts_of(directory, RunLog.read(path), Records.read(directory), price=price, now=moment)
+
+
+def _of_the_model(
+    samples: Sequence[facts.RecordedSample], validations: Sequence[RecordedValidation]
+) -> tuple[facts.RecordedSample, ...]:
+    """Those of the step with the best BLEU, whose model is exported; without BLEU, the last."""
+    scored = [validation for validation in validations if validation.bleu is not None]
+    best = max(scored, key=lambda validation: validation.bleu or 0.0, default=None)
+    of_best = [sample for sample in samples if best is not None and sample.step == best.step]
+    return tuple((of_best or samples)[-_NUM_SAMPLES:])
 
 
 def facts_of(
@@ -136,6 +151,7 @@ def facts_of(
         num_parameters=run.num_parameters if run else None,
         max_steps=_max_steps(log, recipe),
         clock=tuple(log.clock),
+        clock_ends=log.clock_ends,
         segments=segments,
         intervals=intervals.where(counted),
         repeated=intervals.where(~counted),
@@ -144,7 +160,7 @@ def facts_of(
         validations=tuple(compress(validations, counts)),
         lost_validations=tuple(compress(validations, np.logical_not(counts))),
         test_scores=log.kept.of(facts.TestScore),
-        samples=log.kept.of(SampleTranslation)[-_NUM_SAMPLES:],
+        samples=_of_the_model(log.kept.of(facts.RecordedSample), validations),
         direction_scores=log.kept.of(facts.RecordedDirection),
         exam=log.kept.of(ExamMarked),
         comparisons=log.kept.of(facts.RecordedComparison),

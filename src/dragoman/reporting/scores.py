@@ -173,6 +173,12 @@ def _directions(facts: Facts) -> Iterator[Evidence]:
             yield Evidence(printable_line(name), score.bleu, text)
 
 
+def of_samples(facts: Facts) -> str:
+    """Which model made the translations that a report shows."""
+    step = facts.samples[0].step
+    return "Dev sentences" + ("" if step is None else f", by the model{at_step(step)}")
+
+
 EXAM: Final = "What people type"
 """The heading of the marks of an exam."""
 

@@ -24,7 +24,8 @@ def duration(facts: Facts) -> Judgement:
     train_s = facts.train_s
     says += "." if train_s is None else f", {_long(train_s)} of it in training."
     if (left_s := measures.left_s(facts)) is not None:
-        says += f" At this speed {_long(left_s)} are left."
+        by = "By its budget" if facts.clock else "At this speed"
+        says += f" {by} {_long(left_s)} are left."
     return "measured", says, ""
 
 
