@@ -17,7 +17,7 @@ from dragoman.base.languages import same_language
 from dragoman.corpus.directions import Direction, parse_pair
 from dragoman.corpus.links import UNSPACED
 from dragoman.corpus.normalize import normalize
-from dragoman.corpus.stand_ins import KEPT
+from dragoman.corpus.stand_ins import ALL, KEPT
 
 NOT_LEARNT: Final = (
     "this model has not learnt to use terms (corpus.augment.terms): of the translations that its "
@@ -53,7 +53,7 @@ class _Word(NamedTuple):
 
 
 class Terms:
-    """Finds terms in normalised text, and their translations in hypotheses.
+    """Finds terms in normalised text. A term with something that is kept, such as {name}, is none.
 
     lowercase: whether the text is in lower case.
     """
@@ -65,7 +65,7 @@ class Terms:
         for given, wanted in targets.items():
             source, target = (normalize(text, lowercase=lowercase) for text in (given, wanted))
             words = _folded(source)
-            if words and words[0] and target:
+            if words and all(words) and target and ALL.isdisjoint(target):
                 self._targets[source] = target
                 self._by_first.setdefault(words[0], []).append((words, source))
         for terms in self._by_first.values():

@@ -20,7 +20,8 @@ from terms_run import ENDINGS, NOUNS, STEMS, sentences, terms_run
 
 TARGETS = {
     "cell": "Zelle", "table cell": "Tabellenzelle", "Apple": "Apple", "apple": "Apfel",
-    "单元格": "cell", "e-mail": "E-Mail", "C++": "C++",
+    "单元格": "cell", "e-mail": "E-Mail", "C++": "C++", "see {name}": "siehe",
+    "now": f"jetzt{PLACEHOLDERS[0]}",
 }  # fmt: skip
 
 
@@ -36,6 +37,7 @@ TARGETS = {
         ("C++ and C+", ["C++=C++"]),
         ("https://cell.org/cell {cell} %(cell)s me@cell.org", []),
         (f"table{OPENING[0]} cell {PLACEHOLDERS[0]} cell", ["cell=Zelle", "cell=Zelle"]),
+        ("see {other} now, {see} {name}", []),
         ("", []),
     ],
 )
@@ -49,6 +51,13 @@ def test_whole_words_the_longest_and_those_in_the_same_case_first(
 def test_a_letter_with_further_marks_is_another_word() -> None:
     assert Terms({"क": "a"}).found("क")
     assert not Terms({"क": "a"}).found("की")
+
+
+@pytest.mark.parametrize(
+    "text", ["a-" * 100_000, "a." * 100_000, "cell" * 50_000, "table " * 50_000, "_" * 200_000]
+)
+def test_hostile_text_is_read_in_linear_time(text: str) -> None:
+    assert not Terms(TARGETS).found(text)  # in quadratic time it would take minutes
 
 
 def test_many_terms_are_found_in_one_pass() -> None:
