@@ -407,13 +407,14 @@ def progress_view(progress: Progress, alerts: Sequence[Text] = ()) -> Renderable
     head.add_row(
         Text(str(progress.run.get("run_name", "")), style="bold"),
         ProgressBar(total=1.0, completed=progress.share, complete_style="cyan"),
-        Text(_steps(progress)),
+        Text(steps_done(progress)),
     )
     rows = (learning(progress.interval), speed(progress))
     return Group("", head, *map(_joined, rows), Text(time_left(progress), style="dim"), *alerts)
 
 
-def _steps(progress: Progress) -> str:
+def steps_done(progress: Progress) -> str:
+    """How far a training is: by its budget, or by its steps if nothing else sets their number."""
     if progress.is_by_clock:
         return f"{units.SHARE.text(progress.share)} of the time, step {progress.step:,}"
     return f"{how_far(progress)} steps"

@@ -23,7 +23,7 @@ from dragoman.reporting.cost import spent_text
 from dragoman.reporting.facts import Facts, bleu_text
 from dragoman.reporting.plots import BLEU, STEPS, without_start
 from dragoman.reporting.svg import Axis, LinePlot, Series
-from dragoman.telemetry.console import clock_time, time_left
+from dragoman.telemetry.console import clock_time, steps_done, time_left
 from dragoman.watch.live import HostNow, Now
 
 _BRAILLE: Final = 0x2800
@@ -187,6 +187,8 @@ def _head(now: Now, width: int) -> Iterator[Text]:
     last = progress.max_steps or facts.last_step
     done = f"{units.COUNT.text(facts.last_step)} of {units.COUNT.text(last)} steps"
     share = facts.last_step / last if last else 0.0
+    if progress.is_by_clock and state == "running":  # the steps to come change with the speed
+        share, done = progress.share, steps_done(progress)
     yield bar([(share, "cyan")], width=max(width - len(done) - _GAP, 10)).append(f"  {done}")
     yield _pairs([("", part) for part in times(now)])
     yield _pairs(how_well(now))
