@@ -117,6 +117,7 @@ def _open(
                 remedy="give a run, or a folder that dragoman export --to ctranslate2 has written",
             )
         path = _export_of(RunDirectory.open(path))
+        print(f"serving the export {path}", file=sys.stderr, flush=True)
     bundle = Bundle.open(path)
     opened = stack.enter_context(
         open_translator(
