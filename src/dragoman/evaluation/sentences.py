@@ -66,6 +66,8 @@ pct lect asist acad univ eż nru paġ m.sh doç yrd sn bkz Cad Sok Mah örn
 гр ул бул пл проф доц инж акад ген полк напр т.нар стр чл вж срв св обл изд им просп наб пер корп
 оз рис табл гл гг вв ср тыс вул див ім тис κα δρ καθ βλ πρβλ αρ αριθ σελ κεφ παρ τηλ λεωφ αγ δηλ
 εκατ δισ εικ डॉ प्रो पं ডা ড د
+მაგ იხ მდ სოფ ძვ ახ წმ პროფ აკად დოქ ინგლ ლათ ბერძ რუს გერმ ფრ მლნ მლრდ ათ ტელ საშ სპეც მაქს
+მინ გვ ქ
 """
 ABBREVIATIONS: Final = tuple(_ABBREVIATIONS.split())
 """Words that end in a full stop within a sentence, also before a capital letter.

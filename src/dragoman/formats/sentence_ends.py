@@ -5,7 +5,7 @@ characters and some features of each, and takes the likeliest class for each: no
 ends, a sentence ends. Its own graphs are trained, one for each language. This one has the rules of
 `evaluation.sentences`: they are patterns of some dozen characters, and a convolution with a filter
 for each pattern finds them. Of runs it sees no more than two closing marks, and letters only of
-scripts that have capitals.
+scripts that have capitals, and Georgian ones.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _CLASSES: Final = {
     "after Roman": f" {MARKS}{CLOSING},;:",
     "space": " ",
     "small": _SMALL,
-    "letter": _SMALL + "".join(filter(str.isupper, map(chr, range(0x10000)))),
+    "letter": "".join(one for one in map(chr, range(0x10000)) if one.islower() or one.isupper()),
     "year": YEARS,
     "Greek": "".join(filter(str.isalpha, map(chr, [*range(0x370, 0x400), *range(0x1F00, 0x2000)]))),
     "Armenian": "".join(map(chr, range(0x531, 0x588))),

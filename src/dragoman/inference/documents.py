@@ -139,7 +139,7 @@ class TextDocument:
         wanted = [piece for piece in self.pieces if piece.translated]
         if not self.joins_lines:
             return [piece.text for piece in wanted]
-        return [on_one_line(piece.text) for piece in wanted]
+        return [on_one_line(piece.text, has_seen_ends=piece.has_lines) for piece in wanted]
 
     def put_together(self, translations: Iterator[str]) -> bytes:
         """The file of the document with these translations of its texts."""

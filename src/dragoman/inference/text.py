@@ -91,10 +91,9 @@ _UNSEEN: Final = re.compile(
     "\U000e0000-\U000e0fff]"
 )
 """Controls and, with the category Cf, what Unicode's property Default_Ignorable has."""
-_UNSPACED: Final = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uffef"
-)
-"""Ranges of the scripts that put no space between words: Thai, Lao, Burmese, Khmer, kana, Han."""
+_UNSPACED: Final = "\u3000-\u30ff\u3400-\u9fff\uf900-\ufaff\uff00-\uff60"
+"""Ranges of kana, Han and wide marks, between which a reader sees no space. Thai and its neighbours
+put none between words, but one between sentences."""
 _LINE_END: Final = re.compile(r"(?<![ \t])[ \t]*+\r?\n[ \t]*+")
 _UNSPACED_LINE_END: Final = re.compile(rf"(?<=[{_UNSPACED}])[ \t]*+\r?\n[ \t]*+(?=[{_UNSPACED}])")
 _DELIMITED = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<!", ">"), ("<?", "?>"))
@@ -139,9 +138,14 @@ class TextPart:
         return html.escape(text, quote=False) if self.escaped else text
 
 
-def on_one_line(text: str) -> str:
-    """The lines of a text as one: a space stands for each end, if the script has spaces."""
-    return _LINE_END.sub(" ", _UNSPACED_LINE_END.sub("", text)) if "\n" in text else text
+def on_one_line(text: str, *, has_seen_ends: bool = False) -> str:
+    """The lines of a text as one: a space stands for each end, but not between kana or Han.
+
+    has_seen_ends: they are those of a subtitle, often its only marks; each is a space.
+    """
+    if "\n" not in text:
+        return text
+    return _LINE_END.sub(" ", text if has_seen_ends else _UNSPACED_LINE_END.sub("", text))
 
 
 def cut(

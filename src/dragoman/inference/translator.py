@@ -312,12 +312,14 @@ class TextTranslator:
                     normalized = normalize(source, lowercase=self.lowercase)
                     if part.things:
                         normalized = before_spaces(normalized)
+                    plain = ""
                     for window in _windows(normalized):
                         own = self._code(window)
+                        plain += window[len(own) :]
                         code = own or code
                         before = own or with_token(self.token or code, "")
                         own_rows += self._rows(before, window[len(own) :])
-                    if not self._has_sense([row.ids for row in own_rows], normalized):
+                    if not self._has_sense([row.ids for row in own_rows], plain):
                         part, own_rows = replace(part, translated=False), []
                 rows += own_rows
                 parts.append((part, len(own_rows)))

@@ -113,8 +113,10 @@ def test_a_sentence_over_several_lines_is_one_text() -> None:
     assert document.texts() == ["Where are you going so late at night?"]
     found = document.put_together(iter(["Wohin gehst du denn so spät in der Nacht?"]))
     assert found.decode().split("\n")[2:] == ["Wohin gehst du denn", "so spät in der Nacht?", ""]
-    chinese = "1\n00:01 --> 00:02\n然后选\n择要翻译的文件\n"
-    assert cut_document(chinese, "srt").texts() == ["然后选择要翻译的文件"]
+    chinese = "1\n00:01 --> 00:02\n你要去哪里\n回家\n"  # the line end is the only mark
+    assert cut_document(chinese, "srt").texts() == ["你要去哪里 回家"]
+    thai = "ไฟล์นี้เสียหาย\nโปรดลองอีกครั้ง\n"
+    assert cut_document(thai, "markdown").texts() == ["ไฟล์นี้เสียหาย โปรดลองอีกครั้ง"]
     mixed = "在 Linux\n下打开\n安装文件\n"
     assert cut_document(mixed, "markdown").texts() == ["在 Linux 下打开安装文件"]
     texts = cut_document(MARKDOWN, "markdown").texts()

@@ -103,6 +103,12 @@ def test_a_text_that_is_mostly_unknown_stays_as_it_is() -> None:
         assert encoded(text, vocabulary("unigram"), "line").rows == [], text
 
 
+def test_a_code_before_a_text_is_no_unknown_part_of_it() -> None:
+    subword = vocabulary("unigram", token="<2de>")
+    assert len(encoded("<2de> A 👍", subword, "line").rows) == 1
+    assert encoded("<2de> 👍", subword, "line").rows == []
+
+
 def test_a_sentence_that_is_unknown_beside_others_stays_as_it_is() -> None:
     found = encoded("Datei öffnen. नमस्ते। <Ende", vocabulary("bpe"), "document")
     assert [count for _, count in found.texts[0]] == [1, 0, 0, 0, 1]
