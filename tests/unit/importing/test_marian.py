@@ -331,7 +331,7 @@ def test_a_language_is_chosen_for_all_or_in_a_text(tmp_path: Path) -> None:
     settings = json.loads((folder / "tokenizer_config.json").read_bytes())
     several = settings | {"target_lang": "deu+nld"}  # as published models name them
     (folder / "tokenizer_config.json").write_text(json.dumps(several))
-    assert read_folder(folder, Languages()).recipe.corpus.target_language == "deu-nld"
+    assert read_folder(folder, Languages()).recipe.corpus.target_language == "deu_nld"
     with pytest.raises(ConfigError, match=r"has no >>fra<<; it has >>deu<<, >>nld<<"):
         read_folder(folder, Languages(target="fra"))
 
