@@ -319,7 +319,7 @@ class TextTranslator:
                         code = own or code
                         before = own or with_token(self.token or code, "")
                         own_rows += self._rows(before, window[len(own) :])
-                    if not self._has_sense([row.ids for row in own_rows], plain):
+                    if not self._has_sense([row.ids for row in own_rows], plain or normalized):
                         part, own_rows = replace(part, translated=False), []
                 rows += own_rows
                 parts.append((part, len(own_rows)))

@@ -148,8 +148,9 @@ def timed_here(recipe: Recipe, *, ranks: int, at_most_s: float = 1.0) -> Here:
     at_most_s: no step begins after that time, but at least three are timed.
     """
     keep_freed_memory()
-    weights = units.SHORT_COUNT.text(workload_of(recipe).num_parameters)
-    print(f"timing a model of {weights} weights on this machine", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        weights = units.SHORT_COUNT.text(workload_of(recipe).num_parameters)
+        print(f"timing a model of {weights} weights on this machine", file=sys.stderr, flush=True)
     machine = TrainingMachine(torch.cuda.is_available(), False, 0, lambda _: 0.0)
     with _others_seen(machine):
         pieces, precision = recipe.corpus.subword.vocab_size, recipe.train.precision
