@@ -309,10 +309,13 @@ class CheckpointStore:
             return candidates[0]
         steps = ", ".join(str(_step(path)) for path in self.paths()) or "none"
         readable = any(True for _ in self._states()) or not self.paths()
+        choices = "last, best, best-loss, best-bleu or a step"
+        if which.startswith("best") and readable and self.paths():
+            choices = "last or a step: no validation has told yet which is best"
         raise CheckpointError(
             f"no checkpoint {which!r}{'' if readable else ' whose state can be read'}",
             place=self.directory,
-            remedy=f"choose last, best, best-loss, best-bleu or a step (there are: {steps})",
+            remedy=f"choose {choices} (there are: {steps})",
         )
 
     def _path(self, step: int) -> Path:

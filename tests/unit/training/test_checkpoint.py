@@ -430,6 +430,14 @@ def test_a_checkpoint_is_chosen_by_its_metric_its_age_or_its_step(tmp_path: Path
     assert refused.value.place == str(store.directory)
 
 
+def test_a_run_without_a_validation_has_no_best_and_says_what_it_has(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    save_step(store, 4, dev_loss=None)
+    with pytest.raises(CheckpointError) as refused:
+        store.choose("best")
+    assert refused.value.remedy.startswith("choose last or a step")
+
+
 def test_a_model_of_another_vocabulary_loads_no_weights(tmp_path: Path) -> None:
     model = nn.Linear(2, 1, bias=False)
     store = CheckpointStore(tmp_path, CheckpointConfig(), {"vocabulary": "0123456789abcdef"})
