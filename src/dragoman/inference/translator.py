@@ -319,7 +319,9 @@ class TextTranslator:
                         code = own or code
                         before = own or with_token(self.token or code, "")
                         own_rows += self._rows(before, window[len(own) :])
-                    if not self._has_sense([row.ids for row in own_rows], plain or normalized):
+                    # A code goes into the search with marks alone: kept with them it would be seen.
+                    words = plain if any(map(str.isalnum, plain)) else normalized
+                    if not self._has_sense([row.ids for row in own_rows], words):
                         part, own_rows = replace(part, translated=False), []
                 rows += own_rows
                 parts.append((part, len(own_rows)))

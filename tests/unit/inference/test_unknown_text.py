@@ -107,6 +107,7 @@ def test_a_code_before_a_text_is_no_unknown_part_of_it() -> None:
     subword = vocabulary("unigram", token="<2de>")
     assert len(encoded("<2de> A 👍", subword, "line").rows) == 1
     assert encoded("<2de> 👍", subword, "line").rows == []
+    assert len(encoded("<2de> ... Datei.", subword, "document").rows) == 2  # the code is not kept
 
 
 def test_a_sentence_that_is_unknown_beside_others_stays_as_it_is() -> None:
