@@ -17,7 +17,7 @@ NOUNS = (
 _SYLLABLES = ("ba", "de", "fi", "go", "hu", "ka", "le", "mi", "no", "pu", "ra", "se", "wo", "zi")
 VERBS = {"open": "öffne", "close": "schließe", "see": "sieh", "move": "bewege", "take": "nimm"}
 ENDINGS = {"one": ("ein", ""), "all": ("alle", "en")}
-"""What a determiner is in the target, and the ending of the noun behind it."""
+"""For each determiner of the source: its translation, and the ending of the noun behind it."""
 
 
 def _stems() -> dict[str, tuple[str, ...]]:

@@ -97,7 +97,7 @@ def test_the_time_without_a_link_is_not_that_of_a_rank_that_stood_still(name: st
 
 
 COMPUTE_S = 0.4
-"""Of a step, before one rank becomes slow."""
+"""Seconds of compute in a step, before one rank becomes slow."""
 
 
 def slow_since(turn: int, *, times: float = 2.0) -> Callable[[dict[str, Any]], None]:

@@ -27,7 +27,8 @@ _WORD: Final = re.compile(
     rf"(?P<kept>{KEPT.pattern})|[{UNSPACED}]|[^\W{UNSPACED}]+(?:[-.][^\W{UNSPACED}]+)*|[^\w\s]",
     re.VERBOSE,
 )
-"""A word, a character of a script without spaces, or a mark. What is kept is none."""
+"""Matches a word, a character of a script without spaces, or a mark. An address or a placeholder is
+one match, which is no part of a term."""
 _Scored = TypeVar("_Scored", bound=tuple[str, float])
 
 
@@ -92,7 +93,7 @@ class Terms:
             if not fitting:
                 position += 1
                 continue
-            length, _, end, source = max(fitting, key=lambda one: one[:2])
+            length, _, end, source = max(fitting, key=lambda term: term[:2])
             spans.append((start, end, self._targets[source]))
             position += length
         return spans

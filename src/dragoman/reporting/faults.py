@@ -1,4 +1,4 @@
-"""What the checks for faults measure: the value, and who has it since when."""
+"""Measures the faults that checks look for: how large each is, on which host, since when."""
 
 from __future__ import annotations
 

@@ -336,7 +336,7 @@ def is_overfitting(facts: Facts) -> Judgement:
     if is_easier:
         says = f"The dev loss {moves}, and {gap}: the targets of the training text are a model's "
         return "no", f"{says}translations, easier to predict than the dev text.", ""
-    if facts.recipe is not None and facts.recipe.corpus.valid_pairs:
+    if facts.recipe is not None and not facts.recipe.corpus.valid:  # dev text of the same source
         usual = "it knows the training text better, which is usual."
         return "no", f"The dev loss {moves}, and {gap}: {usual}", ""
     says = f"The dev loss {moves}, but {gap}: the dev text may be of another kind, too."

@@ -49,7 +49,7 @@ _OF_RUN: Final[dict[str, type[events.Payload]]] = {
         events.ExamMarked,
     )
 }
-"""What is kept of a run, by the kind of the event that tells it."""
+"""Facts of a run, by the kind of the event that tells them."""
 _OF_HOSTS: Final[dict[str, type[events.Payload]]] = {
     events.LinkMeasured.kind: facts.RecordedLink,
     events.LinkChanged.kind: events.LinkChanged,
@@ -101,7 +101,7 @@ class RunLog:
     clock_jumps: list[tuple[float, str]] = field(default_factory=list)
     """(seconds, host)"""
     _next: Kept = field(default_factory=Kept)
-    """Of the hosts, for the life that is about to begin."""
+    """Facts of the hosts that belong to the next life, which has not begun."""
     _base: tuple[float, float] = (0.0, 0.0)
     _base_host: str = ""
     _ahead_s: float = 0.0

@@ -184,7 +184,7 @@ EXAM: Final = "What people type"
 
 
 def exam_rows(facts: Facts) -> Iterator[tuple[str, str]]:
-    """What the last exam counted in each subject, with the key that teaches it if it is needed."""
+    """The subjects of the last exam: shares of right translations, and the cures of weak ones."""
     for mark in {mark.subject: mark for mark in facts.exam}.values():
         share = mark.held / max(1, mark.texts)
         counts = f"{units.COUNT.text(mark.held)} of {units.COUNT.text(mark.texts)}"

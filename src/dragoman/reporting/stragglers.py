@@ -1,7 +1,7 @@
 """Which ranks come later than the others, since when and why.
 
 A rank comes to the all-reduce of a step when its own work is done: the time of the step without
-the waits for data and in all-reduces. What it works for longer than the median rank, others wait.
+the waits for data and in all-reduces. If that takes longer than the median rank's, others wait.
 """
 
 from __future__ import annotations

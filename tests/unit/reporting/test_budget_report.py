@@ -1,4 +1,4 @@
-"""What the report of a run with a budget and its own dev text says: the time left, what to do."""
+"""The report of a run with a budget: time left, overfitting, and whose translations it shows."""
 
 from __future__ import annotations
 
