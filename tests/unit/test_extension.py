@@ -72,6 +72,19 @@ def test_a_longer_run_goes_on_from_a_finished_one_exactly_and_on_as_many_ranks(
     assert len([*Path("runs").iterdir()]) == 3, "the same command finds its run"
 
 
+def test_a_run_that_went_on_is_offered_and_one_from_another_model_is_not(
+    words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    short = trained(words, SHORT)
+    longer = trained(words, LONG, "--extend", str(short.path))
+    trained(words, LONG + 1, "--from", str(short.path))
+    capfd.readouterr()
+    trained(words, LONG + 2)
+    offered = capfd.readouterr().out
+    assert f"--extend {longer.path}" in offered
+    assert f"{LONG} of these {LONG + 2} steps" in offered
+
+
 def test_a_rate_that_had_fallen_is_said_to_rise(
     words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,7 @@ from dragoman.base.files import file_sha256
 from dragoman.base.printable import printable_line
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe, digest
-from dragoman.recipe.run_directory import PREPARE_EVENTS, RunDirectory
+from dragoman.recipe.run_directory import ORIGIN_FILE, PREPARE_EVENTS, RunDirectory
 from dragoman.training.checkpoint import CheckpointStore, TrainState, read_state
 from dragoman.training.durable import DIGESTS_FILE
 
@@ -29,19 +29,25 @@ _SAME_RATE: Final = 1.1
 
 
 def finished_shorter(recipe: Recipe, *, runs: Path) -> RunDirectory | None:
-    """The longest finished run of this recipe with fewer steps; None if there is none."""
-    lengths = set()
+    """The longest finished run of this recipe with fewer steps; None if there is none.
+
+    A run that itself went on from a shorter one counts; one from another model's weights does not.
+    """
+    finished: list[tuple[int, float, RunDirectory]] = []
     for path in runs.glob(f"{recipe.name}-*/recipe.toml"):
-        try:
-            lengths.add(RunDirectory(path.parent).recipe().train.max_steps)
-        except (ConfigError, CheckpointError):  # of another version
-            continue
-    for steps in sorted((one for one in lengths if one < recipe.train.max_steps), reverse=True):
-        run = RunDirectory.newest(_of_length(recipe, steps), runs=runs)
-        with suppress(CheckpointError):
-            if run is not None and _last(run)[1].step == steps:
-                return run
-    return None
+        run = RunDirectory(path.parent)
+        # Runs of another version, and runs without a checkpoint, cannot go on.
+        with suppress(ConfigError, CheckpointError):
+            made_with = run.recipe()
+            steps = made_with.train.max_steps
+            if (
+                steps < recipe.train.max_steps
+                and not (run.path / ORIGIN_FILE).exists()
+                and digest(_of_length(recipe, steps)) == digest(made_with)
+                and _last(run)[1].step == steps
+            ):
+                finished.append((steps, path.stat().st_mtime, run))
+    return max(finished, key=lambda found: found[:2])[2] if finished else None
 
 
 def advice(recipe: Recipe, *, runs: Path) -> str:
