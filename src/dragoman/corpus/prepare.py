@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -164,19 +165,33 @@ def _most_dropped(manifest: Manifest, directory: Path) -> Alert | None:
     lost = train.pairs_in - train.kept
     if lost <= _MOST * train.pairs_in or train.dropped.get("language", 0) > _MOST * train.pairs_in:
         return None
-    by_pairs = sorted(train.dropped.items(), key=lambda item: -item[1])
-    blamed = [(name, pairs) for name, pairs in by_pairs if pairs >= _BLAMED * train.pairs_in]
-    counts = (f"{key_of(name) or name.replace('_', ' ')} {pairs:,}" for name, pairs in blamed)
     languages = [code for one in manifest.config.directions for code in one]
-    remedies = [_remedy_for_script(name, languages) for name, _ in blamed]
-    if any(key_of(name) for name, _ in blamed) or not any(remedies):
+    blamed = _blamed(train.dropped, train.pairs_in)
+    remedies = [_remedy_for_script(name, languages) for name in blamed]
+    if any(map(key_of, blamed)) or not any(remedies):
         remedies.append("loosen the key if good pairs are there")
     return Alert(
         severity="warning",
-        cause=f"{units.SHARE.text(lost / train.pairs_in)} of the training pairs were dropped "
-        f"({lost:,} of {train.pairs_in:,}): {', '.join(counts)}",
+        cause=_dropped_in_words(train.dropped, train.pairs_in, lost),
         remedy=f"see {directory / REJECTED / 'filters.html'}, and "
         f"{', or '.join(filter(None, remedies))}",
+    )
+
+
+def _blamed(dropped: Mapping[str, int], pairs_in: int) -> dict[str, int]:
+    """The reasons for which many pairs were dropped, and how many, the commonest first."""
+    by_pairs = sorted(dropped.items(), key=lambda item: -item[1])
+    return {name: pairs for name, pairs in by_pairs if pairs >= _BLAMED * pairs_in}
+
+
+def _dropped_in_words(dropped: Mapping[str, int], pairs_in: int, lost: int) -> str:
+    counts = (
+        f"{key_of(name) or name.replace('_', ' ')} {pairs:,}"
+        for name, pairs in _blamed(dropped, pairs_in).items()
+    )
+    return (
+        f"{units.SHARE.text(lost / pairs_in)} of the training pairs were dropped "
+        f"({lost:,} of {pairs_in:,}): {', '.join(counts)}"
     )
 
 
@@ -225,9 +240,10 @@ class _Preparation:
             self._stage(split, f"read_{split}", partial(self._read, split))
         self._stage("train", "clean", self._clean)
         self.place.once("merge", self._merge)
-        self._stage("train", "hold_out", partial(self._hold_out, given))
-        self._advance("learn", 0, None)
-        self._learn()
+        with self._filters_blamed():
+            self._stage("train", "hold_out", partial(self._hold_out, given))
+            self._advance("learn", 0, None)
+            self._learn()
         if self.config.filters.min_lexical_gain is not None or self.config.stand_ins:
             self.place.once("relate_directions", self._relate)
         self._stage("train", "encode", self._encode)
@@ -445,6 +461,24 @@ class _Preparation:
                 remedy=f"{words}{'; ' if words else ''}look at {self.place.failed}, "
                 + (f"and {remedy}" if remedy else "or loosen corpus.filters"),
             )
+
+    @contextmanager
+    def _filters_blamed(self) -> Iterator[None]:
+        """If too little text is left inside the block, and filters have dropped most of it, the
+        error begins its remedy with them."""
+        try:
+            yield
+        except CorpusError as error:
+            facts = StageFacts.model_validate(self.place.recall("clean")["facts"])
+            lost = facts.pairs_in - facts.pairs_out
+            if lost > _MOST * facts.pairs_in:
+                self._write_rejected(self.place.failed)
+                dropped = _dropped_in_words(facts.dropped, facts.pairs_in, lost)
+                error.set_remedy(
+                    f"{dropped}: look at {self.place.failed}, and loosen the key if good pairs are "
+                    f"there; or {error.remedy}"
+                )
+            raise
 
     def _seen_in_words(self) -> SeenInText:
         """The languages that the training text seems to have, for who wonders what was dropped."""

@@ -178,3 +178,28 @@ def test_folders_of_somebody_else_are_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="train is there already and belongs to no"):
         prepare(small_corpus(tmp_path), tmp_path / "data", workers=1)
     assert [path for path in (tmp_path / "data").rglob("*") if path.is_file()] == [precious]
+
+
+@pytest.mark.parametrize(
+    ("held_out", "problem"),
+    [(10, "too little text to hold out"), (0, r"\d+ is (more than|too small)")],
+    ids=["no text to hold out", "no text for the vocabulary"],
+)
+def test_too_little_text_is_blamed_on_the_filters_that_dropped_it(
+    held_out: int, problem: str, tmp_path: Path
+) -> None:
+    lines = [f"a long sentence {n}\tein langer Satz {n}" for n in range(400)]
+    (tmp_path / "a.tsv").write_text("\n".join([*lines, "hi\tja", "no\tso"]))
+    config = small_corpus(
+        tmp_path,
+        train=({"tsv": str(tmp_path / "a.tsv")},),
+        filters={"max_words": 2},
+        valid_pairs=held_out,
+        test_pairs=0,
+    )
+    blame = r"99\.5% of the .* were dropped \(400 of 402\): corpus\.filters\.max_words 400: look at"
+    with pytest.raises(
+        CorpusError, match=f"{problem}.*; {blame} .*/out/failed.*, and loosen the key"
+    ):
+        prepare(config, tmp_path / "out", workers=1)
+    assert len(list(read_rejected(tmp_path / "out" / FAILED / "train.tsv.zst"))) == 400
