@@ -146,6 +146,9 @@ class Plan:
         # The whole table, even if the terminal is narrower: a number cut short is another number.
         table.width = console.measure(table, options=console.options.update(max_width=_ANY)).maximum
         console.print(table, crop=False)
+        if not all(option.is_quality_known for option in self.options):
+            unknown = "(?): nobody knows how well a model learns so."
+            console.print(Text(unknown), style="dim")
         console.print()
         if not explain:
             told = "All steps of the recipe, training alone. For the best model of a given time: "

@@ -7,7 +7,7 @@ nothing.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -124,9 +124,10 @@ def compare(runs: Sequence[Facts]) -> RunComparison:
         for letter, facts in zip(NAMES, runs, strict=False)
     )
     budgets = (PAIRS, TOKENS, WALL, MACHINES, *_money(runs))
-    same_loss, notes = _comparable(compared)
-    if not same_loss:  # a note says why, and nothing shows them beside each other
-        compared = tuple(map(_without_losses, compared))
+    incomparable, notes = _incomparable(compared)
+    # A note says why, and nothing shows them beside each other.
+    compared = tuple(_without(run, incomparable) for run in compared)
+    same_loss = "dev_loss" not in incomparable
     levels = tuple(
         level
         for budget in budgets
@@ -136,9 +137,10 @@ def compare(runs: Sequence[Facts]) -> RunComparison:
     return RunComparison(compared, budgets, tuple(notes), levels, target)
 
 
-def _without_losses(run: ComparedRun) -> ComparedRun:
+def _without(run: ComparedRun, scores: Set[str]) -> ComparedRun:
+    gone = dict.fromkeys(scores)
     without = (
-        replace(point, validation=point.validation.model_copy(update={"dev_loss": None}))
+        replace(point, validation=point.validation.model_copy(update=gone))
         for point in run.validations
     )
     return replace(run, validations=tuple(without))
@@ -160,7 +162,8 @@ def totals(run: ComparedRun, budgets: Sequence[Resource]) -> Iterator[tuple[str,
     if losses:
         yield "lowest dev loss", units.LOSS.text(min(losses))
     scores = [validation.bleu or 0.0 for _, validation in run.bleus(WALL)]
-    yield "best dev BLEU", units.SCORE.optional_text(max(scores, default=None))
+    if scores:
+        yield "best dev BLEU", units.SCORE.text(max(scores))
     # A score with another search, or of another checkpoint, has a row of its own.
     for label, score in {test_score.label: test_score for test_score in facts.test_scores}.items():
         yield f"BLEU on {label}", bleu_text(score)
@@ -211,9 +214,10 @@ def _used_in_all(facts: Facts) -> dict[str, float]:
     return {name: amount for name, amount in used.items() if amount is not None}
 
 
-def _comparable(compared: Sequence[ComparedRun]) -> tuple[bool, list[str]]:
-    """Whether dev losses may be compared, and notes for the reader."""
+def _incomparable(compared: Sequence[ComparedRun]) -> tuple[Set[str], list[str]]:
+    """The scores of validations that must not be compared, and notes for the reader."""
     notes = []
+    incomparable: Set[str] = frozenset()
     manifests = [run.facts.manifest for run in compared]
     manifests_found = [manifest for manifest in manifests if manifest is not None]
     if len(manifests_found) < len(manifests):
@@ -226,8 +230,10 @@ def _comparable(compared: Sequence[ComparedRun]) -> tuple[bool, list[str]]:
     }
     models = {m.files["target.model"].sha256 for m in manifests_found if "target.model" in m.files}
     if len(texts) > 1:
+        incomparable = {"dev_loss", "bleu"}
         notes.append("The dev sets differ: neither loss nor BLEU can be compared.")
-    if len(models) > 1:
+    elif len(models) > 1:
+        incomparable = {"dev_loss"}
         notes.append("The subword models differ, so tokens differ: losses cannot be compared.")
     per_step = {
         round(measures.per_step(run.facts.intervals, "target_tokens") or 0) for run in compared
@@ -240,9 +246,9 @@ def _comparable(compared: Sequence[ComparedRun]) -> tuple[bool, list[str]]:
         for validation in run.facts.validations
         if validation.bleu_signature
     }
-    if len(signatures) > 1:
+    if len(signatures) > 1 and "bleu" not in incomparable:
         notes.append("BLEU was computed in different ways: its signatures differ.")
-    return len(texts) <= 1 and len(models) <= 1, notes
+    return incomparable, notes
 
 
 def _level(compared: Sequence[ComparedRun], budget: Resource, *, same_loss: bool) -> Level | None:

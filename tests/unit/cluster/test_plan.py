@@ -103,6 +103,8 @@ def test_local_steps_that_nobody_has_measured_are_named_but_not_recommended() ->
     (line,) = (one for one in made.lines() if one.startswith("Not recommended"))
     assert f"{unproven.run_s / 3600:,.2f} h" in line
     assert "nobody knows" in line
+    assert "\n(?): nobody knows" in printed(made)
+    assert "(?)" not in printed(planned("wmt16-ende-big", gpu="a100:1"))
 
 
 def test_a_faster_precision_is_a_hint_and_not_an_assumption() -> None:

@@ -93,14 +93,35 @@ def test_no_run_is_ahead_if_validations_are_far_apart(tmp_path: Path) -> None:
     assert "too far apart" in level.says
 
 
-def test_losses_that_cannot_be_compared_are_told_once_and_not_shown(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("differing", "note", "hidden"),
+    [
+        (["target.model"], "losses cannot be compared", ["dev loss"]),
+        (
+            ["target.model", "valid/source.txt"],
+            "neither loss nor BLEU can be compared",
+            ["dev loss", "dev BLEU", "last BLEU", "losses cannot"],
+        ),
+    ],
+    ids=["subword models", "dev sets and subword models"],
+)
+def test_scores_that_cannot_be_compared_are_told_once_and_not_shown(
+    differing: list[str], note: str, hidden: list[str], tmp_path: Path
+) -> None:
     manifest = read_facts(small_run().path).manifest
     assert manifest is not None
-    other_file = manifest.files["target.model"].model_copy(update={"sha256": "0" * 64})
-    other = manifest.model_copy(update={"files": {**manifest.files, "target.model": other_file}})
+    file = manifest.files["target.model"]
+    files = {
+        name: file.model_copy(update={"sha256": "1" * 64})
+        for name in ("target.model", "valid/source.txt", "valid/target.txt")
+    }
+    other_files = {name: file.model_copy(update={"sha256": "0" * 64}) for name in differing}
     first, second = (
-        replace(read_facts(run.write(tmp_path / f"run-{number}")), manifest=one)
-        for number, (run, one) in enumerate(((SMALL, manifest), (LARGE, other)))
+        replace(
+            read_facts(run.write(tmp_path / f"run-{number}")),
+            manifest=manifest.model_copy(update={"files": manifest.files | files | changed}),
+        )
+        for number, (run, changed) in enumerate(((SMALL, {}), (LARGE, other_files)))
     )
     found = compare([first, second])
     assert found.target is None
@@ -108,8 +129,8 @@ def test_losses_that_cannot_be_compared_are_told_once_and_not_shown(tmp_path: Pa
     text = "\n".join(
         path.read_text(encoding="utf-8") for path in write_comparison(found, tmp_path)[1:2]
     )
-    assert text.count("losses cannot be compared") == 1
-    assert "dev loss" not in text
+    assert text.count(note) == 1
+    assert not [words for words in hidden if words in text]
 
 
 def test_without_manifests_the_dev_sets_of_the_losses_are_unknown(tmp_path: Path) -> None:
