@@ -16,11 +16,13 @@ from pathlib import Path
 import pytest
 
 from lab.conftest import OpenLab
+from lab.controller import set_up_controller
 from lab.laboratory import Lab, LabHost
 
 PROGRAM = Path(sys.executable).with_name("dragoman")
 STEPS = 12
 SLURM = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol")
+HAS_SLURM = all(shutil.which(tool, path="/usr/bin:/usr/sbin") for tool in SLURM)
 
 
 def brief() -> list[str | Path]:
@@ -41,6 +43,31 @@ def brief() -> list[str | Path]:
     return ["demo", *(w for key, value in settings.items() for w in ("--set", f"{key}={value}"))]
 
 
+def joining(recipe: list[str | Path], folder: Path) -> list[str | Path]:
+    """The command that a scheduler starts on every machine."""
+    places: list[str | Path] = ["--runs", folder / "runs", "--prepared", folder / "text"]
+    return [PROGRAM, "join", *recipe, "--at", "alpha:29400", *places]
+
+
+def join_on(lab: Lab, command: list[str | Path]) -> None:
+    """Train on all hosts of a lab. The first one comes last, and the others wait."""
+    token = {"DRAGOMAN_JOB_TOKEN": secrets.token_hex(16)}
+    machines = []
+    for number, host in reversed(list(enumerate(lab.hosts))):
+        place = {"PET_NODE_RANK": str(number), "PET_NNODES": str(len(lab.hosts))}
+        machines.append(
+            host.start(command, env=token | place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        )
+    said = [machine.communicate(timeout=200)[0] for machine in machines]
+    assert [machine.returncode for machine in machines] == [0] * len(machines), said
+
+
+def weights(runs: Path) -> bytes:
+    """The weights of the last checkpoint of the only run."""
+    *_, last = sorted(runs.glob("*/checkpoints/step-*"))
+    return (last / "model.safetensors").read_bytes()
+
+
 def assert_trained_by_two(runs: Path) -> None:
     """One run, both machines in its record, its last checkpoint there, nothing left behind."""
     (run,) = (path for path in runs.iterdir() if path.is_dir())
@@ -55,60 +82,58 @@ def test_the_same_command_on_every_machine_trains_one_run(
     make_lab: OpenLab, tmp_path: Path
 ) -> None:
     lab = make_lab(["alpha", "beta"])
-    words: list[str | Path] = [
-        "--at",
-        "alpha:29400",
-        "--runs",
-        tmp_path / "runs",
-        "--prepared",
-        tmp_path / "text",
-    ]
-    token = {"DRAGOMAN_JOB_TOKEN": secrets.token_hex(16)}
     (tmp_path / "runs").mkdir()
-    machines = []
-    # The second one comes first, and waits.
-    for number, host in reversed(list(enumerate(lab.hosts))):
-        place = {"PET_NODE_RANK": str(number), "PET_NNODES": "2"}
-        command = [PROGRAM, "join", *brief(), *words]
-        machines.append(
-            host.start(command, env=token | place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        )
-    said = [machine.communicate(timeout=200)[0] for machine in machines]
-    assert [machine.returncode for machine in machines] == [0, 0], said
+    command = joining(brief(), tmp_path)
+    join_on(lab, command)
     assert_trained_by_two(tmp_path / "runs")
-    alone = lab.hosts[0].run([PROGRAM, "join", *brief(), *words, "--node", "0"], check=False)
+    alone = lab.hosts[0].run([*command, "--node", "0"], check=False)
     assert alone.returncode == 2
     assert alone.stderr.startswith("dragoman: nodes: no scheduler sets it here")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    any(shutil.which(tool, path="/usr/bin:/usr/sbin") is None for tool in SLURM),
-    reason="no Slurm here (Debian: slurm-wlm)",
-)
-def test_a_generated_script_trains_on_a_real_slurm_cluster(
+@pytest.mark.timeout(900)
+def test_one_recipe_gives_equal_weights_by_ssh_by_hand_and_by_a_scheduler(
     make_lab: OpenLab, tmp_path: Path
 ) -> None:
     lab = make_lab(["alpha", "beta"])
-    generate: list[str | Path] = [
-        "jobs",
-        "slurm",
-        *brief(),
-        "--nodes",
-        "2",
-        "--folder",
-        tmp_path,
-    ]
-    script = tmp_path / "demo.sbatch"
-    script.write_text(lab.controller.run([PROGRAM, *generate]).stdout)
-    with slurm_cluster(lab, tmp_path / "slurm") as environment:
-        path = f"{PROGRAM.parent}:{os.environ['PATH']}"
-        submit: list[str | Path] = ["sbatch", "--wait", f"--chdir={tmp_path}", script]
-        alpha = lab.host("alpha")
-        alpha.run(submit, env=environment | {"PATH": path}, timeout_s=240)
+    controller = set_up_controller(lab, slots=[1, 1])
+    recipe: list[str | Path] = [controller.folder / "small.toml"]
+    by_ssh = controller.run("train", "small.toml", "--hosts", "hosts.toml")
+    assert by_ssh.returncode == 0, by_ssh.stderr
+    by_hand = tmp_path / "by-hand"
+    (by_hand / "runs").mkdir(parents=True)
+    join_on(lab, joining(recipe, by_hand))
+    expected = weights(controller.folder / "runs")
+    assert weights(by_hand / "runs") == expected
+    if not HAS_SLURM:
+        pytest.skip("by ssh and by hand they are equal; no Slurm here (Debian: slurm-wlm)")
+    by_slurm = tmp_path / "by-slurm"
+    by_slurm.mkdir()
+    submit(lab, recipe, by_slurm)
+    assert weights(by_slurm / "runs") == expected
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_SLURM, reason="no Slurm here (Debian: slurm-wlm)")
+def test_a_generated_script_trains_on_a_real_slurm_cluster(
+    make_lab: OpenLab, tmp_path: Path
+) -> None:
+    submit(make_lab(["alpha", "beta"]), brief(), tmp_path)
     (log,) = tmp_path.glob("demo-*.log")
     assert "run directory" in log.read_text()
     assert_trained_by_two(tmp_path / "runs")
+
+
+def submit(lab: Lab, recipe: list[str | Path], folder: Path) -> None:
+    """Train on two machines by the script that `dragoman jobs slurm` writes."""
+    places: list[str | Path] = ["--nodes", "2", "--folder", folder]
+    script = folder / "train.sbatch"
+    script.write_text(lab.controller.run([PROGRAM, "jobs", "slurm", *recipe, *places]).stdout)
+    with slurm_cluster(lab, folder / "slurm") as environment:
+        path = f"{PROGRAM.parent}:{os.environ['PATH']}"
+        command: list[str | Path] = ["sbatch", "--wait", f"--chdir={folder}", script]
+        lab.hosts[0].run(command, env=environment | {"PATH": path}, timeout_s=240)
 
 
 @contextmanager

@@ -88,8 +88,9 @@ class Verified(Section):
             return ""
         return (
             f"warning: only {self.identical} of {self.sentences} translations are equal to our "
-            f"own search's (98% are usual), and chrF between them is {self.chrf:.1f} (99 is usual). "
-            "That says nothing of quality: dragoman evaluate with a source and a reference does"
+            f"own search's (98% are usual), and chrF between them is {self.chrf:.1f} (99 is "
+            "usual). That says nothing of quality: dragoman evaluate with a source and a reference "
+            "does"
         )
 
 
