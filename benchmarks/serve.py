@@ -189,6 +189,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--text", type=Path, help="one sentence per line (default: test2016)")
     parser.add_argument("--other", type=Path, help="Python of another checkout")
+    parser.add_argument(
+        "--other-bundle", type=Path, help="the same model for it, if it cannot read --bundle"
+    )
     parser.add_argument("--soak", type=float, default=0, help="minutes of load, memory watched")
     return parser.parse_args()
 
@@ -238,7 +241,8 @@ def main() -> None:
 
 def compare(other: Path, ask: Callable[..., Load], arguments: argparse.Namespace) -> None:
     """Our server beside that of another checkout, by its Python; the first round warms up."""
-    servers = {"this": start(arguments.bundle), "other": start(arguments.bundle, python=other)}
+    others = arguments.other_bundle or arguments.bundle
+    servers = {"this": start(arguments.bundle), "other": start(others, python=other)}
     rates: list[float] = []
     costs: list[float] = []
     try:
