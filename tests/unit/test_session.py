@@ -89,8 +89,15 @@ def test_the_ranks_of_another_machine_are_not_kept(tmp_path: Path) -> None:
     assert last_ranks(tmp_path) is None
 
 
-@pytest.mark.parametrize("state", ["running", "gone"])
-def test_the_states_of_runs_fit_80_columns(state: str) -> None:
+@pytest.mark.parametrize(
+    ("state", "steps"),
+    [
+        ("running", "123,456 of 300,000 steps"),
+        ("gone", "123,456 of 300,000 steps"),
+        ("finished", "  123,456 steps"),
+    ],
+)
+def test_the_states_of_runs_fit_80_columns(state: str, steps: str) -> None:
     one = Status(
         run="runs/wmt16-ende-reference-20261128T230416-1a2b3c4d",
         state=state,
@@ -108,6 +115,7 @@ def test_the_states_of_runs_fit_80_columns(state: str) -> None:
     lines = file.getvalue().splitlines()
     assert len(lines) == 3, "none is broken"
     assert one.run in lines[0], "it can be copied"
+    assert steps in lines[1]
 
 
 def test_a_bug_is_a_failure_with_its_reason(tmp_path: Path) -> None:

@@ -82,8 +82,10 @@ def print_status(statuses: list[Status], console: Console) -> None:
 
 
 def _facts(status: Status) -> Iterator[str]:
-    last = units.COUNT.text(status.max_steps) if status.max_steps else "?"
-    yield f"{units.COUNT.text(status.step)} of {last} steps"
+    steps = units.COUNT.text(status.step)
+    if status.state != "finished":  # a run with a budget ends by the clock, near its last forecast
+        steps += f" of {units.COUNT.text(status.max_steps) if status.max_steps else '?'}"
+    yield f"{steps} steps"
     if status.train_loss is not None:
         yield f"loss {units.LOSS.text(status.train_loss)}"
     if status.tokens_per_s is not None:
