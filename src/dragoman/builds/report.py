@@ -9,8 +9,7 @@ from typing import Final
 from dragoman.base import units
 from dragoman.builds.plan import BuildPlan, StageName
 from dragoman.builds.record import BuildStage
-from dragoman.reporting.elements import escape, section, values, whole_page
-from dragoman.reporting.render import write_files
+from dragoman.reporting.document import Document, Section, Table, write_files
 from dragoman.telemetry.host import HourlyPrice
 
 HEADINGS: Final = ("stage", "share", "planned", "spent", "cost", "made", "gained", "why")
@@ -95,26 +94,20 @@ def write_report(
     """Write `build.html`. Raises the errors of `write_files`."""
     table = rows(plan, stages, started=started, budget_s=budget_s, price=price)
     shown = [n for n in range(len(HEADINGS) - 1) if any(row[n] for row in table)]
-    head = "".join(f"<th>{HEADINGS[n]}</th>" for n in shown)
-    body = ""
-    for row in table:
-        cells = "".join(f"<td>{escape(row[n])}</td>" for n in shown[1:])
-        body += f"<tr><th>{escape(row[0])}</th>{cells}</tr>"
     facts = [("budget", plan.budget), ("spent", table[-1][3]), ("cost", table[-1][4])]
-    head_line = values(facts[: 3 if price else 2])
-    main = [
-        f"<header><h1>Build of {escape(plan.pair)}</h1>{head_line}</header>",
-        section("Stages", f"<table class='runs'><tr>{head}</tr>{body}</table>"),
-        section("Reasons", _listed((row[0], row[-1]) for row in table if row[-1])),
-        section("Corpora", _listed(_corpora(plan, stages))),
-    ]
-    page = whole_page(f"Build of {plan.pair}", f"<main>{''.join(main)}</main>")
-    write_files(directory, {"build.html": page})
-
-
-def _listed(items: Iterator[tuple[str, str]]) -> str:
-    rows = "".join(f"<li><b>{escape(name)}</b> {escape(text)}</li>" for name, text in items)
-    return rows and f"<ul class='problems'>{rows}</ul>"
+    document = Document(
+        title=f"Build of {plan.pair}",
+        values=facts[: 3 if price else 2],
+        blocks=[
+            Section(
+                "Stages",
+                [Table([[row[n] for n in shown] for row in table], [HEADINGS[n] for n in shown])],
+            ),
+            Section("Reasons", [Table([(row[0], row[-1]) for row in table if row[-1]])]),
+            Section("Corpora", [Table(list(_corpora(plan, stages)))]),
+        ],
+    )
+    write_files(directory, {"build.html": document.html()})
 
 
 def _corpora(plan: BuildPlan, stages: _Stages) -> Iterator[tuple[str, str]]:

@@ -8,10 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dragoman.base import units
 from dragoman.base.printable import printable_line
 from dragoman.cli.console import facts_table
-from dragoman.reporting.render import Report, summary
+from dragoman.reporting.render import Report, in_one_line
 from dragoman.reporting.scores import of_samples
 from dragoman.reporting.verdict import Verdict
 
@@ -21,18 +20,11 @@ _STYLES = {"cannot tell": "dim", "measured": "cyan"}
 def print_answers(report: Report, console: Console) -> None:
     """Print the answers of a report that need a judgement; its page has the facts, too."""
     facts = report.facts
-    console.print(Text(printable_line(f"{facts.name}: {summary(facts)}"), style="bold"))
-    for score in facts.test_scores:
-        console.print(Text(printable_line(f"{units.SCORE.text(score.bleu)} BLEU on {score.label}")))
+    console.print(Text(printable_line(f"{facts.name}: {in_one_line(facts)}"), style="bold"))
     if facts.samples:
         console.print(Text(of_samples(facts), style="dim"))
     for number, sample in enumerate(facts.samples):
-        parts = (
-            ("source", sample.source),
-            ("translation", sample.hypothesis),
-            ("reference", sample.reference),
-        )
-        shown = facts_table((name, Text(printable_line(text))) for name, text in parts)
+        shown = facts_table((name, Text(printable_line(text))) for name, text in sample.rows)
         console.print(*([""] if number else []), shown)
     console.print("", _answers((f"{number}.", one) for number, one in report.judgements))
     if ill := [one for one in report.ailments if one.answer == "yes"]:

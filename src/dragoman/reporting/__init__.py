@@ -23,6 +23,6 @@ faults        what the rows of faults measure, and who has them
 comparison, comparison_page   runs beside each other
 cleaning      the page of dropped pairs
 svg, plots    plots, and their self-contained pictures
-elements      the parts of every page of HTML
-render, page  report.json, report.md and one page of HTML
+document      what a page shows, in two forms: HTML and Markdown
+render        report.json, report.md and one page of HTML
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -26,14 +26,19 @@ from dragoman.corpus.survey import (
     FilterSurvey,
     read_surveys,
 )
-from dragoman.reporting.elements import escape, figures, whole_page
-from dragoman.reporting.render import write_files
+from dragoman.reporting.document import (
+    Block,
+    Document,
+    Figures,
+    Paragraph,
+    Section,
+    Table,
+    write_files,
+)
 from dragoman.reporting.svg import Axis, Histogram
 
 PAGE: Final = "filters.html"
 _MOST_COLUMNS: Final = 40
-_LONGEST_PLACE: Final = 24
-"""Characters of a file and line that leave enough of the page for the text."""
 _FARTHEST: Final = 1e9
 """The end of an axis; no filter has scores beyond it."""
 _KEPT, _DROPPED = 0, 1
@@ -96,53 +101,49 @@ def cleaning_page(surveys: Sequence[FilterSurvey], dropped: Mapping[str, Dropped
 
     In both parts those that dropped most come first.
     """
-    body = [
-        "<header><h1>Pairs that filters dropped</h1></header>",
-        "<p class='method'>Each filter saw only the pairs that earlier filters had kept. "
+    about = Paragraph(
+        "Each filter saw only the pairs that earlier filters had kept. "
         "Those that dropped most come first; each has the name of its key in the recipe. "
         "Heights are logarithms. A dashed line is the threshold; "
         "the pairs under a histogram are those nearest to it on both sides. "
         "The outermost columns hold the scores beyond the axis, too: infinite ones, and at most a "
-        "hundredth of the pairs at each end.</p>",
-    ]
-    for survey in sorted(surveys, key=lambda survey: (-_dropped(survey), survey.name)):
-        body += _section(survey)
+        "hundredth of the pairs at each end."
+    )
+    filters = sorted(surveys, key=lambda survey: (-_dropped(survey), survey.name))
     others = dropped.keys() - {survey.name for survey in surveys}
-    for name in sorted(others, key=lambda name: (-dropped[name].pairs, name)):
-        body += _plain_section(name, dropped[name])
-    return whole_page("Pairs that filters dropped", f"<main>{''.join(body)}</main>")
+    names = sorted(others, key=lambda name: (-dropped[name].pairs, name))
+    without_threshold = (_plain_section(name, dropped[name]) for name in names)
+    blocks: list[Block] = [about, *map(_section, filters), *without_threshold]
+    return Document("Pairs that filters dropped", [], blocks).html()
 
 
-def _section(survey: FilterSurvey) -> Iterator[str]:
+def _section(survey: FilterSurvey) -> Section:
     pairs = sum(kept + dropped for kept, dropped in survey.counts.values()) + survey.unscored
     dropped = units.COUNT.text(_dropped(survey))
     bound = "at least" if survey.at_least else "at most"
-    yield f"<section><h2>{escape(_heading(survey.name))}</h2><p>"
-    yield escape(
-        f"keeps scores of {bound} {survey.threshold:g}: dropped {dropped} of {pairs:,} pairs"
-    )
+    says = f"keeps scores of {bound} {survey.threshold:g}: dropped {dropped} of {pairs:,} pairs"
     if survey.unscored:
-        yield escape(f", {survey.unscored:,} of them without a score")
-    yield "</p>"
-    if len(survey.counts) > 2 and (histogram := _histogram(survey)) is not None:
-        yield figures([histogram])
-    for title, examples in (("Dropped", survey.dropped), ("Kept", survey.kept)):
-        if examples:
-            yield f"<details><summary>{title}: {len(examples)} nearest to the threshold</summary>"
-            yield from _table(examples)
-            yield "</details>"
-    yield "</section>"
+        says += f", {survey.unscored:,} of them without a score"
+    nearest = (_nearest("Dropped", survey.dropped), _nearest("Kept", survey.kept))
+    blocks: list[Block] = [Paragraph(says), Figures(_histograms(survey)), *nearest]
+    return Section(_heading(survey.name), blocks)
 
 
-def _plain_section(name: str, rejected: Dropped) -> Iterator[str]:
-    yield f"<section><h2>{escape(_heading(name))}</h2>"
-    yield f"<p>has no threshold: dropped {units.COUNT.text(rejected.pairs)} pairs</p>"
-    yield f"<details><summary>Dropped: the first {len(rejected.examples)}</summary>"
-    yield "<table class='runs'><tr><th>source</th><th>target</th><th>line</th></tr>"
-    for pair in rejected.examples:
-        sides = (clipped(text, LONGEST) for text in (pair.source, pair.target))
-        yield f"<tr>{''.join(f'<td>{escape(side)}</td>' for side in sides)}{_place(pair)}</tr>"
-    yield "</table></details></section>"
+def _nearest(title: str, examples: Sequence[Example]) -> Section:
+    rows = [(_score(pair.score), pair.source, pair.target, _place(pair)) for pair in examples]
+    heading = f"{title}: {len(rows)} nearest to the threshold"
+    return Section(heading, [Table(rows, ("score", "source", "target", "line"))], folded=True)
+
+
+def _plain_section(name: str, rejected: Dropped) -> Section:
+    says = f"has no threshold: dropped {units.COUNT.text(rejected.pairs)} pairs"
+    rows = [
+        (clipped(pair.source, LONGEST), clipped(pair.target, LONGEST), _place(pair))
+        for pair in rejected.examples
+    ]
+    table = Table(rows, ("source", "target", "line"))
+    first = Section(f"Dropped: the first {len(rows)}", [table], folded=True)
+    return Section(_heading(name), [Paragraph(says), first])
 
 
 def _heading(name: str) -> str:
@@ -150,19 +151,9 @@ def _heading(name: str) -> str:
     return key_of(name) or name.replace("_", " ")
 
 
-def _table(examples: Sequence[Example]) -> Iterator[str]:
-    yield "<table class='runs'><tr><th>score</th><th>source</th><th>target</th><th>line</th></tr>"
-    for example in examples:
-        cells = (_score(example.score), example.source, example.target)
-        yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}{_place(example)}</tr>"
-    yield "</table>"
-
-
 def _place(pair: Example | RejectedPair) -> str:
-    """A cell with the file and line of a pair; a short one stays on one line."""
-    text = f"{pair.file}:{pair.line}"
-    short = len(text) <= _LONGEST_PLACE
-    return f"<td class='whole'>{escape(text)}</td>" if short else f"<td>{escape(text)}</td>"
+    """The file and line of a pair."""
+    return f"{pair.file}:{pair.line}"
 
 
 def _score(score: float) -> str:
@@ -173,14 +164,14 @@ def _dropped(survey: FilterSurvey) -> int:
     return sum(dropped for _, dropped in survey.counts.values()) + survey.unscored
 
 
-def _histogram(survey: FilterSurvey) -> Histogram | None:
+def _histograms(survey: FilterSurvey) -> list[Histogram]:
     """The scores of a filter, with an edge at the threshold: each column is kept or dropped.
 
-    The outermost columns hold the scores beyond the axis, too. None if the threshold is so far out
-    that no axis shows it.
+    The outermost columns hold the scores beyond the axis, too. Nothing if there are too few scores,
+    or if the threshold is so far out that no axis shows it.
     """
-    if abs(survey.threshold) > _FARTHEST:
-        return None
+    if len(survey.counts) <= 2 or abs(survey.threshold) > _FARTHEST:
+        return []
     scores = np.array(sorted(survey.counts), dtype=np.float64)
     counts = np.array([survey.counts[score] for score in scores], dtype=np.float64)
     edges, at = _edges(survey, scores, counts.sum(axis=1))
@@ -192,13 +183,14 @@ def _histogram(survey: FilterSurvey) -> Histogram | None:
     # A rounded score may be beyond the threshold although the exact one is not.
     np.add.at(columns, np.minimum(places, at - 1), counts[:, kinds[0]])
     np.add.at(columns, np.maximum(places, at), counts[:, kinds[1]])
-    return Histogram(
+    histogram = Histogram(
         edges=edges.tolist(),
         columns=[(kinds[place >= at], float(count)) for place, count in enumerate(columns)],
         names=("kept", "dropped"),
         x=Axis("score", "{:.4g}".format),
         mark=float(edges[at]),
     )
+    return [histogram]
 
 
 def _edges(

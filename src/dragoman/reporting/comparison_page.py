@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final, TypeVar
@@ -18,16 +18,22 @@ from dragoman.reporting.comparison import (
     totals,
 )
 from dragoman.reporting.cost import currency_of
-from dragoman.reporting.elements import escape, figures, problems, section, values, whole_page
+from dragoman.reporting.document import (
+    Document,
+    Figures,
+    Items,
+    Paragraph,
+    Section,
+    Table,
+    write_files,
+)
 from dragoman.reporting.facts import bleu_text
 from dragoman.reporting.plots import BLEU, LOSS_HEIGHT, without_start
-from dragoman.reporting.render import cell, write_files
 from dragoman.reporting.svg import Axis, LinePlot, Series
 
 _LOSS: Final = Axis("dev loss, nats per target token", "{:.4g}".format)
 _SCORES: Final = {"dev_loss", "bleu", "bleu_low", "bleu_high"}
 _TOKENS: Final = Axis("source + target tokens", units.SHORT_COUNT.text)
-Table = list[list[str]]
 T = TypeVar("T")
 
 
@@ -36,22 +42,36 @@ def write_comparison(comparison: RunComparison, directory: Path) -> list[Path]:
 
     Raises MachineError if the directory cannot be written.
     """
+    document = Document(
+        title="Comparison",
+        values=[(run.letter, run.facts.name) for run in comparison.compared],
+        blocks=[
+            Section("Before you compare", [Items(comparison.notes)]),
+            _totals(comparison),
+            _levels(comparison),
+            *_target(comparison),
+            Section("Curves", [Figures(list(_plots(comparison)))]),
+        ],
+    )
     texts = {
-        "comparison.html": _html(comparison),
-        "comparison.md": "\n".join(_markdown(comparison)) + "\n",
+        "comparison.html": document.html(),
+        "comparison.md": document.markdown(),
         "comparison.json": as_json(comparison),
     }
     return write_files(directory, texts)
 
 
-def _sections(comparison: RunComparison) -> Iterator[tuple[str, str, Table]]:
-    """Each table as (heading, text, rows with a heading row)."""
-    letters = [run.letter for run in comparison.compared]
+def _totals(comparison: RunComparison) -> Section:
+    """What each run used up, and what it reached."""
     columns = [dict(totals(run, comparison.budgets)) for run in comparison.compared]
-    names = list(dict.fromkeys(name for column in columns for name in column))
+    names = dict.fromkeys(name for column in columns for name in column)
     rows = [[name, *(column.get(name, "not measured") for column in columns)] for name in names]
-    yield "In all", "", [["", *letters], *rows]
-    rows = []
+    return Section("In all", [Table(rows, _heading(comparison))])
+
+
+def _levels(comparison: RunComparison) -> Section:
+    """The scores of the runs at equal budgets."""
+    letters, rows, says = [run.letter for run in comparison.compared], [], []
     for level in comparison.levels:
         amount = _amount(level.budget, level.amount)
         if level.losses:
@@ -60,26 +80,37 @@ def _sections(comparison: RunComparison) -> Iterator[tuple[str, str, Table]]:
         if level.bleus:
             bleus = [_or_dash(level.bleus.get(letter), bleu_text) for letter in letters]
             rows.append(["last BLEU by then" if level.losses else f"last BLEU at {amount}", *bleus])
-    says = " ".join(
-        f"At {_amount(level.budget, level.amount)}: {level.says}"
-        for level in comparison.levels
-        if level.says
-    )
-    yield "At the same budget", says, [["", *letters], *rows] if rows else []
-    yield from _target(comparison, letters)
+        if level.says:
+            says.append(f"At {amount}: {level.says}")
+    if not rows:
+        says = ["Not measured."]
+    shown = (Paragraph(" ".join(says)), Table(rows, _heading(comparison)))
+    return Section("At the same budget", shown)
 
 
-def _target(comparison: RunComparison, letters: Sequence[str]) -> Iterator[tuple[str, str, Table]]:
+def _target(comparison: RunComparison) -> Iterator[Section]:
+    """What it took to reach the same loss."""
     if comparison.target is None:
         return
     used = comparison.target.used
     rows = [
-        [budget.name, *(_or_dash(used[letter].get(budget.key), budget.text) for letter in letters)]
+        [
+            budget.name,
+            *(
+                _or_dash(used[run.letter].get(budget.key), budget.text)
+                for run in comparison.compared
+            ),
+        ]
         for budget in comparison.budgets
     ]
     loss = units.LOSS.text(comparison.target.loss)
     says = "The lowest dev loss that all of them reached; between validations on a straight line."
-    yield f"What it took to a dev loss of {loss}", says, [["", *letters], *rows]
+    shown = (Paragraph(says), Table(rows, _heading(comparison)))
+    yield Section(f"What it took to a dev loss of {loss}", shown)
+
+
+def _heading(comparison: RunComparison) -> list[str]:
+    return ["", *(run.letter for run in comparison.compared)]
 
 
 def _amount(budget: Resource, amount: float) -> str:
@@ -88,29 +119,6 @@ def _amount(budget: Resource, amount: float) -> str:
 
 def _or_dash(value: T | None, text: Callable[[T], str]) -> str:
     return "-" if value is None else text(value)
-
-
-def _html(comparison: RunComparison) -> str:
-    names = values((run.letter, run.facts.name) for run in comparison.compared)
-    body = [f"<header><h1>Comparison</h1>{names}</header>"]
-    body.append(problems("Before you compare", comparison.notes))
-    for heading, says, rows in _sections(comparison):
-        method = f"<p class='method'>{escape(says)}</p>" if says else ""
-        body.append(section(heading, method + "".join(_table(rows))))
-    body.append(section("Curves", figures(_plots(comparison))))
-    return whole_page("Comparison", f"<main>{''.join(body)}</main>")
-
-
-def _table(rows: Table) -> Iterator[str]:
-    if not rows:
-        yield "<p class='method'>Not measured.</p>"
-        return
-    yield "<table class='runs'>"
-    for number, (name, *texts) in enumerate(rows):
-        tag = "th" if number == 0 else "td"
-        cells = "".join(f"<{tag}>{escape(text)}</{tag}>" for text in texts)
-        yield f"<tr><th>{escape(name)}</th>{cells}</tr>"
-    yield "</table>"
 
 
 def _axes(comparison: RunComparison) -> Iterator[tuple[Resource, Axis, float]]:
@@ -145,23 +153,6 @@ def _plots(comparison: RunComparison) -> Iterator[LinePlot]:
         for run in comparison.compared
     ]
     yield LinePlot(series, _TOKENS, BLEU)
-
-
-def _markdown(comparison: RunComparison) -> Iterator[str]:
-    yield "# Comparison"
-    yield ""
-    yield from (f"- {run.letter}: {cell(run.facts.name)}" for run in comparison.compared)
-    if comparison.notes:
-        yield ""
-        yield from (f"- {cell(note)}" for note in comparison.notes)
-    for heading, says, rows in _sections(comparison):
-        yield from ("", f"## {cell(heading)}", "")
-        if says:
-            yield from (cell(says), "")
-        for number, row in enumerate(rows):
-            yield "| " + " | ".join(map(cell, row)) + " |"
-            if number == 0:
-                yield "|---" * len(row) + "|"
 
 
 def as_json(comparison: RunComparison) -> str:

@@ -130,6 +130,12 @@ class RecordedSample(SampleTranslation):
 
     step: int | None
 
+    @property
+    def rows(self) -> list[tuple[str, str]]:
+        """Its texts with their names."""
+        texts = (self.source, self.hypothesis, self.reference)
+        return list(zip(("source", "translation", "reference"), texts, strict=True))
+
 
 class RecordedDirection(DirectionScored):
     """One direction of a validation or of a test set, of a model of several languages."""

@@ -4,24 +4,32 @@ from __future__ import annotations
 
 import html
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
 
 from dragoman.base import units
-from dragoman.base.errors import MachineError
-from dragoman.base.files import write_whole
 from dragoman.base.printable import printable
 from dragoman.reporting.checks import BY_KEY, examine, judge
+from dragoman.reporting.cost import energy_text
+from dragoman.reporting.document import (
+    Answer,
+    Answers,
+    Block,
+    Document,
+    Figures,
+    Items,
+    Paragraph,
+    Section,
+    Table,
+    write_files,
+)
 from dragoman.reporting.facts import Facts
-from dragoman.reporting.page import doubts, page
-from dragoman.reporting.scores import EXAM, exam_rows
+from dragoman.reporting.scores import EXAM, exam_rows, of_samples
 from dragoman.reporting.verdict import Verdict
 
 REPORT_VERSION = 1
-_MARKS: Final = re.compile(r"[\\`*\[\]|]")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -59,11 +67,11 @@ class Report:
             f"{number:2}. {verdict.question} {verdict.answer.upper()}: {verdict.says}"
             for number, verdict in enumerate(self.answers, 1)
         ]
-        return printable("\n".join([f"{self.facts.name}: {summary(self.facts)}", *lines]))
+        return printable("\n".join([f"{self.facts.name}: {in_one_line(self.facts)}", *lines]))
 
     def _repr_html_(self) -> str:
         """The page inside a notebook, kept apart from the notebook's own styles."""
-        whole = html.escape(printable(page(self.facts, self.answers, self.ailments)))
+        whole = html.escape(printable(_document(self).html()))
         return (
             f'<iframe srcdoc="{whole}" sandbox title="report" loading="lazy" '
             'style="width:100%;height:640px;border:1px solid #8888"></iframe>'
@@ -75,32 +83,13 @@ class Report:
         refresh_s: how often the page reloads itself; None: never.
         Raises MachineError if the directory cannot be written.
         """
+        document = _document(self)
         texts = {
-            "report.html": page(self.facts, self.answers, self.ailments, refresh_s=refresh_s),
-            "report.md": as_markdown(self),
+            "report.html": document.html(refresh_s=refresh_s),
+            "report.md": document.markdown(),
             "report.json": as_json(self),
         }
         return write_files(Path(directory), texts)
-
-
-def write_files(directory: Path, texts: Mapping[str, str]) -> list[Path]:
-    """Write texts into files of these names; returns their paths.
-
-    Characters that are not safe in text are written as �: control characters, which can steer the
-    terminal of a reader, and halves of surrogate pairs.
-    Raises MachineError if the directory cannot be written.
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            write_whole(directory / name, printable(text))
-    except OSError as error:
-        raise MachineError(
-            f"cannot write the report: {error.strerror}",
-            place=directory,
-            remedy="free disk space, or choose another place",
-        ) from error
-    return [directory / name for name in texts]
 
 
 def as_json(report: Report) -> str:
@@ -130,72 +119,105 @@ def as_json(report: Report) -> str:
     return json.dumps(values, indent=1, ensure_ascii=False) + "\n"
 
 
-def as_markdown(report: Report) -> str:
-    """The report as text: the answers in one line each, then each with its evidence."""
-    return "\n".join(_markdown(report)) + "\n"
-
-
-def _markdown(report: Report) -> Iterator[str]:
+def _document(report: Report) -> Document:
+    """What the page and the text show, in order."""
     facts = report.facts
-    yield f"# {cell(facts.name)}"
-    yield ""
-    yield cell(summary(facts))
-    yield ""
-    yield "| | question | answer | |"
-    yield "|---:|---|---|---|"
-    for number, verdict in enumerate(report.answers, 1):
-        answer = f"**{verdict.answer}** | {cell(verdict.says)}"
-        yield f"| {number} | {cell(verdict.question)} | {answer} |"
-    yield from _ailments(report.ailments)
-    if facts.exam:
-        yield from ("", f"## {EXAM}", "", "| subject | held |", "|---|---|")
-        yield from (f"| {cell(subject)} | {cell(held)} |" for subject, held in exam_rows(facts))
-    if texts := list(doubts(facts)):
-        yield from ("", "## About the evidence", "")
-        yield from (f"- {cell(text)}" for text in texts)
-    for number, verdict in enumerate(report.answers, 1):
-        yield from ("", f"## {number}. {cell(verdict.question)}", "")
-        yield f"**{verdict.answer}**: {cell(verdict.says)}"
-        yield from _details(verdict)
+    found = [(None, verdict) for verdict in report.ailments if verdict.answer == "yes"]
+    rest = [(None, verdict) for verdict in report.ailments if verdict.answer != "yes"]
+    rest.sort(key=lambda row: row[1].answer == "cannot tell")
+    clear = sum(verdict.answer == "no" for _, verdict in rest)
+    looked = f"{clear} checks found nothing, {len(rest) - clear} could not tell"
+    alerts = f"alerts while it trained: {units.COUNT.text(len(facts.alerts))}"
+    return Document(
+        title=facts.name,
+        name=f"{facts.name}: report",
+        values=list(run_values(facts)),
+        blocks=[
+            Section("Translations", list(_samples(facts)), key="translations"),
+            Section("Answers", [Answers(report.judgements)]),
+            Section("Facts", [Answers(report.measurements)]),
+            Section("Health", [Answers(found), Section(looked, [Answers(rest)], folded=True)]),
+            Section(EXAM, [Table(list(exam_rows(facts)))]),
+            Section(
+                "About the evidence",
+                [
+                    Items(_faults(facts)),
+                    Section(alerts, [Items([alert.text for alert in facts.alerts])], folded=True),
+                ],
+            ),
+            *(_section(facts, n, verdict) for n, verdict in enumerate(report.answers, 1)),
+            Section("Environment", [Table(list(_environment(facts)))]),
+        ],
+    )
 
 
-def _ailments(ailments: Sequence[Verdict]) -> Iterator[str]:
-    yield from ("", "## Health", "")
-    for verdict in ailments:
-        remedy = f" {verdict.remedy}" if verdict.remedy else ""
-        yield f"- {cell(verdict.question)} **{verdict.answer}**: {cell(verdict.says + remedy)}"
-
-
-def _details(verdict: Verdict) -> Iterator[str]:
-    if verdict.evidence:
-        yield from ("", "| evidence | |", "|---|---|")
-        for row in verdict.evidence:
-            yield f"| {cell(row.name)} | {cell(row.text)} |"
-    for label, text in (
-        ("Limits", "; ".join(verdict.thresholds)),
-        ("Method", verdict.method),
-        ("Remedy", verdict.remedy),
-    ):
-        if text:
-            yield from ("", f"{label}: {cell(text)}")
-
-
-def summary(facts: Facts) -> str:
-    """The run in one sentence."""
-    parts = [f"{units.COUNT.text(facts.last_step)} steps"]
-    if facts.max_steps:
-        parts[0] = (
-            f"step {units.COUNT.text(facts.last_step)} of {units.COUNT.text(facts.max_steps)}"
-        )
+def run_values(facts: Facts) -> Iterator[tuple[str, str]]:
+    """The run in short: names with their values."""
+    last = units.COUNT.text(facts.last_step)
+    yield "step", f"{last} of {units.COUNT.text(facts.max_steps)}" if facts.max_steps else last
+    yield "state", facts.state
     if facts.num_parameters:
-        parts.append(f"{units.COUNT.text(facts.num_parameters)} parameters")
+        yield "parameters", units.COUNT.text(facts.num_parameters)
     if facts.world_size:
-        ranks = "1 rank" if facts.world_size == 1 else f"{facts.world_size} ranks"
-        parts.append(f"{ranks} on {', '.join(facts.hosts)}" if facts.hosts else ranks)
-    parts += [text for text in (facts.device, facts.precision) if text]
-    return ", ".join(parts)
+        yield "ranks", units.COUNT.text(facts.world_size)
+    if facts.hosts:
+        yield "hosts", ", ".join(facts.hosts)
+    if facts.device:
+        yield "device", ", ".join(text for text in (facts.device, facts.precision) if text)
+    scores = [
+        units.SCORE.text(score.bleu) + ("" if score.label == "test" else f" on {score.label}")
+        for score in facts.test_scores
+    ]
+    if scores:
+        yield "test BLEU", ", ".join(scores)
+    if energy := energy_text(facts):
+        yield "energy", energy
+    if facts.segments:
+        moment = time.gmtime(facts.segments[0].started)
+        yield "started", time.strftime("%d %b %Y %H:%M UTC", moment)
 
 
-def cell(text: str) -> str:
-    """Text for markdown, in one line: no tag, no link, no code and no end of a table's cell."""
-    return _MARKS.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
+def in_one_line(facts: Facts) -> str:
+    """The same in one line."""
+    return ", ".join(f"{name} {text}" for name, text in run_values(facts))
+
+
+def _samples(facts: Facts) -> Iterator[Block]:
+    """Dev sentences with their translations."""
+    if facts.samples:
+        yield Paragraph(of_samples(facts))
+    yield from (Table(sample.rows) for sample in facts.samples)
+
+
+def _faults(facts: Facts) -> list[str]:
+    """How the run ended if not by itself, and the faults of the evidence."""
+    ended = [facts.exit.problem] if facts.exit is not None and facts.exit.problem else []
+    return [*ended, *facts.problems]
+
+
+def _section(facts: Facts, number: int, verdict: Verdict) -> Section:
+    """An answer with its plots, evidence, limits and method."""
+    plots, rows = BY_KEY[verdict.key].plots, verdict.evidence
+    measured = [(row.name, row.text) for row in rows if row.value is not None]
+    missing = ", ".join(row.name for row in rows if row.value is None)
+    return Section(
+        f"{number}. {verdict.question}",
+        [
+            Answer(verdict),
+            Figures([] if plots is None else plots(facts)),
+            Table(measured),
+            Paragraph(missing, "Not measured"),
+            Section("limits", [Paragraph("; ".join(verdict.thresholds))], folded=True),
+            Paragraph(verdict.method, "Method"),
+        ],
+        key=verdict.key,
+    )
+
+
+def _environment(facts: Facts) -> Iterator[tuple[str, str]]:
+    for name, value in facts.environment.items():
+        text = str(value)
+        if name.endswith("_bytes") and isinstance(value, int | float):
+            text = f"{units.SIZE.text(value)} (= {units.BINARY_SIZE.text(value)})"
+        if value is not None:
+            yield name.removesuffix("_bytes").replace("_", " "), text

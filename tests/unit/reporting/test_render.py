@@ -13,9 +13,9 @@ import pytest
 from dragoman.base.errors import MachineError
 from dragoman.recipe.recipe import dump_toml, load_recipe
 from dragoman.reporting.checks import CHECKS
-from dragoman.reporting.elements import escape
+from dragoman.reporting.document import escape
 from dragoman.reporting.reading import read_facts
-from dragoman.reporting.render import Report, as_json, as_markdown
+from dragoman.reporting.render import Report, as_json
 from dragoman.reporting.svg import Axis, BarPlot, LinePlot, Series, ticks
 from dragoman.telemetry.events import Alert, EventWriter
 from dragoman.telemetry.host import HourlyPrice
@@ -128,8 +128,8 @@ def test_json_has_values_beside_texts(report: Report) -> None:
     assert values["run"]["finished"] is True
 
 
-def test_markdown_has_each_question_twice(report: Report) -> None:
-    text = as_markdown(report)
+def test_markdown_has_each_question_twice(report: Report, tmp_path: Path) -> None:
+    text = report.write(tmp_path)[1].read_text(encoding="utf-8")
     for number, verdict in enumerate(report.answers, 1):
         assert f"| {number} | {verdict.question} | **{verdict.answer}** |" in text
         assert f"## {number}. {verdict.question}" in text
