@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 
 import pytest
@@ -178,23 +177,6 @@ def test_a_trend_is_shown_with_its_interval(tmp_path: Path) -> None:
     assert texts["10% more steps, BLEU"] == f"add {gain:.1f} points ({gain:.1f} to {gain:.1f})"
     assert rows["schedule that is left"] == 0.25
     assert "2,000 steps" in found.remedy
-
-
-def test_the_fitted_curve_looks_a_quarter_ahead(tmp_path: Path) -> None:
-
-    def curve(step: int) -> float:
-        return 1.4 + 30 / math.sqrt(max(step, 1))
-
-    run = Recorded(steps=6000, reason="signal", dev_loss=curve, recipe=VOCABULARY)
-    found = _verdicts(read_facts(run.write(tmp_path / "run")))["trained"]
-    name = "1,500 more steps, by the fitted curve"
-    assert _rows(found)[name] == pytest.approx(curve(6000) - curve(7500), rel=0.02)
-    assert f" less dev loss in {1500 * 0.411 // 60:.0f} min " in _texts(found)[name]
-    match = re.search(r"\(curve ([0-9.]+) \+ ([0-9.]+) / step\^([0-9.]+)\)", _texts(found)[name])
-    assert match is not None
-    floor, height, power = map(float, match.groups())
-    for step in (1000, 3000, 6000):
-        assert floor + height * step**-power == pytest.approx(curve(step), rel=0.03)
 
 
 def test_figures_of_busy_devices(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from dragoman.base.errors import (
     MachineError,
 )
 from dragoman.base.languages import same_language
-from dragoman.base.printable import clipped
 from dragoman.corpus.directions import listed, same_direction, without_first_word
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.vocabulary import load_vocabulary
@@ -32,12 +31,10 @@ from dragoman.formats.bundle import Bundle, is_bundle
 from dragoman.inference.translator import open_translator
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.telemetry.events import Compared, ComparedGroup, ComparedSentence, EventWriter
+from dragoman.telemetry.events import Compared, EventWriter
 
 _COUNTED_PAIRS: Final = 100_000
 """The most training pairs whose words are counted, spread over the whole text."""
-_LONGEST: Final = 500
-"""Characters of a text in the record of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,32 +72,6 @@ def record(comparison: Comparison, run: RunDirectory, side: Winner) -> None:
                     better=better,
                     ahead=getattr(result, f"{side}_wins"),
                     behind=getattr(result, f"{other}_wins"),
-                )
-            )
-        for by, groups in (("length", result.by_length), ("frequency", result.by_frequency)):
-            for group in groups:
-                events.write(
-                    ComparedGroup(
-                        **of,
-                        by=by,
-                        group=group.name,
-                        size=group.size,
-                        value=getattr(group, side),
-                        other_value=getattr(group, other),
-                        counted_pairs=comparison.counted_pairs,
-                    )
-                )
-        for sentence in (*result.first_best, *result.second_best):
-            events.write(
-                ComparedSentence(
-                    **of,
-                    line=sentence.line,
-                    source=clipped(sentence.source, _LONGEST),
-                    reference=clipped(sentence.reference, _LONGEST),
-                    translation=clipped(getattr(sentence, side), _LONGEST),
-                    other_translation=clipped(getattr(sentence, other), _LONGEST),
-                    chrf=getattr(sentence, f"{side}_chrf"),
-                    other_chrf=getattr(sentence, f"{other}_chrf"),
                 )
             )
 

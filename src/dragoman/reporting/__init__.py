@@ -2,10 +2,10 @@
 
 facts         the measurements of a run, typed; its wall clock, without the time between lives
 record        intervals as arrays [interval, rank]
-lives         the lives of a run, from start to end: the machines of each, and its measurements
+setups        periods on the same ranks, hosts, devices and link, and the answers for each
 sampling, log, reading   the events of a run directory -> facts
 imported      events that only a run of another tool has
-trend         slopes with confidence intervals, what is beyond chance, a curve to extrapolate with
+trend         slopes with confidence intervals, what is beyond chance
 measures      numbers that several questions need: tokens per second, MFU, scaling, waiting
 periods       since when something is so, and until when
 pauses        whether a rank stood still

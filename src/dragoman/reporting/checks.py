@@ -82,11 +82,10 @@ def _limited(
     question: str,
     *,
     what: str,
-    measure: Callable[[Facts], float | None],
+    find: Callable[[Facts], faults.Found],
     unit: Quantity,
     limit: float,
     remedy: str,
-    culprits: Callable[[Facts], Iterable[str]] = lambda _facts: (),
     is_whole: Callable[[Facts], bool] = lambda _facts: True,
 ) -> Check:
     """The row of a fault that one value decides.
@@ -94,20 +93,22 @@ def _limited(
     yes: the value reaches the limit; no: it does not; cannot tell: it was not measured.
 
     what: the value, in words.
-    culprits: which ranks, hosts, interfaces or GPUs it is, and since when, the worst first; used if
-        the answer is yes.
+    find: the values, of which the largest decides; all that reach the limit are named.
     is_whole: whether every rank or host that may have it was measured; if not, the answer is never
         "no".
     """
 
+    def measure(facts: Facts) -> float | None:
+        return max((value for value, _ in find(facts)), default=None)
+
     def judge(facts: Facts) -> Judgement:
-        value = measure(facts)
+        found = sorted(find(facts), reverse=True, key=lambda found: found[0])
         says = f"{what[0].upper()}{what[1:]}: "
-        if value is None:
+        if not found:
             return "cannot tell", f"{says}not measured, or too early to tell.", ""
-        says += unit.text(value)
-        if value >= limit:
-            who = named(culprits(facts))
+        says += unit.text(found[0][0])
+        if found[0][0] >= limit:
+            who = named(text for value, text in found if text and value >= limit)
             return "yes", f"{says}: {who}." if who else f"{says}.", remedy
         if not is_whole(facts):
             says += " in the measurements, which do not cover every rank and host all of the time."
@@ -294,8 +295,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "diverged",
         "Did it diverge?",
         what="times it stopped itself because of the loss",
-        measure=faults.divergences,
-        culprits=faults.diverged_at,
+        find=faults.divergences,
         unit=units.COUNT,
         limit=1,
         remedy="Lower the peak learning rate, warm up longer, or set optimizer.clip_norm.",
@@ -304,8 +304,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "plateau",
         "Is it on a plateau long before its end?",
         what="schedule left while the dev loss is flat",
-        measure=faults.flat_share_left,
-        culprits=faults.flat_since,
+        find=faults.flat_share_left,
         unit=units.SHARE,
         limit=0.1,
         remedy="Stop here, or set train.patience; a larger model or more data would help.",
@@ -314,8 +313,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "rate_too_high",
         "Is the learning rate too high?",
         what="training losses over 1.2 x the lowest median before them, beyond chance",
-        measure=faults.spikes,
-        culprits=faults.spikes_since,
+        find=faults.spikes,
         unit=units.COUNT,
         limit=faults.MOST_SPIKES,
         remedy="Lower the peak learning rate, warm up longer, or set optimizer.clip_norm.",
@@ -324,7 +322,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "rate_too_low",
         "Is the learning rate too low?",
         what="lowest loss, on dev or training text, as a share of a uniform prediction's",
-        measure=faults.not_learnt,
+        find=faults.of_run(faults.not_learnt),
         unit=units.SHARE,
         limit=scores.NOT_LEARNT,
         remedy="Raise the peak learning rate, or shorten the warmup.",
@@ -333,8 +331,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "translations_worse",
         "Do translations get worse?",
         what="share of the best BLEU that is surely lost again",
-        measure=scores.bleu_lost,
-        culprits=lambda facts: filter(None, [scores.bleu_fell(facts)]),
+        find=faults.lost_bleu,
         unit=units.SHARE,
         limit=scores.MOST_BLEU_LOST,
         remedy="Read the samples, and use the checkpoint of the best BLEU.",
@@ -343,8 +340,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "starved",
         "Does training wait for data?",
         what="share of a step spent waiting for data",
-        measure=measures.most_data_wait,
-        culprits=faults.starved_ranks,
+        find=faults.data_waits,
         unit=units.SHARE,
         limit=faults.STARVES,
         remedy="Put the shards on a local disk, free a core, raise data.prefetch_batches.",
@@ -354,8 +350,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "Is one rank slower than the others?",
         what="own work of the slowest rank over the median rank's, for a quarter of the run or "
         "more, or up to its end",
-        measure=stragglers.slowest_rank,
-        culprits=lambda facts: [text for _, text in stragglers.stragglers(facts)],
+        find=stragglers.slowest_ranks,
         unit=_RATIO,
         limit=STRAGGLES,
         remedy="Look at that host: its clock, its temperature, what else runs on it.",
@@ -375,8 +370,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "throttled",
         "Is a GPU throttled?",
         what="time with a lowered clock",
-        measure=lambda facts: max((gpu.throttled_share for gpu in facts.gpus), default=None),
-        culprits=faults.throttled_gpus,
+        find=faults.throttled_gpus,
         is_whole=faults.are_gpus_sampled,
         unit=units.SHARE,
         limit=speed.THROTTLED,
@@ -386,8 +380,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "network_faults",
         "Is an interface faulty?",
         what="errors, lost links and silences on the interfaces of the collectives",
-        measure=faults.network_faults,
-        culprits=faults.faulty_interfaces,
+        find=faults.network_faults,
         is_whole=lambda facts: {traffic.host for traffic in facts.traffic} >= set(facts.hosts),
         unit=units.COUNT,
         limit=1,
@@ -397,28 +390,26 @@ CHECKS: Final[tuple[Check, ...]] = (
         "disk",
         "Will the disk be full soon?",
         what="a checkpoint as a share of the free disk space",
-        measure=lambda facts: max((share for share, _ in faults.disks(facts)), default=None),
-        culprits=faults.full_disks,
+        find=faults.disks,
         unit=units.SHARE,
-        limit=faults.FULL_DISK,
+        limit=0.3,
         remedy="Free disk space, or lower checkpoint.keep_last.",
     ),
     _limited(
         "memory_creep",
         "Does memory creep up?",
         what="steady growth of the peak memory after a quarter of the run",
-        measure=lambda facts: max((growth for growth, _ in faults.growths(facts)), default=None),
-        culprits=faults.growing_ranks,
+        find=faults.growths,
         is_whole=lambda facts: len(faults.growths(facts)) == len(facts.ranks),
         unit=units.SHARE,
-        limit=faults.CREEPS,
+        limit=0.2,
         remedy="Something is kept from step to step; report it with this file.",
     ),
     _limited(
         "padding",
         "Is much of a batch padding?",
         what="share of padding in all cells",
-        measure=measures.padding_share,
+        find=faults.of_run(measures.padding_share),
         unit=units.SHARE,
         limit=0.2,
         remedy="Set data.bucket = true, or a larger data.pool_pairs.",
@@ -427,7 +418,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "evaluation",
         "Is it evaluated too often?",
         what="validation's share of the time of training and validation",
-        measure=faults.evaluation_share,
+        find=faults.of_run(faults.evaluation_share),
         unit=units.SHARE,
         limit=0.2,
         remedy="Raise train.validate_every_steps, or lower evaluate.bleu_pairs.",

@@ -292,14 +292,10 @@ def _better(losses: dict[str, float], around: dict[str, tuple[float, ...]]) -> t
 
 def _at(points: Sequence[tuple[float, float]], amount: float) -> float | None:
     """The loss at an amount, on a straight line between the validations around it."""
-    place = bisect_right([used for used, _ in points], amount)
-    if place == 0:
+    if not points or amount < points[0][0]:
         return None
-    if place == len(points):
-        return points[-1][1]
-    (left, before), (right, after) = points[place - 1], points[place]
-    share = (amount - left) / (right - left) if right > left else 0.0
-    return before + (after - before) * share
+    used, losses = zip(*points, strict=True)
+    return float(np.interp(amount, used, losses))
 
 
 def _around(points: Sequence[tuple[float, float]], amount: float) -> tuple[float, ...]:

@@ -175,14 +175,6 @@ def spent_text(facts: Facts, *, more_s: float = 0.0) -> str:
     return paid_text(facts, more_s=more_s) if is_priced(facts) else ""
 
 
-def cost_text(facts: Facts, seconds_s: float) -> str:
-    """The cost of some seconds on the current machines; "" if machines or price are not known."""
-    price = price_per_hour(facts, facts.segments[-1]) if facts.segments else None
-    if price is None:
-        return ""
-    return units.money(seconds_s / units.HOUR_S * price.amount, currency=price.currency)
-
-
 def energy_text(facts: Facts) -> str:
     """The energy in words, with what used it and what was not measured; "" if nothing was."""
     gpus, processors = _energies_j(facts)

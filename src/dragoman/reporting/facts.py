@@ -23,8 +23,6 @@ from dragoman.telemetry.events import (
     Alert,
     CheckpointWritten,
     Compared,
-    ComparedGroup,
-    ComparedSentence,
     DeviceMeasured,
     DirectionScored,
     ExamMarked,
@@ -53,7 +51,7 @@ _SILENT_GAPS = 5
 """A run that writes nothing for this many times the longest gap in a life is no longer running."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Segment:
     """One life of the run: from a start to its end, or to its last sign of life."""
 
@@ -141,24 +139,6 @@ class RecordedDirection(DirectionScored):
     """One direction of a validation or of a test set, of a model of several languages."""
 
     step: int | None
-
-
-class RecordedComparison(Compared):
-    """A model of the run beside another on a test set, by one metric, and when."""
-
-    time: float
-
-
-class RecordedGroup(ComparedGroup):
-    """Scores of both models on a part of the test set, and when."""
-
-    time: float
-
-
-class RecordedSentence(ComparedSentence):
-    """A sentence in which one model is furthest ahead, and when."""
-
-    time: float
 
 
 class RecordedCheckpoint(CheckpointWritten):
@@ -267,13 +247,21 @@ class RecordedLink(Payload):
 
     host: str
     bytes_per_s: float
+    life: int
     interface: str = ""
+
+
+class RecordedChange(LinkChanged):
+    """A change of the link, and the number of the life in which it was."""
+
+    life: int
 
 
 class RecordedDevice(DeviceMeasured):
     """The speed of one device alone."""
 
     host: str
+    life: int
 
 
 class RecordedAlert(Alert):
@@ -330,8 +318,8 @@ class Facts:
     precision: str | None = None
     num_parameters: int | None = None
     max_steps: int | None = None
-    clock_ends: float | None = None
-    """When the budget ends the training, as its clock was last read; None without a budget."""
+    finish_time: float | None = None
+    """When the last step will end, by `Progress`; None if that is not known."""
     clock: tuple[tuple[int, float], ...] = ()
     """Readings of the clock, if the run has a budget: (step, share of its time that had gone)."""
     segments: tuple[Segment, ...] = ()
@@ -350,9 +338,7 @@ class Facts:
     direction_scores: tuple[RecordedDirection, ...] = ()
     exam: tuple[ExamMarked, ...] = ()
     """The marks of all exams, in their order."""
-    comparisons: tuple[RecordedComparison, ...] = ()
-    compared_groups: tuple[RecordedGroup, ...] = ()
-    compared_sentences: tuple[RecordedSentence, ...] = ()
+    comparisons: tuple[Compared, ...] = ()
     distillations: tuple[StudentMeasured, ...] = ()
     checkpoints: tuple[RecordedCheckpoint, ...] = ()
     checkpoint_files: tuple[CheckpointFile, ...] = ()
@@ -365,7 +351,7 @@ class Facts:
     traffic: tuple[Traffic, ...] = ()
     machines: tuple[MachineUse, ...] = ()
     links: tuple[RecordedLink, ...] = ()
-    link_changes: tuple[LinkChanged, ...] = ()
+    link_changes: tuple[RecordedChange, ...] = ()
     chosen: StrategyChosen | None = None
     """The strategy that `auto` chose."""
     devices: tuple[RecordedDevice, ...] = ()
@@ -382,9 +368,8 @@ class Facts:
     """The budget of the whole run, including preparation, scores and export."""
     problems: tuple[str, ...] = ()
     """Faults of the evidence itself: torn lines, a clock that was set."""
-    lives: tuple[Facts, ...] = ()
-    """The facts of each life that has intervals, if ranks moved to other hosts between lives, or if
-    links or devices were measured again and differ. Otherwise empty: the run counts as one."""
+    setups: tuple[Facts, ...] = ()
+    """The facts of each setup: a period on the same ranks, hosts, devices and link."""
     computed: dict[Callable[[Facts], Any], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -16,7 +16,6 @@ import numpy as np
 
 from dragoman.base import units
 from dragoman.reporting import learning_rate, measures, scores, trend
-from dragoman.reporting.cost import cost_text
 from dragoman.reporting.facts import Facts, RecordedValidation, bleu_text, once
 from dragoman.reporting.periods import moment
 from dragoman.reporting.verdict import Evidence, Judgement, at_step, evidence, in_words
@@ -39,7 +38,6 @@ CLOSE = 0.8
 """If the loss on training text is below this share of the dev loss, the model knows that text too
 well, or the dev text is harder."""
 _MOST_SKIPPED = 0.5
-_LOOK_AHEAD = 0.25
 
 
 class State(StrEnum):
@@ -399,7 +397,7 @@ def _go_on(facts: Facts) -> str:
 
 
 def trained_evidence(facts: Facts) -> Iterator[Evidence]:
-    """Losses, trends and scores, and what more steps would give."""
+    """Losses, trends and scores."""
     signals = learning(facts)
     yield evidence("validations after the start", units.COUNT, len(signals.validations))
     start = dict(measures.points(facts.validations, "dev_loss")).get(0)
@@ -415,25 +413,6 @@ def trained_evidence(facts: Facts) -> Iterator[Evidence]:
     if facts.max_steps:
         left = max(facts.max_steps - facts.last_step, 0) / facts.max_steps
         yield evidence("schedule that is left", units.SHARE, left)
-    if signals.state is not State.TURNED:
-        yield from _fitted_curve(facts, signals)
-
-
-def _fitted_curve(facts: Facts, signals: Learning) -> Iterator[Evidence]:
-    """The gain of 25% more training, by the fitted curve."""
-    curve = trend.fit_curve([validation.step for validation in signals.validations], signals.losses)
-    step_s = measures.step_s(facts)
-    if curve is None or step_s is None:
-        return
-    now, more = signals.last.step, round(facts.last_step * _LOOK_AHEAD)
-    price = cost_text(facts, more * step_s)
-    text = (
-        f" less dev loss in {units.DURATION.text(more * step_s)}"
-        f"{f' for {price}' if price else ''} (curve {units.LOSS.text(curve.floor)} + "
-        f"{curve.height:.3g} / step^{curve.power:.2f})"
-    )
-    name = f"{units.COUNT.text(more)} more steps, by the fitted curve"
-    yield evidence(name, units.LOSS, curve.at(now) - curve.at(now + more), text)
 
 
 def overfitting_evidence(facts: Facts) -> Iterator[Evidence]:

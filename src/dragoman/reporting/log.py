@@ -15,6 +15,7 @@ from dragoman.reporting.sampling import Samples
 from dragoman.telemetry import events
 from dragoman.telemetry.events import Event, read_events
 from dragoman.telemetry.host import HourlyPrice
+from dragoman.telemetry.progress import Progress
 
 _CLOCK_JUMP_S = 5.0
 _ACCOUNTS = {
@@ -31,9 +32,7 @@ _SIGNS_OF_LIFE = _ACCOUNTS | {
     events.LinkMeasured.kind,
     events.LinkChanged.kind,
     events.DeviceMeasured.kind,
-    events.GpuSampled.kind,
-    events.NetworkSampled.kind,
-    events.HostSampled.kind,
+    *events.SAMPLES,
 }
 """Kinds that only a run that trains writes. Others may come after its end, as from the next
 process before it starts, from an evaluation, or from the controller on another machine."""
@@ -43,19 +42,13 @@ _OF_RUN: Final[dict[str, type[events.Payload]]] = {
     fact.kind: fact
     for fact in (
         *(facts.RecordedValidation, facts.RecordedDirection, facts.TestScore),
-        *(facts.RecordedComparison, facts.RecordedGroup, facts.RecordedSentence),
+        events.Compared,
         *(facts.RecordedCheckpoint, facts.RecordedAlert),
         *(facts.RecordedSample, events.StudentMeasured, events.StrategyChosen),
-        events.ExamMarked,
+        *(events.ExamMarked, facts.RecordedChange, facts.RecordedDevice),
     )
-}
+} | {events.LinkMeasured.kind: facts.RecordedLink}
 """Facts of a run, by the kind of the event that tells them."""
-_OF_HOSTS: Final[dict[str, type[events.Payload]]] = {
-    events.LinkMeasured.kind: facts.RecordedLink,
-    events.LinkChanged.kind: events.LinkChanged,
-    events.DeviceMeasured.kind: facts.RecordedDevice,
-}
-"""The same of the hosts of one life."""
 
 
 class Kept:
@@ -84,24 +77,18 @@ class RunLog:
     """The last life's; each segment has its own."""
     imported_scores: list[tuple[int, float]] = field(default_factory=list)
     kept: Kept = field(default_factory=Kept)
-    hosts: list[Kept] = field(default_factory=list)
-    """The links and devices of the hosts in each life."""
     resumed_from: list[int] = field(default_factory=list)
     """The step after which each life trained; -1 if it began the run."""
-    clock_ends: float | None = None
-    """When the budget ends the training, as its clock was last read."""
+    progress: Progress = field(default_factory=Progress)
     clock: list[tuple[int, float]] = field(default_factory=list)
     """Readings of the clock, if the run has a budget: (step, share of its time that had gone)."""
     samples: Samples = field(default_factory=Samples)
-    prepare_s: float | None = None
     unreadable: str = ""
     """Why the file could not be read to its end."""
     damaged: list[int] = field(default_factory=list)
     """The numbers of the lines that are no events."""
     clock_jumps: list[tuple[float, str]] = field(default_factory=list)
     """(seconds, host)"""
-    _next: Kept = field(default_factory=Kept)
-    """Facts of the hosts that belong to the next life, which has not begun."""
     _base: tuple[float, float] = (0.0, 0.0)
     _base_host: str = ""
     _ahead_s: float = 0.0
@@ -111,10 +98,6 @@ class RunLog:
     _warms_up: bool = False
     """Whether this life has no interval yet."""
     _lives: list[facts.Segment] = field(default_factory=list)
-    """Lives as they began; the next three fields hold the changes to the last one."""
-    _ended: float = 0.0
-    _last_step: int = 0
-    _accounted: float = 0.0
 
     @classmethod
     def read(cls, path: Path) -> RunLog:
@@ -133,15 +116,7 @@ class RunLog:
     @property
     def segments(self) -> list[facts.Segment]:
         """The lives of the run."""
-        if not self._lives:
-            return []
-        last = replace(
-            self._lives[-1],
-            ended=self._ended,
-            last_step=self._last_step,
-            accounted=self._accounted,
-        )
-        return [*self._lives[:-1], last]
+        return [replace(life) for life in self._lives]
 
     @property
     def intervals(self) -> Intervals:
@@ -168,13 +143,11 @@ class RunLog:
         if event.kind in _ACCOUNTS and not self._lives:
             return
         moment = self._moment(event)
+        self.progress.see(event)
         if (reader := _READERS.get(event.kind)) is not None:
             reader(self, event, moment)
         if (fact := _OF_RUN.get(event.kind)) is not None:
             self.kept.add(self._made(fact, event, moment))
-        if (fact := _OF_HOSTS.get(event.kind)) is not None:
-            hosts = self.hosts[-1] if self._alive else self._next
-            hosts.add(self._made(fact, event, moment))
         if self._alive and event.kind in _SIGNS_OF_LIFE:
             self._extend(moment, event.step, is_account=event.kind in _ACCOUNTS)
 
@@ -202,21 +175,18 @@ class RunLog:
         return moment
 
     def _extend(self, moment: float, step: int | None, *, is_account: bool) -> None:
-        self._ended = max(self._ended, moment)
-        self._last_step = max(self._last_step, step or 0)
+        life = self._lives[-1]
+        life.ended = max(life.ended, moment)
+        life.last_step = max(life.last_step, step or 0)
         if is_account:
-            self._accounted = max(self._accounted, moment)
+            life.accounted = max(life.accounted, moment)
 
     def _run_started(self, event: Event, moment: float) -> None:
         self.start = start = events.RunStarted(**event.payload)
         last_kept = -1 if start.resumed_from_step is None else start.resumed_from_step
         self.resumed_from.append(last_kept)
         self._alive = self._warms_up = True
-        self.hosts.append(self._next)
-        self._next = Kept()
-        self._lives, first_step = self.segments, max(last_kept, 0)
-        self._ended, self._last_step, self._accounted = moment, first_step, moment
-        price = None
+        first_step, price = max(last_kept, 0), None
         if start.price_per_hour is not None and start.currency is not None:
             price = HourlyPrice(amount=start.price_per_hour, currency=start.currency)
         self._lives.append(
@@ -235,8 +205,7 @@ class RunLog:
         )
         self.clock = [read for read in self.clock if read[0] <= last_kept]
 
-    def _clock_read(self, event: Event, moment: float) -> None:
-        self.clock_ends = moment + event.payload["left_s"]
+    def _clock_read(self, event: Event, _moment: float) -> None:
         if event.step:
             self.clock.append((event.step, event.payload["progress"]))
 
@@ -247,13 +216,13 @@ class RunLog:
             return None if self.start is None else self.start.max_steps
         step, progress = self.clock[-1]
         if self._lives and self._lives[-1].reason == "max_steps":
-            return self._last_step
+            return self._lives[-1].last_step
         return max(round(step / progress), step)
 
     def _run_finished(self, event: Event, moment: float) -> None:
         if self._alive:
             self._extend(moment, event.step, is_account=True)
-            self._lives[-1] = replace(self._lives[-1], reason=event.payload["reason"])
+            self._lives[-1].reason = event.payload["reason"]
             self._alive = False
 
     def _train_interval(self, event: Event, moment: float) -> None:
@@ -283,23 +252,20 @@ class RunLog:
         )
         self.kept.add(pause)
 
-    def _corpus_stage(self, event: Event, _moment: float) -> None:
-        self.prepare_s = (self.prepare_s or 0.0) + event.payload["seconds_s"]
-
     def _sample(self, event: Event, moment: float) -> None:
         if event.payload["seconds_s"] > 0:
-            life = len(self._lives) - self._alive  # before a start, that of the next life
-            self.samples.add(event, moment, life)
+            self.samples.add(event, moment)
 
     def _strategy_chosen(self, event: Event, _moment: float) -> None:
         """The link that `auto` measured before it chose, which is before its life begins."""
         rate = event.payload["link_bytes_per_s"]
-        self._next.add(facts.RecordedLink(host=event.host, bytes_per_s=rate))
+        link = facts.RecordedLink(host=event.host, bytes_per_s=rate, life=len(self._lives))
+        self.kept.add(link)
 
     def _imported_run(self, event: Event, _moment: float) -> None:
         self.imported = ImportedRun(**event.payload)
         if self._alive:
-            self._lives[-1] = replace(self._lives[-1], imported=self.imported)
+            self._lives[-1].imported = self.imported
 
     def _imported_score(self, event: Event, _moment: float) -> None:
         self.imported_scores.append((event.step or 0, event.payload["value"]))
@@ -307,7 +273,8 @@ class RunLog:
     def _made(self, fact: type[events.Payload], event: Event, moment: float) -> events.Payload:
         """A fact of the values of an event; it takes those that it has a field for."""
         place = {"host": event.host, "rank": event.rank, "time": moment, "step": event.step}
-        return fact(**{**place, "life": len(self._lives) - 1, **event.payload})
+        life = len(self._lives) - self._alive  # before a start, the next one
+        return fact(**{**place, "life": life, **event.payload})
 
 
 _Reader = Callable[[RunLog, Event, float], None]
@@ -318,10 +285,7 @@ _READERS: dict[str, _Reader] = {
     events.TrainInterval.kind: RunLog._train_interval,
     events.Environment.kind: RunLog._environment,
     events.RankPaused.kind: RunLog._rank_paused,
-    events.CorpusStage.kind: RunLog._corpus_stage,
-    events.GpuSampled.kind: RunLog._sample,
-    events.NetworkSampled.kind: RunLog._sample,
-    events.HostSampled.kind: RunLog._sample,
+    **dict.fromkeys(events.SAMPLES, RunLog._sample),
     events.StrategyChosen.kind: RunLog._strategy_chosen,
     ImportedRun.kind: RunLog._imported_run,
     ImportedScore.kind: RunLog._imported_score,

@@ -13,15 +13,11 @@ from dragoman.reporting.facts import (
     Gpu,
     MachineUse,
     Rank,
-    RecordedLink,
     RecordedValidation,
 )
 from dragoman.reporting.record import Floats, Intervals, summed, total, total_over
 from dragoman.reporting.trend import ratio_interval
-from dragoman.telemetry.events import LinkChanged
 
-_RECENT = 20
-"""The time left is estimated from this many intervals."""
 _MOST_SAMPLED = 0.9
 """Samples count for the whole run if they cover this share of its time."""
 _LEAST_NOISES = 5
@@ -62,14 +58,9 @@ def shares(facts: Facts, *names: str) -> list[tuple[float, Rank]]:
     return [(part, rank) for part, rank in each if part is not None]
 
 
-def data_waits(facts: Facts) -> list[tuple[float, Rank]]:
-    """The part of a step in which each rank waited for data, the largest first."""
-    return sorted(shares(facts, "data_wait_s"), key=lambda wait: -wait[0])
-
-
-def most_data_wait(facts: Facts) -> float | None:
-    """The largest part of a step in which a rank waited for data."""
-    return max((waited for waited, _ in shares(facts, "data_wait_s")), default=None)
+def most(facts: Facts, *names: str) -> float | None:
+    """The largest of `shares`."""
+    return max((part for part, _ in shares(facts, *names)), default=None)
 
 
 def per_step(intervals: Intervals, name: str, rank: int = 0) -> float | None:
@@ -137,21 +128,10 @@ def save_s(facts: Facts) -> float | None:
 
 
 def left_s(facts: Facts) -> float | None:
-    """Seconds until the last step; None if the run does not go on, or if nothing was timed.
-
-    With a budget, its clock tells. Otherwise it assumes the speed of the last intervals, and for
-    each step its share of all other time so far.
-    """
-    if not facts.is_running or facts.imported or not facts.max_steps:
+    """Seconds until the last step; None if the run does not go on, or if nothing was timed."""
+    if not facts.is_running or facts.finish_time is None:
         return None
-    if facts.clock_ends is not None:
-        return max(facts.clock_ends - facts.read_at, 0.0)
-    recent = facts.intervals.where(slice(-_RECENT, None))
-    recent_s = total_over(recent.of("interval_s"), recent["steps"])
-    if recent_s is None or facts.wall_s is None or facts.train_s is None:
-        return None
-    other_s = max(facts.wall_s - facts.unrecorded_s - facts.train_s, 0.0)
-    return max(facts.max_steps - facts.last_step, 0) * (recent_s + other_s / facts.made_steps)
+    return max(facts.finish_time - facts.read_at, 0.0)
 
 
 def with_wire(facts: Facts) -> Intervals:
@@ -187,11 +167,6 @@ def flat_ring_bytes(facts: Facts) -> float | None:
 def capacity_bytes_per_s(facts: Facts) -> float | None:
     """The rate of the slowest link that was measured."""
     return min((link.bytes_per_s for link in facts.links if link.bytes_per_s > 0), default=None)
-
-
-def link_after(change: LinkChanged, host: str) -> RecordedLink:
-    """The link as measured after the change."""
-    return RecordedLink(host=host, bytes_per_s=change.now_bytes_per_s)
 
 
 def is_sampled_throughout(facts: Facts, sampled: Gpu | MachineUse) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Traffic
-from dragoman.reporting.lives import evidence_by_life, judged_by_link, link_changed, newest_life
 from dragoman.reporting.periods import in_intervals, when
+from dragoman.reporting.setups import evidence_by_setup, judged_by_setup, link_changed
 from dragoman.reporting.verdict import Evidence, Judgement, evidence, in_words, named
 
 NETWORK_BOUND = 0.2
@@ -30,8 +30,9 @@ _BURSTS = "The link carried more than its measured rate: it lets bursts through,
 
 def is_bottleneck(facts: Facts) -> Judgement:
     """Was the network the bottleneck?"""
-    answer, says, remedy = judged_by_link(facts, _is_network_bound)
-    changes = newest_life(facts).link_changes
+    answer, says, remedy = judged_by_setup(facts, _is_network_bound)
+    last = len(facts.segments) - 1
+    changes = [change for change in facts.link_changes if change.life == last]
     if any(change.now_bytes_per_s < change.before_bytes_per_s for change in changes):
         remedy = f"Look at the cable, the port of the switch and ethtool there. {remedy}".strip()
     return answer, says, remedy
@@ -39,7 +40,9 @@ def is_bottleneck(facts: Facts) -> Judgement:
 
 def bottleneck_evidence(facts: Facts) -> Iterator[Evidence]:
     """Waits, bytes, rates, and the counters of the interfaces."""
-    return evidence_by_life(facts, _network_evidence)
+    yield from evidence_by_setup(facts, _network_evidence)
+    for change in facts.link_changes:
+        yield Evidence("the link changed", change.now_bytes_per_s, link_changed(change))
 
 
 def _is_network_bound(facts: Facts) -> Judgement:
@@ -123,8 +126,6 @@ def _network_evidence(facts: Facts) -> Iterator[Evidence]:
     if wire and seconds_s:
         yield evidence("rate needed without pause", units.BYTE_RATE, wire / seconds_s)
     yield evidence("capacity of the link", units.BYTE_RATE, measures.capacity_bytes_per_s(facts))
-    for change in facts.link_changes:
-        yield Evidence("the link changed", change.now_bytes_per_s, link_changed(change))
     for traffic in facts.traffic:
         name = f"{traffic.interface} of {traffic.host}"
         yield Evidence(name, traffic.sent_bytes_per_s, _traffic_text(traffic))
@@ -153,12 +154,12 @@ def _traffic_text(traffic: Traffic) -> str:
 
 def fit(facts: Facts) -> Judgement:
     """How does the time of a step relate to network use?"""
-    return judged_by_link(facts, _fit)
+    return judged_by_setup(facts, _fit)
 
 
 def fit_evidence(facts: Facts) -> Iterator[Evidence]:
     """Bytes, bandwidth and waits of a step."""
-    return evidence_by_life(facts, _fit_evidence)
+    return evidence_by_setup(facts, _fit_evidence)
 
 
 def _fit(facts: Facts) -> Judgement:
@@ -206,8 +207,6 @@ def _fit_evidence(facts: Facts) -> Iterator[Evidence]:
         return
     yield evidence("sent per step and direction", units.SIZE, _wire_bytes(facts))
     yield evidence("capacity of the link", units.BYTE_RATE, measures.capacity_bytes_per_s(facts))
-    for change in facts.link_changes:
-        yield Evidence("the link changed", change.now_bytes_per_s, link_changed(change))
     yield evidence("transfers at that capacity", units.STEP_TIME, _transfer_s(facts))
     waited_s = measures.per_step(facts.intervals, "wire_s")
     yield evidence("exposed communication", units.STEP_TIME, waited_s)

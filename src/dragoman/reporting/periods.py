@@ -25,8 +25,6 @@ _AGAINST: Final = 3.0
 """A place at which it is not so counts as much as three at which it is: in a stretch it is so for
 three quarters of the time or more, as a rank that is slow for long is not slow in every interval.
 """
-_LATEST: Final = 1e11
-"""Seconds since 1970; no clock shows more."""
 _ROUNDING: Final = 1e-9
 
 
@@ -172,6 +170,5 @@ def moment(step: int | None, time_s: float) -> str:
 
 
 def clock(time_s: float) -> str:
-    """A moment of a run, to the second; for a damaged record, the nearest that a clock can show."""
-    shown = time.gmtime(min(max(time_s, 0.0), _LATEST))
-    return time.strftime("%d %b %H:%M:%S UTC", shown)
+    """A moment of a run, to the second."""
+    return time.strftime("%d %b %H:%M:%S UTC", time.gmtime(time_s))

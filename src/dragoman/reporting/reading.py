@@ -19,11 +19,12 @@ from dragoman.recipe.recipe import Recipe, recorded_recipe
 from dragoman.recipe.run_directory import PREPARE_EVENTS
 from dragoman.reporting import facts
 from dragoman.reporting.facts import Facts, Pause, Rank, RecordedValidation, Segment
-from dragoman.reporting.lives import with_measured
 from dragoman.reporting.log import RunLog
 from dragoman.reporting.pauses import known_pauses, validations_without, without_pauses
 from dragoman.reporting.record import Bools, Floats, summed
+from dragoman.reporting.setups import with_setups
 from dragoman.telemetry.events import (
+    Compared,
     CorpusPrepared,
     CorpusStage,
     Event,
@@ -151,7 +152,7 @@ def facts_of(
         num_parameters=run.num_parameters if run else None,
         max_steps=_max_steps(log, recipe),
         clock=tuple(log.clock),
-        clock_ends=log.clock_ends,
+        finish_time=log.progress.finish_time,
         segments=segments,
         intervals=intervals.where(counted),
         repeated=intervals.where(~counted),
@@ -163,12 +164,10 @@ def facts_of(
         samples=_of_the_model(log.kept.of(facts.RecordedSample), validations),
         direction_scores=log.kept.of(facts.RecordedDirection),
         exam=log.kept.of(ExamMarked),
-        comparisons=log.kept.of(facts.RecordedComparison),
-        compared_groups=log.kept.of(facts.RecordedGroup),
-        compared_sentences=log.kept.of(facts.RecordedSentence),
+        comparisons=log.kept.of(Compared),
         distillations=log.kept.of(StudentMeasured),
         checkpoints=log.kept.of(facts.RecordedCheckpoint),
-        prepare_s=records.prepare_s if log.prepare_s is None else log.prepare_s,
+        prepare_s=records.prepare_s,
         environment=log.environment,
         chosen=next(reversed(log.kept.of(StrategyChosen)), None),
         imported=log.imported,
@@ -183,7 +182,7 @@ def facts_of(
         budget=records.budget,
         problems=tuple(problems),
     )
-    return with_measured(unmeasured, log)
+    return with_setups(unmeasured, log)
 
 
 def is_kept(step: Floats | int, life: Floats | int, resumed_from: Sequence[int]) -> Bools:

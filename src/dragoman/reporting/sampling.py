@@ -37,7 +37,7 @@ _READ: Final = {
     ),
 }
 """The numbers that are read from each kind of sample."""
-_PLACE: Final = ("seconds_s", "ended", "life", "slowed")
+_PLACE: Final = ("seconds_s", "ended", "slowed")
 LOW_POWER: Final = 0.5
 """Below this share of its power limit a GPU waits rather than computes.
 
@@ -104,32 +104,32 @@ class _Rows:
     reasons: list[str] = field(default_factory=list)
     name: str = ""
 
-    def add(self, event: Event, ended: float, life: int) -> None:
+    def add(self, event: Event, ended: float) -> None:
         values, reasons = event.payload, event.payload.get("throttle_reasons", "")
         slowed = reasons not in ("", POWER_CAP)
-        self.columns.add({**values, "ended": ended, "life": life, "slowed": slowed})
+        self.columns.add({**values, "ended": ended, "slowed": slowed})
         self.reasons.append(reasons)
         self.name = values.get("name") or self.name
 
 
 @dataclass(slots=True)
 class Samples:
-    """All samples of a run, each of one of its lives."""
+    """All samples of a run."""
 
     _rows: dict[tuple[str, str, Any], _Rows] = field(default_factory=dict)
     """By the kind of the sample, its host, and the GPU or the interface."""
 
-    def add(self, event: Event, ended: float, life: int) -> None:
-        """Add one sample. ended: seconds since 1970. life: the number of the life, from 0."""
+    def add(self, event: Event, ended: float) -> None:
+        """Add one sample. ended: seconds since 1970."""
         which = event.payload.get("gpu", event.payload.get("interface"))
         key = (event.kind, event.host, which)
         if key not in self._rows:
             self._rows[key] = _Rows(Columns((*_READ[event.kind], *_PLACE)))
-        self._rows[key].add(event, ended, life)
+        self._rows[key].add(event, ended)
 
-    def gpus(self, life: int | None = None) -> Iterator[Gpu]:
-        """Each GPU's means; of memory and errors, the most. life: None counts all."""
-        for host, gpu, name, samples in self._of(GpuSampled.kind, life):
+    def gpus(self, began: float, until: float) -> Iterator[Gpu]:
+        """Each GPU's means; of memory and errors, the most, of samples between two moments."""
+        for host, gpu, name, samples in self._of(GpuSampled.kind, began, until):
             power, limit = samples.values["power_w"], samples.values["power_limit_w"]
             throttled_s = (
                 np.nan_to_num(samples.values["throttled_share"]) * samples.values["seconds_s"]
@@ -157,9 +157,9 @@ class Samples:
                 weak=samples.periods(power < LOW_POWER * limit),
             )
 
-    def traffic(self, life: int | None = None) -> Iterator[Traffic]:
-        """Each interface's totals. life: None counts all."""
-        for host, interface, _, samples in self._of(NetworkSampled.kind, life):
+    def traffic(self, began: float, until: float) -> Iterator[Traffic]:
+        """Each interface's totals between two moments."""
+        for host, interface, _, samples in self._of(NetworkSampled.kind, began, until):
             errors, turned = (
                 np.nan_to_num(samples.values[name]) for name in ("errors", "carrier_changes")
             )
@@ -175,9 +175,9 @@ class Samples:
                 **{name: int(samples.sum(name)) for name in _COUNTERS},
             )
 
-    def machines(self, life: int | None = None) -> Iterator[MachineUse]:
-        """Each host's means. life: None counts all."""
-        for host, _, _, samples in self._of(HostSampled.kind, life):
+    def machines(self, began: float, until: float) -> Iterator[MachineUse]:
+        """Each host's means between two moments."""
+        for host, _, _, samples in self._of(HostSampled.kind, began, until):
             memory, limit = samples.mean("memory_used_bytes"), samples.last("memory_limit_bytes")
             yield MachineUse(
                 host=host,
@@ -194,13 +194,13 @@ class Samples:
                 idle=samples.periods(samples.values["cpu_share"] < FULL_HOST),
             )
 
-    def _of(self, kind: str, life: int | None) -> Iterator[tuple[str, Any, str, _Series]]:
+    def _of(self, kind: str, began: float, until: float) -> Iterator[tuple[str, Any, str, _Series]]:
         """(host, GPU or interface, its name, samples) of one kind, if there is a sample."""
         for (of_kind, host, which), rows in self._rows.items():
             if of_kind != kind:
                 continue
             values = rows.columns.arrays()
-            kept = np.full(len(rows.reasons), True) if life is None else values["life"] == life
+            kept = (began < values["ended"]) & (values["ended"] <= until)
             if kept.any():
                 chosen = {name: value[kept] for name, value in values.items()}
                 yield host, which, rows.name, _Series(chosen, [*compress(rows.reasons, kept)])

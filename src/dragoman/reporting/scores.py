@@ -11,14 +11,13 @@ from dragoman.base.printable import printable_line
 from dragoman.reporting import measures
 from dragoman.reporting.facts import (
     Facts,
-    RecordedComparison,
     RecordedDirection,
     RecordedValidation,
     bleu_text,
 )
 from dragoman.reporting.trend import Trend, recent_trend
 from dragoman.reporting.verdict import Evidence, Judgement, at_step, in_words
-from dragoman.telemetry.events import HOLDS, StudentMeasured
+from dragoman.telemetry.events import HOLDS, Compared, StudentMeasured
 
 NOT_LEARNT = 0.9
 """Of a uniform prediction's loss: untrained models have 106% to 111%, piece frequencies 78%."""
@@ -194,7 +193,7 @@ def exam_rows(facts: Facts) -> Iterator[tuple[str, str]]:
 
 def _comparisons(facts: Facts) -> Iterator[Evidence]:
     """The last comparison with each other system on each test set."""
-    last: dict[tuple[str, str], dict[str, RecordedComparison]] = {}
+    last: dict[tuple[str, str], dict[str, Compared]] = {}
     for score in facts.comparisons:
         by_metric = last.setdefault((score.other, score.name), {})
         if score.metric in by_metric:  # a later comparison has begun
@@ -204,15 +203,13 @@ def _comparisons(facts: Facts) -> Iterator[Evidence]:
         place = printable_line(f"on {name}, beside {other}")
         for score in by_metric.values():
             yield _comparison(score, place)
-        newest = max(by_metric.values(), key=lambda score: score.time)
-        if newest.ahead is not None and newest.behind is not None:
-            equal = newest.pairs - newest.ahead - newest.behind
-            text = f"{newest.ahead}; equal in {equal}, behind in {newest.behind}, by chrF"
-            yield Evidence(f"sentences ahead {place}", newest.ahead, text)
-        yield from _parts(facts, newest, place)
+        newest = next(reversed(by_metric.values()))
+        equal = newest.pairs - newest.ahead - newest.behind
+        text = f"{newest.ahead}; equal in {equal}, behind in {newest.behind}, by chrF"
+        yield Evidence(f"sentences ahead {place}", newest.ahead, text)
 
 
-def _comparison(score: RecordedComparison, place: str) -> Evidence:
+def _comparison(score: Compared, place: str) -> Evidence:
     better = {"run": "this run", "other": "the other"}.get(score.better, "neither")
     text = (
         f"{score.value:.2f}, the other {score.other_value:.2f}, p {score.p_bootstrap:.4f} "
@@ -220,38 +217,6 @@ def _comparison(score: RecordedComparison, place: str) -> Evidence:
     )
     metric = printable_line(_METRICS.get(score.metric, score.metric))
     return Evidence(f"{metric} {place}", score.value, text)
-
-
-def _parts(facts: Facts, compared: RecordedComparison, place: str) -> Iterator[Evidence]:
-    """Groups and sentences of a comparison, which are written after its scores."""
-    key = (compared.other, compared.name)
-    groups = [
-        group
-        for group in facts.compared_groups
-        if (group.other, group.name) == key and group.time >= compared.time
-    ]
-    counted = next((group.counted_pairs for group in groups if group.counted_pairs), None)
-    text = "training text" if counted is None else f"{units.COUNT.text(counted)} training pairs"
-    for by, label, unit in (
-        ("length", "BLEU by words of the reference", "sentences"),
-        ("frequency", f"F1 of words by occurrences in {text}", "words"),
-    ):
-        texts = [
-            f"{group.group}: {group.value:.1f}, the other {group.other_value:.1f} "
-            f"({units.COUNT.text(group.size)} {unit})"
-            for group in groups
-            if group.by == by
-        ]
-        if texts:
-            yield in_words(f"{label} {place}", printable_line("; ".join(texts)))
-    for sentence in facts.compared_sentences:
-        if (sentence.other, sentence.name) == key and sentence.time >= compared.time:
-            text = (
-                f"{sentence.source} | reference: {sentence.reference} | "
-                f"this run, chrF {sentence.chrf:.0f}: {sentence.translation} | "
-                f"the other, chrF {sentence.other_chrf:.0f}: {sentence.other_translation}"
-            )
-            yield in_words(f"line {sentence.line} {place}", printable_line(text))
 
 
 def _distillation(student: StudentMeasured) -> Iterator[Evidence]:

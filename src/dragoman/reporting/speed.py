@@ -10,9 +10,9 @@ import numpy as np
 from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts, Gpu, MachineUse
-from dragoman.reporting.lives import evidence_by_life, judged_by_life
 from dragoman.reporting.periods import Period, in_intervals, when
 from dragoman.reporting.sampling import FULL_HOST, LOW_POWER, MOST_OTHERS
+from dragoman.reporting.setups import evidence_by_setup, judged_by_setup
 from dragoman.reporting.stragglers import stragglers
 from dragoman.reporting.verdict import Evidence, Judgement, evidence, named
 
@@ -37,12 +37,12 @@ _IMPOSSIBLE = ", more than possible: the device was measured while something els
 
 def are_processors_busy(facts: Facts) -> Judgement:
     """Were GPUs or processors fully used?"""
-    return judged_by_life(facts, _are_busy)
+    return judged_by_setup(facts, _are_busy)
 
 
 def processors_evidence(facts: Facts) -> Iterator[Evidence]:
     """Shares of a step, the rate of useful work, and the counters of GPUs and hosts."""
-    return evidence_by_life(facts, _busy_evidence)
+    return evidence_by_setup(facts, _busy_evidence)
 
 
 def _are_busy(facts: Facts) -> Judgement:
@@ -183,22 +183,21 @@ def _what_waits(facts: Facts) -> str:
     A rank waits for data, for the network, or for later ranks, as far as waiting for data does not
     make those late.
     """
-    data, waited = measures.most_data_wait(facts), _most_in_sums(facts)
+    data, waited = (measures.most(facts, name) or 0.0 for name in ("data_wait_s", "sync_s"))
     wire = measures.share(facts.intervals, "wire_s")
-    network, late = (waited, 0.0) if wire is None else (wire, waited - wire - (data or 0.0))
+    network, late = (waited, 0.0) if wire is None else (wire, waited - wire - data)
     exchange = "waiting for the network, or for ranks that are late"
     if facts.is_one_host:
         exchange = "all-reduces between ranks"
     elif wire is not None:
         exchange = "the network (see question 5)"
-    starved = [
-        rank.name for share, rank in measures.data_waits(facts) if share >= (data or 0.0) / 2
-    ]
+    data_waits = sorted(measures.shares(facts, "data_wait_s"), key=lambda wait: -wait[0])
+    starved = [rank.name for share, rank in data_waits if share >= data / 2]
     where = f" ({named(starved, between=', ')})" if len(facts.ranks) > 1 else ""
     longest = named(text for _, text in stragglers(facts))
     slow = f"compute for longer: {longest}" if longest else "compute for longer in turn"
     waits = {
-        f"data{where}: raise data.prefetch_batches, look at the disk": data or 0.0,
+        f"data{where}: raise data.prefetch_batches, look at the disk": data,
         exchange: network,
         f"waiting for ranks that {slow}": late,
     }
@@ -209,15 +208,10 @@ def _what_waits(facts: Facts) -> str:
     return says
 
 
-def _most_in_sums(facts: Facts) -> float:
-    """The largest part of a step that a rank spent in all-reduces."""
-    return max((share for share, _ in measures.shares(facts, "sync_s")), default=0.0)
-
-
 def _busy_evidence(facts: Facts) -> Iterator[Evidence]:
     yield evidence("share of a step in compute", units.SHARE, compute_share(facts))
     yield evidence("exposed communication", units.SHARE, measures.share(facts.intervals, "wire_s"))
-    yield evidence("waiting for data", units.SHARE, measures.most_data_wait(facts))
+    yield evidence("waiting for data", units.SHARE, measures.most(facts, "data_wait_s"))
     yield evidence("share of padding in all cells", units.SHARE, measures.padding_share(facts))
     yield evidence("source + target", units.TOKEN_RATE, measures.tokens_per_s(facts))
     flops = measures.useful_flop_share(facts)
@@ -290,7 +284,7 @@ def step_evidence(facts: Facts) -> Iterator[Evidence]:
         whole_s = facts.wall_s / facts.made_steps
         yield evidence("with evaluation and all else", units.STEP_TIME, whole_s)
     if facts.imported is not None:
-        yield from evidence_by_life(facts, _batch_arithmetic)
+        yield from evidence_by_setup(facts, _batch_arithmetic)
         return
     for name in ("pairs", "source_tokens", "target_tokens"):
         count = measures.per_step(facts.intervals, name)

@@ -135,24 +135,24 @@ def stragglers(facts: Facts) -> list[tuple[float, str]]:
     return sorted(slow_ranks, reverse=True)
 
 
-def slowest_rank(facts: Facts) -> float | None:
-    """The own work of the slowest rank over the median rank's: while it was slow, or over the run
-    if no rank was slow for long. Ranks that are slow in turn are not.
+def slowest_ranks(facts: Facts) -> list[tuple[float, str]]:
+    """The `stragglers`; if there are none, the own work of the slowest rank over the median rank's
+    in the whole run. Ranks that are slow in turn are not stragglers.
 
-    None if ranks or intervals are missing, or if a rank was slow for a quarter of the time, but in
-    only one or two intervals.
+    Nothing if ranks or intervals are missing, or if a rank was slow for a quarter of the time, but
+    in only one or two intervals.
     """
     ranks, work = _most_ranks(facts), _Work.of(facts)
     if ranks == 1:
-        return 1.0
+        return [(1.0, "")]
     if len(facts.intervals) < FEWEST or not len(work.intervals):
-        return None
+        return []
     if slow_ranks := stragglers(facts):
-        return slow_ranks[0][0]
+        return slow_ranks
     if any(lasted_unseen(work.ratios(rank) >= STRAGGLES, work.took_s) for rank in range(ranks)):
-        return None
+        return []
     each = [total_over(work.seconds_s[:, rank], work.median_s) or 1.0 for rank in range(ranks)]
-    return min(max(each) / statistics.median_low(each), STRAGGLES - 0.01)
+    return [(min(max(each) / statistics.median_low(each), STRAGGLES - 0.01), "")]
 
 
 def _cause(facts: Facts, rank: Rank, slow: Sequence[Period]) -> str:

@@ -1,4 +1,4 @@
-"""Slopes with confidence intervals, what is beyond chance, and a curve to extrapolate with."""
+"""Slopes with confidence intervals, and what is beyond chance."""
 
 from __future__ import annotations
 
@@ -107,37 +107,6 @@ def far_above(lowest: Floats | float, losses: Sequence[float] | Floats) -> Float
     deviation = 1.048 * np.median(np.abs(np.diff(losses)))
     limits: Floats = np.maximum(FAR_ABOVE * np.asarray(lowest), lowest + 5 * deviation)
     return limits
-
-
-@dataclass(frozen=True, slots=True)
-class FittedCurve:
-    """floor + height x step^-power, fitted to a falling loss (Hestness et al. 2017)."""
-
-    floor: float
-    height: float
-    power: float
-
-    def at(self, step: float) -> float:
-        """The loss at a step."""
-        return float(self.floor + self.height * step**-self.power)
-
-
-def fit_curve(steps: Sequence[float], losses: Sequence[float] | Floats) -> FittedCurve | None:
-    """The curve of least squared error; None below four points or if nothing falls."""
-    if len(steps) < 4:
-        return None
-    x, y = np.asarray(steps, dtype=float), np.asarray(losses, dtype=float)
-    best: tuple[float, FittedCurve] | None = None
-    for power in np.geomspace(0.05, 3.0, 60):
-        shape = x**-power
-        design = np.stack([np.ones_like(shape), shape], axis=1)
-        (floor, height), *_ = np.linalg.lstsq(design, y, rcond=None)
-        if floor < 0 or height <= 0:
-            continue
-        error = float(((design @ [floor, height] - y) ** 2).sum())
-        if best is None or error < best[0]:
-            best = (error, FittedCurve(float(floor), float(height), float(power)))
-    return best[1] if best else None
 
 
 def ratio_interval(

@@ -359,27 +359,8 @@ class Compared(Payload, kind="compared"):
     p_randomisation: float
     signature: str
     better: str
-    ahead: int | None = None
-    behind: int | None = None
-
-
-class ComparedGroup(Payload, kind="compared_group"):
-    """Scores of both models of a comparison on a part of the test set.
-
-    by: "length" (BLEU of sentences, by the words of the reference) or "frequency" (F1 of words, by
-    their occurrences in the training text). group: such as "10 to 19". size: number of sentences or
-    words.
-    counted_pairs: pairs at equal distances in the training text, whose words were counted.
-    """
-
-    name: str
-    other: str
-    by: str
-    group: str
-    size: int
-    value: float
-    other_value: float
-    counted_pairs: int | None = None
+    ahead: int
+    behind: int
 
 
 class StudentMeasured(Payload, kind="student_measured"):
@@ -397,20 +378,6 @@ class StudentMeasured(Payload, kind="student_measured"):
     teacher_beam_size: int
     sentences_per_s: float
     teacher_sentences_per_s: float
-
-
-class ComparedSentence(Payload, kind="compared_sentence"):
-    """A sentence in which one model of a comparison is furthest ahead; chrF is 0 to 100."""
-
-    name: str
-    other: str
-    line: int
-    source: str
-    reference: str
-    translation: str
-    other_translation: str
-    chrf: float
-    other_chrf: float
 
 
 class CheckpointWritten(Payload, kind="checkpoint_written"):
@@ -576,6 +543,10 @@ class NetworkSampled(Payload, kind="network_sampled"):
     errors: int
     nominal_bits_per_s: float | None
     carrier_changes: int | None
+
+
+SAMPLES: Final = (HostSampled.kind, GpuSampled.kind, NetworkSampled.kind)
+"""Kinds of samples of hosts, which come once a second at first."""
 
 
 class LinkMeasured(Payload, kind="link_measured"):

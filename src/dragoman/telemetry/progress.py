@@ -9,6 +9,7 @@ from typing import Any
 
 from dragoman.telemetry.events import (
     OUTSIDE_STEPS,
+    SAMPLES,
     ClockRead,
     Event,
     RankPaused,
@@ -59,7 +60,9 @@ class Progress:
     """The share of its time that has gone."""
 
     def see(self, event: Event) -> None:
-        """Read one event."""
+        """Read one event; samples of hosts tell nothing of it."""
+        if event.kind in SAMPLES:
+            return
         self._now = event.time
         if event.kind == RunStarted.kind:
             self.run = event.payload

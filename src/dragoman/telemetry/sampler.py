@@ -10,7 +10,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -256,6 +256,17 @@ class GpuProbe:
         return (gpu.take(seconds_s) for gpu in self._gpus)
 
 
+_READINGS: Final[Mapping[str, Callable[[Any, Any], float]]] = {
+    "utilisation_share": lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu * _PERCENT,
+    "power_w": lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) * _MILLI,
+    "power_limit_w": lambda nvml, gpu: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) * _MILLI,
+    "memory_bytes": lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used,
+    "memory_limit_bytes": lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).total,
+    "clock_hz": lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM) * _MEGAHERTZ,
+}
+"""What each look asks, by the field that has its mean: (NVIDIA's binding, a GPU) -> a value."""
+
+
 @dataclass(slots=True)
 class _GpuReadings:
     """One GPU and its readings since its last sample."""
@@ -269,57 +280,39 @@ class _GpuReadings:
     reasons: int = 0
 
     def look(self) -> None:
-        nvml, handle = self.nvml, self.handle
-        self._add("utilisation", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu * _PERCENT)
-        self._add("power", lambda: nvml.nvmlDeviceGetPowerUsage(handle) * _MILLI)
-        self._add("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used)
-        self._add("whole_memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total)
-        sm_clock = nvml.NVML_CLOCK_SM
-        self._add("clock", lambda: nvml.nvmlDeviceGetClockInfo(handle, sm_clock) * _MEGAHERTZ)
-        reasons = self._asked(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+        for name, ask in _READINGS.items():
+            if (value := self._asked(ask)) is not None:
+                self.readings.setdefault(name, []).append(value)
+        reasons = self._asked(lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))
         if reasons is not None:
             self.reasons |= int(reasons)
             lowered = any(name != POWER_CAP and int(reasons) & bits for name, bits in _REASONS)
-            self.readings.setdefault("throttled", []).append(float(lowered))
+            self.readings.setdefault("throttled_share", []).append(float(lowered))
 
     def take(self, seconds_s: float) -> GpuSampled:
-        nvml, handle = self.nvml, self.handle
-        uncorrected = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
-        errors = self._asked(lambda: nvml.nvmlDeviceGetTotalEccErrors(handle, *uncorrected))
-        limit = self._asked(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) * _MILLI)
-        memory, whole = self._mean("memory"), self._mean("whole_memory")
+        counted = (self.nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, self.nvml.NVML_VOLATILE_ECC)
+        errors = self._asked(lambda nvml, gpu: nvml.nvmlDeviceGetTotalEccErrors(gpu, *counted))
+        means: dict[str, Any] = dict.fromkeys((*_READINGS, "throttled_share"))
+        for name, values in self.readings.items():
+            mean = sum(values) / len(values)
+            means[name] = round(mean) if name.endswith("_bytes") else round(mean, 4)
         event = GpuSampled(
             gpu=self.number,
             name=self.name,
             seconds_s=seconds_s,
-            utilisation_share=self._mean("utilisation"),
             sm_activity_share=self.activity.take(),
-            power_w=self._mean("power"),
-            power_limit_w=limit,
-            memory_bytes=None if memory is None else round(memory),
-            memory_limit_bytes=None if whole is None else round(whole),
-            clock_hz=self._mean("clock"),
             throttle_reasons=",".join(name for name, bits in _REASONS if self.reasons & bits),
             ecc_errors=None if errors is None else int(errors),
-            throttled_share=self._mean("throttled"),
+            **means,
         )
         self.readings.clear()
         self.reasons = 0
         return event
 
-    def _add(self, name: str, ask: Callable[[], float]) -> None:
-        value = self._asked(ask)
-        if value is not None:
-            self.readings.setdefault(name, []).append(value)
-
-    def _mean(self, name: str) -> float | None:
-        values = self.readings.get(name)
-        return round(sum(values) / len(values), 4) if values else None
-
-    def _asked(self, ask: Callable[[], float]) -> float | None:
+    def _asked(self, ask: Callable[[Any, Any], float]) -> float | None:
         """The answer; None if this GPU does not support the question."""
         try:
-            return ask()
+            return ask(self.nvml, self.handle)
         except self.nvml.NVMLError:
             return None
 

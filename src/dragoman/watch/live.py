@@ -7,21 +7,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dragoman.base.errors import CheckpointError
 from dragoman.recipe.run_directory import runs_in
 from dragoman.reporting import measures
 from dragoman.reporting.checks import BY_KEY, examine
 from dragoman.reporting.facts import Facts
-from dragoman.reporting.lives import newest_life
 from dragoman.reporting.log import RunLog
 from dragoman.reporting.reading import Records, facts_of, how_it_ended
+from dragoman.reporting.setups import newest_setup
 from dragoman.telemetry.events import (
+    SAMPLES,
     Event,
     GpuSampled,
     HostSampled,
-    NetworkSampled,
     event_file,
     read_line,
 )
@@ -41,11 +41,9 @@ _PHASES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(NamedTuple):
     """The rate through an interface at one moment, bytes/s."""
 
-    time: float
     sent: float
     received: float
 
@@ -56,7 +54,6 @@ class HostNow:
 
     name: str
     machine: dict[str, Any] = field(default_factory=dict)
-    network: dict[str, Any] = field(default_factory=dict)
     gpus: dict[int, dict[str, Any]] = field(default_factory=dict)
     rates: deque[Rate] = field(default_factory=lambda: deque(maxlen=_KEPT_SAMPLES))
 
@@ -67,13 +64,9 @@ class HostNow:
             self.machine = sample
         elif event.kind == GpuSampled.kind:
             self.gpus[sample["gpu"]] = sample
-        elif event.kind == NetworkSampled.kind:
-            self.network = sample
-            if seconds_s := sample["seconds_s"]:
-                sent, received = (
-                    sample[f"{way}_bytes"] / seconds_s for way in ("sent", "received")
-                )
-                self.rates.append(Rate(event.time, sent, received))
+        elif seconds_s := sample["seconds_s"]:
+            rates = (sample[f"{way}_bytes"] / seconds_s for way in ("sent", "received"))
+            self.rates.append(Rate(*rates))
 
     @property
     def memory_share(self) -> float | None:
@@ -95,28 +88,14 @@ class Now:
 
     @property
     def life(self) -> Facts:
-        """The facts of the last life with intervals; all facts if the run counts as one life."""
-        return newest_life(self.facts)
+        """The facts of the newest setup."""
+        return newest_setup(self.facts)
 
     def capacity_bytes_per_s(self, host: str) -> float | None:
         """The measured capacity of a host's link, or of the slowest link if its own was not
         measured."""
         rates = [link.bytes_per_s for link in self.life.links if link.host == host]
         return min(rates, default=measures.capacity_bytes_per_s(self.life))
-
-
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """All that is computed from the whole record; a redraw without news takes it as it is.
-
-    read_s: when, by the monotonic clock.
-    """
-
-    facts: Facts
-    life: Facts
-    alerts: tuple[str, ...]
-    phases: dict[str, float]
-    read_s: float
 
 
 class LiveRun:
@@ -141,9 +120,9 @@ class LiveRun:
         self._log = RunLog()
         self._lines = 0
         self._sampled: dict[str, HostNow] = {}
-        self._judged: _Judged | None = None
+        self._judged: tuple[Now, float] | None = None
+        """The state as it was last judged, and when, by the monotonic clock."""
         self._has_news = True
-        self._progress = Progress()
 
     def look(self) -> bool:
         """Read the lines and records that were added; returns whether there were any."""
@@ -163,26 +142,26 @@ class LiveRun:
 
         Samples alone are judged twice a minute, not at each redraw.
         """
-        old = self._judged
-        if old is None or self._has_news or time.monotonic() - old.read_s > _JUDGE_EVERY_S:
-            old, self._has_news = self._judge(), False
-            self._judged = old
-        ended = how_it_ended(self.directory, old.facts.segments)
-        facts = replace(old.facts, read_at=time.time(), exit=ended)
+        if self._has_news or self._judged is None or _is_old(self._judged[1]):
+            self._judged, self._has_news = (self._judge(), time.monotonic()), False
+        judged, _ = self._judged
+        ended = how_it_ended(self.directory, judged.facts.segments)
         alerts = tuple(self._troubles())
         # Before the first event they say why there is none.
         if self._lines or not alerts:
             problem = ended.problem if ended is not None else ""
-            alerts = (*alerts, *filter(None, (problem,)), *old.alerts)
-        names = old.life.segments[-1].hosts if old.life.segments else ()
+            alerts = (*alerts, *filter(None, (problem,)), *judged.alerts)
+        names = judged.facts.segments[-1].hosts if judged.facts.segments else ()
         hosts = tuple(self._sampled[name] for name in dict.fromkeys(names) if name in self._sampled)
-        return Now(facts, self._progress, hosts, alerts, old.phases)
+        facts = replace(judged.facts, read_at=time.time(), exit=ended)
+        return replace(judged, facts=facts, hosts=hosts, alerts=alerts)
 
-    def _judge(self) -> _Judged:
+    def _judge(self) -> Now:
+        """All that is computed from the whole record."""
         records = self._records or Records()
         facts = facts_of(self.directory, self._log, records, price=self._price, now=time.time())
-        life = newest_life(facts)
-        return _Judged(facts, life, tuple(_alerts(facts)), _phases(life), time.monotonic())
+        phases = _phases(newest_setup(facts))
+        return Now(facts, self._log.progress, (), tuple(_alerts(facts)), phases)
 
     def close(self) -> None:
         """Close the file."""
@@ -194,18 +173,17 @@ class LiveRun:
             return False
         self._records, self._has_news = Records.read(self.directory), True
         recipe = self._records.recipe
-        if recipe is not None and not self._progress.run:
+        if recipe is not None and not self._log.progress.run:
             from_recipe = {"run_name": self.directory.name, "max_steps": recipe.train.max_steps}
-            self._progress.run = from_recipe
+            self._log.progress.run = from_recipe
         return True
 
     def _see(self, event: Event) -> None:
         self._log.see(event)
-        if event.kind in (HostSampled.kind, NetworkSampled.kind, GpuSampled.kind):
+        if event.kind in SAMPLES:
             self._sampled.setdefault(event.host, HostNow(event.host)).see(event)
-            return
-        self._has_news = True
-        self._progress.see(event)
+        else:
+            self._has_news = True
 
 
 class NewestRun(LiveRun):
@@ -257,6 +235,10 @@ def newest_run(runs: Path) -> Path:
             "there is no run here yet", place=runs, remedy="start one, or name a run directory"
         )
     return runs_found[0]
+
+
+def _is_old(judged_at: float) -> bool:
+    return time.monotonic() - judged_at > _JUDGE_EVERY_S
 
 
 def _phases(life: Facts) -> dict[str, float]:

@@ -23,7 +23,7 @@ from dragoman.reporting.cost import spent_text
 from dragoman.reporting.facts import Facts, bleu_text
 from dragoman.reporting.plots import BLEU, STEPS, without_start
 from dragoman.reporting.svg import Axis, LinePlot, Series
-from dragoman.telemetry.console import clock_time, steps_done, time_left
+from dragoman.telemetry.console import clock_time, learning, speed, steps_done, time_left
 from dragoman.watch.live import HostNow, Now
 
 _BRAILLE: Final = 0x2800
@@ -190,13 +190,12 @@ def _head(now: Now, width: int) -> Iterator[Text]:
     if progress.is_by_clock and state == "running":  # the steps to come change with the speed
         share, done = progress.share, steps_done(progress)
     yield bar([(share, "cyan")], width=max(width - len(done) - _GAP, 10)).append(f"  {done}")
-    yield _pairs([("", part) for part in times(now)])
-    yield _pairs(how_well(now))
-    # The units of a step's time name it, and 80 columns have no room for a label.
-    yield _pairs(("" if name == "a step" else name, text) for name, text in how_fast(now))
+    yield _pairs([("", part) for part in _times(now)])
+    yield _pairs(_how_well(now))
+    yield _pairs(_how_fast(now))
 
 
-def times(now: Now) -> Iterator[str]:
+def _times(now: Now) -> Iterator[str]:
     """Time and money: how much is left, or was used."""
     facts, left_s = now.facts, now.progress.left_s
     if facts.state == "running":
@@ -213,47 +212,34 @@ def times(now: Now) -> Iterator[str]:
             yield f"{spent} spent"
 
 
-def how_well(now: Now) -> Iterator[tuple[str, str]]:
+def _how_well(now: Now) -> Iterator[tuple[str, str]]:
     """The quality so far, as (name, value)."""
-    facts = now.facts
-    if len(facts.intervals):
-        yield "loss", units.LOSS.optional_text(facts.intervals.last("train_loss"))
-    for validation in facts.validations[-1:]:
+    if now.progress.interval:
+        yield from learning(now.progress.interval)
+    for validation in now.facts.validations[-1:]:
         yield "dev loss", units.LOSS.optional_text(validation.dev_loss)
         if validation.bleu is not None:
             yield "BLEU", units.SCORE.text(validation.bleu)
-    if len(facts.intervals):
-        rate = facts.intervals.last("learning_rate")
-        yield "learning rate", units.LEARNING_RATE.optional_text(rate)
-        yield "norm", units.NORM.optional_text(facts.intervals.last("gradient_norm"))
 
 
-def how_fast(now: Now) -> Iterator[tuple[str, str]]:
+def _how_fast(now: Now) -> Iterator[tuple[str, str]]:
     """The speed of the last interval, as (name, value)."""
-    recent = now.facts.intervals.where(slice(-1, None))
-    if not len(recent):
-        return
-    seconds_s = measures.per_step(recent, "interval_s")
-    if seconds_s:
-        yield "a step", f"{units.STEP_TIME.text(seconds_s)} = {units.STEP_RATE.text(1 / seconds_s)}"
-    yield "source + target", units.TOKEN_RATE.optional_text(now.progress.tokens_per_s)
-    yield "padding", units.SHARE.optional_text(recent.last("padding_share"))
+    if seconds_s := measures.per_step(now.facts.intervals.where(slice(-1, None)), "interval_s"):
+        # Its units name it, and 80 columns have no room for a label.
+        yield "", f"{units.STEP_TIME.text(seconds_s)} = {units.STEP_RATE.text(1 / seconds_s)}"
+    if now.progress.interval:
+        yield from speed(now.progress)
 
 
 def _translated(now: Now) -> Iterator[Text]:
     """The scores of test sets, and the newest sample translation."""
-    yield from (_pairs([score]) for score in test_scores(now.facts))
+    last = {score.label: f"BLEU {bleu_text(score)}" for score in now.facts.test_scores}
+    yield from (_pairs([score]) for score in list(last.items())[-_MOST_SCORES:])
     for sample in now.facts.samples[-1:]:
         for label, text in (("source", sample.source), ("translation", sample.hypothesis)):
             yield _pairs([(label.ljust(len("translation")), " ".join(text.split()))])
     if now.facts.samples or now.facts.test_scores:
         yield Text()
-
-
-def test_scores(facts: Facts) -> list[tuple[str, str]]:
-    """The last BLEU of the test sets that were scored last, as (test set, value)."""
-    scores = {score.label: f"BLEU {bleu_text(score)}" for score in facts.test_scores}
-    return list(scores.items())[-_MOST_SCORES:]
 
 
 def _charts(facts: Facts, width: int, height: int) -> list[Text]:

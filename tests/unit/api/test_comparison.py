@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import html
 import json
 import os
 import re
@@ -102,23 +101,6 @@ def test_the_better_of_two_is_named_and_printed(
     place = f"on {texts[0]}, test.de, beside {texts[1]}"
     ahead = f"{result['first_wins']}; equal in {result['ties']}, behind in {result['second_wins']}"
     assert rows[f"sentences ahead {place}"].text.startswith(ahead)
-    for title, groups in (
-        ("BLEU by words of the reference", result["by_length"]),
-        (
-            f"F1 of words by occurrences in {found['counted_pairs']:,} training pairs",
-            result["by_frequency"],
-        ),
-    ):
-        assert len(groups) >= 1
-        for group in groups:
-            words_of = f"{group['name']}: {group['first']:.1f}, the other {group['second']:.1f} ("
-            assert words_of in rows[f"{title} {place}"].text
-    worst = result["second_best"][0]
-    sentence = rows[f"line {worst['line']} {place}"].text
-    for said in (worst["source"], f"reference: {worst['reference']}", worst["first"]):
-        assert said in sentence
-    assert len([name for name in rows if name.startswith("line ")]) == 5
-    assert html.escape(worst["source"]) in html.unescape(page)
 
 
 def rows_of(run: RunDirectory) -> dict[str, str]:
@@ -146,12 +128,6 @@ def test_a_report_keeps_comparisons_apart(
     rows = rows_of(run)
     for folder, name in zip(("wmt22", "wmt23"), names, strict=True):
         assert f"BLEU on {name}, beside {tmp_path / folder / 'out.de'}" in rows
-    (groups,) = (
-        text
-        for name, text in rows.items()
-        if name.startswith("BLEU by words of the reference on") and name.endswith(str(run.path))
-    )
-    assert sum(map(int, re.findall(r"\((\d+) sentences\)", groups))) == 20
 
 
 @pytest.mark.system
@@ -209,6 +185,8 @@ def test_a_report_has_nothing_of_an_earlier_comparison(tmp_path: Path) -> None:
                     p_randomisation=1.0,
                     signature="",
                     better="neither",
+                    ahead=1,
+                    behind=1,
                 )
             )
     rows = rows_of(run)

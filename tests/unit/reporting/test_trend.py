@@ -12,7 +12,7 @@ from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.checks import BY_KEY
 from dragoman.reporting.reading import read_facts
-from dragoman.reporting.trend import fit_curve, ratio_interval, student_95, trend
+from dragoman.reporting.trend import ratio_interval, student_95, trend
 from recorded_runs import Recorded, read_ranks, write_ranks
 
 TENTH, LN2 = math.log(1.1), math.log(2)
@@ -65,22 +65,6 @@ def test_students_t(freedom: int, quantile: float) -> None:
     assert student_95(freedom) == pytest.approx(quantile, rel=2e-3)
 
 
-def test_the_curve_goes_through_points_made_by_one() -> None:
-    steps = [500.0 * n for n in range(1, 12)]
-    curve = fit_curve(steps, [1.4 + 40 * step**-0.6 for step in steps])
-    assert curve is not None
-    assert curve.at(20_000) == pytest.approx(1.4 + 40 * 20_000**-0.6, rel=2e-3)
-
-
-@pytest.mark.parametrize("floor", [0.0, 0.3, 2.5])
-def test_a_curve_needs_four_points_and_any_floor(floor: float) -> None:
-    steps = [500, 1000, 2000, 4000]
-    curve = fit_curve(steps, [floor + 40 * step**-0.6 for step in steps])
-    assert curve is not None
-    assert curve.at(8000) == pytest.approx(floor + 40 * 8000**-0.6, rel=0.02)
-    assert curve.floor == pytest.approx(floor, abs=0.02)
-
-
 def test_three_points_give_a_trend() -> None:
     found = trend([1000, 2000, 4000], [3, 2, 1])
     assert found is not None
@@ -91,21 +75,6 @@ def test_points_at_two_steps_give_a_trend() -> None:
     found = trend([100, 100, 200], [1.0, 3.0, 4.0])
     assert found is not None
     assert found.gain == pytest.approx(2.0 * TENTH / LN2)  # from the mean of the first two
-
-
-def test_numbers_of_a_damaged_record_may_be_beyond_any_machine_integer() -> None:
-    steps = [10**30, 2 * 10**30, 4 * 10**30, 8 * 10**30]
-    found = trend(steps, [4 * 10**20, 3 * 10**20, 2 * 10**20, 10**20])
-    assert found is not None
-    assert found.gain == pytest.approx(-1e20 * TENTH / LN2)
-    curve = fit_curve([1, 2, 4, 8 * 10**30], [4 * 10**20, 3 * 10**20, 2 * 10**20, 10**20])
-    assert curve is not None
-    assert curve.floor == pytest.approx(1e20, rel=0.2)
-
-
-def test_no_curve_through_a_rising_loss_or_three_points() -> None:
-    assert fit_curve([1, 2, 3, 4, 5], [1, 2, 3, 4, 5]) is None
-    assert fit_curve([1, 2, 3], [3, 2, 1]) is None
 
 
 def test_the_interval_of_a_share() -> None:

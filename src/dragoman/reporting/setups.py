@@ -1,0 +1,261 @@
+"""The setups of a run: periods on the same ranks, hosts, devices and link, each with its answers.
+
+A run that was stopped may go on with other ranks, hosts, devices or links, and a link may change
+while it trains. Measurements of one setup say nothing about another, so an answer is that of the
+newest one.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from dragoman.base import units
+from dragoman.reporting.facts import (
+    Facts,
+    RecordedChange,
+    RecordedDevice,
+    RecordedLink,
+    Segment,
+)
+from dragoman.reporting.log import RunLog
+from dragoman.reporting.measures import capacity_bytes_per_s, steady
+from dragoman.reporting.periods import FEWEST, FROM_START, moment
+from dragoman.reporting.record import Bools, Intervals
+from dragoman.reporting.verdict import Evidence, Judgement
+
+_RATES_DIFFER = 1.1
+"""Repeated measurements of the same link or device differ by less than this factor."""
+_MOST_HOSTS_NAMED = 3
+_MOST_SHOWN = 3
+
+
+def with_setups(facts: Facts, log: RunLog) -> Facts:
+    """The facts with the measurements of hosts, for the whole run and for each of its setups.
+
+    Lives on the same machines, which measured the same rates, count as one.
+    """
+    lives: list[Facts] = []
+    for number in range(len(facts.segments)):
+        life = _life(facts, log, number)
+        # Measured once, if at all: training tells again of a link that is still slow.
+        if lives and life.segments[0].hosts == lives[-1].segments[0].hosts:
+            before = lives[-1]
+            life = replace(
+                life, links=life.links or before.links, devices=life.devices or before.devices
+            )
+        lives.append(life)
+    whole = replace(
+        _sampled(facts, log, -math.inf, math.inf),
+        links=log.kept.of(RecordedLink),
+        devices=log.kept.of(RecordedDevice),
+        link_changes=tuple(change for life in lives for change in life.link_changes),
+    )
+    if all(_are_alike(earlier, later) for earlier, later in pairwise(lives)):
+        lives = [whole]
+    trained = (life for life in lives if len(life.intervals))
+    return replace(whole, setups=tuple(setup for life in trained for setup in _cut(life, log)))
+
+
+def _life(facts: Facts, log: RunLog, number: int) -> Facts:
+    """One life."""
+    segment, later = facts.segments[number], facts.segments[number + 1 :]
+    ends = min((life.first_step for life in later), default=math.inf)
+    """The last step that was not made again."""
+    began = facts.segments[number - 1].ended if number else -math.inf
+    ranks = segment.world_size or len(facts.ranks)
+    return replace(
+        _sampled(facts, log, began, segment.ended),
+        world_size=segment.world_size or facts.world_size,
+        device=segment.device or facts.device,
+        imported=segment.imported or facts.imported,
+        segments=(segment,),
+        intervals=facts.intervals.where(facts.intervals["life"] == number).of_ranks(ranks),
+        repeated=facts.repeated.where(facts.repeated["life"] == number).of_ranks(ranks),
+        ranks=tuple(
+            replace(rank, hosts=segment.hosts[rank.rank : rank.rank + 1])
+            for rank in facts.ranks[:ranks]
+        ),
+        links=tuple(link for link in log.kept.of(RecordedLink) if link.life == number),
+        devices=tuple(device for device in log.kept.of(RecordedDevice) if device.life == number),
+        link_changes=tuple(
+            change
+            for change in log.kept.of(RecordedChange)
+            if change.life == number and segment.first_step < change.since_step <= ends
+        ),
+    )
+
+
+def _cut(life: Facts, log: RunLog) -> Iterator[Facts]:
+    """A life, cut where its link changed. `link_changes` of a part is the change that began it.
+
+    An interval in which the link changed belongs to no part.
+    """
+    changes = sorted(life.link_changes, key=lambda change: change.since_step)
+    if not changes:
+        yield life
+        return
+    yield _between(life, log, None, changes[0])
+    for change, after in zip(changes, [*changes[1:], None], strict=True):
+        link = RecordedLink(
+            host=life.hosts[0], bytes_per_s=change.now_bytes_per_s, life=change.life
+        )
+        part = _between(life, log, change, after)
+        yield replace(part, links=(link,), link_changes=(change,))
+
+
+def _between(
+    life: Facts, log: RunLog, change: RecordedChange | None, after: RecordedChange | None
+) -> Facts:
+    """The part of a life from one change of the link to the next; None: from the start, or to the
+    end."""
+    first, began = (change.since_step, change.since) if change else (0, -math.inf)
+    last, ended = (after.since_step - 1, after.since) if after else (math.inf, math.inf)
+
+    def is_in(intervals: Intervals) -> Bools:
+        first_step = intervals["step"] - intervals["steps"] + 1
+        inside: Bools = (first <= first_step) & (intervals["step"] <= last)
+        return inside
+
+    def cut(segment: Segment) -> Segment:
+        started, *ends = np.clip([segment.started, segment.ended, segment.accounted], began, ended)
+        return replace(segment, started=started, ended=ends[0], accounted=ends[1])
+
+    return replace(
+        _sampled(life, log, began, ended),
+        segments=tuple(map(cut, life.segments)),
+        intervals=life.intervals.where(is_in(life.intervals)),
+        repeated=life.repeated.where(is_in(life.repeated)),
+        link_changes=(),
+    )
+
+
+def _sampled(facts: Facts, log: RunLog, began: float, ended: float) -> Facts:
+    """The facts with the samples between two moments."""
+    return replace(
+        facts,
+        gpus=tuple(log.samples.gpus(began, ended)),
+        traffic=tuple(log.samples.traffic(began, ended)),
+        machines=tuple(log.samples.machines(began, ended)),
+    )
+
+
+def _are_alike(earlier: Facts, later: Facts) -> bool:
+    """Whether two lives had the same ranks, on machines of the same speed as far as is known."""
+    if earlier.segments[0].hosts != later.segments[0].hosts:
+        return False
+    if (earlier.world_size, earlier.device) != (later.world_size, later.device):
+        return False
+    if earlier.imported != later.imported:
+        return False
+    changes = sorted(earlier.link_changes, key=lambda change: change.since_step)
+    links = [capacity_bytes_per_s(earlier), *(change.now_bytes_per_s for change in changes[-1:])]
+    rates = [(link, capacity_bytes_per_s(later)) for link in links]
+    rates += [(_flop_per_s(earlier, host), _flop_per_s(later, host)) for host in earlier.hosts]
+    return all(
+        before is None or after is None or max(before, after) <= _RATES_DIFFER * min(before, after)
+        for before, after in rates
+    )
+
+
+def _flop_per_s(life: Facts, host: str) -> float | None:
+    rates = [device.matrix_flop_per_s for device in life.devices if device.host == host]
+    return statistics.fmean(rates) if rates else None
+
+
+def newest_setup(facts: Facts) -> Facts:
+    """The run on the machines and the link that it trains on now."""
+    trained = [setup for setup in facts.setups if len(setup.intervals)]
+    return trained[-1] if trained else facts
+
+
+def judged_by_setup(facts: Facts, judge: Callable[[Facts], Judgement]) -> Judgement:
+    """The answer of the newest setup that lasted; of the newest one if none did.
+
+    The text begins with what it is an answer for. Then it names a newer setup, which is too short
+    to judge, and says what was so in earlier ones that lasted, the newest first.
+    """
+    setups = facts.setups or (facts,)
+    if len(setups) == 1:
+        return judge(setups[0])
+    trained = [setup for setup in setups if len(setup.intervals)] or setups[-1:]
+    lasting = [setup for setup in trained if _lasted(setup)] or trained
+    newest = lasting[-1]
+    answer, says, remedy = judge(newest)
+    if newest is setups[-1]:
+        lines = [_of_setup(_since(newest), says)]
+    else:
+        lines = [_of_setup(f"{_where(newest)}:", says)]
+        lines.append(f"{_since(setups[-1])} There are too few intervals to judge.")
+    shown = lasting[-_MOST_SHOWN:-1]
+    for setup in reversed(shown):
+        lines.append(_of_setup(f"{_where(setup)}:", judge(setup)[1]))
+    if more := len(lasting) - 1 - len(shown):
+        lines.append(f"Earlier changes of hosts or links that are not shown: {more}.")
+    return answer, " ".join(lines), remedy
+
+
+def evidence_by_setup(
+    facts: Facts, evidence: Callable[[Facts], Iterator[Evidence]]
+) -> Iterator[Evidence]:
+    """The rows of the run, or of its newest setups with their steps and hosts."""
+    if len(facts.setups) < 2:
+        yield from evidence((facts.setups or (facts,))[0])
+        return
+    setups = [setup for setup in facts.setups if _lasted(setup)] or facts.setups
+    for setup in reversed(setups[-_MOST_SHOWN:]):
+        for row in evidence(setup):
+            yield replace(row, name=f"{_where(setup)}: {row.name}")
+
+
+def link_changed(change: RecordedChange) -> str:
+    """When a link changed, and its rate before and after."""
+    now, before = (
+        units.BYTE_RATE.text(rate) for rate in (change.now_bytes_per_s, change.before_bytes_per_s)
+    )
+    link = ", ".join(text for text in (change.interface, change.where) if text) or "the link"
+    since = f"Since {moment(change.since_step, change.since)}"
+    return f"{since}, {link} carried {now} each way, {before} before"
+
+
+def _lasted(facts: Facts) -> bool:
+    """Whether there are enough intervals for an answer."""
+    return len(steady(facts.intervals)) >= FEWEST
+
+
+def _of_setup(heading: str, says: str) -> str:
+    """What is said of a setup, whose heading tells when it started."""
+    return f"{heading} {says.replace(f', {FROM_START}', '').replace(f' {FROM_START}', '')}"
+
+
+def _since(setup: Facts) -> str:
+    """The heading of the setup in which a run is now, or ended."""
+    if setup.link_changes:
+        return f"{link_changed(setup.link_changes[0])}."
+    first, _ = _steps(setup)
+    took_s = float(np.nan_to_num(setup.intervals.of("interval_s")[0]))
+    began = moment(first, float(setup.intervals["time"][0]) - took_s)
+    return f"Since {began}, on {_hosts(setup)}:"
+
+
+def _where(facts: Facts) -> str:
+    """The steps and hosts of a setup."""
+    return f"Steps {' to '.join(map(units.COUNT.text, _steps(facts)))} on {_hosts(facts)}"
+
+
+def _steps(facts: Facts) -> tuple[int, int]:
+    """The first and the last step."""
+    step, steps = facts.intervals["step"], facts.intervals["steps"]
+    return int(step[0] - steps[0]) + 1, int(step[-1])
+
+
+def _hosts(facts: Facts) -> str:
+    hosts = list(facts.hosts[:_MOST_HOSTS_NAMED])
+    if more := len(facts.hosts) - len(hosts):
+        hosts.append(f"{more} more")
+    return ", ".join(hosts)
