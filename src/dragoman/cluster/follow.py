@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,9 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import DragomanError, MachineError
-from dragoman.base.files import write_whole
 from dragoman.base.interrupts import StopHandler
 from dragoman.cluster.checkpoints import CheckpointTransfer
 from dragoman.cluster.messages import Done, Events
@@ -22,7 +19,6 @@ from dragoman.cluster.team import Message, Team
 from dragoman.distributed.launch import InterruptedRunError, WorkerError, as_raised
 from dragoman.telemetry.events import (
     CheckpointWritten,
-    Environment,
     Event,
     EventListener,
     RunFinished,
@@ -80,10 +76,6 @@ class Record:
     def _see(self, event: Event) -> None:
         for listener in self._listeners:
             listener(event)
-        if event.kind == Environment.kind:
-            text = json.dumps(event.payload, indent=1) + "\n"
-            with disk_errors_named(self._directory):
-                write_whole(self._directory.parent / "environment.json", text)
         if event.kind == TrainInterval.kind and event.payload["steps"] > 0:
             self.step_s = (first(event.payload["interval_s"]) or 0.0) / event.payload["steps"]
         if event.kind == CheckpointWritten.kind:

@@ -5,7 +5,6 @@ runs/<name>-<utc>-<digest>/
     corpus.json              where the shards lie, and their manifest's digest
     manifest.json            the sources of the shards
     source.model target.model   the subword models
-    environment.json         versions and hardware of the last start
     origin.json              the origin of the weights, if they were not drawn at random
     events/                  the events: prepare.jsonl, and log.jsonl of the run
     tensorboard/             the same for TensorBoard

@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import zstandard
-from numpy.typing import NDArray
 
 from dragoman.base import units
 from dragoman.base.errors import CorpusError, MachineError
@@ -35,14 +34,11 @@ from dragoman.reporting.document import (
     Table,
     write_files,
 )
-from dragoman.reporting.svg import Axis, Histogram
+from dragoman.reporting.svg import Axis, LinePlot, Series
 
 PAGE: Final = "filters.html"
-_MOST_COLUMNS: Final = 40
 _FARTHEST: Final = 1e9
-"""The end of an axis; no filter has scores beyond it."""
-_KEPT, _DROPPED = 0, 1
-"""Indices into the counts of a score and into the legend."""
+"""The end of an axis; scores beyond it are infinite."""
 
 
 def write_cleaning_page(folder: Path) -> Path | None:
@@ -104,10 +100,9 @@ def cleaning_page(surveys: Sequence[FilterSurvey], dropped: Mapping[str, Dropped
     about = Paragraph(
         "Each filter saw only the pairs that earlier filters had kept. "
         "Those that dropped most come first; each has the name of its key in the recipe. "
-        "Heights are logarithms. A dashed line is the threshold; "
-        "the pairs under a histogram are those nearest to it on both sides. "
-        "The outermost columns hold the scores beyond the axis, too: infinite ones, and at most a "
-        "hundredth of the pairs at each end."
+        "A curve shows which share of its pairs a filter would drop with each threshold; "
+        "the pairs under a curve are those nearest to the threshold on both sides. "
+        "Scores of the outermost hundredth of the pairs at each end are not shown."
     )
     filters = sorted(surveys, key=lambda survey: (-_dropped(survey), survey.name))
     others = dropped.keys() - {survey.name for survey in surveys}
@@ -125,7 +120,7 @@ def _section(survey: FilterSurvey) -> Section:
     if survey.unscored:
         says += f", {survey.unscored:,} of them without a score"
     nearest = (_nearest("Dropped", survey.dropped), _nearest("Kept", survey.kept))
-    blocks: list[Block] = [Paragraph(says), Figures(_histograms(survey)), *nearest]
+    blocks: list[Block] = [Paragraph(says), Figures([_curve(survey)]), *nearest]
     return Section(_heading(survey.name), blocks)
 
 
@@ -164,56 +159,20 @@ def _dropped(survey: FilterSurvey) -> int:
     return sum(dropped for _, dropped in survey.counts.values()) + survey.unscored
 
 
-def _histograms(survey: FilterSurvey) -> list[Histogram]:
-    """The scores of a filter, with an edge at the threshold: each column is kept or dropped.
+def _curve(survey: FilterSurvey) -> LinePlot:
+    """The share of the pairs that each threshold would drop, and the threshold.
 
-    The outermost columns hold the scores beyond the axis, too. Nothing if there are too few scores,
-    or if the threshold is so far out that no axis shows it.
+    The scores of the outermost hundredths of the pairs are left out, unless they are nearer than
+    the threshold: a few of them would leave no room for the rest.
     """
-    if len(survey.counts) <= 2 or abs(survey.threshold) > _FARTHEST:
-        return []
     scores = np.array(sorted(survey.counts), dtype=np.float64)
-    counts = np.array([survey.counts[score] for score in scores], dtype=np.float64)
-    edges, at = _edges(survey, scores, counts.sum(axis=1))
-    # A column includes its lower edge with "at least", its upper edge with "at most".
-    side: Literal["left", "right"] = "right" if survey.at_least else "left"
-    places = np.clip(np.searchsorted(edges, scores, side=side) - 1, 0, len(edges) - 2)
-    kinds = (_DROPPED, _KEPT) if survey.at_least else (_KEPT, _DROPPED)
-    columns = np.zeros(len(edges) - 1)
-    # A rounded score may be beyond the threshold although the exact one is not.
-    np.add.at(columns, np.minimum(places, at - 1), counts[:, kinds[0]])
-    np.add.at(columns, np.maximum(places, at), counts[:, kinds[1]])
-    histogram = Histogram(
-        edges=edges.tolist(),
-        columns=[(kinds[place >= at], float(count)) for place, count in enumerate(columns)],
-        names=("kept", "dropped"),
-        x=Axis("score", "{:.4g}".format),
-        mark=float(edges[at]),
-    )
-    return [histogram]
-
-
-def _edges(
-    survey: FilterSurvey, scores: NDArray[np.float64], pairs: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], int]:
-    """The edges of the columns, and the index of the threshold among them.
-
-    scores: in ascending order. pairs: the number of each. The outermost hundredths of the pairs are
-    beyond the axis: a few of them would leave no room for the rest. If all scores are whole
-    numbers, each edge is midway between two of them.
-    """
-    centre = survey.threshold
-    is_whole = bool(np.all(scores == np.round(scores)))
-    if is_whole:
-        centre = math.ceil(centre) - 0.5 if survey.at_least else math.floor(centre) + 0.5
-    shares = np.cumsum(pairs) / pairs.sum()
-    ends = (float(scores[np.searchsorted(shares, share)]) for share in (0.01, 0.99))
-    low, high = (min(max(end, -_FARTHEST), _FARTHEST) for end in ends)
-    low, high = min(low, centre), max(high, centre)
-    # Scores were rounded to three digits: narrower columns would tell no more.
-    width = max((high - low) / _MOST_COLUMNS, abs(centre) / 1000, 1 / _FARTHEST)
-    if is_whole:
-        width = max(1.0, math.ceil(width))
-    below = max(1, math.ceil((centre - low) / width))
-    above = max(1, math.ceil((high - centre) / width))
-    return centre + width * np.arange(-below, above + 1, dtype=np.float64), below
+    pairs = np.array([sum(survey.counts[score]) for score in scores], dtype=np.float64)
+    up_to = np.cumsum(pairs) / max(pairs.sum(), 1.0)
+    dropped = np.concatenate([[0.0], up_to[:-1]]) if survey.at_least else 1 - up_to
+    ends = [survey.threshold, *scores[(up_to >= 0.01) & (up_to <= 0.99)]]
+    shown = (min(ends) <= scores) & (scores <= max(ends)) & (np.abs(scores) <= _FARTHEST)
+    curve = list(zip(scores[shown].tolist(), (dropped[shown] * 100).tolist(), strict=True))
+    at = survey.threshold
+    mark = [(at, 0.0), (at, 100.0)] if len(curve) > 1 and abs(at) <= _FARTHEST else []
+    axes = Axis("score", "{:.4g}".format), Axis("% of the pairs that it would drop", "{:g}".format)
+    return LinePlot([Series("each threshold", curve), Series("that of the recipe", mark)], *axes)

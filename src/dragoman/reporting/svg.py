@@ -95,53 +95,6 @@ class BarPlot:
         return _svg(title, width, height, [*body, _moved(_legend(names, width), 30)])
 
 
-@dataclass(frozen=True, slots=True)
-class Histogram:
-    """Counts over a value, a line at `mark`.
-
-    Heights are logarithms, so rare values stay visible beside frequent ones.
-
-    edges: the beginning of each column and the end of the last, at equal distances.
-    columns: of each the place of its kind in the legend, and its count.
-    names: the kinds, for the legend.
-    """
-
-    edges: Sequence[float]
-    columns: Sequence[tuple[int, float]]
-    names: Sequence[str]
-    x: Axis
-    mark: float
-    height: int = 150
-
-    def svg(self, width: int) -> str:
-        """The picture."""
-        base, step = self.height, width / len(self.columns)
-        x = _Scale(self.edges[0], self.edges[-1], 0.0, float(width), self._ticks(width))
-        tallest = max(math.log10(1 + count) for _, count in self.columns) or 1.0
-        body = []
-        for number, (kind, count) in enumerate(self.columns):
-            tall = math.log10(1 + count) / tallest * (base - 20)
-            body.append(
-                f'<rect class="f{kind}" x="{(number + 0.05) * step:.1f}" y="{base - tall:.1f}" '
-                f'width="{0.9 * step:.1f}" height="{tall:.1f}"/>'
-            )
-        for tick in x.ticks:
-            text = self.x.text(tick)
-            half = len(text) * _CHARACTER / 2
-            at = min(max(x.at(tick), half), width - half)
-            body.append(_text(text, at, base + 14, "middle"))
-        body.append(f'<path class="axis-mark" d="M{x.at(self.mark):.1f} 0V{base}"/>')
-        body.append(_text(self.x.label, width / 2, base + 30, "middle", kind="axis"))
-        title = f"{', '.join(self.names)} over {self.x.label}"
-        return _under_legend(title, self.names, body, width, base + 34)
-
-    def _ticks(self, width: int) -> list[float]:
-        """As many ticks as fit, but no more than there are edges."""
-        low, high = self.edges[0], self.edges[-1]
-        widest = max(len(self.x.text(edge)) for edge in self.edges) * _CHARACTER + 10
-        return _x_ticks(low, high, min(6, len(self.edges), int(width / widest)))
-
-
 def ticks(low: float, high: float, most: int) -> list[float]:
     """At most `most` round numbers from low to high; perhaps none if `most` is below five."""
     if high <= low:

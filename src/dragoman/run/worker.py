@@ -51,7 +51,7 @@ from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run.auto import ChosenStrategy, choose_strategy
 from dragoman.telemetry.config import SinksConfig
-from dragoman.telemetry.environment import read_environment, write_environment
+from dragoman.telemetry.environment import read_environment
 from dragoman.telemetry.events import (
     Alert,
     EventListener,
@@ -351,9 +351,7 @@ class _RankTraining:
 
     def record_start(self, model: Transformer, state: TrainState, hosts: tuple[str, ...]) -> None:
         """Record the start of the training and its environment, on rank 0."""
-        environment = read_environment()
-        self.events.write(environment)
-        write_environment(environment, self.run.path / "environment.json")
+        self.events.write(read_environment())
         price = hourly_price()
         started = RunStarted(
             run_name=self.run.path.name,

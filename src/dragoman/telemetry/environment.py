@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import subprocess
 from pathlib import Path
 
-from dragoman.base.disk_errors import disk_errors_named
-from dragoman.base.files import write_whole
 from dragoman.base.version import VERSION
 from dragoman.telemetry import host
 from dragoman.telemetry.events import Environment
@@ -37,12 +34,6 @@ def read_environment() -> Environment:
         cuda_version=torch.version.cuda,
         driver_version=host.gpu_driver_version(),
     )
-
-
-def write_environment(environment: Environment, path: Path) -> None:
-    """Write the environment as JSON that people read too. Raises MachineError."""
-    with disk_errors_named(path):
-        write_whole(path, json.dumps(environment.model_dump(), indent=1) + "\n")
 
 
 def _git_state(package: Path) -> tuple[str | None, bool | None]:

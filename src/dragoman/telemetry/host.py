@@ -247,33 +247,16 @@ def interface_number(interface: str, name: str) -> int:
     return int((NETWORK_INTERFACES / interface / name).read_text())
 
 
-@dataclass(frozen=True, slots=True)
-class InterfaceCounters:
-    """The kernel's counters of one interface since it came up."""
-
-    sent_bytes: int
-    received_bytes: int
-    sent_packets: int
-    received_packets: int
-    errors: int
-    carrier_changes: int
-
-    @classmethod
-    def read(cls, interface: str) -> InterfaceCounters | None:
-        """The counters; None if the interface no longer exists."""
-        try:
-            return cls(
-                **{
-                    counter: sum(interface_number(interface, name) for name in names)
-                    for counter, names in _COUNTERS.items()
-                }
-            )
-        except OSError:
-            return None
-
-    def since(self, before: InterfaceCounters) -> dict[str, int]:
-        """How much each counter has grown, by its name."""
-        return {name: getattr(self, name) - getattr(before, name) for name in _COUNTERS}
+def interface_counters(interface: str) -> dict[str, int] | None:
+    """The kernel's counters of an interface since it came up, by the field of `NetworkSampled`;
+    None if it no longer exists."""
+    try:
+        return {
+            counter: sum(interface_number(interface, name) for name in names)
+            for counter, names in _COUNTERS.items()
+        }
+    except OSError:
+        return None
 
 
 def nominal_bits_per_s(interface: str) -> float | None:

@@ -28,9 +28,9 @@ from dragoman.telemetry.events import (
     Recorder,
 )
 from dragoman.telemetry.host import (
-    InterfaceCounters,
     ProcessorEnergy,
     container_processors,
+    interface_counters,
     interface_number,
     memory_bytes,
     memory_used_bytes,
@@ -181,7 +181,7 @@ class NetworkProbe:
 
     def __init__(self, interface: str) -> None:
         self._interface = interface
-        self._before = InterfaceCounters.read(interface)
+        self._before = interface_counters(interface)
         self._last: tuple[float, int] | None = None
         self._most: float | None = None
 
@@ -200,16 +200,16 @@ class NetworkProbe:
 
     def sample(self, seconds_s: float) -> Iterator[Payload]:
         """The counts; nothing if the interface was gone or came up again meanwhile."""
-        before, now = self._before, InterfaceCounters.read(self._interface)
+        before, now = self._before, interface_counters(self._interface)
         most, self._most, self._before = self._most, None, now
-        if before is None or now is None or now.sent_bytes < before.sent_bytes:
+        if before is None or now is None or now["sent_bytes"] < before["sent_bytes"]:
             return
         yield NetworkSampled(
             interface=self._interface,
             seconds_s=seconds_s,
             most_sent_bytes_per_s=None if most is None else round(most, 1),
             nominal_bits_per_s=nominal_bits_per_s(self._interface),
-            **now.since(before),
+            **{counter: count - before[counter] for counter, count in now.items()},
         )
 
 

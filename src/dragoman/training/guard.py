@@ -26,8 +26,8 @@ from dragoman.telemetry.events import STRAGGLES, Alert, HostSampled, LinkChanged
 from dragoman.telemetry.host import (
     DISTURBING_SHARE,
     HourlyPrice,
-    InterfaceCounters,
     collective_interface,
+    interface_counters,
     nominal_bits_per_s,
 )
 from dragoman.telemetry.sampler import MachineProbe
@@ -71,10 +71,10 @@ class Card:
     def read(cls) -> Card | None:
         """The card's present state; None if there is no card."""
         interface = collective_interface()
-        counters = None if interface is None else InterfaceCounters.read(interface)
+        counters = None if interface is None else interface_counters(interface)
         if interface is None or counters is None:
             return None
-        return cls(interface, counters.carrier_changes, nominal_bits_per_s(interface))
+        return cls(interface, counters["carrier_changes"], nominal_bits_per_s(interface))
 
     def since(self, before: Card) -> str:
         """The changes since then, in words; "" if there are none."""

@@ -48,7 +48,6 @@ _PURPOSES: Final = tuple(
         ("*corpus.json", "record", "where the shards lie, and their digest"),
         ("*manifest.json", "record", "sources, counts and digests of the shards"),
         ("*origin.json", "record", "the model that the run's first weights came from"),
-        ("*environment.json", "record", "versions and hardware of the last start"),
         ("*session.*", "record", "who trains the run now, or how the last training ended"),
         ("*hosts.json", "record", "the hosts it was last trained on: for resume"),
         ("*budget.json", "record", "the budget, and when it was done"),

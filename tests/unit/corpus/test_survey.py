@@ -7,7 +7,6 @@ import math
 import re
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -26,7 +25,8 @@ from dragoman.corpus.survey import (
     write_surveys,
 )
 from dragoman.corpus.workplace import FAILED
-from dragoman.reporting.cleaning import PAGE, cleaning_page, write_cleaning_page
+from dragoman.reporting.cleaning import PAGE, _curve, cleaning_page, write_cleaning_page
+from dragoman.reporting.svg import LinePlot
 from real_text import write_real_text
 from rejected_pairs import read_rejected
 
@@ -77,68 +77,32 @@ def test_the_smallest_and_largest_numbers_have_a_place_on_the_page(
     assert not re.search(r'"-?(nan|inf)"', page)
 
 
-def histogram(scores: list[float], threshold: float, *, at_least: bool) -> ElementTree.Element:
-    """The wide picture of the page of a filter with these scores."""
+def curve(scores: list[float], threshold: float, *, at_least: bool) -> LinePlot:
+    """The curve of a filter with these scores."""
     made = FilterSurvey("ratio", threshold, at_least=at_least)
     values = np.array(scores)
     accepted = values >= threshold if at_least else values <= threshold
     made.see(values, accepted, np.arange(len(values)), lambda _: ("a", "source", "target"))
-    svg = re.search(r"<svg.*?</svg>", cleaning_page([made], {}))
-    assert svg is not None
-    return ElementTree.fromstring(svg[0])
-
-
-def bars(picture: ElementTree.Element) -> dict[str, list[tuple[float, float]]]:
-    """The ends of the bars of kept and of dropped pairs."""
-    found: dict[str, list[tuple[float, float]]] = {"kept": [], "dropped": []}
-    for one in picture.iterfind("g/rect"):
-        at, width = float(one.attrib["x"]), float(one.attrib["width"])
-        if float(one.attrib["height"]) > 0:
-            kind = {"f0": "kept", "f1": "dropped"}[one.attrib["class"]]
-            found[kind].append((at, at + width))
-    return found
+    return _curve(made)
 
 
 @pytest.mark.parametrize("at_least", [True, False])
-@pytest.mark.parametrize("threshold", [-0.2, 0.0, 0.5004, 3, 17])
-@pytest.mark.parametrize("whole", [True, False])
-def test_columns_are_kept_on_one_side_of_the_threshold_and_dropped_on_the_other(
-    whole: bool, threshold: float, at_least: bool
-) -> None:
-    scores = np.random.default_rng(1).normal(1, 6, 3000).round(0 if whole else 4)
-    near = [threshold, threshold + 0.0001, threshold - 0.0001]
-    picture = histogram([*scores, *near[: 1 if whole else 3]], threshold, at_least=at_least)
-    (mark,) = picture.iterfind("g/path")
-    at = float(mark.attrib["d"].removeprefix("M").split(" ")[0])
-    found = bars(picture)
-    left, right = ("dropped", "kept") if at_least else ("kept", "dropped")
-    assert max(end for _, end in found[left]) < at < min(begin for begin, _ in found[right])
-    assert min(begin for begin, _ in found[right]) - max(end for _, end in found[left]) < 40
+@pytest.mark.parametrize("threshold", [-3, 0, 4])
+def test_a_curve_tells_what_a_threshold_drops(threshold: float, at_least: bool) -> None:
+    scores = np.random.default_rng(1).normal(1, 6, 3000).round()
+    shares, mark = curve(scores.tolist(), threshold, at_least=at_least).series
+    dropped = scores < threshold if at_least else scores > threshold
+    assert dict(shares.points)[threshold] == pytest.approx(100 * dropped.mean())
+    assert mark.points == [(threshold, 0.0), (threshold, 100.0)]
 
 
 def test_infinite_scores_leave_room_for_the_others() -> None:
     scores = np.random.default_rng(1).normal(0, 1, 5000).tolist()
-    few = bars(histogram(scores, 0.5, at_least=True))
-    more = bars(histogram([*scores, *[math.inf] * 40, *[-math.inf] * 40], 0.5, at_least=True))
-    assert len(more["kept"]) >= len(few["kept"]) > 10
-    assert histogram([0.0, 0.25, 1.0, math.inf], 0.5, at_least=True) is not None
-
-
-def test_scores_between_the_threshold_and_most_others_have_their_place() -> None:
-    scores = np.random.default_rng(1).uniform(50, 100, 1000).tolist()
-    found = bars(histogram([*scores, 10.1, 10.2], 0.0, at_least=True))
-    assert not found["dropped"]
-    first = min(begin for begin, _ in found["kept"])
-    assert 0.05 < first / 760 < 0.15
-
-
-def test_numbers_below_a_histogram_are_not_cut() -> None:
-    picture = histogram([-1e306, 2.0, 3.5, 1e306], 0.5, at_least=True)
-    numbers = [one for one in picture.iterfind("g/text") if "class" not in one.attrib]
-    assert len(numbers) > 1
-    for one in numbers:
-        half = 7 * len(one.text or "") / 2
-        assert half <= float(one.attrib["x"]) <= float(picture.attrib["width"]) - half
+    shares, _ = curve([*scores, *[math.inf] * 400], 0.5, at_least=False).series
+    places = [score for score, _ in shares.points]
+    assert max(places) < 10
+    always = 100 * 400 / 5400
+    assert min(share for _, share in shares.points) == pytest.approx(always, rel=0.3)
 
 
 def test_parts_add_up_to_the_whole(tmp_path: Path) -> None:
@@ -198,7 +162,7 @@ def test_a_prepared_corpus_has_the_counts_and_a_page_of_its_filters(
     assert "\x1b" not in page
     duplicates = rejected.count("duplicate")
     assert duplicates >= 21
-    said = f"<p>has no threshold: dropped {duplicates} pairs</p>"
+    said = f"<p class='method'>has no threshold: dropped {duplicates} pairs</p>"
     assert f"<h2>corpus.filters.drop_duplicates</h2>{said}" in page
     assert "Dropped: the first 20" in page
     assert write_cleaning_page(place / REJECTED) is None
