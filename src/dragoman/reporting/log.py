@@ -38,6 +38,7 @@ _SIGNS_OF_LIFE = _ACCOUNTS | {
 process before it starts, from an evaluation, or from the controller on another machine."""
 
 T = TypeVar("T")
+_NOT_STARTED: Final = events.RunStarted(run_name="", world_size=None)
 _OF_RUN: Final[dict[str, type[events.Payload]]] = {
     fact.kind: fact
     for fact in (
@@ -70,7 +71,7 @@ class Kept:
 class RunLog:
     """Collects the facts of a run; `see` takes its events one by one, in their order."""
 
-    start: events.RunStarted | None = None
+    start: events.RunStarted = _NOT_STARTED
     """The last start of the run."""
     environment: dict[str, Any] = field(default_factory=dict)
     imported: ImportedRun | None = None
@@ -95,8 +96,6 @@ class RunLog:
     """How far UTC is ahead of the moments of this life; never above 0."""
     _intervals: IntervalRows = field(default_factory=IntervalRows)
     _alive: bool = False
-    _warms_up: bool = False
-    """Whether this life has no interval yet."""
     _lives: list[facts.Segment] = field(default_factory=list)
 
     @classmethod
@@ -185,7 +184,7 @@ class RunLog:
         self.start = start = events.RunStarted(**event.payload)
         last_kept = -1 if start.resumed_from_step is None else start.resumed_from_step
         self.resumed_from.append(last_kept)
-        self._alive = self._warms_up = True
+        self._alive = True
         first_step, price = max(last_kept, 0), None
         if start.price_per_hour is not None and start.currency is not None:
             price = HourlyPrice(amount=start.price_per_hour, currency=start.currency)
@@ -213,7 +212,7 @@ class RunLog:
     def max_steps(self) -> int | None:
         """The steps of the run: as it says; with a budget, those made or those at this speed."""
         if not self.clock or self.clock[-1][1] <= 0:
-            return None if self.start is None else self.start.max_steps
+            return self.start.max_steps
         step, progress = self.clock[-1]
         if self._lives and self._lives[-1].reason == "max_steps":
             return self._lives[-1].last_step
@@ -231,9 +230,7 @@ class RunLog:
             step=event.step or 0,
             time=moment,
             life=len(self._lives) - 1,
-            warms_up=self._warms_up,
         )
-        self._warms_up = False
 
     def _environment(self, event: Event, _moment: float) -> None:
         self.environment = event.payload

@@ -129,7 +129,7 @@ def facts_of(
 ) -> Facts:
     """The facts of a run up to the moment `now`, from its events."""
     problems = [*log.problems(), *records.problems]
-    recipe, run, segments = records.recipe, log.start, tuple(log.segments)
+    recipe, start, segments = records.recipe, log.start, tuple(log.segments)
     if not segments:
         problems.append("there are no events yet: the run has not started")
     pauses = known_pauses(_on_its_host(pause, segments) for pause in log.kept.of(Pause))
@@ -144,13 +144,13 @@ def facts_of(
         for rank in range(intervals["interval_s"].shape[1] if len(intervals) else 0)
     ]
     unmeasured = Facts(
-        name=run.run_name if run else recipe.name if recipe else directory.name,
+        name=start.run_name or (recipe.name if recipe else directory.name),
         read_at=now,
-        world_size=run.world_size if run else None,
-        device=run.device if run else None,
-        precision=run.precision if run else None,
-        num_parameters=run.num_parameters if run else None,
-        max_steps=_max_steps(log, recipe),
+        world_size=start.world_size,
+        device=start.device,
+        precision=start.precision,
+        num_parameters=start.num_parameters,
+        max_steps=log.max_steps if segments or not recipe else recipe.train.max_steps,
         clock=tuple(log.clock),
         finish_time=log.progress.finish_time,
         segments=segments,
@@ -194,12 +194,6 @@ def is_kept(step: Floats | int, life: Floats | int, resumed_from: Sequence[int])
     later = np.minimum.accumulate([np.inf, *reversed(resumed_from[1:])])[::-1]
     kept: Bools = step <= later[np.asarray(life, dtype=int)]
     return kept
-
-
-def _max_steps(log: RunLog, recipe: Recipe | None) -> int | None:
-    if log.start is None:
-        return recipe.train.max_steps if recipe else None
-    return log.max_steps
 
 
 def _on_its_host(pause: Pause, lives: Sequence[Segment]) -> Pause:

@@ -16,7 +16,7 @@ from dragoman.telemetry.events import PER_RANK, TrainInterval
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 _SHARED: Final = tuple(name for name in TrainInterval.model_fields if name not in PER_RANK)
-_PLACE: Final = ("step", "time", "life", "warms_up", "ranks")
+_PLACE: Final = ("step", "time", "life", "ranks")
 
 
 class Columns:
@@ -46,7 +46,7 @@ class Intervals:
     rank that did not train then; others are [interval]. Beside these:
     step: the last update. time: when it ended, seconds since 1970 by the clock of rank 0.
     life: the number of the life, from 0. ranks: how many ranks trained.
-    warms_up: 1 for the first after a start of the process, when everything warms up; else 0.
+    warms_up: not 0 for the first after a start of the process, when everything warms up.
     """
 
     values: Mapping[str, Floats]
@@ -106,12 +106,10 @@ class IntervalRows:
     _ranks: list[Columns] = field(default_factory=list)
     _count: int = 0
 
-    def add(
-        self, values: Mapping[str, Any], *, step: int, time: float, life: int, warms_up: bool
-    ) -> None:
+    def add(self, values: Mapping[str, Any], *, step: int, time: float, life: int) -> None:
         """Add one. values: the fields of a train_interval event, those of each rank as a tuple."""
         ranks = max(len(values[name] or ()) for name in PER_RANK) or 1
-        place = {"step": step, "time": time, "life": life, "warms_up": warms_up, "ranks": ranks}
+        place = {"step": step, "time": time, "life": life, "ranks": ranks}
         self._shared.add({**values, **place})
         while len(self._ranks) < ranks:
             self._ranks.append(Columns(PER_RANK, rows=self._count))
@@ -124,7 +122,9 @@ class IntervalRows:
         """All intervals so far."""
         ranks = [columns.arrays() for columns in self._ranks or [Columns(PER_RANK)]]
         each = {name: np.stack([rank[name] for rank in ranks], axis=1) for name in PER_RANK}
-        return Intervals({**self._shared.arrays(), **each})
+        shared = self._shared.arrays()
+        warms_up = np.diff(shared["life"], prepend=-1.0).astype(float)
+        return Intervals({**shared, **each, "warms_up": warms_up})
 
 
 def no_intervals() -> Intervals:

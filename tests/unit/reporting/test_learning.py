@@ -50,7 +50,7 @@ def logged(losses: dict[int, float]) -> Intervals:
     rows = IntervalRows()
     for step, loss in losses.items():
         values = as_values(TrainInterval(steps=100, train_loss=loss))
-        rows.add(values, step=step, time=step, life=0, warms_up=False)
+        rows.add(values, step=step, time=step, life=0)
     return rows.intervals()
 
 

@@ -42,7 +42,7 @@ def shortened(pause: Pause, *ranks: Phases, wire_s: float | None = None) -> list
     payload = TrainInterval(steps=100, train_loss=2.0, wire_s=wire_s, **values)  # type: ignore[arg-type]
     rows = IntervalRows()
     for step, time in ((100, 1001.0 - 49.0), (200, 1050.0)):
-        rows.add(as_values(payload), step=step, time=time, life=0, warms_up=False)
+        rows.add(as_values(payload), step=step, time=time, life=0)
     before = rows.intervals()
     after = without_pauses(before, [pause], [LIFE])
     for name in PHASES:

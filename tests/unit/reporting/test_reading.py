@@ -138,9 +138,8 @@ def test_steps_that_a_kill_lost_are_not_made_until_they_are_made_again(tmp_path:
     assert facts.last_step == 1100
     duration = judge(facts)[0]
     assert "for 1,100 steps" in duration.says
-    assert facts.wall_s is not None
-    other_s = (facts.wall_s - 1600 * 0.411) / 1600
-    assert measures.left_s(facts) == pytest.approx(900 * (0.411 + other_s))
+    # 900 steps at the speed since the restart, of which five seconds have gone
+    assert measures.left_s(facts) == pytest.approx(900 * 0.411 - 5)
     trained = next(one for one in judge(facts) if one.key == "trained")
     assert "No dev loss is known" not in trained.says
 
@@ -286,12 +285,13 @@ def test_a_run_under_way_shows_the_time_and_the_money_that_are_left(tmp_path: Pa
     run = replace(SHORT, max_steps=3000, reason=None).write(tmp_path / "run")
     ended = read_facts(run).segments[-1].ended
     facts = read_facts(run, price=HourlyPrice(amount=3.6, currency="USD"), now=ended + 5)
-    # 2,000 steps of 0.411 s, each with its part of six validations with their checkpoints
-    assert measures.left_s(facts) == pytest.approx(2000 * (0.411 + 6 * 10.5 / 1000))
+    # 2,000 steps of 0.411 s, each with its part of the five validations with their checkpoints
+    # since the first step; five seconds have gone
+    assert measures.left_s(facts) == pytest.approx(2000 * (0.411 + 5 * 10.5 / 1000) - 5)
     duration, *_, cost = judge(facts)
-    assert "At this speed 15 min 48 s are left." in duration.says
+    assert "At this speed 15 min 22 s are left." in duration.says
     # two machines at 3.6 USD an hour
-    assert cost.says.endswith("0.95 USD so far; 2.84 USD when it is done.")
+    assert cost.says.endswith("0.95 USD so far; 2.79 USD when it is done.")
     assert measures.left_s(read_facts(run, now=ended + 3600)) is None
 
 

@@ -15,7 +15,7 @@ def intervals_of(*payloads: TrainInterval) -> Intervals:
     """Intervals of ten steps each."""
     rows = IntervalRows()
     for number, payload in enumerate(payloads, 1):
-        rows.add(as_values(payload), step=10 * number, time=number, life=0, warms_up=number == 1)
+        rows.add(as_values(payload), step=10 * number, time=number, life=0)
     return rows.intervals()
 
 
