@@ -326,12 +326,8 @@ def _target(compared: Sequence[ComparedRun], budgets: Sequence[Resource]) -> Tar
 
 def _first_at(points: Sequence[tuple[float, float]], loss: float) -> float | None:
     """The amount used when the loss was first reached, on a line between validations."""
-    before: tuple[float, float] | None = None
-    for used, reached in points:
-        if reached <= loss:
-            if before is None or before[1] <= reached:
-                return used
-            share = (before[1] - loss) / (before[1] - reached)
-            return before[0] + (used - before[0]) * share
-        before = (used, reached)
-    return None
+    place = next((place for place, (_, low) in enumerate(points) if low <= loss), None)
+    if place is None:
+        return None
+    (before, high), (after, low) = points[max(place - 1, 0)], points[place]
+    return float(np.interp(-loss, [-high, -low], [before, after]))

@@ -46,25 +46,10 @@ _OF_RUN: Final[dict[str, type[events.Payload]]] = {
         events.Compared,
         *(facts.RecordedCheckpoint, facts.RecordedAlert),
         *(facts.RecordedSample, events.StudentMeasured, events.StrategyChosen),
-        *(events.ExamMarked, facts.RecordedChange, facts.RecordedDevice),
+        *(events.ExamMarked, facts.RecordedChange, facts.RecordedDevice, events.Environment),
     )
 } | {events.LinkMeasured.kind: facts.RecordedLink}
 """Facts of a run, by the kind of the event that tells them."""
-
-
-class Kept:
-    """Facts by their type, each in the order of the log."""
-
-    def __init__(self) -> None:
-        self._facts: dict[type, list[Any]] = {}
-
-    def add(self, fact: events.Payload | facts.Pause) -> None:
-        """Keep a fact."""
-        self._facts.setdefault(type(fact), []).append(fact)
-
-    def of(self, kind: type[T]) -> tuple[T, ...]:
-        """All facts of a type."""
-        return tuple(self._facts.get(kind, ()))
 
 
 @dataclass(slots=True)
@@ -73,11 +58,9 @@ class RunLog:
 
     start: events.RunStarted = _NOT_STARTED
     """The last start of the run."""
-    environment: dict[str, Any] = field(default_factory=dict)
     imported: ImportedRun | None = None
     """The last life's; each segment has its own."""
     imported_scores: list[tuple[int, float]] = field(default_factory=list)
-    kept: Kept = field(default_factory=Kept)
     resumed_from: list[int] = field(default_factory=list)
     """The step after which each life trained; -1 if it began the run."""
     progress: Progress = field(default_factory=Progress)
@@ -90,6 +73,8 @@ class RunLog:
     """The numbers of the lines that are no events."""
     clock_jumps: list[tuple[float, str]] = field(default_factory=list)
     """(seconds, host)"""
+    _facts: dict[type, list[Any]] = field(default_factory=dict)
+    """By their type, each in the order of the log."""
     _base: tuple[float, float] = (0.0, 0.0)
     _base_host: str = ""
     _ahead_s: float = 0.0
@@ -122,6 +107,10 @@ class RunLog:
         """All intervals, also those that were made again."""
         return self._intervals.intervals()
 
+    def of(self, kind: type[T]) -> tuple[T, ...]:
+        """All facts of a type, in the order of the log."""
+        return tuple(self._facts.get(kind, ()))
+
     def problems(self) -> list[str]:
         """The faults of the record, in words."""
         problems = [self.unreadable] if self.unreadable else []
@@ -146,9 +135,12 @@ class RunLog:
         if (reader := _READERS.get(event.kind)) is not None:
             reader(self, event, moment)
         if (fact := _OF_RUN.get(event.kind)) is not None:
-            self.kept.add(self._made(fact, event, moment))
+            self._keep(self._made(fact, event, moment))
         if self._alive and event.kind in _SIGNS_OF_LIFE:
             self._extend(moment, event.step, is_account=event.kind in _ACCOUNTS)
+
+    def _keep(self, fact: events.Payload | facts.Pause) -> None:
+        self._facts.setdefault(type(fact), []).append(fact)
 
     def _moment(self, event: Event) -> float:
         """The time of an event by the monotonic clock of rank 0, which is never set.
@@ -232,9 +224,6 @@ class RunLog:
             life=len(self._lives) - 1,
         )
 
-    def _environment(self, event: Event, _moment: float) -> None:
-        self.environment = event.payload
-
     def _rank_paused(self, event: Event, moment: float) -> None:
         """The pause ended when its event was written, by the monotonic clock."""
         values = event.payload
@@ -247,7 +236,7 @@ class RunLog:
             during=values["during"],
             own=values["own"],
         )
-        self.kept.add(pause)
+        self._keep(pause)
 
     def _sample(self, event: Event, moment: float) -> None:
         if event.payload["seconds_s"] > 0:
@@ -257,7 +246,7 @@ class RunLog:
         """The link that `auto` measured before it chose, which is before its life begins."""
         rate = event.payload["link_bytes_per_s"]
         link = facts.RecordedLink(host=event.host, bytes_per_s=rate, life=len(self._lives))
-        self.kept.add(link)
+        self._keep(link)
 
     def _imported_run(self, event: Event, _moment: float) -> None:
         self.imported = ImportedRun(**event.payload)
@@ -280,7 +269,6 @@ _READERS: dict[str, _Reader] = {
     events.RunFinished.kind: RunLog._run_finished,
     events.ClockRead.kind: RunLog._clock_read,
     events.TrainInterval.kind: RunLog._train_interval,
-    events.Environment.kind: RunLog._environment,
     events.RankPaused.kind: RunLog._rank_paused,
     **dict.fromkeys(events.SAMPLES, RunLog._sample),
     events.StrategyChosen.kind: RunLog._strategy_chosen,

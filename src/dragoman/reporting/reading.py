@@ -27,6 +27,7 @@ from dragoman.telemetry.events import (
     Compared,
     CorpusPrepared,
     CorpusStage,
+    Environment,
     Event,
     ExamMarked,
     StrategyChosen,
@@ -132,10 +133,10 @@ def facts_of(
     recipe, start, segments = records.recipe, log.start, tuple(log.segments)
     if not segments:
         problems.append("there are no events yet: the run has not started")
-    pauses = known_pauses(_on_its_host(pause, segments) for pause in log.kept.of(Pause))
+    pauses = known_pauses(_on_its_host(pause, segments) for pause in log.of(Pause))
     intervals = without_pauses(log.intervals, pauses, segments)
     counted = is_kept(intervals["step"], intervals["life"], log.resumed_from)
-    validations = validations_without(log.kept.of(RecordedValidation), pauses, segments)
+    validations = validations_without(log.of(RecordedValidation), pauses, segments)
     counts = [
         is_kept(validation.step, validation.life, log.resumed_from) for validation in validations
     ]
@@ -160,19 +161,19 @@ def facts_of(
         pauses=tuple(pauses),
         validations=tuple(compress(validations, counts)),
         lost_validations=tuple(compress(validations, np.logical_not(counts))),
-        test_scores=log.kept.of(facts.TestScore),
-        samples=_of_the_model(log.kept.of(facts.RecordedSample), validations),
-        direction_scores=log.kept.of(facts.RecordedDirection),
-        exam=log.kept.of(ExamMarked),
-        comparisons=log.kept.of(Compared),
-        distillations=log.kept.of(StudentMeasured),
-        checkpoints=log.kept.of(facts.RecordedCheckpoint),
+        test_scores=log.of(facts.TestScore),
+        samples=_of_the_model(log.of(facts.RecordedSample), validations),
+        direction_scores=log.of(facts.RecordedDirection),
+        exam=log.of(ExamMarked),
+        comparisons=log.of(Compared),
+        distillations=log.of(StudentMeasured),
+        checkpoints=log.of(facts.RecordedCheckpoint),
         prepare_s=records.prepare_s,
-        environment=log.environment,
-        chosen=next(reversed(log.kept.of(StrategyChosen)), None),
+        environment={name: value for one in log.of(Environment) for name, value in one},
+        chosen=next(reversed(log.of(StrategyChosen)), None),
         imported=log.imported,
         imported_scores=tuple(log.imported_scores),
-        alerts=tuple(sorted(log.kept.of(facts.RecordedAlert), key=lambda alert: alert.time)),
+        alerts=tuple(sorted(log.of(facts.RecordedAlert), key=lambda alert: alert.time)),
         exit=how_it_ended(directory, segments),
         checkpoint_files=_checkpoint_files(directory / "checkpoints"),
         manifest=records.manifest,

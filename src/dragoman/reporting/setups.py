@@ -52,8 +52,8 @@ def with_setups(facts: Facts, log: RunLog) -> Facts:
         lives.append(life)
     whole = replace(
         _sampled(facts, log, -math.inf, math.inf),
-        links=log.kept.of(RecordedLink),
-        devices=log.kept.of(RecordedDevice),
+        links=log.of(RecordedLink),
+        devices=log.of(RecordedDevice),
         link_changes=tuple(change for life in lives for change in life.link_changes),
     )
     if all(_are_alike(earlier, later) for earlier, later in pairwise(lives)):
@@ -81,11 +81,11 @@ def _life(facts: Facts, log: RunLog, number: int) -> Facts:
             replace(rank, hosts=segment.hosts[rank.rank : rank.rank + 1])
             for rank in facts.ranks[:ranks]
         ),
-        links=tuple(link for link in log.kept.of(RecordedLink) if link.life == number),
-        devices=tuple(device for device in log.kept.of(RecordedDevice) if device.life == number),
+        links=tuple(link for link in log.of(RecordedLink) if link.life == number),
+        devices=tuple(device for device in log.of(RecordedDevice) if device.life == number),
         link_changes=tuple(
             change
-            for change in log.kept.of(RecordedChange)
+            for change in log.of(RecordedChange)
             if change.life == number and segment.first_step < change.since_step <= ends
         ),
     )

@@ -87,15 +87,15 @@ class Now:
     """Shares of a step: see `_phases`."""
 
     @property
-    def life(self) -> Facts:
+    def setup(self) -> Facts:
         """The facts of the newest setup."""
         return newest_setup(self.facts)
 
     def capacity_bytes_per_s(self, host: str) -> float | None:
         """The measured capacity of a host's link, or of the slowest link if its own was not
         measured."""
-        rates = [link.bytes_per_s for link in self.life.links if link.host == host]
-        return min(rates, default=measures.capacity_bytes_per_s(self.life))
+        rates = [link.bytes_per_s for link in self.setup.links if link.host == host]
+        return min(rates, default=measures.capacity_bytes_per_s(self.setup))
 
 
 class LiveRun:
@@ -241,7 +241,7 @@ def _is_old(judged_at: float) -> bool:
     return time.monotonic() - judged_at > _JUDGE_EVERY_S
 
 
-def _phases(life: Facts) -> dict[str, float]:
+def _phases(setup: Facts) -> dict[str, float]:
     """Shares of a step over the last intervals, the mean over ranks; empty if not measured.
 
     Between hosts, a rank waits in all-reduces for the "network", and the rest of it for later
@@ -249,13 +249,13 @@ def _phases(life: Facts) -> dict[str, float]:
     """
     phases = {}
     for phase, fields in _PHASES.items():
-        if shares := _shares(life, fields):
+        if shares := _shares(setup, fields):
             phases[phase] = sum(shares) / len(shares)
-    if life.world_size == 1:
+    if setup.world_size == 1:
         return phases
-    if waits := _shares(life, ("sync_s",)):
-        wire = measures.share(_recent(life).intervals, "wire_s")
-        if wire is not None and not life.is_one_host:
+    if waits := _shares(setup, ("sync_s",)):
+        wire = measures.share(_recent(setup).intervals, "wire_s")
+        if wire is not None and not setup.is_one_host:
             phases["network"] = wire
         ranks = sum(waits) / len(waits) - phases.get("network", 0.0)
         if ranks >= _WORTH_TELLING or "network" not in phases:
@@ -263,14 +263,14 @@ def _phases(life: Facts) -> dict[str, float]:
     return phases
 
 
-def _shares(life: Facts, fields: tuple[str, ...]) -> list[float]:
+def _shares(setup: Facts, fields: tuple[str, ...]) -> list[float]:
     """The share of a step that some fields took lately, for each rank that records them."""
-    return [share for share, _ in measures.shares(_recent(life), *fields)]
+    return [share for share, _ in measures.shares(_recent(setup), *fields)]
 
 
-def _recent(life: Facts) -> Facts:
+def _recent(setup: Facts) -> Facts:
     """The facts of the last intervals."""
-    return replace(life, intervals=life.intervals.where(slice(-_RECENT_INTERVALS, None)))
+    return replace(setup, intervals=setup.intervals.where(slice(-_RECENT_INTERVALS, None)))
 
 
 def _alerts(facts: Facts) -> Iterator[str]:

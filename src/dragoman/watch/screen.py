@@ -324,7 +324,7 @@ def host_cells(now: Now, host: HostNow) -> dict[str, str]:
         "GPU": (units.SHARE, gpus("utilisation_share", fmean)),
         "SMs busy": (units.SHARE, gpus("sm_activity_share", fmean)),
         "power": (units.POWER, gpus("power_w", sum)),
-        "useful FLOPs": (units.SHARE, measures.useful_flop_share(now.life, host=host.name)),
+        "useful FLOPs": (units.SHARE, measures.useful_flop_share(now.setup, host=host.name)),
         "CPU": (units.SHARE, host.machine.get("cpu_share")),
         "out": (units.BYTE_RATE, last.sent if last else None),
         "in": (units.BYTE_RATE, last.received if last else None),
