@@ -9,9 +9,8 @@ from dragoman.base import units
 from dragoman.reporting import measures
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.learning_rate import rates_of
-from dragoman.reporting.pauses import paused_s
 from dragoman.reporting.svg import Axis, BarPlot, LinePlot, Plot, Series
-from dragoman.reporting.totals import idle_s
+from dragoman.reporting.totals import wall_parts
 
 STEPS: Final = Axis("step", "{:,.10g}".format)
 BLEU: Final = Axis("BLEU", "{:.3g}".format)
@@ -36,14 +35,7 @@ def lines_note(count: int, what: str) -> str:
 
 def duration(facts: Facts) -> list[Plot]:
     """The parts of the wall clock."""
-    parts = {
-        "train": facts.train_s,
-        "evaluate": measures.validate_s(facts),
-        "save": measures.save_s(facts),
-        "stand still": paused_s(facts.pauses) or None,
-        "idle": idle_s(facts),
-        "not recorded yet": facts.unrecorded_s or None,
-    }
+    parts = wall_parts(facts)
     measured = [(name, seconds_s) for name, seconds_s in parts.items() if seconds_s is not None]
     return [BarPlot("wall clock", measured, units.DURATION.text)]
 

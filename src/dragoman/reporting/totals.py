@@ -46,20 +46,10 @@ def duration_evidence(facts: Facts) -> Iterator[Evidence]:
     """The parts of the wall clock, and what was done in it."""
     yield evidence("wall clock", units.DURATION, facts.wall_s)
     yield evidence("prepare, not included", units.DURATION, facts.prepare_s)
-    yield evidence("train", units.DURATION, facts.train_s)
-    yield evidence("evaluate", units.DURATION, measures.validate_s(facts))
+    for name, seconds_s in wall_parts(facts).items():
+        yield evidence(name, units.DURATION, seconds_s)
     for score in facts.test_scores:
         yield evidence(f"translate {score.label}, afterwards", units.DURATION, score.decode_s)
-    yield evidence("save checkpoints", units.DURATION, measures.save_s(facts))
-    if stood := still(facts):
-        yield evidence("stand still", units.DURATION, paused_s(stood))
-    if unreached := [pause for pause, _ in out_of_reach(facts)]:
-        yield evidence("ranks out of reach", units.DURATION, paused_s(unreached))
-    yield evidence("idle", units.DURATION, idle_s(facts))
-    if facts.unrecorded_s:
-        yield evidence(
-            "since the last interval, not recorded yet", units.DURATION, facts.unrecorded_s
-        )
     yield evidence("steps", units.COUNT, facts.last_step)
     if facts.repeated_steps:
         text = f"{units.COUNT.text(facts.repeated_steps)} in {_long(facts.repeated_s)}"
@@ -71,13 +61,23 @@ def duration_evidence(facts: Facts) -> Iterator[Evidence]:
         yield in_words("how it ended", facts.exit.problem)
 
 
-def idle_s(facts: Facts) -> float | None:
-    """Wall clock without training, evaluation, saving, pauses and steps not recorded yet."""
-    if facts.wall_s is None or facts.train_s is None:
-        return None
-    known_s = facts.train_s + (measures.validate_s(facts) or 0.0) + (measures.save_s(facts) or 0.0)
-    known_s += paused_s(facts.pauses)
-    return max(facts.wall_s - facts.unrecorded_s - known_s, 0.0)
+def wall_parts(facts: Facts) -> dict[str, float | None]:
+    """The parts of the wall clock, by name; idle is the rest of it."""
+    parts = {
+        "train": facts.train_s,
+        "evaluate": measures.validate_s(facts),
+        "save checkpoints": measures.save_s(facts),
+    }
+    if stood := still(facts):
+        parts["stand still"] = paused_s(stood)
+    if unreached := [pause for pause, _ in out_of_reach(facts)]:
+        parts["ranks out of reach"] = paused_s(unreached)
+    if facts.unrecorded_s:
+        parts["since the last interval, not recorded yet"] = facts.unrecorded_s
+    parts["idle"] = None
+    if facts.wall_s is not None and facts.train_s is not None:
+        parts["idle"] = max(facts.wall_s - (summed(parts.values()) or 0.0), 0.0)
+    return parts
 
 
 def corpus(facts: Facts) -> Judgement:
