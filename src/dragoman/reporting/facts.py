@@ -284,7 +284,7 @@ class Pause:
     """A rank stood still for a while.
 
     own: whether the rank recorded it itself; if not, a rank that waited for it did.
-    step: updates that were complete.
+    step: updates that were complete. life: the number of its life.
     during: the phase of a step ("sync": an all-reduce), or one of `OUTSIDE_STEPS`.
     """
 
@@ -295,6 +295,7 @@ class Pause:
     step: int
     during: str
     own: bool
+    life: int = 0
 
     @property
     def ended(self) -> float:

@@ -226,15 +226,19 @@ class RunLog:
 
     def _rank_paused(self, event: Event, moment: float) -> None:
         """The pause ended when its event was written, by the monotonic clock."""
-        values = event.payload
+        if not self._lives:
+            return
+        values, hosts = event.payload, self._lives[-1].hosts
+        rank = values["paused_rank"]
         pause = facts.Pause(
-            rank=values["paused_rank"],
-            host=values["paused_host"],
+            rank=rank,
+            host=hosts[rank] if rank < len(hosts) else values["paused_host"],
             began=moment - values["seconds_s"],
             seconds_s=values["seconds_s"],
             step=event.step or 0,
             during=values["during"],
             own=values["own"],
+            life=len(self._lives) - 1,
         )
         self._keep(pause)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from dragoman.base import units
-from dragoman.reporting.facts import Facts, Pause, RecordedValidation, Segment
+from dragoman.reporting.facts import Facts, Pause, RecordedValidation
 from dragoman.reporting.periods import clock
 from dragoman.reporting.record import Floats, Intervals
 from dragoman.reporting.verdict import Evidence, Judgement, evidence, named
@@ -34,9 +34,7 @@ def known_pauses(pauses: Iterable[Pause]) -> list[Pause]:
     return sorted(kept, key=lambda pause: pause.began)
 
 
-def without_pauses(
-    intervals: Intervals, pauses: Sequence[Pause], lives: Sequence[Segment]
-) -> Intervals:
+def without_pauses(intervals: Intervals, pauses: Sequence[Pause]) -> Intervals:
     """Intervals that do not count the pauses.
 
     A pause is not part of the time of a step: it is taken from the phase of the paused rank, and
@@ -44,7 +42,7 @@ def without_pauses(
     """
     values = {name: intervals[name].copy() for name in (*PHASE_FIELDS, "interval_s", "wire_s")}
     for together in _groups([pause for pause in pauses if pause.during not in OUTSIDE_STEPS]):
-        place = _interval_of(together[0], lives, intervals)
+        place = _interval_of(together[0], intervals)
         if place is None:
             continue
         whole_s = max(pause.ended for pause in together) - together[0].began
@@ -59,7 +57,7 @@ def without_pauses(
 
 
 def validations_without(
-    validations: Sequence[RecordedValidation], pauses: Sequence[Pause], lives: Sequence[Segment]
+    validations: Sequence[RecordedValidation], pauses: Sequence[Pause]
 ) -> tuple[RecordedValidation, ...]:
     """Validations without the pauses of all ranks: each rank waits for all others in a validation.
 
@@ -67,11 +65,11 @@ def validations_without(
     """
     changed = list(validations)
     for together in _groups([pause for pause in pauses if pause.during == "validating"]):
-        began = together[0].began
-        whole_s = max(pause.ended for pause in together) - began
+        first = together[0]
+        whole_s = max(pause.ended for pause in together) - first.began
         for at, validation in enumerate(changed):
-            lost = any(began < life.started <= validation.time for life in lives)  # made again
-            if validation.step == together[0].step and began < validation.time and not lost:
+            is_it = (validation.step, validation.life) == (first.step, first.life)
+            if is_it and first.began < validation.time:
                 changed[at] = _shorter(validation, whole_s)
     return tuple(changed)
 
@@ -85,20 +83,15 @@ def _shorter(validation: RecordedValidation, seconds_s: float) -> RecordedValida
     return validation.model_copy(update={"decode_s": max(decode_s - seconds_s, 0.0)})
 
 
-def _interval_of(pause: Pause, lives: Sequence[Segment], intervals: Intervals) -> int | None:
-    """The place of the interval that contains a pause; None if the life ended before the
-    interval was recorded.
-
-    Intervals that were lost and made again are there twice, once for each life.
-    """
-    next_life_s = min(
-        (life.started for life in lives if life.started > pause.began), default=math.inf
-    )
-    time = intervals["time"]
+def _interval_of(pause: Pause, intervals: Intervals) -> int | None:
+    """The place of the interval that contains a pause; None if its life ended before that was
+    recorded."""
     places = np.flatnonzero(
-        (intervals["step"] > pause.step) & (pause.began < time) & (time <= next_life_s)
+        (intervals["life"] == pause.life)
+        & (intervals["step"] > pause.step)
+        & (intervals["time"] > pause.began)
     )
-    return int(places[time[places].argmin()]) if places.size else None
+    return int(places[0]) if places.size else None
 
 
 def _shorten(
@@ -170,8 +163,8 @@ def out_of_reach(facts: Facts) -> list[tuple[Pause, str]]:
 
 def _went_on(facts: Facts, pause: Pause) -> bool:
     """Whether the run trained on in the same life."""
-    life, time = facts.life_at(pause.began), facts.intervals["time"]
-    return life is not None and bool(((pause.ended < time) & (time <= life.ended)).any())
+    of_life = facts.intervals["life"] == pause.life
+    return bool((facts.intervals["time"][of_life] > pause.ended).any())
 
 
 def still(facts: Facts) -> list[Pause]:

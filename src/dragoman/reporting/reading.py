@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
 from typing import Self, TypeVar
@@ -133,10 +133,10 @@ def facts_of(
     recipe, start, segments = records.recipe, log.start, tuple(log.segments)
     if not segments:
         problems.append("there are no events yet: the run has not started")
-    pauses = known_pauses(_on_its_host(pause, segments) for pause in log.of(Pause))
-    intervals = without_pauses(log.intervals, pauses, segments)
+    pauses = known_pauses(log.of(Pause))
+    intervals = without_pauses(log.intervals, pauses)
     counted = is_kept(intervals["step"], intervals["life"], log.resumed_from)
-    validations = validations_without(log.of(RecordedValidation), pauses, segments)
+    validations = validations_without(log.of(RecordedValidation), pauses)
     counts = [
         is_kept(validation.step, validation.life, log.resumed_from) for validation in validations
     ]
@@ -195,13 +195,6 @@ def is_kept(step: Floats | int, life: Floats | int, resumed_from: Sequence[int])
     later = np.minimum.accumulate([np.inf, *reversed(resumed_from[1:])])[::-1]
     kept: Bools = step <= later[np.asarray(life, dtype=int)]
     return kept
-
-
-def _on_its_host(pause: Pause, lives: Sequence[Segment]) -> Pause:
-    """The pause with the name of the machine on which the rank ran then."""
-    begun = [life.hosts for life in lives if life.started <= pause.began]
-    is_known = begun and pause.rank < len(begun[-1])
-    return replace(pause, host=begun[-1][pause.rank]) if is_known else pause
 
 
 def _host_prices(hosts: Hosts | None, lives: Sequence[Segment]) -> dict[str, HourlyPrice]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dragoman.reporting.checks import BY_KEY
-from dragoman.reporting.facts import Pause, RecordedValidation, Segment
+from dragoman.reporting.facts import Pause, RecordedValidation
 from dragoman.reporting.pauses import (
     known_pauses,
     still,
@@ -31,9 +31,6 @@ PHASES: Phases = {
     "sync_s": 4.0,
     "optimizer_s": 5.0,
 }
-LIFE = Segment(
-    started=900.0, ended=1060.0, first_step=0, last_step=200, reason=None, accounted=1060.0
-)
 
 
 def shortened(pause: Pause, *ranks: Phases, wire_s: float | None = None) -> list[Phases]:
@@ -44,7 +41,7 @@ def shortened(pause: Pause, *ranks: Phases, wire_s: float | None = None) -> list
     for step, time in ((100, 1001.0 - 49.0), (200, 1050.0)):
         rows.add(as_values(payload), step=step, time=time, life=0)
     before = rows.intervals()
-    after = without_pauses(before, [pause], [LIFE])
+    after = without_pauses(before, [pause])
     for name in PHASES:
         assert np.array_equal(after[name][0], before[name][0], equal_nan=True), "another interval"
     names = (*PHASES, "wire_s")
@@ -99,10 +96,10 @@ def test_a_validation_is_shorter_by_its_pause(
 ) -> None:
     validation = RecordedValidation(step=150, time=1020.0, loss_s=loss_s, decode_s=decode_s)
     pause = replace(PAUSE, during="validating")
-    (shorter,) = validations_without([validation], [pause], [])
+    (shorter,) = validations_without([validation], [pause])
     assert (shorter.loss_s, shorter.decode_s) == expected
     other = validation.model_copy(update={"step": 151})
-    assert validations_without([other], [pause], []) == (other,)
+    assert validations_without([other], [pause]) == (other,)
 
 
 def test_the_longest_pause_is_named_first(tmp_path: Path) -> None:
