@@ -370,7 +370,8 @@ class Facts:
     problems: tuple[str, ...] = ()
     """Faults of the evidence itself: torn lines, a clock that was set."""
     setups: tuple[Facts, ...] = ()
-    """The facts of each setup: a period on the same ranks, hosts, devices and link."""
+    """The facts of each setup: a period on the same ranks, hosts, devices and link. Empty if the
+    whole run is one."""
     computed: dict[Callable[[Facts], Any], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

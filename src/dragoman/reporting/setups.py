@@ -59,7 +59,8 @@ def with_setups(facts: Facts, log: RunLog) -> Facts:
     if all(_are_alike(earlier, later) for earlier, later in pairwise(lives)):
         lives = [whole]
     trained = (life for life in lives if len(life.intervals))
-    return replace(whole, setups=tuple(setup for life in trained for setup in _cut(life, log)))
+    setups = tuple(setup for life in trained for setup in _cut(life, log))
+    return whole if all(setup is whole for setup in setups) else replace(whole, setups=setups)
 
 
 def _life(facts: Facts, log: RunLog, number: int) -> Facts:
