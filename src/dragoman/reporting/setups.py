@@ -58,20 +58,22 @@ def with_setups(facts: Facts, log: RunLog) -> Facts:
     )
     if all(_are_alike(earlier, later) for earlier, later in pairwise(lives)):
         lives = [whole]
+    else:
+        ends = pairwise((-math.inf, *(segment.ended for segment in facts.segments)))
+        lives = [_sampled(life, log, *span) for life, span in zip(lives, ends, strict=True)]
     trained = (life for life in lives if len(life.intervals))
     setups = tuple(setup for life in trained for setup in _cut(life, log))
     return whole if all(setup is whole for setup in setups) else replace(whole, setups=setups)
 
 
 def _life(facts: Facts, log: RunLog, number: int) -> Facts:
-    """One life."""
+    """One life, without samples."""
     segment, later = facts.segments[number], facts.segments[number + 1 :]
     ends = min((life.first_step for life in later), default=math.inf)
     """The last step that was not made again."""
-    began = facts.segments[number - 1].ended if number else -math.inf
     ranks = segment.world_size or len(facts.ranks)
     return replace(
-        _sampled(facts, log, began, segment.ended),
+        facts,
         world_size=segment.world_size or facts.world_size,
         device=segment.device or facts.device,
         imported=segment.imported or facts.imported,
