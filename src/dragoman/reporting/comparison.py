@@ -6,6 +6,7 @@ nothing.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
@@ -26,7 +27,6 @@ from dragoman.reporting.cost import (
 )
 from dragoman.reporting.facts import Facts, RecordedValidation, bleu_text
 from dragoman.reporting.learning import LEAST_FALL
-from dragoman.reporting.record import summed
 from dragoman.reporting.verdict import Answer
 
 NAMES: Final = "ABCDEFGH"
@@ -148,12 +148,12 @@ def _without(run: ComparedRun, scores: Set[str]) -> ComparedRun:
 
 def totals(run: ComparedRun, budgets: Sequence[Resource]) -> Iterator[tuple[str, str]]:
     """The amounts that one run used and the scores that it reached, as (name, value)."""
-    facts, tokens = run.facts, measures.tokens(run.facts)
+    facts, used = run.facts, _used(run.facts)
     yield "steps", units.COUNT.text(facts.last_step)
-    if tokens and facts.last_step:
-        yield "tokens a step", units.COUNT.text(round(tokens / facts.last_step))
+    if "tokens" in used and facts.last_step:
+        yield "tokens a step", units.COUNT.text(round(used["tokens"] / facts.last_step))
     for budget in budgets:
-        amount = _used_in_all(facts).get(budget.key)
+        amount = used.get(budget.key)
         yield budget.name, "not measured" if amount is None else budget.text(amount)
     if energy := energy_text(facts):
         yield "energy", energy
@@ -178,40 +178,29 @@ def _money(runs: Sequence[Facts]) -> Iterator[Resource]:
 
 
 def _points(facts: Facts) -> Iterator[ValidationPoint]:
-    counts = {
-        name: np.nan_to_num(facts.intervals[name])
-        for name in ("pairs", "source_tokens", "target_tokens")
-    }
-    sums = {
-        "pairs": np.cumsum([0.0, *counts["pairs"]]).tolist(),
-        "tokens": np.cumsum([0.0, *counts["source_tokens"] + counts["target_tokens"]]).tolist(),
-    }
     for validation in facts.validations:
-        place = int(np.searchsorted(facts.intervals["step"], validation.step, side="right"))
-        used = {name: counts[place] for name, counts in sums.items() if counts[-1]}
-        used |= _time_and_money(facts, until=validation.time)
+        used = _used(facts, step=validation.step, until=validation.time)
         yield ValidationPoint(validation, used)
 
 
-def _time_and_money(facts: Facts, *, until: float | None = None) -> dict[str, float]:
-    """Seconds, machine-seconds and money, summed over lives; the time between two lives is not
-    counted."""
-    used = {"wall_s": sum(lived_s(life, until) for life in facts.segments)}
+def _used(facts: Facts, *, step: float = math.inf, until: float | None = None) -> dict[str, float]:
+    """The amounts that a run had used by a step and a moment, or in all, if they were measured.
+
+    The time between two lives is not counted.
+    """
+    made = facts.intervals.where(facts.intervals["step"] <= step)
+    used = {
+        name: sum(float(np.nansum(made[count])) for count in counts)
+        for name, counts in (("pairs", ("pairs",)), ("tokens", ("source_tokens", "target_tokens")))
+        if any(np.nansum(facts.intervals[count]) for count in counts)
+    }
+    if facts.segments:
+        used["wall_s"] = sum(lived_s(life, until) for life in facts.segments)
     if (hours := machine_hours(facts, until=until)) is not None:
         used["machine_s"] = hours * units.HOUR_S
     if is_priced(facts):
         used["money"] = spent(facts, until=until)
     return used
-
-
-def _used_in_all(facts: Facts) -> dict[str, float]:
-    used = {
-        "pairs": summed(facts.intervals["pairs"]),
-        "tokens": measures.tokens(facts),
-    }
-    if facts.segments:
-        used |= _time_and_money(facts)
-    return {name: amount for name, amount in used.items() if amount is not None}
 
 
 def _incomparable(compared: Sequence[ComparedRun]) -> tuple[Set[str], list[str]]:
