@@ -4,7 +4,7 @@
 
 Each run is one of the demo (`dragoman run demo`), with or without
 
-    corpus.augment.tags=0.05 corpus.augment.placeholders=0.05
+    corpus.augment.placeholders=0.05
 
 In 1,000 held-out sentences of LibreOffice's help (the demo's test and dev text; the dev text chose
 the checkpoint) a span of words whose counterpart in the reference is known is put into <b>...</b>,
@@ -12,8 +12,8 @@ and in other copies a word is replaced by {name}. Counterparts are those of the 
 (IBM Model 1 in both directions) of the first run's training text. Prints for each run
 
 - kept: texts in which each tag and placeholder is there exactly once, in an order that is allowed
-- in place: of the kept tags whose words have a counterpart in the translation, those around just
-  it; nearly: those around a part of it, or more; the others are in the wrong place
+- in place: of the kept tags whose words the table links to words of the translation, those around
+  just these; nearly: those around a part of them, or more; the others are in the wrong place
 - BLEU (sacreBLEU) of the plain sentences, and of the sentences with tags once those are removed
 
 `--show` writes so many pairs with tags, drawn at random, to be judged by eye.
@@ -160,7 +160,7 @@ def report(
 ) -> None:
     """Print the figures of one run."""
     augment = RunDirectory.open(run).recipe().corpus.augment
-    print(f"\n{run.name}: tags {augment.tags:g}, placeholders {augment.placeholders:g}")
+    print(f"\n{run.name}: placeholders {augment.placeholders:g}")
     references = [reference for _, reference in pairs]
     plain = translator.translate([source for source, _ in pairs], text_format="document")
     print(f"plain sentences: {bleu(plain, references)}")

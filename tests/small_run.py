@@ -51,11 +51,11 @@ bootstrap_samples = 10
 
 
 KEEPING = (
-    RECIPE.replace("max_pieces = 60", "max_pieces = 60\naugment = {placeholders = 1.0, tags = 1.0}")
+    RECIPE.replace("max_pieces = 60", "max_pieces = 60\naugment = {placeholders = 1.0}")
     .replace("_steps = 180", "_steps = 40")
     .replace("log_every_steps = 60", "log_every_steps = 40")
 )
-"""The same for a model that keeps placeholders and tags; it has hardly learnt to."""
+"""The same for a model that keeps placeholders; it has hardly learnt to."""
 
 
 @cache
@@ -66,7 +66,7 @@ def small_run() -> RunDirectory:
 
 @cache
 def keeping_run() -> RunDirectory:
-    """The same for the run whose vocabulary has pieces that stand for placeholders and tags."""
+    """The same for the run whose vocabulary has placeholders."""
     return copied_run("keeping-run", partial(_train_on_real_text, KEEPING), Path(__file__))
 
 

@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Annotated, Final, Self
+from typing import Annotated, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from dragoman.base.languages import same_language
 from dragoman.base.settings import Section
@@ -64,19 +64,10 @@ class AugmentConfig(Section):
     """With pieces in place of numbers, names, addresses and such as {name} that stand on both
     sides, or of a word and its translation; the vocabulary then has these pieces, and translation
     keeps such parts as they are."""
-    tags: _Share = 0.0
-    """With pieces for tags around words that translate each other, on both sides; translation then
-    keeps tags inside a sentence. It needs `placeholders`, for tags without an end."""
     terms: _Share = 0.0
     """With target words beside some source words that they translate; the vocabulary then has
     pieces around them, and translation uses terms that somebody gives. It needs one vocabulary
     for both sides."""
-
-    @model_validator(mode="after")
-    def _tags_need_placeholders(self) -> Self:
-        if self.tags and not self.placeholders:
-            raise ValueError("tags needs placeholders: they stand for tags without an end")
-        return self
 
 
 def upper_case(pair: Pair, direction: Direction, _random: Random) -> Pair | None:
@@ -174,7 +165,6 @@ def changes_with(linker: Linker, of_terms: partial[Pair | None]) -> Mapping[str,
     return {
         **KINDS,
         "placeholders": partial(change, stand_ins.placeholders),
-        "tags": partial(change, stand_ins.tags),
         "terms": partial(change, of_terms),
     }
 

@@ -480,9 +480,8 @@ class CorpusConfig(Section):
     def stand_ins(self) -> tuple[str, ...]:
         """The pieces of the vocabulary that stand for other text."""
         placeholders = stand_ins.PLACEHOLDERS if self.augment.placeholders else ()
-        tags = stand_ins.TAGS if self.augment.tags else ()
         terms = (stand_ins.TERM, stand_ins.TERM_END) if self.augment.terms else ()
-        return (*placeholders, *tags, *terms)
+        return (*placeholders, *terms)
 
 
 def _not_told(key: str, place: str, entry: TextFiles) -> str:

@@ -1,9 +1,4 @@
-"""Pieces that stand for what a translation must keep: placeholders, addresses and tags; and those
-beside a term.
-
-A placeholder stands where the thing stood that it stands for. The pieces of a tag and of its end
-stand before a space, so that the words beside them keep their usual pieces: what is written
-`the <b>red</b> cat` is read as `the( red) cat`.
+"""Pieces that stand for what a translation must keep, such as {name}; and those beside a term.
 
 Each is one character of Unicode's last private plane, in which no script is written. It is a piece
 of its own and is never cut. If a model has learnt these pieces, `{name}` or `https://example.org`
@@ -16,26 +11,21 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from dragoman.corpus.links import Linked
 
 MOST: Final = 8
-"""Placeholders of a text, at most, and tags with an end; at a further one the text is cut."""
-_PLANE: Final = 0x10FA00
-PLACEHOLDERS: Final = tuple(chr(_PLANE + number) for number in range(MOST))
-OPENING: Final = tuple(chr(_PLANE + 0x10 + number) for number in range(MOST))
-CLOSING: Final = tuple(chr(_PLANE + 0x20 + number) for number in range(MOST))
-"""The end of the tag of the same place in OPENING."""
-TAGS: Final = (*OPENING, *CLOSING)
-RETURNED: Final = frozenset((*PLACEHOLDERS, *TAGS))
-"""Those that a translation has as its source has them."""
-TERM: Final = chr(_PLANE + 0x30)
+"""Placeholders of a text, at most; at a further one it is cut."""
+PLANE: Final = 0x10FA00
+PLACEHOLDERS: Final = tuple(chr(PLANE + number) for number in range(MOST))
+"""A translation has those that its source has."""
+TERM: Final = chr(PLANE + 0x30)
 """Between words of the source and those of the target that shall translate them; see
 `corpus.terms`."""
-TERM_END: Final = chr(_PLANE + 0x31)
-ALL: Final = RETURNED | {TERM, TERM_END}
+TERM_END: Final = chr(PLANE + 0x31)
+ALL: Final = frozenset((*PLACEHOLDERS, TERM, TERM_END))
 KEPT: Final = re.compile(
     rf"""
     (?:(?<!\w)https?://|(?<![\w.])www\.)                         # addresses
@@ -47,7 +37,7 @@ KEPT: Final = re.compile(
     | (?<![\d%])%\d\d?(?![\w%])                            # Qt, KDE
     | (?<!\w)\$[A-Za-z_]\w*                                # the shell
     | (?<!\w)&[A-Za-z][\w.-]{{0,40}};                             # names of XML
-    | [{PLACEHOLDERS[0]}-{chr(_PLANE + 0xFF)}]             # these pieces themselves
+    | [{PLACEHOLDERS[0]}-{chr(PLANE + 0xFF)}]              # these pieces themselves
     """,
     re.VERBOSE,
 )
@@ -55,47 +45,9 @@ KEPT: Final = re.compile(
 _NUMBER: Final = r"\d+(?:[.,:]\d+)*"
 _WORD: Final = r"[^\W\d_]\w*"
 _REPLACED: Final = re.compile(rf"(?P<kept>{KEPT.pattern})|{_NUMBER}|{_WORD}", re.VERBOSE)
-_TAGS_IN_A_ROW: Final = re.compile(rf" *[{''.join(TAGS)}](?: *[{''.join(TAGS)}])* *")
-_OPENING_LAST: Final = re.compile(rf"[{''.join(OPENING)}]*\Z")
-_POINTS: Final = 0.2
-"""The share of spans that get a placeholder before them, as for a tag without an end."""
 WITH_PLACEHOLDERS: Final = 0.3
-"""The share of copies with tags or terms that have placeholders as well."""
+"""The share of copies with terms that have placeholders as well."""
 Pair = tuple[str, str]
-
-
-def before_spaces(text: str) -> str:
-    """A text with the pieces of tags before the space that stands beside them."""
-
-    def moved(row: re.Match[str]) -> str:
-        signs = row[0].replace(" ", "")
-        has_space = signs != row[0] or row.start() == 0
-        return f"{signs} " if has_space and row.end() < len(text) else signs
-
-    return _TAGS_IN_A_ROW.sub(moved, text)
-
-
-def beside_words(text: str) -> str:
-    """The inverse: those that open stand behind the space, before their word."""
-
-    def moved(row: re.Match[str]) -> str:
-        signs = row[0].replace(" ", "")
-        if signs == row[0] or row.start() == 0 or row.end() == len(text):
-            return signs
-        opening = _OPENING_LAST.search(signs)
-        place = opening.start() if opening else len(signs)
-        return f"{signs[:place]} {signs[place:]}"
-
-    return _TAGS_IN_A_ROW.sub(moved, text)
-
-
-class _Insertion(NamedTuple):
-    """A piece at a place of a text; in the order of these values."""
-
-    place: int
-    is_opening: int
-    length: int
-    sign: str
 
 
 def with_terms(text: str, terms: Sequence[tuple[int, int, str]]) -> str:
@@ -107,36 +59,6 @@ def with_terms(text: str, terms: Sequence[tuple[int, int, str]]) -> str:
         text,
         [(start, end, f"{text[start:end]}{TERM} {words}{TERM_END}") for start, end, words in terms],
     )
-
-
-def tags(pair: Pair, linked: Callable[[Pair], Linked], random: Random) -> Pair | None:
-    """Both sides with tags around words that translate each other; None if no such words are found.
-
-    linked: finds the links of a pair.
-    """
-    if random.random() < WITH_PLACEHOLDERS:
-        pair = placeholders(pair, linked, random) or pair
-    spans = linked(pair).spans(random, wanted=1 + min(int(random.expovariate(1.2)), MOST - 1))
-    if not spans:
-        return None
-    used = {sign for sign in pair[0] if sign in PLACEHOLDERS}
-    free = [sign for sign in PLACEHOLDERS if sign not in used]
-    numbers = sorted(random.sample(range(MOST), len(spans)))
-    insertions: tuple[list[_Insertion], list[_Insertion]] = ([], [])
-    in_order = sorted(spans, key=lambda span: (span[0][0], -span[0][1]))
-    for number, span in zip(numbers, in_order, strict=True):
-        is_point = bool(free) and random.random() < _POINTS
-        opening = f"{free.pop(0)} " if is_point else OPENING[number]
-        for (start, end), of_side in zip(span, insertions, strict=True):
-            # At one place ends stand before beginnings, and what is inside stands inside.
-            of_side.append(_Insertion(start, 1, start - end, opening))
-            if not is_point:
-                of_side.append(_Insertion(end, 0, end - start, CLOSING[number]))
-    source, target = (
-        before_spaces(_replaced(text, [(one.place, one.place, one.sign) for one in sorted(own)]))
-        for text, own in zip(pair, insertions, strict=True)
-    )
-    return source, target
 
 
 def placeholders(pair: Pair, linked: Callable[[Pair], Linked], random: Random) -> Pair | None:

@@ -343,7 +343,7 @@ SUBJECTS: Final = (
     Subject("an emoji", _behind(_EMOJI), "corpus.augment.kept"),
     Subject("the target language", _reference, "corpus.augment.copied"),
     Subject("another script", _other_script),
-    Subject("a tag inside", _tags, "corpus.augment.tags"),
+    Subject("a tag inside", _tags),
     Subject("a placeholder inside", _placeholder, "corpus.augment.placeholders"),
     Subject("two sentences", _joined(2)),
     Subject("a very long line", _joined(_TOGETHER)),

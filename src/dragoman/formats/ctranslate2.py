@@ -59,7 +59,7 @@ _NAME: Final = re.compile(
     r"(?P<positions>position_encodings/encodings))"
 )
 _SETTINGS: Final = {
-    "alibi": 0, "alibi_use_positive_positions": 0, "alignment_heads": 1, "alignment_layer": -1,
+    "alibi": 0, "alibi_use_positive_positions": 0, "alignment_heads": 0, "alignment_layer": -1,
     "scale_alibi": 0, "start_from_zero_embedding": 0, "embeddings_merge": 0,
     "multi_query_attention": 0,
 }  # fmt: skip
@@ -99,6 +99,7 @@ def write_ctranslate2(
         pre_norm=config.norm == "pre",
         activation=activations[config.activation],
         ffn_glu=config.activation == "swiglu",
+        alignment_heads=_SETTINGS["alignment_heads"],  # 0: all of them
     )
     source, target = subwords
     spec.register_source_vocabulary(source.all_pieces())

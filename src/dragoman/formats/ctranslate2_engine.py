@@ -15,6 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dragoman.base.errors import CheckpointError, ConfigError, MachineError
 from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.model.config import (
@@ -87,7 +90,7 @@ def _question(search: SearchConfig, num_hypotheses: int) -> tuple[int, float]:
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """The attention weights of all source pieces, with the end, for each piece of a translation."""
+    """The attention of each piece of a translation to the pieces of the source, without its end."""
 
     target: list[str]
     source: list[str]
@@ -174,7 +177,8 @@ class CTranslate2Engine:
         self._source_pieces = source.all_pieces()
         self._target_pieces = target.all_pieces()
         # Translations of some imported models begin with a token for their language.
-        self._prefix = target.pieces(target.prefix("")[0])
+        self._prefix_ids = target.prefix("")[0]
+        self._prefix = target.pieces(self._prefix_ids)
         self._target_ids = {piece: number for number, piece in enumerate(self._target_pieces)}
 
     def batch_rows(self, longest: int, beam_size: int) -> int:
@@ -236,18 +240,35 @@ class CTranslate2Engine:
 
     def align(self, source: list[int], target: list[int]) -> Alignment:
         """The model's attention to the source when it is made to write this translation."""
-        pieces = [self._source_pieces[piece] for piece in source]
-        prefix = [self._target_pieces[piece] for piece in target]
-        (result,) = self._translator.translate_batch(
-            [pieces],
-            target_prefix=[[*self._prefix, *prefix]],
+        (attention,) = self.attention([source], [target])
+        return Alignment(
+            [self._target_pieces[piece] for piece in target],
+            [*(self._source_pieces[piece] for piece in source), "</s>"],
+            attention.tolist(),
+        )
+
+    def attention(
+        self, sources: Sequence[list[int]], targets: Sequence[list[int]]
+    ) -> list[NDArray[np.float32]]:
+        """As `model.alignment.attention_to_source`."""
+        targets = [[*self._prefix_ids, *target] for target in targets]
+        # In a batch CTranslate2 mixes up the attention of beams, but not of a greedy search.
+        results = self._translator.translate_batch(
+            [[self._source_pieces[piece] for piece in source] for source in sources],
+            target_prefix=[[self._target_pieces[piece] for piece in target] for target in targets],
             beam_size=1,
-            max_decoding_length=len(self._prefix) + len(prefix) + 1,
+            max_batch_size=_SCORED_TOGETHER,
+            max_input_length=0,
+            max_decoding_length=max(map(len, targets), default=0) + 1,
             min_decoding_length=0,
             return_attention=True,
         )
-        weights = result.attention[0][len(self._prefix) :][: len(prefix)]
-        return Alignment(prefix, [*pieces, "</s>"], weights)
+        return [
+            np.array(result.attention[0], dtype=np.float32).reshape(-1, len(source))[
+                len(self._prefix) : len(target)
+            ]
+            for result, source, target in zip(results, sources, targets, strict=True)
+        ]
 
     def _submit(
         self,

@@ -252,11 +252,11 @@ class Origin:
 
     def _check_tags(self, recipe: Recipe) -> None:
         """Raises ConfigError if the vocabulary does not know a tag of the recipe, or lacks the
-        pieces of placeholders, tags or terms."""
+        pieces of placeholders or terms."""
         vocabulary = parse_vocabulary(self.vocabulary[0], place=self.path)
         if not vocabulary.stand_ins.issuperset(recipe.corpus.stand_ins):
             raise ConfigError(
-                "its vocabulary lacks pieces for placeholders, tags or terms",
+                "its vocabulary lacks pieces for placeholders or terms",
                 place=self.path,
                 remedy="leave these out of corpus.augment, or train from no model",
             )

@@ -4,6 +4,7 @@ Each such thing goes into the search as a piece that stands for it (`corpus.stan
 translation counts only if it has each piece of its source exactly once. If the search finds none, a
 wider one is made; if that finds none either, the text is translated without the pieces, and they
 are put at the same shares of its length. So nothing is lost or doubled, whatever the model does.
+Tags do not go into the search: `inference.tags` puts them into the translation.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import html
 import re
 import unicodedata
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 from dragoman.corpus import stand_ins
+from dragoman.inference.tags import CLOSING, OPENING
 
-_SIGN: Final = re.compile(f"([{''.join(sorted(stand_ins.RETURNED))}])")
+_PLACEHOLDER: Final = re.compile(f"[{''.join(stand_ins.PLACEHOLDERS)}]")
+_SIGN: Final = re.compile(f"([{''.join((*stand_ins.PLACEHOLDERS, *OPENING, *CLOSING))}])")
 _LONGEST_SEAM: Final = 300
 """Characters beside a place where two texts meet."""
 _FAR: Final = 12
@@ -26,10 +28,8 @@ _FAR: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """A part of a text that is kept: where it stands in it, and the piece that stands for it.
-
-    sign: "" if there are no more pieces.
-    """
+    """A part of a text that is kept: where it stands in it, and the character that stands for it:
+    a placeholder, or one of `inference.tags`."""
 
     start: int
     end: int
@@ -45,19 +45,19 @@ def kept_spans(text: str, *, escaped: bool) -> list[tuple[int, int]]:
     ]
 
 
-def signs_of(text: str) -> str:
-    """The pieces in a text that stand for other text, in order."""
-    return "".join(_SIGN.findall(text))
-
-
 def by_signs(text: str) -> list[str]:
-    """A text cut at these pieces: text, piece, text, ..., text."""
+    """A text cut at the characters that stand for something: text, character, text, ..., text."""
     return _SIGN.split(text)
 
 
-def without_signs(text: str) -> str:
+def placeholders_of(text: str) -> list[str]:
+    """The placeholders in a text, in order."""
+    return _PLACEHOLDER.findall(text)
+
+
+def without_placeholders(text: str) -> str:
     """A text without these pieces."""
-    return _SIGN.sub("", text)
+    return _PLACEHOLDER.sub("", text)
 
 
 def would_merge(text: str, following: str) -> bool:
@@ -74,63 +74,25 @@ def _kept(text: str) -> list[str]:
 
 
 def agree(source: str, translation: str) -> bool:
-    """Whether a translation has the pieces of its source, each exactly once, and tags that nest.
-
-    Both: as `signs_of` gives them. A tag that ends in another row stays open in both.
-    """
-    return sorted(source) == sorted(translation) and _left_open(source) == _left_open(translation)
-
-
-def _left_open(signs: str) -> str | None:
-    """The tags without a partner, in order; None if tags do not nest."""
-    alone: list[str] = []
-    for sign in signs:
-        if sign in stand_ins.OPENING:
-            alone.append(sign)
-        elif sign in stand_ins.CLOSING:
-            beginning = stand_ins.OPENING[stand_ins.CLOSING.index(sign)]
-            if alone and alone[-1] == beginning:
-                alone.pop()
-            elif beginning in signs or any(other in stand_ins.OPENING for other in alone):
-                return None
-            else:
-                alone.append(sign)
-    return "".join(alone)
+    """Whether a translation has the placeholders of its source, each exactly once."""
+    return sorted(placeholders_of(source)) == sorted(placeholders_of(translation))
 
 
 def placed(source: str, translation: str) -> str:
-    """A translation without pieces, with those of its source at the same shares of its length.
+    """A translation without placeholders, with those of its source at the same shares of its
+    length.
 
-    They stand between words; in a text without spaces, between characters. A tag has a word at
-    least between it and its end.
+    They stand between words; in a text without spaces, between characters.
     """
-    length = max(1, len(without_signs(source)))
+    length = max(1, len(without_placeholders(source)))
     written = ""
-    position = before = 0
-    for text, sign in pairwise(by_signs(source)):
-        if sign not in stand_ins.RETURNED:
-            continue
-        before += len(text)
-        place = _boundary(translation, round(before / length * len(translation)))
-        place = max(place, position)
-        if sign in stand_ins.CLOSING:
-            place = _end_of_word(translation, place, is_empty=written[-1:] in stand_ins.OPENING)
-            written += translation[position:place] + sign
-        else:
-            written = _apart(_apart(written, translation[position:place]), sign)
+    position = 0
+    for number, found in enumerate(_PLACEHOLDER.finditer(source)):
+        before = found.start() - number
+        place = max(position, _boundary(translation, round(before / length * len(translation))))
+        written = _apart(_apart(written, translation[position:place]), found[0])
         position = place
-        if sign in stand_ins.OPENING:
-            position += len(translation[place:]) - len(translation[place:].lstrip(" "))
-    rest = translation[position:]
-    return written + rest if signs_of(written[-1:]) in stand_ins.TAGS else _apart(written, rest)
-
-
-def _end_of_word(text: str, place: int, *, is_empty: bool) -> int:
-    """The end of the word before a place, or of the one behind it if nothing stands before."""
-    if not is_empty:
-        return len(text[:place].rstrip(" "))
-    end = text.find(" ", place)
-    return len(text) if end < 0 else end
+    return _apart(written, translation[position:])
 
 
 def _apart(text: str, following: str) -> str:

@@ -29,7 +29,7 @@ _WORD: Final = re.compile(
 )
 """Matches a word, a character of a script without spaces, or a mark. An address or a placeholder is
 one match, which is no part of a term."""
-_Scored = TypeVar("_Scored", bound=tuple[str, float])
+_Scored = TypeVar("_Scored", bound=tuple[str, *tuple[object, ...]])
 
 
 class Term(NamedTuple):

@@ -7,15 +7,17 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby, pairwise
+from itertools import chain, compress, groupby, pairwise
 from typing import Final, Literal, NamedTuple
 
 from dragoman.corpus.normalize import normalize
-from dragoman.corpus.stand_ins import CLOSING, MOST, OPENING, PLACEHOLDERS, beside_words
+from dragoman.corpus.stand_ins import MOST, PLACEHOLDERS
 from dragoman.evaluation.sentences import split_sentences
+from dragoman.inference import tags as inline_tags
 from dragoman.inference.inline import Thing, by_signs, kept_spans, would_merge
+from dragoman.inference.tags import CLOSING, OPENING
 
 TextFormat = Literal["line", "document", "markup"]
 """line: a text is one sentence; without letters and digits it stays as it is. document: it is split
@@ -64,8 +66,9 @@ _INSIDE_LINE: Final = frozenset(
 """Elements of HTML and XLIFF inside a line; others are if they do not stand where a line ends."""
 _OBJECT: Final = "\ufffc"
 """How a kept element is seen: neither a letter nor a mark."""
-_MOST_THINGS: Final = 3 * MOST
-"""A tag, its end and a placeholder for each piece."""
+_LONGEST_WITH_TAGS: Final = 2000
+"""Characters of a sentence with tags inside; a longer one is cut at each, because the memory for
+the places of tags grows with the square of its length."""
 _CELL_ENDS: Final = frozenset(("td", "th", "tr", "tbody", "tfoot"))
 _TERM_ENDS: Final = frozenset(("dt", "dd"))
 _ENDED_BY: Final = {
@@ -103,7 +106,7 @@ _DELIMITED = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<!", ">"), ("<?", "?>"))
 class TextPart:
     """A part of a text; escaped: it is markup, in which < and & are written &lt; and &amp;.
 
-    things: what is kept of a part that is translated, each by a piece that stands for it.
+    things: what is kept of a part that is translated.
     """
 
     text: str
@@ -126,7 +129,7 @@ class TextPart:
         if not kept:
             return self._escaped(translation)
         written = ""
-        for text in by_signs(beside_words(translation)):
+        for text in by_signs(translation):
             following = kept[text] if text in kept else self._escaped(text)
             written += f" {following}" if would_merge(written, following) else following
         return written
@@ -154,32 +157,44 @@ def cut(
     """The parts of a text, in order.
 
     stand_ins: the pieces that the model has for what is kept inside a part; see
-        `corpus.stand_ins`. With those for tags, a sentence of markup does not end at a tag inside
-        a line.
+        `corpus.stand_ins`. Without placeholders a sentence of markup ends at an element that is
+        kept; at a tag inside a line it never does.
     """
-    parts = _parts(text, text_format, through_tags=OPENING[0] in stand_ins)
-    if PLACEHOLDERS[0] in stand_ins:
-        parts = (stretch for part in parts for stretch in _with_things(part) if stretch.text)
-    return list(parts)
+    most = MOST if PLACEHOLDERS[0] in stand_ins else 0
+    parts = _parts(text, text_format, through=_TAGS_AND_KEPT if most else _TAGS)
+    return [
+        stretch
+        for part in parts
+        for stretch in (_with_things(part, most) if most or part.escaped else (part,))
+        if stretch.text or stretch is part
+    ]
 
 
-def _with_things(part: TextPart) -> Iterator[TextPart]:
-    """A part with what is kept of it; it is cut at a thing for which no piece is left.
+def _with_things(part: TextPart, most_placeholders: int) -> Iterator[TextPart]:
+    """A part with what is kept of it; it is cut at a thing for which nothing is left to stand.
 
     Marks beside that thing are kept with it, so that no letter comes beside it.
     """
     text = part.text
     spans, tags = _kept_in(text, escaped=part.escaped) if part.translated else ([], [])
+    if not most_placeholders:  # only what would be taken for a tag
+        unlike = [
+            bool(tag) or text[start] >= PLACEHOLDERS[0]
+            for (start, _), tag in zip(spans, tags, strict=True)
+        ]
+        spans, tags = [*compress(spans, unlike)], [*compress(tags, unlike)]
+    most_tags = inline_tags.MOST if len(text) <= _LONGEST_WITH_TAGS else 0
     position = done = 0
     while done < len(spans):
-        signs = _most_signs(tags[done : done + _MOST_THINGS])
+        following_tags = tags[done : done + 2 * most_tags + most_placeholders]
+        signs = _most_signs(following_tags, most_tags, most_placeholders)
         own = spans[done : done + len(signs)]
         done += len(own)
         start = end = len(text)
         if done < len(spans):
             start, end = spans[done]
             done += 1
-            while start > own[-1][1] and _is_mark(text[start - 1]):
+            while start > (own[-1][1] if own else position) and _is_mark(text[start - 1]):
                 start -= 1
             following = spans[done][0] if done < len(spans) else len(text)
             while end < following and _is_mark(text[end]):
@@ -222,23 +237,32 @@ def _kept_in(text: str, *, escaped: bool) -> tuple[list[tuple[int, int]], list[s
     return spans, tags
 
 
-def _most_signs(tags: Sequence[str]) -> list[str]:
-    """The pieces for as many of the first of these tags as there are pieces for."""
-    fitting = (_signs(tags[:count]) for count in range(len(tags), 0, -1))
-    return next(signs for signs in fitting if signs is not None)
+def _most_signs(tags: Sequence[str], most_tags: int, most_placeholders: int) -> list[str]:
+    """The characters for as many of the first of these tags as there are characters for."""
+    fitting = (
+        _signs(tags[:count], most_tags, most_placeholders) for count in range(len(tags), 0, -1)
+    )
+    return next((signs for signs in fitting if signs is not None), [])
 
 
-def _signs(tags: Sequence[str]) -> list[str] | None:
-    """The pieces for tags that end each other, and placeholders for all others; None if there are
-    not enough."""
+def _signs(tags: Sequence[str], most_tags: int, most_placeholders: int) -> list[str] | None:
+    """The characters that stand for tags, and placeholders for what is none; None if there are not
+    enough."""
     partners = partners_of(tags)
-    beginnings = sorted(number for number, other in partners.items() if number < other)
-    if max(len(beginnings), len(tags) - len(partners)) > MOST:
+    firsts = [
+        number for number, tag in enumerate(tags) if tag and number <= partners.get(number, number)
+    ]
+    if len(firsts) > most_tags or tags.count("") > most_placeholders:
         return None
-    signs = dict(zip(beginnings, OPENING, strict=False))
-    signs |= {partners[number]: sign for number, sign in zip(beginnings, CLOSING, strict=False)}
+    pairs = {number: pair for number, *pair in zip(firsts, OPENING, CLOSING, strict=False)}
     placeholders = iter(PLACEHOLDERS)
-    return [signs.get(number) or next(placeholders) for number in range(len(tags))]
+    signs = []
+    for number, tag in enumerate(tags):
+        is_end = tag.startswith("</")
+        signs.append(
+            pairs[min(number, partners.get(number, number))][is_end] if tag else next(placeholders)
+        )
+    return signs
 
 
 def beginning(texts: Iterable[str], text_format: TextFormat, most_characters: int) -> str:
@@ -274,13 +298,15 @@ def _as_seen(text: str) -> str:
     return "".join(one for one in text if unicodedata.category(one) != "Cf")
 
 
-def _parts(text: str, text_format: TextFormat, *, through_tags: bool = False) -> Iterator[TextPart]:
+def _parts(
+    text: str, text_format: TextFormat, *, through: Collection[_Kind] = ()
+) -> Iterator[TextPart]:
     if text_format == "line":
         yield TextPart(text, translated=any(map(str.isalnum, text)))
     elif text_format == "document":
         yield from _sentences(text)
     else:
-        for _, parts in _elements(text, through_tags=through_tags):
+        for _, parts in _elements(text, through=through):
             yield from parts
 
 
@@ -294,7 +320,7 @@ def paragraphs(text: str, text_format: TextFormat) -> list[str]:
         return text.split("\n")
     ends = []
     start = 0
-    for is_plain, parts in _elements(text, through_tags=True):
+    for is_plain, parts in _elements(text, through=_TAGS_AND_KEPT):
         for part in parts:
             if is_plain and not part.translated and part.text.isspace():
                 ends += [start + found.start() for found in re.finditer("\n", part.text)]
@@ -314,6 +340,11 @@ class _Element:
     """Whether this element and those around it have no rule of their own."""
 
 
+_Kind = Literal["tag", "kept", "text"]
+_TAGS: Final[tuple[_Kind, ...]] = ("tag",)
+_TAGS_AND_KEPT: Final[tuple[_Kind, ...]] = ("tag", "kept")
+
+
 class _Stretch(NamedTuple):
     """A stretch of markup: a tag, an element that is kept, or the text between them.
 
@@ -321,19 +352,19 @@ class _Stretch(NamedTuple):
     """
 
     text: str
-    kind: Literal["tag", "kept", "text"]
+    kind: _Kind
     has_lines: bool = False
     is_plain: bool = False
 
 
-def _elements(text: str, *, through_tags: bool) -> Iterator[tuple[bool, list[TextPart]]]:
+def _elements(text: str, *, through: Collection[_Kind]) -> Iterator[tuple[bool, list[TextPart]]]:
     """The parts of each run of markup between two tags that end it, and whether no open element has
     a rule of its own.
 
-    through_tags: tags and kept elements inside a line do not end a run.
+    through: stretches of these kinds inside a line do not end a run.
     """
     stretches = [*_stretches_of(text)]
-    if through_tags:
+    if "kept" in through:
         stretches = _with_whole_elements(stretches)
     run: list[_Stretch] = []
     for place, stretch in enumerate(stretches):
@@ -342,7 +373,7 @@ def _elements(text: str, *, through_tags: bool) -> Iterator[tuple[bool, list[Tex
             for beside in (place - 1, place + 1)
         )
         if stretch.kind == "text" or (
-            through_tags and _is_inside_line(stretch.text, before, after)
+            stretch.kind in through and _is_inside_line(stretch.text, before, after)
         ):
             run.append(stretch)
             continue

@@ -21,7 +21,7 @@ from dragoman.corpus.directions import Direction, token_for, with_token
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.shards import UNK
-from dragoman.corpus.stand_ins import RETURNED, TERM, TERM_END, before_spaces, with_terms
+from dragoman.corpus.stand_ins import PLACEHOLDERS, TERM, TERM_END, with_terms
 from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.evaluation.sentences import cut_into_chunks
 from dragoman.formats.argos import ARGOS_SEARCH, unpack_model
@@ -36,6 +36,7 @@ from dragoman.formats.ctranslate2_engine import (
 )
 from dragoman.formats.kinds import Kind, Quantization
 from dragoman.inference import inline
+from dragoman.inference.tags import AttendedRow, with_tags, without_tags
 from dragoman.inference.terms import Term, Terms, targets_for, with_most
 from dragoman.inference.text import TextFormat, TextPart, cut, on_one_line
 from dragoman.model.config import SearchConfig
@@ -44,6 +45,9 @@ from dragoman.recipe.run_directory import RunDirectory
 from dragoman.training.durable import DIGESTS_FILE
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from dragoman.formats.trained_model import TranslationModel
     from dragoman.model.transformer import Transformer
 
@@ -83,6 +87,11 @@ class Engine(Protocol):
         scored: bool = True,
     ) -> Results:
         """Begin; the results are in the order of the sources. scored: whether scores are used."""
+
+    def attention(
+        self, sources: Sequence[list[int]], targets: Sequence[list[int]]
+    ) -> list[NDArray[np.float32]]:
+        """The attention of each piece of the targets to those of its source: (target, source)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +133,30 @@ class TorchEngine:
 
         return results
 
+    def attention(
+        self, sources: Sequence[list[int]], targets: Sequence[list[int]]
+    ) -> list[NDArray[np.float32]]:
+        """As `model.alignment.attention_to_source`."""
+        from dragoman.model.alignment import attention_to_source
+
+        return attention_to_source(self.models, sources, targets)
+
+
+class EncodedPart(NamedTuple):
+    """A part of a text, the number of its rows, and its normalised text if it has tags, else ""."""
+
+    part: TextPart
+    num_rows: int
+    tagged: str
+
+
+class Found(NamedTuple):
+    """A translation of a row. ids: its pieces. score: as that of a Candidate."""
+
+    text: str
+    score: float
+    ids: list[int]
+
 
 @dataclass(frozen=True, slots=True)
 class EncodedTexts:
@@ -131,40 +164,77 @@ class EncodedTexts:
 
     rows: the ids of the pieces of each row, without the end of sentence.
     wanted: for each row the words that its translation shall have and the row does not show.
-    texts: for each text its parts, each with its number of rows.
+    texts: for each text its parts.
     """
 
     rows: list[list[int]]
     wanted: list[tuple[str, ...]]
-    texts: list[list[tuple[TextPart, int]]]
+    texts: list[list[EncodedPart]]
     subwords: tuple[Vocabulary, Vocabulary]
 
+    @property
+    def has_tags(self) -> bool:
+        """Whether a part of a text has tags, whose places need the engine's attention."""
+        return any(part.tagged for parts in self.texts for part in parts)
+
     def assemble(
-        self, found: Sequence[list[tuple[str, float]]], num_hypotheses: int
+        self, found: Sequence[list[Found]], num_hypotheses: int, engine: Engine
     ) -> list[list[Translation]]:
-        """The translations of each text, best first, from those of the rows and their scores."""
-        rows = iter(found)
+        """The translations of each text, best first, from those of the rows."""
+        numbers = iter(range(len(self.rows)))
+        of_parts = [
+            [(part, [next(numbers) for _ in range(part.num_rows)]) for part in parts]
+            for parts in self.texts
+        ]
+        tagged = [row for parts in of_parts for part, rows in parts if part.tagged for row in rows]
+        attended = self._attended(tagged, found, engine)
         translations = []
-        for parts in self.texts:
-            own = [(part, [next(rows) for _ in range(count)]) for part, count in parts]
-            available = [len(row) for _, part_rows in own for row in part_rows]
+        for parts in of_parts:
+            available = [len(found[row]) for _, rows in parts for row in rows]
             alternatives = min(num_hypotheses, max(available, default=1))
-            translations.append([_alternative(own, rank) for rank in range(alternatives)])
+            translations.append(
+                [_alternative(parts, found, attended, rank) for rank in range(alternatives)]
+            )
         return translations
+
+    def _attended(
+        self, rows: Sequence[int], found: Sequence[list[Found]], engine: Engine
+    ) -> dict[int, list[AttendedRow]]:
+        """Each of these rows with each of its translations."""
+        if not rows:
+            return {}
+        pairs = [(row, one) for row in rows for one in found[row]]
+        attention = engine.attention(
+            [self.rows[row] for row, _ in pairs], [one.ids for _, one in pairs]
+        )
+        source, target = self.subwords
+        attended: dict[int, list[AttendedRow]] = {row: [] for row in rows}
+        for (row, one), weights in zip(pairs, attention, strict=True):
+            pieces = source.pieces(self.rows[row]), target.pieces(one.ids)
+            attended[row].append(AttendedRow(*pieces, one.text, weights))
+        return attended
 
 
 def _alternative(
-    parts: list[tuple[TextPart, list[list[tuple[str, float]]]]], rank: int
+    parts: Sequence[tuple[EncodedPart, Sequence[int]]],
+    found: Sequence[list[Found]],
+    attended: Mapping[int, list[AttendedRow]],
+    rank: int,
 ) -> Translation:
     """The text made of the rank-th translation of each row, the last if there are fewer."""
     written, scores = [], []
-    for part, part_rows in parts:
-        if not part_rows:
+    for (part, _, tagged), rows in parts:
+        if not rows:
             written.append(part.text if not part.translated else "")
             continue
-        chosen = [row[min(rank, len(row) - 1)] for row in part_rows]
-        written.append(part.written(" ".join(text for text, _ in chosen)))
-        scores += [score for _, score in chosen]
+        ranks = [min(rank, len(found[row]) - 1) for row in rows]
+        chosen = [found[row][own] for row, own in zip(rows, ranks, strict=True)]
+        translation = " ".join(one.text for one in chosen)
+        if tagged:
+            of_rows = [attended[row][own] for row, own in zip(rows, ranks, strict=True)]
+            translation = with_tags(tagged, of_rows)
+        written.append(part.written(translation))
+        scores += [one.score for one in chosen]
     return Translation("".join(written), sum(scores) / len(scores) if scores else 0.0)
 
 
@@ -186,16 +256,15 @@ class Search(NamedTuple):
 class Answers:
     """The searches that texts need, one after another, and the translations that come of them.
 
-    First all rows are searched. Rows of which no translation keeps what must be kept (see
-    `inference.inline`) are searched again with a wider beam, and at last without it.
+    First all rows are searched. Rows of which no translation has their placeholders (see
+    `inference.inline`) are searched again with a wider beam, and at last without them.
     """
 
     def __init__(self, encoded: EncodedTexts, search: SearchConfig, num_hypotheses: int) -> None:
         self._encoded = encoded
         self._search = search
         self._num_hypotheses = num_hypotheses
-        self._found: list[list[tuple[str, float]]] = [[] for _ in encoded.rows]
-        self._signs: list[str] = []
+        self._found: list[list[Found]] = [[] for _ in encoded.rows]
         self._left = [*range(len(encoded.rows))]
         """The rows that have no translation yet."""
         self._searches = 0
@@ -213,7 +282,7 @@ class Answers:
         if self._searches == 1:
             beam = max(_WIDE_BEAM, 2 * self._search.beam_size)
             return Search(rows, self._search.model_copy(update={"beam_size": beam}), beam)
-        plain = [without_stand_ins(row, self._encoded.subwords[0]) for row in rows]
+        plain = [without_placeholders(row, self._encoded.subwords[0]) for row in rows]
         return Search(plain, self._search, self._num_hypotheses)
 
     def take(self, found: Sequence[list[Candidate]]) -> None:
@@ -222,7 +291,10 @@ class Answers:
         decoded = iter(target.decode([one.ids for row in found for one in row]))
         wanted = [self._encoded.wanted[row] for row in self._left]
         texts = [
-            with_most([(next(decoded).translate(_NO_TERMS), one.score) for one in row], words)
+            with_most(
+                [Found(next(decoded).translate(_NO_TERMS), one.score, one.ids) for one in row],
+                words,
+            )
             for row, words in zip(found, wanted, strict=True)
         ]
         self._searches += 1
@@ -232,27 +304,26 @@ class Answers:
         sources = source.decode([self._encoded.rows[row] for row in self._left])
         lost = []
         for row, text, candidates in zip(self._left, sources, texts, strict=True):
-            signs = inline.signs_of(text)
-            good = [one for one in candidates if inline.agree(signs, inline.signs_of(one[0]))]
+            good = [one for one in candidates if inline.agree(text, one.text)]
             if not good and self._searches == 3:
                 good = [
-                    (inline.placed(text, inline.without_signs(translation)), score)
-                    for translation, score in candidates
+                    one._replace(text=inline.placed(text, inline.without_placeholders(one.text)))
+                    for one in candidates
                 ]
             self._found[row] = good[: self._num_hypotheses]
             if not good:
                 lost.append(row)
         self._left = lost
 
-    def translations(self) -> list[list[Translation]]:
-        """The translations of each text, best first."""
-        return self._encoded.assemble(self._found, self._num_hypotheses)
+    def translations(self, engine: Engine) -> list[list[Translation]]:
+        """The translations of each text, best first. engine: the one that has searched."""
+        return self._encoded.assemble(self._found, self._num_hypotheses, engine)
 
 
-def without_stand_ins(row: list[int], subword: Vocabulary) -> list[int]:
-    """A row without the pieces that its translation must have, and the spaces before them."""
+def without_placeholders(row: list[int], subword: Vocabulary) -> list[int]:
+    """A row without placeholders, and the spaces before them."""
     pieces = subword.pieces(row)
-    are_signs = [piece in RETURNED for piece in pieces]
+    are_signs = [piece in PLACEHOLDERS for piece in pieces]
     kept = [
         number
         for number, piece, is_sign, before_sign in zip(
@@ -296,7 +367,8 @@ class TextTranslator:
         all."""
         parts = (part for text in texts for part in cut(text, text_format) if part.translated)
         first = on_one_line(next(parts, TextPart("", translated=True)).source())
-        return replace(self, code=self._code(normalize(first, lowercase=self.lowercase)))
+        normalized = normalize(without_tags(first), lowercase=self.lowercase)
+        return replace(self, code=self._code(normalized))
 
     def encode(self, texts: Iterable[str], text_format: TextFormat) -> EncodedTexts:
         """Cut texts into rows; nothing is lost. A language's code applies to all text after it."""
@@ -307,11 +379,11 @@ class TextTranslator:
             code = self.code
             for part in cut(text, text_format, stand_ins=self.stand_ins):
                 own_rows: list[_Row] = []
+                tagged = normalized = ""
                 if part.translated:
                     source = on_one_line(part.source())
-                    normalized = normalize(source, lowercase=self.lowercase)
-                    if part.things:
-                        normalized = before_spaces(normalized)
+                    tagged = normalize(source, lowercase=self.lowercase)
+                    normalized = without_tags(tagged)
                     plain = ""
                     for window in _windows(normalized):
                         own = self._code(window)
@@ -324,7 +396,8 @@ class TextTranslator:
                     if not self._has_sense([row.ids for row in own_rows], words):
                         part, own_rows = replace(part, translated=False), []
                 rows += own_rows
-                parts.append((part, len(own_rows)))
+                has_tags = bool(own_rows) and tagged != normalized
+                parts.append(EncodedPart(part, len(own_rows), tagged if has_tags else ""))
             parts_of_texts.append(parts)
         return EncodedTexts(
             [row.ids for row in rows], [row.wanted for row in rows], parts_of_texts, self.subwords
@@ -392,7 +465,7 @@ class TextTranslator:
         while (wanted := answers.wanted()) is not None:
             rows, search, num_hypotheses = wanted
             answers.take(self.engine.submit(rows, search, num_hypotheses=num_hypotheses)())
-        return answers.translations()
+        return answers.translations(self.engine)
 
     def stream(
         self,

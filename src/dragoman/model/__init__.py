@@ -11,5 +11,6 @@ dropout           dropout, cheap on a CPU
 transformer       the encoder-decoder with its positions, and torch.compile of its stacks
 loss              label-smoothed cross-entropy that keeps no logits
 incremental       the decoder a token at a time, with its caches
+alignment         what the decoder looks at in the source while it writes a given translation
 search            greedy and beam search with key/value cache, ensembles
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -136,7 +137,9 @@ class ServedModel:
             rows, settings, most = wanted
             found = await self.batcher.translate(rows, settings, num_hypotheses=most)
             await in_thread_if_long(size, answers.take, found)
-        return await in_thread_if_long(size, answers.translations)
+        if encoded.has_tags:
+            return await asyncio.to_thread(answers.translations, self.batcher.engine)
+        return await in_thread_if_long(size, answers.translations, self.batcher.engine)
 
 
 @cache

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from pathlib import Path
 from random import Random
 from typing import Literal
 
 import pytest
 
-from dragoman.base.errors import DragomanError
 from dragoman.corpus import stand_ins
 from dragoman.corpus.directions import Direction
 from dragoman.corpus.links import Linked, Pair, same_words
 from dragoman.corpus.prepare import prepare
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.subword import Subword
-from dragoman.inference import inline
 from parallel_text import small_corpus, write_pairs
 from real_text import real_lines
 
@@ -66,80 +62,6 @@ def same(pair: Pair) -> Linked:
 
 def without_links(_pair: Pair) -> Linked:
     return Linked(([], []), [])
-
-
-@pytest.mark.parametrize(
-    ("written", "read"),
-    [
-        ("the (red) cat", "the( red) cat"),
-        ("(red) cat", "( red) cat"),
-        ("a (cat)", "a( cat)"),
-        ("a [(red) cat] x", "a[( red) cat] x"),
-        ("a (red) [cat].", "a( red)[ cat]."),
-        ("un(believ)able", "un(believ)able"),
-        ("(cat)", "( cat)"),
-        ("a (P), b", "a( P), b"),
-    ],
-)
-def test_the_pieces_of_tags_stand_before_spaces_and_come_back(written: str, read: str) -> None:
-    signs = "()[]"
-    pieces = [stand_ins.TAGS[number] for number in (0, stand_ins.MOST, 1, stand_ins.MOST + 1)]
-    table = str.maketrans(dict(zip(signs, pieces, strict=True)))
-    assert stand_ins.before_spaces(written.translate(table)) == read.translate(table)
-    assert stand_ins.beside_words(read.translate(table)) == written.translate(table)
-    assert stand_ins.before_spaces(read.translate(table)) == read.translate(table)
-
-
-def test_tags_stand_around_words_that_translate_each_other() -> None:
-    pair = ("Open Writer or Calc with LibreOffice 7.", "Mit LibreOffice 7 Writer oder Calc öffnen.")
-    opening, closing = stand_ins.OPENING, stand_ins.CLOSING
-    shown: set[tuple[str, ...]] = set()
-    for seed in range(400):
-        copy = stand_ins.tags(pair, same, Random(seed))
-        assert copy is not None
-        signs = [[sign for sign in side if sign in stand_ins.ALL] for side in copy]
-        assert sorted(signs[0]) == sorted(signs[1])
-        assert inline.agree("".join(signs[0]), "".join(signs[1]))
-        if len(signs[0]) == 2 and signs[0][0] in opening and signs[0][1] in closing:
-            shown.add(tuple(inline.by_signs(stand_ins.beside_words(side))[2] for side in copy))
-    assert {("Writer", "Writer"), ("LibreOffice 7", "LibreOffice 7")} <= shown
-    assert ("Writer or Calc", "Writer oder Calc") in shown
-    names = {"Writer", "Calc", "LibreOffice", "7"}
-    for source, target in shown:
-        assert names.intersection(source.split()) == names.intersection(target.split())
-    assert stand_ins.tags(("Click here.", "Hier klicken."), same, Random(1)) is None
-
-
-def test_a_table_links_words_of_two_languages(tmp_path: Path) -> None:
-    lines = tuple(real_lines("train", language)[:7000] for language in ("en", "de"))
-    train = (write_pairs(tmp_path, "train", (lines[0], lines[1])),)
-    changes = {"placeholders": 0.3, "tags": 0.3}
-    subword = {"vocab_size": 2000}
-    config = small_corpus(tmp_path, train=train, subword=subword, augment=changes)
-    manifest = prepare(config, tmp_path / "out", workers=1)
-    kept = manifest.train.kept
-    for name in changes:
-        assert manifest.train.copies[name] > 0.2 * kept, "most of the drawn pairs have copies"
-    vocabulary = Subword.load(tmp_path / "out/source.model")
-    shards = TokenShards(tmp_path / "out/train")
-    around = Counter[tuple[str, str]]()
-    for row in range(shards.num_pairs):
-        texts = vocabulary.decode([shards.source(row).tolist(), shards.target(row).tolist()])
-        signs = [inline.signs_of(text) for text in texts]
-        assert inline.agree(*signs), texts
-        if re.fullmatch(f"[{stand_ins.OPENING[0]}-{stand_ins.OPENING[-1]}].", signs[0]):
-            inner = [inline.by_signs(stand_ins.beside_words(text))[2] for text in texts]
-            around[inner[0].lower(), inner[1].lower()] += 1
-    words = {"cell": "zelle", "table": "tabelle", "text": "text", "and": "und", "the": "die"}
-    for source, target in words.items():
-        found = {other: count for (one, other), count in around.items() if one == source}
-        assert not found or max(found, key=lambda one: found[one]).startswith(target[:3]), found
-    assert sum(around.values()) > 200
-
-
-def test_tags_are_refused_without_placeholders(tmp_path: Path) -> None:
-    with pytest.raises((ValueError, DragomanError), match="placeholders"):
-        small_corpus(tmp_path, augment={"tags": 0.1})
 
 
 def test_both_sides_have_the_same_pieces_for_what_stands_once_on_both() -> None:

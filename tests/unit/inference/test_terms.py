@@ -12,7 +12,7 @@ import pytest
 import dragoman
 from dragoman.cli.command_line import main
 from dragoman.corpus.directions import Direction
-from dragoman.corpus.stand_ins import OPENING, PLACEHOLDERS
+from dragoman.corpus.stand_ins import PLACEHOLDERS
 from dragoman.inference.terms import Term, Terms, read_terms, targets_for, with_most
 from served import serving
 from small_run import small_run
@@ -36,7 +36,7 @@ TARGETS = {
         ("an E-mail, no mail", ["E-mail=E-Mail"]),
         ("C++ and C+", ["C++=C++"]),
         ("https://cell.org/cell {cell} %(cell)s me@cell.org", []),
-        (f"table{OPENING[0]} cell {PLACEHOLDERS[0]} cell", ["cell=Zelle", "cell=Zelle"]),
+        (f"table{PLACEHOLDERS[1]} cell {PLACEHOLDERS[0]} cell", ["cell=Zelle", "cell=Zelle"]),
         ("see {other} now, {see} {name}", []),
         ("", []),
     ],

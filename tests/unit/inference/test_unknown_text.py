@@ -66,7 +66,7 @@ def encoded(text: str, subword: Subword, text_format: TextFormat, token: str = "
 
 def text_as_it_is(encoded: EncodedTexts) -> str:
     """The result of a text without rows."""
-    ((best,),) = encoded.assemble([], 1)
+    ((best,),) = encoded.assemble([], 1, TorchEngine([]))
     return best.text
 
 
@@ -112,7 +112,7 @@ def test_a_code_before_a_text_is_no_unknown_part_of_it() -> None:
 
 def test_a_sentence_that_is_unknown_beside_others_stays_as_it_is() -> None:
     found = encoded("Datei öffnen. नमस्ते। <Ende", vocabulary("bpe"), "document")
-    assert [count for _, count in found.texts[0]] == [1, 0, 0, 0, 1]
+    assert [part.num_rows for part in found.texts[0]] == [1, 0, 0, 0, 1]
 
 
 def test_numbers_and_marks_that_are_known_are_translated_as_before() -> None:
