@@ -16,7 +16,10 @@ and in other copies a word is replaced by {name}. Counterparts are those of the 
   just these; nearly: those around a part of them, or more; the others are in the wrong place
 - BLEU (sacreBLEU) of the plain sentences, and of the sentences with tags once those are removed
 
-`--show` writes so many pairs with tags, drawn at random, to be judged by eye.
+`--show` writes so many pairs with tags, drawn at random, to be judged by eye. There a tag is right
+if it stands around just the words that translate its words, or around the compound that they are
+a part of; nearly right with a further word, such as an article, or without one of them; else wrong.
+It has no counterpart if the translation leaves its words out, or has something else in their place.
 """
 
 from __future__ import annotations
