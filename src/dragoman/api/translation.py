@@ -264,10 +264,10 @@ def translate_file(
     output: the place of the translation; None: standard output. With an input, the same command
         resumes after an interruption.
     target_language: the language to translate into, if the model has several.
-    text_format: line: one sentence per line. document: lines are split into sentences and put
-        back. markup: as document, and tags of HTML or XML stay in place. Without it, an input that
-        ends in .html, .md, .srt, .vtt, .po or .docx is translated as a whole, and keeps its marks,
-        times and formats; any other has lines.
+    text_format: line (a line is a sentence), document (lines are split into sentences and put
+        back), or markup (so are they, and tags of HTML or XML stay in place); left out, an input
+        that ends in .html, .md, .srt, .vtt, .po or .docx is translated as a whole, and keeps its
+        marks, times and formats, and any other has lines.
     inspect: show the pieces and the attention of each line (at a terminal you can also type ? after
         a line).
     n_best: translations per line, with scores.

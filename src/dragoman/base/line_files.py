@@ -171,11 +171,14 @@ def not_utf8(name: object, *, line: int, head: bytes) -> CorpusError:
             return CorpusError(
                 "is packed", place=str(name), remedy=f"unpack it: {command} FILE > TEXT"
             )
-    encoding = "utf-16" if head.startswith(UTF_16) else "latin1"
+    known = head.startswith(UTF_16)
     return CorpusError(
         "is not UTF-8",
         place=f"{name}, line {line}",
-        remedy=f"convert it, for example with: iconv -f {encoding} -t utf-8",
+        remedy="convert it, for example with: iconv -f utf-16 -t utf-8"
+        if known
+        else "convert it from its encoding, for example with: iconv -f latin1 -t utf-8 "
+        "(or windows-1250, windows-1251, ...)",
     )
 
 

@@ -47,11 +47,19 @@ TEXT_ENDINGS: Final[dict[str, TextDocumentFormat]] = {
 _NOT_TEXT: Final = frozenset(
     (".doc", ".epub", ".odp", ".ods", ".odt", ".pdf", ".ppt", ".pptx", ".rtf", ".xlsx")
 )
+_NOT_LINES: Final = frozenset(
+    (".ass", ".csv", ".json", ".properties", ".rst", ".ssa", ".strings")
+    + (".sub", ".tex", ".tsv", ".xml", ".yaml", ".yml")
+)
+"""Text whose lines have a form that a translation of whole lines would break."""
 _CATALOGUES: Final = frozenset((".xlf", ".xliff"))
 
 _BLANK_LINES: Final = re.compile(r"\n(?:[ \t]*\r?\n)+")
 _NOT_A_CUE: Final = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)(?=\s|$)")
-_TIMES: Final = re.compile(r"^[^\n]*-->[^\n]*(?:\n|$)", re.MULTILINE)
+_TIMES: Final = re.compile(
+    r"^(?:\d+[ \t]*\r?\n)?[ \t]*\d[\d:.,]*[ \t]*-->[^\n]*(?:\n|$)", re.MULTILINE
+)
+"""The times of a cue, behind the line of its number if there is one."""
 _CUE_MARK: Final = re.compile(
     r"<[^<>\n]*>|\{\\[^{}\n]*\}"  # italics, voices, times of words; places on the screen
     r"|(?<=[\n}])[ \t]*[-\u2010-\u2015]"  # another speaker
@@ -70,10 +78,15 @@ _MARKDOWN_MARK: Final = re.compile(
     | https?://[^\s<>)]+
     | &(?:\#\w+|\w+);
     | \*++ | ~~ | (?<!\w)_++ | _++(?!\w)            # emphasis
+    | \{[\#.:][^{}\n]*\}                            # attributes
+    | \$(?=\S)[^$\n]*(?<=\S)\$(?!\d)               # a formula
+    | ^:::+[^\n]* | ^:[ ]+                          # a container, a definition
     | (?:[ ]{2,}|\\)\r?\n[ \t]*                     # a line break
     """,
-    re.VERBOSE,
+    re.VERBOSE | re.MULTILINE,
 )
+_LONE: Final = re.compile(r"\s*+[^\w\s]*+(?=\s|\Z)\s*+|\s++")
+"""Punctuation that stands alone at the begin of a text, and the space around it."""
 _FRONT_MATTER: Final = re.compile(r"(---|\+\+\+)[ \t]*\r?\n[\s\S]*?\n\1[ \t]*(?:\r?\n|$)")
 _BYTE_ORDER_MARK: Final = "\ufeff"
 _FORMAT_OF_PIECES: Final[dict[TextDocumentFormat, TextFormat]] = {
@@ -165,6 +178,12 @@ def format_of_file(path: Path) -> DocumentFormat | None:
             place=path,
             remedy="save it as HTML, Markdown or text, and translate that",
         )
+    if ending in _NOT_LINES:
+        raise ConfigError(
+            f"files that end in {ending} are not translated here, as their form would be lost",
+            place=path,
+            remedy="translate its text alone, or set text_format to line if its lines are text",
+        )
     if ending in _CATALOGUES:
         raise ConfigError(
             f"catalogues that end in {ending} are not translated here",
@@ -217,9 +236,13 @@ def _cue_spans(text: str) -> Iterator[_Span]:
     for start, end in pairwise(edges):
         if _NOT_A_CUE.match(text, start):
             continue
-        # Text after a blank line has no times of its own: it goes on with the cue before.
-        times = _TIMES.search(text, start, end)
-        yield from _between(_CUE_MARK, text, times.end() if times else start, end)
+        # Text after a blank line has no times of its own: it goes on with the cue before. Cues
+        # without a blank line between them are told apart by their times.
+        times = [found.span() for found in _TIMES.finditer(text, start, end)]
+        begins = [after for _, after in times] or [start]
+        ends = [*(before for before, _ in times[1:]), end]
+        for begin, cue_end in zip(begins, ends, strict=True):
+            yield from _between(_CUE_MARK, text, begin, cue_end)
 
 
 def _markdown_spans(text: str) -> Iterator[_Span]:
@@ -234,7 +257,10 @@ def _markdown_spans(text: str) -> Iterator[_Span]:
         run: _Span | None = None  # lines between which there is nothing but space
         for line in token.content.split("\n"):
             found = text.find(line, position, end)
-            if found < 0:  # it is written in another way, such as \| in a table: it stays
+            if found < 0:  # a cell of a table may have an escaped mark
+                line = line.replace("|", r"\|")
+                found = text.find(line, position, end)
+            if found < 0:  # it is written in another way: it stays
                 continue
             position = found + len(line)
             if run and text[run[1] : found].strip():
@@ -258,10 +284,20 @@ def _blocks_of_markdown(text: str) -> list[Token]:
 
 
 def _between(marks: re.Pattern[str], text: str, start: int, end: int) -> Iterator[_Span]:
-    """What stands between the marks, without the space around it."""
+    """What stands between the marks, without the space around it.
+
+    Punctuation that stands alone beside a mark, as in `**Note**: close the (*old*) file`, is no
+    part of it: a model would lose it.
+    """
     edges = [start, *(edge for found in marks.finditer(text, start, end) for edge in found.span())]
     for first, last in zip(edges[::2], [*edges[1::2], end], strict=True):
         own = text[first:last]
-        if own.strip():
-            left = first + len(own) - len(own.lstrip())
-            yield left, left + len(own.strip())
+        left = len(own) - len(own.lstrip())
+        if first > start and (lone := _LONE.match(own)):
+            left = lone.end()
+        own = own[::-1]
+        right = len(own) - len(own.lstrip())
+        if last < end and (lone := _LONE.match(own)):
+            right = lone.end()
+        if first + left < last - right:
+            yield first + left, last - right

@@ -100,6 +100,36 @@ def test_only_text_changes(text: str, document_format: TextDocumentFormat, kept:
         assert re.findall("[a-z]{2,}", left) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "document_format", "texts"),
+    [
+        ("- **Note**: close it.\n", "markdown", ["Note", "close it."]),
+        ("*Ann*, who reads, and *Bob*.\n", "markdown", ["Ann", "who reads, and", "Bob"]),
+        ("A dog (**large**) – *one* – runs!\n", "markdown",
+         ["A dog", "large", "one", "runs!"]),
+        ("[Save](x.md): the *file*?! Yes.\n", "markdown", ["Save", "the", "file", "Yes."]),
+        ("Is it *so*?\n", "markdown", ["Is it", "so"]),
+        ("A note[^1].\n\n[^1]: It is small.\n", "markdown", ["A note", "It is small."]),
+        ("| A | B |\n|---|---|\n| one \\| two | three |\n", "markdown",
+         ["A", "B", "one", "two", "three"]),
+        ("Term {#id}\n: What it is, $x = y$ and 5 $ more.\n\n:::note\nText\n:::\n", "markdown",
+         ["Term", "What it is,", "and 5 $ more.", "Text"]),
+        ("1\n00:01,000 --> 00:02,000\nOne.\n2\n00:03,000 --> 00:04,000\nTwo.\n", "srt",
+         ["One.", "Two."]),
+        ("WEBVTT\n\n00:01.000 --> 00:02.000\nOne.\n00:03.000 --> 00:04.000\nTwo.\n", "vtt",
+         ["One.", "Two."]),
+        ("1\n00:01,000 --> 00:02,000\n42\nis a number --> here.\n", "srt",
+         ["42 is a number --> here."]),
+    ],
+)  # fmt: skip
+def test_marks_times_and_what_stands_alone_beside_them_are_no_text(
+    text: str, document_format: TextDocumentFormat, texts: list[str]
+) -> None:
+    document = cut_document(text, document_format)
+    assert document.texts() == texts
+    assert document.put_together(iter(texts)).decode().split() == text.split()
+
+
 def test_a_sentence_over_several_lines_is_one_text() -> None:
     assert cut_document(SRT, "srt").texts() == [
         "Where are you going",
@@ -128,7 +158,13 @@ def test_the_ending_of_the_name_tells_the_format_or_why_there_is_none() -> None:
     names = ["a.HTML", "b.md", "c.srt", "d.vtt", "e.txt", "f"]
     found = [format_of_file(Path(name)) for name in names]
     assert found == ["html", "markdown", "srt", "vtt", None, None]
-    for name, remedy in (("a.odt", "HTML"), ("b.pdf", "HTML"), ("c.xlf", "xliff2po")):
+    for name, remedy in (
+        ("a.odt", "HTML"),
+        ("b.pdf", "HTML"),
+        ("c.xlf", "xliff2po"),
+        ("d.ass", "text_format"),
+        ("e.JSON", "text_format"),
+    ):
         with pytest.raises(ConfigError, match=f"(?s){name}.*not translated here.*{remedy}"):
             format_of_file(Path(name))
 
@@ -136,7 +172,31 @@ def test_the_ending_of_the_name_tells_the_format_or_why_there_is_none() -> None:
 @pytest.mark.parametrize("document_format", ["markdown", "srt", "vtt"])
 @pytest.mark.parametrize(
     "part",
-    ["`", "[", "](", "*", "_", "<", "{\\", "\n\n", "\r", "> ", "- ", "|", "` `` ", "](a ", "  "],
+    [
+        "`",
+        "[",
+        "](",
+        "*",
+        "_",
+        "<",
+        "{\\",
+        "\n\n",
+        "\r",
+        "> ",
+        "- ",
+        "|",
+        "` `` ",
+        "](a ",
+        "  ",
+        "$",
+        " $a",
+        "{#",
+        ":::",
+        "\n: ",
+        "* ",
+        " *!",
+        "1 --> 2\n",
+    ],
 )
 def test_hostile_documents_take_linear_time(part: str, document_format: TextDocumentFormat) -> None:
     text = part * (30_000 // len(part))
