@@ -89,15 +89,8 @@ def test_the_ranks_of_another_machine_are_not_kept(tmp_path: Path) -> None:
     assert last_ranks(tmp_path) is None
 
 
-@pytest.mark.parametrize(
-    ("state", "steps"),
-    [
-        ("running", "123,456 of 300,000 steps"),
-        ("gone", "123,456 of 300,000 steps"),
-        ("finished", "  123,456 steps"),
-    ],
-)
-def test_the_states_of_runs_fit_80_columns(state: str, steps: str) -> None:
+@pytest.mark.parametrize("state", ["running", "gone"])
+def test_the_states_of_runs_fit_80_columns(state: str) -> None:
     one = Status(
         run="runs/wmt16-ende-reference-20261128T230416-1a2b3c4d",
         state=state,
@@ -108,14 +101,14 @@ def test_the_states_of_runs_fit_80_columns(state: str, steps: str) -> None:
         tokens_per_s=123_456.7,
         last_event_time=time.time() - 5,
         finish_time=time.time() + 3600,
-        problem="",
+        problem="the run was stopped; everything is saved; dragoman train runs/wmt16-ende resumes it",
     )
     file = io.StringIO()
     print_status([one], Console(file=file, width=80))
     lines = file.getvalue().splitlines()
-    assert len(lines) == 3, "none is broken"
+    assert len(lines) == 5, "none is broken but the problem"
+    assert max(map(len, lines)) <= 80
     assert one.run in lines[0], "it can be copied"
-    assert steps in lines[1]
 
 
 def test_a_bug_is_a_failure_with_its_reason(tmp_path: Path) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
 from dragoman.base.errors import MachineError
+from dragoman.cluster.workload import workload_of
 from dragoman.recipe.estimate import TYPICAL_LENGTH
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.run import speed
@@ -77,3 +80,37 @@ def test_other_programs_on_the_processors_are_noticed(tmp_path: Path) -> None:
         busy.wait()
         os.sched_setaffinity(0, cores)
     assert machine.others_share > 0.1
+
+
+@pytest.mark.parametrize(
+    ("others", "step_s", "timings"),
+    [([0.0], 1.0, 1), ([0.6, 0.0], 1.0, 2), ([0.6, 0.5], 1.0, 2)],
+    ids=["at rest", "disturbed once", "disturbed"],
+)
+def test_a_disturbed_timing_is_made_again_and_the_faster_one_counts(
+    others: list[float],
+    step_s: float,
+    timings: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    took_s = iter([1.0] if timings == 1 else [3.0, 1.0])
+    shares = iter(others)
+
+    def time_steps(*_: object, pairs: int, **__: object) -> tuple[float, int, int]:
+        return next(took_s), pairs * TYPICAL_LENGTH, 0
+
+    @contextmanager
+    def seen(machine: speed.TrainingMachine) -> Iterator[None]:
+        yield
+        machine.others_share = max(machine.others_share, next(shares))
+
+    monkeypatch.setattr(speed, "time_steps", time_steps)
+    monkeypatch.setattr(speed, "_others_seen", seen)
+    recipe = recipe_of(tmp_path)
+    here = speed.timed_here(recipe, ranks=1)
+    tokens = workload_of(recipe).target_tokens_per_step
+    timed = TOKENS // TYPICAL_LENGTH * TYPICAL_LENGTH
+    assert here.step_s == pytest.approx(step_s * tokens / timed)
+    assert here.others_share == others[-1]
+    assert not [*shares], "each timing was made"

@@ -161,6 +161,8 @@ def explain(error: BaseException) -> tuple[str, int]:
         if error.filename == STANDARD_OUTPUT:
             discard_output()
         return str(as_machine_error(error)), 1
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        return "PyTorch is not installed; install it: pip install torch", 1
     if isinstance(error, MemoryError):
         return "this machine: memory ran out; free memory, or give the command less to do", 1
     if isinstance(error, UnicodeEncodeError):

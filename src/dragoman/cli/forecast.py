@@ -59,9 +59,10 @@ def print_dry_run(
         )
     )
     if (epochs or 0) > _MANY_EPOCHS or (run_s or 0) > _LONG_S:
-        advice = (
-            f"That is long. For the best model of a given time: dragoman run {name} --budget 6h"
-        )
+        why = "That is long."
+        if (run_s or 0) <= _LONG_S:
+            why = f"{epochs:,.0f} epochs are many: the model may learn the text by heart."
+        advice = f"{why} For the best model of a given time: dragoman run {name} --budget 6h"
         console.print(Text(f"\n{advice}"), soft_wrap=True)
 
 

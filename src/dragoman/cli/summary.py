@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
 
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +15,7 @@ from dragoman.corpus.directions import Direction, without_first_word
 from dragoman.corpus.split import read_directions
 from dragoman.evaluation.directions import rows_by_direction
 from dragoman.evaluation.validate import read_lines
+from dragoman.formats.bundle import INFO_FILE, BundleInfo
 from dragoman.recipe.run_directory import RunDirectory
 
 _NUM_SENTENCES = 3
@@ -45,6 +47,15 @@ def print_summary(run: RunDirectory) -> None:
     ]:
         # No table: on a narrow terminal it would break a command inside its quotes.
         console.print(Text.assemble((f"{what:<14}", "dim"), str(place)), soft_wrap=True)
+    for warning in _warnings(run):
+        console.print(Text(f"\n{warning}", style="yellow"))
+
+
+def _warnings(run: RunDirectory) -> Iterator[str]:
+    """What to know of the run's exports that do not translate as our own search does."""
+    for path in sorted(run.path.glob(f"export/*/{INFO_FILE}")):
+        if warning := BundleInfo.model_validate_json(path.read_bytes()).verified.warning:
+            yield f"{path.parent}: {warning}"
 
 
 def _translated(run: RunDirectory, corpus: CorpusConfig) -> tuple[Direction, list[tuple[str, ...]]]:

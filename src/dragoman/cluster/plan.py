@@ -114,11 +114,11 @@ class Plan:
         cheapest, quickest = self.cheapest, self.quickest
         if cheapest is quickest:
             what = "Cheapest and quickest" if len(self.options) > 1 else "This run"
-            yield f"{what}: {self._text(quickest)}."
+            yield f"{what}: {self.describe(quickest)}."
         else:
             least = "Cheapest" if self.is_priced else "Fewest machine-hours"
-            yield f"{least}: {self._text(cheapest)}."
-            yield f"Quickest: {self._text(quickest)}."
+            yield f"{least}: {self.describe(cheapest)}."
+            yield f"Quickest: {self.describe(quickest)}."
         if (unproven := self.unproven) is not None:
             takes = self._time_and_money(unproven.run_s, unproven.price)
             yield (
@@ -238,7 +238,7 @@ class Plan:
         best = min(map(measure, choices))
         return next(option for option in choices if measure(option) * _WORTH_IT <= best)
 
-    def _text(self, option: Option) -> str:
+    def describe(self, option: Option) -> str:
         """The option in words: `all hosts, gradients in every step (sync): 12.3 h, 98.40 USD`."""
         how = {
             "sync": ", gradients in every step (sync)",

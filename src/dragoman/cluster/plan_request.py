@@ -43,8 +43,8 @@ _LIKELY: Final = {
     "tflops": (0.1, 1e5, "65, the dense peak in the precision of training"),
 }
 """Numbers outside are typing mistakes; larger ones would make the figures infinite."""
-_LEAST_GAIN: Final = 1.5
-"""Another precision is named if it is at least this many times as fast."""
+_LEAST_GAIN: Final = 1.2
+"""Another precision is named if the run is at least this many times as fast with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +84,10 @@ def plan_recipe(recipe: Recipe, request: PlanRequest, *, here: Here | None = Non
 
     here: the machine that is planned if the request names no other.
     """
+    if request.tflops is not None and request.is_about_this_machine:
+        raise ConfigError(
+            "counts for a kind of GPU, and none is named", place="tflops", remedy="give gpu, too"
+        )
     workload, source = workload_of(recipe), "given as compute"
     hints: tuple[str, ...] = ()
     if here is not None and request.is_about_this_machine:
@@ -101,7 +105,15 @@ def plan_recipe(recipe: Recipe, request: PlanRequest, *, here: Here | None = Non
     asked = _Asked(recipe, workload, request, kind, hosts, doctor, source)
     machines = tuple(asked.machine(host) for host in hosts)
     cluster = Cluster(workload, machines, asked.link(), *asked.diloco_weight_s())
-    return Plan(cluster, currency, (*asked.hints(), *hints))
+    plan = Plan(cluster, currency, hints)
+    if (half := asked.half_precision()) is None:
+        return plan
+    train = recipe.train.model_copy(update={"precision": half})
+    faster = plan_recipe(recipe.model_copy(update={"train": train}), request, here=here)
+    if plan.quickest.run_s < _LEAST_GAIN * faster.quickest.run_s:
+        return plan
+    hint = f"With train.precision={half}: {faster.describe(faster.quickest)}."
+    return replace(plan, hints=(hint, *hints))
 
 
 def _hints_here(here: Here) -> Iterator[str]:
@@ -264,18 +276,17 @@ class _Asked:
             return weight_s, self.doctor.source
         return DILOCO_WEIGHT_S["CPU" if self._kind(self.hosts[0]) == "cpu" else "GPU"]
 
-    def hints(self) -> Iterator[str]:
-        """A sentence, if half precision is much faster than that of the recipe."""
+    def half_precision(self) -> Precision | None:
+        """The half precision that all hosts have, if the recipe does not use it and the speed is
+        that of the table."""
         kinds = {self._kind(host) for host in self.hosts}
         if self.request.compute or self.request.tflops or self.doctor.by_host:
-            return
-        kind, precision = kinds.pop(), self.recipe.train.precision
+            return None
+        kind = kinds.pop()
         if kinds or kind is None or kind not in DEVICES["half"]:
-            return
+            return None
         half: Precision = "fp16" if kind in WITHOUT_BF16 else "bf16"
-        gain = device(kind, half).flop_per_s / device(kind, precision).flop_per_s
-        if gain >= _LEAST_GAIN:
-            yield (f"In {half} a {kind} computes {gain:.2g} times as fast: train.precision={half}.")
+        return None if self.recipe.train.precision == half else half
 
     def _kind(self, host: Host) -> str | None:
         """The device of its ranks: cpu, a kind of GPU, or None for GPUs of an unknown kind."""

@@ -48,8 +48,10 @@ _NOT_TEXT: Final = frozenset(
     (".doc", ".epub", ".odp", ".ods", ".odt", ".pdf", ".ppt", ".pptx", ".rtf", ".xlsx")
 )
 _NOT_LINES: Final = frozenset(
-    (".ass", ".csv", ".json", ".properties", ".rst", ".ssa", ".strings")
-    + (".sub", ".tex", ".tsv", ".xml", ".yaml", ".yml")
+    (
+        *(".ass", ".csv", ".json", ".properties", ".rst", ".ssa", ".strings", ".sub"),
+        *(".tex", ".tsv", ".xml", ".yaml", ".yml"),
+    )
 )
 """Text whose lines have a form that a translation of whole lines would break."""
 _CATALOGUES: Final = frozenset((".xlf", ".xliff"))

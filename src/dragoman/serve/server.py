@@ -119,6 +119,8 @@ def _open(
         path = _export_of(RunDirectory.open(path))
         print(f"serving the export {path}", file=sys.stderr, flush=True)
     bundle = Bundle.open(path)
+    if warning := bundle.info.verified.warning:
+        print(f"{path}: {warning}", file=sys.stderr, flush=True)
     opened = stack.enter_context(
         open_translator(
             path,
@@ -154,10 +156,7 @@ def _export_of(run: RunDirectory) -> Path:
     print(f"exporting {checkpoint.name} once, to {place}", file=sys.stderr, flush=True)
     with join_world() as world:
         request = Request(to="ctranslate2", checkpoint=str(checkpoint), quantization="float32")
-        exported = export(run, request, world)
-    if warning := exported.verified.warning:
-        print(warning, file=sys.stderr)
-    return exported.path
+        return export(run, request, world).path
 
 
 def _token(file: Path | None) -> str | None:

@@ -13,6 +13,7 @@ from dragoman.telemetry.events import (
     ClockRead,
     Event,
     RankPaused,
+    RunFinished,
     RunStarted,
     TrainInterval,
     Validated,
@@ -91,6 +92,9 @@ class Progress:
                 self._paused_outside_s += event.payload["seconds_s"]
             else:
                 self._paused_s += event.payload["seconds_s"]
+        elif event.kind == RunFinished.kind and self.is_by_clock:
+            if event.payload["reason"] == "max_steps":  # its last reading was a little before
+                self._clock = 1.0
         elif event.kind == Validated.kind:
             step, loss, bleu = event.step or 0, event.payload["dev_loss"], event.payload["bleu"]
             if loss is not None and (self.dev_loss is None or loss < self.dev_loss.value):

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from dragoman.base import units
@@ -78,14 +79,12 @@ def print_status(statuses: list[Status], console: Console) -> None:
         if status.finish_time is not None:
             console.print(Text(f"  done at {clock_time(status.finish_time)}"))
         if status.problem:
-            console.print(Text(f"  {status.problem}"), soft_wrap=True)
+            console.print(Padding(Text(status.problem), (0, 0, 0, 2)))
 
 
 def _facts(status: Status) -> Iterator[str]:
-    steps = units.COUNT.text(status.step)
-    if status.state != "finished":  # a run with a budget ends by the clock, near its last forecast
-        steps += f" of {units.COUNT.text(status.max_steps) if status.max_steps else '?'}"
-    yield f"{steps} steps"
+    last = units.COUNT.text(status.max_steps) if status.max_steps else "?"
+    yield f"{units.COUNT.text(status.step)} of {last} steps"
     if status.train_loss is not None:
         yield f"loss {units.LOSS.text(status.train_loss)}"
     if status.tokens_per_s is not None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from dragoman.telemetry.console import ConsoleSink, event_lines, progress_line
 from dragoman.telemetry.events import ClockRead, EndForecast, RankPaused
 from dragoman.telemetry.progress import Best, Progress
-from example_events import RUN_STARTED, TRAIN_INTERVAL, VALIDATED, event
+from example_events import RUN_FINISHED, RUN_STARTED, TRAIN_INTERVAL, VALIDATED, event
 
 RATES = {"tokens_per_s", "data_wait_share"}
 
@@ -38,6 +38,16 @@ def test_nothing_is_claimed_before_anything_happened() -> None:
     progress.see(event(RUN_STARTED))
     assert progress.max_steps == 8000
     assert _unknown(progress) == {"left_s", "finish_time", *RATES}
+
+
+@pytest.mark.parametrize(("reason", "last"), [("max_steps", 98), ("signal", 100)])
+def test_a_finished_budget_has_made_all_of_its_steps(reason: str, last: int) -> None:
+    progress = Progress()
+    progress.see(event(RUN_STARTED))
+    progress.see(event(TRAIN_INTERVAL, step=98))
+    progress.see(event(ClockRead(progress=0.98, left_s=9.0)))
+    progress.see(event(RUN_FINISHED, reason=reason))
+    assert (progress.step, progress.max_steps) == (98, last)
 
 
 def test_the_best_before_a_resumption_counts() -> None:
