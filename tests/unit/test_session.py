@@ -101,7 +101,7 @@ def test_the_states_of_runs_fit_80_columns(state: str) -> None:
         tokens_per_s=123_456.7,
         last_event_time=time.time() - 5,
         finish_time=time.time() + 3600,
-        problem="the run was stopped; everything is saved; dragoman train runs/wmt16-ende resumes it",
+        problem="the run was stopped; all is saved; dragoman train runs/wmt16-reference goes on",
     )
     file = io.StringIO()
     print_status([one], Console(file=file, width=80))
