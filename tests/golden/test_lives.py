@@ -389,7 +389,7 @@ def test_a_rank_that_does_not_come_back_has_no_false_clock_and_costs_nothing(
     _change_lives(run, 1, list, _nothing)
     facts = read_facts(run)
     assert facts.problems == ()
-    assert [facts.machines_of(life) for life in facts.segments] == [2, 1]
+    assert [life.machines for life in facts.segments] == [2, 1]
     assert not facts.intervals.points("interval_s", rank=1)
     assert len(facts.repeated.points("interval_s", rank=1)) == 39
 

@@ -259,7 +259,7 @@ def test_a_log_that_goes_on_elsewhere_has_the_machines_of_each_start(tmp_path: P
         text += _line(step, 5 - step / 500, "1.000", (10, 6))
     facts = read_facts(_import(text, tmp_path), price=HourlyPrice(amount=3.6, currency="USD"))
     assert facts.hosts == ("alpha", "beta", "gamma")
-    assert [facts.machines_of(life) for life in facts.segments] == [2, 1]
+    assert [life.machines for life in facts.segments] == [2, 1]
     assert facts.intervals["pairs"][-6:].tolist() == [2 * 64 * 100] + [128 * 100] * 5
     answers = {one.key: one for one in judge(facts)}
     assert f", {(2 * 1120 + 500) / 1000:.2f} USD." in answers["cost"].says

@@ -20,7 +20,7 @@ from dragoman.training.clock import Budget
 def cost_evidence(facts: Facts) -> Iterator[Evidence]:
     """Machines, their time and their price."""
     hours, last = machine_hours(facts), facts.segments[-1] if facts.segments else None
-    yield evidence("machines", units.COUNT, facts.machines_of(last) if last else None)
+    yield evidence("machines", units.COUNT, last.machines if last else None)
     if hours is not None:
         yield Evidence("machine time", hours, _machine_time(hours * units.HOUR_S))
     if facts.price is not None:
@@ -80,7 +80,7 @@ def _money(facts: Facts) -> Judgement:
 def _spans(facts: Facts, *, priced: bool) -> str:
     """The machine time of lives with a price, or of those without, and their hosts."""
     lives = [life for life in facts.segments if (price_per_hour(facts, life) is not None) is priced]
-    spent_s = sum(lived_s(life) * (facts.machines_of(life) or 0) for life in lives)
+    spent_s = sum(lived_s(life) * (life.machines or 0) for life in lives)
     hosts = sorted({host for life in lives for host in life.hosts})
     return f"{_machine_time(spent_s)} of machine time on {', '.join(hosts)}"
 
@@ -99,14 +99,14 @@ def lived_s(segment: Segment, until: float | None = None) -> float:
 def machine_hours(facts: Facts, *, until: float | None = None) -> float | None:
     """Hours of all machines together, from each start to each end; None if nothing was timed.
 
-    None also if it is not known how many machines took part: see `Facts.machines_of`.
+    None also if it is not known how many machines took part: see `Segment.machines`.
     until: the moment at which to stop counting.
     """
     if not facts.segments:
         return None
     spent_s = 0.0
     for segment in facts.segments:
-        machines = facts.machines_of(segment)
+        machines = segment.machines
         if machines is None:
             return None
         spent_s += lived_s(segment, until) * machines
@@ -131,7 +131,7 @@ def currency_of(facts: Facts) -> str | None:
 
 
 def _recorded_price(facts: Facts, segment: Segment) -> HourlyPrice | None:
-    machines = facts.machines_of(segment)
+    machines = segment.machines
     if facts.price is not None:
         return replace(facts.price, amount=machines * facts.price.amount) if machines else None
     if segment.price is not None:

@@ -74,6 +74,11 @@ class Segment:
     imported: ImportedRun | None = None
     """The record of this life in another tool's log."""
 
+    @property
+    def machines(self) -> int | None:
+        """How many machines took part; None if that is not recorded."""
+        return len(set(self.hosts)) or None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
@@ -405,15 +410,6 @@ class Facts:
     def hosts(self) -> tuple[str, ...]:
         """Names of the machines of all lives, each once."""
         return tuple(dict.fromkeys(host for life in self.segments for host in life.hosts))
-
-    def machines_of(self, segment: Segment) -> int | None:
-        """How many machines took part in one life; None if that is not recorded."""
-        return len(set(segment.hosts)) or None
-
-    def life_at(self, moment: float) -> Segment | None:
-        """The last life that had begun at a moment."""
-        begun = [life for life in self.segments if life.started <= moment]
-        return begun[-1] if begun else None
 
     @property
     def is_one_host(self) -> bool:

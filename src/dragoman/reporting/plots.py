@@ -15,7 +15,7 @@ from dragoman.reporting.totals import wall_parts
 STEPS: Final = Axis("step", "{:,.10g}".format)
 BLEU: Final = Axis("BLEU", "{:.3g}".format)
 LOSS_HEIGHT: Final = 240
-MOST_LINES: Final = 6
+_MOST_LINES: Final = 6
 """Lines in one plot: as many as there are colours."""
 _RATE_POINTS: Final = 200
 _HIDDEN_START: Final = 0.04
@@ -26,11 +26,6 @@ def without_start(
 ) -> Sequence[tuple[float, float]]:
     """The points beyond the first 4% of `end`, where high losses would flatten the others."""
     return [(x, y) for x, y in points if x >= end * _HIDDEN_START]
-
-
-def lines_note(count: int, what: str) -> str:
-    """A note that a plot shows only some lines; "" if it shows all."""
-    return f", first {MOST_LINES} of {count} {what}" if count > MOST_LINES else ""
 
 
 def duration(facts: Facts) -> list[Plot]:
@@ -86,11 +81,12 @@ def exposed(facts: Facts) -> list[Plot]:
     if facts.world_size == 1:
         return []
     series = []
-    for rank in facts.ranks[:MOST_LINES]:
+    for rank in facts.ranks[:_MOST_LINES]:
         step_s = measures.timed_s(facts.intervals, rank.rank)
         waits = facts.intervals.of("sync_s", rank.rank) / step_s * 100
         series.append(Series(f"rank {rank.rank} on {rank.host}", facts.intervals.at_steps(waits)))
-    label = f"waiting in all-reduces, % of a step{lines_note(len(facts.ranks), 'ranks')}"
+    label, count = "waiting in all-reduces, % of a step", len(facts.ranks)
+    label += f", first {_MOST_LINES} of {count} ranks" if count > _MOST_LINES else ""
     return [LinePlot(series, STEPS, Axis(label, "{:.3g}".format, from_zero=True))]
 
 

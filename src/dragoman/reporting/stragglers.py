@@ -157,8 +157,10 @@ def slowest_ranks(facts: Facts) -> list[tuple[float, str]]:
 
 def _cause(facts: Facts, rank: Rank, slow: Sequence[Period]) -> str:
     """Why a rank was slow in these periods, as the end of a sentence; "" if nothing shows it."""
-    life = facts.life_at(slow[-1].since)
-    host = life.hosts[rank.rank] if life and rank.rank < len(life.hosts) else rank.host
+    host = rank.host
+    for life in facts.segments:
+        if life.started <= slow[-1].since and rank.rank < len(life.hosts):
+            host = life.hosts[rank.rank]
     on_host = [other.rank for other in facts.ranks if host in other.hosts]
     slow_s = sum(period.seconds_s for period in slow)
     for gpu in facts.gpus:

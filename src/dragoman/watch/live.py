@@ -172,10 +172,6 @@ class LiveRun:
         if self._records is not None or not (self.directory / "recipe.toml").is_file():
             return False
         self._records, self._has_news = Records.read(self.directory), True
-        recipe = self._records.recipe
-        if recipe is not None and not self._log.progress.run:
-            from_recipe = {"run_name": self.directory.name, "max_steps": recipe.train.max_steps}
-            self._log.progress.run = from_recipe
         return True
 
     def _see(self, event: Event) -> None:

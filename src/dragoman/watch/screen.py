@@ -184,7 +184,7 @@ def _head(now: Now, width: int) -> Iterator[Text]:
     name.truncate(max(width - len(state) - _GAP, 10), overflow="ellipsis")
     space = " " * max(width - name.cell_len - len(state), 1)
     yield Text.assemble(name, space, (state, style), no_wrap=True)
-    last = progress.max_steps or facts.last_step
+    last = facts.max_steps or facts.last_step
     done = f"{units.COUNT.text(facts.last_step)} of {units.COUNT.text(last)} steps"
     share = facts.last_step / last if last else 0.0
     if progress.is_by_clock and state == "running":  # the steps to come change with the speed
