@@ -203,12 +203,9 @@ class RunLog:
     @property
     def max_steps(self) -> int | None:
         """The steps of the run: as it says; with a budget, those made or those at this speed."""
-        if not self.clock or self.clock[-1][1] <= 0:
-            return self.start.max_steps
-        step, progress = self.clock[-1]
-        if self._lives and self._lives[-1].reason == "max_steps":
+        if self.clock and self._lives[-1].reason == "max_steps":
             return self._lives[-1].last_step
-        return max(round(step / progress), step)
+        return self.progress.max_steps
 
     def _run_finished(self, event: Event, moment: float) -> None:
         if self._alive:

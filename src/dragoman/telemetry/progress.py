@@ -75,6 +75,7 @@ class Progress:
             self._budget_ends = self._clock = None
             self._paused_s = self._paused_outside_s = 0.0
         elif event.kind == ClockRead.kind:
+            self.step = event.step or self.step
             self._clock = min(max(event.payload["progress"], 0.0), 1.0)
             self._budget_ends = event.time + event.payload["left_s"]
         elif event.kind == TrainInterval.kind:
