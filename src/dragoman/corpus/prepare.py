@@ -89,7 +89,6 @@ from dragoman.corpus.workers import parallel_map
 from dragoman.corpus.workplace import Workplace, locked_directory
 from dragoman.telemetry.events import (
     Alert,
-    CorpusDropped,
     CorpusPrepared,
     CorpusStage,
     EventWriter,
@@ -266,8 +265,6 @@ class _Preparation:
                 seconds_s=round(time.monotonic() - began, 3),
             )
         )
-        for reason, pairs in facts.dropped.items():
-            self.events.write(CorpusDropped(split=split, reason=reason, pairs=pairs))
 
     def _identify(self) -> dict[str, Any]:
         """Raise CorpusError if an entry clearly is in other languages than the recipe says."""

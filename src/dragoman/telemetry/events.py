@@ -142,18 +142,6 @@ class CorpusStage(Payload, kind="corpus_stage"):
     seconds_s: float
 
 
-class CorpusDropped(Payload, kind="corpus_dropped"):
-    """Pairs that one filter dropped from one split.
-
-    This kind is for programs of users that follow a preparation: dragoman itself takes these counts
-    from the manifest.
-    """
-
-    split: str
-    reason: str
-    pairs: int
-
-
 class CorpusPrepared(Payload, kind="corpus_prepared"):
     """The corpus is ready; seconds_s is the time that this process took."""
 

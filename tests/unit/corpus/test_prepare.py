@@ -277,10 +277,6 @@ def test_stages_are_events_and_progress_is_reported(tmp_path: Path) -> None:
     found = [event for event in read_events(events.path) if event.kind == "corpus_stage"]
     stages = [(event.payload["split"], event.payload["stage"]) for event in found]
     assert stages == [("train", "clean"), ("train", "encode")]
-    dropped = [
-        event.payload for event in read_events(events.path) if event.kind == "corpus_dropped"
-    ]
-    assert dropped == [{"split": "train", "reason": "held_out", "pairs": 20}]
     assert reported == [("clean", 600, None), ("learn", 0, None), ("encode", 600, 600)]
 
 

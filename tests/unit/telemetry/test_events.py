@@ -19,7 +19,7 @@ from dragoman.telemetry import events
 from dragoman.telemetry.events import (
     SCHEMA_VERSION,
     Alert,
-    CorpusDropped,
+    CorpusPrepared,
     Event,
     EventWriter,
     Outbox,
@@ -28,6 +28,7 @@ from dragoman.telemetry.events import (
     read_events,
 )
 
+PREPARED = CorpusPrepared(digest="x", train_pairs=3, seconds_s=1.0)
 ALERT = Alert(severity="warning", cause="the läst «checkpoint» is torn", remedy="none needed")
 
 
@@ -103,10 +104,10 @@ def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
 def test_kill_9_leaves_every_line_but_the_last_whole(tmp_path: Path) -> None:
     code = """
 import itertools, pathlib, sys
-from dragoman.telemetry.events import CorpusDropped, EventWriter
+from dragoman.telemetry.events import CorpusPrepared, EventWriter
 with EventWriter(pathlib.Path(sys.argv[1])) as writer:
     for n in itertools.count():
-        writer.write(CorpusDropped(split="train", reason="x" * 500, pairs=n), step=n)
+        writer.write(CorpusPrepared(digest="x" * 500, train_pairs=n, seconds_s=1.0), step=n)
 """
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)])
     path = tmp_path / "log.jsonl"
@@ -136,8 +137,8 @@ def test_listeners_see_each_event_and_are_closed(tmp_path: Path) -> None:
     with EventWriter(tmp_path) as writer:
         writer.write(ALERT)
         writer.subscribe(recorder)
-        writer.write(CorpusDropped(split="train", reason="empty", pairs=3))
-    assert [event.kind for event in recorder.seen] == ["corpus_dropped"]
+        writer.write(PREPARED)
+    assert [event.kind for event in recorder.seen] == ["corpus_prepared"]
     assert recorder.seen == list(read_events(writer.path))[1:]
     assert recorder.closed
 
@@ -176,7 +177,7 @@ def test_events_of_another_rank_are_written_once_and_on_the_clock_of_rank_0(
 ) -> None:
     outbox = Outbox(rank=1)
     outbox.host = "beta"
-    outbox.write(CorpusDropped(split="train", reason="x", pairs=1))
+    outbox.write(PREPARED)
     outbox.write(ALERT, step=5)
     pause = RankPaused(
         paused_rank=1, paused_host="beta", began=time.time(), seconds_s=9.0, during="sync", own=True
@@ -190,7 +191,7 @@ def test_events_of_another_rank_are_written_once_and_on_the_clock_of_rank_0(
         writer.relay(1, outbox.take())  # at the log point
         writer.relay(1, late)  # a heartbeat that was read late
     found = list(read_events(writer.path))
-    assert [one.kind for one in found] == ["alert", "rank_paused", "corpus_dropped"]
+    assert [one.kind for one in found] == ["alert", "rank_paused", "corpus_prepared"]
     assert {(one.rank, one.host) for one in found} == {(1, "beta")}
     assert found[1].time == pytest.approx(written.time - 3600.0)
     assert found[1].payload["began"] == pytest.approx(pause.began - 3600.0, abs=0.01)
