@@ -254,6 +254,20 @@ def test_a_link_change_counts_for_the_life_in_which_it_was(
     assert all("Since step 850" in row.text for row in rows)
 
 
+def test_a_part_of_a_life_has_the_samples_of_no_other_life(tmp_path: Path) -> None:
+    """The link fell in the first life, which then went on on other hosts."""
+    sampled: list[tuple[int, Payload]] = [(rank, HOST_SAMPLED) for rank in (0, 1)]
+    run = Recorded(
+        resume_at=(2000, 2000), steps=4000, max_steps=4000, extra=sampled, recipe=VOCABULARY
+    ).write(tmp_path / "run")
+    measured = _life(measured=_link(1e9))
+    _change_lives(run, 0, lambda life: _link_fell(measured(life)), _life(host="host-c"))
+    _change_lives(run, 1, list, _life(host="host-d"))
+    before, fallen, elsewhere = read_facts(run).setups
+    for setup, hosts in ((before, "ab"), (fallen, "ab"), (elsewhere, "cd")):
+        assert {machine.host for machine in setup.machines} <= {f"host-{name}" for name in hosts}
+
+
 def test_a_link_that_fell_and_recovered_is_judged_as_it_is_now(tmp_path: Path) -> None:
     run = Recorded(recipe=VOCABULARY).write(tmp_path / "run")
     ranks = read_ranks(run)

@@ -56,14 +56,15 @@ def with_setups(facts: Facts, log: RunLog) -> Facts:
         devices=log.of(RecordedDevice),
         link_changes=tuple(change for life in lives for change in life.link_changes),
     )
-    if all(_are_alike(earlier, later) for earlier, later in pairwise(lives)):
-        lives = [whole]
-    else:
-        ends = pairwise((-math.inf, *(segment.ended for segment in facts.segments)))
-        lives = [_sampled(life, log, *span) for life, span in zip(lives, ends, strict=True)]
-    trained = (life for life in lives if len(life.intervals))
-    setups = tuple(setup for life in trained for setup in _cut(life, log))
-    return whole if all(setup is whole for setup in setups) else replace(whole, setups=setups)
+    is_one = all(_are_alike(earlier, later) for earlier, later in pairwise(lives))
+    if is_one and not whole.link_changes:
+        return whole
+    ends = [-math.inf, *(segment.ended for segment in facts.segments)]
+    parts = list(zip(lives, ends[:-1], ends[1:], strict=True))
+    if is_one:
+        parts = [(whole, -math.inf, math.inf)]
+    trained = (part for part in parts if len(part[0].intervals))
+    return replace(whole, setups=tuple(setup for part in trained for setup in _cut(log, *part)))
 
 
 def _life(facts: Facts, log: RunLog, number: int) -> Facts:
@@ -94,48 +95,42 @@ def _life(facts: Facts, log: RunLog, number: int) -> Facts:
     )
 
 
-def _cut(life: Facts, log: RunLog) -> Iterator[Facts]:
+def _cut(log: RunLog, life: Facts, began: float, ended: float) -> Iterator[Facts]:
     """A life, cut where its link changed. `link_changes` of a part is the change that began it.
 
-    An interval in which the link changed belongs to no part.
+    An interval in which the link changed belongs to no part. began, ended: of the samples.
     """
     changes = sorted(life.link_changes, key=lambda change: change.since_step)
-    if not changes:
-        yield life
-        return
-    yield _between(life, log, None, changes[0])
-    for change, after in zip(changes, [*changes[1:], None], strict=True):
-        link = RecordedLink(
-            host=life.hosts[0], bytes_per_s=change.now_bytes_per_s, life=change.life
+    for change, after in pairwise([None, *changes, None]):
+        first, since = (0, began) if change is None else (change.since_step, change.since)
+        last, until = (math.inf, ended) if after is None else (after.since_step - 1, after.since)
+        part = replace(
+            _sampled(life, log, since, until),
+            segments=tuple(_clipped(segment, since, until) for segment in life.segments),
+            intervals=life.intervals.where(_are_within(life.intervals, first, last)),
+            repeated=life.repeated.where(_are_within(life.repeated, first, last)),
+            link_changes=() if change is None else (change,),
         )
-        part = _between(life, log, change, after)
-        yield replace(part, links=(link,), link_changes=(change,))
+        if change is not None:
+            now, host = change.now_bytes_per_s, life.hosts[0]
+            part = replace(
+                part, links=(RecordedLink(host=host, bytes_per_s=now, life=change.life),)
+            )
+        yield part
 
 
-def _between(
-    life: Facts, log: RunLog, change: RecordedChange | None, after: RecordedChange | None
-) -> Facts:
-    """The part of a life from one change of the link to the next; None: from the start, or to the
-    end."""
-    first, began = (change.since_step, change.since) if change else (0, -math.inf)
-    last, ended = (after.since_step - 1, after.since) if after else (math.inf, math.inf)
+def _are_within(intervals: Intervals, first: float, last: float) -> Bools:
+    """Whether all updates of an interval are between two, both included."""
+    first_step = intervals["step"] - intervals["steps"] + 1
+    within: Bools = (first <= first_step) & (intervals["step"] <= last)
+    return within
 
-    def is_in(intervals: Intervals) -> Bools:
-        first_step = intervals["step"] - intervals["steps"] + 1
-        inside: Bools = (first <= first_step) & (intervals["step"] <= last)
-        return inside
 
-    def cut(segment: Segment) -> Segment:
-        started, *ends = np.clip([segment.started, segment.ended, segment.accounted], began, ended)
-        return replace(segment, started=started, ended=ends[0], accounted=ends[1])
-
-    return replace(
-        _sampled(life, log, began, ended),
-        segments=tuple(map(cut, life.segments)),
-        intervals=life.intervals.where(is_in(life.intervals)),
-        repeated=life.repeated.where(is_in(life.repeated)),
-        link_changes=(),
-    )
+def _clipped(segment: Segment, since: float, until: float) -> Segment:
+    started, ended, accounted = np.clip(
+        [segment.started, segment.ended, segment.accounted], since, until
+    ).tolist()
+    return replace(segment, started=started, ended=ended, accounted=accounted)
 
 
 def _sampled(facts: Facts, log: RunLog, began: float, ended: float) -> Facts:
