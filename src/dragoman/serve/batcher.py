@@ -47,21 +47,31 @@ class OverloadedError(DragomanError):
 
 @dataclass(slots=True)
 class _QueuedRequest:
-    """The rows of one request: those not yet begun, and the results of the others."""
+    """The rows of one request: those not yet begun, and the results of the others.
+
+    waiting_pieces: of the rows not yet begun.
+    """
 
     rows: Sequence[list[int]]
     search: SearchConfig
     num_hypotheses: int
     done: asyncio.Future[None]
     waiting: dict[int, None]
+    waiting_pieces: int
     found: dict[int, list[Candidate]] = field(default_factory=dict)
+
+    def before(self, turns: int) -> float:
+        """The pieces of this request that go before one that comes now and takes so many turns."""
+        share = min(1.0, turns * _ROWS_IN_TURN / max(1, len(self.waiting)))
+        return share * self.waiting_pieces
 
 
 @dataclass(slots=True)
 class Batcher:
     """One queue for one engine; lives in one event loop.
 
-    max_waiting_pieces: a request with which more would wait is refused, unless the queue is empty.
+    max_waiting_pieces: a request with which more would wait, of it and of what goes before it, is
+        refused, unless nothing goes before it.
     max_wait_s: a request that would have to wait longer, at the measured speed, is refused.
     """
 
@@ -93,11 +103,10 @@ class Batcher:
         if not rows:
             return []
         pieces = sum(len(row) + 1 for row in rows)
-        self.admit(pieces)
+        self.admit(pieces, len(rows))
         loop = asyncio.get_running_loop()
-        job = _QueuedRequest(
-            rows, search, num_hypotheses, loop.create_future(), dict.fromkeys(range(len(rows)))
-        )
+        waiting = dict.fromkeys(range(len(rows)))
+        job = _QueuedRequest(rows, search, num_hypotheses, loop.create_future(), waiting, pieces)
         self.waiting_pieces += pieces
         self._waiting_rows += len(rows)
         self._jobs.append(job)
@@ -106,9 +115,10 @@ class Batcher:
         try:
             await job.done
         finally:  # rows that have not begun leave the queue
-            self.waiting_pieces -= sum(len(rows[row]) + 1 for row in job.waiting)
+            self.waiting_pieces -= job.waiting_pieces
             self._waiting_rows -= len(job.waiting)
             job.waiting.clear()
+            job.waiting_pieces = 0
         return [job.found[row] for row in range(len(rows))]
 
     def close(self) -> None:
@@ -120,15 +130,16 @@ class Batcher:
         """Whether a batch is under way."""
         return self._running > 0
 
-    def admit(self, pieces: int = 1) -> None:
-        """Raises OverloadedError if this many more pieces would wait too long.
+    def admit(self, pieces: int = 1, rows: int = 1) -> None:
+        """Raises OverloadedError if a request of so many pieces and rows would wait too long.
 
+        Requests take turns: of a long one only as many rows go before it as its own turns let by.
         Called with 1 before a text is cut into pieces, so that a refusal costs next to nothing.
         """
-        wait_s = self.waiting_pieces / self.pieces_per_s if self.pieces_per_s else 0.0
-        if self.waiting_pieces and (
-            self.waiting_pieces + pieces > self.max_waiting_pieces or wait_s > self.max_wait_s
-        ):
+        turns = -(-rows // _ROWS_IN_TURN)
+        before = sum(job.before(turns) for job in self._jobs)
+        wait_s = before / self.pieces_per_s if self.pieces_per_s else 0.0
+        if before and (before + pieces > self.max_waiting_pieces or wait_s > self.max_wait_s):
             raise OverloadedError(max(1.0, wait_s / 2))
 
     def _pump(self) -> None:
@@ -167,6 +178,7 @@ class Batcher:
         taken = [choice[number] for number in order[start:end]]
         for job, row in taken:
             del job.waiting[row]
+            job.waiting_pieces -= len(job.rows[row]) + 1
             self.waiting_pieces -= len(job.rows[row]) + 1
             self._waiting_rows -= 1
         # A job that has more rows goes to the end of the queue.

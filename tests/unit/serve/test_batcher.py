@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import math
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,13 +16,14 @@ from dragoman.formats.bundle import Bundle
 from dragoman.formats.ctranslate2_engine import Candidate, CTranslate2Engine
 from dragoman.inference.translator import translator_of
 from dragoman.model.config import SearchConfig
-from dragoman.serve.batcher import Batcher, OverloadedError
+from dragoman.serve.batcher import Batcher, OverloadedError, _QueuedRequest
 from dragoman.serve.guard import Limits
 from dragoman.serve.models import ServedModel
 from real_text import real_lines
 from served import served_bundle
 
 SEARCH = SearchConfig(beam_size=2)
+_LOOP = asyncio.new_event_loop()
 
 
 class HeldEngine(CTranslate2Engine):
@@ -70,6 +72,13 @@ def endless_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "dragoman.serve.batcher.time.perf_counter", itertools.count(step=10_000).__next__
     )
+
+
+def let_wait(batcher: Batcher, pieces: int) -> None:
+    """Put a row of so many pieces into the queue, alone."""
+    row = [0] * (pieces - 1)
+    job = _QueuedRequest([row], SEARCH, 1, asyncio.Future(loop=_LOOP), {0: None}, pieces)
+    batcher._jobs = deque([job])
 
 
 async def begun(engine: HeldEngine, count: int) -> None:
@@ -249,6 +258,33 @@ def test_other_settings_do_not_wait_for_a_worker_that_is_free(
     asyncio.run(scenario())
 
 
+def test_a_request_that_fills_the_queue_shuts_out_its_like_and_no_sentence(
+    engine: HeldEngine, rows: list[list[int]]
+) -> None:
+    document = [row[:9] for row in rows if len(row) >= 9][:20] * 40
+
+    async def scenario() -> None:
+        batcher = Batcher(engine, 200, 1000.0)
+        long = asyncio.create_task(batcher.translate(document, SEARCH))
+        await begun(engine, 2)
+        assert batcher.waiting_pieces > 200
+        with pytest.raises(OverloadedError):
+            await batcher.translate(document, SEARCH)
+        sentence = asyncio.create_task(batcher.translate([rows[0][:9]], SEARCH))
+        await asyncio.sleep(0)
+        engine.turns.release()
+        await begun(engine, 3)
+        assert rows[0][:9] in engine.batches[2], "the sentence goes before the rest"
+        for _ in range(100):
+            engine.turns.release()
+        assert len(await sentence) == 1
+        assert len(await long) == len(document)
+        assert batcher.waiting_pieces == 0
+        batcher.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_full_queue_refuses_and_those_who_leave_make_room(
     engine: HeldEngine, rows: list[list[int]]
 ) -> None:
@@ -345,7 +381,7 @@ class Untouched(list[str]):
 def test_a_refusal_costs_no_look_at_the_text(bundle: Bundle) -> None:
     limits = Limits(max_waiting_pieces=9)
     (model,) = ServedModel.of(bundle, translator_of(bundle, threads=1), limits)
-    model.batcher.waiting_pieces = 9
+    let_wait(model.batcher, 9)
     with pytest.raises(OverloadedError):
         asyncio.run(model.translate(Untouched(["A man."]), text_format="document"))
     model.batcher.close()
@@ -413,14 +449,15 @@ def test_a_batch_that_fails_fails_for_all_of_its_requests_and_no_others(
 def test_a_request_that_would_wait_too_long_is_refused(engine: HeldEngine) -> None:
     batcher = Batcher(engine, 1000, 5.0, pieces_per_s=10.0)
     batcher.admit(2000)  # nothing waits: it is translated at once, however long it is
-    batcher.waiting_pieces = 50
+    let_wait(batcher, 50)
     batcher.admit(950)
-    batcher.waiting_pieces = 51
+    let_wait(batcher, 51)
     with pytest.raises(OverloadedError, match="the server is busy") as refused:
         batcher.admit()
     assert refused.value.retry_s == pytest.approx(2.55)
     assert refused.value.remedy == "try again in 3 s"
-    batcher.waiting_pieces, batcher.max_wait_s = 5, 0.1
+    let_wait(batcher, 5)
+    batcher.max_wait_s = 0.1
     with pytest.raises(OverloadedError) as refused:
         batcher.admit()
     assert refused.value.retry_s == 1.0
