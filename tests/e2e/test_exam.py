@@ -87,7 +87,7 @@ def test_a_program_is_examined_and_the_answers_fit_a_terminal(
     [
         (["nowhere"], "no such run or export"),
         (["http://127.0.0.1:9", "--languages", "en-de", "--test", "TEST"], "no answer"),
-        (["http://127.0.0.1:9"], "--languages en-de --test"),
+        (["http://127.0.0.1:9"], "name languages, such as en-de, and test"),
         (["false", "--program", "--languages", "en-de", "--test", "TEST"], "cannot translate"),
         (["true", "--program", "--languages", "en-de", "--test", "TEST"], "wrote 0 lines for 40"),
         (["no-such", "--program", "--languages", "en-de", "--test", "TEST"], "cannot translate"),

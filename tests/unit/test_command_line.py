@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from dragoman.api.checks import checked
 from dragoman.base.errors import ConfigError
 from dragoman.cli.command_line import command_parser
 from dragoman.cli.commands import COMMANDS, GROUPS
-from dragoman.cli.parser import Command
+from dragoman.cli.parser import Command, Parser, arguments_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ALL = [(name, flag) for name, one in COMMANDS.items() for flag in ("", *one.parts)]
@@ -126,6 +127,7 @@ def test_a_parameter_of_a_function_is_in_help_reference_and_python(
         (["compare", "a", "b", "--test", "c"], "'c' is not of the form SOURCE,REFERENCE"),
         (["synthesize", "m", "--input", "i", "--output", "o", "--sample", "few"], "nor all"),
         (["train", "demo", "--ranks"], "if it begins with a dash, write OPTION=VALUE"),
+        (["run", "demo", "--dry-run=yes"], "--dry-run takes no value; see: dragoman run --dry-run"),
         (["train", "--stop", "run", "--ranks", "2"], "see: dragoman train --stop --help"),
     ],
 )
@@ -170,6 +172,29 @@ print(*sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert not {b"torch", b"numpy", b"pydantic", b"rich"} & {*done.stdout.split()}
+
+
+def shown(
+    *, loud: bool = True, port: int = 0, parts: Sequence[str] = ("a", "b"), kind: str = "one"
+) -> None:
+    """Do nothing.
+
+    loud: whether it is heard.
+    port: where.
+    parts: of what.
+    kind: one: the first. two: the second, as another sentence says.
+    """
+
+
+def test_defaults_and_the_meanings_of_values_are_shown() -> None:
+    found = {one.name: one for one in arguments_of(shown, lambda _name: None)}
+    defaults = {name: one.default for name, one in found.items()}
+    assert defaults == {"loud": "True", "port": "0", "parts": "a, b", "kind": "one"}
+    assert found["kind"].meaning == "one: the first. two: the second, as another sentence says."
+    parser = Parser()
+    for argument in found.values():
+        argument.add_to(parser)
+    assert parser.parse_args(["--no-loud"]).loud is False
 
 
 def test_errors_name_settings_and_never_options() -> None:

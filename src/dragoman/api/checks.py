@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, wraps
+from importlib import import_module
 from inspect import signature
 from operator import index
 from pathlib import Path
@@ -108,7 +109,9 @@ def _wrong_argument(function: Callable[..., Any], error: ValidationError) -> Con
     place = first["loc"][0]
     if isinstance(place, int):
         place = parameters[place] if place < len(parameters) else "arguments"
-    remedy = f"see help(dragoman.{function.__qualname__.removesuffix('.__init__')})"
+    name = function.__qualname__.removesuffix(".__init__")
+    is_public = hasattr(import_module("dragoman"), name.partition(".")[0])
+    remedy = f"see help({'dragoman' if is_public else function.__module__}.{name})"
     if first["type"].startswith("missing"):
         return ConfigError("is missing", place=place, remedy=remedy)
     if first["type"] == "sequence_str":

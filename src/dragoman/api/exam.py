@@ -79,7 +79,7 @@ def exam(
         raise ConfigError(
             "a server or a program does not tell its languages and has no test set",
             place="exam",
-            remedy="name both: --languages en-de --test SOURCE,REFERENCE",
+            remedy="name languages, such as en-de, and test: a source and its reference",
         )
     directions = [
         parse_pair(languages, place="languages")
@@ -152,7 +152,7 @@ def _direction_of(path: Path, run: RunDirectory | None, target: str) -> Directio
         raise ConfigError(
             "no such run or export",
             place=path,
-            remedy="check its name; for a program add --program",
+            remedy="check its name; for a program set program",
         )
     directions = recipe.corpus.directions
     fitting = [one for one in directions if not target or same_language(one.target, target)]
@@ -160,7 +160,7 @@ def _direction_of(path: Path, run: RunDirectory | None, target: str) -> Directio
         raise ConfigError(
             f"the model translates {listed(directions)}",
             place=path,
-            remedy="name the language to translate into: --target LANGUAGE",
+            remedy="name the language to translate into as the target language",
         )
     return fitting[0]
 

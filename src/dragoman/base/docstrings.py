@@ -41,6 +41,8 @@ class Docstring:
                 named = NAMING.match(part)
                 if named and set(named[1].split(", ")) <= set(names):
                     meanings[tuple(named[1].split(", "))] = part[named.end() :]
+                elif named and meanings and part[0].islower():  # one of a parameter's values
+                    meanings[[*meanings][-1]] += f" {part}"
                 elif part.startswith("Raises "):
                     raises = part
                 else:

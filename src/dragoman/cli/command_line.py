@@ -128,6 +128,8 @@ def parsed(words: list[str]) -> Callable[[], int]:
     command = parts[flag] if flag else COMMANDS[name]
     parser, listed = command_parser(name, flag)
     if flag and not any(flag in argument.flags for argument in listed):
+        if flag not in rest:
+            parser.error(f"{flag} takes no value")
         rest.remove(flag)
     parser.refuse_empty_words(words)
     if "--help" in rest:  # also behind an option that has no value yet

@@ -159,7 +159,9 @@ def _split_default(meaning: str, default: object) -> tuple[str, str]:
     if told := _NONE.search(meaning):
         words = told[1]
         meaning = meaning[: told.start()] + meaning[told.end() :]
-    elif default not in (None, "", (), False, Parameter.empty):
+    elif isinstance(default, tuple):
+        words = ", ".join(map(str, default))
+    elif default is not None and default is not False and default is not Parameter.empty:
         words = str(default)
     return meaning.removesuffix(".") if ". " not in meaning else meaning, words
 
@@ -173,7 +175,9 @@ def _settings(kind: Any, parameter: Parameter) -> tuple[Option, dict[str, Any], 
     bounds = next((one for one in extras if isinstance(one, Between)), None)
     plain = [one for one in kinds if get_origin(one) is not Annotated]
     if plain == [bool]:
-        return option, {"action": "store_true"}, True
+        turns_off = parameter.default is True
+        action = argparse.BooleanOptionalAction if turns_off else "store_true"
+        return option, {"action": action}, True
     settings: dict[str, Any] = {}
     if option.choices is not None:
         settings["choices"] = option.choices()

@@ -165,7 +165,7 @@ def languages_seen_in_words(entries: Sequence[TextEntry], config: CorpusConfig) 
             remedies[-1] = (
                 "leave out corpus.filters.max_language_log_odds, because the file itself calls its "
                 "languages so, and name the right ones when you export the model: "
-                f"--languages {Direction(*written)}"
+                f"languages {Direction(*written)}"
             )
         files = ", ".join(file.name for file in entry.files)
         parts.append(f"corpus.train[{entry.number}] ({files}): {'; '.join(sides)}")
@@ -261,7 +261,7 @@ def _remedy(seen: Direction, expected: Direction, files: TextFiles) -> str:
     if _names_its_languages(files):
         return (
             f"the file itself has these languages, so {insist}, and name the right ones when you "
-            f"export the model: --languages {seen}; or leave the entry out"
+            f"export the model: languages {seen}; or leave the entry out"
         )
     if same_language(seen.source, expected.target) and same_language(seen.target, expected.source):
         how = "swap source and target, or source_language and target_language"

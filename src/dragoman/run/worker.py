@@ -97,7 +97,7 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
         raise InterruptedRunError(
             f"a signal stopped the run at step {step}; everything is saved",
             place=run.path,
-            remedy="go on with the same command, without --fresh; the clock of its budget runs on"
+            remedy="go on with the same command, not fresh; the clock of its budget runs on"
             if budget is not None
             else f"go on with: dragoman train {shlex.quote(str(run.path))}",
         )

@@ -19,7 +19,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp
 
 from dragoman.base.languages import language_name
@@ -83,7 +83,7 @@ _PAGE_HEADERS: Final = {
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",
+    "Cache-Control": "no-store",  # a page that is gone back to remembers no text
 }
 _LOG: Final = logging.getLogger(__name__)
 _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -241,7 +241,8 @@ def create_app(
     routes = [
         *own,
         *(route for route in libretranslate.routes() if route.path not in paths),
-        Mount(LIBRETRANSLATE, routes=libretranslate.routes()),
+        # A redirect, also of a slash at the end, would lead to http:// behind a proxy with TLS.
+        Mount(LIBRETRANSLATE, Router(libretranslate.routes(), redirect_slashes=False)),
     ]
     metrics.known_paths |= {route.path for route in routes if isinstance(route, Route)}
     metrics.known_paths |= {LIBRETRANSLATE + route.path for route in libretranslate.routes()}
@@ -273,7 +274,7 @@ def create_app(
         },
         lifespan=lifespan,
     )
-    app.router.redirect_slashes = False  # behind a proxy with TLS it would lead to http://
+    app.router.redirect_slashes = False
     return app
 
 

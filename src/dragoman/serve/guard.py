@@ -1,6 +1,7 @@
 """Who may ask the server, and how much: one middleware before every route.
 
-400   more than one Host, Origin, Sec-Fetch-Site or Authorization: which one counts?
+400   more than one Host, Origin, Sec-Fetch-Site or Authorization: which one counts? or a body
+      behind an Upgrade to another protocol
 401   no token, or a wrong one
 403   sent by a page of another site, without the knowledge of its reader
 408   the body did not arrive in time
@@ -112,6 +113,10 @@ class Guard:
         if len(set(names)) < len(names):
             return error_response(400, "a header is there twice; send each header once")
         headers, path = Headers(scope=scope), scope["path"]
+        if "upgrade" in headers and ("content-length" in headers or "transfer-encoding" in headers):
+            # The parser takes what follows for another protocol: the body never comes.
+            problem = "no other protocol is spoken here; send the body without an Upgrade header"
+            return error_response(400, f"{problem}, by HTTP/1.1 alone")
         if path == _HEALTH:
             return None
         if self._limits.token is None and not _is_loopback(headers.get("host", "")):

@@ -75,7 +75,7 @@ def page_server(directory: Path, *, port: int) -> ThreadingHTTPServer:
     except OSError as error:
         raise MachineError(
             f"cannot listen on port {port}: {error.strerror}",
-            remedy="name another --port, or leave it out for a free one",
+            remedy="name another port, or leave it out for a free one",
         ) from error
 
 

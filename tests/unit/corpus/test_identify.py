@@ -211,14 +211,14 @@ def test_a_file_that_names_its_languages_itself_keeps_the_name_of_the_recipe(
     )
     wrong = find_wrong_languages(Sources(config, downloads=tmp_path).entries, config)
     assert wrong is not None
-    assert wrong.remedy.endswith("--languages en-sr-Latn; or leave the entry out")
+    assert wrong.remedy.endswith(": languages en-sr-Latn; or leave the entry out")
     assert "check_languages = false" in wrong.remedy
     filtered = config.model_copy(
         update={"check_languages": False, "filters": FilterConfig(max_language_log_odds=1.5)}
     )
     with pytest.raises(CorpusError) as error:
         prepare(filtered, tmp_path / "shards", workers=1)
-    assert error.value.remedy.endswith("--languages en-sr-Latn, or convert the text")
+    assert error.value.remedy.endswith(": languages en-sr-Latn, or convert the text")
     assert "leave out corpus.filters.max_language_log_odds" in error.value.remedy
     assert "target_language" not in error.value.remedy
 

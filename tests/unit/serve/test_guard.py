@@ -118,6 +118,14 @@ def test_a_header_that_says_who_asks_is_there_once(name: str) -> None:
     assert asked(Client([(b"accept", b"a"), (b"accept", b"b")])) == [200]
 
 
+def test_a_body_behind_an_offer_of_another_protocol_is_refused_in_words() -> None:
+    """The parser of HTTP takes what follows for the other protocol."""
+    offer = [(b"host", b"localhost"), (b"upgrade", b"h2c")]
+    assert asked(Client([*offer, (b"content-length", b"2")])) == [400]
+    assert asked(Client([*offer, (b"transfer-encoding", b"chunked")])) == [400]
+    assert asked(Client(offer, method="GET")) == [200]
+
+
 HOSTS = {
     200: ["localhost", "LocalHost:8320", "127.0.0.1:80", "127.255.0.9", "[::1]", "[::1]:8320", "",
           "localhost:"],

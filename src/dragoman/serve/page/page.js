@@ -184,6 +184,11 @@ function showDone(detected, target, seconds) {
   element("save").hidden = !file;
 }
 
+function openDropped(files) {
+  if (files.length === 1) openFile(files[0]);
+  else showError("Drop one file at a time.");
+}
+
 /** Put a file's text into the field, and translate it. */
 async function openFile(given) {
   const format = FILES[given.name.toLowerCase().split(".").at(-1)];
@@ -292,11 +297,11 @@ function shownCard({ card_html: html }) {
   return shown;
 }
 
-/** A pair whose source is detected for each target that several languages lead to. */
+/** A pair whose source is detected for each target, if there are several sources. */
 function detected(pairs) {
-  const targets = pairs.map((pair) => pair.target);
-  const several = targets.filter((target, at) => targets.indexOf(target) < at);
-  return [...new Set(several)].map((target) => ({ source: "auto", target, via: null }));
+  if (new Set(pairs.map((pair) => pair.source)).size < 2) return [];
+  const targets = new Set(pairs.map((pair) => pair.target));
+  return [...targets].map((target) => ({ source: "auto", target, via: null }));
 }
 
 /** Whether the model is the one of the pair, or one of the two. */
@@ -345,12 +350,13 @@ element("file").addEventListener("change", () => {
   element("file").value = ""; // so that the same one can be opened again
 });
 element("save").addEventListener("click", saveFile);
+// Anywhere on the page: beside the field the browser would open the file in its place.
 for (const kind of ["dragover", "dragleave", "drop"]) {
-  element("form").addEventListener(kind, (event) => {
+  document.addEventListener(kind, (event) => {
     if (!event.dataTransfer.types.includes("Files")) return; // text is dropped into the field
     event.preventDefault();
     element("form").classList.toggle("dropping", kind === "dragover");
-    if (kind === "drop") openFile(event.dataTransfer.files[0]);
+    if (kind === "drop") openDropped([...event.dataTransfer.files]);
   });
 }
 start();
