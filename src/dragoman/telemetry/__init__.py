@@ -1,6 +1,10 @@
 """The record of a run. Writers only write events; every view only reads them.
 
-events       event types; JSON-lines writer and reader; schema version
+Rank 0 alone writes the log; what other ranks measure and tell reaches it at each interval
+(`training.interval`), or at once by their signs of life (`training.pauses`).
+
+events       event types with their units and TensorBoard tags, and limits that training and report
+             share; JSON-lines writer and reader; schema version
 follower     the lines that are added to a file of events
 timers       the phases of a step
 host         facts of this host: hardware, memory used, network interface, price
@@ -9,6 +13,7 @@ sampler      the thread that samples processor, memory, disk, interface and GPUs
 session      session.json: which process trains a run, and how that ended
 progress     the progress of a run, from its events: step, tokens per second, time left, best scores
 console      events and progress in words; computes nothing
-sinks        events for TensorBoard, MLflow and Weights & Biases
+sinks        events for TensorBoard, MLflow and Weights & Biases; a user's own function is
+             `on_event` (`api.progress`)
 config       the sinks section of a recipe
 """
