@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
+
 from dragoman.distributed.world import World
 from dragoman.recipe.recipe import load_recipe
 from dragoman.run import auto
@@ -28,6 +30,7 @@ def _chosen(world: World, directory: str) -> list[Any]:
     return [config.strategy, measured.call_count]
 
 
+@pytest.mark.system
 def test_auto_on_one_host_does_not_measure_diloco(tmp_path: Path) -> None:
     """It takes a second, and half a gigabyte on each rank."""
     for strategy, times in run_ranks(_chosen, str(tmp_path / "events"), world_size=2):

@@ -161,6 +161,7 @@ def test_a_delay_is_measured_within_a_tenth_and_5_ms_on_idle_cores(
     assert statistics.median(early_s) == pytest.approx(late_s, rel=0.1, abs=0.005)
 
 
+@pytest.mark.system
 @pytest.mark.timeout(120)
 def test_ranks_that_are_late_in_turn_are_not_the_wire(tmp_path: Path) -> None:
     found = measured(tmp_path, "sync", {"in turn": 0.1}, world_size=2)
@@ -168,6 +169,7 @@ def test_ranks_that_are_late_in_turn_are_not_the_wire(tmp_path: Path) -> None:
     assert found.wire_s < 0.03
 
 
+@pytest.mark.system
 @pytest.mark.timeout(120)
 def test_sums_that_take_long_are_the_wire_and_not_a_late_rank(tmp_path: Path) -> None:
     found = measured(tmp_path, "sync", {"1": 0.05}, world_size=2, wire_s=0.1)
@@ -186,6 +188,7 @@ def test_the_report_names_a_rank_that_became_late(strategy: str, tmp_path: Path)
     assert "rank 0" not in verdict.says
 
 
+@pytest.mark.system
 @pytest.mark.timeout(120)
 def test_the_report_blames_no_rank_of_those_that_are_late_in_turn(tmp_path: Path) -> None:
     late = {"in turn": 0.1, "in forward": 1.0}
@@ -194,6 +197,7 @@ def test_the_report_blames_no_rank_of_those_that_are_late_in_turn(tmp_path: Path
     assert verdict.answer != "yes", verdict.says  # the turns of an interval are three and two
 
 
+@pytest.mark.system
 @pytest.mark.timeout(120)
 def test_a_rank_that_waits_for_data_is_starved_and_not_slow(tmp_path: Path) -> None:
     run_ranks(training, str(tmp_path), {}, {"1": 0.2}, 0.0, world_size=2)

@@ -211,6 +211,7 @@ def stopped_with_a_slow_board(world: World, directory: str) -> None:
         ask_to_stop(folder)
 
 
+@pytest.mark.system
 @pytest.mark.timeout(120)
 def test_a_pause_is_noticed_while_a_slow_disk_is_written_to(tmp_path: Path) -> None:
     with pausing(tmp_path, 5.0):
@@ -249,6 +250,7 @@ def test_a_rank_that_comes_while_a_slow_disk_is_read_is_not_late(
     assert [one for one in read_events(events.path) if one.kind == "alert"] == []
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("living", "own_link_may_be_out"),
     [
@@ -305,6 +307,7 @@ def slow_start(world: World, directory: str) -> Any:
     return run.fit(world).state.step
 
 
+@pytest.mark.system
 def test_a_held_interpreter_is_no_pause(tmp_path: Path) -> None:
     """As while PyTorch compiles: no other thread of Python runs, but the process does."""
     hold_interpreter_us = ctypes.PyDLL(None).usleep  # PyDLL keeps the lock during a call of C

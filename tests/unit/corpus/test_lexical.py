@@ -156,6 +156,7 @@ def test_pairs_that_belong_to_others_are_dropped(
     assert "lexical" in json.dumps(surveys)
 
 
+@pytest.mark.system
 def test_each_direction_is_judged_as_if_it_were_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -410,10 +410,13 @@ def test_a_vocabulary_that_was_altered_is_refused(
     assert "source.model" in capsys.readouterr().err
 
 
-def test_a_folder_is_imported_before_it_translates(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_is_imported_before_it_translates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     good()
+    (tmp_path / "text").write_text("A dog.\n")
     capsys.readouterr()  # transformers' progress
-    assert main(["translate", str(good()), "--input", str(good() / "config.json")]) == 1
+    assert main(["translate", str(good()), "--input", str(tmp_path / "text")]) == 1
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert f"of another tool; make a bundle of it first: dragoman import {good()}" in said

@@ -104,6 +104,7 @@ def translator(request: pytest.FixtureRequest) -> Iterator[dragoman.Translator]:
         yield opened
 
 
+@pytest.mark.system
 def test_a_model_that_has_learnt_it_uses_terms_and_inflects_them(
     translator: dragoman.Translator,
 ) -> None:
@@ -126,6 +127,7 @@ def test_a_model_that_has_learnt_it_uses_terms_and_inflects_them(
     assert sum(inflected) > 0.8 * len(inflected) > 20, "the term is given without its ending"
 
 
+@pytest.mark.system
 def test_what_is_kept_stays_beside_terms(translator: dragoman.Translator) -> None:
     stem = STEMS["cell"][2]
     (found,) = translator.translate(["open all cell and one {name}."], terms={"cell": stem})
@@ -133,6 +135,7 @@ def test_what_is_kept_stays_beside_terms(translator: dragoman.Translator) -> Non
     assert stem in found
 
 
+@pytest.mark.system
 def test_a_term_that_the_model_cannot_read_is_not_shown(translator: dragoman.Translator) -> None:
     for target in ("単語", "x " * 100):
         plain = translator.translate(["open all cell."])
@@ -163,6 +166,7 @@ def test_another_model_gives_its_hypothesis_with_most_terms_and_says_so_once(
     assert [one.text for one in several[0]] == [text for text, _ in in_order[:2]]
 
 
+@pytest.mark.system
 def test_the_command_reads_a_file_and_an_export_uses_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
