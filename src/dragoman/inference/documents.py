@@ -49,8 +49,9 @@ _NOT_TEXT: Final = frozenset(
 )
 _NOT_LINES: Final = frozenset(
     (
-        *(".ass", ".csv", ".json", ".properties", ".rst", ".ssa", ".strings", ".sub"),
-        *(".tex", ".tsv", ".xml", ".yaml", ".yml"),
+        *(".adoc", ".arb", ".ass", ".csv", ".ini", ".ipynb", ".json", ".jsonl", ".plist"),
+        *(".properties", ".resx", ".rst", ".sbv", ".ssa", ".strings", ".sub", ".svg", ".tex"),
+        *(".tmx", ".toml", ".ts", ".tsv", ".ttml", ".xml", ".yaml", ".yml"),
     )
 )
 """Text whose lines have a form that a translation of whole lines would break."""
@@ -59,7 +60,9 @@ _CATALOGUES: Final = frozenset((".xlf", ".xliff"))
 _BLANK_LINES: Final = re.compile(r"\n(?:[ \t]*\r?\n)+")
 _NOT_A_CUE: Final = re.compile(r"(?:WEBVTT|NOTE|STYLE|REGION)(?=\s|$)")
 _TIMES: Final = re.compile(
-    r"^(?:\d+[ \t]*\r?\n)?[ \t]*\d[\d:.,]*[ \t]*-->[^\n]*(?:\n|$)", re.MULTILINE
+    r"(?:^|(?<=\r))(?:\d+[ \t]*(?:\r\n?|\n))?"
+    r"[ \t]*\d[\d:.,]*[ \t]*-->[^\r\n]*(?:\r\n?|\n|$)",
+    re.MULTILINE,
 )
 """The times of a cue, behind the line of its number if there is one."""
 _CUE_MARK: Final = re.compile(
@@ -71,7 +74,7 @@ _MARKDOWN_MARK: Final = re.compile(
     (?P<ticks>`++)[\s\S]*?(?<!`)(?P=ticks)(?!`)     # code
     | \\[!-/:-@\[-`{-~]                             # an escaped mark
     | <[A-Za-z/!?][^<>]*>                           # an address, HTML
-    | \[[ xX]\](?=\s)                               # a task
+    | \[[ xX]\](?=\s) | \[![A-Z]+\]                # a task, an alert
     | \[\^[^\[\]\s]+\]                              # a footnote
     | \]\((?:[^()\s]|\([^()\s]*\))*+
         (?:\s++(?:"[^"]*"|'[^']*'))?\s*+\)          # the address of a link
@@ -81,14 +84,21 @@ _MARKDOWN_MARK: Final = re.compile(
     | &(?:\#\w+|\w+);
     | \*++ | ~~ | (?<!\w)_++ | _++(?!\w)            # emphasis
     | \{[\#.:][^{}\n]*\}                            # attributes
-    | \$(?=\S)[^$\n]*(?<=\S)\$(?!\d)               # a formula
+    | \$\$[^$]+\$\$                                  # a formula; in a line it has no spaces,
+    | (?<![\w$])\$(?=[^\s$])                       # or a sign of one
+        (?:[^\s$]*+|(?=[^$\n]*[\\^_=+<>{}])[^$\n]*)(?<=\S)\$(?![\w$])
     | ^:::+[^\n]* | ^:[ ]+                          # a container, a definition
-    | (?:[ ]{2,}|\\)\r?\n[ \t]*                     # a line break
+    | (?:(?<![ ])[ ]{2,}+|\\)\r?\n[ \t]*            # a line break
     """,
     re.VERBOSE | re.MULTILINE,
 )
 _LONE: Final = re.compile(r"\s*+[^\w\s]*+(?=\s|\Z)\s*+|\s++")
-"""Punctuation that stands alone at the begin of a text, and the space around it."""
+"""Punctuation that stands alone behind a mark, and the space around it."""
+_OPENS: Final = re.compile(
+    r"\s*+[(\[{\u00ab\u201e\u2018\u201c\u00bf\u00a1\u2010-\u2015-]*+(?=\s|\Z)\s*+|\s++"
+)
+"""The same before a mark, read backwards: brackets, quotes and dashes. Other marks end a sentence,
+also behind a space, as in French."""
 _FRONT_MATTER: Final = re.compile(r"(---|\+\+\+)[ \t]*\r?\n[\s\S]*?\n\1[ \t]*(?:\r?\n|$)")
 _BYTE_ORDER_MARK: Final = "\ufeff"
 _FORMAT_OF_PIECES: Final[dict[TextDocumentFormat, TextFormat]] = {
@@ -299,7 +309,7 @@ def _between(marks: re.Pattern[str], text: str, start: int, end: int) -> Iterato
             left = lone.end()
         own = own[::-1]
         right = len(own) - len(own.lstrip())
-        if last < end and (lone := _LONE.match(own)):
+        if last < end and (lone := _OPENS.match(own)):
             right = lone.end()
         if first + left < last - right:
             yield first + left, last - right

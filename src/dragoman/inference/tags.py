@@ -129,6 +129,7 @@ class _Linked:
     """A text and its translation, their words, and how much these are linked.
 
     source, target: spans of words. links: of each word of the target with each of the source.
+    same: the number of the same word of the target, by that of the source.
     """
 
     text: str
@@ -136,6 +137,7 @@ class _Linked:
     source: list[Span]
     target: list[Span]
     links: Weights
+    same: dict[int, int]
 
     @classmethod
     def of(cls, text: str, translation: str, rows: Sequence[AttendedRow]) -> _Linked:
@@ -152,10 +154,11 @@ class _Linked:
         attention /= np.maximum(of_target.sum(0), 1)[:, None]
         totals = attention.sum(1, keepdims=True) * attention.sum(0, keepdims=True)
         links = attention**2 / np.maximum(totals, 1e-12)
-        for word, other in _same(text, source, translation, target):
+        same = dict(_same(text, source, translation, target))
+        for word, other in same.items():
             links[:, word] = links[other] = 0.0
             links[other, word] = 1.0
-        return cls(text, translation, source, target, links)
+        return cls(text, translation, source, target, links, same)
 
     def place(self, tags: Sequence[_Tag], free: NDArray[np.bool_], around: Span) -> None:
         """Find the places of tags and of those inside them.
@@ -169,21 +172,38 @@ class _Linked:
                 continue
             own = np.zeros_like(free)
             own[first:last] = True
-            tag.place = self._with_marks(tag, (self.target[first][0], self.target[last - 1][1]))
+            tag.place = self._with_marks(tag, self._within_words(tag, first, last - 1))
             self.place(tag.inside, free & own, tag.place)
             free = free & ~own
-        pairs = [tag for tag in tags if tag.place[0] < tag.place[1]]
+        self._place_others(tags, free, around)
+
+    def _place_others(self, tags: Sequence[_Tag], free: NDArray[np.bool_], around: Span) -> None:
+        """Find the places of tags that have no words, or whose partner is in another text.
+
+        The latter keep their order, and pairs their side of them: so elements stay nested.
+        """
+        placed = [(number, tag) for number, tag in enumerate(tags) if tag.place[0] < tag.place[1]]
+        numbers = {number for number, _ in placed}
+        least = around[0]
         for number, tag in enumerate(tags):
-            if tag not in pairs:
-                inner = self.text[tag.start : tag.end].strip()
-                found = self.translation.find(inner, *around) if inner else -1
-                place = self._point(tag, around) if found < 0 else found
-                for other in pairs:
-                    start, end = other.place
-                    if start < place < end:
-                        place = start if number < tags.index(other) else end
-                tag.place = place, place + len(inner) * (place == found)
-                self.place(tag.inside, np.zeros_like(free), tag.place)
+            if number in numbers:
+                continue
+            inner = self.text[tag.start : tag.end].strip()
+            found = self.translation.find(inner, *around) if inner else -1
+            place = self._point(tag, around) if found < 0 else found
+            if not tag.opening:
+                place = max([place, *(pair.place[1] for other, pair in placed if other < number)])
+            elif not tag.closing:
+                place = min([place, *(pair.place[0] for other, pair in placed if other > number)])
+            place = max(place, least)
+            for other, pair in placed:
+                start, end = pair.place
+                if start < place < end:
+                    place = start if number < other else end
+            if not (tag.opening and tag.closing):
+                least = place
+            tag.place = place, place + len(inner) * (place == found)
+            self.place(tag.inside, np.zeros_like(free), tag.place)
 
     def _run(self, tag: _Tag, free: NDArray[np.bool_]) -> tuple[float, int, int]:
         """The best run of words for a tag, and by how much its shares exceed a half in sum."""
@@ -199,6 +219,17 @@ class _Linked:
             if gain > best[0]:
                 best = gain, start, number + 1
         return best
+
+    def _within_words(self, tag: _Tag, first: int, last: int) -> Span:
+        """The span of words of the target; a part of a word at an end of the tag is a part of the
+        same word there."""
+        start, end = self.target[first][0], self.target[last][1]
+        for word, (begins, ends) in enumerate(self.source):
+            if begins < tag.start < ends and self.same.get(word) == first:
+                start += tag.start - begins
+            if begins < tag.end < ends and self.same.get(word) == last:
+                end -= ends - tag.end
+        return start, end
 
     def _with_marks(self, tag: _Tag, place: Span) -> Span:
         """The place of a tag with the marks at its ends, if it has some in the text."""

@@ -343,6 +343,36 @@ def test_no_tag_is_lost_and_tags_nest_with_any_attention() -> None:
         assert re.sub(r"\s", "", without_tags(found)) == re.sub(r"\s", "", translation)
 
 
+def test_tags_with_their_partners_in_other_sentences_keep_their_order_and_nest() -> None:
+    """Two elements end in this sentence, and two begin; five are inside it."""
+    signs = [CLOSING[0], CLOSING[1], OPENING[2], OPENING[3]]
+    whole = [(OPENING[number], CLOSING[number]) for number in range(4, 9)]
+    for seed in range(300):
+        chosen = random.Random(seed)
+        things = [*signs]
+        for begin, end in whole:
+            words = " ".join(chosen.choices(WORDS, k=chosen.randrange(1, 4)))
+            things.insert(chosen.randrange(len(things) + 1), f"{begin}{words}{end}")
+        text = " ".join(f"{thing} {chosen.choice(WORDS)}" for thing in things)
+        source = without_tags(text).split()
+        target = [chosen.choice(WORDS) for _ in range(chosen.randrange(12))]
+        attention = np.random.default_rng(seed).random((len(target), len(source)), np.float32)
+        found = with_tags(text, [AttendedRow(source, target, " ".join(target), attention)])
+        assert [sign for sign in found if sign in signs] == signs, (text, found)
+        around = f"{OPENING[1]}{OPENING[0]}{found}{CLOSING[3]}{CLOSING[2]}"
+        assert nest([one for one in around if one in (*OPENING, *CLOSING)]), (text, found)
+
+
+def test_a_tag_around_a_part_of_a_word_that_stays_stays_there() -> None:
+    for text, expected in (
+        ("H<b>2</b>O melts", "H<b>2</b>O schmilzt"),
+        ("Note<b>1</b> melts", "Note<b>1</b> schmilzt"),
+        ("<b>H2</b>O melts", "<b>H2</b>O schmilzt"),
+    ):
+        row = attended(text, without_tags(signed(expected)), {"schmilzt": "melts"})
+        assert with_tags(signed(text), [row]) == signed(expected)
+
+
 def nest(signs: list[str]) -> bool:
     """Whether tags with an end nest."""
     stack: list[str] = []
