@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from dragoman.base import units
+from dragoman.corpus.manifest import Manifest
 from dragoman.reporting import measures
 from dragoman.reporting.cost import (
     currency_of,
@@ -138,12 +139,16 @@ def compare(runs: Sequence[Facts]) -> RunComparison:
 
 
 def _without(run: ComparedRun, scores: Set[str]) -> ComparedRun:
-    gone = dict.fromkeys(scores)
+    gone = dict.fromkeys(scores - {"test"})
     without = (
         replace(point, validation=point.validation.model_copy(update=gone))
         for point in run.validations
     )
-    return replace(run, validations=tuple(without))
+    facts = run.facts
+    if "test" in scores:
+        others = tuple(score for score in facts.test_scores if score.name != "test")
+        facts = replace(facts, test_scores=others)
+    return replace(run, facts=facts, validations=tuple(without))
 
 
 def totals(run: ComparedRun, budgets: Sequence[Resource]) -> Iterator[tuple[str, str]]:
@@ -204,7 +209,8 @@ def _used(facts: Facts, *, step: float = math.inf, until: float | None = None) -
 
 
 def _incomparable(compared: Sequence[ComparedRun]) -> tuple[Set[str], list[str]]:
-    """The scores of validations that must not be compared, and notes for the reader."""
+    """The scores of validations, and "test" for those of the test set, that must not be compared,
+    and notes for the reader."""
     notes = []
     incomparable: Set[str] = frozenset()
     manifests = [run.facts.manifest for run in compared]
@@ -212,11 +218,7 @@ def _incomparable(compared: Sequence[ComparedRun]) -> tuple[Set[str], list[str]]
     if len(manifests_found) < len(manifests):
         missing = ", ".join(c.letter for c in compared if c.facts.manifest is None)
         notes.append(f"No manifest of {missing}: the dev sets may differ.")
-    texts = {
-        tuple(m.files[f"valid/{side}.txt"].sha256 for side in ("source", "target"))
-        for m in manifests_found
-        if "valid/source.txt" in m.files and "valid/target.txt" in m.files
-    }
+    texts = _texts(manifests_found, "valid")
     models = {m.files["target.model"].sha256 for m in manifests_found if "target.model" in m.files}
     if len(texts) > 1:
         incomparable = {"dev_loss", "bleu"}
@@ -237,7 +239,20 @@ def _incomparable(compared: Sequence[ComparedRun]) -> tuple[Set[str], list[str]]
     }
     if len(signatures) > 1 and "bleu" not in incomparable:
         notes.append("BLEU was computed in different ways: its signatures differ.")
+    if len(_texts(manifests_found, "test")) > 1:
+        incomparable = {*incomparable, "test"}
+        notes.append("The test sets differ: their BLEU cannot be compared.")
     return incomparable, notes
+
+
+def _texts(manifests: Sequence[Manifest], split: str) -> Set[tuple[str, ...]]:
+    """The digests of both sides of each dev or test set."""
+    names = [f"{split}/{side}.txt" for side in ("source", "target")]
+    return {
+        tuple(manifest.files[name].sha256 for name in names)
+        for manifest in manifests
+        if manifest.files.keys() >= {*names}
+    }
 
 
 def _level(compared: Sequence[ComparedRun], budget: Resource, *, same_loss: bool) -> Level | None:

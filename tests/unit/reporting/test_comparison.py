@@ -102,8 +102,9 @@ def test_no_run_is_ahead_if_validations_are_far_apart(tmp_path: Path) -> None:
             "neither loss nor BLEU can be compared",
             ["dev loss", "dev BLEU", "last BLEU", "losses cannot"],
         ),
+        (["test/source.txt"], "The test sets differ", ["BLEU on test"]),
     ],
-    ids=["subword models", "dev sets and subword models"],
+    ids=["subword models", "dev sets and subword models", "test sets"],
 )
 def test_scores_that_cannot_be_compared_are_told_once_and_not_shown(
     differing: list[str], note: str, hidden: list[str], tmp_path: Path
@@ -113,24 +114,29 @@ def test_scores_that_cannot_be_compared_are_told_once_and_not_shown(
     file = manifest.files["target.model"]
     files = {
         name: file.model_copy(update={"sha256": "1" * 64})
-        for name in ("target.model", "valid/source.txt", "valid/target.txt")
+        for name in (
+            *("target.model", "valid/source.txt", "valid/target.txt"),
+            *("test/source.txt", "test/target.txt"),
+        )
     }
     other_files = {name: file.model_copy(update={"sha256": "0" * 64}) for name in differing}
-    first, second = (
-        replace(
-            read_facts(run.write(tmp_path / f"run-{number}")),
-            manifest=manifest.model_copy(update={"files": manifest.files | files | changed}),
-        )
-        for number, (run, changed) in enumerate(((SMALL, {}), (LARGE, other_files)))
-    )
-    found = compare([first, second])
-    assert found.target is None
-    assert all(not level.losses and not level.says for level in found.levels)
+    runs = []
+    for number, (run, changed_files) in enumerate(((SMALL, {}), (LARGE, other_files))):
+        path = run.write(tmp_path / f"run-{number}")
+        with EventWriter(path / "events") as events:
+            events.write(changed(TEST_SCORED, name="test"))
+        listed = manifest.model_copy(update={"files": manifest.files | files | changed_files})
+        runs.append(replace(read_facts(path), manifest=listed))
+    found = compare(runs)
+    if differing != ["test/source.txt"]:
+        assert found.target is None
+        assert all(not level.losses and not level.says for level in found.levels)
     text = "\n".join(
         path.read_text(encoding="utf-8") for path in write_comparison(found, tmp_path)[1:2]
     )
     assert text.count(note) == 1
     assert not [words for words in hidden if words in text]
+    assert ("BLEU on test" in text) == ("BLEU on test" not in hidden)
 
 
 def test_without_manifests_the_dev_sets_of_the_losses_are_unknown(tmp_path: Path) -> None:
