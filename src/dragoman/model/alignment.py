@@ -1,4 +1,4 @@
-"""What a decoder looks at in the source while it writes a translation that is given.
+"""The attention of a decoder to the source, for a given translation.
 
 Shapes: B rows, S source cells, T target cells, D model width, H heads, K width of a head.
 """

@@ -89,7 +89,7 @@ def _levels(comparison: RunComparison) -> Section:
 
 
 def _target(comparison: RunComparison) -> Iterator[Section]:
-    """What it took to reach the same loss."""
+    """The resources that each run used until it reached the same loss."""
     if comparison.target is None:
         return
     used = comparison.target.used

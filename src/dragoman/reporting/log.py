@@ -260,7 +260,7 @@ class RunLog:
     def _made(self, fact: type[events.Payload], event: Event, moment: float) -> events.Payload:
         """A fact of the values of an event; it takes those that it has a field for."""
         place = {"host": event.host, "rank": event.rank, "time": moment, "step": event.step}
-        # What is measured before a start belongs to the life that begins.
+        # A measurement before a start belongs to the life that begins.
         life = len(self._lives) - (self._alive or event.kind in _ACCOUNTS)
         return fact(**{**place, "life": life, **event.payload})
 

@@ -120,7 +120,7 @@ def as_json(report: Report) -> str:
 
 
 def _document(report: Report) -> Document:
-    """What the page and the text show, in order."""
+    """The parts of the page and of the text, in order."""
     facts = report.facts
     found = [(None, verdict) for verdict in report.ailments if verdict.answer == "yes"]
     rest = [(None, verdict) for verdict in report.ailments if verdict.answer != "yes"]

@@ -227,7 +227,7 @@ def _lasted(facts: Facts) -> bool:
 
 
 def _of_setup(heading: str, says: str) -> str:
-    """What is said of a setup, whose heading tells when it started."""
+    """The sentence about a setup. Its heading tells when the setup started."""
     return f"{heading} {says.replace(f', {FROM_START}', '').replace(f' {FROM_START}', '')}"
 
 
