@@ -8,32 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from bundle_info import bundle_info
 from dragoman.cli.command_line import command_parser
 from dragoman.cli.summary import print_summary
-from dragoman.formats.bundle import INFO_FILE, BundleInfo, Verified
+from dragoman.formats.bundle import INFO_FILE, Verified
 from dragoman.recipe.run_directory import RunDirectory
 from small_run import small_run
-
-
-def bundle_info(verified: Verified) -> BundleInfo:
-    """The description of an export with this check."""
-    return BundleInfo(
-        kind="ctranslate2",
-        name="m",
-        dragoman_version="1",
-        created="now",
-        source_language="en",
-        target_language="de",
-        licence="MIT",
-        run="r",
-        checkpoint="step-0000001",
-        step=1,
-        num_parameters=1,
-        quantization="int8",
-        vocabularies={},
-        scores=(),
-        verified=verified,
-    )
 
 
 def test_a_run_without_a_test_set_ends_with_what_follows(
@@ -72,7 +52,7 @@ def test_an_export_that_translates_otherwise_is_named(
         place = run.path / "export" / f"ctranslate2-{number}"
         place.mkdir(parents=True)
         verified = Verified(sentences=100, identical=identical, chrf=95.0)
-        (place / INFO_FILE).write_text(bundle_info(verified).model_dump_json())
+        (place / INFO_FILE).write_text(bundle_info(verified=verified).model_dump_json())
     print_summary(run)
     shown = " ".join(capsys.readouterr().out.split())
     assert "ctranslate2-1: warning: only 77 of 100 translations are equal" in shown

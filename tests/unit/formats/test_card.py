@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 import dragoman
+from bundle_info import bundle_info
 from card_example import printed_by_example
 from dragoman.corpus.manifest import Manifest
 from dragoman.distributed.world import join_world
-from dragoman.formats.bundle import Bundle, BundleInfo, BundleScore, Verified
+from dragoman.formats.bundle import Bundle, BundleScore
 from dragoman.formats.card import card_html, model_card
 from dragoman.formats.export import export
 from dragoman.formats.export_job import Request
@@ -34,23 +35,7 @@ def card_of(
 ) -> str:
     """The card of an export into Norwegian."""
     run = small_run()
-    info = BundleInfo(
-        kind=kind,
-        name="fjord",
-        dragoman_version="1",
-        created="2026-01-01T00:00:00+00:00",
-        source_language="en",
-        target_language="no",
-        licence=licence,
-        run="run",
-        checkpoint="step-1",
-        step=1,
-        num_parameters=1,
-        quantization="float32",
-        vocabularies={},
-        scores=scores,
-        verified=Verified(sentences=1, identical=1, chrf=100.0),
-    )
+    info = bundle_info(kind=kind, licence=licence, scores=scores)
     return model_card(info, run.recipe(), Manifest.load(run.path))
 
 
