@@ -83,13 +83,16 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        last: list[Message] = []
+        """The end of an answer that was given before the body was there."""
         with self._metrics.request(scope["path"]) as answer:
 
             async def send_seen(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     answer.status = message["status"]
-                elif not message.get("more_body"):
-                    await body.drop_rest()
+                elif not message.get("more_body") and not body.is_whole:
+                    last.append(message)
+                    return
                 await send(message)
 
             client = client_of((scope.get("client") or ("",))[0])
@@ -102,9 +105,14 @@ class Guard:
                     await self._app(scope, body.receive, send_seen)
                 else:
                     await refusal(scope, receive, send_seen)
+                # What came of a refused body is free by now, so it takes no place of others.
+                body.release()
+                if last:
+                    await body.drop_rest()
+                    await send(last[0])
             finally:
                 self._under_way[client] -= 1
-                self._body_bytes[client] -= body.size
+                body.release()
                 if not self._under_way[client]:
                     del self._under_way[client], self._body_bytes[client]
 
@@ -145,15 +153,16 @@ class _Body:
     ) -> None:
         self.size = 0
         self.waits_for_leave = False
-        """Whether the client sends its body only after it was told to go on (Expect)."""
+        """Whether the client sends its body only when it is told to go on (Expect)."""
         self._limits, self._receive, self._held, self._client = limits, receive, held_bytes, client
         self._deadline = asyncio.get_running_loop().time() + limits.body_s
-        self._is_whole = False
+        self.is_whole = False
 
     async def receive(self) -> Message:
         """The next part; raises the answers 408, 413, 429 and 503."""
-        if self._is_whole:
+        if self.is_whole:
             return await self._receive()
+        self.waits_for_leave = False
         most_bytes = self._limits.max_body_bytes
         try:
             async with asyncio.timeout_at(self._deadline):
@@ -165,7 +174,7 @@ class _Body:
         except TimeoutError:
             closes = {"Connection": "close"}
             raise HTTPException(408, "the body did not arrive in time", closes) from None
-        self._is_whole = not message.get("more_body")
+        self.is_whole = not message.get("more_body")
         if self.size + length > most_bytes:
             raise HTTPException(413, f"the body has more than {most_bytes} bytes")
         self.size += length
@@ -176,18 +185,23 @@ class _Body:
             raise HTTPException(503, "the server is busy; try again in a second")
         return message
 
+    def release(self) -> None:
+        """Count the bytes no longer as held."""
+        self._held[self._client] -= self.size
+        self.size = 0
+
     async def drop_rest(self) -> None:
         """Read what is still on its way.
 
         The server closes a connection after its last answer. If a client is still sending then, it
         sees a broken connection in place of the answer.
         """
-        if self.waits_for_leave and not self.size:
+        if self.waits_for_leave:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(self._deadline):
-                while not self._is_whole:
-                    self._is_whole = not (await self._receive()).get("more_body")
+                while not self.is_whole:
+                    self.is_whole = not (await self._receive()).get("more_body")
 
 
 def check_token(request: Request) -> None:

@@ -304,6 +304,22 @@ def test_clients_have_so_much_under_way_and_others_have_their_own() -> None:
     assert json.loads(texts[3].answer[1]["body"])["error"].startswith("the server is busy")
 
 
+def test_a_refused_body_takes_no_place_while_its_rest_is_on_the_way() -> None:
+    limits = Limits(max_body_bytes_per_client=40, body_s=0.5)
+    guard = Guard(application, limits, Metrics())
+    refused = Client(parts=[b"x" * 20, b"x" * 30], stalls=True)
+    later = Client(parts=[b"x" * 30])
+
+    async def ask() -> None:
+        async with asyncio.TaskGroup() as asking:
+            asking.create_task(refused.ask(guard))
+            await asyncio.sleep(0.1)
+            asking.create_task(later.ask(guard))
+
+    asyncio.run(ask())
+    assert (refused.status, later.status) == (429, 200)
+
+
 def test_one_network_is_one_client() -> None:
     clients = [Client(address=f"2001:db8::{number}") for number in (1, 2)]
     clients.append(Client(address="2001:db8:1::1"))
