@@ -66,7 +66,7 @@ CONFIG_CASES = [
     ),
     Case(
         "a server of a folder that is not a bundle",
-        ["neither a run nor an export", "dragoman export --to ctranslate2"],
+        ["neither a run nor an export", "its export to ctranslate2"],
         ["serve", "."],
     ),
 ]

@@ -26,7 +26,7 @@ def test_hosts_behind_a_slow_link_end_in_time(make_lab: OpenLab) -> None:
     words = ("run", "small.toml", "--budget", money, "--hosts", "hosts.toml")
     refused = controller.run(*words)
     assert refused.returncode == 2
-    assert "run dragoman doctor --hosts first" in refused.stderr
+    assert "run dragoman doctor with these hosts first" in refused.stderr
     assert controller.run("doctor", "--hosts", "hosts.toml").returncode in (0, 1)
     done = controller.run(*words)
     assert done.returncode == 0, done.stderr

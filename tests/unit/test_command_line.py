@@ -123,6 +123,9 @@ def test_a_parameter_of_a_function_is_in_help_reference_and_python(
         (["serve", "bundle", "--port=65536"], "--port: '65536' is not a whole number"),
         (["watch", "run", "--port=http"], "--port: 'http' is not a whole number"),
         (["watch", "run", "--port=1.5"], "--port: '1.5' is not a whole number"),
+        (["plan", "demo", "--tflops", "nan"], "--tflops: 'nan' is not a number; give one such as"),
+        (["plan", "demo", "--tflops=-inf"], "--tflops: '-inf' is not a number"),
+        (["plan", "demo", "--tflops", "fast"], "--tflops: 'fast' is not a number"),
         (["export", "run", "--to", "zip"], "--to: invalid choice: 'zip'"),
         (["compare", "a", "b", "--test", "c"], "'c' is not of the form SOURCE,REFERENCE"),
         (["synthesize", "m", "--input", "i", "--output", "o", "--sample", "few"], "nor all"),
@@ -209,3 +212,51 @@ def test_errors_name_settings_and_never_options() -> None:
                     ]
                     found += [f"{path}: {one.value!r}" for one in texts if "--" in str(one.value)]
     assert found == []
+
+
+WITH_OPTIONS = re.compile(
+    r"(?P<program>dragoman \w+|sacrebleu|http\.server|ray start|#SBATCH)"
+    r"(?P<words>(?:(?![.;:]\s).)*)"
+)
+"""A command in a text, up to the end of its sentence: of dragoman, or of another program."""
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+
+
+def told(tree: ast.AST) -> list[str]:
+    """The texts of a module that may be shown: those with a space, and no docstrings."""
+    passed: set[int] = set()
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr):
+            passed.add(id(node.value))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Option":
+            passed |= {id(argument) for argument in node.args}
+        if id(node) in passed:
+            continue
+        if isinstance(node, ast.JoinedStr):
+            passed |= {id(part) for part in node.values}
+            parts = (part.value if isinstance(part, ast.Constant) else "X" for part in node.values)
+            found.append("".join(map(str, parts)))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append(node.value)
+    return [text for text in found if " " in text.strip()]
+
+
+def test_texts_of_the_core_name_settings_and_only_whole_commands_have_options() -> None:
+    options = {name: {*one.parts} for name, one in COMMANDS.items()}
+    for name, part in ALL:
+        options[name] |= {flag for one in command_parser(name, part)[1] for flag in one.flags}
+    of_dragoman = set().union(*options.values())
+    wrong = []
+    for path in sorted(Path(cli.__file__).parents[1].rglob("*.py")):
+        if path.parent.name == "cli":
+            continue
+        for text in told(ast.parse(path.read_text(encoding="utf-8"))):
+            bare = WITH_OPTIONS.sub("", text)
+            wrong += [f"{path.name}: {text}" for one in OPTION.findall(bare) if one in of_dragoman]
+            for command in WITH_OPTIONS.finditer(text):
+                name = command["program"].removeprefix("dragoman ")
+                for one in OPTION.findall(command["words"]) if name in options else ():
+                    if one not in options[name]:
+                        wrong.append(f"{path.name}: {text}")
+    assert wrong == []

@@ -56,7 +56,7 @@ def test_a_longer_run_goes_on_from_a_finished_one_exactly_and_on_as_many_ranks(
     capfd.readouterr()
     whole = trained(words, LONG, "--ranks", str(ranks))
     offered = capfd.readouterr().out
-    assert f"--extend {short.path}" in offered
+    assert f"extend set to\n  {short.path}" in offered
     assert f"{SHORT} of these {LONG} steps" in offered
 
     longer = trained(words, LONG, "--extend", str(short.path))
@@ -81,7 +81,7 @@ def test_a_run_that_went_on_is_offered_and_one_from_another_model_is_not(
     capfd.readouterr()
     trained(words, LONG + 2)
     offered = capfd.readouterr().out
-    assert f"--extend {longer.path}" in offered
+    assert f"extend set to\n  {longer.path}" in offered
     assert f"{LONG} of these {LONG + 2} steps" in offered
 
 

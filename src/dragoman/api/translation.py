@@ -312,7 +312,7 @@ def translate_file(
         raise ConfigError(
             "is translated as a whole, which has no score and no second translation",
             place=source or "",
-            remedy="leave out scores and n-best, or set the format to line",
+            remedy="leave out scores and n_best, or set text_format to line",
         )
     if document == "word" and place is None and sys.stdout.isatty():
         raise ConfigError(

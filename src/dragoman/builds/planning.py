@@ -253,7 +253,7 @@ def listed(
         raise ConfigError(
             f"the index has no corpus of these languages{f', but {others}' if others else ''}",
             place=wanted.pair,
-            remedy="check their codes; with your own text: dragoman run RECIPE --budget TIME",
+            remedy="check their codes, or run a recipe with your own text and a budget",
         )
     check_chosen(found, wanted.choose)
     return sized(found, at_most_s=at_most_s)
@@ -428,8 +428,8 @@ def _nothing_fits(
         raise ConfigError(
             "no corpus of this pair is training text that can be read here and whose size is known",
             place=wanted.pair,
-            remedy="list them: dragoman build PAIR --list; with your own text: "
-            "dragoman run RECIPE --budget TIME",
+            remedy=f"list them: dragoman build {wanted.pair} --list; or run a recipe with your own "
+            "text and a budget",
         )
     raise ConfigError(
         f"no corpus fits: {units.SIZE.text(limits.most_bytes)} can be fetched and "

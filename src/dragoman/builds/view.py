@@ -36,7 +36,8 @@ def print_corpora(corpora: Sequence[Corpus], *, most: int | None = None) -> None
         )
     console.print(table)
     if len(shown) < len(ranked):
-        console.print(f"and {len(ranked) - len(shown)} more: corpora.tsv, or --list")
+        more = len(ranked) - len(shown)
+        console.print(f"and {more} more: corpora.tsv, or dragoman build PAIR --list")
 
 
 def print_other_forms(others: str) -> None:

@@ -241,7 +241,7 @@ def digests(facts: ClusterFacts, needs: RunNeeds) -> Iterator[Finding]:
                 continue
             folder = needs.host(host.host).folder
             place = {"code": "code", "recipe": "runs/RUN"}.get(name, "data")
-            remedy = f"delete {folder}/{place} there: train --hosts copies it again"
+            remedy = f"delete {folder}/{place} there: the next training copies it again"
             yield _fail("same files", host.host, found, remedy)
 
 

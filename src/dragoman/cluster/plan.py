@@ -152,7 +152,8 @@ class Plan:
         console.print()
         if not explain:
             told = "All steps of the recipe, training alone. For the best model of a given time: "
-            told += "dragoman run RECIPE --budget 6h. --explain: what these figures assume."
+            told += "dragoman run RECIPE --budget 6h. What these figures assume: "
+            told += "dragoman plan RECIPE --explain."
             console.print(Text(told), style="dim")
             return
         console.print(Text("Assumptions:"))

@@ -266,7 +266,7 @@ class _Asked:
         raise ConfigError(
             "the speed of the network is not known",
             place="link",
-            remedy="run dragoman doctor --hosts first, or give the speed of the port (1Gbit)",
+            remedy="run dragoman doctor with these hosts first, or set link, such as 1Gbit",
         )
 
     def diloco_weight_s(self) -> tuple[float, str]:

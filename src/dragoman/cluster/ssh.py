@@ -44,7 +44,7 @@ SILENT_REMEDY: Final = (
     "see whether its disk, its network or a program there stands still; if it is only slow, raise "
     "silence_s in hosts.toml"
 )
-SET_UP: Final = "run dragoman setup --hosts, or name its python in hosts.toml"
+SET_UP: Final = "run dragoman setup with these hosts, or name its python in hosts.toml"
 BEGIN: Final = "dragoman-begins-here"
 _MOST_ERROR_BYTES: Final = 1 << 16
 """The last bytes of a host's standard error that are read: our longest error is a traceback."""
@@ -346,7 +346,7 @@ def failure(host: Host, exit_code: int, said: bytes) -> MachineError:
     return MachineError(
         f"{FAILED} with exit code {exit_code}: {last}",
         place=host.name,
-        remedy="dragoman train RECIPE --hosts ... --dry-run prints the commands",
+        remedy="see the commands: dragoman train RECIPE --hosts HOSTS --dry-run",
     )
 
 

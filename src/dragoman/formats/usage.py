@@ -95,11 +95,11 @@ python -m http.server --bind 127.0.0.1 --directory THIS_FOLDER
 _ZEROS: Final = (
     "CTranslate2's own converter begins each translation with a vector of zeros. That is right as "
     "long as the padding of this model has such a vector, which training changes: `dragoman export "
-    "--to ctranslate2` writes the model as it is."
+    "RUN --to ctranslate2` writes the model as it is."
 )
 _FSMT: Final = (
-    "It is FSMT there, which CTranslate2's own converter does not know: `dragoman export --to "
-    "ctranslate2` writes that form. In training FSMT would change the positions, and begin a "
+    "It is FSMT there, which CTranslate2's own converter does not know: `dragoman export RUN "
+    "--to ctranslate2` writes that form. In training FSMT would change the positions, and begin a "
     "translation with the last token of its labels, where this model begins with `<s>`. So before "
     "you give the model to `DataCollatorForSeq2Seq` and train:"
 )

@@ -68,7 +68,7 @@ def _money(facts: Facts) -> Judgement:
         return "cannot tell", says, "Bring the whole log of the run."
     if not paid:
         says = f"{_machine_time(hours * units.HOUR_S)} of machine time; no price given."
-        how = "Give the price of a machine for an hour: --price '3.06 USD', or price_per_hour "
+        how = "Set price to that of a machine for an hour, such as '3.06 USD', or price_per_hour "
         how += "in hosts.toml."
         return "cannot tell", says, how
     with_price, without = _spans(facts, priced=True), _spans(facts, priced=False)

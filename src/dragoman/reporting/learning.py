@@ -392,7 +392,7 @@ def _go_on(facts: Facts) -> str:
         left = units.COUNT.text(facts.max_steps - facts.last_step)
         return f"Let it go on: {left} steps of the schedule are left."
     if facts.clock:
-        return "Train longer: a larger --budget, which trains a new model from the start."
+        return "Train longer: a larger budget, which trains a new model from the start."
     return "Train longer: raise train.max_steps."
 
 

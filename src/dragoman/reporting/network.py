@@ -183,7 +183,7 @@ def _fit(facts: Facts) -> Judgement:
     )
     if transfer_s > _MOST_CAPACITY * seconds_s:
         says += f", more than a whole step, {step}: the link carried more than its measured rate."
-        return "cannot tell", says, f"{_BURSTS} Measure the link again: dragoman doctor --hosts."
+        return "cannot tell", says, f"{_BURSTS} Measure the link again, with dragoman doctor."
     says += f", a step {step}"
     if waited_s is None:
         return "measured", f"{says}.", ""

@@ -63,9 +63,8 @@ def advice(recipe: Recipe, *, runs: Path) -> str:
     steps, last = shorter.recipe().train.max_steps, recipe.train.max_steps
     return (
         f"This run starts anew. A run of this recipe has finished {steps:,} of these {last:,} "
-        "steps. To go on from it instead, stop this one with Ctrl-C, and give the same command "
-        "with\n  "
-        f"{printable_line(shlex.join(['--extend', str(shorter.path)]))}"
+        "steps. To go on from it instead, stop this one with Ctrl-C, and start again with extend "
+        f"set to\n  {printable_line(shlex.quote(str(shorter.path)))}"
     )
 
 

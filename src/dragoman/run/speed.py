@@ -95,7 +95,7 @@ def these_hosts(hosts: Hosts, *, file: str) -> TrainingMachine:
             raise ConfigError(
                 error.problem,
                 place=file,
-                remedy="run dragoman doctor --hosts first, with this file",
+                remedy="run dragoman doctor with these hosts first",
             ) from error
         return plan.workload.target_tokens_per_step / plan.together.step.step_s
 

@@ -114,7 +114,7 @@ def _open(
             raise CheckpointError(
                 "is neither a run nor an export",
                 place=path,
-                remedy="give a run, or a folder that dragoman export --to ctranslate2 has written",
+                remedy="give a run, or its export to ctranslate2",
             )
         path = _export_of(RunDirectory.open(path))
         print(f"serving the export {path}", file=sys.stderr, flush=True)

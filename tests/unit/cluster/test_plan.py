@@ -279,7 +279,7 @@ def test_a_slow_link_inside_a_host_holds_up_its_gpus() -> None:
         (PlanRequest(gpu="v100", price="-3 USD"), "price"),
         (PlanRequest(gpu="v100", price="1e309 USD"), "price"),
         (PlanRequest(link="1Gbit", hosts="a:2,b:1"), "gpu"),
-        (PlanRequest(hosts="a:2,b:1", compute="1s"), "run dragoman doctor --hosts first"),
+        (PlanRequest(hosts="a:2,b:1", compute="1s"), "run dragoman doctor with these hosts first"),
     ],
 )
 def test_a_refused_plan_names_the_missing_or_wrong_option(
