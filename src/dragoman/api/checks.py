@@ -86,7 +86,8 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
             Hosts=InstanceOf[Hosts],
             Texts=Annotated[Iterable[str], SkipValidation],
         )
-        return validate_call(config=ConfigDict(arbitrary_types_allowed=True, strict=True))(bare)
+        config = ConfigDict(arbitrary_types_allowed=True, strict=True, allow_inf_nan=False)
+        return validate_call(config=config)(bare)
 
     return call
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
@@ -198,7 +199,7 @@ def _settings(kind: Any, parameter: Parameter) -> tuple[Option, dict[str, Any], 
     if literals and not types:
         settings["choices"] = literals
     elif types == {float}:
-        settings["type"] = float
+        settings["type"] = _finite
     elif types == {int}:
         settings["type"] = _number(bounds or Between(_LEAST), literals)
     return option, settings, False
@@ -215,6 +216,17 @@ def _unwrapped(kind: Any) -> Iterator[Any]:
             yield from _unwrapped(member)
     elif kind is not type(None):
         yield kind
+
+
+def _finite(text: str) -> float:
+    """A number; nan and inf, which `float` reads, too, are none that a setting can have."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number; give one such as 0.5")
+    return value
 
 
 def _number(bounds: Between, words: Sequence[Any]) -> Callable[[str], int | str]:

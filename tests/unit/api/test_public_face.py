@@ -228,6 +228,7 @@ WRONG: list[tuple[str, Callable[[Any, Any], object]]] = [
     ("recipe", lambda d, _: d.prepare(None)),
     ("recipe", lambda d, _: d.plan([], hosts=2)),
     ("price", lambda d, recipe: d.plan(recipe, hosts=2, price=3)),
+    ("tflops: nan cannot", lambda d, recipe: d.plan(recipe, hosts=2, tflops=float("nan"))),
     ("compute", lambda d, recipe: d.plan(recipe, hosts=2, compute=0.25)),
     ("run", lambda d, _: d.report(None)),
     ("run", lambda d, _: d.evaluate(5)),
