@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,12 +79,69 @@ def test_the_whole_recipe_is_printed_if_it_is_asked_for(
     assert "d_ffn = 64" in capsys.readouterr().out
 
 
-def test_a_missing_file_is_an_error_as_in_the_run(tmp_path: Path) -> None:
-    mine = recipe(tmp_path)
+FAULTS: dict[str, Callable[[Path], object]] = {
+    "is missing": lambda file: file.unlink(),
+    "is empty": lambda file: file.write_text(""),
+    "is shorter": lambda file: file.write_text("Ein Mann reitet ein Pferd.\n" * (PAIRS - 1)),
+    "is damaged": lambda file: file.write_bytes(gzip.compress(b"Ein Pferd.\n" * PAIRS)[:-20]),
+    "is UTF-16": lambda file: file.write_text("Ein Pferd.\n" * PAIRS, encoding="utf-16"),
+}
+
+
+@pytest.mark.parametrize("command", [["run"], ["train"], ["run", "--budget", "9h"]])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_faulty_file_ends_it_as_it_ends_the_run(
+    fault: str,
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recipe(tmp_path)
+    FAULTS[fault](tmp_path / "a.de")
+    monkeypatch.chdir(tmp_path)
+    words = [command[0], "mine.toml", *command[1:]]
+    real = main([*words, "--workers", "1"]), capsys.readouterr().err
+    assert real[0] != 0
+    assert "a.de" in real[1]
+    monkeypatch.setattr("dragoman.run.speed.time_steps", None)  # nothing is timed before the error
+    assert (main([*words, "--dry-run"]), capsys.readouterr().err) == real
+
+
+def test_a_missing_file_ends_a_plan_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe(tmp_path)
     (tmp_path / "a.de").unlink()
-    with pytest.raises(CorpusError, match="does not exist") as error:
-        print_dry_run(mine, name="mine.toml")
-    assert error.value.place == str(tmp_path / "a.de")
+    words = ["plan", str(tmp_path / "mine.toml"), "--gpu", "v100"]
+    assert main(words) != 0
+    assert f"{tmp_path / 'a.de'}: does not exist; check the name in corpus.train" in (
+        capsys.readouterr().err
+    )
+    assert main(["plan", "multi30k-tiny", "--gpu", "v100"]) == 0  # the user has yet to add its text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["run", "--extend", "nowhere"],
+        ["train", "--from", "nowhere"],
+        ["train", "--from", "a", "--extend", "b"],
+        ["run", "--extend", "a", "--budget", "9h"],
+        ["run", "--ranks", "2", "--hosts", "10.0.0.1:1,10.0.0.2:1"],
+    ],
+)
+def test_what_the_run_refuses_ends_it_with_the_same_words(
+    options: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recipe(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    words = [options[0], "mine.toml", *options[1:]]
+    real = main(words), capsys.readouterr().err
+    assert real[0] != 0
+    monkeypatch.setattr("dragoman.run.speed.time_steps", None)
+    assert (main([*words, "--dry-run"]), capsys.readouterr().err) == real
 
 
 def test_text_that_is_fetched_later_has_no_size_yet() -> None:

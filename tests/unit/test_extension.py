@@ -104,8 +104,15 @@ def test_a_rate_that_had_fallen_is_said_to_rise(
     assert "schedule.total_steps: the learning rate is 0 from step 6 on" in capfd.readouterr().err
 
 
-def test_only_the_same_recipe_and_text_go_on(words: list[str]) -> None:
+def test_only_the_same_recipe_and_text_go_on(
+    words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
     short = trained(words, SHORT)
+    dry = [*words, "--extend", str(short.path), "--dry-run", "--set", f"train.max_steps={LONG}"]
+    assert main(dry) == 0
+    assert f"goes on from step {SHORT} of {short.path} to step {LONG}" in capfd.readouterr().out
+    assert main([*dry, "--set", "model.dropout=0.3"]) == 2
+    assert "differs in more than train.max_steps" in capfd.readouterr().err
     recipe = dragoman.load_recipe("r.toml", [*SETTINGS, f"train.max_steps={LONG}"])
     other = dragoman.load_recipe("r.toml", [*SETTINGS, "model.dropout=0.3", "train.max_steps=10"])
     with pytest.raises(ConfigError, match=r"differs in more than train\.max_steps"):
@@ -119,6 +126,8 @@ def test_only_the_same_recipe_and_text_go_on(words: list[str]) -> None:
         german.write("Noch ein Satz.\n")
     with pytest.raises(ConfigError, match="its text has changed"):
         dragoman.train(recipe, extend=short)
+    assert main(dry) == 2
+    assert "its text has changed" in capfd.readouterr().err
     shutil.rmtree(short.checkpoints / f"step-{SHORT:07}")
     with pytest.raises(ConfigError, match="has not finished: it is at step 4 of 6"):
         dragoman.train(recipe, extend=short)

@@ -72,13 +72,17 @@ def plan(
     compute: the compute time of the slowest rank in a step, such as 0.25s, measured while all ranks
         work and without waits.
     price: the price of one host for an hour, such as "3 USD".
-    Raises ConfigError that names the missing or wrong part, and CheckpointError if the model to
-    start from cannot be read.
+    Raises ConfigError that names the missing or wrong part, CorpusError if a file of the recipe is
+    missing, and CheckpointError if the model to start from cannot be read.
     """
     from dragoman.api.training import adapted, recipe_of
     from dragoman.cluster.plan_request import PlanRequest, plan_recipe
+    from dragoman.corpus.sources import check_files
+    from dragoman.recipe.recipe import SHIPPED_RECIPES
 
     loaded, _ = adapted(recipe_of(recipe, overrides), origin)
+    if not Path(loaded.corpus.folder).is_relative_to(SHIPPED_RECIPES):  # the user adds its text
+        check_files(loaded.corpus)
     request = PlanRequest(
         hosts=None if hosts is None else str(hosts),
         gpu=gpu,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dragoman.formats.load import Origin as Model
     from dragoman.recipe.recipe import Recipe, ShippedRecipe
     from dragoman.recipe.run_directory import RunDirectory
+    from dragoman.run.extension import Extension
     from dragoman.telemetry.events import Event
     from dragoman.telemetry.session import Session
 
@@ -138,18 +139,7 @@ def run_recipe(
     from dragoman.run.budget_plan import Place
     from dragoman.run.budget_view import print_plan
 
-    if _is_run(recipe):
-        raise ConfigError(
-            "a run cannot get a new budget",
-            place=f"budget {budget}",
-            remedy="leave it out: a run that was made with a budget resumes within that budget",
-        )
-    if extend is not None:
-        raise ConfigError(
-            "a budget chooses the steps, so no finished run can go on in it",
-            place="extend",
-            remedy="leave it out, or the budget",
-        )
+    refuse_with_budget(budget, recipe, extend)
     if not isinstance(hosts, str | Path | None):
         raise ConfigError(
             "needs hosts as a file", place=f"budget {budget}", remedy='write hosts="hosts.toml"'
@@ -256,12 +246,7 @@ def train(
 
     if isinstance(hosts, str | Path):
         hosts = load_hosts(str(hosts))
-    if hosts is not None and ranks is not None:
-        raise ConfigError(
-            "cannot be given with hosts, which set the ranks of each host",
-            place="ranks",
-            remedy="leave it out",
-        )
+    refuse_ranks_with_hosts(ranks, hosts)
     listeners = listeners_of(on_event, progress)
     if _is_run(recipe):
         run = opened_run(recipe)
@@ -277,10 +262,6 @@ def train(
         if hosts is None and ranks is None:
             hosts = hosts_to_resume_on(run.path)
     else:
-        if origin is not None and extend is not None:
-            raise ConfigError(
-                "a run starts from one model", place="extend", remedy="leave out extend or origin"
-            )
         run, before = _started(
             recipe_of(recipe, overrides),
             origin,
@@ -311,6 +292,32 @@ def refuse_for_run(run: RunDirectory, **given: object) -> None:
             )
 
 
+def refuse_ranks_with_hosts(ranks: int | None, hosts: object) -> None:
+    """Raise ConfigError if both are given."""
+    if hosts is not None and ranks is not None:
+        raise ConfigError(
+            "cannot be given with hosts, which set the ranks of each host",
+            place="ranks",
+            remedy="leave it out",
+        )
+
+
+def refuse_with_budget(budget: str, recipe: object, extend: RunLike | None) -> None:
+    """Raise ConfigError for a run or an extension, which a budget excludes."""
+    if _is_run(recipe):
+        raise ConfigError(
+            "a run cannot get a new budget",
+            place=f"budget {budget}",
+            remedy="leave it out: a run that was made with a budget resumes within that budget",
+        )
+    if extend is not None:
+        raise ConfigError(
+            "a budget chooses the steps, so no finished run can go on in it",
+            place="extend",
+            remedy="leave it out, or the budget",
+        )
+
+
 def _started(
     recipe: Recipe,
     origin: str | Path | None,
@@ -328,12 +335,8 @@ def _started(
     from dragoman.run import run as steps
     from dragoman.telemetry.session import last_ranks
 
-    recipe, model = adapted(recipe, origin)
-    extension = None
-    if extend is not None:
-        from dragoman.run.extension import Extension  # imports torch
-
-        extension = Extension.of(opened_run(extend), recipe)
+    recipe, model, extension = begun_from(recipe, origin, extend)
+    if extension is not None:
         line_printer(progress)(extension.says())
     elif progress and origin is None and not fresh and any(runs.glob(f"{recipe.name}-*")):
         from dragoman.run.extension import advice
@@ -572,6 +575,25 @@ def recipe_of(recipe: RecipeLike | RunDirectory, overrides: Sequence[str] = ()) 
             remedy="give them to load_recipe",
         )
     return recipe
+
+
+def begun_from(
+    recipe: Recipe, origin: str | Path | None, extend: RunLike | None
+) -> tuple[Recipe, Model | None, Extension | None]:
+    """What `adapted` gives, and the finished run to go on from if there is one.
+
+    Raises ConfigError if both are named; the errors of `adapted` and `Extension.of`.
+    """
+    if origin is not None and extend is not None:
+        raise ConfigError(
+            "a run starts from one model", place="extend", remedy="leave out extend or origin"
+        )
+    recipe, model = adapted(recipe, origin)
+    if extend is None:
+        return recipe, model, None
+    from dragoman.run.extension import Extension  # imports torch
+
+    return recipe, model, Extension.of(opened_run(extend), recipe)
 
 
 def adapted(recipe: Recipe, origin: str | Path | None) -> tuple[Recipe, Model | None]:

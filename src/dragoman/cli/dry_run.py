@@ -31,17 +31,26 @@ def dry_run(
     """Print the pairs, steps, memory, disk and hours of a run; start nothing.
 
     With hosts, every command that the training would run is printed, too; with a budget, what it
-    would choose.
+    would choose. What the run itself refuses before it prepares the text is refused here, too.
 
     recipe, overrides, origin, extend, fresh, ranks, hosts, runs, prepared, workers: as for `train`.
     budget: as for `run_recipe`.
     with_recipe: print the whole recipe first, with all defaults.
     """
-    from dragoman.api.training import adapted, recipe_of, refuse_for_run
+    from dragoman.api.training import (
+        begun_from,
+        recipe_of,
+        refuse_for_run,
+        refuse_ranks_with_hosts,
+        refuse_with_budget,
+    )
     from dragoman.cli.forecast import print_dry_run
     from dragoman.cluster.dry_run import planned_commands
     from dragoman.cluster.hosts import load_hosts
+    from dragoman.corpus.sources import check_text
     from dragoman.recipe.run_directory import RunDirectory
+    from dragoman.run.run import check_kept
+    from dragoman.telemetry.session import last_ranks
 
     path = Path(str(recipe))
     directory = RunDirectory.open(path) if path.is_dir() else None
@@ -57,6 +66,7 @@ def dry_run(
         )
     loaded = directory.recipe() if directory else recipe_of(recipe, overrides)
     if budget is not None:
+        refuse_with_budget(budget, recipe, extend)
         from dragoman.recipe.budget import parse_budget
         from dragoman.run.budget_plan import Place, plan_budget
         from dragoman.run.budget_view import print_plan
@@ -71,13 +81,20 @@ def dry_run(
         )
         print_plan(plan)
         return
-    if directory is None:
-        loaded, _ = adapted(loaded, origin)
     listed = load_hosts(str(hosts)) if hosts is not None else None
+    refuse_ranks_with_hosts(ranks, listed)
+    extension = None
+    if directory is None:
+        loaded, model, extension = begun_from(loaded, origin, extend)
+        check_text(loaded.corpus)
+        check_kept(loaded, optional_path(prepared), model)
+        if extension is not None and listed is None:
+            ranks = ranks or last_ranks(extension.run.path)
     print_dry_run(
         loaded,
         name=str(recipe),
         ranks=sum(listed.ranks_per_host) if listed else ranks,
+        extension=extension,
         is_here=listed is None,
         with_recipe=with_recipe,
     )

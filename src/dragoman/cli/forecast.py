@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -14,11 +14,13 @@ from dragoman.base.printable import printable_line
 from dragoman.base.terminal import open_console
 from dragoman.cli.console import facts_table, most_disk
 from dragoman.corpus.directions import listed
-from dragoman.corpus.sources import check_files
 from dragoman.recipe.estimate import Estimate, Memory, estimate
 from dragoman.recipe.recipe import Recipe, dump_toml
 from dragoman.recipe.text_size import TextSize, training_text
 from dragoman.telemetry.host import DISTURBING_SHARE
+
+if TYPE_CHECKING:
+    from dragoman.run.extension import Extension
 
 _MANY_EPOCHS: Final = 50
 _LONG_S: Final = 86_400.0
@@ -29,16 +31,17 @@ def print_dry_run(
     *,
     name: str,
     ranks: int | None = None,
+    extension: Extension | None = None,
     is_here: bool = True,
     with_recipe: bool = False,
 ) -> None:
-    """Print the forecast of a run; raises CorpusError if a file that it reads is missing.
+    """Print the forecast of a run.
 
     name: the recipe as the user named it. ranks: None: one for each GPU of this machine, or one.
+    extension: the finished run from which it goes on: only the steps after it take time.
     is_here: this machine will train, so that it is timed. with_recipe: print the whole recipe
     first, with all defaults.
     """
-    check_files(recipe.corpus)
     console = open_console()
     if with_recipe:
         console.print(dump_toml(recipe).rstrip("\n"), soft_wrap=True)
@@ -46,7 +49,10 @@ def print_dry_run(
     ranks = ranks or _default_ranks()
     taken, text = estimate(recipe, world_size=ranks), training_text(recipe)
     epochs = taken.target_tokens / text.target_pieces if text and text.pairs else None
-    run_s, timed = _time(recipe, ranks) if is_here else (None, "dragoman plan says, with --hosts")
+    steps = recipe.train.max_steps - (0 if extension is None else extension.steps)
+    run_s, timed = None, "dragoman plan says, with --hosts"
+    if is_here:
+        run_s, timed = _time(recipe, ranks, steps)
     languages = recipe.corpus.told_by_names or listed(recipe.corpus.directions)
     console.print(
         facts_table(
@@ -58,6 +64,9 @@ def print_dry_run(
             ]
         )
     )
+    if extension is not None:
+        console.print(Text(f"\n{printable_line(extension.says())}"), soft_wrap=True)
+        return
     if (epochs or 0) > _MANY_EPOCHS or (run_s or 0) > _LONG_S:
         why = "That is long."
         if (run_s or 0) <= _LONG_S:
@@ -74,14 +83,14 @@ def _default_ranks() -> int:
     return default_ranks()
 
 
-def _time(recipe: Recipe, ranks: int) -> tuple[float | None, str]:
-    """Seconds of training on this machine, and the same in words."""
+def _time(recipe: Recipe, ranks: int, steps: int) -> tuple[float | None, str]:
+    """Seconds for so many steps on this machine, and the same in words."""
     try:
         from dragoman.run.speed import timed_here
     except ImportError:
         return None, "not known: PyTorch is not installed"
     here = timed_here(recipe, ranks=ranks)
-    run_s = here.step_s * recipe.train.max_steps
+    run_s = here.step_s * steps
     says = f"{units.DURATION.text(run_s)} of training on this machine, as timed just now"
     if here.others_share > DISTURBING_SHARE:
         says += f"; other programs used {units.SHARE.text(here.others_share)} of its processors"

@@ -130,6 +130,11 @@ class TextFiles(Section):
         return languages_of_corpus(next(filter(None, self._single_names()), ""))
 
     @property
+    def is_named(self) -> bool:
+        """Whether it is a corpus that is fetched by its name, rather than files."""
+        return bool(self.mtdata or self.set)
+
+    @property
     def title(self) -> str:
         """The name of the entry, or that of its file."""
         return self.name or self.source or next(filter(None, self._single_names()))

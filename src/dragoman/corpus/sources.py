@@ -23,7 +23,14 @@ from dragoman.corpus.directions import Direction, language_token
 from dragoman.corpus.manifest import FORMAT_VERSION, Manifest, SourceFile, TextSize
 from dragoman.corpus.moses import MosesText
 from dragoman.corpus.named_sets import fetch_set
-from dragoman.corpus.pairs import ColumnLimit, FileFacts, LineReader, NamedPath, TextEntry
+from dragoman.corpus.pairs import (
+    BlockReader,
+    ColumnLimit,
+    FileFacts,
+    LineReader,
+    NamedPath,
+    TextEntry,
+)
 from dragoman.corpus.tmx import TmxFile
 
 READERS: Final[dict[str, Callable[[str, Path, Direction], list[NamedPath]]]] = {
@@ -33,6 +40,9 @@ READERS: Final[dict[str, Callable[[str, Path, Direction], list[NamedPath]]]] = {
     ],
 }
 """Key of an entry, of `TEXT_FORMATS` -> its texts, from the file's name, path and languages."""
+_READ_BYTES: Final = 256 << 20
+"""Files of an entry that are read for their faults alone: plain text of so many bytes takes a
+second or two."""
 _RECEIPT: Final = "fetched.json"
 _ARCHIVES: Final = "archives"
 _WORK_VERSION: Final = 3
@@ -187,18 +197,22 @@ class SourceState:
 class Sources:
     """All entries of a corpus section, with their files found.
 
-    downloads: where named corpora are kept.
+    downloads: where named corpora are kept; None: entries that name one are left out.
     Raises: ConfigError if there is no training text, or two entries disagree on a file's language;
     CorpusError if a file or a column of scores is missing; the errors of `fetch`.
     """
 
-    def __init__(self, config: CorpusConfig, *, downloads: Path) -> None:
+    def __init__(self, config: CorpusConfig, *, downloads: Path | None) -> None:
         self._config = config
         self._downloads = downloads
         self._languages: dict[Path, tuple[str, str]] = {}
         self.files: list[SourceState] = []
         self.entries = {
-            split: [self._find(split, number, entry) for number, entry in enumerate(entries)]
+            split: [
+                self._find(split, number, entry)
+                for number, entry in enumerate(entries)
+                if downloads is not None or not entry.is_named
+            ]
             for split, entries in (
                 ("train", config.train),
                 ("valid", config.valid),
@@ -263,7 +277,7 @@ class Sources:
         folder = Path(self._config.folder)
         languages = self._config.direction_of(files)
         found: list[NamedPath]
-        if files.mtdata:
+        if files.mtdata and self._downloads is not None:
             fetched = fetch(
                 files.mtdata,
                 self._downloads,
@@ -327,9 +341,26 @@ def check_files(config: CorpusConfig) -> None:
     """Raises CorpusError if a file that a recipe names is missing."""
     for split in ("train", "valid", "test"):
         for entry in getattr(config, split):
-            for key in FILE_KEYS:
-                if name := getattr(entry, key):
-                    _check_file(Path(config.folder) / name, split)
+            for path in _paths(config, entry):
+                _check_file(path, split)
+
+
+def check_text(config: CorpusConfig) -> None:
+    """Read the files that a recipe names, as its preparation will, up to a size that takes seconds.
+
+    Raises the errors of the preparation: those of `Sources`, and CorpusError if a file is empty or
+    damaged, or if the two files of an entry do not have the same number of lines. Named corpora,
+    and entries that are larger, are left to the preparation.
+    """
+    for entries in Sources(config, downloads=None).entries.values():
+        for entry in entries:
+            if sum(file.path.stat().st_size for file in entry.files) <= _READ_BYTES:
+                for _ in BlockReader([entry]):
+                    pass
+
+
+def _paths(config: CorpusConfig, entry: TextFiles) -> list[Path]:
+    return [Path(config.folder) / name for key in FILE_KEYS if (name := getattr(entry, key))]
 
 
 def _check_file(path: Path, split: str) -> None:

@@ -18,7 +18,7 @@ from dragoman.base.errors import ConfigError, CorpusError, MachineError
 from dragoman.cluster.hosts import Hosts, is_this_machine, load_hosts
 from dragoman.cluster.options import RESTART_S
 from dragoman.corpus.manifest import Manifest
-from dragoman.corpus.sources import check_files
+from dragoman.corpus.sources import check_text
 from dragoman.distributed.wire import FP32_BYTES
 from dragoman.formats.bundle import NUM_SENTENCES
 from dragoman.recipe.budget import filled, keys_set
@@ -252,17 +252,17 @@ def plan_budget(
     """The plan alone; nothing is written. runs: the folder of earlier runs.
 
     If the text is not prepared, the sizes of its files are all that is known of it.
-    Raises ConfigError if the budget is too small or the recipe excludes one, CorpusError if a file
-    of text is missing, MachineError if CTranslate2 is not installed.
+    Raises ConfigError if the budget is too small or the recipe excludes one, CorpusError for
+    what `check_text` finds, MachineError if CTranslate2 is not installed.
     """
     check_possible(recipe)
+    check_text(recipe.corpus)
     by_hand = keys_set(recipe)
     recipe = vocabulary(recipe, by_hand=by_hand)
     try:
         manifest = Manifest.load(prepared or steps.default_place(recipe))
         text, earlier, prepare_s = TextFacts.of(manifest), earlier_run(manifest, runs), 0.0
     except CorpusError:
-        check_files(recipe.corpus)
         text, earlier = TextFacts.guessed(recipe), None
         prepare_s = text.pairs / PREPARE_PAIRS_PER_S
     gone_s = _PREPARE_S + prepare_s

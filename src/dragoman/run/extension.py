@@ -19,6 +19,7 @@ from dragoman.base.errors import CheckpointError, ConfigError
 from dragoman.base.files import file_sha256
 from dragoman.base.printable import printable_line
 from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.sources import Sources
 from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import ORIGIN_FILE, PREPARE_EVENTS, RunDirectory
 from dragoman.training.checkpoint import CheckpointStore, TrainState, read_state
@@ -79,8 +80,8 @@ class Extension:
 
     @classmethod
     def of(cls, run: RunDirectory, recipe: Recipe) -> Extension:
-        """Raises ConfigError if the run cannot go on as this recipe, CheckpointError if it has no
-        checkpoint."""
+        """Raises ConfigError if the run cannot go on as this recipe, or if its files have changed,
+        CheckpointError if it has no checkpoint, CorpusError if a file is missing."""
         checkpoint, state = _last(run)
         made_with = run.recipe()
         if digest(_of_length(recipe, made_with.train.max_steps)) != digest(made_with):
@@ -102,6 +103,11 @@ class Extension:
                 place=run.path,
                 remedy="set a larger train.max_steps",
             )
+        corpus = recipe.corpus
+        is_here = not any(one.is_named for one in (*corpus.train, *corpus.valid, *corpus.test))
+        manifest = Manifest.load(run.path)
+        if is_here and not Sources(corpus, downloads=None).match(manifest):
+            raise _changed(run)
         found = cls(run, recipe, checkpoint, state.step)
         if found._rates[1] <= 0.0:
             raise ConfigError(
@@ -143,17 +149,20 @@ class Extension:
         Raises ConfigError if the text has changed since.
         """
         if Manifest.load(draft.path).digest != Manifest.load(self.run.path).digest:
-            raise ConfigError(
-                "its text has changed since",
-                place=self.run.path,
-                remedy="start anew, or start from its weights alone: dragoman train RECIPE --from "
-                "RUN",
-            )
+            raise _changed(self.run)
         shutil.copytree(self.run.checkpoints, draft.checkpoints)
         draft.events.mkdir(exist_ok=True)
         for file in self.run.events.iterdir():
             if file.name != PREPARE_EVENTS:
                 shutil.copyfile(file, draft.events / file.name)
+
+
+def _changed(run: RunDirectory) -> ConfigError:
+    return ConfigError(
+        "its text has changed since",
+        place=run.path,
+        remedy="start anew, or start from its weights alone: dragoman train RECIPE --from RUN",
+    )
 
 
 def _of_length(recipe: Recipe, steps: int) -> Recipe:

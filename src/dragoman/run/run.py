@@ -21,8 +21,10 @@ from dragoman.base.printable import printable_line
 from dragoman.base.terminal import open_console
 from dragoman.corpus.clean import REJECTED
 from dragoman.corpus.directions import token_for
+from dragoman.corpus.manifest import FILE_NAME, Manifest
 from dragoman.corpus.prepare import OnProgress
 from dragoman.corpus.prepare import prepare as prepare_corpus
+from dragoman.corpus.sources import Sources
 from dragoman.corpus.workplace import FAILED
 from dragoman.distributed.launch import Share, WorkerError, as_raised, launch_workers
 from dragoman.distributed.standing import news_in
@@ -93,6 +95,15 @@ def prepare(
     if origin is not None:
         origin.check_prepared(directory)
     return directory
+
+
+def check_kept(recipe: Recipe, directory: Path | None, origin: Origin | None) -> None:
+    """Raises ConfigError if `prepare` would keep shards of a directory that were made with another
+    vocabulary than that of the origin. None for the directory: its default, which has its own."""
+    if directory is None or origin is None or not (directory / FILE_NAME).is_file():
+        return
+    if Sources(recipe.corpus, downloads=None).match(Manifest.load(directory)):
+        origin.check_prepared(directory)
 
 
 @dataclass(slots=True)
