@@ -46,7 +46,7 @@ class Translator:
     engine: "ctranslate2", "torch", or "auto": CTranslate2 on a processor if it is installed.
     target_language: the language to translate into, if the model has several.
     quantization: the type of the weights with CTranslate2, "int8" or "float32".
-    threads: cores; None: all.
+    threads: cores, at most all that there are; None: all.
     overrides: settings to change in the recipe's section search, such as
         "search.length_penalty_alpha=0.8".
     Raises CheckpointError if there is no model or it is damaged, ConfigError if the engine cannot
@@ -282,7 +282,7 @@ def translate_file(
     engine: auto: CTranslate2 for one model on a CPU if it is installed, otherwise PyTorch.
     quantization: the type of the weights; int8 with CTranslate2 is 10 to 40% faster, and changes
         about a tenth of the lines.
-    threads: cores; None: all.
+    threads: cores, at most all that there are; None: all.
     batch_cells: rows x longest source x beam searched together; None: 2048 for Transformer-base,
         more for a smaller model, with PyTorch search.batch_tokens. Fewer take less memory.
     Raises the errors of `Translator`, and CorpusError for a text that cannot be read.
@@ -389,7 +389,7 @@ def serve(
         be given again.
     languages: the right languages of models that were trained under wrong ones, such as en-fr; one
         for each model, and nothing between commas for one that stays as it is.
-    threads: cores; None: all.
+    threads: cores, at most all that there are; None: all.
     batch_cells: rows x longest source x beam searched together on a core; None: 2048 for
         Transformer-base, more for a smaller model. Fewer take less memory.
     timeout: seconds that a request may take.

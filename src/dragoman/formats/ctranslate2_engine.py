@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from dragoman.model.config import (
     length_limit,
     length_penalty,
 )
+from dragoman.telemetry.host import cpu_cores
 
 _BATCH_BYTES: Final = 50_400_000
 """Bytes of the decoder's keys and values for the cells of one batch: 2,048 of Transformer-base."""
@@ -145,7 +145,8 @@ class CTranslate2Engine:
         batch_cells: int,
         sampling: Sampling | None = None,
     ) -> None:
-        """threads: cores to use, one batch on each; all of this process if it is None.
+        """threads: cores to use, one batch on each; None: all that this process may use, which is
+        the most in any case: further threads only take memory.
         batch_cells: rows x longest source x beam of one batch, at most.
         sampling: used with a beam of 1; None: the likeliest is searched for.
 
@@ -161,7 +162,7 @@ class CTranslate2Engine:
         ctranslate2.set_log_level(logging.ERROR)  # a CPU widens fp16, which needs no warning
         self.batch_cells = batch_cells
         self._sampling = sampling
-        self.num_workers = threads or len(os.sched_getaffinity(0))
+        self.num_workers = min(threads or cpu_cores(), cpu_cores())
         try:
             self._translator = ctranslate2.Translator(
                 str(directory),

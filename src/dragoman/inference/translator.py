@@ -42,6 +42,7 @@ from dragoman.inference.text import TextFormat, TextPart, cut, on_one_line
 from dragoman.model.config import SearchConfig
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
+from dragoman.telemetry.host import cpu_cores
 from dragoman.training.durable import DIGESTS_FILE
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class TorchEngine:
 
         def results() -> list[list[Candidate]]:
             before = torch.get_num_threads()
-            torch.set_num_threads(self.threads or before)
+            torch.set_num_threads(min(self.threads or before, cpu_cores()))
             try:
                 found = translate_batch(self.models, sources, search, num_hypotheses=num_hypotheses)
             finally:

@@ -314,6 +314,7 @@ class Interface:
         started = time.perf_counter()
         texts = [asked.text] if isinstance(asked.text, str) else asked.text
         check_size(texts, 413)
+        self.models.admit(texts, _TEXT_FORMATS.get(asked.format, "markup"))
         async with while_connected(request), asyncio.timeout(self.limits.request_s):
             chosen, found = await self._translations(asked, texts)
         answer = TranslateResponse(

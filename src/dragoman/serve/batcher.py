@@ -31,7 +31,7 @@ _CHOICE_ROWS: Final = 512
 _ENOUGH_CHOICE: Final = 2
 """Rows waiting, as a multiple of the last batch, from which no more are waited for."""
 _MEMORY: Final = 0.8
-"""Share of the past in the measured speed."""
+"""Share of the past in the measured speed, and in the pieces of a character."""
 _PAUSE_SHARE: Final = 0.1
 _LONGEST_PAUSE_S: Final = 0.02
 
@@ -80,6 +80,8 @@ class Batcher:
     max_wait_s: float
     waiting_pieces: int = 0
     pieces_per_s: float = 0.0
+    pieces_per_character: float = 0.0
+    """Of the texts so far, of which the latest count most; 0 before the first."""
     num_rows: int = 0
     _jobs: deque[_QueuedRequest] = field(default_factory=deque)
     _waiting_rows: int = 0
@@ -134,13 +136,25 @@ class Batcher:
         """Raises OverloadedError if a request of so many pieces and rows would wait too long.
 
         Requests take turns: of a long one only as many rows go before it as its own turns let by.
-        Called with 1 before a text is cut into pieces, so that a refusal costs next to nothing.
         """
         turns = -(-rows // _ROWS_IN_TURN)
         before = sum(job.before(turns) for job in self._jobs)
         wait_s = before / self.pieces_per_s if self.pieces_per_s else 0.0
         if before and (before + pieces > self.max_waiting_pieces or wait_s > self.max_wait_s):
             raise OverloadedError(max(1.0, wait_s / 2))
+
+    def admit_text(self, characters: int) -> None:
+        """`admit` for a text that is not cut into pieces yet, by about how many it has.
+
+        Cutting takes as long as all else of a refusal together.
+        """
+        self.admit(max(1, round(characters * self.pieces_per_character)))
+
+    def learn(self, characters: int, pieces: int) -> None:
+        """Take note of how many pieces a text has."""
+        if characters:
+            earlier = self.pieces_per_character or pieces / characters
+            self.pieces_per_character = _MEMORY * earlier + (1 - _MEMORY) * pieces / characters
 
     def _pump(self) -> None:
         """Give every free worker a batch, the longer rows together."""

@@ -160,8 +160,9 @@ class LibreTranslate:
         asked = self._valid(request, TranslateRequest, fields)
         texts = [asked.q] if isinstance(asked.q, str) else asked.q
         check_size(texts, 400)
+        text_format = _TEXT_FORMATS[asked.format]
+        self.models.admit(texts, text_format)
         async with while_connected(request), asyncio.timeout(self.limits.request_s):
-            text_format = _TEXT_FORMATS[asked.format]
             chosen = await self._directions(asked, [[text] for text in texts], text_format)
             found = await translate_each(
                 chosen, texts, text_format=text_format, num_hypotheses=1 + asked.alternatives

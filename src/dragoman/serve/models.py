@@ -18,7 +18,7 @@ from dragoman.formats.ctranslate2_engine import CTranslate2Engine
 from dragoman.inference.text import TextFormat
 from dragoman.inference.translator import Answers, TextTranslator, Translation
 from dragoman.model.config import SearchConfig
-from dragoman.serve.batcher import Batcher
+from dragoman.serve.batcher import Batcher, OverloadedError
 from dragoman.serve.bodies import in_thread_if_long
 from dragoman.serve.guard import Limits
 
@@ -128,10 +128,12 @@ class ServedModel:
         num_hypotheses: int = 1,
     ) -> list[list[Translation]]:
         """The translations of each text, best first; raises OverloadedError."""
-        self.batcher.admit()
-        search = _of_width(self.search, max(beam_size or self.search.beam_size, num_hypotheses))
         size = sum(map(len, texts))
+        self.batcher.admit_text(_known_characters(size, text_format))
+        search = _of_width(self.search, max(beam_size or self.search.beam_size, num_hypotheses))
         encoded = await in_thread_if_long(size, self.translator.encode, texts, text_format)
+        pieces = sum(len(row) + 1 for row in encoded.rows)
+        self.batcher.learn(_known_characters(size, text_format), pieces)
         answers = Answers(encoded, search, num_hypotheses)
         while (wanted := answers.wanted()) is not None:
             rows, settings, most = wanted
@@ -140,6 +142,11 @@ class ServedModel:
         if encoded.has_tags:
             return await asyncio.to_thread(answers.translations, self.batcher.engine)
         return await in_thread_if_long(size, answers.translations, self.batcher.engine)
+
+
+def _known_characters(size: int, text_format: TextFormat) -> int:
+    """The characters that become pieces, as far as that is known: markup may be tags alone."""
+    return 0 if text_format == "markup" else size
 
 
 @cache
@@ -235,6 +242,7 @@ class Models:
                 )
             self.by_pair[pair] = model
             out_of.setdefault(pair[0], []).append(model)
+        self._each_batcher = [*{id(model.batcher): model.batcher for model in models}.values()]
         if sum(len(model.description.card) for model in models) > _LONGEST_CARDS:
             raise _refusal(models[0], f"the cards of {len(models):,} directions are too long")
         follow = {
@@ -279,9 +287,23 @@ class Models:
         """Every language that is translated from or into."""
         return list(dict.fromkeys(language for pair in self.by_pair for language in pair))
 
+    def admit(self, texts: Sequence[str], text_format: TextFormat) -> None:
+        """Raises OverloadedError if every model has too much to do to take these texts."""
+        characters = _known_characters(sum(map(len, texts)), text_format)
+        refusal = None
+        for batcher in self._each_batcher:
+            try:
+                batcher.admit_text(characters)
+            except OverloadedError as error:
+                refusal = error
+            else:
+                return
+        if refusal is not None:
+            raise refusal
+
     def batchers(self) -> Iterator[tuple[tuple[str, str, str], Batcher]]:
         """Each batcher, by its model's name, sources and targets; several are joined by commas."""
-        for batcher in {id(model.batcher): model.batcher for model in self}.values():
+        for batcher in self._each_batcher:
             own = [model.description for model in self if model.batcher is batcher]
             sources, targets = (
                 ",".join(dict.fromkeys(getattr(one, side) for one in own))

@@ -8,17 +8,19 @@ import math
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dragoman.formats.bundle import Bundle
 from dragoman.formats.ctranslate2_engine import Candidate, CTranslate2Engine
-from dragoman.inference.translator import translator_of
+from dragoman.inference.translator import TextTranslator, translator_of
 from dragoman.model.config import SearchConfig
 from dragoman.serve.batcher import Batcher, OverloadedError, _QueuedRequest
 from dragoman.serve.guard import Limits
-from dragoman.serve.models import ServedModel
+from dragoman.serve.models import Models, ServedModel
+from dragoman.telemetry.host import cpu_cores
 from real_text import real_lines
 from served import served_bundle
 
@@ -371,20 +373,66 @@ def test_a_batch_has_rows_of_the_same_settings_alone(bundle: Bundle, rows: list[
         assert [[c.ids for c in one] for one in found] == [[c.ids for c in one] for one in alone]
 
 
-class Untouched(list[str]):
-    """Texts that nobody may look at."""
-
-    def __iter__(self) -> Any:
-        raise AssertionError("a refused text was looked at")
-
-
-def test_a_refusal_costs_no_look_at_the_text(bundle: Bundle) -> None:
-    limits = Limits(max_waiting_pieces=9)
+def served(bundle: Bundle, max_waiting_pieces: int) -> ServedModel:
+    limits = Limits(max_waiting_pieces=max_waiting_pieces)
     (model,) = ServedModel.of(bundle, translator_of(bundle, threads=1), limits)
-    let_wait(model.batcher, 9)
+    return model
+
+
+def test_a_text_is_refused_by_its_length_before_it_is_cut(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = served(bundle, 100)
+    texts = [" ".join(real_lines("valid", "en")[:3])]
+    asyncio.run(model.translate(texts, text_format="document"))
+    let_wait(model.batcher, 99)
+
+    def fail(*_: object) -> None:
+        raise AssertionError("a refused text was cut into pieces")
+
+    monkeypatch.setattr(TextTranslator, "encode", fail)
     with pytest.raises(OverloadedError):
-        asyncio.run(model.translate(Untouched(["A man."]), text_format="document"))
+        asyncio.run(model.translate(texts, text_format="document"))
+    with pytest.raises(AssertionError, match="was cut"):  # of markup, tags are no pieces
+        asyncio.run(model.translate(texts, text_format="markup"))
+    let_wait(model.batcher, 100)
+    with pytest.raises(OverloadedError):
+        asyncio.run(model.translate(texts, text_format="markup"))
     model.batcher.close()
+
+
+def test_the_pieces_of_a_text_are_known_about_from_those_before(bundle: Bundle) -> None:
+    model = served(bundle, 100)
+    lines = real_lines("valid", "en")[:8]
+    asyncio.run(model.translate(lines, text_format="document"))
+    pieces = sum(len(row) + 1 for row in model.translator.encode(lines, "document").rows)
+    assert model.batcher.pieces_per_character == pytest.approx(pieces / sum(map(len, lines)))
+    model.batcher.learn(100, 100)
+    model.batcher.learn(0, 0)
+    after = 0.8 * pieces / sum(map(len, lines)) + 0.2
+    assert model.batcher.pieces_per_character == pytest.approx(after)
+    model.batcher.close()
+
+
+def test_a_server_refuses_at_once_if_all_of_its_models_are_busy(bundle: Bundle) -> None:
+    one = served(bundle, 9)
+    description = one.description.model_copy(update={"source": "de", "target": "en"})
+    other = replace(served(bundle, 9), description=description)
+    models = Models([one, other])
+    let_wait(one.batcher, 9)
+    models.admit(["A man."], "document")
+    let_wait(other.batcher, 9)
+    with pytest.raises(OverloadedError):
+        models.admit(["A man."], "document")
+    one.batcher.close()
+    other.batcher.close()
+
+
+def test_no_more_workers_than_cores(bundle: Bundle) -> None:
+    engine = CTranslate2Engine(
+        bundle.path, bundle.subwords(), threads=cpu_cores() + 2, batch_cells=2048
+    )
+    assert engine.num_workers == cpu_cores()
 
 
 def test_nothing_to_translate_is_no_batch(engine: HeldEngine) -> None:
