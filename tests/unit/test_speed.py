@@ -17,6 +17,7 @@ from dragoman.cluster.workload import workload_of
 from dragoman.recipe.estimate import TYPICAL_LENGTH
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.run import speed
+from dragoman.training.step_rate import StepCost
 
 TOKENS = 1024
 """Target tokens of a timed step on a CPU."""
@@ -97,20 +98,31 @@ def test_a_disturbed_timing_is_made_again_and_the_faster_one_counts(
     took_s = iter([1.0] if timings == 1 else [3.0, 1.0])
     shares = iter(others)
 
-    def time_steps(*_: object, pairs: int, **__: object) -> tuple[float, int, int]:
-        return next(took_s), pairs * TYPICAL_LENGTH, 0
+    def step_cost(*_: object, **__: object) -> StepCost:
+        return StepCost(next(took_s), 0.001)
 
     @contextmanager
     def seen(machine: speed.TrainingMachine) -> Iterator[None]:
         yield
         machine.others_share = max(machine.others_share, next(shares))
 
-    monkeypatch.setattr(speed, "time_steps", time_steps)
+    monkeypatch.setattr(speed, "step_cost", step_cost)
     monkeypatch.setattr(speed, "_others_seen", seen)
     recipe = recipe_of(tmp_path)
     here = speed.timed_here(recipe, ranks=1)
     tokens = workload_of(recipe).target_tokens_per_step
-    timed = TOKENS // TYPICAL_LENGTH * TYPICAL_LENGTH
-    assert here.step_s == pytest.approx(step_s * tokens / timed)
+    assert here.step_s == pytest.approx(step_s + 0.001 * tokens)
     assert here.others_share == others[-1]
     assert not [*shares], "each timing was made"
+
+
+def test_each_rank_and_each_micro_batch_of_a_cpu_reads_the_weights_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speed, "step_cost", lambda *_, **__: StepCost(1.0, 0.001))
+    recipe = recipe_of(tmp_path)
+    data = recipe.data.model_copy(update={"accumulate": 2})
+    recipe = recipe.model_copy(update={"data": data})
+    tokens = workload_of(recipe).target_tokens_per_step
+    here = speed.timed_here(recipe, ranks=3)
+    assert here.step_s == pytest.approx(3 * 2 * 1.0 + 0.001 * tokens)

@@ -57,7 +57,7 @@ def plan(
     """Predict the hours and the cost of a run.
 
     It says which hosts and which exchange of gradients are cheapest and quickest. Without hosts,
-    gpu and compute it times this machine for a second.
+    gpu and compute it times this machine for some seconds.
 
     recipe: as for `run_recipe`.
     overrides: as for `train`.

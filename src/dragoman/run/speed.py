@@ -27,7 +27,7 @@ from dragoman.telemetry.events import HostSampled
 from dragoman.telemetry.host import DISTURBING_SHARE, memory_bytes
 from dragoman.telemetry.sampler import MachineProbe
 from dragoman.training.config import Precision
-from dragoman.training.step_rate import time_steps
+from dragoman.training.step_rate import step_cost, time_steps
 
 _CPU_TOKENS: Final = 1024
 TIMED_GPU_TOKENS: Final = 16_384
@@ -144,26 +144,50 @@ def this_machine(*, ranks: int, vocab_size: int, at_most_s: float) -> TrainingMa
     return machine
 
 
-def timed_here(recipe: Recipe, *, ranks: int, at_most_s: float = 1.0) -> Here:
+def timed_here(recipe: Recipe, *, ranks: int, at_most_s: float = 3.0) -> Here:
     """This machine and the seconds of a step of the recipe's batch, from steps on random text.
 
-    at_most_s: no step begins after that time, but at least three are timed.
+    at_most_s: no step begins after that time, but at least two are timed.
     """
     keep_freed_memory()
     if sys.stderr.isatty():
         weights = units.SHORT_COUNT.text(workload_of(recipe).num_parameters)
-        print(f"timing a model of {weights} weights on this machine", file=sys.stderr, flush=True)
+        print(
+            f"timing a model of {weights} weights on this machine for some seconds",
+            file=sys.stderr,
+            flush=True,
+        )
     machine = TrainingMachine(torch.cuda.is_available(), False, 0, lambda _: 0.0)
-    speeds = []
+    steps_s, began = list[float](), time.monotonic()
     for _ in range(_TIMINGS):
         machine.others_share = 0.0
         with _others_seen(machine):
-            pieces, precision = recipe.corpus.subword.vocab_size, recipe.train.precision
-            speeds.append(_timed(recipe, ranks, pieces, at_most_s, precision).tokens_per_s)
-        if machine.others_share <= DISTURBING_SHARE:
+            steps_s.append(_step_s(recipe, ranks, at_most_s))
+        if machine.others_share <= DISTURBING_SHARE or time.monotonic() - began > at_most_s:
             break
-    step_s = workload_of(recipe).target_tokens_per_step / max(speeds)
-    return Here(ranks, machine.on_gpu, step_s, machine.others_share)
+    return Here(ranks, machine.on_gpu, min(steps_s), machine.others_share)
+
+
+def _step_s(recipe: Recipe, ranks: int, at_most_s: float) -> float:
+    """Seconds of a step of the recipe's batch by all ranks of this machine."""
+    work = workload_of(recipe)
+    pieces, precision = recipe.corpus.subword.vocab_size, recipe.train.precision
+    if torch.cuda.is_available():
+        speed = _timed(recipe, ranks, pieces, at_most_s, precision)
+        return work.target_tokens_per_step / speed.tokens_per_s
+    batches = ranks * work.micro_batches_per_step
+    tokens = work.target_tokens_per_step / batches
+    with join_world() as world, memory_errors_named("set a smaller model, or use another machine"):
+        cost = step_cost(
+            world,
+            recipe.model,
+            vocab_size=pieces,
+            pairs=max(1, round(tokens / TYPICAL_LENGTH)),
+            precision=precision,
+            at_most_s=at_most_s,
+        )
+    # The ranks share the processor, so that each one's work adds to the time of all.
+    return batches * (cost.fixed_s + cost.token_s * tokens)
 
 
 @contextmanager

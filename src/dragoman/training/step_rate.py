@@ -1,6 +1,6 @@
-"""Measures real steps of one rank without any network; `measuring` runs it.
+"""Measures real steps of one rank without any network; `measuring` runs `measure_steps`.
 
-The result is {"step_s", "flop_per_s"}: the median of the steps, and the model's useful arithmetic
+Its result is {"step_s", "flop_per_s"}: the median of the steps, and the model's useful arithmetic
 divided by it. Doctor compares hosts by the first; `plan` uses the second.
 """
 
@@ -10,6 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -39,6 +40,13 @@ _SMALL: Final = ModelConfig(
 _SIZES: Final = {"cpu": (_SMALL, 8_000, 16), "cuda": (ModelConfig(), 32_000, 128)}
 """Model, vocabulary and sentence pairs by device: small enough for seconds, no smaller."""
 _LENGTH: Final = 31
+_FEW_PAIRS: Final = 8
+"""A step on half as many takes much less than the straight line says."""
+_MANY_PAIRS: Final = 32
+"""With fewer, what disturbs either step would move the line too much."""
+_MORE: Final = 3
+"""A step on few pairs mostly reads and writes the weights. So this many times as many pairs as
+would fill the time, if the time grew with them, hardly take longer than that."""
 
 
 def measure_steps(world: World) -> dict[str, float]:
@@ -65,17 +73,8 @@ def time_steps(
 
     at_most_s: no step begins after that time, but at least three are timed.
     """
-    model = Transformer(config, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
-    model = model.to(world.device)
-    step = TrainStep(
-        model,
-        sync=NoSync(model),
-        train=TrainConfig(precision=precision),
-        optimizer=OptimizerConfig(),
-        world=world,
-    )
+    step = _new_step(world, config, vocab_size, precision)
     update = _update(pairs, vocab_size, world)
-    model.train()
     started = time.monotonic()
     ends: list[float] = []
     for number in range(_WARM_STEPS + _STEPS):
@@ -90,8 +89,64 @@ def time_steps(
         step.timer.step_done()
         ends.append(time.perf_counter())
     step_s = step.timer.take().step_median_s
-    matrices = sum(weight.numel() for weight in model.parameters() if weight.dim() == 2)
+    matrices = sum(weight.numel() for weight in step.model.parameters() if weight.dim() == 2)
     return step_s, update.global_target_tokens, matrices
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Seconds of a step on one batch: a straight line.
+
+    fixed_s: whatever the size of the batch, mostly to read and write the weights. token_s: for each
+    target token.
+    """
+
+    fixed_s: float
+    token_s: float
+
+
+def step_cost(
+    world: World,
+    config: ModelConfig,
+    *,
+    vocab_size: int,
+    pairs: int,
+    precision: Precision,
+    at_most_s: float,
+) -> StepCost:
+    """The cost of a step on a CPU, from steps on a few pairs and on more, up to this many.
+
+    A step of a large model on its whole batch may take ten seconds, and the first one longer.
+    at_most_s: no step begins after that time, but there are three: the first, which does not
+    count, and one of either size.
+    """
+    step, started = _new_step(world, config, vocab_size, precision), time.monotonic()
+
+    def timed(update: Update) -> float:
+        began = time.perf_counter()
+        step(update, learning_rate=1e-4)
+        step.timer.step_done()
+        step.timer.take()
+        return time.perf_counter() - began
+
+    few = _update(min(_FEW_PAIRS, pairs), vocab_size, world)
+    timed(few)
+    of_few, of_many = [timed(few)], list[float]()
+    more = int(_MORE * few.global_pairs * at_most_s / of_few[0])
+    many = _update(min(max(more, _MANY_PAIRS), pairs), vocab_size, world)
+    while len(of_many) < _STEPS:
+        of_many.append(timed(many))
+        if time.monotonic() - started > at_most_s:
+            break
+        of_few.append(timed(few))
+        if len(of_many) >= _LEAST_STEPS and agree(of_few) and agree(of_many):
+            break
+    few_s, many_s = statistics.median(of_few), statistics.median(of_many)
+    few_tokens, many_tokens = few.global_target_tokens, many.global_target_tokens
+    if many_tokens == few_tokens or many_s <= few_s:
+        return StepCost(0.0, many_s / many_tokens)
+    token_s = (many_s - few_s) / (many_tokens - few_tokens)
+    return StepCost(max(few_s - token_s * few_tokens, 0.0), token_s)
 
 
 def agree(seconds: Sequence[float]) -> bool:
@@ -102,6 +157,21 @@ def agree(seconds: Sequence[float]) -> bool:
     """
     first, middle, third = statistics.quantiles(seconds, n=4, method="inclusive")
     return 1.57 * (third - first) / math.sqrt(len(seconds)) <= _UNSURE * middle
+
+
+def _new_step(
+    world: World, config: ModelConfig, vocab_size: int, precision: Precision
+) -> TrainStep:
+    """The step of a new model."""
+    model = Transformer(config, source_vocab_size=vocab_size, target_vocab_size=vocab_size)
+    model = model.to(world.device).train()
+    return TrainStep(
+        model,
+        sync=NoSync(model),
+        train=TrainConfig(precision=precision),
+        optimizer=OptimizerConfig(),
+        world=world,
+    )
 
 
 def _update(pairs: int, vocab_size: int, world: World) -> Update:
