@@ -38,6 +38,7 @@ from dragoman.base.version import VERSION as __version__  # noqa: N811
 
 if TYPE_CHECKING:
     from dragoman.api.comparison import Comparison, compare
+    from dragoman.api.confidence import calibrate
     from dragoman.api.distillation import Distilled, distill
     from dragoman.api.exam import Exam, exam
     from dragoman.api.machines import doctor, jobs
@@ -107,6 +108,7 @@ __all__ = [
     "ask_teacher",
     "average",
     "build",
+    "calibrate",
     "compare",
     "distill",
     "doctor",
@@ -136,6 +138,7 @@ __all__ = [
 
 _MODULES = {
     "api.comparison": ("Comparison", "compare"),
+    "api.confidence": ("calibrate",),
     "api.distillation": ("Distilled", "distill"),
     "api.exam": ("Exam", "exam"),
     "api.machines": ("doctor", "jobs"),

@@ -33,7 +33,15 @@ GROUPS = {
     "From two languages to a model": ("build",),
     "Translations": ("translate", "Translator", "translate_file"),
     "Other models and formats": ("export", "push", "import_model"),
-    "More from the same text": ("compare", "exam", "distill", "synthesize", "ask_teacher", "score"),
+    "More from the same text": (
+        "compare",
+        "exam",
+        "calibrate",
+        "distill",
+        "synthesize",
+        "ask_teacher",
+        "score",
+    ),
     "Plans and answers": ("plan", "doctor", "report", "status", "inventory", "read_events", "jobs"),
     "What functions take and return": (
         "Recipe",

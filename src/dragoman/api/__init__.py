@@ -4,6 +4,7 @@ training      load_recipe, run_recipe, prepare, train, evaluate, stop, average, 
 translation   Translator, translate, translate_file, serve, export, import_model, push
 comparison    compare
 exam          exam
+confidence    calibrate
 systems       the parts of a comparison
 synthetic     synthesize, score
 taught        ask_teacher

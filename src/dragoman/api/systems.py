@@ -145,20 +145,9 @@ def test_of_runs(runs: Sequence[RunDirectory]) -> TestSet:
     """The test set of the runs; raises ConfigError if there is none or if they differ."""
     found: list[TestSet] = []
     for run in runs:
-        corpus = run.recipe().corpus
-        if len(corpus.directions) > 1:
-            raise ConfigError(
-                "its test set is of several directions, and one is compared",
-                place=run.path,
-                remedy="name the files of one, source and reference, and the target language",
-            )
         # Its prepared text may be gone; that of the other run may be there.
         with suppress(CorpusError, CheckpointError):
-            folder = run.prepared() / "test"
-            one = TestSet("test", *read_pair(folder / "source.txt", folder / "target.txt"))
-            # The translator puts the token before each source itself.
-            plain = [without_first_word(line, corpus.language_tokens) for line in one.sources]
-            found.append(replace(one, sources=plain))
+            found.append(own_text(run, "test"))
     if not found:
         raise ConfigError(
             "no model has a test set of its own",
@@ -172,6 +161,25 @@ def test_of_runs(runs: Sequence[RunDirectory]) -> TestSet:
             remedy="name the files of one: its source and its reference",
         )
     return found[0]
+
+
+def own_text(run: RunDirectory, name: str) -> TestSet:
+    """The dev or test set of a run. name: "valid" or "test".
+
+    Raises ConfigError if it is of several directions, CorpusError or CheckpointError if it is gone.
+    """
+    corpus = run.recipe().corpus
+    if len(corpus.directions) > 1:
+        raise ConfigError(
+            "its own text is of several directions, and one is wanted",
+            place=run.path,
+            remedy="name the files of one, source and reference, and the target language",
+        )
+    folder = run.prepared() / name
+    one = TestSet(name, *read_pair(folder / "source.txt", folder / "target.txt"))
+    # The translator puts the token before each source itself.
+    plain = [without_first_word(line, corpus.language_tokens) for line in one.sources]
+    return replace(one, sources=plain)
 
 
 def training_words(

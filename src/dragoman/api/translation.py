@@ -249,6 +249,7 @@ def translate_file(
     inspect: Annotated[bool, Option("-i, --inspect")] = False,
     n_best: Count = 1,
     scores: bool = False,
+    confidence: bool = False,
     terms: Annotated[str | Path | None, Option(metavar="FILE")] = None,
     checkpoint: Checkpoints = "best",
     overrides: Overrides = (),
@@ -272,6 +273,8 @@ def translate_file(
         a line).
     n_best: translations per line, with scores.
     scores: write the score and a tab before each translation.
+    confidence: write green, yellow or red, and the probability that it is right, before each
+        translation, with tabs between them; the model must have been calibrated.
     terms: a file of source TAB target, and TAB en-de if a term is for these languages alone; a
         model that has learnt to use terms may inflect them.
     checkpoint: best, last, the number of a step, or a folder (write ./best if the folder has that
@@ -308,11 +311,15 @@ def translate_file(
     document = None
     if text_format is None and source is not None:
         document = format_of_file(source)
-    if document is not None and (scores or n_best > 1):
+    if document is not None and (scores or confidence or n_best > 1):
         raise ConfigError(
-            "is translated as a whole, which has no score and no second translation",
+            "is translated as a whole, which has no score, no confidence and no second translation",
             place=source or "",
-            remedy="leave out scores and n_best, or set text_format to line",
+            remedy="leave out scores, confidence and n_best, or set text_format to line",
+        )
+    if confidence and n_best > 1:
+        raise ConfigError(
+            "is of the best translation alone", place="confidence", remedy="leave out n_best"
         )
     if document == "word" and place is None and sys.stdout.isatty():
         raise ConfigError(
@@ -326,7 +333,7 @@ def translate_file(
     if place is not None:
         place = output_place(place, source)
     known = [] if terms is None else read_terms(Path(terms))
-    layout = writing.Layout(text_format or "line", n_best, scores)
+    layout = writing.Layout(text_format or "line", n_best, scores, confidence)
     with (
         memory_errors_named("lower batch_cells"),
         open_translator(
@@ -340,6 +347,12 @@ def translate_file(
             target=target_language,
         ) as opened,
     ):
+        if confidence and opened.translator.calibration is None:
+            raise ConfigError(
+                "nobody has measured how often its translations are right",
+                place=path_of(model),
+                remedy="calibrate it first: the command calibrate, or dragoman.calibrate",
+            )
         if known:
             opened = opened.with_terms(known)
             if opened.translator.terms and not opened.translator.has_learnt_terms:

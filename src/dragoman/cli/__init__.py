@@ -9,6 +9,7 @@ console          tables of prepared text and of files
 summary          the output of `dragoman run` at its end
 comparison_view  the output of `dragoman compare` and `dragoman distill`
 exam_view        the output of `dragoman exam`
+confidence_view  the output of `dragoman calibrate`
 report_view      the answers of a report
 """
 

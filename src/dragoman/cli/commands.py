@@ -44,6 +44,7 @@ GROUPS: Final = {
         "evaluate": Command("api.training:evaluate"),
         "compare": Command("api.comparison:compare", "cli.views:show_comparisons"),
         "exam": Command("api.exam:exam", "cli.views:show_exams"),
+        "calibrate": Command("api.confidence:calibrate", "cli.views:show_calibrated"),
         "distill": Command("api.distillation:distill", "cli.views:show_distilled"),
         "synthesize": Command(
             "api.synthetic:synthesize",

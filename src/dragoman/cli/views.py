@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dragoman.api.synthetic import Scored, Synthesized
     from dragoman.api.taught import Taught
     from dragoman.cluster.plan import Plan
+    from dragoman.evaluation.confidence import Measured
     from dragoman.formats.export import Exported
     from dragoman.formats.hub import Pushed
     from dragoman.formats.import_bundle import Imported
@@ -244,6 +245,19 @@ def show_exams(exams: list[Exam], *, json: bool = False) -> None:
         )  # in ASCII: no text can send escape sequences
         return
     print_exams(exams, open_console())
+
+
+def show_calibrated(measured: Measured, *, json: bool = False) -> None:
+    """How often translations of each colour are right.
+
+    json: print JSON.
+    """
+    from dragoman.cli.confidence_view import print_measured
+
+    if json:
+        print(measured.model_dump_json(indent=1))
+        return
+    print_measured(measured)
 
 
 def show_distilled(made: Distilled) -> None:

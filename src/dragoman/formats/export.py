@@ -12,11 +12,13 @@ from itertools import cycle, islice, zip_longest
 from pathlib import Path
 
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, DragomanError
+from dragoman.base.files import file_sha256
 from dragoman.base.version import VERSION
 from dragoman.corpus.directions import with_token, without_first_word
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.subword import VOCABULARIES, Subword, read_vocabulary
 from dragoman.distributed.world import World
+from dragoman.evaluation.confidence import read_confidence, write_confidence
 from dragoman.evaluation.validate import read_lines
 from dragoman.formats.bundle import (
     CARD_FILE,
@@ -40,7 +42,7 @@ from dragoman.formats.scores import scores_of
 from dragoman.formats.trained_model import TranslationModel, checkpoint_path
 from dragoman.recipe.recipe import check_sections, dump_toml, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
-from dragoman.training.durable import publish
+from dragoman.training.durable import DIGESTS_FILE, publish
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,8 @@ def _fill(writer: Writer, texts: list[str], draft: Path) -> Verified:
     (draft / "manifest.json").write_text(job.manifest.model_dump_json(indent=1), encoding="utf-8")
     theirs = writer.write(texts, draft)
     form = FORMATS[job.request.to]
+    if form.search_keys is None and not job.request.overrides:  # as it was calibrated
+        _copy_confidence(job, draft)
     search = greedy(job.recipe.search) if form.is_greedy else job.recipe.search
     verified = compare(job.ours(texts, search), theirs)
     their_search = writer.search()
@@ -160,6 +164,16 @@ def _fill(writer: Writer, texts: list[str], draft: Path) -> Verified:
     (draft / CARD_FILE).write_text(card, encoding="utf-8")
     writer.finish(draft, info, card)
     return verified
+
+
+def _copy_confidence(job: ExportJob, draft: Path) -> None:
+    """Copy what the model's confidence was fitted to, if it belongs to these weights."""
+    found = read_confidence(job.origin.path)
+    is_run = isinstance(job.origin, RunDirectory)
+    if found is not None and (
+        not is_run or found.checkpoint == file_sha256(job.checkpoint / DIGESTS_FILE)
+    ):
+        write_confidence(found.model_copy(update={"checkpoint": ""}), draft)
 
 
 def _check_search(request: Request) -> None:

@@ -46,17 +46,18 @@ class Layout:
     """What is written for each line.
 
     text_format: of a line, see `TextTranslator.translate`. n_best: its translations.
-    scores: whether a score stands before each.
+    scores: whether a score stands before each. confidence: whether its colour and probability do.
     """
 
     text_format: TextFormat = "line"
     n_best: int = 1
     scores: bool = False
+    confidence: bool = False
 
     @property
     def is_scored(self) -> bool:
         """Whether the search gives scores."""
-        return self.scores or self.n_best > 1
+        return self.scores or self.confidence or self.n_best > 1
 
 
 def translate_document(
@@ -134,6 +135,7 @@ def transform(opened: Opened, source: Path, output: Path, layout: Layout) -> Non
                 **opened.identity,
                 "n_best": layout.n_best,
                 "scores": layout.scores,
+                "confidence": layout.confidence,
                 "layout": layout.text_format,
             },
             progress=show,
@@ -161,7 +163,12 @@ def _lines_of(number: int, translations: list[Translation], layout: Layout) -> s
     if layout.n_best > 1:
         return "".join(f"{number}\t{one.score:.4f}\t{one.text}\n" for one in translations)
     best = translations[0]
-    return f"{best.score:.4f}\t{best.text}\n" if layout.scores else f"{best.text}\n"
+    line = f"{best.score:.4f}\t{best.text}\n" if layout.scores else f"{best.text}\n"
+    if not layout.confidence:
+        return line
+    # A line that stays as it is, such as a number, is as right as it was.
+    is_kept = best.confidence is None
+    return f"green\t1.00\t{line}" if is_kept else f"{best.colour}\t{best.confidence:.2f}\t{line}"
 
 
 def converse(opened: Opened, layout: Layout, *, inspect: bool) -> None:
@@ -185,7 +192,9 @@ def converse(opened: Opened, layout: Layout, *, inspect: bool) -> None:
             )
             spent_s = time.perf_counter() - started
             for one in found:
-                print(_shown(f"{one.score:8.4f}  {one.text}" if layout.is_scored else one.text))
+                sure = "" if one.confidence is None else f"{one.colour} {one.confidence:.2f}  "
+                score = f"{one.score:8.4f}  " if layout.scores or layout.n_best > 1 else ""
+                print(_shown(f"{sure if layout.confidence else ''}{score}{one.text}"))
             if inspect:
                 _show_attention(opened.translator, text, search)
             print(f"  {units.DURATION.text(spent_s)}", file=sys.stderr)

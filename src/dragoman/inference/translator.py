@@ -23,6 +23,7 @@ from dragoman.corpus.normalize import normalize
 from dragoman.corpus.shards import UNK
 from dragoman.corpus.stand_ins import PLACEHOLDERS, TERM, TERM_END, with_terms
 from dragoman.corpus.vocabulary import Vocabulary
+from dragoman.evaluation.confidence import Colour, Confidence, Signs, colour_of, read_confidence
 from dragoman.evaluation.sentences import cut_into_chunks
 from dragoman.formats.argos import ARGOS_SEARCH, unpack_model
 from dragoman.formats.bundle import Bundle, is_bundle, refuse_checkpoint_of_export
@@ -68,12 +69,39 @@ _FILLERS: Final = "\u115f\u1160"
 """Letters of Hangul that are blank outside a syllable."""
 
 
+class Segment(NamedTuple):
+    """A sentence of a translation, or what stands between two.
+
+    signs: what the search knows of it; None if it was not translated. confidence: the probability
+        that it is right; None, too, if the model is not calibrated.
+    """
+
+    text: str
+    signs: Signs | None = None
+    confidence: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """score: length-normalised log-probability; the mean over the parts of a longer text."""
+    """score: length-normalised log-probability; the mean over the parts of a longer text.
+
+    segments: the text, cut into its sentences and what stands between them.
+    """
 
     text: str
     score: float
+    segments: tuple[Segment, ...] = ()
+
+    @property
+    def confidence(self) -> float | None:
+        """The probability that its least sure sentence is right; None if there is none."""
+        found = [one.confidence for one in self.segments if one.confidence is not None]
+        return min(found, default=None)
+
+    @property
+    def colour(self) -> Colour | None:
+        """The colour of its confidence."""
+        return None if self.confidence is None else colour_of(self.confidence)
 
 
 class Engine(Protocol):
@@ -172,6 +200,7 @@ class EncodedTexts:
     wanted: list[tuple[str, ...]]
     texts: list[list[EncodedPart]]
     subwords: tuple[Vocabulary, Vocabulary]
+    calibration: Confidence | None = None
 
     @property
     def has_tags(self) -> bool:
@@ -194,7 +223,7 @@ class EncodedTexts:
             available = [len(found[row]) for _, rows in parts for row in rows]
             alternatives = min(num_hypotheses, max(available, default=1))
             translations.append(
-                [_alternative(parts, found, attended, rank) for rank in range(alternatives)]
+                [self._alternative(parts, found, attended, rank) for rank in range(alternatives)]
             )
         return translations
 
@@ -215,28 +244,35 @@ class EncodedTexts:
             attended[row].append(AttendedRow(*pieces, one.text, weights))
         return attended
 
-
-def _alternative(
-    parts: Sequence[tuple[EncodedPart, Sequence[int]]],
-    found: Sequence[list[Found]],
-    attended: Mapping[int, list[AttendedRow]],
-    rank: int,
-) -> Translation:
-    """The text made of the rank-th translation of each row, the last if there are fewer."""
-    written, scores = [], []
-    for (part, _, tagged), rows in parts:
-        if not rows:
-            written.append(part.text if not part.translated else "")
-            continue
-        ranks = [min(rank, len(found[row]) - 1) for row in rows]
-        chosen = [found[row][own] for row, own in zip(rows, ranks, strict=True)]
-        translation = " ".join(one.text for one in chosen)
-        if tagged:
-            of_rows = [attended[row][own] for row, own in zip(rows, ranks, strict=True)]
-            translation = with_tags(tagged, of_rows)
-        written.append(part.written(translation))
-        scores += [one.score for one in chosen]
-    return Translation("".join(written), sum(scores) / len(scores) if scores else 0.0)
+    def _alternative(
+        self,
+        parts: Sequence[tuple[EncodedPart, Sequence[int]]],
+        found: Sequence[list[Found]],
+        attended: Mapping[int, list[AttendedRow]],
+        rank: int,
+    ) -> Translation:
+        """The text made of the rank-th translation of each row, the last if there are fewer."""
+        segments, scores = [], []
+        for (part, _, tagged), rows in parts:
+            if not rows:
+                segments.append(Segment(part.text if not part.translated else ""))
+                continue
+            ranks = [min(rank, len(found[row]) - 1) for row in rows]
+            chosen = [found[row][own] for row, own in zip(rows, ranks, strict=True)]
+            translation = " ".join(one.text for one in chosen)
+            if tagged:
+                of_rows = [attended[row][own] for row, own in zip(rows, ranks, strict=True)]
+                translation = with_tags(tagged, of_rows)
+            signs = Signs(
+                sum(one.score for one in chosen) / len(chosen),
+                sum(len(self.rows[row]) for row in rows),
+                sum(len(one.ids) for one in chosen),
+            )
+            sure = None if self.calibration is None else self.calibration.of(signs)
+            segments.append(Segment(part.written(translation), signs, sure))
+            scores += [one.score for one in chosen]
+        text = "".join(one.text for one in segments)
+        return Translation(text, sum(scores) / len(scores) if scores else 0.0, tuple(segments))
 
 
 class _Row(NamedTuple):
@@ -344,6 +380,7 @@ class TextTranslator:
     code: a language code such as `>>fra<<`, for texts that do not begin with one; "" if there is
         none.
     terms: words of the source and those that shall translate them.
+    calibration: how likely a translation is right by its signs; None if nobody has measured it.
     """
 
     engine: Engine
@@ -353,6 +390,7 @@ class TextTranslator:
     token: str = ""
     code: str = ""
     terms: Terms | None = None
+    calibration: Confidence | None = None
 
     def with_terms(self, targets: Mapping[str, str]) -> TextTranslator:
         """This translator with terms: translations of words of the source."""
@@ -401,7 +439,11 @@ class TextTranslator:
                 parts.append(EncodedPart(part, len(own_rows), tagged if has_tags else ""))
             parts_of_texts.append(parts)
         return EncodedTexts(
-            [row.ids for row in rows], [row.wanted for row in rows], parts_of_texts, self.subwords
+            [row.ids for row in rows],
+            [row.wanted for row in rows],
+            parts_of_texts,
+            self.subwords,
+            self.calibration,
         )
 
     def _rows(self, before: str, text: str) -> list[_Row]:
@@ -640,11 +682,25 @@ def open_translator(
                 lowercase=model.lowercase,
                 max_source_pieces=model.max_source_pieces,
                 token=token,
+                calibration=_calibration(path, weights),
             ),
             recipe,
             _identity(path, weights, overrides, arithmetic, token),
             _into(recipe, target),
         )
+
+
+def _calibration(path: Path, weights: Sequence[Path]) -> Confidence | None:
+    """The calibration of a model, unless it is that of other weights of the run."""
+    found = read_confidence(path)
+    if found is None or is_bundle(path):
+        return found
+    return found if [found.checkpoint] == [weights_digest(one) for one in weights] else None
+
+
+def weights_digest(checkpoint: Path) -> str:
+    """What tells the weights of one checkpoint from those of another."""
+    return file_sha256(checkpoint / DIGESTS_FILE)
 
 
 def _into(recipe: Recipe, target: str) -> tuple[Direction, ...]:
@@ -746,13 +802,14 @@ def translator_of(
         subwords,
         lowercase=bundle.recipe.corpus.lowercase,
         max_source_pieces=bundle.recipe.corpus.max_pieces,
+        calibration=read_confidence(bundle.path),
     )
 
 
 def _identity(
     path: Path, weights: Sequence[Path], overrides: Sequence[str], arithmetic: str, token: str
 ) -> dict[str, Any]:
-    digests = [file_sha256(one / DIGESTS_FILE) for one in weights]
+    digests = [weights_digest(one) for one in weights]
     return {
         "path": str(path.resolve()),
         "weights": digests,

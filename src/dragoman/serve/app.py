@@ -23,9 +23,10 @@ from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp
 
 from dragoman.base.languages import language_name
+from dragoman.evaluation.confidence import Colour, colour_of
 from dragoman.inference.documents import TextDocumentFormat, cut_document
 from dragoman.inference.text import TextFormat, paragraphs
-from dragoman.inference.translator import Translation
+from dragoman.inference.translator import Segment, Translation
 from dragoman.serve.batcher import OverloadedError
 from dragoman.serve.bodies import (
     MOST_TEXTS,
@@ -122,9 +123,23 @@ class TranslateRequest(StreamRequest):
     text: Text | Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS)]  # type: ignore[assignment]
     alternatives: int = Field(default=0, ge=0, le=9)
     """Further translations of each text."""
+    segments: bool = False
+    """Whether the translation is given sentence by sentence, too, each with its confidence."""
     format: Literal["text", TextDocumentFormat] = "text"  # type: ignore[assignment]
     """html: tags keep their places. markdown, srt, vtt: text is one file, in which all but the
     words stays; it has no score and no alternatives."""
+
+
+class TextSegment(BaseModel):
+    """A sentence of a translation, or what stands between two.
+
+    confidence: the probability that it is right; null if nobody has calibrated the model, or if the
+    segment was not translated.
+    """
+
+    text: str
+    confidence: float | None
+    colour: Colour | None
 
 
 class Alternative(BaseModel):
@@ -132,6 +147,11 @@ class Alternative(BaseModel):
 
     text: str
     score: float
+    confidence: float | None = None
+    """The probability that the least sure sentence is right; null if the model is not
+    calibrated."""
+    colour: Colour | None = None
+    """green: at least two of three such sentences are right; red: at most one of three."""
 
 
 class TranslatedText(Alternative):
@@ -140,6 +160,8 @@ class TranslatedText(Alternative):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     alternatives: list[Alternative]
+    segments: list[TextSegment] | None
+    """Put together they are the text; null if the request did not ask for them."""
     source: str
     """The target if the text is in that language already, which leaves it as it is."""
     target: str
@@ -319,7 +341,8 @@ class Interface:
             chosen, found = await self._translations(asked, texts)
         answer = TranslateResponse(
             translations=[
-                _translated(one, direction) for one, direction in zip(found, chosen, strict=True)
+                _translated(one, direction, has_segments=asked.segments)
+                for one, direction in zip(found, chosen, strict=True)
             ],
             seconds=round(time.perf_counter() - started, 6),
         )
@@ -457,19 +480,33 @@ def _own(request: Request, model: type[Asked], fields: dict[str, Any]) -> Asked:
     return valid(model, fields, 422)
 
 
-def _translated(found: Sequence[Translation], direction: Direction) -> TranslatedText:
+def _translated(
+    found: Sequence[Translation], direction: Direction, *, has_segments: bool
+) -> TranslatedText:
     pair = direction.model.pair
-    best, *others = found
+    best, *others = map(_alternative, found)
     return TranslatedText(
-        text=best.text,
-        score=best.score,
-        alternatives=[Alternative(text=one.text, score=one.score) for one in others],
+        **best.model_dump(),
+        alternatives=others,
+        segments=[_segment(one) for one in found[0].segments] if has_segments else None,
         source=pair.source,
         target=pair.target,
         via=pair.via,
         model=" + ".join(pair.models),
         detected=direction.detected,
     )
+
+
+def _alternative(found: Translation) -> Alternative:
+    return Alternative(
+        text=found.text, score=found.score, confidence=found.confidence, colour=found.colour
+    )
+
+
+def _segment(segment: Segment) -> TextSegment:
+    sure = segment.confidence
+    colour = None if sure is None else colour_of(sure)
+    return TextSegment(text=segment.text, confidence=sure, colour=colour)
 
 
 def _take_note(task: asyncio.Task[Any]) -> None:

@@ -51,6 +51,7 @@ _PURPOSES: Final = tuple(
         ("*session.*", "record", "who trains the run now, or how the last training ended"),
         ("*hosts.json", "record", "the hosts it was last trained on: for resume"),
         ("*budget.json", "record", "the budget, and when it was done"),
+        ("*confidence.json", "record", "how likely a translation is right, by its score"),
         ("*log.jsonl", "record", "the events of the run, one per line"),
         ("*prepare.jsonl", "record", "the events of the preparation"),
         ("*tfevents*", "record", "the same for TensorBoard"),

@@ -62,7 +62,7 @@ function showAlternatives(best, alternatives) {
       button.addEventListener("click", () => {
         [paragraphs[at], button.textContent] = [button.textContent, paragraphs[at]];
         heading.textContent = paragraphs[at];
-        element("result").textContent = paragraphs.join("\n");
+        showText(paragraphs.join("\n"));
       });
       const item = made("li");
       item.append(button);
@@ -74,6 +74,23 @@ function showAlternatives(best, alternatives) {
   element("others").hidden = !blocks.length;
 }
 
+/** A translation; of a calibrated model each sentence in its colour. */
+function showText(text, segments = []) {
+  const isColoured = segments.some((one) => one.colour);
+  element("legend").hidden = !isColoured;
+  element("result").replaceChildren(...(isColoured ? segments.map(shownSegment) : [text]));
+}
+
+function shownSegment({ text, colour, confidence }) {
+  const shown = document.createElement("span");
+  shown.textContent = text;
+  if (colour) {
+    shown.className = colour;
+    shown.title = `${Math.round(100 * confidence)} of 100 such sentences are right`;
+  }
+  return shown;
+}
+
 function made(kind, text = "") {
   const block = document.createElement(kind);
   block.dir = "auto";
@@ -83,7 +100,7 @@ function made(kind, text = "") {
 
 /** An older translation beside new text would mislead. */
 function clear() {
-  element("result").textContent = "";
+  showText("");
   element("result").classList.remove("waiting");
   element("time").textContent = "";
   element("copy").disabled = true;
@@ -132,11 +149,11 @@ const wanted = (text) => {
 async function translateAtOnce(signal) {
   const body = file
     ? { ...wanted(file.text), format: file.format }
-    : { ...wanted(element("source").value), alternatives: 3 };
+    : { ...wanted(element("source").value), alternatives: 3, segments: true };
   const answer = await ask("/translate", body, signal);
   if (signal.aborted) return;
   const best = answer.translations[0];
-  element("result").textContent = best.text;
+  showText(best.text, best.segments ?? []);
   showDone(best.detected && best.source, best.target, answer.seconds);
   showAlternatives(best.text, best.alternatives);
 }
