@@ -55,7 +55,7 @@ from dragoman.cluster.follow import HostFollower, Record, StopRequests, WorkerLo
 from dragoman.cluster.hosts import HOSTS_FILE, Host, Hosts, record_hosts
 from dragoman.cluster.messages import WorkRequest
 from dragoman.cluster.team import Meeting, Team, shares
-from dragoman.corpus.manifest import Manifest
+from dragoman.corpus.manifest import FILE_NAME, Manifest
 from dragoman.distributed.launch import InterruptedRunError
 from dragoman.recipe.estimate import estimate
 from dragoman.recipe.run_directory import RunDirectory
@@ -389,16 +389,22 @@ def digests_here(run: RunDirectory) -> dict[str, str]:
 def _copies(
     run: RunDirectory, place: str, budget: Budget | None
 ) -> dict[str, Mapping[str, Content]]:
-    """What a host needs, by its place there: prepared data by its digest, and files of the run."""
+    """What a host needs, by its place there: prepared data by its digest, and files of the run.
+
+    Downloads and rejected pairs stay here, and so does whatever a link or a stray file adds.
+    """
     prepared = run.prepared()
-    data_place = f"data/{Manifest.load(prepared).digest[:16]}"
+    manifest = Manifest.load(prepared)
+    data_place = f"data/{manifest.digest[:16]}"
+    needed = {*manifest.files, FILE_NAME}
+    data = {name: file for name, file in files_below(prepared).items() if name in needed}
     record = json.loads(read_regular(run.path / "corpus.json", limit=1 << 20))
     corpus = json.dumps(record | {"prepared": data_place}, indent=1).encode()
     files: dict[str, Content] = {name: run.path / name for name in _RUN_FILES}
     files["corpus.json"] = corpus
     if budget is not None:
         files[BUDGET_FILE] = budget.model_dump_json(indent=1).encode()
-    return {data_place: files_below(prepared), place: files}
+    return {data_place: data, place: files}
 
 
 def bring_back(
