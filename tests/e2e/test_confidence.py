@@ -112,6 +112,13 @@ def test_a_server_colours_each_sentence(
         )
         assert colours == [one["colour"] for one in segments if one["colour"]]
         assert page.text_content("#result") == answer["text"]
+        shown = page.eval_on_selector_all(
+            "#legend span, #result span[class]",
+            "found => found.map((one) => [one.className, getComputedStyle(one).textDecoration])",
+        )
+        styles = dict(shown)
+        assert len(set(styles.values())) == 3  # colour and line of each kind differ
+        assert all(styles[kind] == style for kind, style in shown)
         assert "of 100" in page.get_attribute("#result span[class]", "title")
         page.fill("#source", "")
         page.wait_for_selector("#legend", state="hidden")

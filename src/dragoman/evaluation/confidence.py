@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from dragoman.base.errors import CheckpointError, CorpusError
+from dragoman.base.errors import CorpusError
 from dragoman.base.files import read_regular, write_whole
 from dragoman.base.settings import Section
 from dragoman.evaluation.metrics import Chrf
@@ -134,18 +134,13 @@ def are_right(
 
 
 def read_confidence(folder: Path) -> Confidence | None:
-    """The regression of a run or an export; None if there is none. Raises CheckpointError."""
-    file = folder / CONFIDENCE_FILE
-    if not file.exists():
-        return None
+    """The regression of a run or an export; None if there is none that this version can read."""
     try:
-        return Confidence.model_validate_json(read_regular(file, limit=_LONGEST_FILE))
-    except (OSError, ValidationError) as error:
-        raise CheckpointError(
-            "cannot be read by this version",
-            place=file,
-            remedy="calibrate the model again, or remove the file",
-        ) from error
+        return Confidence.model_validate_json(
+            read_regular(folder / CONFIDENCE_FILE, limit=_LONGEST_FILE)
+        )
+    except (OSError, ValidationError):
+        return None
 
 
 def write_confidence(confidence: Confidence, folder: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sacrebleu import sentence_chrf
 
-from dragoman.base.errors import CheckpointError, CorpusError
+from dragoman.base.errors import CorpusError
 from dragoman.evaluation.confidence import (
     CONFIDENCE_FILE,
     Confidence,
@@ -122,7 +122,7 @@ def test_colours_begin_at_thirds() -> None:
     ]
 
 
-def test_a_file_is_read_as_it_was_written_and_a_foreign_one_refused(tmp_path: Path) -> None:
+def test_a_file_is_read_as_it_was_written_and_another_one_is_none(tmp_path: Path) -> None:
     assert read_confidence(tmp_path) is None
     confidence = fitted(drawn(200, 1), drawn(200, 2))
     write_confidence(confidence, tmp_path)
@@ -131,5 +131,4 @@ def test_a_file_is_read_as_it_was_written_and_a_foreign_one_refused(tmp_path: Pa
     whole = file.read_text()
     for text in ("", "{}", whole.replace('"weights"', '"weight"'), whole.replace("60.0", "NaN")):
         file.write_text(text)
-        with pytest.raises(CheckpointError, match="calibrate the model again"):
-            read_confidence(tmp_path)
+        assert read_confidence(tmp_path) is None
