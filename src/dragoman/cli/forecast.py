@@ -103,7 +103,7 @@ def _text(text: TextSize | None, epochs: float | None) -> Iterable[tuple[str, Re
         return
     about = "" if text.is_exact else "about "
     yield "pairs", f"{about}{units.COUNT.text(text.pairs)}, before they are cleaned"
-    yield "epochs", f"at most about {epochs:,.1f}"
+    yield "epochs", f"at most about {epochs:,.{int(epochs < _MANY_EPOCHS)}f}"
 
 
 def _needs(taken: Estimate) -> Iterable[tuple[str, RenderableType]]:

@@ -7,7 +7,7 @@ runs/<name>-<utc>-<digest>/
     source.model target.model   the subword models
     origin.json              the origin of the weights, if they were not drawn at random
     events/                  the events: prepare.jsonl, and log.jsonl of the run
-    tensorboard/             the same for TensorBoard
+    tensorboard/             the events for TensorBoard
     checkpoints/             step-NNNNNNN directories
     samples/                 translations of test sets
 """

@@ -155,3 +155,11 @@ def test_the_forecast_of_a_run_knows_its_strategy_and_ranks(
 def test_looking_at_files_needs_no_torch() -> None:
     code = "import sys, dragoman.training.inventory; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_lock_and_the_record_of_a_session_are_told_apart(tmp_path: Path) -> None:
+    for name in ("session.json", "session.lock"):
+        (tmp_path / name).touch()
+    found = {entry.path.name: entry.purpose for entry in take_inventory(tmp_path).entries}
+    assert len({*found.values()}) == 2
+    assert "locked" in found["session.lock"]
