@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from dragoman.base import units
 from dragoman.base.errors import DragomanError
+from dragoman.base.memory import give_back
 from dragoman.formats.ctranslate2_engine import Candidate, CTranslate2Engine
 from dragoman.model.config import SearchConfig
 
@@ -34,6 +35,8 @@ _MEMORY: Final = 0.8
 """Share of the past in the measured speed, and in the pieces of a character."""
 _PAUSE_SHARE: Final = 0.1
 _LONGEST_PAUSE_S: Final = 0.02
+_IDLE_S: Final = 1.0
+"""Seconds without work until memory is given back: the next batch would need it again."""
 
 
 class OverloadedError(DragomanError):
@@ -89,6 +92,7 @@ class Batcher:
     _running_rows: int = 0
     _expected_rows: int = 0
     _pause: asyncio.TimerHandle | None = None
+    _idle: asyncio.TimerHandle | None = None
     _pool: ThreadPoolExecutor = field(init=False)
 
     def __post_init__(self) -> None:
@@ -125,6 +129,8 @@ class Batcher:
 
     def close(self) -> None:
         """Begin no more batches. One under way goes on: a search cannot be broken off."""
+        if self._idle is not None:
+            self._idle.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     @property
@@ -219,6 +225,9 @@ class Batcher:
     def _start(
         self, taken: list[tuple[_QueuedRequest, int]], search: SearchConfig, num_hypotheses: int
     ) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
         self._running += 1
         self._running_rows += len(taken)
         rows = [job.rows[row] for job, row in taken]
@@ -253,6 +262,9 @@ class Batcher:
                 job.done.set_exception(error)
             elif len(job.found) == len(job.rows):
                 job.done.set_result(None)
+        if not self._running and not self._jobs:
+            loop = asyncio.get_running_loop()
+            self._idle = loop.call_later(_IDLE_S, loop.run_in_executor, self._pool, give_back)
         if not self._running or self._waiting_rows >= _ENOUGH_CHOICE * len(taken):
             self._pump()
         elif self._pause is None:  # a little later the batch may be a better one

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -556,3 +558,44 @@ def test_documents_take_turns_with_sixteen_rows(bundle: Bundle, rows: list[list[
         assert engine.batches[1] == documents[0][:16] + documents[1][:8]
 
     asyncio.run(scenario())
+
+
+def test_memory_is_given_back_when_nobody_asks_any_more(
+    bundle: Bundle, rows: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = CTranslate2Engine(bundle.path, bundle.subwords(), threads=1, batch_cells=2048)
+    batcher = Batcher(engine, 1000, 1000.0)
+    given: list[int] = []
+    monkeypatch.setattr("dragoman.serve.batcher._IDLE_S", 0.05)
+    monkeypatch.setattr("dragoman.serve.batcher.give_back", lambda: given.append(batcher.num_rows))
+
+    async def scenario() -> None:
+        await batcher.translate(rows[:2], SEARCH)
+        assert given == []
+        async with asyncio.timeout(60):
+            while not given:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        batcher.close()
+
+    asyncio.run(scenario())
+    assert given == [2], "once, after the last batch"
+
+
+def test_free_memory_goes_back_to_the_system() -> None:
+    program = """
+from pathlib import Path
+from dragoman.base.memory import give_back
+
+def resident_kb():
+    return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0])
+
+held = [bytearray(100_000) for _ in range(2_000)]  # each below the size that goes back by itself
+last = bytearray(100_000)
+del held
+before = resident_kb()
+give_back()
+print(before - resident_kb())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert int(done.stdout) > 150_000
