@@ -2,7 +2,7 @@
 
     benchmarks/terms.py RUN [OTHER_RUN ...] [--lines 500] [--show 50]
 
-Each run is one of the demo (`dragoman run demo`), with or without `corpus.augment.terms=0.1`.
+Each run is one of the demo (`dragoman run demo`).
 
 In held-out sentences of LibreOffice's help (the demo's test and dev text; the dev text chose the
 checkpoint) one word of the source is the term, and the word of the reference that translates it is
@@ -11,7 +11,7 @@ words that are the same on both sides, and the 100 commonest ones of the source,
 Prints for each run
 
 - used: translations with the wanted word, in its own form or in another one (a word with the same
-  beginning, as the training takes them)
+  beginning)
 - the same of the sentences whose translation without terms has it in neither form: there only the
   term tells
 - other form given: the term has another form of the word, and the translation must have that of the
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import random
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,8 +33,7 @@ from pathlib import Path
 
 import dragoman
 from dragoman.corpus.links import WORD
-from dragoman.corpus.terms import Forms
-from dragoman.recipe.run_directory import RunDirectory
+from dragoman.inference.terms import has_term
 from tags import Table, bleu, demo_text, share
 
 COMMONEST = 100
@@ -64,7 +64,7 @@ def choose(pairs: Sequence[tuple[str, str]], table: Table, lines: int) -> list[W
     training = demo_text("train")
     counts = Counter(word for source, _ in training for word in words_of(source))
     common = {word for word, _ in counts.most_common(COMMONEST)}
-    forms = Forms(target for _, target in training)
+    words = sorted({word for _, target in training for word in WORD.findall(target)})
     chosen = []
     for number, (sentence, reference) in enumerate(pairs):
         generator = random.Random(number)
@@ -85,18 +85,24 @@ def choose(pairs: Sequence[tuple[str, str]], table: Table, lines: int) -> list[W
                 candidates.append((word, wanted))
         if candidates:
             word, wanted = generator.choice(candidates)
-            other = forms.other(wanted, generator)
+            other = another_form(wanted, words, generator)
             chosen.append(Wanted(sentence, reference, word, wanted, other))
     return chosen[:lines]
 
 
+def another_form(word: str, words: Sequence[str], generator: random.Random) -> str:
+    """Another form of a word among some, the word if there is none."""
+    stem = word[: max(LEAST_LETTERS, len(word) - len(word) // 4)]
+    near = words[bisect_left(words, stem) : bisect_left(words, f"{stem}\U0010ffff")]
+    forms = [one for one in near if one != word and has_term(one, word)]
+    return generator.choice(forms) if forms else word
+
+
 def has_form(translation: str, word: str) -> str:
     """ "own", "another" or "no": which form of a word a translation has."""
-    words = words_of(translation)
-    if word.casefold() in words:
+    if word.casefold() in words_of(translation):
         return "own"
-    other_forms = Forms([translation])
-    return "no" if other_forms.other(word, random.Random(0)) == word else "another"
+    return "another" if has_term(translation, word) else "no"
 
 
 def main() -> None:
@@ -115,8 +121,7 @@ def main() -> None:
 
 def report(run: Path, translator: dragoman.Translator, wanted: Sequence[Wanted], show: int) -> None:
     """Print the figures of one run."""
-    augment = RunDirectory.open(run).recipe().corpus.augment
-    print(f"\n{run.name}: terms {augment.terms:g}")
+    print(f"\n{run.name}")
     references = [one.reference for one in wanted]
     without = translator.translate([one.sentence for one in wanted], text_format="document")
     print(f"without terms: {bleu(without, references)}")

@@ -86,7 +86,6 @@ class Translator:
         )
         self._opened = opened
         self._search = opened.recipe.search
-        self._has_warned = False
 
     @overload
     def translate(
@@ -123,9 +122,8 @@ class Translator:
 
         n_best: the number of translations of each text, which come with their scores, best first.
         beam_size: how many hypotheses the search keeps; 1 is greedy; None: as the recipe says.
-        terms: translations of words, by the words, or a file of source TAB target. The model may
-            inflect them, and may do without: one that has not learnt to use terms gives its
-            hypothesis with the most of them.
+        terms: translations of words, by the words, or a file of source TAB target. The model uses
+            them, and may inflect them.
         text_format: "line": one sentence per text. "document": texts are split into sentences and
             put back together. "markup": as "document", and tags of HTML or XML stay in place.
         Raises ConfigError if an argument cannot be used, such as an n_best above the beam size, or
@@ -176,13 +174,6 @@ class Translator:
         search = self._search_with(beam_size)
         check_beam_holds(n_best, search)
         translator = self._opened.with_terms(_terms_of(terms)).translator
-        if translator.terms and not translator.has_learnt_terms and not self._has_warned:
-            import warnings
-
-            from dragoman.inference.terms import NOT_LEARNT
-
-            warnings.warn(NOT_LEARNT, stacklevel=4)
-            self._has_warned = True
         for group in translator.stream(
             _sound(texts), search, text_format=text_format, num_hypotheses=n_best
         ):
@@ -275,8 +266,8 @@ def translate_file(
     scores: write the score and a tab before each translation.
     confidence: write green, yellow or red, and the probability that it is right, before each
         translation, with tabs between them; the model must have been calibrated.
-    terms: a file of source TAB target, and TAB en-de if a term is for these languages alone; a
-        model that has learnt to use terms may inflect them.
+    terms: a file of source TAB target, and TAB en-de if a term is for these languages alone; the
+        model may inflect them.
     checkpoint: best, last, the number of a step, or a folder (write ./best if the folder has that
         name); several, joined by commas, are an ensemble. best has the highest BLEU, or the lowest
         dev loss if BLEU was not measured.
@@ -296,7 +287,7 @@ def translate_file(
     from dragoman.base.memory import memory_errors_named
     from dragoman.inference import translate as writing
     from dragoman.inference.documents import format_of_file
-    from dragoman.inference.terms import NOT_LEARNT, read_terms
+    from dragoman.inference.terms import read_terms
     from dragoman.inference.translator import open_translator
     from dragoman.model.config import check_beam_holds
     from dragoman.recipe.recipe import check_sections
@@ -355,8 +346,6 @@ def translate_file(
             )
         if known:
             opened = opened.with_terms(known)
-            if opened.translator.terms and not opened.translator.has_learnt_terms:
-                print(NOT_LEARNT, file=sys.stderr)
         # Before a command that is then refused replaces the draft of earlier work.
         check_beam_holds(n_best, opened.recipe.search)
         if source is not None and document is not None:

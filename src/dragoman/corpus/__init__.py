@@ -25,7 +25,6 @@ vocabulary, imported_vocabulary   the vocabulary of a side: of our models, of im
 augment        changed copies of training pairs: capitals, typos, text that must stay
 links          which words of a pair translate each other, and which spans of words do
 stand_ins      pieces that stand for placeholders and addresses, which a translation keeps
-terms          sources with target words beside their own, so that a model learns to use terms
 encode         cleaned runs -> the pairs that stay -> token rows
 shards         token ids on disk, memory-mapped; the ids that every subword model shares
 manifest       the record of a prepared corpus: files, counts of each stage

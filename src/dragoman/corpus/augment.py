@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from random import Random
 from typing import Annotated, Final
 
@@ -22,7 +21,6 @@ from dragoman.base.settings import Section
 from dragoman.corpus import stand_ins
 from dragoman.corpus.directions import Direction
 from dragoman.corpus.links import Linker, same_words
-from dragoman.corpus.terms import Forms, terms
 
 Pair = tuple[str, str]
 Change = Callable[[Pair, Direction, Random], Pair | None]
@@ -64,10 +62,6 @@ class AugmentConfig(Section):
     """With pieces in place of numbers, names, addresses and such as {name} that stand on both
     sides, or of a word and its translation; the vocabulary then has these pieces, and translation
     keeps such parts as they are."""
-    terms: _Share = 0.0
-    """With target words beside some source words that they translate; the vocabulary then has
-    pieces around them, and translation uses terms that somebody gives. It needs one vocabulary
-    for both sides."""
 
 
 def upper_case(pair: Pair, direction: Direction, _random: Random) -> Pair | None:
@@ -151,22 +145,13 @@ KINDS: Final[Mapping[str, Change]] = {
 """The changes by the names of their shares. To add one, write a function and a key like these."""
 
 
-def changes_with(linker: Linker, of_terms: partial[Pair | None]) -> Mapping[str, Change]:
-    """All changes, also those that need to know which words of a pair translate each other.
+def changes_with(linker: Linker) -> Mapping[str, Change]:
+    """All changes, also the one that needs to know which words of a pair translate each other."""
 
-    of_terms: `corpus.terms.terms` with what it needs besides.
-    """
+    def placeholders(pair: Pair, direction: Direction, random: Random) -> Pair | None:
+        return stand_ins.placeholders(pair, lambda sides: linker(sides, direction), random)
 
-    def change(
-        make: Callable[..., Pair | None], pair: Pair, direction: Direction, random: Random
-    ) -> Pair | None:
-        return make(pair, lambda sides: linker(sides, direction), random)
-
-    return {
-        **KINDS,
-        "placeholders": partial(change, stand_ins.placeholders),
-        "terms": partial(change, of_terms),
-    }
+    return {**KINDS, "placeholders": placeholders}
 
 
 class Copies:
@@ -189,9 +174,7 @@ class Copies:
         self.targets: list[str] = []
         self.kinds: list[str] = []
         rows: list[int] = []
-        texts = (target for _, target in pairs) if config.terms else ()
-        of_terms = partial(terms, Forms(texts), has_placeholders=config.placeholders > 0)
-        for name, change in changes_with(linker, of_terms).items():
+        for name, change in changes_with(linker).items():
             # Odd, so that its product with a uniform key is uniform again, and unlike other kinds'.
             factor = np.uint64(Random(name).getrandbits(64) | 1)  # noqa: S311
             draws = (keys * factor) / 2.0**64

@@ -395,10 +395,6 @@ class CorpusConfig(Section):
                 f'tag = "{capitals[0]}" has capitals, and corpus.lowercase would change them '
                 f'in text to translate: write "{capitals[0].lower()}"'
             )
-        if self.augment.terms and not self.subword.joint:
-            raise ValueError(
-                "augment.terms puts target words into sources: leave out subword.joint = false"
-            )
         if self.temperature is not None:
             if len(trained) == 1:
                 raise ValueError("temperature is for several directions, but there is one")
@@ -484,9 +480,7 @@ class CorpusConfig(Section):
     @property
     def stand_ins(self) -> tuple[str, ...]:
         """The pieces of the vocabulary that stand for other text."""
-        placeholders = stand_ins.PLACEHOLDERS if self.augment.placeholders else ()
-        terms = (stand_ins.TERM, stand_ins.TERM_END) if self.augment.terms else ()
-        return (*placeholders, *terms)
+        return stand_ins.PLACEHOLDERS if self.augment.placeholders else ()
 
 
 def _not_told(key: str, place: str, entry: TextFiles) -> str:

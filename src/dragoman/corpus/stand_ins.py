@@ -1,4 +1,4 @@
-"""Pieces that stand for what a translation must keep, such as {name}; and those beside a term.
+"""Pieces that stand for what a translation must keep, such as {name}.
 
 Each is one character of Unicode's last private plane, in which no script is written. It is a piece
 of its own and is never cut. If a model has learnt these pieces, `{name}` or `https://example.org`
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -21,11 +21,7 @@ MOST: Final = 8
 PLANE: Final = 0x10FA00
 PLACEHOLDERS: Final = tuple(chr(PLANE + number) for number in range(MOST))
 """A translation has those that its source has."""
-TERM: Final = chr(PLANE + 0x30)
-"""Between words of the source and those of the target that shall translate them; see
-`corpus.terms`."""
-TERM_END: Final = chr(PLANE + 0x31)
-ALL: Final = frozenset((*PLACEHOLDERS, TERM, TERM_END))
+ALL: Final = frozenset(PLACEHOLDERS)
 KEPT: Final = re.compile(
     rf"""
     (?:(?<!\w)https?://|(?<![\w.])www\.)                         # addresses
@@ -45,20 +41,7 @@ KEPT: Final = re.compile(
 _NUMBER: Final = r"\d+(?:[.,:]\d+)*"
 _WORD: Final = r"[^\W\d_]\w*"
 _REPLACED: Final = re.compile(rf"(?P<kept>{KEPT.pattern})|{_NUMBER}|{_WORD}", re.VERBOSE)
-WITH_PLACEHOLDERS: Final = 0.3
-"""The share of copies with terms that have placeholders as well."""
 Pair = tuple[str, str]
-
-
-def with_terms(text: str, terms: Sequence[tuple[int, int, str]]) -> str:
-    """A source with words of the target beside some of its own, as a model learns to read it.
-
-    terms: the spans, in order, each with the words for it.
-    """
-    return _replaced(
-        text,
-        [(start, end, f"{text[start:end]}{TERM} {words}{TERM_END}") for start, end, words in terms],
-    )
 
 
 def placeholders(pair: Pair, linked: Callable[[Pair], Linked], random: Random) -> Pair | None:

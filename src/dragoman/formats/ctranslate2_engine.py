@@ -218,6 +218,43 @@ class CTranslate2Engine:
         """`submit`, and wait: the best translations of each source, best first."""
         return self.submit(sources, search, num_hypotheses=num_hypotheses)()
 
+    def go_on(
+        self,
+        sources: Sequence[list[int]],
+        beginnings: Sequence[list[int]],
+        search: SearchConfig,
+    ) -> list[list[Candidate]]:
+        """As many translations as the beam has, each with the beginning of its source."""
+        if not sources:
+            return []
+        longest = max(map(len, sources))
+        limits = [length_limit(len(source), search) for source in sources]
+        results = self._translator.translate_batch(
+            [[self._source_pieces[piece] for piece in source] for source in sources],
+            target_prefix=[
+                [*self._prefix, *(self._target_pieces[piece] for piece in beginning)]
+                for beginning in beginnings
+            ],
+            max_batch_size=self.batch_rows(longest, search.beam_size),
+            beam_size=search.beam_size,
+            num_hypotheses=search.beam_size,
+            max_input_length=0,
+            min_decoding_length=0,
+            max_decoding_length=max(limits),
+            no_repeat_ngram_size=search.no_repeat_ngram_size,
+        )
+        rows = [
+            (row, [self._target_ids[piece] for piece in pieces[len(self._prefix) :]])
+            for row, result in enumerate(results)
+            for pieces in result.hypotheses
+        ]
+        # The scores of CTranslate2 are without the beginning.
+        scores = self.log_probabilities([sources[row] for row, _ in rows], [ids for _, ids in rows])
+        found: list[list[Candidate]] = [[] for _ in sources]
+        for (row, ids), nats in zip(rows, scores, strict=True):
+            found[row].append(Candidate(ids, sum(nats) / length_penalty(len(ids) + 1, search)))
+        return found
+
     def search_batch(
         self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
     ) -> list[list[Candidate]]:

@@ -4,6 +4,7 @@ text          a line, a document or markup -> parts to translate and parts to ke
 inline        what a sentence must keep: pieces that stand for it, and the check that all came back
 tags          where the tags of a text stand in its translation, by the model's attention
 terms         words of the source, and those that shall translate them
+term_search   makes a model use them
 documents     files of HTML, Markdown and subtitles: what of them is translated
 word          documents of Word: the same
 catalogue     catalogues of gettext: the same

@@ -1,7 +1,6 @@
 """Terms: words of the source and the words that shall translate them.
 
-A model that has learnt them (`corpus.terms`) reads the wanted words beside the source. For another
-one, the hypothesis of its search with the most wanted words is chosen.
+They are found in text here; `inference.term_search` makes a model use them.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.languages import same_language
@@ -19,17 +18,14 @@ from dragoman.corpus.links import UNSPACED
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.stand_ins import ALL, KEPT
 
-NOT_LEARNT: Final = (
-    "this model has not learnt to use terms (corpus.augment.terms): of the translations that its "
-    "search finds, the one with the most of them is chosen"
-)
 _WORD: Final = re.compile(
     rf"(?P<kept>{KEPT.pattern})|[{UNSPACED}]|[^\W{UNSPACED}]+(?:[-.][^\W{UNSPACED}]+)*|[^\w\s]",
     re.VERBOSE,
 )
 """Matches a word, a character of a script without spaces, or a mark. An address or a placeholder is
 one match, which is no part of a term."""
-_Scored = TypeVar("_Scored", bound=tuple[str, *tuple[object, ...]])
+_SHORTEST_STEM: Final = 4
+_LONGEST_ENDING: Final = 3
 
 
 class Term(NamedTuple):
@@ -99,20 +95,22 @@ class Terms:
         return spans
 
 
-def with_most(candidates: Sequence[_Scored], wanted: Sequence[str]) -> list[_Scored]:
-    """Candidates, those with more of the wanted words first, else in their order."""
-    if not wanted:
-        return [*candidates]
-    terms = [_folded(one) for one in wanted]
+def has_term(text: str, term: str) -> bool:
+    """Whether a text has the words of a term, each in any form.
 
-    def missing(candidate: _Scored) -> int:
-        words = _folded(candidate[0])
-        return sum(
-            not any(words[start : start + len(term)] == term for start in range(len(words)))
-            for term in terms
-        )
+    Words with the same beginning and about the same length are taken for forms of one word.
+    """
+    words, wanted = _folded(text), _folded(term)
+    return any(
+        all(map(_is_form, words[start : start + len(wanted)], wanted))
+        for start in range(len(words) - len(wanted) + 1)
+    )
 
-    return sorted(candidates, key=missing)
+
+def _is_form(word: str, other: str) -> bool:
+    stem = other[: max(_SHORTEST_STEM, len(other) - len(other) // 4)]
+    is_long = len(stem) >= _SHORTEST_STEM and len(word) <= len(other) + _LONGEST_ENDING
+    return word == other or (is_long and word.startswith(stem))
 
 
 def read_terms(path: Path) -> list[Term]:

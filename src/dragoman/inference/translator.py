@@ -21,7 +21,7 @@ from dragoman.corpus.directions import Direction, token_for, with_token
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.shards import UNK
-from dragoman.corpus.stand_ins import PLACEHOLDERS, TERM, TERM_END, with_terms
+from dragoman.corpus.stand_ins import PLACEHOLDERS
 from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.evaluation.confidence import Colour, Confidence, Signs, colour_of, read_confidence
 from dragoman.evaluation.sentences import cut_into_chunks
@@ -38,7 +38,8 @@ from dragoman.formats.ctranslate2_engine import (
 from dragoman.formats.kinds import Kind, Quantization
 from dragoman.inference import inline
 from dragoman.inference.tags import AttendedRow, with_tags, without_tags
-from dragoman.inference.terms import Term, Terms, targets_for, with_most
+from dragoman.inference.term_search import Found, TermSearch
+from dragoman.inference.terms import Term, Terms, targets_for
 from dragoman.inference.text import TextFormat, TextPart, cut, on_one_line
 from dragoman.model.config import SearchConfig
 from dragoman.recipe.recipe import Recipe, load_recipe
@@ -64,7 +65,6 @@ _WINDOW: Final = 8000
 """Characters that are encoded at once; SentencePiece needs a hundred bytes for each."""
 _WIDE_BEAM: Final = 8
 """Hypotheses, at least, among which one with all that must be kept is looked for."""
-_NO_TERMS: Final = str.maketrans("", "", TERM + TERM_END)
 _FILLERS: Final = "\u115f\u1160"
 """Letters of Hangul that are blank outside a syllable."""
 
@@ -117,6 +117,14 @@ class Engine(Protocol):
     ) -> Results:
         """Begin; the results are in the order of the sources. scored: whether scores are used."""
 
+    def go_on(
+        self,
+        sources: Sequence[list[int]],
+        beginnings: Sequence[list[int]],
+        search: SearchConfig,
+    ) -> list[list[Candidate]]:
+        """As many translations as the beam has, each with the beginning of its source."""
+
     def attention(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]]
     ) -> list[NDArray[np.float32]]:
@@ -144,23 +152,39 @@ class TorchEngine:
         scored: bool = True,  # the scores are there in any case
     ) -> Results:
         """The search runs when its results are asked for."""
+        return lambda: self._search(sources, search, num_hypotheses)
+
+    def go_on(
+        self,
+        sources: Sequence[list[int]],
+        beginnings: Sequence[list[int]],
+        search: SearchConfig,
+    ) -> list[list[Candidate]]:
+        """As many translations as the beam has, each with the beginning of its source."""
+        return self._search(sources, search, search.beam_size, beginnings)
+
+    def _search(
+        self,
+        sources: Sequence[list[int]],
+        search: SearchConfig,
+        num_hypotheses: int,
+        beginnings: Sequence[list[int]] | None = None,
+    ) -> list[list[Candidate]]:
         import torch
 
         from dragoman.model.search import translate_batch
 
         if self.batch_cells is not None:
             search = search.model_copy(update={"batch_tokens": self.batch_cells})
-
-        def results() -> list[list[Candidate]]:
-            before = torch.get_num_threads()
-            torch.set_num_threads(min(self.threads or before, cpu_cores()))
-            try:
-                found = translate_batch(self.models, sources, search, num_hypotheses=num_hypotheses)
-            finally:
-                torch.set_num_threads(before)
-            return [[Candidate(one.ids, one.score) for one in row] for row in found]
-
-        return results
+        before = torch.get_num_threads()
+        torch.set_num_threads(min(self.threads or before, cpu_cores()))
+        try:
+            found = translate_batch(
+                self.models, sources, search, num_hypotheses=num_hypotheses, beginnings=beginnings
+            )
+        finally:
+            torch.set_num_threads(before)
+        return [[Candidate(one.ids, one.score) for one in row] for row in found]
 
     def attention(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]]
@@ -179,33 +203,25 @@ class EncodedPart(NamedTuple):
     tagged: str
 
 
-class Found(NamedTuple):
-    """A translation of a row. ids: its pieces. score: as that of a Candidate."""
-
-    text: str
-    score: float
-    ids: list[int]
-
-
 @dataclass(frozen=True, slots=True)
 class EncodedTexts:
     """Texts cut into rows for an engine, and how to put their translations together.
 
     rows: the ids of the pieces of each row, without the end of sentence.
-    wanted: for each row the words that its translation shall have and the row does not show.
-    texts: for each text its parts.
+    texts: for each text its parts. terms: those that translations shall have.
     """
 
     rows: list[list[int]]
-    wanted: list[tuple[str, ...]]
     texts: list[list[EncodedPart]]
     subwords: tuple[Vocabulary, Vocabulary]
+    terms: Terms | None = None
     calibration: Confidence | None = None
 
     @property
-    def has_tags(self) -> bool:
-        """Whether a part of a text has tags, whose places need the engine's attention."""
-        return any(part.tagged for parts in self.texts for part in parts)
+    def needs_engine(self) -> bool:
+        """Whether terms are to be searched for, or a text has tags, whose places need attention."""
+        has_tags = any(part.tagged for parts in self.texts for part in parts)
+        return has_tags or self.terms is not None
 
     def assemble(
         self, found: Sequence[list[Found]], num_hypotheses: int, engine: Engine
@@ -275,13 +291,6 @@ class EncodedTexts:
         return Translation(text, sum(scores) / len(scores) if scores else 0.0, tuple(segments))
 
 
-class _Row(NamedTuple):
-    """A row of pieces, and the words that its translation shall have and that it does not show."""
-
-    ids: list[int]
-    wanted: tuple[str, ...] = ()
-
-
 class Search(NamedTuple):
     """Rows to be searched, and how."""
 
@@ -312,10 +321,7 @@ class Answers:
             return None
         rows = [self._encoded.rows[row] for row in self._left]
         if self._searches == 0:
-            most = self._num_hypotheses
-            if any(self._encoded.wanted):
-                most = max(most, self._search.beam_size)
-            return Search(rows, self._search, most)
+            return Search(rows, self._search, self._num_hypotheses)
         if self._searches == 1:
             beam = max(_WIDE_BEAM, 2 * self._search.beam_size)
             return Search(rows, self._search.model_copy(update={"beam_size": beam}), beam)
@@ -326,14 +332,7 @@ class Answers:
         """Take the results of the search that was wanted."""
         source, target = self._encoded.subwords
         decoded = iter(target.decode([one.ids for row in found for one in row]))
-        wanted = [self._encoded.wanted[row] for row in self._left]
-        texts = [
-            with_most(
-                [Found(next(decoded).translate(_NO_TERMS), one.score, one.ids) for one in row],
-                words,
-            )
-            for row, words in zip(found, wanted, strict=True)
-        ]
+        texts = [[Found(next(decoded), one.score, one.ids) for one in row] for row in found]
         self._searches += 1
         if not target.stand_ins:
             self._found, self._left = [row[: self._num_hypotheses] for row in texts], []
@@ -354,7 +353,11 @@ class Answers:
 
     def translations(self, engine: Engine) -> list[list[Translation]]:
         """The translations of each text, best first. engine: the one that has searched."""
-        return self._encoded.assemble(self._found, self._num_hypotheses, engine)
+        encoded, found = self._encoded, self._found
+        if encoded.terms is not None:
+            terms = TermSearch(encoded.rows, found, encoded.terms, encoded.subwords)
+            found = terms.run(engine, self._search, self._num_hypotheses)
+        return encoded.assemble(found, self._num_hypotheses, engine)
 
 
 def without_placeholders(row: list[int], subword: Vocabulary) -> list[int]:
@@ -396,11 +399,6 @@ class TextTranslator:
         """This translator with terms: translations of words of the source."""
         return replace(self, terms=Terms(targets, lowercase=self.lowercase) if targets else None)
 
-    @property
-    def has_learnt_terms(self) -> bool:
-        """Whether the model reads terms beside the words of the source."""
-        return TERM in self.stand_ins
-
     def after(self, texts: Iterable[str], text_format: TextFormat) -> TextTranslator:
         """This translator for the parts of one text: a code that begins the first applies to
         all."""
@@ -411,13 +409,13 @@ class TextTranslator:
 
     def encode(self, texts: Iterable[str], text_format: TextFormat) -> EncodedTexts:
         """Cut texts into rows; nothing is lost. A language's code applies to all text after it."""
-        rows: list[_Row] = []
+        rows: list[list[int]] = []
         parts_of_texts = []
         for text in texts:
             parts = []
             code = self.code
             for part in cut(text, text_format, stand_ins=self.stand_ins):
-                own_rows: list[_Row] = []
+                own_rows: list[list[int]] = []
                 tagged = normalized = ""
                 if part.translated:
                     source = on_one_line(part.source())
@@ -432,39 +430,17 @@ class TextTranslator:
                         own_rows += self._rows(before, window[len(own) :])
                     # A code goes into the search with marks alone: kept with them it would be seen.
                     words = plain if any(map(str.isalnum, plain)) else normalized
-                    if not self._has_sense([row.ids for row in own_rows], words):
+                    if not self._has_sense(own_rows, words):
                         part, own_rows = replace(part, translated=False), []
                 rows += own_rows
                 has_tags = bool(own_rows) and tagged != normalized
                 parts.append(EncodedPart(part, len(own_rows), tagged if has_tags else ""))
             parts_of_texts.append(parts)
-        return EncodedTexts(
-            [row.ids for row in rows],
-            [row.wanted for row in rows],
-            parts_of_texts,
-            self.subwords,
-            self.calibration,
-        )
+        return EncodedTexts(rows, parts_of_texts, self.subwords, self.terms, self.calibration)
 
-    def _rows(self, before: str, text: str) -> list[_Row]:
-        """The rows of a normalised text behind a token or a code, which may be "".
-
-        A text whose terms the model can read is one row. Else the terms are wanted.
-        """
-
-        def rows_of(words: str) -> list[list[int]]:
-            return cut_into_chunks(
-                before + words, self.subwords[0], max_pieces=self.max_source_pieces
-            )
-
-        spans = self.terms.found(text) if self.terms else []
-        rows = rows_of(text)
-        if spans and self.has_learnt_terms:
-            shown = rows_of(with_terms(text, spans))
-            if len(shown) == len(rows) == 1 and shown[0].count(UNK) == rows[0].count(UNK):
-                return [_Row(shown[0])]
-        wanted = tuple(dict.fromkeys(words for *_, words in spans))
-        return [_Row(row, wanted) for row in rows]
+    def _rows(self, before: str, text: str) -> list[list[int]]:
+        """The rows of a normalised text behind a token or a code, which may be ""."""
+        return cut_into_chunks(before + text, self.subwords[0], max_pieces=self.max_source_pieces)
 
     @property
     def stand_ins(self) -> frozenset[str]:

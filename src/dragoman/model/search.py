@@ -65,12 +65,14 @@ def translate_batch(
     config: SearchConfig,
     *,
     num_hypotheses: int = 1,
+    beginnings: Sequence[Sequence[int]] | None = None,
 ) -> list[list[Hypothesis]]:
     """The `num_hypotheses` best translations of each source, best first, in the order given.
 
     models: one, or several with the same vocabularies, whose probabilities are averaged for each
         token (the mean of probabilities, as in fairseq; not of their logarithms).
     source_ids: pieces without end of sentence.
+    beginnings: the pieces that the translations of each source begin with; None: any.
 
     Raises ConfigError if more hypotheses are asked for than the beam holds.
     """
@@ -79,7 +81,8 @@ def translate_batch(
     with inference(models):
         for rows in plan_batches([len(ids) for ids in source_ids], config):
             sources = [source_ids[row] for row in rows]
-            found = _BatchSearch(models, sources, config, num_hypotheses).run()
+            own = [beginnings[row] if beginnings else () for row in rows]
+            found = _BatchSearch(models, sources, config, num_hypotheses, own).run()
             for row, hypotheses in zip(rows, found, strict=True):
                 results[row] = hypotheses
     return results
@@ -109,7 +112,10 @@ class _BatchSearch:
         sources: Sequence[Sequence[int]],
         config: SearchConfig,
         num_hypotheses: int,
+        beginnings: Sequence[Sequence[int]],
     ) -> None:
+        self.beginnings = beginnings
+        self.longest_beginning = max(map(len, beginnings))
         self.models = models
         self.config = config
         self.num_hypotheses = num_hypotheses
@@ -154,9 +160,12 @@ class _BatchSearch:
         length = self.open_ids_BWT.shape[2]
         if self.config.no_repeat_ngram_size:
             self._forbid_repetition(logits_BWV)
-        constrained = self.config.never_padding or self.config.end_at_limit
+        is_beginning = length - self.num_start_ids < self.longest_beginning
+        constrained = self.config.never_padding or self.config.end_at_limit or is_beginning
         if constrained:
             logits_BWV = self._constrained(logits_BWV, at_limit_B=self.limits_B == length)
+        if is_beginning:
+            self._begin(logits_BWV, length - self.num_start_ids)
         best, places = best_continuations(
             logits_BWV, open_scores_BW, num_candidates, normalized=constrained
         )
@@ -204,6 +213,15 @@ class _BatchSearch:
             logits_BWV[rows] = _NEVER
             logits_BWV[rows, :, EOS] = 0.0
         return logits_BWV
+
+    def _begin(self, log_probabilities_BWV: Tensor, place: int) -> None:
+        """Leave nothing but the piece of the beginning at this place, where there is one."""
+        for row, sentence in enumerate(self.sentences_B.tolist()):
+            if place < len(self.beginnings[sentence]):
+                piece = self.beginnings[sentence][place]
+                kept_W = log_probabilities_BWV[row, :, piece].clone()
+                log_probabilities_BWV[row] = _NEVER
+                log_probabilities_BWV[row, :, piece] = kept_W
 
     def _finish(
         self,

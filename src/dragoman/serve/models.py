@@ -32,7 +32,6 @@ class ModelDescription(BaseModel):
 
     card: in Markdown. card_html: the same for a page; HTML in the card is text there.
     zero_shot: whether the model had no training text for it.
-    has_learnt_terms: whether it reads terms beside the words of the source.
     """
 
     name: str
@@ -45,7 +44,6 @@ class ModelDescription(BaseModel):
     card: str
     card_html: str = ""
     zero_shot: bool = False
-    has_learnt_terms: bool = False
 
 
 class LanguagePair(BaseModel):
@@ -89,7 +87,6 @@ class ServedModel:
             beam_size=search.beam_size,
             card=card,
             card_html=card_html(card),
-            has_learnt_terms=translator.has_learnt_terms,
         )
         batcher = Batcher(translator.engine, limits.max_waiting_pieces, limits.request_s)
         served = [cls(description, translator, search, batcher)]
@@ -139,7 +136,7 @@ class ServedModel:
             rows, settings, most = wanted
             found = await self.batcher.translate(rows, settings, num_hypotheses=most)
             await in_thread_if_long(size, answers.take, found)
-        if encoded.has_tags:
+        if encoded.needs_engine:
             return await asyncio.to_thread(answers.translations, self.batcher.engine)
         return await in_thread_if_long(size, answers.translations, self.batcher.engine)
 

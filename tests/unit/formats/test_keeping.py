@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 import dragoman
-from dragoman.corpus.stand_ins import PLACEHOLDERS, with_terms
+from dragoman.corpus.stand_ins import PLACEHOLDERS
 from dragoman.corpus.subword import Subword
 from dragoman.formats.kinds import Kind
 from small_run import keeping_run
-from terms_run import terms_run
 
 
 @pytest.mark.system
@@ -32,15 +31,3 @@ def test_an_export_translates_as_the_run(to: Kind, tmp_path: Path) -> None:
         ]
         assert [ids[:-1] for ids in tokenizer(texts)["input_ids"]] == own.encode(texts)
         assert tokenizer.batch_decode(own.encode(texts)) == texts
-
-
-@pytest.mark.system
-def test_a_tokenizer_of_transformers_reads_terms_as_we_do(tmp_path: Path) -> None:
-    import transformers
-
-    export = dragoman.export(terms_run(), to="huggingface", output=tmp_path / "für andere")
-    assert export.verified.identical >= 0.95 * export.verified.sentences
-    tokenizer = transformers.AutoTokenizer.from_pretrained(export.path)
-    own = Subword.load(terms_run().path / "source.model")
-    texts = [with_terms("open all cell.", [(9, 13, "Tisch")])]
-    assert [ids[:-1] for ids in tokenizer(texts)["input_ids"]] == own.encode(texts)

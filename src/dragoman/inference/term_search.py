@@ -1,0 +1,147 @@
+"""Makes a model use the terms it is given, whether or not it knows them.
+
+Where a term belongs, the model itself says: where it wrote what it looked at the term's words for
+(`inference.tags`). There a second search begins, with the translation up to that place and the
+term; the model writes the rest, so that it fits. Searches that begin with the term less its ending
+let the model inflect it. Of all that they find, the likeliest one with a form of the term is the
+translation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from dragoman.corpus.shards import UNK
+from dragoman.inference import inline
+from dragoman.inference.tags import CLOSING, OPENING, AttendedRow, with_tags
+from dragoman.inference.terms import Terms, has_term
+from dragoman.model.config import SearchConfig, length_limit
+
+if TYPE_CHECKING:
+    from dragoman.corpus.vocabulary import Vocabulary
+    from dragoman.inference.translator import Engine
+
+_MOST_TERMS: Final = 8
+"""Terms of a row, at most, that are searched for: each takes a search."""
+_ENDING: Final = 2
+_SHORTEST_STEM: Final = 4
+"""Letters of an ending, and of what is left of a term without it."""
+
+
+class Found(NamedTuple):
+    """A translation of a row. ids: its pieces. score: as that of a Candidate."""
+
+    text: str
+    score: float
+    ids: list[int]
+
+
+class _Term(NamedTuple):
+    """The span of a term in the text of a row, and the words that shall translate it."""
+
+    start: int
+    end: int
+    words: str
+
+
+class TermSearch:
+    """The searches for the terms of rows, which an engine has translated.
+
+    rows: the ids of their pieces. found: the translations of each, the best first.
+    """
+
+    def __init__(
+        self,
+        rows: Sequence[list[int]],
+        found: Sequence[list[Found]],
+        terms: Terms,
+        subwords: tuple[Vocabulary, Vocabulary],
+    ) -> None:
+        self._rows, self._found = rows, [*found]
+        self._source, self._target = subwords
+        self._texts = self._source.decode([*rows])
+        self._terms = [[_Term(*span) for span in terms.found(text)] for text in self._texts]
+        self._open = [[*of_row] for of_row in self._terms]
+        """The terms of each row that were not searched for yet."""
+
+    def run(self, engine: Engine, search: SearchConfig, num_hypotheses: int) -> list[list[Found]]:
+        """The translations of each row, with as many of its terms as the model can write."""
+        for _ in range(_MOST_TERMS):
+            missing = {
+                row: term for row in range(len(self._rows)) if (term := self._next(row)) is not None
+            }
+            if not missing:
+                break
+            self._search(missing, engine, search, num_hypotheses)
+        return self._found
+
+    def _next(self, row: int) -> _Term | None:
+        """The next term that the translation of a row lacks."""
+        open_terms = self._open[row]
+        while open_terms:
+            term = open_terms.pop(0)
+            if not has_term(self._found[row][0].text, term.words):
+                return term
+        return None
+
+    def _search(
+        self, missing: dict[int, _Term], engine: Engine, search: SearchConfig, num_hypotheses: int
+    ) -> None:
+        attention = engine.attention(
+            [self._rows[row] for row in missing], [self._found[row][0].ids for row in missing]
+        )
+        begun = []
+        for (row, term), weights in zip(missing.items(), attention, strict=True):
+            best = self._found[row][0]
+            pieces = self._source.pieces(self._rows[row]), self._target.pieces(best.ids)
+            tagged = _tagged(self._texts[row], term)
+            placed = with_tags(tagged, [AttendedRow(*pieces, best.text, weights)])
+            before = placed[: placed.index(OPENING[0])]
+            limit = length_limit(len(self._rows[row]), search)
+            begun += [
+                (row, ids) for ids in self._beginnings(before, term.words) if len(ids) < limit
+            ]
+        candidates: dict[int, list[Found]] = {row: [] for row in missing}
+        results = engine.go_on(
+            [self._rows[row] for row, _ in begun], [ids for _, ids in begun], search
+        )
+        for (row, _), several in zip(begun, results, strict=True):
+            texts = self._target.decode([one.ids for one in several])
+            candidates[row] += [
+                Found(text, one.score, one.ids) for text, one in zip(texts, several, strict=True)
+            ]
+        for row, term in missing.items():
+            fitting = self._fitting(row, term, candidates[row])
+            self._found[row] = fitting[:num_hypotheses] or self._found[row]
+
+    def _beginnings(self, before: str, words: str) -> Iterator[list[int]]:
+        """The pieces that a translation may begin with; none if the model has no such pieces."""
+        ids, shorter = self._target.encode([before + words, before + words[:-_ENDING]])
+        if UNK in ids:
+            return
+        yield ids
+        last_word = len(words.split()[-1])
+        if last_word >= _SHORTEST_STEM + _ENDING and UNK not in shorter:
+            yield shorter
+        last_piece = self._target.pieces(ids[-1:])[0]
+        is_inside = not last_piece.startswith("▁")
+        if is_inside and last_word - len(last_piece) >= _SHORTEST_STEM:
+            yield ids[:-1]
+
+    def _fitting(self, row: int, term: _Term, candidates: list[Found]) -> list[Found]:
+        """The candidates with the term and all that the translation had, the likeliest first."""
+        text, before = self._texts[row], self._found[row][0].text
+        had = [one.words for one in self._terms[row] if has_term(before, one.words)]
+        fitting = {
+            one.text: one
+            for one in sorted(candidates, key=lambda one: one.score)
+            if all(has_term(one.text, words) for words in (term.words, *had))
+            and (not self._target.stand_ins or inline.agree(text, one.text))
+        }
+        return sorted(fitting.values(), key=lambda one: -one.score)
+
+
+def _tagged(text: str, term: _Term) -> str:
+    inner = text[term.start : term.end]
+    return f"{text[: term.start]}{OPENING[0]}{inner}{CLOSING[0]}{text[term.end :]}"
