@@ -53,6 +53,9 @@ def test_a_run_says_how_sure_it_is_and_so_do_its_exports(
     command = ["translate", str(run.path), "--input", source, "--confidence"]
     assert main(command) == 2
     assert "calibrate it first" in capsys.readouterr().err
+    earlier = dragoman.export(run, to="ctranslate2", quantization="int8").path
+    assert main(["export", str(run.path), "--to", "argos"]) == 0
+    capsys.readouterr()
     assert main([*calibrate(run.path, texts), "--json"]) == 0
     measured = json.loads(capsys.readouterr().out)
     assert measured["green"]["sentences"] + measured["red"]["sentences"] > 0
@@ -62,6 +65,8 @@ def test_a_run_says_how_sure_it_is_and_so_do_its_exports(
         found = sum(line[0] == colour for line in lines)
         assert found == measured[colour]["sentences"]
     assert all(0 <= float(line[1]) <= 1 and len(line) == 3 for line in lines)
+    assert main(["translate", str(earlier), "--input", source, "--confidence"]) == 0
+    assert not (run.path / "export" / "argos" / CONFIDENCE_FILE).exists()
     output = tmp_path / "export"
     assert main(["export", str(run.path), "--to", "ctranslate2", "--output", str(output)]) == 0
     capsys.readouterr()

@@ -117,6 +117,7 @@ def test_a_parameter_of_a_function_is_in_help_reference_and_python(
     [
         (["train", "demo", "--colour"], "unrecognized arguments: --colour; see: dragoman train"),
         (["trian", "demo"], "trian is not a command; did you mean train?; see: dragoman --help"),
+        (["status"], "status is not a command; did you mean report --status?; see: dragoman"),
         ([], "the following arguments are required: COMMAND; see: dragoman --help"),
         (["train"], "the following arguments are required: RECIPE|RUN; see: dragoman train"),
         (["serve", "bundle", "--port=-1"], "--port: '-1' is not a whole number from 0 to 65535"),

@@ -12,7 +12,7 @@ from dragoman.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from dragoman.api.systems import TestSet
-    from dragoman.evaluation.confidence import Measured, Signs
+    from dragoman.evaluation.confidence import Confidence, Measured, Signs
     from dragoman.formats.bundle import Bundle
     from dragoman.inference.translator import Opened
     from dragoman.recipe.run_directory import RunDirectory
@@ -36,8 +36,8 @@ def calibrate(
     least two in three are right, of red ones at most one in three. How far that holds is measured
     on the test text, and returned.
 
-    model: a run, or an export, which gets a file more. Exports of a run that are made later have
-        it, too.
+    model: a run, with the exports in its folder, or an export. Exports of the run that are made
+        later have it, too.
     dev: source text and reference to learn from, for the command line with a comma between them;
         None: the dev set of the run.
     test: source text and reference to measure on; None: the test set of the run.
@@ -51,11 +51,11 @@ def calibrate(
     from dragoman.api import systems
     from dragoman.evaluation.confidence import fit_confidence, write_confidence
     from dragoman.formats.bundle import Bundle, is_bundle
+    from dragoman.formats.export import exports_of
     from dragoman.formats.load import run_at
     from dragoman.formats.trained_model import checkpoint_path
     from dragoman.inference.translator import open_translator, weights_digest
     from dragoman.recipe.run_directory import RunDirectory
-    from dragoman.training.durable import publish, read_digests
 
     path = path_of(model)
     origin = Bundle.open(path) if is_bundle(path) else run_at(path)
@@ -81,15 +81,23 @@ def calibrate(
     if run is not None:
         weights = weights_digest(checkpoint_path(run, "best", run.recipe()))
         write_confidence(fitted.model_copy(update={"checkpoint": weights}), path)
-        return fitted.measured
+        for export in exports_of(path / "export", checkpoint_path(run, "best", run.recipe()).name):
+            _write_into_export(fitted, export)
+    else:
+        _write_into_export(fitted, path)
+    return fitted.measured
+
+
+def _write_into_export(fitted: Confidence, export: Path) -> None:
+    from dragoman.evaluation.confidence import CONFIDENCE_FILE, write_confidence
+    from dragoman.training.durable import publish, read_digests
 
     def fill(draft: Path) -> None:
-        for name in read_digests(path):
-            shutil.copyfile(path / name, draft / name)
+        for name in {*read_digests(export)} - {CONFIDENCE_FILE}:
+            shutil.copyfile(export / name, draft / name)
         write_confidence(fitted, draft)
 
-    publish(path, fill)
-    return fitted.measured
+    publish(export, fill)
 
 
 def _own_text(origin: RunDirectory | Bundle, name: str) -> TestSet:

@@ -120,7 +120,8 @@ def parsed(words: list[str]) -> Callable[[], int]:
         root = root_parser()
         root.refuse_empty_words(words)
         name = root.parse_args(words[:1]).command
-        near = get_close_matches(name, COMMANDS, n=1)
+        of_parts = [f"{one} --{name}" for one in COMMANDS if f"--{name}" in COMMANDS[one].parts]
+        near = of_parts or get_close_matches(name, COMMANDS, n=1)
         root.error(f"{name} is not a command" + (f"; did you mean {near[0]}?" if near else ""))
     name, *rest = words
     parts = COMMANDS[name].parts

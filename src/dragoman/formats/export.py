@@ -31,6 +31,7 @@ from dragoman.formats.bundle import (
     check_place,
     default_name,
     directions_of,
+    is_bundle,
 )
 from dragoman.formats.card import model_card
 from dragoman.formats.check import check_equal, compare
@@ -164,6 +165,16 @@ def _fill(writer: Writer, texts: list[str], draft: Path) -> Verified:
     (draft / CARD_FILE).write_text(card, encoding="utf-8")
     writer.finish(draft, info, card)
     return verified
+
+
+def exports_of(folder: Path, checkpoint: str) -> list[Path]:
+    """The exports in a folder that hold this checkpoint and are searched as the run is."""
+    bundles = [Bundle.open(path) for path in sorted(folder.glob("*")) if is_bundle(path)]
+    return [
+        bundle.path
+        for bundle in bundles
+        if bundle.info.checkpoint == checkpoint and FORMATS[bundle.info.kind].search_keys is None
+    ]
 
 
 def _copy_confidence(job: ExportJob, draft: Path) -> None:

@@ -105,6 +105,10 @@ def read_facts(
             place=directory,
             remedy="name a run that trained on it; the text is described in rejected/filters.html",
         )
+    if not directory.exists():
+        raise CheckpointError(
+            "does not exist", place=directory, remedy="dragoman report --status lists the runs"
+        )
     if not path.exists() and not (directory / "recipe.toml").is_file():
         raise CheckpointError(
             "is not a run: it holds neither a recipe.toml nor events",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 import socket
 import time
@@ -30,9 +31,10 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=1024)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise MachineError(
-            f"cannot listen: {getattr(error, 'strerror', None) or error}",
+            # Its own text names the address once more.
+            f"cannot listen: {os.strerror(error.errno) if error.errno else error}",
             place=f"{host}:{port}",
             remedy="choose another port, or end the program that listens there",
         ) from error

@@ -45,6 +45,8 @@ def test_the_facts_of_a_healthy_run(tmp_path: Path) -> None:
 def test_a_directory_that_is_no_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"is not a run.*name a directory"):
         read_facts(tmp_path)
+    with pytest.raises(CheckpointError, match=r"nowhere: does not exist; .* lists the runs"):
+        read_facts(tmp_path / "nowhere")
 
 
 def test_a_run_that_has_not_started_has_nothing_but_its_recipe(tmp_path: Path) -> None:
