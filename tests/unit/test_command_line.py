@@ -16,7 +16,7 @@ from dragoman import cli
 from dragoman.api import training
 from dragoman.api.checks import checked
 from dragoman.base.errors import ConfigError
-from dragoman.cli.command_line import command_parser
+from dragoman.cli.command_line import command_parser, in_words_of_options
 from dragoman.cli.commands import COMMANDS, GROUPS
 from dragoman.cli.parser import Command, Parser, arguments_of
 
@@ -145,6 +145,20 @@ def test_a_command_line_that_cannot_be_read_is_one_line(
     assert printed.out == ""
     (line,) = printed.err.splitlines()
     assert said in line
+
+
+def test_a_remedy_names_options_where_the_core_names_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.md").write_text("# A")
+    words = ["translate", "nowhere", "--input", str(tmp_path / "a.md"), "--n-best", "2"]
+    assert cli.main(words) == 2
+    assert "leave out scores, confidence and --n-best, or set --format to line" in (
+        capsys.readouterr().err
+    )
+    _, arguments = command_parser("translate")
+    for text in ("search.n_best", "n_best = 2", "n_best_list", "set beam and text"):
+        assert in_words_of_options(text, arguments) == text
 
 
 def test_garbage_is_collected_while_a_command_works_and_not_while_it_starts() -> None:

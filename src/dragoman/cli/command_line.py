@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 import textwrap
 from argparse import SUPPRESS, RawDescriptionHelpFormatter
@@ -138,7 +139,27 @@ def parsed(words: list[str]) -> Callable[[], int]:
     options, unknown = parser.parse_known_args(rest)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    return partial(_call, command, vars(options))
+    call = partial(_call, command, vars(options))
+
+    def with_options_named() -> int:
+        try:
+            return call()
+        except DragomanError as error:
+            error.set_remedy(in_words_of_options(error.remedy, listed))
+            raise
+
+    return with_options_named
+
+
+def in_words_of_options(text: str, arguments: Sequence[Argument]) -> str:
+    """An error's words for somebody who types: settings such as n_best are options, --n-best.
+
+    Only names that are no English words are replaced, and no keys of a recipe.
+    """
+    for one in arguments:
+        if "_" in one.name and one.flags:
+            text = re.sub(rf"(?<![\w.]){one.name}(?!\w|\s*=)", one.flags[-1], text)
+    return text
 
 
 def _call(command: Command, given: dict[str, Any]) -> int:
