@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.base.errors import CorpusError
-from dragoman.cli.command_line import main
+from dragoman.cli.command_line import command_parser, main
 from dragoman.cli.forecast import print_dry_run
 from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.recipe.text_size import training_text
@@ -144,6 +144,14 @@ def test_what_the_run_refuses_ends_it_with_the_same_words(
     assert real[0] != 0
     monkeypatch.setattr("dragoman.run.speed.time_steps", None)
     assert (main([*words, "--dry-run"]), capsys.readouterr().err) == real
+
+
+@pytest.mark.parametrize("command", ["run", "train"])
+def test_it_takes_the_options_of_its_command_and_no_other(command: str) -> None:
+    own = {one.name for one in command_parser(command)[1]}
+    dry = {one.name for one in command_parser(command, "--dry-run")[1]}
+    assert dry - own == {"with_recipe"}
+    assert own <= dry
 
 
 def test_text_that_is_fetched_later_has_no_size_yet() -> None:

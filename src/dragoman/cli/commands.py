@@ -9,15 +9,13 @@ from typing import Final
 
 from dragoman.cli.parser import Command
 
-_DRY_RUN: Final = Command("cli.dry_run:dry_run")
-
 GROUPS: Final = {
     "make a model": {
         "run": Command(
             "api.training:run_recipe",
             "cli.views:show_run",
             parts={
-                "--dry-run": _DRY_RUN,
+                "--dry-run": Command("cli.dry_run:dry_run"),
                 "--recipes": Command("api.training:recipes", "cli.views:show_recipes"),
                 "--sample": Command("api.training:sample_text", "cli.views:show_sample"),
             },
@@ -37,7 +35,7 @@ GROUPS: Final = {
             "api.training:train",
             "cli.views:show_trained",
             parts={
-                "--dry-run": _DRY_RUN,
+                "--dry-run": Command("cli.dry_run:dry_train"),
                 "--stop": Command("api.training:stop", "cli.views:show_stopped"),
             },
         ),

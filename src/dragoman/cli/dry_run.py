@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 
 @checked
 def dry_run(
-    recipe: Annotated[RecipeLike | RunDirectory, Option(metavar="RECIPE|RUN")],
+    recipe: RecipeLike,
     *,
     overrides: Overrides = (),
-    origin: Origin | None = None,
+    budget: str | None = None,
     extend: RunLike | None = None,
     fresh: bool = False,
-    budget: str | None = None,
     ranks: Count | None = None,
     hosts: HostsLike | None = None,
     runs: str | Path = "runs",
@@ -33,8 +32,62 @@ def dry_run(
     With hosts, every command that the training would run is printed, too; with a budget, what it
     would choose. What the run itself refuses before it prepares the text is refused here, too.
 
+    recipe, budget: as for `run_recipe`.
+    overrides, extend, fresh, ranks, hosts, runs, prepared, workers: as for `train`.
+    with_recipe: print the whole recipe first, with all defaults.
+    """
+    if budget is None:
+        dry_train(
+            recipe,
+            overrides=overrides,
+            extend=extend,
+            fresh=fresh,
+            ranks=ranks,
+            hosts=hosts,
+            runs=runs,
+            prepared=prepared,
+            workers=workers,
+            with_recipe=with_recipe,
+        )
+        return
+    from dragoman.api.training import recipe_of, refuse_with_budget
+    from dragoman.recipe.budget import parse_budget
+    from dragoman.run.budget_plan import Place, plan_budget
+    from dragoman.run.budget_view import print_plan
+
+    refuse_with_budget(budget, recipe, extend)
+    place = Place.of(None if hosts is None else str(hosts), ranks=ranks)
+    plan = plan_budget(
+        recipe_of(recipe, overrides),
+        parse_budget(budget, place.price),
+        place,
+        prepared=optional_path(prepared),
+        runs=Path(runs),
+    )
+    print_plan(plan)
+
+
+@checked
+def dry_train(
+    recipe: Annotated[RecipeLike | RunDirectory, Option(metavar="RECIPE|RUN")],
+    *,
+    overrides: Overrides = (),
+    origin: Origin | None = None,
+    extend: RunLike | None = None,
+    fresh: bool = False,
+    ranks: Count | None = None,
+    hosts: HostsLike | None = None,
+    runs: str | Path = "runs",  # noqa: ARG001  # an option of `train`; nothing is written
+    prepared: str | Path | None = None,
+    workers: Count | None = None,
+    with_recipe: Annotated[bool, Option("--recipe")] = False,
+) -> None:
+    """Print the pairs, steps, memory, disk and hours of a training; start nothing.
+
+    With hosts, every command that the training would run is printed, too. What the training itself
+    refuses before it prepares the text is refused here, too.
+
     recipe, overrides, origin, extend, fresh, ranks, hosts, runs, prepared, workers: as for `train`.
-    budget: as for `run_recipe`.
     with_recipe: print the whole recipe first, with all defaults.
     """
     from dragoman.api.training import (
@@ -42,7 +95,6 @@ def dry_run(
         recipe_of,
         refuse_for_run,
         refuse_ranks_with_hosts,
-        refuse_with_budget,
     )
     from dragoman.cli.forecast import print_dry_run
     from dragoman.cluster.dry_run import planned_commands
@@ -65,22 +117,6 @@ def dry_run(
             fresh=fresh,
         )
     loaded = directory.recipe() if directory else recipe_of(recipe, overrides)
-    if budget is not None:
-        refuse_with_budget(budget, recipe, extend)
-        from dragoman.recipe.budget import parse_budget
-        from dragoman.run.budget_plan import Place, plan_budget
-        from dragoman.run.budget_view import print_plan
-
-        place = Place.of(None if hosts is None else str(hosts), ranks=ranks)
-        plan = plan_budget(
-            loaded,
-            parse_budget(budget, place.price),
-            place,
-            prepared=optional_path(prepared),
-            runs=Path(runs),
-        )
-        print_plan(plan)
-        return
     listed = load_hosts(str(hosts)) if hosts is not None else None
     refuse_ranks_with_hosts(ranks, listed)
     extension = None
