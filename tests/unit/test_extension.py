@@ -14,6 +14,7 @@ from dragoman.cli.command_line import main
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.reading import read_facts
 from dragoman.telemetry.session import last_ranks
+from dragoman.training.clock import Budget
 from parallel_text import sentences, write_lines
 from tiny_recipe import TINY
 
@@ -131,3 +132,28 @@ def test_only_the_same_recipe_and_text_go_on(
     shutil.rmtree(short.checkpoints / f"step-{SHORT:07}")
     with pytest.raises(ConfigError, match="has not finished: it is at step 4 of 6"):
         dragoman.train(recipe, extend=short)
+
+
+def test_a_run_that_ended_by_a_clock_is_refused_with_a_remedy_that_works(
+    words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = trained(words, SHORT)
+    # A budget plans more steps than its time is enough for.
+    run.recipe_file.write_text(
+        run.recipe_file.read_text().replace(f"max_steps = {SHORT}", "max_steps = 8")
+    )
+    Budget(
+        asked="",
+        started=1.0,
+        seconds_s=1.0,
+        validation_s=0.1,
+        search_s=0.1,
+        after_s=0.1,
+        after_searches=1.0,
+    ).save(run.path)
+    longer = ["--set", f"train.max_steps={LONG}"]
+    assert main([*words, *longer, "--extend", str(run.path), "--dry-run"]) == 2
+    refusal = capfd.readouterr().err
+    assert f"ended by the clock of its budget, at step {SHORT}, " in refusal
+    assert refusal.rstrip().endswith(f"dragoman train RECIPE --from {run.path}")
+    assert main([*words, *longer, "--from", str(run.path), "--dry-run"]) == 0

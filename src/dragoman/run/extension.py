@@ -22,7 +22,9 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.sources import Sources
 from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import ORIGIN_FILE, PREPARE_EVENTS, RunDirectory
+from dragoman.reporting.reading import read_facts
 from dragoman.training.checkpoint import CheckpointStore, TrainState, read_state
+from dragoman.training.clock import read_budget
 from dragoman.training.durable import DIGESTS_FILE
 
 _SAME_RATE: Final = 1.1
@@ -92,6 +94,9 @@ class Extension:
                 "dragoman train RECIPE --from RUN",
             )
         if state.step < made_with.train.max_steps:
+            facts = read_facts(run.path)
+            if facts.is_finished and facts.last_step == state.step:
+                raise _ended_before(run, state.step)
             raise ConfigError(
                 f"has not finished: it is at step {state.step:,} of {made_with.train.max_steps:,}",
                 place=run.path,
@@ -155,6 +160,21 @@ class Extension:
         for file in self.run.events.iterdir():
             if file.name != PREPARE_EVENTS:
                 shutil.copyfile(file, draft.events / file.name)
+
+
+def _ended_before(run: RunDirectory, step: int) -> ConfigError:
+    """The error for a run that ended before its last step, and not by a signal.
+
+    A clock set its learning rates, or it learnt no more, so no run of a number of steps is its
+    continuation.
+    """
+    by = "by the clock of its budget" if read_budget(run.path) is not None else "early"
+    return ConfigError(
+        f"ended {by}, at step {step:,}, so its schedule does not go on in more steps",
+        place=run.path,
+        remedy="start from its weights alone: dragoman train RECIPE --from "
+        f"{shlex.quote(str(run.path))}",
+    )
 
 
 def _changed(run: RunDirectory) -> ConfigError:
