@@ -4,29 +4,37 @@ Where a term belongs, the model itself says: where it wrote what it looked at th
 (`inference.tags`). There a second search begins, with the translation up to that place and the
 term; the model writes the rest, so that it fits. Searches that begin with the term less its ending
 let the model inflect it. Of all that they find, the likeliest one with a form of the term is the
-translation.
+translation. A model that does not know the term may end it like another word, so that a form
+with another ending must be likelier by far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from operator import methodcaller
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dragoman.corpus.shards import UNK
 from dragoman.inference import inline
 from dragoman.inference.tags import CLOSING, OPENING, AttendedRow, with_tags
-from dragoman.inference.terms import Terms, has_term
+from dragoman.inference.terms import Terms, count_term, has_other_ending, is_whole
 from dragoman.model.config import SearchConfig, length_limit
 
 if TYPE_CHECKING:
     from dragoman.corpus.vocabulary import Vocabulary
-    from dragoman.inference.translator import Engine
+    from dragoman.inference.translator import Steps
 
 _MOST_TERMS: Final = 8
 """Terms of a row, at most, that are searched for: each takes a search."""
 _ENDING: Final = 2
 _SHORTEST_STEM: Final = 4
 """Letters of an ending, and of what is left of a term without it."""
+
+
+_BY_FAR: Final = 1.5
+"""In score: what real forms are better by in most sentences of the demo, and invented ones not."""
 
 
 class Found(NamedTuple):
@@ -38,11 +46,15 @@ class Found(NamedTuple):
 
 
 class _Term(NamedTuple):
-    """The span of a term in the text of a row, and the words that shall translate it."""
+    """The span of a term in the text of a row, and the words that shall translate it.
+
+    number: how many terms of the row, up to this one, shall be translated by these words.
+    """
 
     start: int
     end: int
     words: str
+    number: int
 
 
 class TermSearch:
@@ -61,11 +73,11 @@ class TermSearch:
         self._rows, self._found = rows, [*found]
         self._source, self._target = subwords
         self._texts = self._source.decode([*rows])
-        self._terms = [[_Term(*span) for span in terms.found(text)] for text in self._texts]
+        self._terms = [_numbered(terms.found(text)) for text in self._texts]
         self._open = [[*of_row] for of_row in self._terms]
         """The terms of each row that were not searched for yet."""
 
-    def run(self, engine: Engine, search: SearchConfig, num_hypotheses: int) -> list[list[Found]]:
+    def run(self, search: SearchConfig, num_hypotheses: int) -> Steps[list[list[Found]]]:
         """The translations of each row, with as many of its terms as the model can write."""
         for _ in range(_MOST_TERMS):
             missing = {
@@ -73,7 +85,7 @@ class TermSearch:
             }
             if not missing:
                 break
-            self._search(missing, engine, search, num_hypotheses)
+            yield from self._search(missing, search, num_hypotheses)
         return self._found
 
     def _next(self, row: int) -> _Term | None:
@@ -81,16 +93,16 @@ class TermSearch:
         open_terms = self._open[row]
         while open_terms:
             term = open_terms.pop(0)
-            if not has_term(self._found[row][0].text, term.words):
+            if count_term(self._found[row][0].text, term.words) < term.number:
                 return term
         return None
 
     def _search(
-        self, missing: dict[int, _Term], engine: Engine, search: SearchConfig, num_hypotheses: int
-    ) -> None:
-        attention = engine.attention(
-            [self._rows[row] for row in missing], [self._found[row][0].ids for row in missing]
-        )
+        self, missing: dict[int, _Term], search: SearchConfig, num_hypotheses: int
+    ) -> Steps[None]:
+        sources = [self._rows[row] for row in missing]
+        best_ids = [self._found[row][0].ids for row in missing]
+        attention = yield methodcaller("attention", sources, best_ids)
         begun = []
         for (row, term), weights in zip(missing.items(), attention, strict=True):
             best = self._found[row][0]
@@ -103,9 +115,8 @@ class TermSearch:
                 (row, ids) for ids in self._beginnings(before, term.words) if len(ids) < limit
             ]
         candidates: dict[int, list[Found]] = {row: [] for row in missing}
-        results = engine.go_on(
-            [self._rows[row] for row, _ in begun], [ids for _, ids in begun], search
-        )
+        sources = [self._rows[row] for row, _ in begun]
+        results = yield methodcaller("go_on", sources, [ids for _, ids in begun], search)
         for (row, _), several in zip(begun, results, strict=True):
             texts = self._target.decode([one.ids for one in several])
             candidates[row] += [
@@ -132,14 +143,34 @@ class TermSearch:
     def _fitting(self, row: int, term: _Term, candidates: list[Found]) -> list[Found]:
         """The candidates with the term and all that the translation had, the likeliest first."""
         text, before = self._texts[row], self._found[row][0].text
-        had = [one.words for one in self._terms[row] if has_term(before, one.words)]
-        fitting = {
-            one.text: one
-            for one in sorted(candidates, key=lambda one: one.score)
-            if all(has_term(one.text, words) for words in (term.words, *had))
-            and (not self._target.stand_ins or inline.agree(text, one.text))
+        had = {
+            one.words: min(one.number, count_term(before, one.words)) for one in self._terms[row]
         }
+        good = [
+            one
+            for one in candidates
+            if all(count_term(one.text, words) >= count for words, count in had.items())
+            and (not self._target.stand_ins or inline.agree(text, one.text))
+        ]
+
+        def with_one_more(is_form: Callable[[str, str], bool]) -> list[Found]:
+            count = count_term(before, term.words, is_form)
+            return [one for one in good if count_term(one.text, term.words, is_form) > count]
+
+        whole = with_one_more(is_whole)
+        least = max((one.score + _BY_FAR for one in whole), default=math.inf)
+        inflected = [one for one in with_one_more(has_other_ending) if one.score >= least]
+        fitting = {one.text: one for one in sorted([*whole, *inflected], key=lambda one: one.score)}
         return sorted(fitting.values(), key=lambda one: -one.score)
+
+
+def _numbered(spans: Sequence[tuple[int, int, str]]) -> list[_Term]:
+    counts: Counter[str] = Counter()
+    terms = []
+    for start, end, words in spans:
+        counts[words] += 1
+        terms.append(_Term(start, end, words, counts[words]))
+    return terms
 
 
 def _tagged(text: str, term: _Term) -> str:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,6 +27,7 @@ _WORD: Final = re.compile(
 one match, which is no part of a term."""
 _SHORTEST_STEM: Final = 4
 _LONGEST_ENDING: Final = 3
+_LONGEST_OTHER_ENDING: Final = 2
 
 
 class Term(NamedTuple):
@@ -100,11 +102,32 @@ def has_term(text: str, term: str) -> bool:
 
     Words with the same beginning and about the same length are taken for forms of one word.
     """
+    return count_term(text, term) > 0
+
+
+def count_term(text: str, term: str, is_form: Callable[[str, str], bool] | None = None) -> int:
+    """How often a text has the words of a term, each in a form of it; None: in any form."""
     words, wanted = _folded(text), _folded(term)
-    return any(
-        all(map(_is_form, words[start : start + len(wanted)], wanted))
-        for start in range(len(words) - len(wanted) + 1)
-    )
+    count = start = 0
+    while start <= len(words) - len(wanted):
+        is_here = all(map(is_form or _is_form, words[start : start + len(wanted)], wanted))
+        count += is_here
+        start += len(wanted) if is_here else 1
+    return count
+
+
+def is_whole(word: str, term: str) -> bool:
+    """Whether a word is that of a term, with no ending or a further one."""
+    is_long = len(term) >= _SHORTEST_STEM and len(word) <= len(term) + _LONGEST_ENDING
+    return word == term or (is_long and word.startswith(term))
+
+
+def has_other_ending(word: str, term: str) -> bool:
+    """Whether a word is that of a term but for a few last letters."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(word, term, strict=False))
+    stem = sum(1 for _ in same)
+    endings = len(word) - stem, len(term) - stem
+    return word == term or (stem >= _SHORTEST_STEM and max(endings) <= _LONGEST_OTHER_ENDING)
 
 
 def _is_form(word: str, other: str) -> bool:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from operator import methodcaller
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, TypeVar
 
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import file_sha256
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from dragoman.formats.trained_model import TranslationModel
     from dragoman.model.transformer import Transformer
 
+T = TypeVar("T")
 EngineName = Literal["auto", "ctranslate2", "torch"]
 
 _FOR_CTRANSLATE2: Final[tuple[Kind, ...]] = ("ctranslate2", "argos")
@@ -129,6 +131,20 @@ class Engine(Protocol):
         self, sources: Sequence[list[int]], targets: Sequence[list[int]]
     ) -> list[NDArray[np.float32]]:
         """The attention of each piece of the targets to those of its source: (target, source)."""
+
+
+Steps = Generator[Callable[[Engine], Any], Any, T]
+"""Asks an engine one thing after another, and returns what comes of the answers."""
+
+
+def advanced(
+    steps: Steps[T], answer: Any = None
+) -> tuple[Callable[[Engine], Any] | None, T | None]:
+    """What is asked next, after this answer; at the end None, and what came of it."""
+    try:
+        return steps.send(answer), None
+    except StopIteration as end:
+        return None, end.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,23 +233,20 @@ class EncodedTexts:
     terms: Terms | None = None
     calibration: Confidence | None = None
 
-    @property
-    def needs_engine(self) -> bool:
-        """Whether terms are to be searched for, or a text has tags, whose places need attention."""
-        has_tags = any(part.tagged for parts in self.texts for part in parts)
-        return has_tags or self.terms is not None
-
     def assemble(
-        self, found: Sequence[list[Found]], num_hypotheses: int, engine: Engine
-    ) -> list[list[Translation]]:
-        """The translations of each text, best first, from those of the rows."""
+        self, found: Sequence[list[Found]], num_hypotheses: int, most_rows: int
+    ) -> Steps[list[list[Translation]]]:
+        """The translations of each text, best first, from those of the rows.
+
+        most_rows: translations of rows, at most, whose attention is asked for at once.
+        """
         numbers = iter(range(len(self.rows)))
         of_parts = [
             [(part, [next(numbers) for _ in range(part.num_rows)]) for part in parts]
             for parts in self.texts
         ]
         tagged = [row for parts in of_parts for part, rows in parts if part.tagged for row in rows]
-        attended = self._attended(tagged, found, engine)
+        attended = yield from self._attended(tagged, found, most_rows)
         translations = []
         for parts in of_parts:
             available = [len(found[row]) for _, rows in parts for row in rows]
@@ -244,20 +257,19 @@ class EncodedTexts:
         return translations
 
     def _attended(
-        self, rows: Sequence[int], found: Sequence[list[Found]], engine: Engine
-    ) -> dict[int, list[AttendedRow]]:
+        self, rows: Sequence[int], found: Sequence[list[Found]], most_rows: int
+    ) -> Steps[dict[int, list[AttendedRow]]]:
         """Each of these rows with each of its translations."""
-        if not rows:
-            return {}
-        pairs = [(row, one) for row in rows for one in found[row]]
-        attention = engine.attention(
-            [self.rows[row] for row, _ in pairs], [one.ids for _, one in pairs]
-        )
+        all_pairs = [(row, one) for row in rows for one in found[row]]
         source, target = self.subwords
         attended: dict[int, list[AttendedRow]] = {row: [] for row in rows}
-        for (row, one), weights in zip(pairs, attention, strict=True):
-            pieces = source.pieces(self.rows[row]), target.pieces(one.ids)
-            attended[row].append(AttendedRow(*pieces, one.text, weights))
+        for start in range(0, len(all_pairs), most_rows):
+            pairs = all_pairs[start : start + most_rows]
+            sources = [self.rows[row] for row, _ in pairs]
+            attention = yield methodcaller("attention", sources, [one.ids for _, one in pairs])
+            for (row, one), weights in zip(pairs, attention, strict=True):
+                pieces = source.pieces(self.rows[row]), target.pieces(one.ids)
+                attended[row].append(AttendedRow(*pieces, one.text, weights))
         return attended
 
     def _alternative(
@@ -353,11 +365,23 @@ class Answers:
 
     def translations(self, engine: Engine) -> list[list[Translation]]:
         """The translations of each text, best first. engine: the one that has searched."""
+        steps = self.steps(most_rows=max(1, len(self._encoded.rows)))
+        step, found = advanced(steps)
+        while step is not None:
+            step, found = advanced(steps, step(engine))
+        assert found is not None
+        return found
+
+    def steps(self, most_rows: int) -> Steps[list[list[Translation]]]:
+        """As `translations`, with no more rows than this in anything that the engine is asked."""
         encoded, found = self._encoded, self._found
         if encoded.terms is not None:
-            terms = TermSearch(encoded.rows, found, encoded.terms, encoded.subwords)
-            found = terms.run(engine, self._search, self._num_hypotheses)
-        return encoded.assemble(found, self._num_hypotheses, engine)
+            terms, found = encoded.terms, []
+            for start in range(0, len(encoded.rows), most_rows):
+                part = slice(start, start + most_rows)
+                own = TermSearch(encoded.rows[part], self._found[part], terms, encoded.subwords)
+                found += yield from own.run(self._search, self._num_hypotheses)
+        return (yield from encoded.assemble(found, self._num_hypotheses, most_rows))
 
 
 def without_placeholders(row: list[int], subword: Vocabulary) -> list[int]:

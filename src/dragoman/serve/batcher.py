@@ -15,10 +15,10 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from dragoman.base import units
 from dragoman.base.errors import DragomanError
@@ -26,6 +26,7 @@ from dragoman.base.memory import give_back
 from dragoman.formats.ctranslate2_engine import Candidate, CTranslate2Engine
 from dragoman.model.config import SearchConfig
 
+T = TypeVar("T")
 _ROWS_IN_TURN: Final = 16
 _CHOICE_ROWS: Final = 512
 """Most rows from which a batch is chosen; the time of looking at the queue grows with it."""
@@ -94,9 +95,12 @@ class Batcher:
     _pause: asyncio.TimerHandle | None = None
     _idle: asyncio.TimerHandle | None = None
     _pool: ThreadPoolExecutor = field(init=False)
+    _turns: asyncio.Semaphore = field(init=False)
+    _in_turn: set[Future[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._pool = ThreadPoolExecutor(self.engine.num_workers, "batch")
+        self._turns = asyncio.Semaphore(self.engine.num_workers)
 
     async def translate(
         self, rows: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
@@ -127,6 +131,18 @@ class Batcher:
             job.waiting_pieces = 0
         return [job.found[row] for row in range(len(rows))]
 
+    async def turn(self, step: Callable[[CTranslate2Engine], T]) -> T:
+        """What the engine answers, on a worker.
+
+        Those who ask take turns, and no more than the workers have a turn at a time, so that a
+        batch waits for one turn at most. If it is cancelled, a step that has not begun never does.
+        """
+        async with self._turns:
+            asked = self._pool.submit(step, self.engine)
+            self._in_turn.add(asked)
+            asked.add_done_callback(self._in_turn.discard)
+            return await asyncio.wrap_future(asked)
+
     def close(self) -> None:
         """Begin no more batches. One under way goes on: a search cannot be broken off."""
         if self._idle is not None:
@@ -135,8 +151,8 @@ class Batcher:
 
     @property
     def is_searching(self) -> bool:
-        """Whether a batch is under way."""
-        return self._running > 0
+        """Whether a batch or a turn is under way."""
+        return self._running > 0 or bool(self._in_turn)
 
     def admit(self, pieces: int = 1, rows: int = 1) -> None:
         """Raises OverloadedError if a request of so many pieces and rows would wait too long.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -16,13 +15,15 @@ from dragoman.formats.bundle import Bundle
 from dragoman.formats.card import card_html
 from dragoman.formats.ctranslate2_engine import CTranslate2Engine
 from dragoman.inference.text import TextFormat
-from dragoman.inference.translator import Answers, TextTranslator, Translation
+from dragoman.inference.translator import Answers, TextTranslator, Translation, advanced
 from dragoman.model.config import SearchConfig
 from dragoman.serve.batcher import Batcher, OverloadedError
 from dragoman.serve.bodies import in_thread_if_long
 from dragoman.serve.guard import Limits
 
 _MOST_PIVOTS: Final = 100_000
+_ROWS_OF_A_STEP: Final = 8
+"""Rows whose terms or tags are worked on in one turn; other requests wait so long."""
 _LONGEST_CARDS: Final = 100_000_000
 """Characters of the cards of all directions; each direction has its model's card."""
 
@@ -136,9 +137,13 @@ class ServedModel:
             rows, settings, most = wanted
             found = await self.batcher.translate(rows, settings, num_hypotheses=most)
             await in_thread_if_long(size, answers.take, found)
-        if encoded.needs_engine:
-            return await asyncio.to_thread(answers.translations, self.batcher.engine)
-        return await in_thread_if_long(size, answers.translations, self.batcher.engine)
+        steps = answers.steps(_ROWS_OF_A_STEP)
+        step, translations = await in_thread_if_long(size, advanced, steps)
+        while step is not None:
+            answer = await self.batcher.turn(step)
+            step, translations = await in_thread_if_long(size, advanced, steps, answer)
+        assert translations is not None
+        return translations
 
 
 def _known_characters(size: int, text_format: TextFormat) -> int:

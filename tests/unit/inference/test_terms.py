@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,21 @@ import dragoman
 from dragoman.cli.command_line import main
 from dragoman.corpus.directions import Direction
 from dragoman.corpus.stand_ins import PLACEHOLDERS
-from dragoman.formats.ctranslate2_engine import CTranslate2Engine
-from dragoman.inference.terms import Term, Terms, has_term, read_terms, targets_for
-from dragoman.inference.translator import open_translator
-from dragoman.model.config import length_penalty
+from dragoman.formats.bundle import Bundle
+from dragoman.formats.ctranslate2_engine import Candidate, CTranslate2Engine
+from dragoman.inference.terms import (
+    Term,
+    Terms,
+    has_other_ending,
+    has_term,
+    is_whole,
+    read_terms,
+    targets_for,
+)
+from dragoman.inference.translator import open_translator, translator_of
+from dragoman.model.config import SearchConfig, length_penalty
+from dragoman.serve.guard import Limits
+from dragoman.serve.models import ServedModel
 from served import serving
 from small_run import small_run
 from terms_run import ENDINGS, NOUNS, STEMS, sentences, terms_run
@@ -88,6 +101,26 @@ def test_words_with_the_same_beginning_are_forms(text: str, term: str, is_there:
     assert has_term(text, term) is is_there
 
 
+@pytest.mark.parametrize(
+    ("word", "term", "whole", "other_ending"),
+    [
+        ("zellen", "zelle", True, True),
+        ("neuer", "neue", True, True),
+        ("leeres", "leerer", False, True),
+        ("knop", "knopf", False, True),
+        ("listenkastatur", "listenkasten", False, False),
+        ("schriftstre", "schriftstück", False, False),
+        ("kaffeehagen", "kaffeehaus", False, False),
+        ("am", "an", False, False),
+    ],
+)
+def test_a_word_is_whole_or_has_another_ending(
+    word: str, term: str, whole: bool, other_ending: bool
+) -> None:
+    assert is_whole(word, term) is whole
+    assert has_other_ending(word, term) is other_ending
+
+
 def test_a_file_has_comments_and_terms_for_some_languages(tmp_path: Path) -> None:
     file = tmp_path / "Wörter.tsv"
     file.write_text("# for the help\ncell\tZelle\n\ncell \t cellule \ten-fr\nmenu\tMenü\ten-de\n")
@@ -158,6 +191,13 @@ def test_a_term_that_the_model_cannot_write_changes_nothing(
 
 
 @pytest.mark.system
+def test_a_term_is_used_as_often_as_it_occurs(translator: dragoman.Translator) -> None:
+    stem = STEMS["cell"][1]
+    (found,) = translator.translate(["open one cell and all cell."], terms={"cell": stem})
+    assert found == f"öffne ein {stem} und alle {stem}en."
+
+
+@pytest.mark.system
 def test_several_terms_and_several_translations(translator: dragoman.Translator) -> None:
     stems = {"cell": STEMS["cell"][1], "menu": STEMS["menu"][2]}
     (found,) = translator.translate(["open one cell and all menu."], terms=stems, n_best=3)
@@ -218,6 +258,47 @@ def test_a_server_takes_terms_with_each_request(tmp_path: Path) -> None:
             assert f"sieh alle {stem}en." in lines
         for refused in ({"": "a"}, {"a": ""}, {"a": 1}, ["a"], {f"{n}": "a" for n in range(501)}):
             assert server.ask("/translate", {"text": text, "terms": refused}).status == 422
+
+
+def test_many_terms_of_one_request_let_others_go_before(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    class Watched(CTranslate2Engine):
+        def go_on(
+            self,
+            sources: Sequence[list[int]],
+            beginnings: Sequence[list[int]],
+            search: SearchConfig,
+        ) -> list[list[Candidate]]:
+            asked.append(len({tuple(source) for source in sources}))
+            return super().go_on(sources, beginnings, search)
+
+    bundle = dragoman.export(terms_run(), to="ctranslate2", output=tmp_path / "für alle")
+    opened = Bundle.open(bundle.path)
+    engine = Watched(opened.path, opened.subwords(), threads=1, batch_cells=2048)
+    (model,) = ServedModel.of(
+        opened, replace(translator_of(opened, threads=1), engine=engine), Limits()
+    )
+    texts = [text for text, _ in sentences(60, seed=3)]
+    long = model.with_terms({noun: STEMS[noun][2] for noun in NOUNS})
+
+    async def scenario() -> None:
+        begun = asyncio.create_task(long.translate(texts, text_format="line"))
+        while not asked:
+            await asyncio.sleep(0.001)
+        await model.with_terms({"menu": "Menü"}).translate(["see one menu."], text_format="line")
+        await model.translate(["see one menu."], text_format="line")
+        assert not begun.done(), "they take turns"
+        begun.cancel()
+        await asyncio.wait([begun])
+        await model.translate(texts, text_format="line")
+        num_asked = len(asked)
+        await asyncio.sleep(0.3)
+        assert len(asked) == num_asked, "nobody waits for it any more"
+        model.batcher.close()
+
+    asyncio.run(scenario())
+    assert max(asked) <= 8
 
 
 @pytest.mark.parametrize("terms", [{"cell": ""}, {"cell": 1}, 7, ["cell"]])

@@ -15,7 +15,7 @@ from dragoman.corpus.normalize import normalize
 from dragoman.corpus.shards import BOS, EOS, PAD, UNK
 from dragoman.corpus.subword import Subword, count_words, train_on_words
 from dragoman.inference.text import TextFormat, cut
-from dragoman.inference.translator import EncodedTexts, TextTranslator, TorchEngine
+from dragoman.inference.translator import EncodedTexts, TextTranslator, TorchEngine, advanced
 from known_ends import known_sentences
 from real_text import real_lines
 
@@ -66,7 +66,9 @@ def encoded(text: str, subword: Subword, text_format: TextFormat, token: str = "
 
 def text_as_it_is(encoded: EncodedTexts) -> str:
     """The result of a text without rows."""
-    ((best,),) = encoded.assemble([], 1, TorchEngine([]))
+    _, found = advanced(encoded.assemble([], 1, most_rows=1))
+    assert found is not None
+    ((best,),) = found
     return best.text
 
 
