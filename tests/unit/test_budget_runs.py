@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from dragoman.corpus.config import TextFiles
 from dragoman.recipe.budget import parse_budget
 from dragoman.recipe.recipe import Recipe, dump_toml, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
+from dragoman.reporting.reading import read_facts
 from dragoman.run import budget as budgets
 from dragoman.run import budget_plan
 from dragoman.run import run as steps
@@ -51,6 +53,7 @@ def go_on(
     *,
     seconds_s: float = SECONDS,
     money: tuple[float, str] | None = None,
+    print_line: Callable[[str], None] = lambda _: None,
 ) -> RunDirectory:
     return run_in_budget(
         recipe,
@@ -60,7 +63,7 @@ def go_on(
         runs=Path("runs"),
         workers=1,
         show_plan=lambda _: None,
-        print_line=lambda _: None,
+        print_line=print_line,
     )
 
 
@@ -149,6 +152,32 @@ def test_a_run_that_goes_on_at_another_price_costs_both(
     kept = read_budget(begun.path)
     assert kept is not None
     assert kept.cost(until=8200.0) == pytest.approx(3.0 + 5.0)
+
+
+def test_a_time_that_ran_out_while_the_run_was_stopped_is_told_first(
+    recipe: Recipe, begun: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = begun.events / "log.jsonl"
+    log.write_text(log.read_text().replace('"reason": "max_steps"', '"reason": "signal"'))
+    known = read_budget(begun.path)
+    assert known is not None
+    ended = read_facts(begun.path).segments[-1].ended
+    own = {"started": ended - 10.0, "price_per_hour": None, "finished": None}
+    known.model_copy(update=own).save(begun.path)
+    lines: list[str] = []
+
+    def export(*_: object, **__: object) -> None:
+        assert lines, "the warning comes before the work"
+        raise PreparedError
+
+    monkeypatch.setattr(budgets, "_export", export)
+    monkeypatch.setattr(budgets, "time", SimpleNamespace(time=lambda: ended + 100.0))
+    with pytest.raises(PreparedError):
+        go_on(recipe, print_line=lines.append)
+    (line,) = lines
+    steps = begun.recipe().train.max_steps
+    assert line.startswith("warning: the time ran out: the training was stopped for 48.5 s of ")
+    assert f"{steps} of about {steps} planned steps" in line
 
 
 def test_the_rest_of_the_money_pays_for_the_time_that_is_left(

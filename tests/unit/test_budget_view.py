@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from dragoman.recipe.budget import keys_set
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
+from dragoman.reporting.reading import read_facts
 from dragoman.run import budget_view
 from dragoman.run.budget_plan import BudgetPlan, Parts, Place
 from dragoman.run.budget_view import print_outcome, print_plan
@@ -21,6 +23,7 @@ from dragoman.telemetry.events import EventWriter, TestScored
 from dragoman.telemetry.host import HourlyPrice
 from dragoman.training.clock import Budget
 from example_events import RUN_STARTED, TEST_SCORED, VALIDATED
+from small_run import small_run
 from unit.test_sizes import LARGE_TEXT, machine, own
 
 SECONDS = 3600.0
@@ -130,3 +133,32 @@ def test_a_finished_budget_shows_its_own_scores_not_those_of_a_later_evaluation(
     for figure in ("done at", "dev 17.5", "test 21.5", "97.0%", "0.97 USD of 1.00 USD"):
         assert figure in printed
     assert "22.5" not in printed
+
+
+def test_a_run_that_was_stopped_for_long_says_what_that_cost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(small_run().path, tmp_path / "run")
+    run = RunDirectory(tmp_path / "run")
+    ended = read_facts(run.path).segments[-1].ended
+    budget = Budget(
+        asked="",
+        started=ended - 60,
+        seconds_s=600.0,
+        validation_s=1.0,
+        search_s=1.0,
+        after_s=1.0,
+        after_searches=1.0,
+        finished=ended + 560,
+    )
+    budget.save(run.path)
+    print_outcome(run)
+    assert "stopped" not in capsys.readouterr().out, "it ended by itself"
+    log = run.events / "log.jsonl"
+    log.write_text(log.read_text().replace('"reason": "max_steps"', '"reason": "signal"'))
+    print_outcome(run)
+    printed = capsys.readouterr().out
+    assert "warning: the training was stopped for 8 min 45 s" in printed
+    planned = run.recipe().train.max_steps
+    assert f"made {planned} of about {planned} planned steps" in printed
+    assert "start again (fresh)" in printed

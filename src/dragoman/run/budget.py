@@ -31,6 +31,7 @@ from dragoman.recipe.recipe import Recipe, digest
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.run import run as steps
 from dragoman.run.budget_plan import BudgetPlan, Place, check_possible, make_plan
+from dragoman.run.budget_view import time_lost
 from dragoman.run.earlier import earlier_run
 from dragoman.run.sizes import TextFacts, vocabulary
 from dragoman.telemetry.events import EventListener
@@ -130,6 +131,8 @@ def _finish(
     if priced != budget:
         priced.save(directory.path)
     budget = priced
+    if time.time() >= budget.aim and (lost := time_lost(directory, budget)):
+        print_line(f"warning: the time ran out: {lost}. What there is, is scored and exported now")
     if time.time() < budget.aim or not _has_checkpoint(directory):
         if place.hosts is not None:
             steps.train_on(place.hosts, directory, print_line=print_line, listeners=listeners)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
+from typing import Final
 
 from rich.text import Text
 
@@ -15,7 +16,10 @@ from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.reading import read_facts
 from dragoman.run.budget_plan import LEAST_VALIDATIONS, BudgetPlan
 from dragoman.run.sizes import LEAST_WIDTH, UNKNOWN_PAIRS, VOCABULARY, SizedModel, TextFacts
-from dragoman.training.clock import FORECAST_FROM, read_budget
+from dragoman.training.clock import FORECAST_FROM, Budget, read_budget
+
+_LOST: Final = 0.1
+"""A run that was stopped for this share of its budget is not the one that was planned."""
 
 
 def print_plan(plan: BudgetPlan) -> None:
@@ -75,6 +79,27 @@ def _tokens(number: float) -> str:
     return f"{units.SHORT_COUNT.text(number)} target tokens"
 
 
+def time_lost(run: RunDirectory, budget: Budget) -> str:
+    """What a budget lost while its training was stopped, in words; "" if that was little."""
+    facts = read_facts(run.path)
+    if not facts.segments:
+        lost_s = budget.aim - budget.started
+    else:
+        ended = facts.segments[-1].ended
+        # A training that did not end by itself is not resumed when its time is over.
+        until = ended if facts.is_finished else max(ended, budget.aim)
+        lost_s = until - facts.segments[0].started - (facts.wall_s or 0.0)
+    if lost_s < _LOST * budget.seconds_s:
+        return ""
+    steps, planned = units.COUNT.text(facts.last_step), run.recipe().train.max_steps
+    return (
+        f"the training was stopped for {units.DURATION.text(lost_s)} of its budget of "
+        f"{units.DURATION.text(budget.seconds_s)}, and that counts: it made {steps} of about "
+        f"{units.COUNT.text(planned)} planned steps. For a whole training start again (fresh); a "
+        "larger budget begins a new run, too"
+    )
+
+
 def print_outcome(run: RunDirectory) -> None:
     """Print the scores of a run with a budget, and how much of its time and money it has used."""
     budget = read_budget(run.path)
@@ -100,6 +125,8 @@ def print_outcome(run: RunDirectory) -> None:
     console.print(f"{used} ({share}): from the first command to the export")
     if facts.wall_s is not None:
         console.print(f"of it training, with validations: {units.DURATION.text(facts.wall_s)}")
+    if lost := time_lost(run, budget):
+        console.print(Text(f"warning: {lost}", style="yellow"), soft_wrap=True)
 
 
 def _cost(plan: BudgetPlan, seconds_s: float) -> str:
