@@ -289,14 +289,21 @@ class EncodedTexts:
             chosen = [found[row][own] for row, own in zip(rows, ranks, strict=True)]
             translation = " ".join(one.text for one in chosen)
             if tagged:
-                of_rows = [attended[row][own] for row, own in zip(rows, ranks, strict=True)]
-                translation = with_tags(tagged, of_rows)
+                places = [attended[row][own] for row, own in zip(rows, ranks, strict=True)]
+                translation = with_tags(tagged, places)
+            of_rows = [
+                Signs(one.score, len(self.rows[row]), len(one.ids))
+                for row, one in zip(rows, chosen, strict=True)
+            ]
+            score = sum(one.score for one in chosen) / len(chosen)
             signs = Signs(
-                sum(one.score for one in chosen) / len(chosen),
-                sum(len(self.rows[row]) for row in rows),
-                sum(len(one.ids) for one in chosen),
+                score,
+                sum(one.source_pieces for one in of_rows),
+                sum(one.target_pieces for one in of_rows),
             )
-            sure = None if self.calibration is None else self.calibration.of(signs)
+            sure = None
+            if self.calibration is not None:  # it knows no rows as long as several together
+                sure = min(map(self.calibration.of, of_rows))
             segments.append(Segment(part.written(translation), signs, sure))
             scores += [one.score for one in chosen]
         text = "".join(one.text for one in segments)

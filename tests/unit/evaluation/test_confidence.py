@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from dragoman.base.errors import CorpusError
 from dragoman.evaluation.confidence import (
     CONFIDENCE_FILE,
     Confidence,
+    Measured,
     Signs,
     are_right,
     colour_of,
@@ -20,6 +22,10 @@ from dragoman.evaluation.confidence import (
     read_confidence,
     write_confidence,
 )
+from dragoman.formats.bundle import Bundle
+from dragoman.inference.translator import translator_of
+from dragoman.model.config import SearchConfig
+from served import served_bundle
 
 Pairs = list[tuple[Signs, bool]]
 
@@ -132,3 +138,24 @@ def test_a_file_is_read_as_it_was_written_and_another_one_is_none(tmp_path: Path
     for text in ("", "{}", whole.replace('"weights"', '"weight"'), whole.replace("60.0", "NaN")):
         file.write_text(text)
         assert read_confidence(tmp_path) is None
+
+
+def test_a_text_of_several_rows_is_as_sure_as_the_least_sure_of_them() -> None:
+    measured = Measured.model_validate(
+        {
+            "test": "t",
+            "error": 0,
+            **{key: {"sentences": 0, "right": 0} for key in ("green", "yellow", "red")},
+        }
+    )
+    surer_if_longer = Confidence(right_chrf=60, weights=(-6, 0, 2, 0), measured=measured)
+    bundle = Bundle.open(served_bundle())
+    translator = replace(translator_of(bundle, threads=1), calibration=surer_if_longer)
+    row = " ".join(["A man in a red shirt"] * 4)
+    longest = surer_if_longer.of(Signs(0, translator.max_source_pieces, 1))
+    text = f"{row} {row} {row} {row}"
+    ((best,),) = translator.translate([text], SearchConfig(), text_format="line")
+    assert best.segments[0].signs is not None
+    assert best.segments[0].signs.source_pieces > translator.max_source_pieces
+    assert best.confidence is not None
+    assert best.confidence <= longest
