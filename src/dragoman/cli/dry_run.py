@@ -90,12 +90,15 @@ def dry_train(
     recipe, overrides, origin, extend, fresh, ranks, hosts, runs, prepared, workers: as for `train`.
     with_recipe: print the whole recipe first, with all defaults.
     """
+    from rich.text import Text
+
     from dragoman.api.training import (
         begun_from,
         recipe_of,
         refuse_for_run,
         refuse_ranks_with_hosts,
     )
+    from dragoman.base.terminal import open_console
     from dragoman.cli.forecast import print_dry_run
     from dragoman.cluster.dry_run import planned_commands
     from dragoman.cluster.hosts import load_hosts
@@ -119,10 +122,10 @@ def dry_train(
     loaded = directory.recipe() if directory else recipe_of(recipe, overrides)
     listed = load_hosts(str(hosts)) if hosts is not None else None
     refuse_ranks_with_hosts(ranks, listed)
-    extension = None
+    extension, warnings = None, tuple[str, ...]()
     if directory is None:
         loaded, model, extension = begun_from(loaded, origin, extend)
-        check_text(loaded.corpus)
+        warnings = check_text(loaded.corpus)
         check_kept(loaded, optional_path(prepared), model)
         if extension is not None and listed is None:
             ranks = ranks or last_ranks(extension.run.path)
@@ -134,6 +137,8 @@ def dry_train(
         is_here=listed is None,
         with_recipe=with_recipe,
     )
+    for warning in warnings:
+        open_console().print(Text(f"\nwarning: {warning}", style="yellow"), soft_wrap=True)
     if listed is not None:
         run = directory.path.name if directory else f"{loaded.name}-TIME-DIGEST"
         print("", *planned_commands(listed, run=run), sep="\n")

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from dragoman.base.errors import CorpusError
 from dragoman.base.line_files import UTF_16
 from dragoman.corpus.directions import Direction
+from dragoman.corpus.shifted import first_shift, line_lengths
 
 PIECE_BYTES: Final = 1 << 18
 """Bytes that are read at once, and about as many are unpacked at once."""
@@ -40,6 +41,8 @@ MENDED = {"byte order mark": b"\xef\xbb\xbf", "CRLF line end": b"\r\n"}
 """Traces of other systems that are not part of the text; no pair is dropped for them."""
 BLOCK_LINES = 32_768
 _TARGET_RUN_BYTES = 8 * RUN_BYTES
+PARALLEL: Final = "give files in which line N of one belongs to line N of the other"
+"""The remedy if they do not."""
 _MOST_COMPARED = 20_000_000
 """The most lines whose lengths are held at once, to find where two files stop being parallel."""
 
@@ -352,12 +355,15 @@ class BlockReader:
     """Reads the entries of one split, in order, as blocks.
 
     facts: about each file that has been read to its end.
+    shifted: for each entry whose lines do not seem to belong together, its files and where that
+        begins.
     """
 
     def __init__(self, entries: Sequence[TextEntry], *, block_lines: int = BLOCK_LINES) -> None:
         self._entries = entries
         self._block_lines = block_lines
         self.facts: list[FileFacts] = []
+        self.shifted: list[str] = []
 
     def __iter__(self) -> Iterator[Block]:
         """Yield every block.
@@ -369,14 +375,20 @@ class BlockReader:
         for entry in self._entries:
             readers = [file.open() for file in entry.files]
             header_lines = readers[0].take(1)[1] if entry.has_header else 0
-            first_line = header_lines + 1
+            first_line, shifted = header_lines + 1, ""
             while texts := self._take(entry, readers):
                 num_lines = texts[0][1]
                 source, target = texts[0][0], texts[1][0] if len(texts) > 1 else None
+                if target is not None and not shifted:
+                    shift = first_shift(line_lengths(source), line_lengths(target))
+                    shifted = shift.says(first_line) if shift else ""
                 yield Block(index, entry, first_line, num_lines, source, target)
                 first_line += num_lines
                 index += 1
             self.facts += [reader.facts() for reader in readers]
+            if shifted:
+                names = ", ".join(dict.fromkeys(str(file.path) for file in entry.files))
+                self.shifted.append(f"{names}: {shifted}")
             if first_line == header_lines + 1:
                 raise CorpusError(
                     "holds no text",
@@ -396,7 +408,7 @@ class BlockReader:
                     f"its lines are far longer than those of {readers[0].path.name}: "
                     f"{num_lines} have more than {_TARGET_RUN_BYTES >> 20} MiB",
                     place=readers[1].path,
-                    remedy="give files in which line N of one belongs to line N of the other",
+                    remedy=PARALLEL,
                 )
             raise _misaligned(*entry.files)
         return texts if num_lines else []
@@ -414,7 +426,7 @@ def _misaligned(source: NamedPath, target: NamedPath) -> CorpusError:
     return CorpusError(
         f"the source has {num_source} lines, the target {num_target}; {how}",
         place=", ".join(dict.fromkeys((str(source.path), str(target.path)))),
-        remedy="give files in which line N of one belongs to line N of the other",
+        remedy=PARALLEL,
     )
 
 
@@ -426,7 +438,6 @@ def _lines(file: NamedPath) -> tuple[int, NDArray[np.int64]]:
     while (run := reader.take(BLOCK_LINES))[1]:
         text, count = run
         if num_lines < _MOST_COMPARED:
-            newlines = np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == ord("\n"))
-            lengths.append(np.diff(newlines, prepend=-1) - 1)
+            lengths.append(line_lengths(text))
         num_lines += count
     return num_lines, np.concatenate(lengths)

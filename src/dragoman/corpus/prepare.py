@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -76,7 +76,7 @@ from dragoman.corpus.manifest import (
     TextSize,
     digest_files,
 )
-from dragoman.corpus.pairs import BlockReader
+from dragoman.corpus.pairs import PARALLEL, BlockReader
 from dragoman.corpus.runs import MOST_RUNS, HeldOutSides, merge_runs, run_name
 from dragoman.corpus.shards import SIDES, SideSize, id_dtype, write_entries, write_side
 from dragoman.corpus.sources import Sources
@@ -274,6 +274,7 @@ class _Preparation:
     def _read(self, split: str) -> dict[str, Any]:
         """Read a dev or test set from its files."""
         given = read_split(self.sources.entries[split], self.config)
+        self._warn_of_shifted(given.shifted)
         facts = _some_left(_stage_facts("clean", given.reports), place=f"corpus.{split}")
         directions = given.directions if len(self.config.directions) > 1 else None
         write_text(self.place.result / split, given.pairs, directions)
@@ -292,6 +293,7 @@ class _Preparation:
             reports.append(report)
             pairs += report.pairs_in
             self._advance("clean", pairs, None)
+        self._warn_of_shifted(reader.shifted)
         facts = _stage_facts("clean", reports)
         self._refuse_no_pairs(facts)
         of_language = facts.dropped.get("language", 0)
@@ -313,6 +315,11 @@ class _Preparation:
             "files": [report.file for report in reports],
             "entries": [report.entry for report in reports],
         }
+
+    def _warn_of_shifted(self, shifted: Iterable[str]) -> None:
+        if self.events is not None:
+            for cause in shifted:
+                self.events.write(Alert(severity="warning", cause=cause, remedy=PARALLEL))
 
     def _merge(self) -> list[str]:
         """Merge the runs until few are left; returns their names in the folder of runs."""

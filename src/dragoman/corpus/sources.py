@@ -24,6 +24,7 @@ from dragoman.corpus.manifest import FORMAT_VERSION, Manifest, SourceFile, TextS
 from dragoman.corpus.moses import MosesText
 from dragoman.corpus.named_sets import fetch_set
 from dragoman.corpus.pairs import (
+    PARALLEL,
     BlockReader,
     ColumnLimit,
     FileFacts,
@@ -345,18 +346,23 @@ def check_files(config: CorpusConfig) -> None:
                 _check_file(path, split)
 
 
-def check_text(config: CorpusConfig) -> None:
+def check_text(config: CorpusConfig) -> tuple[str, ...]:
     """Read the files that a recipe names, as its preparation will, up to a size that takes seconds.
 
     Raises the errors of the preparation: those of `Sources`, and CorpusError if a file is empty or
     damaged, or if the two files of an entry do not have the same number of lines. Named corpora,
-    and entries that are larger, are left to the preparation.
+    and entries that are larger, are left to the preparation. Returns its warnings about lines that
+    do not seem to belong together.
     """
+    shifted: list[str] = []
     for entries in Sources(config, downloads=None).entries.values():
         for entry in entries:
             if sum(file.path.stat().st_size for file in entry.files) <= _READ_BYTES:
-                for _ in BlockReader([entry]):
+                reader = BlockReader([entry])
+                for _ in reader:
                     pass
+                shifted += (f"{words}; {PARALLEL}" for words in reader.shifted)
+    return tuple(shifted)
 
 
 def _paths(config: CorpusConfig, entry: TextFiles) -> list[Path]:

@@ -35,7 +35,7 @@ class HeldOut(NamedTuple):
 class GivenSplit:
     """A dev or test set as read from its files, in their order.
 
-    directions: the translation direction of each pair.
+    directions: the translation direction of each pair. shifted: as of `BlockReader`.
     """
 
     pairs: list[tuple[str, str]]
@@ -43,6 +43,7 @@ class GivenSplit:
     rejected: list[RejectedPair]
     reports: list[BlockReport]
     files: list[FileFacts]
+    shifted: list[str]
 
 
 def read_split(entries: Sequence[TextEntry], config: CorpusConfig) -> GivenSplit:
@@ -58,7 +59,9 @@ def read_split(entries: Sequence[TextEntry], config: CorpusConfig) -> GivenSplit
         directions += [block.entry.direction] * len(cleaned.sources)
         rejected += cleaned.rejected
         reports.append(cleaned.report())
-    return GivenSplit(pairs, directions, rejected, list(refuse_malformed(reports)), reader.facts)
+    return GivenSplit(
+        pairs, directions, rejected, list(refuse_malformed(reports)), reader.facts, reader.shifted
+    )
 
 
 def hold_out(

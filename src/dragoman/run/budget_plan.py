@@ -191,7 +191,8 @@ class BudgetPlan:
 
     sizes: the chosen one and its neighbours. parts: the other parts of the run, of this size.
     earlier: a run on the same text, the only forecast; None if there is none. start_s: seconds
-    until a process has started, mostly to import PyTorch. warnings: about machine and hosts.
+    until a process has started, mostly to import PyTorch. warnings: about machine, hosts
+    and text.
     """
 
     seconds_s: float
@@ -256,7 +257,7 @@ def plan_budget(
     what `check_text` finds, MachineError if CTranslate2 is not installed.
     """
     check_possible(recipe)
-    check_text(recipe.corpus)
+    shifted = check_text(recipe.corpus)
     by_hand = keys_set(recipe)
     recipe = vocabulary(recipe, by_hand=by_hand)
     try:
@@ -267,7 +268,7 @@ def plan_budget(
         prepare_s = text.pairs / PREPARE_PAIRS_PER_S
     gone_s = _PREPARE_S + prepare_s
     plan = make_plan(recipe, seconds_s, text, place, by_hand=by_hand, gone_s=gone_s)
-    return replace(plan, earlier=earlier)
+    return replace(plan, earlier=earlier, warnings=(*plan.warnings, *shifted))
 
 
 def plan_text(recipe: Recipe, seconds_s: float, text: TextFacts, place: Place) -> BudgetPlan:
