@@ -10,8 +10,8 @@ wanted. The words are linked by the lexical table of the first run's training te
 words that are the same on both sides, and the 100 commonest ones of the source, are no terms.
 Prints for each run
 
-- used: translations with the wanted word, in its own form or in another one (a word with the same
-  beginning)
+- used: translations with the wanted word, in its own form or in another one (a word of the training
+  text with the same beginning)
 - the same of the sentences whose translation without terms has it in neither form: there only the
   term tells
 - other form given: the term has another form of the word, and the translation must have that of the
@@ -29,6 +29,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import dragoman
@@ -98,11 +99,20 @@ def another_form(word: str, words: Sequence[str], generator: random.Random) -> s
     return generator.choice(forms) if forms else word
 
 
+@cache
+def known_words() -> frozenset[str]:
+    """The words of the training text on the target side: of no others is it known that they are
+    words."""
+    return frozenset(word for _, target in demo_text("train") for word in words_of(target))
+
+
 def has_form(translation: str, word: str) -> str:
     """ "own", "another" or "no": which form of a word a translation has."""
-    if word.casefold() in words_of(translation):
+    words = words_of(translation)
+    if word.casefold() in words:
         return "own"
-    return "another" if has_term(translation, word) else "no"
+    known = known_words().intersection(words)
+    return "another" if any(has_term(one, word) for one in known) else "no"
 
 
 def main() -> None:
