@@ -153,7 +153,7 @@ def test_a_run_that_was_stopped_for_long_says_what_that_cost(
     )
     budget.save(run.path)
     print_outcome(run)
-    assert "stopped" not in capsys.readouterr().out, "it ended by itself"
+    assert "training was stopped" not in capsys.readouterr().out, "it ended by itself"
     log = run.events / "log.jsonl"
     log.write_text(log.read_text().replace('"reason": "max_steps"', '"reason": "signal"'))
     print_outcome(run)

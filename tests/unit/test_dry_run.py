@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -179,3 +181,21 @@ def test_units_of_a_translation_memory_are_its_pairs(tmp_path: Path) -> None:
     text = training_text(mine.model_copy(update={"corpus": corpus}))
     assert text is not None
     assert text.pairs == 20
+
+
+@pytest.mark.parametrize("command", ["run", "train"])
+def test_without_torch_all_but_the_hours_is_told(command: str, tmp_path: Path) -> None:
+    recipe(tmp_path)
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from dragoman.__main__ import main; sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, command, "mine.toml", "--dry-run"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "not known: PyTorch is not installed" in done.stdout

@@ -104,7 +104,6 @@ def dry_train(
     from dragoman.cluster.hosts import load_hosts
     from dragoman.corpus.sources import check_text
     from dragoman.recipe.run_directory import RunDirectory
-    from dragoman.run.run import check_kept
     from dragoman.telemetry.session import last_ranks
 
     path = Path(str(recipe))
@@ -126,7 +125,10 @@ def dry_train(
     if directory is None:
         loaded, model, extension = begun_from(loaded, origin, extend)
         warnings = check_text(loaded.corpus)
-        check_kept(loaded, optional_path(prepared), model)
+        if model is not None:  # which needs PyTorch; the rest does without
+            from dragoman.run.run import check_kept
+
+            check_kept(loaded, optional_path(prepared), model)
         if extension is not None and listed is None:
             ranks = ranks or last_ranks(extension.run.path)
     print_dry_run(

@@ -26,6 +26,7 @@ augment        changed copies of training pairs: capitals, typos, text that must
 links          which words of a pair translate each other, and which spans of words do
 stand_ins      pieces that stand for placeholders and addresses, which a translation keeps
 encode         cleaned runs -> the pairs that stay -> token rows
+shifted        two files whose lines are shifted against each other
 shards         token ids on disk, memory-mapped; the ids that every subword model shares
 manifest       the record of a prepared corpus: files, counts of each stage
 workers        one task over many items on several processes

@@ -21,7 +21,6 @@ from pydantic import Field, ValidationError
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import read_regular, write_whole
 from dragoman.base.settings import Section
-from dragoman.evaluation.metrics import Chrf
 
 Colour = Literal["green", "yellow", "red"]
 """green: at least two of three such translations are right; red: at most one of three."""
@@ -126,6 +125,8 @@ def are_right(
     translations: Sequence[str], references: Sequence[str], right_chrf: float
 ) -> list[bool]:
     """Whether each translation has at least this chrF against its reference."""
+    from dragoman.evaluation.metrics import Chrf  # needs sacreBLEU, which a server does without
+
     metric = Chrf()
     return [
         metric.sentence_score(translation, [reference]).score >= right_chrf

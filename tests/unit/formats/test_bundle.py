@@ -145,6 +145,7 @@ def test_batches_are_bounded_by_cells_tokens_scores_and_cores(
     pieces = len(opened.subwords()[1].all_pieces())
     monkeypatch.setattr(ctranslate2_engine, "BATCH_SCORES", scores * pieces)
     monkeypatch.setattr(ctranslate2_engine, "BATCH_TOKENS", tokens)
+    monkeypatch.setattr(ctranslate2_engine, "cpu_cores", lambda: cores)
     engine = CTranslate2Engine(opened.path, opened.subwords(), threads=cores, batch_cells=cells)
     begun: list[int] = []
     start_batch = engine.start_batch
