@@ -156,4 +156,7 @@ def test_a_run_that_ended_by_a_clock_is_refused_with_a_remedy_that_works(
     refusal = capfd.readouterr().err
     assert f"ended by the clock of its budget, at step {SHORT}, " in refusal
     assert refusal.rstrip().endswith(f"dragoman train RECIPE --from {run.path}")
+    other = ["--set", "train.log_every_steps=7"]  # what holds for every recipe is said first
+    assert main([*words, *longer, *other, "--extend", str(run.path), "--dry-run"]) == 2
+    assert "ended by the clock" in capfd.readouterr().err
     assert main([*words, *longer, "--from", str(run.path), "--dry-run"]) == 0

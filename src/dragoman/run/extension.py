@@ -86,6 +86,10 @@ class Extension:
         CheckpointError if it has no checkpoint, CorpusError if a file is missing."""
         checkpoint, state = _last(run)
         made_with = run.recipe()
+        ended_early = state.step < made_with.train.max_steps
+        facts = read_facts(run.path) if ended_early else None
+        if facts is not None and facts.is_finished and facts.last_step == state.step:
+            raise _ended_before(run, state.step)  # whatever its recipe is
         if digest(_of_length(recipe, made_with.train.max_steps)) != digest(made_with):
             raise ConfigError(
                 "its recipe differs in more than train.max_steps",
@@ -93,10 +97,7 @@ class Extension:
                 remedy="go on with the recipe of the run, or start from its weights alone: "
                 "dragoman train RECIPE --from RUN",
             )
-        if state.step < made_with.train.max_steps:
-            facts = read_facts(run.path)
-            if facts.is_finished and facts.last_step == state.step:
-                raise _ended_before(run, state.step)
+        if ended_early:
             raise ConfigError(
                 f"has not finished: it is at step {state.step:,} of {made_with.train.max_steps:,}",
                 place=run.path,
