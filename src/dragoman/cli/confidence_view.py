@@ -1,4 +1,4 @@
-"""What a model's confidence is worth, in the terminal."""
+"""The output of `dragoman calibrate`: how often each colour is right."""
 
 from __future__ import annotations
 

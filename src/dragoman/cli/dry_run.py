@@ -29,8 +29,8 @@ def dry_run(
 ) -> None:
     """Print the pairs, steps, memory, disk and hours of a run; start nothing.
 
-    With hosts, every command that the training would run is printed, too; with a budget, what it
-    would choose. What the run itself refuses before it prepares the text is refused here, too.
+    With hosts, it also prints every command of the training; with a budget, the settings that the
+    budget would choose. It refuses whatever the run refuses before it prepares the text.
 
     recipe, budget: as for `run_recipe`.
     overrides, extend, fresh, ranks, hosts, runs, prepared, workers: as for `train`.
@@ -84,8 +84,8 @@ def dry_train(
 ) -> None:
     """Print the pairs, steps, memory, disk and hours of a training; start nothing.
 
-    With hosts, every command that the training would run is printed, too. What the training itself
-    refuses before it prepares the text is refused here, too.
+    With hosts, it also prints every command of the training. It refuses whatever the training
+    refuses before it prepares the text.
 
     recipe, overrides, origin, extend, fresh, ranks, hosts, runs, prepared, workers: as for `train`.
     with_recipe: print the whole recipe first, with all defaults.

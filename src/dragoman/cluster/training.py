@@ -389,9 +389,9 @@ def digests_here(run: RunDirectory) -> dict[str, str]:
 def _copies(
     run: RunDirectory, place: str, budget: Budget | None
 ) -> dict[str, Mapping[str, Content]]:
-    """What a host needs, by its place there: prepared data by its digest, and files of the run.
+    """The files that a host needs, by their places there: prepared text and files of the run.
 
-    Downloads and rejected pairs stay here, and so does whatever a link or a stray file adds.
+    Downloads, rejected pairs, and whatever a link or a stray file adds stay here.
     """
     prepared = run.prepared()
     manifest = Manifest.load(prepared)

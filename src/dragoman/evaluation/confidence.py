@@ -26,21 +26,20 @@ Colour = Literal["green", "yellow", "red"]
 """green: at least two of three such translations are right; red: at most one of three."""
 
 CONFIDENCE_FILE: Final = "confidence.json"
-RIGHT_CHRF: Final = 60.0
 _GREEN, _RED = 2 / 3, 1 / 3
 _COLOURS: Final[tuple[Colour, ...]] = ("green", "yellow", "red")
 _LEAST_TRANSLATIONS: Final = 100
 _LEAST_OF_A_KIND: Final = 10
 _NUM_FEATURES: Final = 4
 _PENALTY: Final = 1.0
-"""Of the weights' squares, the features having a variance of 1."""
+"""Times half the square of each weight. Each feature has a variance of 1 then."""
 _ROUNDS: Final = 25
 _BINS: Final = 10
 _LONGEST_FILE: Final = 1 << 16
 
 
 class Signs(NamedTuple):
-    """What the search knows of a translation.
+    """The score of a translation, and both lengths: what its confidence is made of.
 
     score: its length-normalised log-probability. source_pieces, target_pieces: its subword pieces.
     """
@@ -58,7 +57,7 @@ class Kept(Section):
 
 
 class Measured(Section):
-    """What the colours were worth on text that the regression was not fitted on.
+    """The colours of the translations of a test text, on which the regression was not fitted.
 
     error: the expected calibration error of ten equally wide bins (Guo et al. 2017), from 0 to 1.
     """

@@ -1,11 +1,11 @@
 """Makes a model use the terms it is given, whether or not it knows them.
 
-Where a term belongs, the model itself says: where it wrote what it looked at the term's words for
-(`inference.tags`). There a second search begins, with the translation up to that place and the
-term; the model writes the rest, so that it fits. Searches that begin with the term less its ending
-let the model inflect it. Of all that they find, the likeliest one with a form of the term is the
-translation. A model that does not know the term may end it like another word, so that a form
-with another ending must be likelier by far.
+The attention of the model shows which word of its translation stands for a term
+(`inference.tags`). A second search begins with the translation up to that word and the term, and
+the model writes the rest. Further searches begin with the term without its ending, so that the
+model can inflect it. The likeliest result with a form of the term is the translation. A model that
+does not know the term may end it like another word. So a form with another ending must be likelier
+by far.
 """
 
 from __future__ import annotations

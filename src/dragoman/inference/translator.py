@@ -140,7 +140,8 @@ Steps = Generator[Callable[[Engine], Any], Any, T]
 def advanced(
     steps: Steps[T], answer: Any = None
 ) -> tuple[Callable[[Engine], Any] | None, T | None]:
-    """What is asked next, after this answer; at the end None, and what came of it."""
+    """Give the steps an answer; returns their next question and None, at the end None and their
+    result."""
     try:
         return steps.send(answer), None
     except StopIteration as end:

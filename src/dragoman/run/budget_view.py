@@ -80,7 +80,7 @@ def _tokens(number: float) -> str:
 
 
 def time_lost(run: RunDirectory, budget: Budget) -> str:
-    """What a budget lost while its training was stopped, in words; "" if that was little."""
+    """The time of a budget in which its training was stopped, in words; "" if it was short."""
     facts = read_facts(run.path)
     if not facts.segments:
         lost_s = budget.aim - budget.started

@@ -85,7 +85,7 @@ class Batcher:
     waiting_pieces: int = 0
     pieces_per_s: float = 0.0
     pieces_per_character: float = 0.0
-    """Of the texts so far, of which the latest count most; 0 before the first."""
+    """A moving average over the texts, in which the latest count most; 0 before the first."""
     num_rows: int = 0
     _jobs: deque[_QueuedRequest] = field(default_factory=deque)
     _waiting_rows: int = 0
