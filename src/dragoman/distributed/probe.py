@@ -23,11 +23,13 @@ from dragoman.distributed.wire import ring_bytes
 from dragoman.distributed.world import World, join_world
 
 _TRIES: Final = 3
-"""How often both directions at once are measured, if the first time shows no full duplex."""
+"""How often a pair is measured, if the rates of its directions and of both at once disagree."""
 _LATENCY_ROUNDS: Final = 20
 _FULL_DUPLEX: Final = 0.9
 """In full duplex, each direction keeps at least this share of its rate while both are busy; less is
 measured again."""
+_DISTURBED: Final = 1.1
+"""A direction whose rate is this many times higher while both are busy is measured again."""
 
 
 def measure(world: World) -> dict[str, Any]:
@@ -115,9 +117,14 @@ def _pair(world: World, pair: tuple[int, int], group: dist.ProcessGroup) -> dict
     back, back_bytes = rate(partial(one_way, False))
     both = 0.0
     for _ in range(_TRIES):
-        # Half duplex is slow each time; a busy processor only for a while.
+        # Half duplex is slow each time; a busy processor or lost packets only for a while.
         both = max(both, rate(both_ways, min(forth_bytes, back_bytes))[0])
-        if both >= _FULL_DUPLEX * min(forth, back):
+        # A direction alone cannot be slower than in both at once.
+        if _DISTURBED * forth < both:
+            forth = max(forth, rate(partial(one_way, True), forth_bytes)[0])
+        if _DISTURBED * back < both:
+            back = max(back, rate(partial(one_way, False), back_bytes)[0])
+        if _FULL_DUPLEX * min(forth, back) <= both <= _DISTURBED * min(forth, back):
             break
     return {
         "ranks": pair,

@@ -57,3 +57,17 @@ def test_time_bounds_a_transfer_at_any_rate(mbit: float, bucket_bytes: int) -> N
     limit_s = max(1.0, bucket_bytes / link.bytes_per_s, 1.1 * LEAST_BYTES / link.bytes_per_s)
     assert link.longest_s < 1.1 * limit_s
     assert link.now_s < 2 * limit_s + 4
+
+
+def test_packets_that_are_lost_now_and_then_do_not_make_a_link_slow() -> None:
+    """A loss costs TCP a timeout of fixed length, in three of five transfers here."""
+    link = Bucket(5e6 / 8, 0)
+    lost_s = iter([0.5, 0.0, 0.25, 0.0, 0.4])
+
+    def seconds(num_bytes: int) -> float:
+        taken_s = link.seconds(num_bytes)
+        return taken_s if taken_s < 0.5 else taken_s + next(lost_s)
+
+    found, _ = sustained_rate(seconds)
+    assert next(lost_s, None) is None
+    assert found == pytest.approx(link.bytes_per_s, rel=0.01)
