@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from dragoman.builds.build import Built
     from dragoman.builds.interface import build
     from dragoman.distributed.launch import InterruptedRunError
+    from dragoman.evaluation.documents import DocumentScores, score_documents
     from dragoman.inference.translator import Translation
     from dragoman.recipe.recipe import Recipe
     from dragoman.recipe.run_directory import RunDirectory
@@ -90,6 +91,7 @@ __all__ = [
     "CorpusError",
     "Distilled",
     "DivergenceError",
+    "DocumentScores",
     "DragomanError",
     "Evaluation",
     "Event",
@@ -128,6 +130,7 @@ __all__ = [
     "run_recipe",
     "sample_text",
     "score",
+    "score_documents",
     "status",
     "stop",
     "synthesize",
@@ -158,6 +161,7 @@ _MODULES = {
     "builds.build": ("Built",),
     "builds.interface": ("build",),
     "distributed.launch": ("InterruptedRunError",),
+    "evaluation.documents": ("DocumentScores", "score_documents"),
     "recipe.recipe": ("Recipe",),
     "recipe.run_directory": ("RunDirectory",),
     "inference.translator": ("Translation",),

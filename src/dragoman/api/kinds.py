@@ -79,6 +79,7 @@ Texts: TypeAlias = Iterable[str]
 """A list, a column of a table, a generator: each text is checked when it is read."""
 EngineName: TypeAlias = Literal["auto", "ctranslate2", "torch"]
 TextFormat: TypeAlias = Literal["line", "document", "markup"]
+Context: TypeAlias = Literal["sentence", "paragraph"]
 
 
 def kinds_of(

@@ -12,6 +12,7 @@ from dragoman.api.checks import checked, checkpoints_of, opened_run, optional_pa
 from dragoman.api.kinds import (
     CheckpointChoice,
     Checkpoints,
+    Context,
     Count,
     EngineName,
     ModelLike,
@@ -96,6 +97,7 @@ class Translator:
         n_best: None = None,
         text_format: TextFormat = "line",
         terms: TermsLike | None = None,
+        context: Context = "sentence",
     ) -> list[str]: ...
 
     @overload
@@ -107,6 +109,7 @@ class Translator:
         n_best: int,
         text_format: TextFormat = "line",
         terms: TermsLike | None = None,
+        context: Context = "sentence",
     ) -> list[list[Translation]]: ...
 
     def translate(
@@ -117,6 +120,7 @@ class Translator:
         n_best: int | None = None,
         text_format: TextFormat = "line",
         terms: TermsLike | None = None,
+        context: Context = "sentence",
     ) -> list[str] | list[list[Translation]]:
         """The translation of each text; with n_best, a list of translations for each.
 
@@ -126,19 +130,17 @@ class Translator:
             them, and may inflect them.
         text_format: "line": one sentence per text. "document": texts are split into sentences and
             put back together. "markup": as "document", and tags of HTML or XML stay in place.
+        context: "sentence": each alone. "paragraph": the sentences of a text together, or texts of
+            one sentence up to an empty one; the model must have learnt it (`corpus.context`).
         Raises ConfigError if an argument cannot be used, such as an n_best above the beam size, or
         if the Translator is closed.
         """
         if isinstance(texts, str):
             raise _one_text(texts)
         if text_format not in get_args(TextFormat):
-            raise ConfigError(
-                f"{text_format!r} is not a format",
-                place="text_format",
-                remedy=f"give one of {', '.join(get_args(TextFormat))}",
-            )
+            raise _not_one_of(text_format, TextFormat, place="text_format")
         wanted = 1 if n_best is None else _wanted(n_best)
-        found = self._found(texts, beam_size, wanted, text_format, terms)
+        found = self._found(texts, beam_size, wanted, text_format, terms, context)
         if n_best is None:
             return [translations[0].text for translations in found]
         return list(found)
@@ -149,14 +151,15 @@ class Translator:
         *,
         beam_size: Count | None = None,
         terms: TermsLike | None = None,
+        context: Context = "sentence",
     ) -> Iterator[str]:
         """The translations of any number of lines, in order, with a few thousand in memory.
 
-        beam_size, terms: as for `translate`.
+        beam_size, terms, context: as for `translate`.
         """
         if isinstance(texts, str):
             raise _one_text(texts)
-        for translations in self._found(texts, beam_size, 1, "line", terms):
+        for translations in self._found(texts, beam_size, 1, "line", terms, context):
             yield translations[0].text
 
     def _found(
@@ -166,6 +169,7 @@ class Translator:
         n_best: int,
         text_format: TextFormat,
         terms: TermsLike | None,
+        context: Context,
     ) -> Iterator[list[Translation]]:
         if self._is_closed:
             raise ConfigError("this Translator is closed", remedy="create a new Translator")
@@ -174,6 +178,10 @@ class Translator:
         search = self._search_with(beam_size)
         check_beam_holds(n_best, search)
         translator = self._opened.with_terms(_terms_of(terms)).translator
+        if context not in get_args(Context):
+            raise _not_one_of(context, Context, place="context")
+        if context == "paragraph":
+            translator = translator.with_context()
         for group in translator.stream(
             _sound(texts), search, text_format=text_format, num_hypotheses=n_best
         ):
@@ -214,10 +222,11 @@ def translate(
     checkpoint: Checkpoints = "best",
     text_format: TextFormat = "line",
     terms: TermsLike | None = None,
+    context: Context = "sentence",
 ) -> list[str]:
     """The translation of each text by a run, or by an export other than for ONNX and browsers.
 
-    target_language, beam_size, checkpoint, text_format, terms: as for `Translator` and its
+    target_language, beam_size, checkpoint, text_format, terms, context: as for `Translator` and its
         `translate`.
     A `Translator` loads the model once for many calls, and has more options.
     """
@@ -225,7 +234,7 @@ def translate(
         raise _one_text(texts)
     with Translator(model, target_language=target_language, checkpoint=checkpoint) as translator:
         return translator.translate(
-            texts, beam_size=beam_size, text_format=text_format, terms=terms
+            texts, beam_size=beam_size, text_format=text_format, terms=terms, context=context
         )
 
 
@@ -242,6 +251,7 @@ def translate_file(
     scores: bool = False,
     confidence: bool = False,
     terms: Annotated[str | Path | None, Option(metavar="FILE")] = None,
+    context: Context = "sentence",
     checkpoint: Checkpoints = "best",
     overrides: Overrides = (),
     engine: EngineName = "auto",
@@ -268,6 +278,9 @@ def translate_file(
         translation, with tabs between them; the model must have been calibrated.
     terms: a file of source TAB target, and TAB en-de if a term is for these languages alone; the
         model may inflect them.
+    context: sentence, or paragraph: the sentences of a document's line or of an element of markup
+        go into the model together, or lines up to an empty one; it must have learnt to take them
+        (corpus.context).
     checkpoint: best, last, the number of a step, or a folder (write ./best if the folder has that
         name); several, joined by commas, are an ensemble. best has the highest BLEU, or the lowest
         dev loss if BLEU was not measured.
@@ -312,6 +325,10 @@ def translate_file(
         raise ConfigError(
             "is of the best translation alone", place="confidence", remedy="leave out n_best"
         )
+    if confidence and context == "paragraph":
+        raise ConfigError(
+            "is measured sentence by sentence", place="confidence", remedy="leave out context"
+        )
     if document == "word" and place is None and sys.stdout.isatty():
         raise ConfigError(
             "is a packed file, which a terminal cannot show",
@@ -346,6 +363,8 @@ def translate_file(
             )
         if known:
             opened = opened.with_terms(known)
+        if context == "paragraph":
+            opened = opened.with_context()
         # Before a command that is then refused replaces the draft of earlier work.
         check_beam_holds(n_best, opened.recipe.search)
         if source is not None and document is not None:
@@ -573,6 +592,14 @@ def _wanted(n_best: Any) -> int:
             remedy="give a whole number above 0",
         )
     return number
+
+
+def _not_one_of(value: object, kind: Any, *, place: str) -> ConfigError:
+    return ConfigError(
+        f"{value!r} is none of its values",
+        place=place,
+        remedy=f"give one of {', '.join(get_args(kind))}",
+    )
 
 
 def _one_text(text: str) -> ConfigError:

@@ -14,6 +14,7 @@ from dragoman.base.errors import CheckpointError
 from dragoman.base.printable import printable_line
 from dragoman.base.terminal import open_console, plain_table
 from dragoman.corpus.clean import REJECTED
+from dragoman.corpus.context import CONTEXT
 from dragoman.corpus.filters import key_of
 from dragoman.corpus.manifest import FILE_NAME as MANIFEST
 from dragoman.corpus.manifest import Manifest, TextSize
@@ -35,7 +36,10 @@ def print_prepared(directory: Path) -> None:
         console.print(f"dropped pairs: {directory / REJECTED}", soft_wrap=True, style="dim")
     if (page := directory / REJECTED / CLEANING_PAGE).exists():
         console.print(f"scores and thresholds of the filters: {page}", soft_wrap=True, style="dim")
-    if copies := manifest.train.copies:
+    copies = dict(manifest.train.copies)
+    if paragraphs := copies.pop(CONTEXT, 0):
+        console.print(f"paragraphs, by corpus.context: {units.COUNT.text(paragraphs)}")
+    if copies:
         counts = (f"{name} {units.COUNT.text(pairs)}" for name, pairs in copies.items())
         console.print(f"changed copies, by corpus.augment: {', '.join(counts)}")
     for source in manifest.sources:

@@ -23,9 +23,12 @@ directions     source and target languages of a text and of a model
 subword        SentencePiece models, trained on a bounded sample
 vocabulary, imported_vocabulary   the vocabulary of a side: of our models, of imported ones
 augment        changed copies of training pairs: capitals, typos, text that must stay
+context        neighbouring pairs joined into paragraphs
 links          which words of a pair translate each other, and which spans of words do
-stand_ins      pieces that stand for placeholders and addresses, which a translation keeps
+stand_ins      pieces that stand for placeholders and addresses, which a translation keeps, and
+               between sentences
 encode         cleaned runs -> the pairs that stay -> token rows
+align          which sentences of two texts say the same, in order
 shifted        two files whose lines are shifted against each other
 shards         token ids on disk, memory-mapped; the ids that every subword model shares
 manifest       the record of a prepared corpus: files, counts of each stage

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import whole_file, write_whole
 from dragoman.corpus.config import CorpusConfig
+from dragoman.corpus.context import write_paragraphs
 from dragoman.corpus.filters import (
     Columns,
     Filter,
@@ -211,6 +212,17 @@ class BlockCleaner:
             return BlockReport(**json.loads(report_path.read_bytes()))
         cleaned = clean_block(block, self._config)
         filters = self._config.filters
+        if self._config.context.sentences > 1:
+            # Before a duplicate is dropped: it still stands between its neighbours.
+            write_paragraphs(
+                self._runs,
+                block,
+                (cleaned.sources, cleaned.targets),
+                cleaned.lines,
+                self._config.context,
+                most_words=filters.max_words,
+                seed=self._config.seed,
+            )
         sides = cleaned.sources, cleaned.targets
         if filters.drop_near_duplicates:
             # Near-duplicates get equal keys, so they are treated as equal from here on.

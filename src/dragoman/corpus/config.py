@@ -17,6 +17,7 @@ from dragoman.base.languages import is_language, parse_language, same_language, 
 from dragoman.base.settings import Section
 from dragoman.corpus import stand_ins
 from dragoman.corpus.augment import AugmentConfig
+from dragoman.corpus.context import ContextConfig
 from dragoman.corpus.directions import Direction, language_token, listed
 from dragoman.corpus.filters import FilterConfig
 from dragoman.corpus.names import language_of_file, languages_of_corpus
@@ -91,6 +92,8 @@ class TextFiles(Section):
     """The name by which the weights of a stage refer to this entry of the training text."""
     weight: float | None = Field(default=None, ge=0.0, le=1e9)
     """Share of the training pairs that come from this entry, in any unit."""
+    shuffled: bool = False
+    """Its lines are in no order: `corpus.context` joins none of them."""
     translated: Literal["", "source", "target"] = ""
     """The side that a model translated. Its own translations are easier to predict than text, which
     the report takes into account."""
@@ -228,6 +231,7 @@ class CorpusConfig(Section):
     """Stop if the text clearly is in languages other than those named."""
     filters: FilterConfig = Field(default_factory=FilterConfig)
     augment: AugmentConfig = Field(default_factory=AugmentConfig)
+    context: ContextConfig = Field(default_factory=ContextConfig)
     subword: SubwordConfig = Field(default_factory=SubwordConfig)
     temperature: float | None = Field(default=None, ge=1.0, le=1000.0)
     """If there are several directions, each gets a share of the drawn pairs proportional to
@@ -252,7 +256,11 @@ class CorpusConfig(Section):
     def _without_usual_values(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # They decide nothing about shards and models: digests of recipes stay as they were.
         values: dict[str, Any] = serialize(self)
-        usual = {"check_languages": True, "augment": AugmentConfig().model_dump()}
+        usual = {
+            "check_languages": True,
+            "augment": AugmentConfig().model_dump(),
+            "context": ContextConfig().model_dump(),
+        }
         return {key: value for key, value in values.items() if usual.get(key) != value}
 
     @model_validator(mode="after")
@@ -338,6 +346,8 @@ class CorpusConfig(Section):
         held_out = (*self.valid, *self.test)
         if any(one.name or one.weight is not None or one.translated for one in held_out):
             raise ValueError("name, weight and translated belong to entries of corpus.train alone")
+        if any(one.shuffled for one in held_out):
+            raise ValueError("shuffled belongs to entries of corpus.train alone")
         names = [entry.name for entry in self.train if entry.name]
         if repeated := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"two entries of corpus.train are called {min(repeated)}")
@@ -479,8 +489,11 @@ class CorpusConfig(Section):
 
     @property
     def stand_ins(self) -> tuple[str, ...]:
-        """The pieces of the vocabulary that stand for other text."""
-        return stand_ins.PLACEHOLDERS if self.augment.placeholders else ()
+        """The pieces of the vocabulary that stand for other text, or between sentences."""
+        return (
+            *(stand_ins.PLACEHOLDERS if self.augment.placeholders else ()),
+            *((stand_ins.SEPARATOR,) if self.context.sentences > 1 else ()),
+        )
 
 
 def _not_told(key: str, place: str, entry: TextFiles) -> str:

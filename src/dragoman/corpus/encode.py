@@ -28,6 +28,7 @@ from dragoman.corpus.clean import (
     pack_rejected,
 )
 from dragoman.corpus.config import CorpusConfig
+from dragoman.corpus.context import CONTEXT, sentences_of
 from dragoman.corpus.directions import Direction, without_first_word
 from dragoman.corpus.filters import Rejection
 from dragoman.corpus.links import Linked, Linker, by_table, same_words
@@ -79,7 +80,10 @@ class SideCounts:
 
 @dataclass(frozen=True, slots=True)
 class PartReport:
-    """The result of encoding one range. copies: those that were added, by how they were changed."""
+    """The result of encoding one range.
+
+    copies: pairs that were added, by how they were changed; paragraphs as `context`.
+    """
 
     pairs_in: int
     pairs_out: int
@@ -91,7 +95,7 @@ class PartReport:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the shards: the pairs that stay, and the copies."""
+        """Rows of the shards: the pairs that stay, the copies and the paragraphs."""
         return self.pairs_out + sum(self.copies.values())
 
     @property
@@ -137,6 +141,13 @@ class CleanedText:
     def runs(self) -> SortedRuns:
         """All pairs that no filter has dropped."""
         return SortedRuns([self._place.runs / name for name in self._place.recall("merge")])
+
+    @cached_property
+    def paragraphs(self) -> SortedRuns:
+        """Neighbouring pairs, joined; none if the recipe has no context."""
+        with_context = self._config.context.sentences > 1
+        names = self._place.recall("merge_paragraphs") if with_context else []
+        return SortedRuns([self._place.runs / name for name in names])
 
     @cached_property
     def directions(self) -> list[Direction]:
@@ -327,21 +338,59 @@ class CleanedText:
             copies.sources = copies.behind(before)
         return copies
 
+    def _whole_paragraphs(self, part: KeyRange) -> SortedPairs:
+        """The different paragraphs of a range of which no sentence is held out, overlaps dev or
+        test, or is dropped by the lexical filter."""
+        found = self.paragraphs.read(part)
+        if not found.pairs:
+            return found
+        of_pairs = [sentences_of(self.plain(pair)) for pair in found.pairs]
+        counts = np.array([*map(len, of_pairs)])
+        pairs = [pair for several in of_pairs for pair in several]
+        blocks = np.repeat(found.blocks, counts)
+        good = np.array(
+            [
+                not self._held_out_sides.overlap(self.directions[block], *pair)
+                for block, pair in zip(blocks.tolist(), pairs, strict=True)
+            ]
+        )
+        if (threshold := self._config.filters.min_lexical_gain) is not None:
+            source = self.encoders[0].encode([source for source, _ in pairs])
+            target = self.encoders[1].encode([target for _, target in pairs])
+            for direction, own in self._by_direction(blocks):
+                gains = self._lexical[direction].gains(source.select(own), target.select(own))
+                good[own] &= gains >= threshold
+        keep = np.logical_and.reduceat(good, np.cumsum(counts) - counts) & ~repeated(found.keys)
+        return SortedPairs(
+            found.keys[keep],
+            [*compress(found.pairs, keep.tolist())],
+            found.blocks[keep],
+            found.lines[keep],
+        )
+
     def _add_copies(
         self,
         part: KeyRange,
         found: SortedPairs,
+        paragraphs: SortedPairs,
         selected: Selected,
         source: TokenRows,
         target: TokenRows,
     ) -> tuple[Selected, TokenRows, TokenRows, dict[str, int]]:
-        """Add changed copies of the pairs, in random places of the range.
+        """Add changed copies of the pairs, and paragraphs, in random places of the range.
 
-        Returns all pairs, their rows, and the number of copies of each kind. Copies that are too
-        long are left out.
+        Returns all pairs, their rows, and the number of copies of each kind. Rows of paragraphs
+        count on from those of the pairs. What is too long is left out.
         """
         copies = self._copies(found, selected, self._link)
-        if not len(copies.rows):
+        more = selected.rows[copies.rows]
+        if paragraphs.pairs:
+            cells = [pair.split("\t") for pair in paragraphs.pairs]
+            copies.sources += [source for source, _ in cells]
+            copies.targets += [target for _, target in cells]
+            copies.kinds += [CONTEXT] * len(cells)
+            more = np.append(more, len(found.pairs) + np.arange(len(cells)))
+        if not len(more):
             return selected, source, target, {}
         more_source = self.encoders[0].encode(copies.sources)
         more_target = self.encoders[1].encode(copies.targets)
@@ -357,7 +406,7 @@ class CleanedText:
             selected,
             sources=[sources[row] for row in order],
             targets=[targets[row] for row in order],
-            rows=np.append(selected.rows, selected.rows[copies.rows[fits]])[order],
+            rows=np.append(selected.rows, more[fits])[order],
         )
         counts = Counter(copies.kinds[row] for row in kept)
         return everything, source.take(order), target.take(order), dict(sorted(counts.items()))
@@ -414,7 +463,10 @@ class CleanedText:
             source, target = source.select(accepted), target.select(accepted)
             selected = selected.keep(accepted)
         pairs_out = len(selected.sources)
-        selected, source, target, copies = self._add_copies(part, found, selected, source, target)
+        paragraphs = self._whole_paragraphs(part)
+        selected, source, target, copies = self._add_copies(
+            part, found, paragraphs, selected, source, target
+        )
         report = PartReport(
             pairs_in=len(found.pairs),
             pairs_out=pairs_out,
@@ -430,7 +482,7 @@ class CleanedText:
                     save_array(file, array)
         entries = np.array(self._blocks["entries"], dtype=np.int32)
         with whole_file(path.with_suffix(".entries.npy")) as file:
-            save_array(file, entries[found.blocks[selected.rows]])
+            save_array(file, entries[np.append(found.blocks, paragraphs.blocks)[selected.rows]])
         rejected = []
         # Who looks for what filters dropped need not read past what the dev and test sets got.
         for row, name, score, _ in sorted(rejections, key=lambda one: one.filter == HELD_OUT):

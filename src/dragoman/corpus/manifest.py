@@ -71,7 +71,8 @@ class StageFacts(Section):
 class SplitFacts(Section):
     """One split: its stages in order, and the counts of its shards, without special ids.
 
-    copies: the pairs that are changed copies of others, by the key of `corpus.augment`.
+    copies: the pairs that are changed copies of others, by the key of `corpus.augment`; `context`:
+        those that are several others, joined.
     """
 
     stages: tuple[StageFacts, ...]
@@ -96,7 +97,7 @@ class SplitFacts(Section):
 
     @property
     def kept(self) -> int:
-        """Pairs that were read and stay, without changed copies."""
+        """Pairs that were read and stay, without changed copies and paragraphs."""
         return self.pairs - sum(self.copies.values())
 
     @property

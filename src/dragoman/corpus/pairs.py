@@ -315,6 +315,7 @@ class TextEntry:
     tag: words that are put before each source; "": none.
     limits: on further columns of a TSV file.
     reverse: its columns are target and source.
+    shuffled: its lines are in no order.
     has_header: its first line names the columns.
     num_columns: the number of columns in the first line of a TSV file with limits, else 0.
     """
@@ -326,6 +327,7 @@ class TextEntry:
     number: int = field(default=0, kw_only=True)
     limits: tuple[ColumnLimit, ...] = field(default=(), kw_only=True)
     reverse: bool = field(default=False, kw_only=True)
+    shuffled: bool = field(default=False, kw_only=True)
     has_header: bool = field(default=False, kw_only=True)
     num_columns: int = field(default=0, kw_only=True)
 

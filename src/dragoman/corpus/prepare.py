@@ -6,7 +6,8 @@
 3 hold out  dev and test pairs, if none were given
 4 learn     subword models, from a sample
 5 relate    which pieces translate each other, from a sample, if a filter or copies ask for it
-6 encode    drop duplicates and overlaps, add changed copies; text to ids, in the order of the hash
+6 encode    drop duplicates and overlaps, add changed copies and paragraphs; text to ids, in the
+            order of the hash
 7 write     shards, rejected pairs and manifest; publish
 
 Every stage leaves whole files behind, so a preparation that was killed continues where it stopped.
@@ -41,6 +42,7 @@ from dragoman.corpus.clean import (
     refuse_malformed,
 )
 from dragoman.corpus.config import CorpusConfig
+from dragoman.corpus.context import PARAGRAPHS
 from dragoman.corpus.directions import Direction, listed, tempered
 from dragoman.corpus.encode import (
     CleanedText,
@@ -238,12 +240,14 @@ class _Preparation:
         for split in given:
             self._stage(split, f"read_{split}", partial(self._read, split))
         self._stage("train", "clean", self._clean)
-        self.place.once("merge", self._merge)
+        self.place.once("merge", partial(self._merge, ""))
+        if self.config.context.sentences > 1:
+            self.place.once("merge_paragraphs", partial(self._merge, PARAGRAPHS))
         with self._filters_blamed():
             self._stage("train", "hold_out", partial(self._hold_out, given))
             self._advance("learn", 0, None)
             self._learn()
-        if self.config.filters.min_lexical_gain is not None or self.config.stand_ins:
+        if self.config.filters.min_lexical_gain is not None or self.config.augment.placeholders:
             self.place.once("relate_directions", self._relate)
         self._stage("train", "encode", self._encode)
         self.place.once("runs_removed", self._remove_runs)
@@ -321,22 +325,26 @@ class _Preparation:
             for cause in shifted:
                 self.events.write(Alert(severity="warning", cause=cause, remedy=PARALLEL))
 
-    def _merge(self) -> list[str]:
-        """Merge the runs until few are left; returns their names in the folder of runs."""
+    def _merge(self, kind: str) -> list[str]:
+        """Merge the runs of a kind until few are left; returns their names in the folder of runs.
+
+        kind: the folder in it; "": single sentences.
+        """
         num_blocks = len(self.place.recall("clean")["files"])
-        names = [run_name(block) for block in range(num_blocks)]
+        names = [str(Path(kind, run_name(block))) for block in range(num_blocks)]
         level = 0
         while len(names) > MOST_RUNS:
+            merged = f"merged{kind}-{level}"
             # Each level is kept, because the next one removes its runs.
-            names = self.place.once(f"merge-{level}", partial(self._merge_once, names, level))
+            names = self.place.once(merged, partial(self._merge_once, names, merged))
             level += 1
         return names
 
-    def _merge_once(self, names: Sequence[str], level: int) -> list[str]:
+    def _merge_once(self, names: Sequence[str], merged: str) -> list[str]:
         """Merge each group of neighbouring runs; returns the names of the merged runs."""
-        (self.place.runs / f"merged-{level}").mkdir(exist_ok=True)
+        (self.place.runs / merged).mkdir(exist_ok=True)
         groups = [
-            (names[first : first + MOST_RUNS], f"merged-{level}/{run_name(number)}")
+            (names[first : first + MOST_RUNS], f"{merged}/{run_name(number)}")
             for number, first in enumerate(range(0, len(names), MOST_RUNS))
         ]
         merge = partial(_merge_group, self.place.runs)

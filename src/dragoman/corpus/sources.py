@@ -315,6 +315,7 @@ class Sources:
             number=number,
             limits=limits,
             reverse=files.reverse,
+            shuffled=files.shuffled,
             has_header=has_header,
             num_columns=num_columns,
         )

@@ -1,4 +1,4 @@
-"""Pieces that stand for what a translation must keep, such as {name}.
+"""Pieces that stand for what a translation must keep, such as {name}, or between sentences.
 
 Each is one character of Unicode's last private plane, in which no script is written. It is a piece
 of its own and is never cut. If a model has learnt these pieces, `{name}` or `https://example.org`
@@ -21,7 +21,9 @@ MOST: Final = 8
 PLANE: Final = 0x10FA00
 PLACEHOLDERS: Final = tuple(chr(PLANE + number) for number in range(MOST))
 """A translation has those that its source has."""
-ALL: Final = frozenset(PLACEHOLDERS)
+SEPARATOR: Final = chr(PLANE + MOST)
+"""Stands behind each sentence of a paragraph but the last; see `corpus.context`."""
+ALL: Final = frozenset((*PLACEHOLDERS, SEPARATOR))
 KEPT: Final = re.compile(
     rf"""
     (?:(?<!\w)https?://|(?<![\w.])www\.)                         # addresses

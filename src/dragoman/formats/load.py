@@ -252,13 +252,13 @@ class Origin:
 
     def _check_tags(self, recipe: Recipe) -> None:
         """Raises ConfigError if the vocabulary does not know a tag of the recipe, or lacks the
-        pieces of placeholders or terms."""
+        pieces of placeholders or paragraphs."""
         vocabulary = parse_vocabulary(self.vocabulary[0], place=self.path)
         if not vocabulary.stand_ins.issuperset(recipe.corpus.stand_ins):
             raise ConfigError(
-                "its vocabulary lacks pieces for placeholders or terms",
+                "its vocabulary lacks the pieces of corpus.augment.placeholders or corpus.context",
                 place=self.path,
-                remedy="leave these out of corpus.augment, or train from no model",
+                remedy="leave these out of the recipe, or train from no model",
             )
         tags = [*recipe.corpus.tags]
         rows = vocabulary.encode(tags)

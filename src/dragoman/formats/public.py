@@ -25,6 +25,7 @@ CORPUS: Final = {
     "filters.drop_near_duplicates", "filters.drop_overlap", "filters.max_number_differences",
     "filters.drop_other_ending", "filters.max_language_log_odds", "filters.min_lexical_gain",
     *(f"augment.{kind}" for kind in AugmentConfig.model_fields),
+    "context.sentences",
     "subword.kind", "subword.vocab_size", "subword.joint",
     "subword.character_coverage", "subword.sample_sentences", "max_pieces", "too_long", "seed",
 }  # fmt: skip

@@ -22,7 +22,7 @@ from dragoman.corpus.directions import Direction, token_for, with_token
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.shards import UNK
-from dragoman.corpus.stand_ins import PLACEHOLDERS
+from dragoman.corpus.stand_ins import PLACEHOLDERS, SEPARATOR
 from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.evaluation.confidence import Colour, Confidence, Signs, colour_of, read_confidence
 from dragoman.evaluation.sentences import cut_into_chunks
@@ -220,19 +220,43 @@ class EncodedPart(NamedTuple):
     tagged: str
 
 
+class Paragraph(NamedTuple):
+    """Sentences that are searched together: the numbers of their rows, and one row of them all."""
+
+    sentences: list[int]
+    row: list[int]
+
+
 @dataclass(frozen=True, slots=True)
 class EncodedTexts:
     """Texts cut into rows for an engine, and how to put their translations together.
 
     rows: the ids of the pieces of each row, without the end of sentence.
     texts: for each text its parts. terms: those that translations shall have.
+    paragraphs: all rows, those that are searched together as one; empty: each is alone.
     """
 
     rows: list[list[int]]
     texts: list[list[EncodedPart]]
     subwords: tuple[Vocabulary, Vocabulary]
+    paragraphs: Sequence[Paragraph] = ()
     terms: Terms | None = None
     calibration: Confidence | None = None
+
+    def apart(self, found: Sequence[list[Candidate]]) -> list[list[Candidate]]:
+        """The translations of each row, from those of the paragraphs that have as many sentences as
+        their sources."""
+        between = _separator(self.subwords[1])
+        apart: list[list[Candidate]] = [[] for _ in self.rows]
+        for paragraph, candidates in zip(self.paragraphs, found, strict=True):
+            for one in candidates:
+                ends = [place for place, piece in enumerate(one.ids) if piece == between]
+                if len(ends) == len(paragraph.sentences) - 1:
+                    starts = [0, *(end + 1 for end in ends)]
+                    spans = zip(paragraph.sentences, starts, [*ends, None], strict=True)
+                    for row, start, end in spans:
+                        apart[row].append(Candidate(one.ids[start:end], one.score))
+        return apart
 
     def assemble(
         self, found: Sequence[list[Found]], num_hypotheses: int, most_rows: int
@@ -311,6 +335,9 @@ class EncodedTexts:
         return Translation(text, sum(scores) / len(scores) if scores else 0.0, tuple(segments))
 
 
+_Way = Literal["together", "alone", "wider", "without placeholders"]
+
+
 class Search(NamedTuple):
     """Rows to be searched, and how."""
 
@@ -322,7 +349,8 @@ class Search(NamedTuple):
 class Answers:
     """The searches that texts need, one after another, and the translations that come of them.
 
-    First all rows are searched. Rows of which no translation has their placeholders (see
+    First all rows are searched: those of a paragraph together, and then each alone if the
+    translation has not as many sentences. Rows of which no translation has their placeholders (see
     `inference.inline`) are searched again with a wider beam, and at last without them.
     """
 
@@ -333,27 +361,36 @@ class Answers:
         self._found: list[list[Found]] = [[] for _ in encoded.rows]
         self._left = [*range(len(encoded.rows))]
         """The rows that have no translation yet."""
-        self._searches = 0
+        self._ways: list[_Way] = ["alone", "wider", "without placeholders"]
+        """What is left to try."""
+        if encoded.paragraphs:
+            self._ways.insert(0, "together")
 
     def wanted(self) -> Search | None:
         """The next search; None if there is nothing left to search."""
-        if not self._left or self._searches == 3:
+        if not self._left or not self._ways:
             return None
         rows = [self._encoded.rows[row] for row in self._left]
-        if self._searches == 0:
-            return Search(rows, self._search, self._num_hypotheses)
-        if self._searches == 1:
+        if self._ways[0] == "together":
+            rows = [paragraph.row for paragraph in self._encoded.paragraphs]
+        elif self._ways[0] == "wider":
             beam = max(_WIDE_BEAM, 2 * self._search.beam_size)
             return Search(rows, self._search.model_copy(update={"beam_size": beam}), beam)
-        plain = [without_placeholders(row, self._encoded.subwords[0]) for row in rows]
-        return Search(plain, self._search, self._num_hypotheses)
+        elif self._ways[0] == "without placeholders":
+            rows = [without_placeholders(row, self._encoded.subwords[0]) for row in rows]
+        return Search(rows, self._search, self._num_hypotheses)
 
     def take(self, found: Sequence[list[Candidate]]) -> None:
         """Take the results of the search that was wanted."""
         source, target = self._encoded.subwords
+        way = self._ways.pop(0)
+        if way == "together":
+            found = self._encoded.apart(found)
         decoded = iter(target.decode([one.ids for row in found for one in row]))
-        texts = [[Found(next(decoded), one.score, one.ids) for one in row] for row in found]
-        self._searches += 1
+        texts = [
+            [Found(next(decoded).replace(SEPARATOR, ""), one.score, one.ids) for one in row]
+            for row in found
+        ]
         if not target.stand_ins:
             self._found, self._left = [row[: self._num_hypotheses] for row in texts], []
             return
@@ -361,7 +398,9 @@ class Answers:
         lost = []
         for row, text, candidates in zip(self._left, sources, texts, strict=True):
             good = [one for one in candidates if inline.agree(text, one.text)]
-            if not good and self._searches == 3:
+            if way == "together":  # alone, it may have a translation
+                good = [one for one in good if one.text.strip()]
+            if not good and not self._ways:
                 good = [
                     one._replace(text=inline.placed(text, inline.without_placeholders(one.text)))
                     for one in candidates
@@ -392,6 +431,11 @@ class Answers:
         return (yield from encoded.assemble(found, self._num_hypotheses, most_rows))
 
 
+def _separator(vocabulary: Vocabulary) -> int:
+    """The id of the piece between the sentences of a paragraph."""
+    return vocabulary.encode_plain([f"a{SEPARATOR}"])[0][-1]
+
+
 def without_placeholders(row: list[int], subword: Vocabulary) -> list[int]:
     """A row without placeholders, and the spaces before them."""
     pieces = subword.pieces(row)
@@ -416,6 +460,8 @@ class TextTranslator:
         none.
     terms: words of the source and those that shall translate them.
     calibration: how likely a translation is right by its signs; None if nobody has measured it.
+    learnt_sentences: those of the longest paragraph that the model has learnt; 1: none.
+    most_sentences: those that are searched together, at most.
     """
 
     engine: Engine
@@ -426,6 +472,19 @@ class TextTranslator:
     code: str = ""
     terms: Terms | None = None
     calibration: Confidence | None = None
+    learnt_sentences: int = 1
+    most_sentences: int = 1
+
+    def with_context(self) -> TextTranslator:
+        """This translator for paragraphs; raises ConfigError if the model has learnt none."""
+        if self.learnt_sentences == 1:
+            raise ConfigError(
+                "the model was not trained on paragraphs",
+                place="context",
+                remedy="leave it out, or train with corpus.context.sentences = 4",
+            )
+        # How sure the model is was measured sentence by sentence.
+        return replace(self, most_sentences=self.learnt_sentences, calibration=None)
 
     def with_terms(self, targets: Mapping[str, str]) -> TextTranslator:
         """This translator with terms: translations of words of the source."""
@@ -442,10 +501,13 @@ class TextTranslator:
     def encode(self, texts: Iterable[str], text_format: TextFormat) -> EncodedTexts:
         """Cut texts into rows; nothing is lost. A language's code applies to all text after it."""
         rows: list[list[int]] = []
+        paragraphs = _Paragraphs(self)
         parts_of_texts = []
         for text in texts:
             parts = []
             code = self.code
+            if text_format != "line":
+                paragraphs.end()
             for part in cut(text, text_format, stand_ins=self.stand_ins):
                 own_rows: list[list[int]] = []
                 tagged = normalized = ""
@@ -464,11 +526,14 @@ class TextTranslator:
                     words = plain if any(map(str.isalnum, plain)) else normalized
                     if not self._has_sense(own_rows, words):
                         part, own_rows = replace(part, translated=False), []
+                paragraphs.add(own_rows, part.text)
                 rows += own_rows
                 has_tags = bool(own_rows) and tagged != normalized
                 parts.append(EncodedPart(part, len(own_rows), tagged if has_tags else ""))
             parts_of_texts.append(parts)
-        return EncodedTexts(rows, parts_of_texts, self.subwords, self.terms, self.calibration)
+        return EncodedTexts(
+            rows, parts_of_texts, self.subwords, paragraphs.found(), self.terms, self.calibration
+        )
 
     def _rows(self, before: str, text: str) -> list[list[int]]:
         """The rows of a normalised text behind a token or a code, which may be ""."""
@@ -551,6 +616,52 @@ class TextTranslator:
             yield translations()
 
 
+class _Paragraphs:
+    """Puts the rows of neighbouring sentences together.
+
+    Sentences are neighbours if at most one line end stands between them. Text that is kept, or a
+    sentence of several rows, ends a paragraph.
+    """
+
+    def __init__(self, translator: TextTranslator) -> None:
+        self._most_sentences = translator.most_sentences
+        self._most_pieces = translator.max_source_pieces
+        source = translator.subwords[0]
+        self._prefix = len(source.prefix(with_token(translator.token, ""))[0])
+        self._between = _separator(source) if self._most_sentences > 1 else UNK
+        self._paragraphs: list[Paragraph] = []
+        self._num_rows = 0
+        self._is_open = False
+
+    def end(self) -> None:
+        """No further sentence belongs to the last paragraph."""
+        self._is_open = False
+
+    def add(self, rows: Sequence[list[int]], text: str) -> None:
+        """Add the rows of a part with this text; none if it is kept."""
+        if not rows:
+            self._is_open &= text.isspace() and text.count("\n") <= 1
+        for row in rows:
+            more = [self._between, *row[self._prefix :]]
+            if self._is_open and len(rows) == 1 and self._has_room(more):
+                last = self._paragraphs[-1]
+                last.sentences.append(self._num_rows)
+                last.row.extend(more)
+            else:
+                self._paragraphs.append(Paragraph([self._num_rows], [*row]))
+            self._num_rows += 1
+            self._is_open = len(rows) == 1
+
+    def _has_room(self, more: list[int]) -> bool:
+        last = self._paragraphs[-1]
+        fits = len(last.row) + len(more) <= self._most_pieces
+        return len(last.sentences) < self._most_sentences and fits
+
+    def found(self) -> list[Paragraph]:
+        """All paragraphs; empty if each is a single row."""
+        return self._paragraphs if len(self._paragraphs) < self._num_rows else []
+
+
 def groups_of(texts: Iterable[str]) -> Iterator[list[str]]:
     """Groups of texts that are searched together."""
     group: list[str] = []
@@ -587,6 +698,12 @@ class Opened:
     recipe: Recipe
     identity: dict[str, Any]
     directions: tuple[Direction, ...]
+
+    def with_context(self) -> Opened:
+        """This translator for paragraphs; raises ConfigError if the model has learnt none."""
+        translator = self.translator.with_context()
+        context = {"context": translator.most_sentences}
+        return replace(self, translator=translator, identity={**self.identity, **context})
 
     def with_terms(self, terms: Iterable[Term]) -> Opened:
         """This translator with those of the terms that are for its directions."""
@@ -691,6 +808,7 @@ def open_translator(
                 max_source_pieces=model.max_source_pieces,
                 token=token,
                 calibration=_calibration(path, weights),
+                learnt_sentences=recipe.corpus.context.sentences,
             ),
             recipe,
             _identity(path, weights, overrides, arithmetic, token),
@@ -811,6 +929,7 @@ def translator_of(
         lowercase=bundle.recipe.corpus.lowercase,
         max_source_pieces=bundle.recipe.corpus.max_pieces,
         calibration=read_confidence(bundle.path),
+        learnt_sentences=bundle.recipe.corpus.context.sentences,
     )
 
 

@@ -115,6 +115,8 @@ class StreamRequest(BaseModel):
     """html: tags keep their places."""
     terms: Annotated[dict[_TermText, _TermText], Field(max_length=_MOST_TERMS)] = {}
     """Translations of words of the text. Two models in a row do without them."""
+    context: Literal["sentence", "paragraph"] = "sentence"
+    """paragraph: the sentences of a line are translated together; the model must have learnt it."""
 
 
 class TranslateRequest(StreamRequest):
@@ -352,7 +354,7 @@ class Interface:
         self, asked: TranslateRequest, texts: Sequence[str]
     ) -> tuple[list[Direction], list[list[Translation]]]:
         """What translates each text, and its translations, the best first."""
-        wanted = Wanted(asked.source, asked.target, terms=asked.terms)
+        wanted = _wanted(asked)
         if asked.format == "text" or asked.format == "html":
             text_format = _TEXT_FORMATS[asked.format]
             chosen = await directions(self.models, wanted, [[text] for text in texts], text_format)
@@ -388,7 +390,7 @@ class Interface:
         """Translate a document line by line."""
         asked = _own(request, StreamRequest, await fields_of(request))
         check_size([asked.text], 413)
-        wanted = Wanted(asked.source, asked.target, terms=asked.terms)
+        wanted = _wanted(asked)
         text_format = _TEXT_FORMATS[asked.format]
         (direction,) = await directions(self.models, wanted, [[asked.text]], text_format)
         lines = self._streamed(direction, asked)
@@ -470,6 +472,12 @@ class Interface:
 def _is_libretranslates(fields: dict[str, Any]) -> bool:
     """Whether a request at the root, of which a part may be missing, is one of LibreTranslate."""
     return "q" in fields or ("text" not in fields and not _LIBRETRANSLATES.isdisjoint(fields))
+
+
+def _wanted(asked: StreamRequest) -> Wanted:
+    return Wanted(
+        asked.source, asked.target, terms=asked.terms, is_joined=asked.context == "paragraph"
+    )
 
 
 def _own(request: Request, model: type[Asked], fields: dict[str, Any]) -> Asked:

@@ -11,7 +11,7 @@ from typing import Final
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from dragoman.base.errors import MachineError
+from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.languages import closest_language, same_language
 from dragoman.corpus.language import are_close, likely_languages
 from dragoman.inference.documents import TextDocument
@@ -48,6 +48,7 @@ class Wanted:
     keeps_target: the source may be the target, which leaves text as it is, as LibreTranslate does.
     missing: the status of the answer if no model fits, or several.
     terms: words of the source, and those that shall translate them.
+    is_joined: the sentences of a paragraph are translated together.
     """
 
     source: str | None
@@ -55,6 +56,7 @@ class Wanted:
     keeps_target: bool = False
     missing: int = 404
     terms: Mapping[str, str] = field(default_factory=dict)
+    is_joined: bool = False
 
 
 async def directions(
@@ -96,7 +98,11 @@ def _direction(
     source = wanted.source if detected is None else detected.language
     fitting = models.fitting(source, wanted.target)
     if len(fitting) == 1:
-        return Direction(fitting[0].with_terms(wanted.terms), detected)
+        model = fitting[0].with_terms(wanted.terms)
+        try:
+            return Direction(model.with_context() if wanted.is_joined else model, detected)
+        except ConfigError as error:
+            raise HTTPException(400, str(error)) from error
     target = _target(models, wanted)
     stays = wanted.keeps_target or detected is not None
     if stays and source is not None and target is not None and same_language(source, target):

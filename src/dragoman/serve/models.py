@@ -117,6 +117,10 @@ class ServedModel:
         """This model with translations of words of the source."""
         return replace(self, translator=self.translator.with_terms(targets)) if targets else self
 
+    def with_context(self) -> ServedModel:
+        """This model for paragraphs; raises ConfigError if it has learnt none."""
+        return replace(self, translator=self.translator.with_context())
+
     async def translate(
         self,
         texts: Sequence[str],
@@ -182,6 +186,10 @@ class Pivot:
     def with_terms(self, _targets: Mapping[str, str]) -> Pivot:
         """The same: no model of the two has both the words and their translations."""
         return self
+
+    def with_context(self) -> Pivot:
+        """Both models for paragraphs; raises ConfigError if one has learnt none."""
+        return Pivot(self.first.with_context(), self.second.with_context())
 
     async def translate(
         self,

@@ -280,7 +280,9 @@ def test_a_wrong_argument_is_named_before_anything_happens(
         (r"texts\[0\]: holds half a character \(a lone surrogate\) at position 0", ["\ud800"], {}),
         ("n_best: 0 is not a number", ["a"], {"n_best": 0}),
         ("n_best: '3' is not a number", ["a"], {"n_best": "3"}),
-        ("text_format: 'x' is not a format", ["a"], {"text_format": "x"}),
+        ("text_format: 'x' is none of its values", ["a"], {"text_format": "x"}),
+        ("context: 'x' is none of its values", ["a"], {"context": "x"}),
+        ("context: the model was not trained on paragraphs", ["a"], {"context": "paragraph"}),
     ],
 )
 def test_bad_texts_and_options_are_named(words: str, texts: Any, options: Any) -> None:

@@ -1,0 +1,85 @@
+"""Scores of whole documents, whose sentences need not be those of their references.
+
+The sentences of a translation are aligned with those of its reference, by length and by what
+characters they share (`corpus.align`). A sentence of the reference without a counterpart was left
+out; one of the translation was added. SEGALE (arXiv 2509.17249) counts them in this way, with
+embeddings in place of characters.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dragoman.base.errors import ConfigError
+from dragoman.corpus.align import Bead, align
+from dragoman.evaluation.metrics import Score, chrf
+from dragoman.evaluation.sentences import split_sentences
+
+_CHARACTERS = 4
+"""Those of an n-gram: sentences about different things share few."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentScores:
+    """The scores of translated documents.
+
+    chrf: with a document as a segment. sentences: those of the references. omitted: those of them
+    that the translations lack. added: sentences of the translations that the references lack.
+    """
+
+    chrf: Score
+    sentences: int
+    omitted: int
+    added: int
+
+
+def score_documents(translations: Sequence[str], references: Sequence[str]) -> DocumentScores:
+    """The scores of whole documents, and how many sentences they lack or have in addition.
+
+    translations, references: a text for each document, of any number of sentences.
+    Raises ConfigError if their numbers differ, or there is none.
+    """
+    if len(translations) != len(references) or not references:
+        raise ConfigError(
+            f"{len(translations)} translations for {len(references)} references",
+            place="translations",
+            remedy="give one text for each document",
+        )
+    sentences = omitted = added = 0
+    for translation, reference in zip(translations, references, strict=True):
+        for bead in aligned(reference, translation):
+            wanted, found = (side.stop - side.start for side in bead)
+            sentences += wanted
+            omitted += 0 if found else wanted
+            added += 0 if wanted else found
+    score = chrf([*map(_in_a_line, translations)], [*map(_in_a_line, references)])
+    return DocumentScores(score, sentences, omitted, added)
+
+
+def aligned(reference: str, translation: str) -> list[Bead]:
+    """The beads of the sentences of a reference and of a translation."""
+    texts = [
+        [sentence for sentence, _ in split_sentences(text) if sentence]
+        for text in (reference, translation)
+    ]
+    grams = [[_grams(sentence) for sentence in side] for side in texts]
+
+    def shared(bead: Bead) -> float:
+        wanted, found = (
+            sum(side[part], Counter[str]()) for side, part in zip(grams, bead, strict=True)
+        )
+        total = wanted.total() + found.total()
+        return 2 * (wanted & found).total() / total if total else 0.0
+
+    return align([*map(len, texts[0])], [*map(len, texts[1])], shared)
+
+
+def _grams(sentence: str) -> Counter[str]:
+    text = f" {sentence.casefold()} "
+    return Counter(text[place : place + _CHARACTERS] for place in range(len(text)))
+
+
+def _in_a_line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,193 @@
+"""Paragraphs go into the model as a whole; each sentence comes back in its place."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman.api.kinds import Context
+from dragoman.cli.command_line import main
+from dragoman.corpus.stand_ins import SEPARATOR
+from dragoman.formats.ctranslate2_engine import Candidate, Results
+from dragoman.inference.text import TextFormat
+from dragoman.inference.translator import Engine, TextTranslator, open_translator
+from dragoman.model.config import SearchConfig
+from paragraphs_run import SENTENCES, paragraph, paragraphs_run
+from served import serving
+from small_run import small_run
+
+FORMATS: tuple[TextFormat, ...] = ("line", "document")
+CONTEXTS: tuple[Context, ...] = ("sentence", "paragraph")
+DOCUMENTS = [paragraph(random.Random(seed)) for seed in range(60)]
+SOURCES = [source for document in DOCUMENTS for source, _ in [*document, ("", "")]]
+REFERENCES = [target for document in DOCUMENTS for _, target in [*document, ("", "")]]
+
+
+def right(translations: Sequence[str]) -> float:
+    """The share of the lines that are as the reference."""
+    pairs = zip(translations, REFERENCES, strict=True)
+    return sum(one == reference for one, reference in pairs) / len(REFERENCES)
+
+
+@pytest.fixture(scope="module", params=["ctranslate2", "torch"])
+def translator(request: pytest.FixtureRequest) -> Iterator[dragoman.Translator]:
+    with dragoman.Translator(paragraphs_run(), engine=request.param) as opened:
+        yield opened
+
+
+def test_a_pronoun_is_known_by_the_sentence_before(translator: dragoman.Translator) -> None:
+    assert right(translator.translate(SOURCES)) < 0.85
+    assert right(translator.translate(SOURCES, context="paragraph")) > 0.97
+    assert right([*translator.stream(SOURCES, context="paragraph")]) > 0.97
+
+
+def test_an_empty_line_ends_a_paragraph(translator: dragoman.Translator) -> None:
+    """Without it the first noun would tell the pronoun."""
+    for noun, pronoun in (("cell", "sie"), ("field", "es"), ("button", "ihn")):
+        near = translator.translate([f"Now open the {noun}.", "Now see it."], context="paragraph")
+        assert near[1] == f"Jetzt lies {pronoun}."
+        far = translator.translate(
+            [f"Now open the {noun}.", "", "Now see it."], context="paragraph"
+        )
+        assert far[1:] == ["", *translator.translate(["Now see it."])]
+
+
+def test_the_sentences_of_a_document_stay_where_they_are(translator: dragoman.Translator) -> None:
+    text = "  Now open the button.\n  Now see it.  Now take it. \n\n * * *"
+    (found,) = translator.translate([text], text_format="document", context="paragraph")
+    assert found == "  Jetzt öffne den Knopf.\n  Jetzt lies ihn.  Jetzt nimm ihn. \n\n * * *"
+    (marked,) = translator.translate(
+        ["<p>Now open the <b>cell</b>. Now <i>see</i> it.</p>"],
+        text_format="markup",
+        context="paragraph",
+    )
+    assert re.sub("<.*?>", "", marked) == "Jetzt öffne die Zelle. Jetzt lies sie."
+    assert re.fullmatch(r"<p>.*<b>.*Zelle</b>\. .*<i>.*</i>.*\.</p>", marked)
+
+
+def test_several_translations_and_terms_work_with_it(translator: dragoman.Translator) -> None:
+    lines = ["Now open the cell.", "Now see it."]
+    several = translator.translate(lines, n_best=3, context="paragraph")
+    assert [found[0].text for found in several] == ["Jetzt öffne die Zelle.", "Jetzt lies sie."]
+    assert all(SEPARATOR not in one.text for found in several for one in found)
+    with_term = translator.translate(lines, terms={"cell": "Tabelle"}, context="paragraph")
+    assert "Tabelle" in with_term[0]
+
+
+@dataclass
+class Altered:
+    """An engine whose answers for more than one sentence are changed."""
+
+    engine: Engine
+    change: Callable[[list[int]], list[int]]
+    separator: int
+    searched: int = 0
+
+    def submit(self, sources: Sequence[list[int]], search: SearchConfig, **options: Any) -> Results:
+        results = self.engine.submit(sources, search, **options)()
+        self.searched += len(sources)
+        changed = [
+            [Candidate(self.change(one.ids), one.score) for one in found]
+            if self.separator in source
+            else found
+            for source, found in zip(sources, results, strict=True)
+        ]
+        return lambda: changed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[TextTranslator]:
+    with open_translator(
+        paragraphs_run().path, checkpoints=["best"], overrides=(), engine="ctranslate2", threads=1
+    ) as one:
+        yield one.translator
+
+
+def separator_of(translator: TextTranslator) -> int:
+    return translator.subwords[0].encode_plain([f"a{SEPARATOR}"])[0][-1]
+
+
+@pytest.mark.parametrize("fault", ["none is left", "one too many", "nothing between two"])
+def test_without_the_right_separators_it_falls_back_sentence_by_sentence(
+    whole: TextTranslator, fault: str
+) -> None:
+    between = separator_of(whole)
+    changes: dict[str, Callable[[list[int]], list[int]]] = {
+        "none is left": lambda ids: [one for one in ids if one != between],
+        "one too many": lambda ids: [*ids, between, ids[0]],
+        "nothing between two": lambda ids: [one for one in ids if one == between],
+    }
+    engine: Any = Altered(whole.engine, changes[fault], between)
+    search = SearchConfig(beam_size=2)
+    alone = whole.translate(SOURCES, search, text_format="line")
+    joined = replace(whole, engine=engine).with_context()
+    found = joined.translate(SOURCES, search, text_format="line")
+    assert [one.text for one, *_ in found] == [one.text for one, *_ in alone]
+    assert engine.searched == len(DOCUMENTS) + sum(map(bool, SOURCES))
+
+
+def test_paragraphs_keep_to_what_the_model_has_learnt(whole: TextTranslator) -> None:
+    chosen = random.Random(3)
+    joined = whole.with_context()
+    for _ in range(30):
+        texts = [
+            chosen.choice(("Now open the cell.", "Now see it. " * chosen.randint(1, 30), ""))
+            for _ in range(chosen.randint(1, 12))
+        ]
+        for text_format in FORMATS:
+            encoded = joined.encode(texts, text_format)
+            rows = [row for one in encoded.paragraphs for row in one.sentences]
+            assert rows == [*range(len(encoded.rows))] or not encoded.paragraphs
+            for one in encoded.paragraphs:
+                assert len(one.sentences) <= SENTENCES
+                assert len(one.row) <= joined.max_source_pieces
+    assert not whole.encode(["Now see it."] * 3, "line").paragraphs
+
+
+def test_a_separator_in_a_text_loses_nothing(translator: dragoman.Translator) -> None:
+    lines = [f"Now open the cell.{SEPARATOR} Now see it.", "Now take it.", SEPARATOR]
+    for context in CONTEXTS:
+        found = translator.translate(lines, context=context)
+        assert len(found) == 3
+        assert "Zelle" in found[0]
+        assert SEPARATOR not in "".join(found[:2])
+
+
+def test_the_command_and_a_model_without_context(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, output = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("".join(f"{line}\n" for line in SOURCES))
+    command = ["translate", "--input", str(source), "--output", str(output)]
+    assert main([*command, str(paragraphs_run().path), "--context", "paragraph"]) == 0
+    assert right(output.read_text().split("\n")[:-1]) > 0.97
+    capsys.readouterr()
+    output.unlink()
+    assert main([*command, str(small_run().path), "--context", "paragraph"]) != 0
+    said = capsys.readouterr().err.strip()
+    assert "was not trained on paragraphs" in said
+    assert "corpus.context.sentences" in said
+    assert said.count("\n") == 0
+    assert not output.exists()
+
+
+def test_a_server_translates_paragraphs_and_names_a_model_that_cannot(tmp_path: Path) -> None:
+    exported = dragoman.export(paragraphs_run(), to="ctranslate2", output=tmp_path / "bundle")
+    text = "Now open the button. Now see it."
+    with serving(exported.path, "--threads", "1") as server:
+        joined = server.ask("/translate", {"text": text, "context": "paragraph"})
+        assert joined.json["translations"][0]["text"] == "Jetzt öffne den Knopf. Jetzt lies ihn."
+        lines = server.ask("/translate/stream", {"text": text, "context": "paragraph"})
+        assert "lies ihn." in json.loads(lines.body.splitlines()[0])["text"]
+        assert server.ask("/translate", {"text": text, "context": "page"}).status == 422
