@@ -42,7 +42,8 @@ def test_an_export_and_its_server_get_the_same_marks(
         address = f"{server.url}/libretranslate"
         assert main(["exam", address, "--languages", "en-de", *common]) == 0
     (served,) = json.loads(capsys.readouterr().out)
-    for mark, of_server in zip(own["marks"], served["marks"], strict=True):
+    without_terms = [mark for mark in own["marks"] if mark["subject"] != "a term"]
+    for mark, of_server in zip(without_terms, served["marks"], strict=True):
         assert mark["subject"] == of_server["subject"]
         assert abs(mark["held"] - of_server["held"]) <= 1, (mark, of_server)
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from dragoman.api.checks import checked, path_of
-from dragoman.api.kinds import Count, Option, Target
+from dragoman.api.kinds import Count, Option, Target, TextFormat
 from dragoman.base.errors import ConfigError, MachineError
 
 if TYPE_CHECKING:
     from dragoman.api.systems import TestSet
     from dragoman.corpus.directions import Direction
-    from dragoman.evaluation.exam import Mark, System
+    from dragoman.evaluation.exam import Format, Glossary, Mark, System
     from dragoman.recipe.run_directory import RunDirectory
 
 Examined = Annotated["RunDirectory | str | Path", Option(metavar="RUN|EXPORT|URL|PROGRAM")]
@@ -96,12 +97,14 @@ def exam(
     exams = []
     for name, path, run, direction in zip(names, paths, runs, directions, strict=True):
         opened = (
-            nullcontext(_other_system(str(name), direction, program=program))
+            nullcontext((_other_system(str(name), direction, program=program), None))
             if path is None
-            else _own_system(path, target_language, threads)
+            else _own_system(path, target_language, threads, chosen)
         )
-        with opened as translate, bar_shown(progress, len(subjects.SUBJECTS)) as show:
-            marks = tuple(subjects.examine(translate, pairs, direction, on_subject=show))
+        with opened as (translate, glossary), bar_shown(progress, len(subjects.SUBJECTS)) as show:
+            marks = tuple(
+                subjects.examine(translate, pairs, direction, glossary=glossary, on_subject=show)
+            )
         exams.append(Exam(str(name), str(direction), chosen.name, marks))
         if run is not None:
             _record(exams[-1], run)
@@ -166,14 +169,25 @@ def _direction_of(path: Path, run: RunDirectory | None, target: str) -> Directio
 
 
 @contextmanager
-def _own_system(path: Path, target: str, threads: int | None) -> Iterator[System]:
-    """A run or an export as a system."""
+def _own_system(
+    path: Path, target: str, threads: int | None, test: TestSet
+) -> Iterator[tuple[System, Glossary]]:
+    """A run or an export as a system, and terms of the test set for it."""
     from dragoman.api.translation import Translator
+    from dragoman.evaluation.exam import Glossary, terms_of
+    from dragoman.inference.terms import has_term
 
+    terms = terms_of([*zip(test.sources, test.references, strict=True)])
     with Translator(path, target_language=target, threads=threads) as translator:
-        yield lambda texts, text_format: translator.translate(
-            texts, text_format="document" if text_format == "text" else "markup"
-        )
+
+        def translate(
+            texts: Sequence[str], text_format: Format, terms: Mapping[str, str] | None = None
+        ) -> list[str]:
+            layout: TextFormat = "document" if text_format == "text" else "markup"
+            return translator.translate(texts, text_format=layout, terms=terms)
+
+        given = partial(translate, terms=terms)
+        yield translate, Glossary(terms, given, has_term)
 
 
 def _other_system(system: str, direction: Direction, *, program: bool) -> System:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from random import Random
 from typing import Final, Literal, NamedTuple
 
@@ -18,6 +20,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from dragoman.corpus.augment import FINAL_MARK, KINDS
 from dragoman.corpus.directions import Direction
+from dragoman.corpus.links import WORD
 
 LEAST_CHRF: Final = 50.0
 """A translation with a lower chrF against the expected one counts as another one.
@@ -33,6 +36,11 @@ _LENGTHS: Final = (0.5, 2.0)
 """The length of a translation over that of the expected one."""
 _TOGETHER: Final = 8
 """Sentences of a very long line."""
+_LEAST_TOGETHER: Final = 3
+"""Sentences in which the words of a term occur together."""
+_LEAST_DICE: Final = 0.8
+_SHORTEST_TERM: Final = 4
+"""Letters of a word of a term."""
 System = Callable[[Sequence[str], "Format"], Sequence[str]]
 """Translates any number of texts of one line."""
 Format = Literal["text", "markup"]
@@ -41,12 +49,23 @@ Check = Callable[[str], str]
 """Says in words what is wrong with a translation; "" if nothing is."""
 
 
+class Glossary(NamedTuple):
+    """Translations of words, the system that is given them, and whether a text has such a word in
+    any form."""
+
+    terms: Mapping[str, str]
+    system: System
+    has_term: Callable[[str, str], bool]
+
+
 class Sentence(NamedTuple):
-    """A sentence, its reference, and what the system makes of the sentence as it is."""
+    """A sentence, its reference, what the system makes of the sentence as it is, and what must hold
+    if it is given a term for a word of it; None if there is no term."""
 
     source: str
     reference: str
     translation: str
+    has_term: Check | None = None
 
 
 class Planted(NamedTuple):
@@ -73,11 +92,15 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A kind of text. cure: the key of a recipe that teaches it; "" if there is none."""
+    """A kind of text. cure: the key of a recipe that teaches it; "" if there is none.
+
+    with_terms: whether the system is given terms.
+    """
 
     name: str
     plant: Plant
     cure: str = ""
+    with_terms: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +129,18 @@ def examine(
     pairs: Sequence[tuple[str, str]],
     direction: Direction,
     *,
+    glossary: Glossary | None = None,
     on_subject: Callable[[str], object] = bool,
 ) -> Iterator[Mark]:
     """Examine a system with some sentences and their references, subject by subject.
 
+    glossary: None if the system takes no terms: then it is not examined in them.
     on_subject: is called with the name of each subject before it is examined.
     """
     on_subject("the sentences as they are")
     plain = system([source for source, _ in pairs], "text")
     sentences = [
-        Sentence(source, reference, translation)
+        Sentence(source, reference, translation, glossary and _term_check(source, glossary))
         for (source, reference), translation in zip(pairs, plain, strict=True)
     ]
     for subject in SUBJECTS:
@@ -127,7 +152,8 @@ def examine(
             if (one := subject.plant(following, direction, random)) is not None:
                 planted.append(one)
         if planted:
-            yield _marked(subject, planted, system)
+            asked = glossary.system if glossary and subject.with_terms else system
+            yield _marked(subject, planted, asked)
 
 
 def _marked(subject: Subject, planted: Sequence[Planted], system: System) -> Mark:
@@ -317,6 +343,49 @@ def _joined(number: int) -> Plant:
     return plant
 
 
+def terms_of(pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Words of the sources with those of the references that translate them.
+
+    Two words are a term if they occur together nearly as often as each occurs (Dice 1945).
+    """
+    together, ours, theirs = Counter[tuple[str, str]](), Counter[str](), Counter[str]()
+    for pair in pairs:
+        source, reference = (
+            {word for word in WORD.findall(text) if _is_term(word)} for text in pair
+        )
+        ours.update(source)
+        theirs.update(reference)
+        together.update(product(source, reference))
+    found = sorted(
+        (2 * count / (ours[word] + theirs[wanted]), word, wanted)
+        for (word, wanted), count in together.items()
+        if count >= _LEAST_TOGETHER and word != wanted
+    )
+    return {word: wanted for alike, word, wanted in found if alike >= _LEAST_DICE}
+
+
+def _is_term(word: str) -> bool:
+    return word.isalpha() and len(word) >= _SHORTEST_TERM
+
+
+def _term_check(source: str, glossary: Glossary) -> Check | None:
+    """What must hold of a translation if the first word of the source that is a term is given."""
+    wanted = next(
+        (glossary.terms[one] for one in WORD.findall(source) if one in glossary.terms), ""
+    )
+
+    def check(translation: str) -> str:
+        return "" if glossary.has_term(translation, wanted) else f"{wanted} is missing"
+
+    return check if wanted else None
+
+
+def _term(sentences: Sequence[Sentence], _direction: Direction, _random: Random) -> Planted | None:
+    """A sentence as it is, to be translated with a term; the rest of its translation may change."""
+    first = sentences[0]
+    return None if first.has_term is None else Planted(first.source, "", (first.has_term,))
+
+
 def _empty(_sentences: Sequence[Sentence], _direction: Direction, random: Random) -> Planted:
     text = " " * random.randrange(3)
     return Planted(text, "", (_is(text),))
@@ -345,6 +414,7 @@ SUBJECTS: Final = (
     Subject("another script", _other_script),
     Subject("a tag inside", _tags),
     Subject("a placeholder inside", _placeholder, "corpus.augment.placeholders"),
+    Subject("a term", _term, "search.beam_size", with_terms=True),
     Subject("two sentences", _joined(2)),
     Subject("a very long line", _joined(_TOGETHER)),
     Subject("an empty line", _empty),

@@ -8,7 +8,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from dragoman.corpus.directions import Direction
-from dragoman.evaluation.exam import SUBJECTS, Format, Mark, examine
+from dragoman.corpus.links import WORD
+from dragoman.evaluation.exam import SUBJECTS, Format, Glossary, Mark, examine, terms_of
+from dragoman.inference.terms import has_term
 from real_text import real_lines
 
 EN_DE = Direction("en", "de")
@@ -32,7 +34,10 @@ def marks(change: Callable[[str], str]) -> dict[str, Mark]:
     def system(texts: Sequence[str], _format: Format) -> list[str]:
         return [change(text) for text in texts]
 
-    return {mark.subject: mark for mark in examine(system, pairs(), EN_DE)}
+    glossary = Glossary(
+        {word: word for pair in pairs() for word in WORD.findall(pair[0])}, system, has_term
+    )
+    return {mark.subject: mark for mark in examine(system, pairs(), EN_DE, glossary=glossary)}
 
 
 def without(pattern: str) -> Callable[[str], str]:
@@ -105,3 +110,33 @@ def test_final_marks_of_other_scripts_count() -> None:
     found = {mark.subject: mark for mark in examine(system, hindi, Direction("hi", "en"))}
     assert found["no final mark"].tried == 20
     assert found["no final mark"].held == 0
+
+
+def test_terms_are_words_that_come_together_in_the_test_set() -> None:
+    found = terms_of([*zip(*(real_lines("test", side) for side in ("en", "de")), strict=True)])
+    assert len(found) > 30
+    known = {"language": "Sprache", "menu": "Menü", "visible": "sichtbar", "submenu": "Untermenü"}
+    assert known.items() <= found.items()
+    assert not {"the", "with", "from"} & found.keys()
+
+
+def test_a_system_is_examined_in_terms_only_if_it_takes_them() -> None:
+    """Given a term, one system writes it and another one does not; a third one takes none."""
+    sources = [
+        (f"House {number} has a cellar.", f"Haus {number} hat Keller.") for number in range(9)
+    ]
+
+    def plain(texts: Sequence[str], _format: Format) -> list[str]:
+        return [*texts]
+
+    def with_terms(texts: Sequence[str], _format: Format) -> list[str]:
+        return [text.replace("cellar", "Keller") for text in texts]
+
+    terms = {"cellar": "Keller"}
+    for system, held in ((with_terms, 9), (plain, 0)):
+        glossary = Glossary(terms, system, has_term)
+        found = {one.subject: one for one in examine(plain, sources, EN_DE, glossary=glossary)}
+        assert (found["a term"].tried, found["a term"].held) == (9, held)
+        assert found["one word"].tried == 9
+    without = {one.subject for one in examine(plain, sources, EN_DE)}
+    assert set(NAMES) - without == {"a term"}
