@@ -99,9 +99,9 @@ def test_the_duration_is_that_of_the_events() -> None:
 
 
 def test_from_an_hour_on_hours_stand_beside_the_duration() -> None:
-    (life,) = run().segments
+    (life,) = run().lives
     assert "h)" not in duration().says
-    verdict = duration(segments=(replace(life, ended=life.started + 5400),))
+    verdict = duration(lives=(replace(life, ended=life.started + 5400),))
     assert verdict.says.startswith("It took 1 h 30 min (1.50 h) for 200 steps")
 
 
@@ -123,7 +123,7 @@ def test_steps_that_were_made_again_are_counted(tmp_path: Path) -> None:
 
 
 def test_time_since_the_last_interval_is_shown() -> None:
-    (life,) = run().segments
+    (life,) = run().lives
     open_ended = replace(life, reason=None, accounted=life.ended - 2.5)
-    rows = {row.name: row.value for row in duration(segments=(open_ended,)).evidence}
+    rows = {row.name: row.value for row in duration(lives=(open_ended,)).evidence}
     assert rows["since the last interval, not recorded yet"] == pytest.approx(2.5)

@@ -55,7 +55,7 @@ def test_a_budget_costs_more_than_its_training(tmp_path: Path) -> None:
     run = Recorded().write(tmp_path / "run")
     facts = read_facts(run, price=PRICE)
     assert "its cost" not in _values(_cost(facts))
-    started = facts.segments[0].started - 100
+    started = facts.lives[0].started - 100
     budget = Budget(
         asked="",
         started=started,
@@ -88,7 +88,7 @@ def test_a_life_is_priced_by_its_own_hosts(tmp_path: Path) -> None:
     start |= {"world_size": 1, "price_per_hour": 5.0}
     write_ranks(run, [first, other[: _second_start(other)]])
     facts = read_facts(run)
-    first_s, then_s = (one.ended - one.started for one in facts.segments)
+    first_s, then_s = (one.ended - one.started for one in facts.lives)
     amount = (8 * first_s + 5 * then_s) / 3600
     assert f", {amount:.2f} EUR." in _cost(facts).says
     assert _values(_cost(facts))["price of all machines an hour"] == 5.0
@@ -133,7 +133,7 @@ def _write_hosts(run: Path, *prices: float | None, currency: str = "EUR") -> Non
 
 
 def _hours(facts: Facts) -> tuple[float, float]:
-    first, then = ((one.ended - one.started) / 3600 for one in facts.segments)
+    first, then = ((one.ended - one.started) / 3600 for one in facts.lives)
     return first, then
 
 

@@ -125,7 +125,7 @@ def test_one_host_at_the_end_does_not_mean_one_host_always(tmp_path: Path) -> No
     assert "host-b: 29.68 MB over 12 MB/s" in found["network_fit"].says
     hours = sum(
         (life.ended - life.started) / 3600 * machines
-        for life, machines in zip(facts.segments, (2, 1), strict=True)
+        for life, machines in zip(facts.lives, (2, 1), strict=True)
     )
     assert f"{hours:.2f} USD" in found["cost"].says
 
@@ -166,7 +166,7 @@ def test_a_newest_life_that_is_too_short_to_judge_hides_no_answer(
 
 def test_only_the_last_of_many_lives_are_named(tmp_path: Path) -> None:
     facts = read_facts(Recorded(sync_s=(2.24, 2.24), recipe=VOCABULARY).write(tmp_path / "run"))
-    found = _answers(replace(facts, setups=(facts,) * 5))["network"]
+    found = _answers(replace(facts, configurations=(facts,) * 5))["network"]
     assert found.says.count("Waiting for the network took") == 3
     assert found.says.endswith("Earlier changes of hosts or links that are not shown: 2.")
 
@@ -204,7 +204,7 @@ def test_a_measured_link_counts_for_the_next_life_on_the_same_hosts(tmp_path: Pa
     )
     _change_lives(run, 0, _life(measured=_link(12e6)), _life())
     facts = read_facts(run)
-    assert facts.setups == ()
+    assert facts.configurations == ()
     assert _answers(facts)["network"].answer == "yes"
 
 
@@ -263,9 +263,9 @@ def test_a_part_of_a_life_has_the_samples_of_no_other_life(tmp_path: Path) -> No
     measured = _life(measured=_link(1e9))
     _change_lives(run, 0, lambda life: _link_fell(measured(life)), _life(host="host-c"))
     _change_lives(run, 1, list, _life(host="host-d"))
-    before, fallen, elsewhere = read_facts(run).setups
-    for setup, hosts in ((before, "ab"), (fallen, "ab"), (elsewhere, "cd")):
-        assert {machine.host for machine in setup.machines} <= {f"host-{name}" for name in hosts}
+    before, fallen, elsewhere = read_facts(run).configurations
+    for part, hosts in ((before, "ab"), (fallen, "ab"), (elsewhere, "cd")):
+        assert {machine.host for machine in part.machines} <= {f"host-{name}" for name in hosts}
 
 
 def test_a_link_that_fell_and_recovered_is_judged_as_it_is_now(tmp_path: Path) -> None:
@@ -384,7 +384,7 @@ def test_ranks_that_come_or_go_between_lives(alone_first: bool, tmp_path: Path) 
     machines = (1, 2) if alone_first else (2, 1)
     hours = sum(
         (life.ended - life.started) / 3600 * count
-        for life, count in zip(facts.segments, machines, strict=True)
+        for life, count in zip(facts.lives, machines, strict=True)
     )
     assert f"{hours:.2f} USD" in found["cost"].says
 
@@ -403,7 +403,7 @@ def test_a_rank_that_does_not_come_back_has_no_false_clock_and_costs_nothing(
     _change_lives(run, 1, list, _nothing)
     facts = read_facts(run)
     assert facts.problems == ()
-    assert [life.machines for life in facts.segments] == [2, 1]
+    assert [life.machines for life in facts.lives] == [2, 1]
     assert not facts.intervals.points("interval_s", rank=1)
     assert len(facts.repeated.points("interval_s", rank=1)) == 39
 
@@ -416,7 +416,7 @@ def test_a_lost_life_on_other_hosts_changes_no_answer(tmp_path: Path) -> None:
     for rank in (0, 1):
         _change_lives(run, rank, _life(host="lost"), _life(measured=_link(12e6)))
     facts = read_facts(run)
-    assert len(facts.setups) == 1
+    assert len(facts.configurations) == 1
     found = _answers(facts)
     assert found["network"].answer == "yes"
     assert found["network"].says.startswith("Waiting for the network took 84.8%")
@@ -432,7 +432,7 @@ def test_a_price_applies_to_the_hosts_it_was_recorded_for(tmp_path: Path) -> Non
     facts = read_facts(run)
     cost = _answers(facts)["cost"]
     assert cost.answer == "cannot tell"
-    last = facts.segments[-1]
+    last = facts.lives[-1]
     hours = 2 * (last.ended - last.started) / 3600
     assert f"of machine time on cheap-a, cheap-b cost {hours:.2f} USD" in cost.says
     given = _answers(read_facts(run, price=HourlyPrice(amount=1.0, currency="USD")))["cost"]
@@ -566,5 +566,5 @@ def test_a_life_on_another_device_is_judged_alone(tmp_path: Path) -> None:
     for rank in (0, 1):
         _change_lives(run, rank, list, on_processors)
     facts = read_facts(run)
-    assert [life.device for life in facts.setups] == ["cuda", "cpu"]
+    assert [life.device for life in facts.configurations] == ["cuda", "cpu"]
     assert _answers(facts)["processors"].answer == "cannot tell"

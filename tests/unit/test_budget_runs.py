@@ -161,7 +161,7 @@ def test_a_time_that_ran_out_while_the_run_was_stopped_is_told_first(
     log.write_text(log.read_text().replace('"reason": "max_steps"', '"reason": "signal"'))
     known = read_budget(begun.path)
     assert known is not None
-    ended = read_facts(begun.path).segments[-1].ended
+    ended = read_facts(begun.path).lives[-1].ended
     own = {"started": ended - 10.0, "price_per_hour": None, "finished": None}
     known.model_copy(update=own).save(begun.path)
     lines: list[str] = []

@@ -140,7 +140,7 @@ def test_a_run_that_was_stopped_for_long_says_what_that_cost(
 ) -> None:
     shutil.copytree(small_run().path, tmp_path / "run")
     run = RunDirectory(tmp_path / "run")
-    ended = read_facts(run.path).segments[-1].ended
+    ended = read_facts(run.path).lives[-1].ended
     budget = Budget(
         asked="",
         started=ended - 60,

@@ -242,7 +242,7 @@ def test_a_log_that_was_started_again_goes_on_from_its_first_line(tmp_path: Path
     assert facts.intervals["step"].tolist() == list(range(100, 1301, 100))
     assert (facts.intervals["steps"] == 100).all()
     assert (facts.intervals["interval_s"] > 0).all()
-    assert (facts.repeated_steps, len(facts.segments)) == (200, 2)
+    assert (facts.repeated_steps, len(facts.lives)) == (200, 2)
     assert facts.train_s == pytest.approx(1500)
 
 
@@ -259,7 +259,7 @@ def test_a_log_that_goes_on_elsewhere_has_the_machines_of_each_start(tmp_path: P
         text += _line(step, 5 - step / 500, "1.000", (10, 6))
     facts = read_facts(_import(text, tmp_path), price=HourlyPrice(amount=3.6, currency="USD"))
     assert facts.hosts == ("alpha", "beta", "gamma")
-    assert [life.machines for life in facts.segments] == [2, 1]
+    assert [life.machines for life in facts.lives] == [2, 1]
     assert facts.intervals["pairs"][-6:].tolist() == [2 * 64 * 100] + [128 * 100] * 5
     answers = {one.key: one for one in judge(facts)}
     assert f", {(2 * 1120 + 500) / 1000:.2f} USD." in answers["cost"].says

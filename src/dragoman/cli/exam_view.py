@@ -14,7 +14,7 @@ from dragoman.base.printable import clipped, printable_line
 from dragoman.base.terminal import plain_table
 from dragoman.cli.console import facts_table
 from dragoman.evaluation.exam import Mark
-from dragoman.telemetry.events import HOLDS
+from dragoman.telemetry.events import PASSING_SHARE
 
 _BAD: Final = 0.6
 _SHOWN: Final = 3
@@ -36,7 +36,7 @@ def print_exams(exams: Sequence[Exam], console: Console) -> None:
         first = marks[0]
         table.add_row(
             first.subject,
-            first.cure if min(mark.rate for mark in marks) < HOLDS else "",
+            first.cure if min(mark.rate for mark in marks) < PASSING_SHARE else "",
             units.COUNT.text(first.tried),
             *map(_rate, marks),
             *([_chrf(first)] if one else []),
@@ -51,7 +51,7 @@ def print_exams(exams: Sequence[Exam], console: Console) -> None:
 
 
 def _rate(mark: Mark) -> Text:
-    style = "green" if mark.rate >= HOLDS else "red" if mark.rate < _BAD else "yellow"
+    style = "green" if mark.rate >= PASSING_SHARE else "red" if mark.rate < _BAD else "yellow"
     return Text(units.SHARE.text(mark.rate), style=style)
 
 

@@ -1,15 +1,15 @@
 """Events -> answers (never imports torch).
 
-facts         the measurements of a run, or of one of its setups, typed; its wall clock, without
-              the time between lives
+facts         the measurements of a run, or of one of its configurations, typed; its wall clock,
+              without the time between lives
 record        intervals as arrays [interval, rank]
-setups        periods on the same ranks, hosts, devices and link, and the answers for each
+configurations  the same ranks, hosts, devices and link; and the answers for each
 sampling, log, reading   the events of a run directory -> facts; samples -> joules and shares
 imported      events that only a run of another tool has
 trend         slopes with confidence intervals, what is beyond chance
 measures      numbers that several questions need: tokens per second, MFU, scaling, waiting
 periods       since when something is so, and until when
-pauses        whether a rank stood still; `training.pauses` notices it while it lasts
+pauses        whether a rank stood still; `training.pause_watch` notices it while it lasts
 stragglers    which ranks come later than the others, since when and why
 verdict       an answer with its evidence
 checks        the table of all that a report looks for: twelve questions, then faults

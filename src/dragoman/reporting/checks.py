@@ -32,7 +32,7 @@ from dragoman.reporting.facts import Facts
 from dragoman.reporting.sampling import FULL_HOST, LOW_POWER, MOST_OTHERS
 from dragoman.reporting.svg import Plot
 from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence, named
-from dragoman.telemetry.events import STRAGGLES
+from dragoman.telemetry.events import STRAGGLER_RATIO
 
 _share = units.SHARE.text
 _RATIO: Final = Quantity("ratio", (("x", 1.0),), digits=3)
@@ -352,7 +352,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         "more, or up to its end",
         find=stragglers.slowest_ranks,
         unit=_RATIO,
-        limit=STRAGGLES,
+        limit=STRAGGLER_RATIO,
         remedy="Look at that host: its clock, its temperature, what else runs on it.",
     ),
     Check(

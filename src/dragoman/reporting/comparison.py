@@ -199,8 +199,8 @@ def _used(facts: Facts, *, step: float = math.inf, until: float | None = None) -
         for name, counts in (("pairs", ("pairs",)), ("tokens", ("source_tokens", "target_tokens")))
         if any(np.nansum(facts.intervals[count]) for count in counts)
     }
-    if facts.segments:
-        used["wall_s"] = sum(lived_s(life, until) for life in facts.segments)
+    if facts.lives:
+        used["wall_s"] = sum(lived_s(life, until) for life in facts.lives)
     if (hours := machine_hours(facts, until=until)) is not None:
         used["machine_s"] = hours * units.HOUR_S
     if is_priced(facts):

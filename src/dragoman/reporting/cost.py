@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dragoman.base import units
 from dragoman.reporting import measures
-from dragoman.reporting.facts import Facts, Segment
+from dragoman.reporting.facts import Facts, Life
 from dragoman.reporting.record import summed
 from dragoman.reporting.verdict import Evidence, Judgement, evidence
 from dragoman.telemetry.host import HourlyPrice
@@ -19,7 +19,7 @@ from dragoman.training.clock import Budget
 
 def cost_evidence(facts: Facts) -> Iterator[Evidence]:
     """Machines, their time and their price."""
-    hours, last = machine_hours(facts), facts.segments[-1] if facts.segments else None
+    hours, last = machine_hours(facts), facts.lives[-1] if facts.lives else None
     yield evidence("machines", units.COUNT, last.machines if last else None)
     if hours is not None:
         yield Evidence("machine time", hours, _machine_time(hours * units.HOUR_S))
@@ -51,7 +51,7 @@ def cost(facts: Facts) -> Judgement:
 
 def _money(facts: Facts) -> Judgement:
     """The cost as far as it is known, and the remedy if something is missing."""
-    if not facts.segments:
+    if not facts.lives:
         return "cannot tell", "Nothing was timed.", ""
     paid, hours = paid_text(facts), machine_hours(facts)
     if is_priced(facts):
@@ -79,7 +79,7 @@ def _money(facts: Facts) -> Judgement:
 
 def _spans(facts: Facts, *, priced: bool) -> str:
     """The machine time of lives with a price, or of those without, and their hosts."""
-    lives = [life for life in facts.segments if (price_per_hour(facts, life) is not None) is priced]
+    lives = [life for life in facts.lives if (price_per_hour(facts, life) is not None) is priced]
     spent_s = sum(lived_s(life) * (life.machines or 0) for life in lives)
     hosts = sorted({host for life in lives for host in life.hosts})
     return f"{_machine_time(spent_s)} of machine time on {', '.join(hosts)}"
@@ -90,53 +90,53 @@ def _machine_time(seconds_s: float) -> str:
     return (units.HOURS if seconds_s >= units.HOUR_S else units.DURATION).text(seconds_s)
 
 
-def lived_s(segment: Segment, until: float | None = None) -> float:
+def lived_s(life: Life, until: float | None = None) -> float:
     """Seconds from the start of a life to its end, or to `until` if that is earlier."""
-    ended = segment.ended if until is None else min(segment.ended, until)
-    return max(ended - segment.started, 0.0)
+    ended = life.ended if until is None else min(life.ended, until)
+    return max(ended - life.started, 0.0)
 
 
 def machine_hours(facts: Facts, *, until: float | None = None) -> float | None:
     """Hours of all machines together, from each start to each end; None if nothing was timed.
 
-    None also if it is not known how many machines took part: see `Segment.machines`.
+    None also if it is not known how many machines took part: see `Life.machines`.
     until: the moment at which to stop counting.
     """
-    if not facts.segments:
+    if not facts.lives:
         return None
     spent_s = 0.0
-    for segment in facts.segments:
-        machines = segment.machines
+    for life in facts.lives:
+        machines = life.machines
         if machines is None:
             return None
-        spent_s += lived_s(segment, until) * machines
+        spent_s += lived_s(life, until) * machines
     return spent_s / units.HOUR_S
 
 
-def price_per_hour(facts: Facts, segment: Segment) -> HourlyPrice | None:
+def price_per_hour(facts: Facts, life: Life) -> HourlyPrice | None:
     """The price of all machines of one life together; None if it is not known.
 
     A given price counts for each machine. Otherwise the life's own record counts, or else the sum
     of the prices in hosts.json, if it has all of the hosts. A price in another currency than that
     of the newest life counts as not known.
     """
-    price = _recorded_price(facts, segment)
+    price = _recorded_price(facts, life)
     return price if price is not None and price.currency == currency_of(facts) else None
 
 
 def currency_of(facts: Facts) -> str | None:
     """The currency of the newest life that has a price; None if none has one."""
-    prices = (_recorded_price(facts, segment) for segment in reversed(facts.segments))
+    prices = (_recorded_price(facts, life) for life in reversed(facts.lives))
     return next((price.currency for price in prices if price is not None), None)
 
 
-def _recorded_price(facts: Facts, segment: Segment) -> HourlyPrice | None:
-    machines = segment.machines
+def _recorded_price(facts: Facts, life: Life) -> HourlyPrice | None:
+    machines = life.machines
     if facts.price is not None:
         return replace(facts.price, amount=machines * facts.price.amount) if machines else None
-    if segment.price is not None:
-        return segment.price
-    by_host = [facts.host_prices.get(host) for host in dict.fromkeys(segment.hosts)]
+    if life.price is not None:
+        return life.price
+    by_host = [facts.host_prices.get(host) for host in dict.fromkeys(life.hosts)]
     prices = [price for price in by_host if price is not None]
     if not prices or len(prices) != machines:
         return None
@@ -145,7 +145,7 @@ def _recorded_price(facts: Facts, segment: Segment) -> HourlyPrice | None:
 
 def is_priced(facts: Facts) -> bool:
     """Whether there is a life, and the price of every life is known."""
-    are_priced = [price_per_hour(facts, segment) is not None for segment in facts.segments]
+    are_priced = [price_per_hour(facts, life) is not None for life in facts.lives]
     return bool(are_priced) and all(are_priced)
 
 
@@ -156,10 +156,10 @@ def spent(facts: Facts, *, until: float | None = None, more_s: float = 0.0) -> f
     more_s: seconds for which the last life will go on.
     """
     amount = 0.0
-    for segment in facts.segments:
-        price = price_per_hour(facts, segment)
+    for life in facts.lives:
+        price = price_per_hour(facts, life)
         if price is not None:
-            seconds_s = lived_s(segment, until) + (more_s if segment is facts.segments[-1] else 0.0)
+            seconds_s = lived_s(life, until) + (more_s if life is facts.lives[-1] else 0.0)
             amount += seconds_s / units.HOUR_S * price.amount
     return amount
 

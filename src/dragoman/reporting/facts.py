@@ -52,7 +52,7 @@ _SILENT_GAPS = 5
 
 
 @dataclass(slots=True, kw_only=True)
-class Segment:
+class Life:
     """One life of the run: from a start to its end, or to its last sign of life."""
 
     started: float
@@ -328,7 +328,7 @@ class Facts:
     """When the last step will end, by `Progress`; None if that is not known."""
     clock: tuple[tuple[int, float], ...] = ()
     """Readings of the clock, if the run has a budget: (step, share of its time that had gone)."""
-    segments: tuple[Segment, ...] = ()
+    lives: tuple[Life, ...] = ()
     exit: Session | None = None
     """How the training command ended; None if it still trains, or if its end is not known."""
     intervals: Intervals = field(default_factory=no_intervals)
@@ -374,9 +374,9 @@ class Facts:
     """The budget of the whole run, including preparation, scores and export."""
     problems: tuple[str, ...] = ()
     """Faults of the evidence itself: torn lines, a clock that was set."""
-    setups: tuple[Facts, ...] = ()
-    """The facts of each setup: a period on the same ranks, hosts, devices and link. Empty if the
-    whole run is one."""
+    configurations: tuple[Facts, ...] = ()
+    """The facts of each configuration: the same ranks, hosts, devices and link. Empty if the whole
+    run is one."""
     computed: dict[Callable[[Facts], Any], Any] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -403,13 +403,13 @@ class Facts:
 
         An earlier life may have gone further: what came after its checkpoint was lost.
         """
-        last = [life.last_step for life in self.segments[-1:]]
+        last = [life.last_step for life in self.lives[-1:]]
         return max([*last, *map(int, self.intervals["step"][-1:])], default=0)
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """Names of the machines of all lives, each once."""
-        return tuple(dict.fromkeys(host for life in self.segments for host in life.hosts))
+        return tuple(dict.fromkeys(host for life in self.lives for host in life.hosts))
 
     @property
     def is_one_host(self) -> bool:
@@ -419,11 +419,11 @@ class Facts:
     @property
     def state(self) -> str:
         """Whether it runs, or how it ended, in words."""
-        if not self.segments:
+        if not self.lives:
             return "not started"
         if self.imported is not None:
             return "read from its log"
-        reason = self.segments[-1].reason
+        reason = self.lives[-1].reason
         if reason is not None:
             return _ENDINGS.get(reason, reason)
         if not self.is_silent:
@@ -435,7 +435,7 @@ class Facts:
     @property
     def is_finished(self) -> bool:
         """Whether the run recorded its end, and it was not a signal."""
-        return bool(self.segments) and self.segments[-1].reason in (
+        return bool(self.lives) and self.lives[-1].reason in (
             "max_steps",
             "early_stop",
             "diverged",
@@ -445,19 +445,19 @@ class Facts:
     def is_silent(self) -> bool:
         """Whether it crashed or was killed: it recorded no end, but its process has ended, or it
         was silent for long."""
-        if not self.segments or self.segments[-1].reason is not None:
+        if not self.lives or self.lives[-1].reason is not None:
             return False
         if self.exit is not None:
             return True
         in_one_life = np.diff(self.intervals["life"]) == 0
         gaps_s = np.diff(self.intervals["time"])[in_one_life]
         patience_s = max(_SILENCE_S, _SILENT_GAPS * float(gaps_s.max(initial=0.0)))
-        return self.read_at - self.segments[-1].ended > patience_s
+        return self.read_at - self.lives[-1].ended > patience_s
 
     @property
     def is_running(self) -> bool:
         """Whether it has begun, did not end and wrote something lately."""
-        began = bool(self.segments) and self.segments[-1].reason is None
+        began = bool(self.lives) and self.lives[-1].reason is None
         return began and not self.is_silent
 
     @property
@@ -469,13 +469,13 @@ class Facts:
     @property
     def wall_s(self) -> float | None:
         """From each start to each end; the time between two lives is not counted."""
-        return summed(segment.ended - segment.started for segment in self.segments)
+        return summed(life.ended - life.started for life in self.lives)
 
     @property
     def unrecorded_s(self) -> float:
         """Seconds at the ends of lives that no event accounts for: the steps under way there."""
-        open_ended = (segment for segment in self.segments if segment.reason is None)
-        return sum(segment.ended - segment.accounted for segment in open_ended)
+        open_ended = (life for life in self.lives if life.reason is None)
+        return sum(life.ended - life.accounted for life in open_ended)
 
 
 def once(compute: Callable[[Facts], T]) -> Callable[[Facts], T]:

@@ -62,7 +62,7 @@ def of_run(measure: Callable[[Facts], float | None]) -> Callable[[Facts], Found]
 def divergences(facts: Facts) -> Found:
     """1 if the run recorded that it diverged; nothing if the loss rose far or is not finite."""
     if has_diverged(facts):
-        return [(1.0, f"at {moment(facts.last_step, facts.segments[-1].ended)}")]
+        return [(1.0, f"at {moment(facts.last_step, facts.lives[-1].ended)}")]
     if not np.isfinite(facts.intervals["train_loss"][-1:]).any():
         return []
     signals = learning(facts)

@@ -156,7 +156,7 @@ def _training_text(facts: Facts, best: int, last: int) -> Literal["falls", "rise
 
 def has_diverged(facts: Facts) -> bool:
     """Whether the run recorded that it diverged."""
-    return bool(facts.segments) and facts.segments[-1].reason == "diverged"
+    return bool(facts.lives) and facts.lives[-1].reason == "diverged"
 
 
 def training_loss_jump(facts: Facts, step: int) -> tuple[float, float] | None:
@@ -175,7 +175,7 @@ def is_trained(facts: Facts) -> Judgement:
     """Is the model trained?"""
     signals = learning(facts)
     if has_diverged(facts):
-        says = f"It diverged at {moment(facts.last_step, facts.segments[-1].ended)}."
+        says = f"It diverged at {moment(facts.last_step, facts.lives[-1].ended)}."
         return "no", says, "Go on from the last good checkpoint, with a lower peak rate."
     if signals.slope is None:
         return "cannot tell", _too_few(signals) + _may_be_past_best(signals), _MORE_VALIDATIONS

@@ -59,7 +59,7 @@ class RunLog:
     start: events.RunStarted = _NOT_STARTED
     """The last start of the run."""
     imported: ImportedRun | None = None
-    """The last life's; each segment has its own."""
+    """The last life's; each life has its own."""
     imported_scores: list[tuple[int, float]] = field(default_factory=list)
     resumed_from: list[int] = field(default_factory=list)
     """The step after which each life trained; -1 if it began the run."""
@@ -81,7 +81,7 @@ class RunLog:
     """How far UTC is ahead of the moments of this life; never above 0."""
     _intervals: IntervalRows = field(default_factory=IntervalRows)
     _alive: bool = False
-    _lives: list[facts.Segment] = field(default_factory=list)
+    _lives: list[facts.Life] = field(default_factory=list)
 
     @classmethod
     def read(cls, path: Path) -> RunLog:
@@ -98,7 +98,7 @@ class RunLog:
         return log
 
     @property
-    def segments(self) -> list[facts.Segment]:
+    def lives(self) -> list[facts.Life]:
         """The lives of the run."""
         return [replace(life) for life in self._lives]
 
@@ -181,7 +181,7 @@ class RunLog:
         if start.price_per_hour is not None and start.currency is not None:
             price = HourlyPrice(amount=start.price_per_hour, currency=start.currency)
         self._lives.append(
-            facts.Segment(
+            facts.Life(
                 hosts=start.hosts,
                 world_size=start.world_size,
                 price=price,

@@ -175,7 +175,7 @@ def is_sampled_throughout(facts: Facts, sampled: Gpu | MachineUse) -> bool:
     Another rank may have sampled the same host in another life.
     """
     whole_s = sum(
-        life.accounted - life.started for life in facts.segments if sampled.host in life.hosts
+        life.accounted - life.started for life in facts.lives if sampled.host in life.hosts
     )
     parts: tuple[Gpu | MachineUse, ...] = facts.machines
     if isinstance(sampled, Gpu):

@@ -6,9 +6,13 @@ from collections.abc import Iterator
 
 from dragoman.base import units
 from dragoman.reporting import measures
+from dragoman.reporting.configurations import (
+    evidence_by_configuration,
+    judged_by_configuration,
+    link_changed,
+)
 from dragoman.reporting.facts import Facts, Traffic
 from dragoman.reporting.periods import in_intervals, when
-from dragoman.reporting.setups import evidence_by_setup, judged_by_setup, link_changed
 from dragoman.reporting.verdict import Evidence, Judgement, evidence, in_words, named
 
 NETWORK_BOUND = 0.2
@@ -30,8 +34,8 @@ _BURSTS = "The link carried more than its measured rate: it lets bursts through,
 
 def is_bottleneck(facts: Facts) -> Judgement:
     """Was the network the bottleneck?"""
-    answer, says, remedy = judged_by_setup(facts, _is_network_bound)
-    last = len(facts.segments) - 1
+    answer, says, remedy = judged_by_configuration(facts, _is_network_bound)
+    last = len(facts.lives) - 1
     changes = [change for change in facts.link_changes if change.life == last]
     if any(change.now_bytes_per_s < change.before_bytes_per_s for change in changes):
         remedy = f"Look at the cable, the port of the switch and ethtool there. {remedy}".strip()
@@ -40,7 +44,7 @@ def is_bottleneck(facts: Facts) -> Judgement:
 
 def bottleneck_evidence(facts: Facts) -> Iterator[Evidence]:
     """Waits, bytes, rates, and the counters of the interfaces."""
-    yield from evidence_by_setup(facts, _network_evidence)
+    yield from evidence_by_configuration(facts, _network_evidence)
     for change in facts.link_changes:
         yield Evidence("the link changed", change.now_bytes_per_s, link_changed(change))
 
@@ -154,12 +158,12 @@ def _traffic_text(traffic: Traffic) -> str:
 
 def fit(facts: Facts) -> Judgement:
     """How does the time of a step relate to network use?"""
-    return judged_by_setup(facts, _fit)
+    return judged_by_configuration(facts, _fit)
 
 
 def fit_evidence(facts: Facts) -> Iterator[Evidence]:
     """Bytes, bandwidth and waits of a step."""
-    return evidence_by_setup(facts, _fit_evidence)
+    return evidence_by_configuration(facts, _fit_evidence)
 
 
 def _fit(facts: Facts) -> Judgement:

@@ -18,11 +18,11 @@ from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe, recorded_recipe
 from dragoman.recipe.run_directory import PREPARE_EVENTS
 from dragoman.reporting import facts
-from dragoman.reporting.facts import Facts, Pause, Rank, RecordedValidation, Segment
+from dragoman.reporting.configurations import with_configurations
+from dragoman.reporting.facts import Facts, Life, Pause, Rank, RecordedValidation
 from dragoman.reporting.log import RunLog
 from dragoman.reporting.pauses import known_pauses, validations_without, without_pauses
 from dragoman.reporting.record import Bools, Floats, summed
-from dragoman.reporting.setups import with_setups
 from dragoman.telemetry.events import (
     Compared,
     CorpusPrepared,
@@ -134,8 +134,8 @@ def facts_of(
 ) -> Facts:
     """The facts of a run up to the moment `now`, from its events."""
     problems = [*log.problems(), *records.problems]
-    recipe, start, segments = records.recipe, log.start, tuple(log.segments)
-    if not segments:
+    recipe, start, lives = records.recipe, log.start, tuple(log.lives)
+    if not lives:
         problems.append("there are no events yet: the run has not started")
     pauses = known_pauses(log.of(Pause))
     intervals = without_pauses(log.intervals, pauses)
@@ -145,7 +145,7 @@ def facts_of(
         is_kept(validation.step, validation.life, log.resumed_from) for validation in validations
     ]
     names = [
-        tuple(dict.fromkeys(life.hosts[rank] for life in segments if rank < len(life.hosts)))
+        tuple(dict.fromkeys(life.hosts[rank] for life in lives if rank < len(life.hosts)))
         for rank in range(intervals["interval_s"].shape[1] if len(intervals) else 0)
     ]
     unmeasured = Facts(
@@ -155,10 +155,10 @@ def facts_of(
         device=start.device,
         precision=start.precision,
         num_parameters=start.num_parameters,
-        max_steps=log.max_steps if segments or not recipe else recipe.train.max_steps,
+        max_steps=log.max_steps if lives or not recipe else recipe.train.max_steps,
         clock=tuple(log.clock),
         finish_time=log.progress.finish_time,
-        segments=segments,
+        lives=lives,
         intervals=intervals.where(counted),
         repeated=intervals.where(~counted),
         ranks=tuple(Rank(rank=rank, hosts=hosts) for rank, hosts in enumerate(names)),
@@ -178,16 +178,16 @@ def facts_of(
         imported=log.imported,
         imported_scores=tuple(log.imported_scores),
         alerts=tuple(sorted(log.of(facts.RecordedAlert), key=lambda alert: alert.time)),
-        exit=how_it_ended(directory, segments),
+        exit=how_it_ended(directory, lives),
         checkpoint_files=_checkpoint_files(directory / "checkpoints"),
         manifest=records.manifest,
         recipe=recipe,
         price=price,
-        host_prices=_host_prices(records.hosts, segments),
+        host_prices=_host_prices(records.hosts, lives),
         budget=records.budget,
         problems=tuple(problems),
     )
-    return with_setups(unmeasured, log)
+    return with_configurations(unmeasured, log)
 
 
 def is_kept(step: Floats | int, life: Floats | int, resumed_from: Sequence[int]) -> Bools:
@@ -201,7 +201,7 @@ def is_kept(step: Floats | int, life: Floats | int, resumed_from: Sequence[int])
     return kept
 
 
-def _host_prices(hosts: Hosts | None, lives: Sequence[Segment]) -> dict[str, HourlyPrice]:
+def _host_prices(hosts: Hosts | None, lives: Sequence[Life]) -> dict[str, HourlyPrice]:
     """The price of each machine by its name; empty if the hosts of hosts.json cannot be matched.
 
     hosts.json lists them in the order of the ranks in the last life that used hosts, which is the
@@ -223,14 +223,14 @@ def _host_prices(hosts: Hosts | None, lives: Sequence[Segment]) -> dict[str, Hou
     }
 
 
-def how_it_ended(directory: Path, segments: Sequence[Segment]) -> Session | None:
+def how_it_ended(directory: Path, lives: Sequence[Life]) -> Session | None:
     """How the command of the last recorded training ended; None if it trains, or nobody knows."""
     session = read_session(directory)
-    if session is None or session.state == "running" or not segments:
+    if session is None or session.state == "running" or not lives:
         return None
     if session.state == "gone" and session.machine != socket.gethostname():
         return None  # a process of another machine cannot be seen from here
-    if segments[-1].started < session.started - _CLOCKS_DIFFER_S:
+    if lives[-1].started < session.started - _CLOCKS_DIFFER_S:
         return None  # that command trained nothing; the events are of an earlier one
     return session
 

@@ -172,8 +172,8 @@ def run_values(facts: Facts) -> Iterator[tuple[str, str]]:
         yield "test BLEU", ", ".join(scores)
     if energy := energy_text(facts):
         yield "energy", energy
-    if facts.segments:
-        moment = time.gmtime(facts.segments[0].started)
+    if facts.lives:
+        moment = time.gmtime(facts.lives[0].started)
         yield "started", time.strftime("%d %b %Y %H:%M UTC", moment)
 
 

@@ -17,7 +17,7 @@ from dragoman.reporting.facts import (
 )
 from dragoman.reporting.trend import Trend, recent_trend
 from dragoman.reporting.verdict import Evidence, Judgement, at_step, in_words
-from dragoman.telemetry.events import HOLDS, Compared, StudentMeasured
+from dragoman.telemetry.events import PASSING_SHARE, Compared, StudentMeasured
 
 NOT_LEARNT = 0.9
 """Of a uniform prediction's loss: untrained models have 106% to 111%, piece frequencies 78%."""
@@ -187,7 +187,7 @@ def exam_rows(facts: Facts) -> Iterator[tuple[str, str]]:
     for mark in {mark.subject: mark for mark in facts.exam}.values():
         share = mark.held / max(1, mark.texts)
         counts = f"{units.COUNT.text(mark.held)} of {units.COUNT.text(mark.texts)}"
-        teaches = f"; {mark.cure} teaches it" if mark.cure and share < HOLDS else ""
+        teaches = f"; {mark.cure} teaches it" if mark.cure and share < PASSING_SHARE else ""
         yield mark.subject, f"{units.SHARE.text(share)} ({counts}){teaches}"
 
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from dragoman.base import units
 from dragoman.reporting import measures
+from dragoman.reporting.configurations import evidence_by_configuration, judged_by_configuration
 from dragoman.reporting.facts import Facts, Gpu, MachineUse
 from dragoman.reporting.periods import Period, in_intervals, when
 from dragoman.reporting.sampling import FULL_HOST, LOW_POWER, MOST_OTHERS
-from dragoman.reporting.setups import evidence_by_setup, judged_by_setup
 from dragoman.reporting.stragglers import stragglers
 from dragoman.reporting.verdict import Evidence, Judgement, evidence, named
 
@@ -37,12 +37,12 @@ _IMPOSSIBLE = ", more than possible: the device was measured while something els
 
 def are_processors_busy(facts: Facts) -> Judgement:
     """Were GPUs or processors fully used?"""
-    return judged_by_setup(facts, _are_busy)
+    return judged_by_configuration(facts, _are_busy)
 
 
 def processors_evidence(facts: Facts) -> Iterator[Evidence]:
     """Shares of a step, the rate of useful work, and the counters of GPUs and hosts."""
-    return evidence_by_setup(facts, _busy_evidence)
+    return evidence_by_configuration(facts, _busy_evidence)
 
 
 def _are_busy(facts: Facts) -> Judgement:
@@ -284,7 +284,7 @@ def step_evidence(facts: Facts) -> Iterator[Evidence]:
         whole_s = facts.wall_s / facts.made_steps
         yield evidence("with evaluation and all else", units.STEP_TIME, whole_s)
     if facts.imported is not None:
-        yield from evidence_by_setup(facts, _batch_arithmetic)
+        yield from evidence_by_configuration(facts, _batch_arithmetic)
         return
     for name in ("pairs", "source_tokens", "target_tokens"):
         count = measures.per_step(facts.intervals, name)

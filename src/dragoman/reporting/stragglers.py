@@ -29,7 +29,7 @@ from dragoman.reporting.periods import (
 )
 from dragoman.reporting.record import Floats, Intervals, total_over
 from dragoman.reporting.sampling import MOST_OTHERS
-from dragoman.telemetry.events import STRAGGLES
+from dragoman.telemetry.events import STRAGGLER_RATIO
 
 _OF_WORK: Final = 0.125
 """A rank is slow for long if its lateness is this share of all work of the median rank: as at 1.25
@@ -86,7 +86,7 @@ class _Work:
         turn before, and each of them must have had its turn.
         """
         ratios = self.ratios(rank)
-        is_slow = ratios >= STRAGGLES
+        is_slow = ratios >= STRAGGLER_RATIO
         late_s = np.where(is_slow, self.seconds_s[:, rank] - self.median_s, 0.0)
         least_s = _OF_WORK * float(self.median_s.sum())
         slow = [
@@ -121,7 +121,7 @@ def stragglers(facts: Facts) -> list[tuple[float, str]]:
     work = _Work.of(facts)
     slow_ranks = []
     for rank in facts.ranks[: _most_ranks(facts)]:
-        is_slow = work.ratios(rank.rank) >= STRAGGLES
+        is_slow = work.ratios(rank.rank) >= STRAGGLER_RATIO
         slow = work.slow(rank.rank)
         places = [at for first, last in slow for at in range(first, last + 1) if is_slow[at]]
         if places:
@@ -149,16 +149,18 @@ def slowest_ranks(facts: Facts) -> list[tuple[float, str]]:
         return []
     if slow_ranks := stragglers(facts):
         return slow_ranks
-    if any(lasted_unseen(work.ratios(rank) >= STRAGGLES, work.took_s) for rank in range(ranks)):
+    if any(
+        lasted_unseen(work.ratios(rank) >= STRAGGLER_RATIO, work.took_s) for rank in range(ranks)
+    ):
         return []
     each = [total_over(work.seconds_s[:, rank], work.median_s) or 1.0 for rank in range(ranks)]
-    return [(min(max(each) / statistics.median_low(each), STRAGGLES - 0.01), "")]
+    return [(min(max(each) / statistics.median_low(each), STRAGGLER_RATIO - 0.01), "")]
 
 
 def _cause(facts: Facts, rank: Rank, slow: Sequence[Period]) -> str:
     """Why a rank was slow in these periods, as the end of a sentence; "" if nothing shows it."""
     host = rank.host
-    for life in facts.segments:
+    for life in facts.lives:
         if life.started <= slow[-1].since and rank.rank < len(life.hosts):
             host = life.hosts[rank.rank]
     on_host = [other.rank for other in facts.ranks if host in other.hosts]
@@ -197,4 +199,4 @@ def _others(facts: Facts, hosts: Set[str], spans: Iterable[tuple[float, float]])
 
 def _most_ranks(facts: Facts) -> int:
     """How many ranks trained together in the life with most of them."""
-    return max([facts.world_size or 0, *(life.world_size or 0 for life in facts.segments)])
+    return max([facts.world_size or 0, *(life.world_size or 0 for life in facts.lives)])

@@ -32,7 +32,7 @@ def duration(facts: Facts) -> Judgement:
 def _so_far(facts: Facts) -> str:
     if facts.is_finished:
         return "It took"
-    if facts.segments[-1].reason == "signal":
+    if facts.lives[-1].reason == "signal":
         return "Until a signal stopped it, it took"
     if not facts.is_silent:
         return "So far it took"
@@ -56,7 +56,7 @@ def duration_evidence(facts: Facts) -> Iterator[Evidence]:
         yield Evidence("steps made again after a resume", facts.repeated_steps, text)
     yield evidence("samples (pairs)", units.COUNT, summed(facts.intervals["pairs"]))
     yield evidence("source + target tokens", units.COUNT, measures.tokens(facts))
-    yield evidence("starts", units.COUNT, len(facts.segments))
+    yield evidence("starts", units.COUNT, len(facts.lives))
     if facts.exit is not None and facts.exit.problem:
         yield in_words("how it ended", facts.exit.problem)
 

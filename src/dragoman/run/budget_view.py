@@ -82,13 +82,13 @@ def _tokens(number: float) -> str:
 def time_lost(run: RunDirectory, budget: Budget) -> str:
     """The time of a budget in which its training was stopped, in words; "" if it was short."""
     facts = read_facts(run.path)
-    if not facts.segments:
+    if not facts.lives:
         lost_s = budget.aim - budget.started
     else:
-        ended = facts.segments[-1].ended
+        ended = facts.lives[-1].ended
         # A training that did not end by itself is not resumed when its time is over.
         until = ended if facts.is_finished else max(ended, budget.aim)
-        lost_s = until - facts.segments[0].started - (facts.wall_s or 0.0)
+        lost_s = until - facts.lives[0].started - (facts.wall_s or 0.0)
     if lost_s < _LOST * budget.seconds_s:
         return ""
     steps, planned = units.COUNT.text(facts.last_step), run.recipe().train.max_steps

@@ -1,7 +1,7 @@
 """The record of a run. Writers only write events; every view only reads them.
 
 Rank 0 alone writes the log; what other ranks measure and tell reaches it at each interval
-(`training.interval`), or at once by their signs of life (`training.pauses`).
+(`training.interval`), or at once by their signs of life (`training.pause_watch`).
 
 events       event types with their units and TensorBoard tags, and limits that training and report
              share; JSON-lines writer and reader; schema version

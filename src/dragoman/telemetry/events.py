@@ -33,9 +33,9 @@ LOG: Final = "log.jsonl"
 """The file of events in the directory of a run's events, or of a preparation's."""
 OUTSIDE_STEPS: Final = ("validating", "saving", "measuring")
 """Phases between steps in which a rank can pause."""
-HOLDS: Final = 0.9
+PASSING_SHARE: Final = 0.9
 """A model stands a subject of an exam if it translates so large a share of its texts right."""
-STRAGGLES: Final = 1.25
+STRAGGLER_RATIO: Final = 1.25
 """If a rank's own work takes more than this multiple of the median rank's, others wait for it."""
 POWER_CAP: Final = "power_cap"
 """A reason for a lowered clock that is not a fault: the GPU draws all the power it may."""

@@ -10,7 +10,7 @@ matrix_rate  the rate of matrix products on one device
 step_rate    real steps of one rank on random text
 measuring    the program that measures steps and the network
 guard        steps that take longer than they should
-pauses       a rank that stands still while the others wait for it
+pause_watch  a rank that stands still while the others wait for it
 interval     the measurements since the last event, summed without waiting for the device
 divergence   when the loss has left the range in which training makes sense
 stopping     signals, and how ranks agree at which update to stop

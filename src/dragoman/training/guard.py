@@ -22,7 +22,7 @@ from dragoman.distributed.gradient_sync import GradientSync
 from dragoman.distributed.link_rate import measure_directions, measure_link
 from dragoman.distributed.topology import Topology, find_topology
 from dragoman.distributed.world import World
-from dragoman.telemetry.events import STRAGGLES, Alert, HostSampled, LinkChanged, Payload
+from dragoman.telemetry.events import STRAGGLER_RATIO, Alert, HostSampled, LinkChanged, Payload
 from dragoman.telemetry.host import (
     DISTURBING_SHARE,
     HourlyPrice,
@@ -507,7 +507,7 @@ def why(windows: Sequence[Window], *, from_start: bool = False) -> tuple[str, st
         (statistics.median_low([window.own_s for window in windows]), "the median rank"),
         (slowest_first[-1].own_s, "the fastest rank"),  # most of them may be slow
     ):
-        slow = [window for window in slowest_first if window.own_s >= STRAGGLES * usual_s > 0]
+        slow = [window for window in slowest_first if window.own_s >= STRAGGLER_RATIO * usual_s > 0]
         if slow and len(windows) > 1:
             takes = (
                 f"{window.name} takes {units.STEP_TIME.text(window.own_s)} by itself"

@@ -38,7 +38,7 @@ from dragoman.training.divergence import LossTrend, Problem, diverged, not_finit
 from dragoman.training.guard import Examination, StepGuard
 from dragoman.training.interval import IntervalSums, train_interval
 from dragoman.training.optimizer import LossScaler, lent
-from dragoman.training.pauses import PauseWatch
+from dragoman.training.pause_watch import PauseWatch
 from dragoman.training.snapshot import own_snapshot, snapshot
 from dragoman.training.step import StepResult, TrainStep
 from dragoman.training.stopping import Agreement, GivenUpError, StopSignals, Votes

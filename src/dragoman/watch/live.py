@@ -13,10 +13,10 @@ from dragoman.base.errors import CheckpointError
 from dragoman.recipe.run_directory import runs_in
 from dragoman.reporting import measures
 from dragoman.reporting.checks import BY_KEY, examine
+from dragoman.reporting.configurations import newest_configuration
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.log import RunLog
 from dragoman.reporting.reading import Records, facts_of, how_it_ended
-from dragoman.reporting.setups import newest_setup
 from dragoman.telemetry.events import (
     SAMPLES,
     Event,
@@ -87,15 +87,15 @@ class Now:
     """Shares of a step: see `_phases`."""
 
     @property
-    def setup(self) -> Facts:
-        """The facts of the newest setup."""
-        return newest_setup(self.facts)
+    def configuration(self) -> Facts:
+        """The facts of the newest configuration."""
+        return newest_configuration(self.facts)
 
     def capacity_bytes_per_s(self, host: str) -> float | None:
         """The measured capacity of a host's link, or of the slowest link if its own was not
         measured."""
-        rates = [link.bytes_per_s for link in self.setup.links if link.host == host]
-        return min(rates, default=measures.capacity_bytes_per_s(self.setup))
+        rates = [link.bytes_per_s for link in self.configuration.links if link.host == host]
+        return min(rates, default=measures.capacity_bytes_per_s(self.configuration))
 
 
 class LiveRun:
@@ -145,13 +145,13 @@ class LiveRun:
         if self._has_news or self._judged is None or _is_old(self._judged[1]):
             self._judged, self._has_news = (self._judge(), time.monotonic()), False
         judged, _ = self._judged
-        ended = how_it_ended(self.directory, judged.facts.segments)
+        ended = how_it_ended(self.directory, judged.facts.lives)
         alerts = tuple(self._troubles())
         # Before the first event they say why there is none.
         if self._lines or not alerts:
             problem = ended.problem if ended is not None else ""
             alerts = (*alerts, *filter(None, (problem,)), *judged.alerts)
-        names = judged.facts.segments[-1].hosts if judged.facts.segments else ()
+        names = judged.facts.lives[-1].hosts if judged.facts.lives else ()
         hosts = tuple(self._sampled[name] for name in dict.fromkeys(names) if name in self._sampled)
         facts = replace(judged.facts, read_at=time.time(), exit=ended)
         return replace(judged, facts=facts, hosts=hosts, alerts=alerts)
@@ -160,7 +160,7 @@ class LiveRun:
         """All that is computed from the whole record."""
         records = self._records or Records()
         facts = facts_of(self.directory, self._log, records, price=self._price, now=time.time())
-        phases = _phases(newest_setup(facts))
+        phases = _phases(newest_configuration(facts))
         return Now(facts, self._log.progress, (), tuple(_alerts(facts)), phases)
 
     def close(self) -> None:
@@ -237,7 +237,7 @@ def _is_old(judged_at: float) -> bool:
     return time.monotonic() - judged_at > _JUDGE_EVERY_S
 
 
-def _phases(setup: Facts) -> dict[str, float]:
+def _phases(part: Facts) -> dict[str, float]:
     """Shares of a step over the last intervals, the mean over ranks; empty if not measured.
 
     Between hosts, a rank waits in all-reduces for the "network", and the rest of it for later
@@ -245,13 +245,13 @@ def _phases(setup: Facts) -> dict[str, float]:
     """
     phases = {}
     for phase, fields in _PHASES.items():
-        if shares := _shares(setup, fields):
+        if shares := _shares(part, fields):
             phases[phase] = sum(shares) / len(shares)
-    if setup.world_size == 1:
+    if part.world_size == 1:
         return phases
-    if waits := _shares(setup, ("sync_s",)):
-        wire = measures.share(_recent(setup).intervals, "wire_s")
-        if wire is not None and not setup.is_one_host:
+    if waits := _shares(part, ("sync_s",)):
+        wire = measures.share(_recent(part).intervals, "wire_s")
+        if wire is not None and not part.is_one_host:
             phases["network"] = wire
         ranks = sum(waits) / len(waits) - phases.get("network", 0.0)
         if ranks >= _WORTH_TELLING or "network" not in phases:
@@ -259,20 +259,20 @@ def _phases(setup: Facts) -> dict[str, float]:
     return phases
 
 
-def _shares(setup: Facts, fields: tuple[str, ...]) -> list[float]:
+def _shares(part: Facts, fields: tuple[str, ...]) -> list[float]:
     """The share of a step that some fields took lately, for each rank that records them."""
-    return [share for share, _ in measures.shares(_recent(setup), *fields)]
+    return [share for share, _ in measures.shares(_recent(part), *fields)]
 
 
-def _recent(setup: Facts) -> Facts:
+def _recent(part: Facts) -> Facts:
     """The facts of the last intervals."""
-    return replace(setup, intervals=setup.intervals.where(slice(-_RECENT_INTERVALS, None)))
+    return replace(part, intervals=part.intervals.where(slice(-_RECENT_INTERVALS, None)))
 
 
 def _alerts(facts: Facts) -> Iterator[str]:
     """Messages for the user: alerts of the last hour without mere information, the newest first,
     and of those about one state only the last; the report's findings; problems of its records."""
-    since = facts.segments[-1].ended - _ALERTS_S if facts.segments else 0.0
+    since = facts.lives[-1].ended - _ALERTS_S if facts.lives else 0.0
     told = set()
     for alert in reversed(facts.alerts):
         replaced = alert.about in told

@@ -200,8 +200,8 @@ def _times(now: Now) -> Iterator[str]:
     facts, left_s = now.facts, now.progress.left_s
     if facts.state == "running":
         yield time_left(now.progress)
-    elif facts.segments:
-        ended = clock_time(facts.segments[-1].ended)
+    elif facts.lives:
+        ended = clock_time(facts.lives[-1].ended)
         yield f"{units.DURATION.text(round(facts.wall_s or 0))}, last heard of at {ended}"
     else:
         yield "no events yet"
@@ -320,11 +320,12 @@ def host_cells(now: Now, host: HostNow) -> dict[str, str]:
 
     last = host.rates[-1] if host.rates else None
     capacity = now.capacity_bytes_per_s(host.name)
+    flops = measures.useful_flop_share(now.configuration, host=host.name)
     values: dict[str, tuple[Quantity, float | None]] = {
         "GPU": (units.SHARE, gpus("utilisation_share", fmean)),
         "SMs busy": (units.SHARE, gpus("sm_activity_share", fmean)),
         "power": (units.POWER, gpus("power_w", sum)),
-        "useful FLOPs": (units.SHARE, measures.useful_flop_share(now.setup, host=host.name)),
+        "useful FLOPs": (units.SHARE, flops),
         "CPU": (units.SHARE, host.machine.get("cpu_share")),
         "out": (units.BYTE_RATE, last.sent if last else None),
         "in": (units.BYTE_RATE, last.received if last else None),

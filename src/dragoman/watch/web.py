@@ -34,7 +34,7 @@ def follow(run: LiveRun, directory: Path, over: threading.Event | None = None) -
     while True:
         if run.look() or time.monotonic() - written_at > 10 * _WRITE_EVERY_S:
             facts = run.now().facts
-            has_ended = bool(facts.segments) and not facts.is_running
+            has_ended = bool(facts.lives) and not facts.is_running
             refresh_s = None if has_ended else _WRITE_EVERY_S
             Report.of(facts).write(directory, refresh_s=refresh_s)
             written_at = time.monotonic()

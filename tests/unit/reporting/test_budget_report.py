@@ -25,7 +25,7 @@ def verdict(facts: Facts, key: str) -> Verdict:
 def test_the_clock_of_a_budget_tells_the_time_left(tmp_path: Path) -> None:
     read: list[tuple[int, Payload]] = [(0, ClockRead(progress=0.4, left_s=300.0))]
     directory = Recorded(steps=2000, reason=None, extra=read).write(tmp_path)
-    last = read_facts(directory).segments[-1].ended
+    last = read_facts(directory).lives[-1].ended
     assert measures.left_s(read_facts(directory, now=last + 5)) == pytest.approx(295, abs=12)
 
 

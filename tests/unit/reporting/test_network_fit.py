@@ -43,7 +43,7 @@ def test_waits_that_bytes_do_not_explain_have_a_remedy(
 
 def _price_per_hour(run: Path) -> HourlyPrice | None:
     facts = read_facts(run)
-    return price_per_hour(facts, facts.segments[-1])
+    return price_per_hour(facts, facts.lives[-1])
 
 
 def test_the_price_of_its_hosts_is_that_of_the_run(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_the_longest_pause_is_named_first(tmp_path: Path) -> None:
     first = "rank 1 on b stood still for 1 min 00 s from"
     whole = f"Ranks stood still for 1 min 09 s, {69 / facts.wall_s:.1%} of the run"
     assert verdict.says.startswith(f"{whole}: {first}")
-    untimed = BY_KEY["pauses"].of(replace(facts, segments=()))
+    untimed = BY_KEY["pauses"].of(replace(facts, lives=()))
     assert untimed.says.startswith(f"Ranks stood still for 1 min 09 s: {first}")
     assert untimed.answer == "no"
     assert verdict.remedy.startswith("Look for what stopped it then")

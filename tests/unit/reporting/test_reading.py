@@ -94,7 +94,7 @@ def test_a_clock_that_was_set_during_the_run_moves_nothing(tmp_path: Path) -> No
 def test_a_machine_that_was_asleep_still_runs(tmp_path: Path) -> None:
     """A laptop sleeps for an hour, in which its monotonic clock stands still."""
     run = replace(SHORT, reason=None).write(tmp_path / "run")
-    awake = read_facts(run).segments[-1]
+    awake = read_facts(run).lives[-1]
     for path in (run / "events").iterdir():
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         for line in lines:
@@ -102,7 +102,7 @@ def test_a_machine_that_was_asleep_still_runs(tmp_path: Path) -> None:
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     facts = read_facts(run, now=awake.ended + 3600 + 60)
     assert facts.is_running
-    assert facts.segments[-1].ended == pytest.approx(awake.ended + 3600)
+    assert facts.lives[-1].ended == pytest.approx(awake.ended + 3600)
     assert facts.train_s == pytest.approx(1000 * 0.411)
     assert any(
         "host-a was set by +3600 s meanwhile, or it was asleep" in one for one in facts.problems
@@ -117,7 +117,7 @@ def test_a_clock_that_was_set_back_and_right_again_moves_nothing(tmp_path: Path)
     for line in lines[10:15]:
         line["time"] -= 7200
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert read_facts(run).segments[-1].ended == pytest.approx(whole.segments[-1].ended)
+    assert read_facts(run).lives[-1].ended == pytest.approx(whole.lives[-1].ended)
 
 
 def test_work_that_was_lost_in_a_crash_is_counted_once(tmp_path: Path) -> None:
@@ -128,14 +128,14 @@ def test_work_that_was_lost_in_a_crash_is_counted_once(tmp_path: Path) -> None:
     assert facts.train_s == pytest.approx(1300 * 0.411)
     assert facts.wall_s is not None
     assert facts.wall_s < 1300 * 0.411 + 100  # the hour between the two starts is not in it
-    assert [one.reason for one in facts.segments] == [None, "max_steps"]
+    assert [one.reason for one in facts.lives] == [None, "max_steps"]
 
 
 def test_steps_that_a_kill_lost_are_not_made_until_they_are_made_again(tmp_path: Path) -> None:
     run = Recorded(
         steps=1100, max_steps=2000, resume_at=(1500, 1000), validate_every=500, reason=None
     ).write(tmp_path / "run")
-    ended = read_facts(run).segments[-1].ended
+    ended = read_facts(run).lives[-1].ended
     facts = read_facts(run, now=ended + 5)
     assert facts.last_step == 1100
     duration = judge(facts)[0]
@@ -173,14 +173,14 @@ def test_an_alert_of_another_machine_does_not_lengthen_a_killed_life(
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     facts = read_facts(run)
     assert facts.problems == ()
-    assert facts.segments == whole.segments
+    assert facts.lives == whole.lives
     assert [one.time for one in facts.alerts] == [alert["time"]]
 
 
 def test_an_evaluation_of_a_killed_run_is_no_part_of_its_life(tmp_path: Path) -> None:
     run = replace(SHORT, reason=None).write(tmp_path / "run")
     whole = read_facts(run)
-    later_s = whole.segments[-1].ended + 2 * 86400
+    later_s = whole.lives[-1].ended + 2 * 86400
     score = event(TEST_SCORED, time=later_s)  # the machine was not started again
     with (run / "events" / "log.jsonl").open("ab") as events:
         events.write(as_line(score))
@@ -266,8 +266,8 @@ def test_steps_under_way_are_neither_idle_nor_training(tmp_path: Path) -> None:
     later = {
         "v": 2,
         "kind": "host_sampled",
-        "time": whole.segments[-1].ended + 77,
-        "mono_s": whole.segments[-1].ended + 77 - 1.6e9,
+        "time": whole.lives[-1].ended + 77,
+        "mono_s": whole.lives[-1].ended + 77 - 1.6e9,
         "host": "host-a",
         "rank": 0,
         "step": None,
@@ -275,7 +275,7 @@ def test_steps_under_way_are_neither_idle_nor_training(tmp_path: Path) -> None:
     }
     with (run / "events" / "log.jsonl").open("a") as events:
         events.write(json.dumps(later) + "\n")
-    facts = read_facts(run, now=whole.segments[-1].ended + 80)
+    facts = read_facts(run, now=whole.lives[-1].ended + 80)
     assert facts.unrecorded_s == pytest.approx(77)
     rows = {row.name: row.value for row in judge(facts)[0].evidence}
     assert rows["idle"] == pytest.approx(0, abs=1e-6)
@@ -285,7 +285,7 @@ def test_steps_under_way_are_neither_idle_nor_training(tmp_path: Path) -> None:
 
 def test_a_run_under_way_shows_the_time_and_the_money_that_are_left(tmp_path: Path) -> None:
     run = replace(SHORT, max_steps=3000, reason=None).write(tmp_path / "run")
-    ended = read_facts(run).segments[-1].ended
+    ended = read_facts(run).lives[-1].ended
     facts = read_facts(run, price=HourlyPrice(amount=3.6, currency="USD"), now=ended + 5)
     # 2,000 steps of 0.411 s, each with its part of the five validations with their checkpoints
     # since the first step; five seconds have gone
@@ -299,7 +299,7 @@ def test_a_run_under_way_shows_the_time_and_the_money_that_are_left(tmp_path: Pa
 
 def test_whether_it_still_runs(tmp_path: Path) -> None:
     run = replace(SHORT, reason=None).write(tmp_path / "run")
-    ended = read_facts(run).segments[-1].ended
+    ended = read_facts(run).lives[-1].ended
     assert not read_facts(run, now=ended + 300).is_silent
     assert read_facts(run, now=ended + 3600).is_silent
     assert ended > START
@@ -307,7 +307,7 @@ def test_whether_it_still_runs(tmp_path: Path) -> None:
 
 def test_the_time_between_two_lives_makes_nobody_wait_longer_for_a_dead_run(tmp_path: Path) -> None:
     run = replace(SHORT, resume_at=(400, 400), reason=None).write(tmp_path / "run")
-    ended = read_facts(run).segments[-1].ended
+    ended = read_facts(run).lives[-1].ended
     assert read_facts(run, now=ended + 300).is_running
     assert read_facts(run, now=ended + 3600).is_silent
 
@@ -328,7 +328,7 @@ def test_a_crash_is_reported_at_once_if_its_command_has_ended(
     run = Recorded(steps=1000, reason=None).write(tmp_path / "run")
     known = {"pid": 1, "machine": socket.gethostname(), "started": START - 1.0}
     (run / "session.json").write_text(json.dumps(known | session))
-    soon = read_facts(run).segments[-1].ended + 60.0
+    soon = read_facts(run).lives[-1].ended + 60.0
     facts = read_facts(run, now=soon)
     assert facts.state == state
     assert facts.is_running == (state == "running")

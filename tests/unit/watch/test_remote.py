@@ -86,7 +86,7 @@ def test_of_two_hosts_the_one_with_the_newer_log_counts(
     with remote_run(Hosts(host=hosts), RUN, price=None) as run_there:
         wait_until(lambda: run_there.look() and run_there.now().facts.last_step == 3000, limit_s=60)
         facts = run_there.now().facts
-        assert len(facts.segments) == 1
+        assert len(facts.lives) == 1
         assert facts.problems == ()
 
 

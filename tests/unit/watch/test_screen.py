@@ -147,7 +147,7 @@ def test_a_running_run_shows_its_time_left_and_its_cost(tmp_path: Path) -> None:
     directory = _recorded().write(tmp_path / "run")
     run = open_run(directory, price=PRICE)
     run.look()
-    facts = replace(run.now().facts, read_at=run.now().facts.segments[-1].ended + 5)
+    facts = replace(run.now().facts, read_at=run.now().facts.lives[-1].ended + 5)
     text = _plain(screen(replace(run.now(), facts=facts), width=100, height=30))
     assert "running" in text
     # 3,700 steps of 0.601 s, each with its part of the four validations of 10.5 s so far
@@ -159,7 +159,7 @@ def test_a_run_with_a_budget_shows_the_share_of_its_time(tmp_path: Path) -> None
     read: list[tuple[int, Payload]] = [(0, ClockRead(progress=0.25, left_s=300.0))]
     run = open_run(_recorded(extra=read).write(tmp_path / "run"), price=PRICE)
     run.look()
-    facts = replace(run.now().facts, read_at=run.now().facts.segments[-1].ended + 5)
+    facts = replace(run.now().facts, read_at=run.now().facts.lives[-1].ended + 5)
     text = _plain(screen(replace(run.now(), facts=facts), width=100, height=30))
     assert "25.0% of the time, step 4,300" in text
 

@@ -21,8 +21,8 @@ from dragoman.reporting.checks import examine
 from dragoman.reporting.reading import read_facts
 from dragoman.telemetry.events import Event, EventWriter, read_events
 from dragoman.telemetry.timers import PhaseTimer
-from dragoman.training.pauses import LATE_S, PauseWatch
-from dragoman.training.pauses import PAUSE_S as PAUSE_LEAST_S
+from dragoman.training.pause_watch import LATE_S, PauseWatch
+from dragoman.training.pause_watch import PAUSE_S as PAUSE_LEAST_S
 from example_events import RUN_STARTED, changed
 from processes import wait_until
 from ranks import run_ranks
@@ -224,7 +224,7 @@ def test_a_rank_that_comes_while_a_slow_disk_is_read_is_not_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While rank 1 reads the board in a first update, rank 0 comes, and updates are fast."""
-    monkeypatch.setattr("dragoman.training.pauses.LATE_S", 2.5)
+    monkeypatch.setattr("dragoman.training.pause_watch.LATE_S", 2.5)
     began = time.monotonic()
 
     class SlowBoard(FolderBoard):
@@ -265,7 +265,7 @@ def test_the_own_link_is_suspected_if_no_other_host_is_heard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ranks 0 and 1 are on this host, the others each on a host of its own."""
-    monkeypatch.setattr("dragoman.training.pauses.LATE_S", 3.0)
+    monkeypatch.setattr("dragoman.training.pause_watch.LATE_S", 3.0)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     board, this_host = FolderBoard(tmp_path, "standing-"), os.uname().nodename
     hosts = {1: this_host, 2: "beta", 3: "gamma", 4: "delta"}
@@ -347,7 +347,7 @@ def hanging(world: World, directory: str) -> Any:
     )
     record_start(world, run.directory)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dragoman.training.pauses._MOST_LATE_S", 7.0)
+        patch.setattr("dragoman.training.pause_watch._MOST_LATE_S", 7.0)
         return run.fit(world).state.step
 
 

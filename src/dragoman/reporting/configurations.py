@@ -1,8 +1,8 @@
-"""The setups of a run: periods on the same ranks, hosts, devices and link, each with its answers.
+"""The configurations of a run, and the answers for each: its ranks, hosts, devices and link.
 
 A run that was stopped may go on with other ranks, hosts, devices or links, and a link may change
-while it trains. Measurements of one setup say nothing about another, so an answer is that of the
-newest one.
+while it trains. Measurements of one configuration say nothing about another, so an answer is that
+of the newest one.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 
 from dragoman.base import units
 from dragoman.reporting.facts import (
     Facts,
+    Life,
     RecordedChange,
     RecordedDevice,
     RecordedLink,
-    Segment,
 )
 from dragoman.reporting.log import RunLog
 from dragoman.reporting.measures import capacity_bytes_per_s, steady
@@ -35,16 +35,16 @@ _MOST_HOSTS_NAMED = 3
 _MOST_SHOWN = 3
 
 
-def with_setups(facts: Facts, log: RunLog) -> Facts:
-    """The facts with the measurements of hosts, for the whole run and for each of its setups.
+def with_configurations(facts: Facts, log: RunLog) -> Facts:
+    """The facts with the measurements of hosts, of the whole run and of each configuration.
 
     Lives on the same machines, which measured the same rates, count as one.
     """
     lives: list[Facts] = []
-    for number in range(len(facts.segments)):
+    for number in range(len(facts.lives)):
         life = _life(facts, log, number)
         # Measured once, if at all: training tells again of a link that is still slow.
-        if lives and life.segments[0].hosts == lives[-1].segments[0].hosts:
+        if lives and life.lives[0].hosts == lives[-1].lives[0].hosts:
             before = lives[-1]
             life = replace(
                 life, links=life.links or before.links, devices=life.devices or before.devices
@@ -59,30 +59,30 @@ def with_setups(facts: Facts, log: RunLog) -> Facts:
     is_one = all(_are_alike(earlier, later) for earlier, later in pairwise(lives))
     if is_one and not whole.link_changes:
         return whole
-    ends = [-math.inf, *(segment.ended for segment in facts.segments)]
+    ends = [-math.inf, *(life.ended for life in facts.lives)]
     parts = list(zip(lives, ends[:-1], ends[1:], strict=True))
     if is_one:
         parts = [(whole, -math.inf, math.inf)]
-    trained = (part for part in parts if len(part[0].intervals))
-    return replace(whole, setups=tuple(setup for part in trained for setup in _cut(log, *part)))
+    cuts = (_cut(log, *part) for part in parts if len(part[0].intervals))
+    return replace(whole, configurations=tuple(chain.from_iterable(cuts)))
 
 
 def _life(facts: Facts, log: RunLog, number: int) -> Facts:
     """One life, without samples."""
-    segment, later = facts.segments[number], facts.segments[number + 1 :]
+    life, later = facts.lives[number], facts.lives[number + 1 :]
     ends = min((life.first_step for life in later), default=math.inf)
     """The last step that was not made again."""
-    ranks = segment.world_size or len(facts.ranks)
+    ranks = life.world_size or len(facts.ranks)
     return replace(
         facts,
-        world_size=segment.world_size or facts.world_size,
-        device=segment.device or facts.device,
-        imported=segment.imported or facts.imported,
-        segments=(segment,),
+        world_size=life.world_size or facts.world_size,
+        device=life.device or facts.device,
+        imported=life.imported or facts.imported,
+        lives=(life,),
         intervals=facts.intervals.where(facts.intervals["life"] == number).of_ranks(ranks),
         repeated=facts.repeated.where(facts.repeated["life"] == number).of_ranks(ranks),
         ranks=tuple(
-            replace(rank, hosts=segment.hosts[rank.rank : rank.rank + 1])
+            replace(rank, hosts=life.hosts[rank.rank : rank.rank + 1])
             for rank in facts.ranks[:ranks]
         ),
         links=tuple(link for link in log.of(RecordedLink) if link.life == number),
@@ -90,7 +90,7 @@ def _life(facts: Facts, log: RunLog, number: int) -> Facts:
         link_changes=tuple(
             change
             for change in log.of(RecordedChange)
-            if change.life == number and segment.first_step < change.since_step <= ends
+            if change.life == number and life.first_step < change.since_step <= ends
         ),
     )
 
@@ -106,7 +106,7 @@ def _cut(log: RunLog, life: Facts, began: float, ended: float) -> Iterator[Facts
         last, until = (math.inf, ended) if after is None else (after.since_step - 1, after.since)
         part = replace(
             _sampled(life, log, since, until),
-            segments=tuple(_clipped(segment, since, until) for segment in life.segments),
+            lives=tuple(_clipped(life, since, until) for life in life.lives),
             intervals=life.intervals.where(_are_within(life.intervals, first, last)),
             repeated=life.repeated.where(_are_within(life.repeated, first, last)),
             link_changes=() if change is None else (change,),
@@ -126,11 +126,11 @@ def _are_within(intervals: Intervals, first: float, last: float) -> Bools:
     return within
 
 
-def _clipped(segment: Segment, since: float, until: float) -> Segment:
+def _clipped(life: Life, since: float, until: float) -> Life:
     started, ended, accounted = np.clip(
-        [segment.started, segment.ended, segment.accounted], since, until
+        [life.started, life.ended, life.accounted], since, until
     ).tolist()
-    return replace(segment, started=started, ended=ended, accounted=accounted)
+    return replace(life, started=started, ended=ended, accounted=accounted)
 
 
 def _sampled(facts: Facts, log: RunLog, began: float, ended: float) -> Facts:
@@ -145,7 +145,7 @@ def _sampled(facts: Facts, log: RunLog, began: float, ended: float) -> Facts:
 
 def _are_alike(earlier: Facts, later: Facts) -> bool:
     """Whether two lives had the same ranks, on machines of the same speed as far as is known."""
-    if earlier.segments[0].hosts != later.segments[0].hosts:
+    if earlier.lives[0].hosts != later.lives[0].hosts:
         return False
     if (earlier.world_size, earlier.device) != (later.world_size, later.device):
         return False
@@ -166,49 +166,49 @@ def _flop_per_s(life: Facts, host: str) -> float | None:
     return statistics.fmean(rates) if rates else None
 
 
-def newest_setup(facts: Facts) -> Facts:
+def newest_configuration(facts: Facts) -> Facts:
     """The run on the machines and the link that it trains on now."""
-    trained = [setup for setup in facts.setups if len(setup.intervals)]
+    trained = [part for part in facts.configurations if len(part.intervals)]
     return trained[-1] if trained else facts
 
 
-def judged_by_setup(facts: Facts, judge: Callable[[Facts], Judgement]) -> Judgement:
-    """The answer of the newest setup that lasted; of the newest one if none did.
+def judged_by_configuration(facts: Facts, judge: Callable[[Facts], Judgement]) -> Judgement:
+    """The answer of the newest configuration that lasted; of the newest one if none did.
 
-    The text begins with what it is an answer for. Then it names a newer setup, which is too short
-    to judge, and says what was so in earlier ones that lasted, the newest first.
+    The text begins with what it is an answer for. Then it names a newer configuration, which is too
+    short to judge, and says what was so in earlier ones that lasted, the newest first.
     """
-    setups = facts.setups or (facts,)
-    if len(setups) == 1:
-        return judge(setups[0])
-    trained = [setup for setup in setups if len(setup.intervals)] or setups[-1:]
-    lasting = [setup for setup in trained if _lasted(setup)] or trained
+    parts = facts.configurations or (facts,)
+    if len(parts) == 1:
+        return judge(parts[0])
+    trained = [part for part in parts if len(part.intervals)] or parts[-1:]
+    lasting = [part for part in trained if _lasted(part)] or trained
     newest = lasting[-1]
     answer, says, remedy = judge(newest)
-    if newest is setups[-1]:
-        lines = [_of_setup(_since(newest), says)]
+    if newest is parts[-1]:
+        lines = [_of_configuration(_since(newest), says)]
     else:
-        lines = [_of_setup(f"{_where(newest)}:", says)]
-        lines.append(f"{_since(setups[-1])} There are too few intervals to judge.")
+        lines = [_of_configuration(f"{_where(newest)}:", says)]
+        lines.append(f"{_since(parts[-1])} There are too few intervals to judge.")
     shown = lasting[-_MOST_SHOWN:-1]
-    for setup in reversed(shown):
-        lines.append(_of_setup(f"{_where(setup)}:", judge(setup)[1]))
+    for part in reversed(shown):
+        lines.append(_of_configuration(f"{_where(part)}:", judge(part)[1]))
     if more := len(lasting) - 1 - len(shown):
         lines.append(f"Earlier changes of hosts or links that are not shown: {more}.")
     return answer, " ".join(lines), remedy
 
 
-def evidence_by_setup(
+def evidence_by_configuration(
     facts: Facts, evidence: Callable[[Facts], Iterator[Evidence]]
 ) -> Iterator[Evidence]:
-    """The rows of the run, or of its newest setups with their steps and hosts."""
-    if len(facts.setups) < 2:
-        yield from evidence((facts.setups or (facts,))[0])
+    """The rows of the run, or of its newest configurations with their steps and hosts."""
+    if len(facts.configurations) < 2:
+        yield from evidence((facts.configurations or (facts,))[0])
         return
-    setups = [setup for setup in facts.setups if _lasted(setup)] or facts.setups
-    for setup in reversed(setups[-_MOST_SHOWN:]):
-        for row in evidence(setup):
-            yield replace(row, name=f"{_where(setup)}: {row.name}")
+    parts = [part for part in facts.configurations if _lasted(part)] or facts.configurations
+    for part in reversed(parts[-_MOST_SHOWN:]):
+        for row in evidence(part):
+            yield replace(row, name=f"{_where(part)}: {row.name}")
 
 
 def link_changed(change: RecordedChange) -> str:
@@ -226,23 +226,23 @@ def _lasted(facts: Facts) -> bool:
     return len(steady(facts.intervals)) >= FEWEST
 
 
-def _of_setup(heading: str, says: str) -> str:
-    """The sentence about a setup. Its heading tells when the setup started."""
+def _of_configuration(heading: str, says: str) -> str:
+    """The sentence about a configuration. Its heading tells when the configuration started."""
     return f"{heading} {says.replace(f', {FROM_START}', '').replace(f' {FROM_START}', '')}"
 
 
-def _since(setup: Facts) -> str:
-    """The heading of the setup in which a run is now, or ended."""
-    if setup.link_changes:
-        return f"{link_changed(setup.link_changes[0])}."
-    first, _ = _steps(setup)
-    took_s = float(np.nan_to_num(setup.intervals.of("interval_s")[0]))
-    began = moment(first, float(setup.intervals["time"][0]) - took_s)
-    return f"Since {began}, on {_hosts(setup)}:"
+def _since(configuration: Facts) -> str:
+    """The heading of the configuration in which a run is now, or ended."""
+    if configuration.link_changes:
+        return f"{link_changed(configuration.link_changes[0])}."
+    first, _ = _steps(configuration)
+    took_s = float(np.nan_to_num(configuration.intervals.of("interval_s")[0]))
+    began = moment(first, float(configuration.intervals["time"][0]) - took_s)
+    return f"Since {began}, on {_hosts(configuration)}:"
 
 
 def _where(facts: Facts) -> str:
-    """The steps and hosts of a setup."""
+    """The steps and hosts of a configuration."""
     return f"Steps {' to '.join(map(units.COUNT.text, _steps(facts)))} on {_hosts(facts)}"
 
 
