@@ -80,7 +80,7 @@ def test_slow_steps_do_not_delay_the_end_of_a_budget() -> None:
 def test_steps_are_fast_again_only_after_they_were_slow() -> None:
     guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000)
     alerts = []
-    for step in range(1, 66):
+    for step in range(1, 90):
         seconds_s = 2.0 if 38 <= step <= 44 else 1.0
         alerts.append(guard.see(step=step, seconds_s=seconds_s, data_wait_s=0.0))
     slow, again = (alert for alert in alerts if alert is not None)
@@ -94,8 +94,26 @@ def test_steps_that_hover_near_the_limit_are_reported_once() -> None:
     warm(guard)
     alerts = [alert for seconds_s in (1.6, 1.4) * 7 for alert in watched(guard, seconds_s)]
     assert [alert.severity for alert in alerts] == ["warning"]
-    (again,) = watched(guard, 1.1)
+    (again,) = watched(guard, 1.1, windows=4)
     assert (again.severity, again.about) == ("info", alerts[0].about)
+
+
+def test_fast_steps_that_are_slow_for_a_moment_are_no_news() -> None:
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000, expected_s=0.03)
+    for step in range(1, 2000):
+        seconds_s = 0.09 if step % 200 < 30 else 0.03
+        assert guard.see(step=step, seconds_s=seconds_s, data_wait_s=0.0) is None
+
+
+def test_slowness_that_comes_and_goes_is_told_once() -> None:
+    """As on a machine whose processors others use in turn: ten seconds slow, ten seconds not."""
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000, expected_s=0.1)
+    alerts, now_s = [], 0.0
+    for step in range(1, 3000):
+        seconds_s = 0.2 if now_s % 20 < 10 else 0.1
+        now_s += seconds_s
+        alerts.append(guard.see(step=step, seconds_s=seconds_s, data_wait_s=0.0))
+    assert [alert.severity for alert in alerts if alert] == ["warning"]
 
 
 def test_a_machine_alone_is_not_called_every_machine() -> None:
@@ -195,12 +213,12 @@ def test_the_usual_time_is_that_of_the_steps_before_and_the_turn_is_named() -> N
     warm(guard)
     alerts = []
     for step in range(1, 60):
-        seconds_s = 0.3 if step <= 24 else 1.5
+        seconds_s = 0.5 if step <= 24 else 2.5
         alert = guard.see(step=step, seconds_s=seconds_s, data_wait_s=0.0)
         alerts += [] if alert is None else [(step, alert)]
     ((step, alert),) = alerts
     assert 24 < step <= 24 + 20
-    assert "300 ms/step was usual" in alert.cause
+    assert "500 ms/step was usual" in alert.cause
     assert "since step 25, " in alert.cause
 
 
@@ -229,12 +247,12 @@ def test_a_network_that_was_always_slow_is_reported_once_in_all_stages() -> None
 @pytest.mark.parametrize("starts", [(0,), (0, 40)])
 def test_a_run_knows_when_a_stage_begins(tmp_path: Path, starts: tuple[int, ...]) -> None:
     def longer(update: Update) -> Update:
-        time.sleep(0.3 if update.update_index >= 40 else 0.03)
+        time.sleep(0.8 if update.update_index >= 40 else 0.15)
         return update
 
     run = ToyRun(
         tmp_path,
-        TrainConfig(max_steps=70, validate_every_steps=100),
+        TrainConfig(max_steps=60, validate_every_steps=100),
         CheckpointConfig(every_steps=100),
         change_update=longer,
         stage_starts=starts,
@@ -326,8 +344,8 @@ def test_a_pause_among_slow_steps_is_not_blamed_for_them(
         for rank in range(2)
     ]
     for step in range(1, 36):
-        own_s = [0.1, 0.1]
-        own_s[slow] = 0.4 if step >= 28 else 0.1
+        own_s = [1.0, 1.0]
+        own_s[slow] = 4.0 if step >= 28 else 1.0
         own_s[paused] += 20.0 if step == paused_at else 0.0
         for guard, took_s in zip(guards, own_s, strict=True):
             guard.sync.waits.add(max(own_s) - took_s)
@@ -335,8 +353,8 @@ def test_a_pause_among_slow_steps_is_not_blamed_for_them(
     assert guards[0].slowness is not None
     cause, _ = why([guard.last for guard in guards])
     host = socket.gethostname()
-    said = re.escape(f"rank {slow} on {host} takes ") + r"400(\.0)? ms/step by itself, "
-    assert re.fullmatch(said + r"the median rank 100(\.0)? ms/step", cause), cause
+    said = re.escape(f"rank {slow} on {host} takes 4 s/step by itself, ")
+    assert re.fullmatch(said + "the median rank 1 s/step", cause), cause
 
 
 def test_a_few_odd_steps_are_noise() -> None:
