@@ -66,9 +66,10 @@ def stretches(is_so: Bools, took_s: Floats) -> list[Stretch]:
     weights = took_s if took_s.sum() > 0 else np.ones(len(is_so))
     votes = np.where(is_so, weights, -_AGAINST * weights)
     sums = np.concatenate([[0.0], np.cumsum(votes)])
+    edges = np.flatnonzero(np.diff(votes > 0, prepend=False, append=False))
     best: list[Stretch] = []
-    for place in np.flatnonzero(votes > 0).tolist():
-        first = place
+    for first, after in edges.reshape(-1, 2).tolist():
+        place = after - 1
         while True:
             lower = [at for at, (begin, _) in enumerate(best) if sums[begin] < sums[first]]
             if not lower or sums[best[lower[-1]][1] + 1] >= sums[place + 1]:
