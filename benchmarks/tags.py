@@ -57,11 +57,12 @@ class Tagged:
 
 
 class Table:
-    """Links words by a table of a run's training text."""
+    """Links words by a table of a run's vocabularies and of its training text, the demo's if no
+    other is given."""
 
-    def __init__(self, run: Path) -> None:
+    def __init__(self, run: Path, lines: list[tuple[str, str]] | None = None) -> None:
         self.vocabularies = (Subword.load(run / "source.model"), Subword.load(run / "target.model"))
-        lines = demo_text("train")
+        lines = lines or demo_text("train")
         sources, targets = (
             self._rows(side, number) for number, side in enumerate(zip(*lines, strict=True))
         )
