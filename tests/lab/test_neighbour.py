@@ -1,4 +1,5 @@
-"""A program that shares a core with a rank from some moment on is named: culprit and moment."""
+"""A rank that becomes slow is named, with the moment: because a program shares its core, or because
+its machine is as slow."""
 
 from __future__ import annotations
 
@@ -22,24 +23,33 @@ from lab.laboratory import INTERFACE
 from lab.ranks_on_hosts import run_on_hosts
 from processes import wait_until
 
-LOOP_FROM = 150
-MAX_STEPS = 300
+SLOW_FROM = 150
+MAX_STEPS = 400
+LOOP = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+HALF_SPEED = """
+import os, signal, sys, time
+while True:
+    for halt in (signal.SIGSTOP, signal.SIGCONT):
+        os.kill(int(sys.argv[1]), halt)
+        time.sleep(0.01)
+"""
 
 
 def training(world: World, directory: str) -> Any:
-    """A run with a core for each rank; rank 0 leaves a note when the loop is to begin."""
+    """A run with a core for each rank; rank 0 leaves a note when one is to become slow."""
     from dragoman.telemetry.sampler import host_sampler
     from dragoman.training.config import CheckpointConfig, TrainConfig
     from example_events import RUN_STARTED
     from toy_fit import ToyRun, recorder
     from toy_task import TOY_MODEL
 
+    (Path(directory) / f"pid-{world.rank}").write_text(str(os.getpid()))
     for thread in Path("/proc/self/task").iterdir():
         os.sched_setaffinity(int(thread.name), {world.rank})
 
     def before_update(update_index: int, _model: object) -> None:
-        if update_index == LOOP_FROM and world.is_main:
-            (Path(directory) / "loop-now").touch()
+        if update_index == SLOW_FROM and world.is_main:
+            (Path(directory) / "slow-now").touch()
 
     model = TOY_MODEL.model_copy(update={"d_model": 256, "d_ffn": 1024})
     with recorder(Path(directory) / "events", rank=world.rank) as events:
@@ -70,15 +80,22 @@ def training(world: World, directory: str) -> Any:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="each host needs a core of its own")
-@pytest.mark.parametrize("culprit", [0, 1], ids=["alpha", "beta"])
-def test_a_loop_beside_a_rank_is_named(make_lab: OpenLab, tmp_path: Path, culprit: int) -> None:
+@pytest.mark.parametrize(
+    ("culprit", "fault"), [(0, "a loop"), (1, "a loop"), (1, "half speed")], ids=str
+)
+def test_a_rank_that_becomes_slow_is_named(
+    make_lab: OpenLab, tmp_path: Path, culprit: int, fault: str
+) -> None:
     lab = make_lab(["alpha", "beta"])
-    loops: list[subprocess.Popen[bytes]] = []
+    faults: list[subprocess.Popen[str]] = []
 
     def begin() -> None:
-        wait_until((tmp_path / "loop-now").exists, limit_s=300)
-        core = f"import os; os.sched_setaffinity(0, {{{culprit}}})\nwhile True: pass"
-        loops.append(subprocess.Popen([sys.executable, "-c", core]))
+        wait_until((tmp_path / "slow-now").exists, limit_s=300)
+        if fault == "a loop":
+            program, argument = LOOP, str(culprit)
+        else:
+            program, argument = HALF_SPEED, (tmp_path / f"pid-{culprit}").read_text()
+        faults.append(lab.hosts[culprit].start([sys.executable, "-c", program, argument]))
 
     beginning = threading.Thread(target=begin)
     beginning.start()
@@ -87,9 +104,9 @@ def test_a_loop_beside_a_rank_is_named(make_lab: OpenLab, tmp_path: Path, culpri
         assert steps == [MAX_STEPS] * 2
     finally:
         beginning.join()
-        for loop in loops:
-            loop.kill()
-            loop.wait()
+        for process in faults:
+            process.kill()
+            process.wait()
     name, other = (host.name for host in (lab.hosts[culprit], lab.hosts[1 - culprit]))
     facts = read_facts(tmp_path)
     straggler = next(finding for finding in examine(facts) if finding.key == "straggler")
@@ -97,8 +114,8 @@ def test_a_loop_beside_a_rank_is_named(make_lab: OpenLab, tmp_path: Path, culpri
     assert f"rank {culprit} on {name}" in straggler.says
     assert f"rank {1 - culprit} on {other}" not in straggler.says
     (since,) = re.findall(r"since step (\d+)", straggler.says)
-    assert LOOP_FROM - 10 <= int(since) <= LOOP_FROM + 30
-    assert f"of the processors of {name}" in straggler.says
+    assert SLOW_FROM - 10 <= int(since) <= SLOW_FROM + 30
+    assert (f"of the processors of {name}" in straggler.says) is (fault == "a loop")
     processors = next(verdict for verdict in judge(facts) if verdict.key == "processors")
     assert f"rank {culprit} on {name}" in processors.remedy, processors
     alerts = [
