@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.distributed.standing import FolderBoard, Standing
+from dragoman.distributed.heartbeat import FolderHeartbeats, Heartbeat
 from dragoman.distributed.world import World
 from dragoman.reporting.checks import examine
 from dragoman.reporting.reading import read_facts
@@ -191,11 +191,11 @@ def test_a_rank_that_stands_still_in_a_sum_is_named(tmp_path: Path) -> None:
 
 
 def stopped_with_a_slow_board(world: World, directory: str) -> None:
-    """The process is stopped while its standing is being written, which takes long."""
+    """The process is stopped while its heartbeat is being written, which takes long."""
 
-    class SlowBoard(FolderBoard):
-        def write(self, rank: int, standing: Standing) -> None:
-            super().write(rank, standing)
+    class SlowHeartbeats(FolderHeartbeats):
+        def write(self, rank: int, heartbeat: Heartbeat) -> None:
+            super().write(rank, heartbeat)
             time.sleep(8)
 
     folder = Path(directory)
@@ -205,7 +205,7 @@ def stopped_with_a_slow_board(world: World, directory: str) -> None:
             replace(world, world_size=2),
             PhaseTimer(world.device),
             events,
-            SlowBoard(folder, "standing-"),
+            SlowHeartbeats(folder, "heartbeat-"),
         ),
     ):
         ask_to_stop(folder)
@@ -223,29 +223,29 @@ def test_a_pause_is_noticed_while_a_slow_disk_is_written_to(tmp_path: Path) -> N
 def test_a_rank_that_comes_while_a_slow_disk_is_read_is_not_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While rank 1 reads the board in a first update, rank 0 comes, and updates are fast."""
+    """While rank 1 reads the heartbeats in a first update, rank 0 comes, and updates are fast."""
     monkeypatch.setattr("dragoman.training.pause_watch.LATE_S", 2.5)
     began = time.monotonic()
 
-    class SlowBoard(FolderBoard):
+    class SlowHeartbeats(FolderHeartbeats):
         beat = 0
         step = 0
 
-        def read(self) -> Mapping[int, Standing]:
+        def read(self) -> Mapping[int, Heartbeat]:
             self.beat += 1
-            seen = {0: Standing("host", self.beat, self.step, "data_wait")}
+            seen = {0: Heartbeat("host", self.beat, self.step, "data_wait")}
             if self.step == 0 and time.monotonic() - began > 2.6:
                 self.step = 6
                 for step in range(1, 7):
                     watch.updated(step=step, seconds_s=0.01)
             return seen
 
-    board = SlowBoard(tmp_path, "standing-")
+    heartbeats = SlowHeartbeats(tmp_path, "heartbeat-")
     with EventWriter(tmp_path / "events") as events:
         world = replace(ONE_RANK, rank=1, world_size=2)
-        watch = PauseWatch(world, PhaseTimer(ONE_RANK.device), events, board)
+        watch = PauseWatch(world, PhaseTimer(ONE_RANK.device), events, heartbeats)
         with watch:
-            wait_until(lambda: board.step == 6, limit_s=30)
+            wait_until(lambda: heartbeats.step == 6, limit_s=30)
             time.sleep(0.3)
     assert [one for one in read_events(events.path) if one.kind == "alert"] == []
 
@@ -267,15 +267,15 @@ def test_the_own_link_is_suspected_if_no_other_host_is_heard(
     """Ranks 0 and 1 are on this host, the others each on a host of its own."""
     monkeypatch.setattr("dragoman.training.pause_watch.LATE_S", 3.0)
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    board, this_host = FolderBoard(tmp_path, "standing-"), os.uname().nodename
+    heartbeats, this_host = FolderHeartbeats(tmp_path, "heartbeat-"), os.uname().nodename
     hosts = {1: this_host, 2: "beta", 3: "gamma", 4: "delta"}
     with EventWriter(tmp_path / "events") as events:
         world = replace(ONE_RANK, world_size=5)
-        with PauseWatch(world, PhaseTimer(ONE_RANK.device), events, board):
+        with PauseWatch(world, PhaseTimer(ONE_RANK.device), events, heartbeats):
             for beat in range(24):
                 for rank, host in hosts.items():
                     if beat < 4 or rank in (1, *living):
-                        board.write(rank, Standing(host, beat, 7, "forward"))
+                        heartbeats.write(rank, Heartbeat(host, beat, 7, "forward"))
                 time.sleep(0.25)
     silent = {rank: host for rank, host in hosts.items() if rank not in (1, *living)}
     alerts = _alerts(tmp_path, 0, "no sign of life")
@@ -423,10 +423,10 @@ def test_a_rank_that_stands_still_in_a_validation_is_named(tmp_path: Path) -> No
 def test_a_rank_that_has_ended_is_not_missed(tmp_path: Path) -> None:
     """Rank 0 may save for long after the others have left."""
     worlds = [replace(ONE_RANK, rank=rank, world_size=2) for rank in (0, 1)]
-    board = FolderBoard(tmp_path, "standing-")
+    heartbeats = FolderHeartbeats(tmp_path, "heartbeat-")
     with EventWriter(tmp_path / "events") as events:
         watches = [
-            PauseWatch(world, PhaseTimer(ONE_RANK.device), events, board) for world in worlds
+            PauseWatch(world, PhaseTimer(ONE_RANK.device), events, heartbeats) for world in worlds
         ]
         with watches[0], watches[0].outside("saving"):
             with watches[1], watches[1].outside("saving"):

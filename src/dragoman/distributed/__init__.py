@@ -6,7 +6,7 @@ pulse           signs of life of the workers of a machine, which launch judges
 rendezvous      the address and names by which the processes of a run find each other
 store           a server of one host, through which the processes of several hosts find each other
 world           the rank of this process, its device, its process group (NCCL or Gloo, timeouts)
-standing        each rank writes once a second how far it is; the others read it
+heartbeat       each rank writes once a second how far it is; the others read it
 devices         a program: which GPUs compute correctly
 wire            bytes that ranks send to each other, by formula
 step_time       seconds of a step by formula, and the strategy that auto picks

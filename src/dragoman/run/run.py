@@ -26,8 +26,8 @@ from dragoman.corpus.prepare import OnProgress
 from dragoman.corpus.prepare import prepare as prepare_corpus
 from dragoman.corpus.sources import Sources
 from dragoman.corpus.workplace import FAILED
+from dragoman.distributed.heartbeat import news_in
 from dragoman.distributed.launch import Share, WorkerError, as_raised, launch_workers
-from dragoman.distributed.standing import news_in
 from dragoman.recipe.recipe import Recipe, check_sections, digest
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.cleaning import write_cleaning_page

@@ -23,7 +23,7 @@ from typing import Final, Self
 
 from dragoman.base import units
 from dragoman.base.errors import MachineError
-from dragoman.distributed.standing import Board, Standing
+from dragoman.distributed.heartbeat import Heartbeat, Heartbeats
 from dragoman.distributed.world import World
 from dragoman.telemetry.events import OUTSIDE_STEPS, Alert, RankPaused, Recorder
 from dragoman.telemetry.host import collective_interface, has_carrier
@@ -50,7 +50,7 @@ _MOST_BETWEEN_S: Final = 2.0
 _SILENT_S: Final = 2.5
 """A rank that was heard within this time lives."""
 _EVERY: Final = 2
-"""Looks from one write of a rank's standing to the next, a second later; then it may also read."""
+"""Looks from one write of a rank's heartbeat to the next, a second later; then it may also read."""
 _END_S: Final = 2.0
 _ENDED: Final = "ended"
 """The phase of a rank that has left: its silence means nothing."""
@@ -66,51 +66,51 @@ _WORDS: Final = {
 
 @dataclass(slots=True)
 class _Other:
-    """The last standing of another rank, its silence since, and whether that was reported."""
+    """The last heartbeat of another rank, its silence since, and whether that was reported."""
 
-    standing: Standing
+    heartbeat: Heartbeat
     silent_s: float = 0.0
     reported: bool = False
 
     @property
     def is_silent(self) -> bool:
-        return self.silent_s >= LATE_S and self.standing.doing != _ENDED
+        return self.silent_s >= LATE_S and self.heartbeat.doing != _ENDED
 
 
 @dataclass(slots=True)
 class _Wait:
     """This rank waits in the all-reduce after `step` updates, since `began` by the monotonic clock.
 
-    reported: the ranks that were reported to be late, with their standings then.
+    reported: the ranks that were reported to be late, with their heartbeats then.
     """
 
     step: int
     began: float
-    reported: dict[int, Standing] = field(default_factory=dict)
+    reported: dict[int, Heartbeat] = field(default_factory=dict)
 
 
 class PauseWatch:
     """Watches this rank and the others from two threads; used as a context.
 
     The first and the last rank, which are on different hosts if there are several, read the
-    standings of all once a second, other ranks only while they wait.
+    heartbeats of all once a second, other ranks only while they wait.
 
     The loop reports its phases: `step` is the number of completed updates, `updated` the time of
     one, `outside` the activity between them.
 
-        with PauseWatch(world, timer, events, board) as watch:
+        with PauseWatch(world, timer, events, heartbeats) as watch:
             watch.updated(step=1, seconds_s=0.2)
             with watch.outside("saving"):
                 ...
     """
 
     def __init__(
-        self, world: World, timer: PhaseTimer, events: Recorder, board: Board | None
+        self, world: World, timer: PhaseTimer, events: Recorder, heartbeats: Heartbeats | None
     ) -> None:
         self._world = world
         self._timer = timer
         self._events = events
-        self._board = board
+        self._heartbeats = heartbeats
         self._host = events.host
         self._step = 0
         self._outside = ""
@@ -176,7 +176,7 @@ class PauseWatch:
                     self._report_own(gap_s, step, doing)
 
     def _watch_others(self) -> None:
-        """Report the pauses of other ranks, and write the standing of this one."""
+        """Report the pauses of other ranks, and write the heartbeat of this one."""
         with contextlib.suppress(MachineError):
             self._look()  # before the first wait, as others miss only a rank that they have seen
             while not self._stop.is_set():
@@ -192,10 +192,10 @@ class PauseWatch:
                     self._others.clear()  # they may have stood still as well
                 self._look()
             self._await_missing()
-        if self._board is not None:
+        if self._heartbeats is not None:
             with contextlib.suppress(OSError, RuntimeError):
-                ended = Standing(self._host, self._beat + 1, self._step, _ENDED)
-                self._board.write(self._world.rank, ended)
+                ended = Heartbeat(self._host, self._beat + 1, self._step, _ENDED)
+                self._heartbeats.write(self._world.rank, ended)
 
     def _report_own(self, seconds_s: float, step: int, doing: str) -> None:
         began = time.time() - seconds_s
@@ -208,10 +208,10 @@ class PauseWatch:
         self._events.write(Alert(severity="warning", cause=cause, remedy=remedy), step=step)
 
     def _look(self) -> None:
-        """Say where this rank stands, and see who is missing, if the board can be reached."""
-        if self._board is not None:
+        """Say where this rank stands, and see who is missing, if the heartbeats can be reached."""
+        if self._heartbeats is not None:
             with contextlib.suppress(OSError, RuntimeError):
-                self._look_at(self._board, time.monotonic())
+                self._look_at(self._heartbeats, time.monotonic())
 
     def _await_missing(self) -> None:
         """Wait a moment at the end: a reported rank may have just gone on, which is recorded."""
@@ -220,50 +220,50 @@ class PauseWatch:
             any(other.reported for other in self._others.values()) and time.monotonic() < deadline
         ):
             time.sleep(LOOK_EVERY_S / 5)
-            if self._board is not None:
+            if self._heartbeats is not None:
                 with contextlib.suppress(OSError, RuntimeError):
-                    self._read(self._board.read(), time.monotonic())
+                    self._read(self._heartbeats.read(), time.monotonic())
 
-    def _look_at(self, board: Board, now: float) -> None:
+    def _look_at(self, heartbeats: Heartbeats, now: float) -> None:
         rank, step, doing = self._world.rank, self._step, self._doing
         self._beat += 1
         is_second = self._beat % _EVERY == 1
         if is_second:
             news = self._events.urgent()
-            board.write(rank, Standing(self._host, self._beat, step, doing, news))
+            heartbeats.write(rank, Heartbeat(self._host, self._beat, step, doing, news))
         if self._wait is not None and (doing != "sync" or self._wait.step != step):
-            for late, standing in self._wait.reported.items():  # its own step records the time
-                self._report_return(late, standing, now - self._wait.began, "the others waited")
+            for late, heartbeat in self._wait.reported.items():  # its own step records the time
+                self._report_return(late, heartbeat, now - self._wait.began, "the others waited")
             self._wait = None
         if self._wait is None and doing == "sync":
             self._wait = _Wait(step, now)
         waits = self._wait is not None and now - self._wait.began >= _READ_AFTER_S
         if waits or (is_second and rank in (0, self._world.world_size - 1)):
-            self._read(board.read(), now)
+            self._read(heartbeats.read(), now)
             self._report_silent()
         if self._wait is not None and waits:
             self._report_late(self._wait, now)
 
-    def _read(self, standings: Mapping[int, Standing], now: float) -> None:
-        """Take in the standings of all ranks."""
+    def _read(self, heartbeats: Mapping[int, Heartbeat], now: float) -> None:
+        """Take in the heartbeats of all ranks."""
         since_s, self._read_at = min(now - self._read_at, _MOST_BETWEEN_S), now
-        for rank, standing in standings.items():
+        for rank, heartbeat in heartbeats.items():
             other = self._others.get(rank)
             if rank == self._world.rank:
                 continue
             if self._world.is_main:
-                self._events.relay(rank, standing.news)
-            if other is not None and standing.beat == other.standing.beat:
+                self._events.relay(rank, heartbeat.news)
+            if other is not None and heartbeat.beat == other.heartbeat.beat:
                 other.silent_s += since_s
                 continue
             if other is not None and other.reported:
-                was, silent_s = other.standing, other.silent_s
+                was, silent_s = other.heartbeat, other.silent_s
                 began = time.time() - silent_s
                 self._write(rank, was.host, began, silent_s, was.step, was.doing, own=False)
                 self._report_return(rank, was, silent_s, "it gave no sign of life")
                 if self._wait is not None:  # until now the wait was for this one
                     self._wait.began = now
-            self._others[rank] = _Other(standing)
+            self._others[rank] = _Other(heartbeat)
 
     def _report_silent(self) -> None:
         """Alert if ranks are silent; one that is not (first or last if possible) speaks for all."""
@@ -273,13 +273,13 @@ class PauseWatch:
         for rank, other in silent.items():
             if speaker == self._world.rank and not other.reported:
                 other.reported = True
-                standing, since = other.standing, units.time_of_day(time.time() - other.silent_s)
+                heartbeat, since = other.heartbeat, units.time_of_day(time.time() - other.silent_s)
                 cause = (
-                    f"{_name(rank, standing.host)} has given no sign of life for "
+                    f"{_name(rank, heartbeat.host)} has given no sign of life for "
                     f"{_long(other.silent_s)}, since {since}; it was "
-                    f"{_where(standing.step, standing.doing)}"
+                    f"{_where(heartbeat.step, heartbeat.doing)}"
                 )
-                remedy = self._own_link() if standing.host in self._cut_off else _LOOK_AT_IT
+                remedy = self._own_link() if heartbeat.host in self._cut_off else _LOOK_AT_IT
                 alert = Alert(severity="warning", cause=cause, remedy=remedy)
                 self._events.write(alert, step=self._step)
 
@@ -289,11 +289,11 @@ class PauseWatch:
 
         The ranks of one machine tell nothing about a link.
         """
-        others = [other for other in self._others.values() if other.standing.host != self._host]
+        others = [other for other in self._others.values() if other.heartbeat.host != self._host]
         living = any(
-            other.silent_s < _SILENT_S for other in others if other.standing.doing != _ENDED
+            other.silent_s < _SILENT_S for other in others if other.heartbeat.doing != _ENDED
         )
-        return set() if living else {other.standing.host for other in others}
+        return set() if living else {other.heartbeat.host for other in others}
 
     def _own_link(self) -> str:
         """The remedy if no other host is heard."""
@@ -308,23 +308,23 @@ class PauseWatch:
 
     def _report_late(self, wait: _Wait, now: float) -> None:
         """Alert if ranks that live have not come for long; the first that waits speaks for all."""
-        if self._doing != "sync" or self._step != wait.step:  # they came while the board was read
+        if self._doing != "sync" or self._step != wait.step:  # they came meanwhile
             return
         waited_s = now - wait.began
         is_here = {
-            rank: other.standing.doing == "sync" and other.standing.step >= wait.step
+            rank: other.heartbeat.doing == "sync" and other.heartbeat.step >= wait.step
             for rank, other in self._others.items()
-            if other.silent_s < _SILENT_S and other.standing.doing not in (_ENDED, *OUTSIDE_STEPS)
+            if other.silent_s < _SILENT_S and other.heartbeat.doing not in (_ENDED, *OUTSIDE_STEPS)
         }
         waiting = [self._world.rank, *(rank for rank, here in is_here.items() if here)]
         if waited_s < self._late_s or min(waiting) != self._world.rank:
             return
         for rank in is_here.keys() - set(waiting) - wait.reported.keys():
-            standing = wait.reported[rank] = self._others[rank].standing
+            heartbeat = wait.reported[rank] = self._others[rank].heartbeat
             cause = (
-                f"{_name(rank, standing.host)} has not come to the all-reduce of step "
+                f"{_name(rank, heartbeat.host)} has not come to the all-reduce of step "
                 f"{units.COUNT.text(wait.step + 1)} for {_long(waited_s)}, and the others wait: "
-                f"it lives, {_WORDS.get(standing.doing, standing.doing)}"
+                f"it lives, {_WORDS.get(heartbeat.doing, heartbeat.doing)}"
             )
             alert = Alert(severity="warning", cause=cause, remedy=_LOOK_AT_IT)
             self._events.write(alert, step=wait.step)
@@ -336,11 +336,11 @@ class PauseWatch:
         usual_s = statistics.median(self._updates_s)
         return max(LATE_S, min(_LATE_UPDATES * usual_s, usual_s + _MOST_LATE_S))
 
-    def _report_return(self, rank: int, standing: Standing, seconds_s: float, how: str) -> None:
+    def _report_return(self, rank: int, heartbeat: Heartbeat, seconds_s: float, how: str) -> None:
         """Alert that a rank goes on. how: what others saw meanwhile."""
-        cause = f"{_name(rank, standing.host)} goes on; {how} for {_long(seconds_s)}"
+        cause = f"{_name(rank, heartbeat.host)} goes on; {how} for {_long(seconds_s)}"
         alert = Alert(severity="info", cause=cause, remedy="nothing needs to be done")
-        self._events.write(alert, step=standing.step)
+        self._events.write(alert, step=heartbeat.step)
 
     def _write(
         self,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dragoman.base.errors import DivergenceError
 from dragoman.data.loader import Update
-from dragoman.distributed.standing import open_board
+from dragoman.distributed.heartbeat import open_heartbeats
 from dragoman.telemetry.events import (
     Alert,
     CheckpointWritten,
@@ -113,7 +113,9 @@ def fit(
     started = time.monotonic()
     with (
         StopSignals(alone=step.world.world_size == 1) as signals,
-        PauseWatch(step.world, step.timer, events, open_board(step.world.world_size)) as pauses,
+        PauseWatch(
+            step.world, step.timer, events, open_heartbeats(step.world.world_size)
+        ) as pauses,
     ):
         loop = _Loop(
             step,
