@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dragoman.base.errors import ConfigError
-from dragoman.cluster.hosts import HOSTS_FILE, Hosts
 from dragoman.reporting.checks import judge
 from dragoman.reporting.comparison import compare
 from dragoman.reporting.cost import spent_text
@@ -123,15 +121,6 @@ def _moved_run(
     return run
 
 
-def _write_hosts(run: Path, *prices: float | None, currency: str = "EUR") -> None:
-    host = [
-        {"address": f"10.0.0.{number}", "slots": 1, "price_per_hour": price}
-        for number, price in enumerate(prices, start=1)
-    ]
-    hosts = Hosts.model_validate_json(json.dumps({"host": host, "currency": currency}))
-    (run / HOSTS_FILE).write_text(hosts.model_dump_json())
-
-
 def _hours(facts: Facts) -> tuple[float, float]:
     first, then = ((one.ended - one.started) / 3600 for one in facts.lives)
     return first, then
@@ -152,33 +141,6 @@ def test_a_recorded_price_applies_to_its_own_life_only(tmp_path: Path) -> None:
     cost = _cost(facts)
     assert f"cost {30 * _hours(facts)[0]:.2f} EUR; no price" in cost.says
     assert "price of all machines an hour" not in _values(cost)
-
-
-def test_prices_of_earlier_hosts_do_not_apply_to_another_machine(tmp_path: Path) -> None:
-    """hosts.json of one host stays there if the run goes on without --hosts, on one rank too."""
-    run = _moved_run(tmp_path / "run", (("dear",), (30.0, "EUR")), (("own",), None))
-    _write_hosts(run, 30.0)
-    cost = _cost(read_facts(run))
-    assert cost.answer == "cannot tell"
-    assert cost.says.endswith("on own.")
-
-
-@pytest.mark.parametrize("recorded", [(8.0, "EUR"), None])
-def test_each_host_has_its_own_price_by_name(
-    recorded: tuple[float, str] | None, tmp_path: Path
-) -> None:
-    """One of two hosts trained first, before prices were recorded: no mean."""
-    run = _moved_run(tmp_path / "run", (("host-b",), None), (("host-a", "host-b"), recorded))
-    _write_hosts(run, 3.0, 5.0)
-    facts = read_facts(run)
-    first, then = _hours(facts)
-    cost = _cost(facts)
-    assert cost.answer == "measured"
-    assert f", {5 * first + 8 * then:.2f} EUR." in cost.says
-    _write_hosts(run, None, 5.0)  # that of both is known only if they recorded it
-    cost = _cost(read_facts(run))
-    assert cost.answer == ("cannot tell" if recorded is None else "measured")
-    assert f"{5 * first + (8 * then if recorded else 0):.2f} EUR" in cost.says
 
 
 def test_a_price_in_another_currency_than_the_newest_is_not_summed(tmp_path: Path) -> None:

@@ -116,9 +116,8 @@ def machine_hours(facts: Facts, *, until: float | None = None) -> float | None:
 def price_per_hour(facts: Facts, life: Life) -> HourlyPrice | None:
     """The price of all machines of one life together; None if it is not known.
 
-    A given price counts for each machine. Otherwise the life's own record counts, or else the sum
-    of the prices in hosts.json, if it has all of the hosts. A price in another currency than that
-    of the newest life counts as not known.
+    A given price counts for each machine; otherwise the life's own record counts. A price in
+    another currency than that of the newest life counts as not known.
     """
     price = _recorded_price(facts, life)
     return price if price is not None and price.currency == currency_of(facts) else None
@@ -131,16 +130,10 @@ def currency_of(facts: Facts) -> str | None:
 
 
 def _recorded_price(facts: Facts, life: Life) -> HourlyPrice | None:
-    machines = life.machines
-    if facts.price is not None:
-        return replace(facts.price, amount=machines * facts.price.amount) if machines else None
-    if life.price is not None:
+    if facts.price is None:
         return life.price
-    by_host = [facts.host_prices.get(host) for host in dict.fromkeys(life.hosts)]
-    prices = [price for price in by_host if price is not None]
-    if not prices or len(prices) != machines:
-        return None
-    return replace(prices[0], amount=sum(price.amount for price in prices))
+    machines = life.machines
+    return replace(facts.price, amount=machines * facts.price.amount) if machines else None
 
 
 def is_priced(facts: Facts) -> bool:

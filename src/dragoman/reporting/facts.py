@@ -368,8 +368,6 @@ class Facts:
     """(step, the score that the other tool calls BLEU)."""
     price: HourlyPrice | None = None
     """The price of one machine, if it was given; it counts for all lives."""
-    host_prices: Mapping[str, HourlyPrice] = field(default_factory=dict)
-    """The price of each machine by its name, from hosts.json."""
     budget: Budget | None = None
     """The budget of the whole run, including preparation, scores and export."""
     problems: tuple[str, ...] = ()

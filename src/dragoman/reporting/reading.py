@@ -13,7 +13,6 @@ from typing import Self, TypeVar
 import numpy as np
 
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError
-from dragoman.cluster.hosts import Hosts, recorded_hosts
 from dragoman.corpus.manifest import Manifest
 from dragoman.recipe.recipe import Recipe, recorded_recipe
 from dragoman.recipe.run_directory import PREPARE_EVENTS
@@ -53,8 +52,6 @@ class Records:
     manifest: Manifest | None = None
     recipe: Recipe | None = None
     prepare_s: float | None = None
-    hosts: Hosts | None = None
-    """The hosts of its last training, if `train --hosts` ran it."""
     budget: Budget | None = None
     problems: tuple[str, ...] = ()
 
@@ -76,7 +73,6 @@ class Records:
             whole(lambda path: Manifest.load(path.parent), directory / "manifest.json"),
             whole(recorded_recipe, directory / "recipe.toml"),
             prepare_s(directory / "events"),
-            whole(recorded_hosts, directory),
             whole(read_budget, directory),
             tuple(problems),
         )
@@ -87,8 +83,7 @@ def read_facts(
 ) -> Facts:
     """The facts of a run.
 
-    price: the price of one machine per hour; if None, the price that each life or hosts.json
-        records.
+    price: the price of one machine per hour; if None, the price that each life records.
     now: seconds since 1970; the present if None.
     Raises CheckpointError if the directory is not a run, or if another version wrote its events.
     """
@@ -183,7 +178,6 @@ def facts_of(
         manifest=records.manifest,
         recipe=recipe,
         price=price,
-        host_prices=_host_prices(records.hosts, lives),
         budget=records.budget,
         problems=tuple(problems),
     )
@@ -199,28 +193,6 @@ def is_kept(step: Floats | int, life: Floats | int, resumed_from: Sequence[int])
     later = np.minimum.accumulate([np.inf, *reversed(resumed_from[1:])])[::-1]
     kept: Bools = step <= later[np.asarray(life, dtype=int)]
     return kept
-
-
-def _host_prices(hosts: Hosts | None, lives: Sequence[Life]) -> dict[str, HourlyPrice]:
-    """The price of each machine by its name; empty if the hosts of hosts.json cannot be matched.
-
-    hosts.json lists them in the order of the ranks in the last life that used hosts, which is the
-    last that recorded a price: later lives were trained without --hosts.
-    """
-    if hosts is None or not lives:
-        return {}
-    last = [life for life in lives if life.price is not None][-1:] or lives[-1:]
-    of_rank = [number for number, host in enumerate(hosts.host) for _ in range(host.ranks)]
-    if len(of_rank) != len(last[0].hosts):
-        return {}
-    names = dict(zip(last[0].hosts, of_rank, strict=True))
-    if not len(names) == len(set(names.values())) == len(hosts.host):
-        return {}
-    return {
-        name: HourlyPrice(amount=amount, currency=hosts.currency)
-        for name, number in names.items()
-        if (amount := hosts.host[number].paid_per_hour) is not None
-    }
 
 
 def how_it_ended(directory: Path, lives: Sequence[Life]) -> Session | None:

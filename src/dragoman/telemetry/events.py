@@ -324,9 +324,8 @@ class Compared(Payload, kind="compared"):
     """`dragoman compare` compared a model of this run with another, by one metric.
 
     name: the name of the test set: "test" for that of the runs, else its files, and the language if
-    a model translates into several. Older events have the stem of a file's name.
-    model: the model of this run, as it was named. other: the absolute path of the other model;
-        older events have it as it was named.
+    a model translates into several.
+    model: the model of this run, as it was named. other: the absolute path of the other model.
     value: the score of the model of this run. other_value: the score of the other model.
     metric: "bleu", "chrf" or "comet".
     p_bootstrap: the probability of such a difference by chance, by paired bootstrap.

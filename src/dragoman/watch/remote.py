@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 from dragoman.base.errors import MachineError
 from dragoman.cluster import ssh
-from dragoman.cluster.hosts import Host, Hosts, record_hosts
+from dragoman.cluster.hosts import Host, Hosts
 from dragoman.telemetry.events import event_file
 from dragoman.telemetry.host import HourlyPrice
 from dragoman.watch.live import LiveRun
@@ -142,8 +142,7 @@ class RemoteLog:
 def remote_run(hosts: Hosts, run: Path, *, price: HourlyPrice | None) -> Iterator[LiveRun]:
     """A run on hosts: by its name in their folders, or by its path there.
 
-    price: the price of one machine for an hour; if None, the recorded price, or else the price in
-        the settings of the hosts.
+    price: the price of one machine for an hour; if None, the recorded price.
     Raises MachineError if all hosts have failed.
     """
     with tempfile.TemporaryDirectory(prefix="dragoman-watch-") as scratch:
@@ -152,5 +151,4 @@ def remote_run(hosts: Hosts, run: Path, *, price: HourlyPrice | None) -> Iterato
             RemoteLog(directory, hosts.host, run) as log,
             closing(LiveRun(directory, price=price, troubles=log.troubles)) as live,
         ):
-            record_hosts(directory, hosts)
             yield live

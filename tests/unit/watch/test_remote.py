@@ -11,7 +11,6 @@ import pytest
 from dragoman.base.errors import MachineError
 from dragoman.cluster import ssh
 from dragoman.cluster.hosts import Host, Hosts
-from dragoman.reporting.cost import spent_text
 from dragoman.telemetry.events import event_file
 from dragoman.watch.remote import remote_run
 from dragoman.watch.screen import screen
@@ -56,17 +55,6 @@ def test_a_run_on_a_host_is_watched_as_if_it_were_here(host: Host) -> None:
             file.write(whole[path.stat().st_size :])
         wait_until(lambda: run.look() and run.now().facts.last_step == 3000, limit_s=60)
         assert run.now().alerts == ()
-
-
-def test_a_run_on_hosts_costs_the_price_of_its_own_hosts(host: Host) -> None:
-    alone = Recorded(steps=2000, world_size=1, reason=None, recipe=())
-    alone.write(_home() / ".dragoman" / "runs" / RUN.name)
-    hosts = Hosts(host=(host.model_copy(update={"price_per_hour": 36.0}),), currency="EUR")
-    with remote_run(hosts, RUN, price=None) as run:
-        wait_until(lambda: run.look() and run.now().facts.last_step == 2000, limit_s=60)
-        wall_s = run.now().facts.wall_s
-        assert wall_s is not None
-        assert spent_text(run.now().facts) == f"{wall_s / 100:.2f} EUR"
 
 
 def test_of_two_hosts_the_one_with_the_newer_log_counts(
