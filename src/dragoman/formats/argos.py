@@ -137,7 +137,7 @@ def unpack_model(bundle: Bundle, folder: Path) -> None:
     """Write the model of an exported package into a folder, as our CTranslate2 engine reads it.
 
     The engine cuts texts itself, so the package's prefix of every text is left out.
-    Raises CheckpointError if the package lacks a file or does not fit its bundle.
+    Raises CheckpointError if the package is damaged or too large.
     """
     package, manifest = bundle.weights_file, bundle.manifest
     num_parameters = bundle.recipe.model.num_parameters(
@@ -161,7 +161,6 @@ def unpack_model(bundle: Bundle, folder: Path) -> None:
     _, target = bundle.subwords()
     settings = ctranslate2_settings(target, bundle.recipe.model.start_ids[0])
     write_json(folder / "config.json", {"bos_token": settings["decoder_start_token"]} | settings)
-    bundle.check_for_ctranslate2(folder)
 
 
 def translate_as_argos(folder: Path, sentences: list[str]) -> list[str]:

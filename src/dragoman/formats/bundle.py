@@ -14,7 +14,6 @@ digests.json                size and SHA-256 of all the others
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Sequence
@@ -33,7 +32,6 @@ from dragoman.corpus.directions import Direction, language_token, listed
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.subword import VOCABULARIES, vocabulary_digests
 from dragoman.corpus.vocabulary import Vocabulary, load_vocabulary
-from dragoman.formats.ctranslate2 import check_ctranslate2_file, ctranslate2_settings
 from dragoman.formats.kinds import FORMATS, Kind, Quantization
 from dragoman.recipe.recipe import NAME, Recipe, load_recipe
 from dragoman.training.durable import DIGESTS_FILE, read_digests, verify
@@ -49,7 +47,6 @@ _M2M100: Final = ("config.json", "tokenizer_config.json", "sentencepiece.bpe.mod
 _COMMON: Final = (*VOCABULARIES, "recipe.toml", "manifest.json", INFO_FILE, CARD_FILE)
 _LONGEST_DESCRIPTION: Final = 1 << 20
 """Bytes of bundle.json or of the card."""
-_LONGEST_LIST_OF_PIECES: Final = 1 << 28
 _MOST_DIRECTIONS: Final = 10_000
 """A hundred languages into each other."""
 _ALIKE_IDENTICAL: Final = 0.98
@@ -218,21 +215,12 @@ class Bundle:
             bundle._check_vocabularies()
         except CorpusError as error:
             raise CheckpointError(error.problem, place=error.place, remedy=_REMEDY) from error
-        if info.kind == "ctranslate2":
-            bundle.check_for_ctranslate2(path)
         return bundle
 
     @property
     def weights_file(self) -> Path:
         """The weights, in the format of the bundle's kind."""
         return self.path / self.info.weights_name
-
-    def check_for_ctranslate2(self, folder: Path) -> None:
-        """Raises CheckpointError if the model for CTranslate2 in this folder is not that of the
-        bundle's recipe and vocabularies."""
-        check_ctranslate2_file(folder / "model.bin", self.recipe, self.manifest)
-        if not self._pieces_agree(folder):
-            raise self._of_other_pieces()
 
     def card(self) -> str:
         """The model card as Markdown; raises CheckpointError if it cannot be read."""
@@ -285,33 +273,6 @@ class Bundle:
                 f"cannot be read: {error}", place=self.weights_file, remedy=_REMEDY
             ) from error
         return {name: metadata.get(name, "") for name in VOCABULARIES}
-
-    def _pieces_agree(self, folder: Path) -> bool:
-        """Whether CTranslate2 reads the pieces of the SentencePiece models, and begins and ends
-        translations with ours.
-
-        It prefers a shared list to one of each side, and JSON to text.
-        """
-        subwords = self.subwords()
-        try:
-            if any(folder.glob("*_vocabulary.txt")):
-                return False
-            shared = folder / "shared_vocabulary.json"
-            for side, subword in zip(("source", "target"), subwords, strict=True):
-                file = shared if shared.exists() else folder / f"{side}_vocabulary.json"
-                if json.loads(read_regular(file, limit=_LONGEST_LIST_OF_PIECES)) != (
-                    subword.all_pieces()
-                ):
-                    return False
-            written = read_regular(folder / "config.json", limit=_LONGEST_DESCRIPTION)
-            given = json.loads(written)
-        except (OSError, ValueError, RecursionError):
-            return False
-        if not isinstance(given, dict):
-            return False
-        wanted = ctranslate2_settings(subwords[1], self.recipe.model.start_ids[0])
-        # Older versions of CTranslate2 leave out what is false or null.
-        return all((given.get(name) or None) == (value or None) for name, value in wanted.items())
 
 
 def _check_listed(path: Path, *names: str) -> None:

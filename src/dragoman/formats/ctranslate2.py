@@ -1,37 +1,22 @@
-"""Our model in CTranslate2's format: written, and checked before CTranslate2 reads it.
+"""Our model in CTranslate2's format.
 
 Every architecture that a recipe can describe has its counterpart there. A length penalty of the
 kind "gnmt" does not; `ctranslate2_engine` applies it to the results of CTranslate2. Free of torch.
-
-A file may come from a stranger, and CTranslate2 trusts it: it allocates whatever a size says and
-multiplies whatever it finds. So sizes are compared with the file's size, shapes with the recipe's,
-and weights must be finite. The format is that of
-`ctranslate2.specs.model_spec.ModelSpec._serialize`, binary version 6.
 """
 
 from __future__ import annotations
 
-import math
-import os
-import re
-import struct
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.base.errors import CheckpointError, MachineError
-from dragoman.base.files import open_regular
-from dragoman.corpus.manifest import Manifest
+from dragoman.base.errors import MachineError
 from dragoman.corpus.shards import EOS, PAD, UNK
 from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.formats.kinds import Quantization
 from dragoman.model.config import ModelConfig
-from dragoman.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -46,26 +31,6 @@ _NUM_POSITIONS: Final = 2048
 _NEVER: Final = -30_000.0
 """A bias that excludes padding. In MarianMT padding starts a translation and is never part of one;
 its probability, which transformers counts and does not use, is then 0."""
-_VERSION: Final = 6
-_TYPES: Final = ("float32", "int8", "int16", "int32", "float16", "bfloat16")
-_MOST_DIMENSIONS: Final = 8
-_MOST_VARIABLES: Final = 1_000_000
-_CHECKED_TOGETHER: Final = 1 << 20
-_NAME: Final = re.compile(
-    r"(?:encoder|decoder)/(?:layer_\d{1,5}/)?(?:"
-    r"(?P<norm>(?:(?:self_attention|attention|ffn)/)?layer_norm/(?:gamma|beta))|"
-    r"(?P<matrix>embeddings|embeddings_0|projection|self_attention/linear_[01]|"
-    r"attention/linear_[012]|ffn/linear_(?:0|0_noact|1))/(?P<part>weight|weight_scale|bias)|"
-    r"(?P<positions>position_encodings/encodings))"
-)
-_SETTINGS: Final = {
-    "alibi": 0, "alibi_use_positive_positions": 0, "alignment_heads": 0, "alignment_layer": -1,
-    "scale_alibi": 0, "start_from_zero_embedding": 0, "embeddings_merge": 0,
-    "multi_query_attention": 0,
-}  # fmt: skip
-"""Settings that have these values in every file that dragoman writes."""
-_BFLOAT16_EXPONENT: Final = 0x7F80
-"""Its bits are all set if the number is infinite or NaN."""
 
 
 def write_ctranslate2(
@@ -99,7 +64,7 @@ def write_ctranslate2(
         pre_norm=config.norm == "pre",
         activation=activations[config.activation],
         ffn_glu=config.activation == "swiglu",
-        alignment_heads=_SETTINGS["alignment_heads"],  # 0: all of them
+        alignment_heads=0,  # all of them
     )
     source, target = subwords
     spec.register_source_vocabulary(source.all_pieces())
@@ -206,156 +171,3 @@ def quantize_weights(spec: Any) -> None:
         setattr(layer, f"{attribute}_scale", scale)
 
     visit_spec(spec, quantize)
-
-
-def check_ctranslate2_file(file: Path, recipe: Recipe, manifest: Manifest) -> None:
-    """Read all of a model.bin once.
-
-    Raises CheckpointError if it is not whole, is of another version, has other settings or tensor
-    shapes than the recipe's model, or has a weight that is infinite or not a number.
-    """
-    sizes = {"encoder": manifest.source_vocab_size, "decoder": manifest.target_vocab_size}
-    try:
-        with open_regular(file) as content:
-            for variable in variables(content):
-                _check(variable, recipe.model, sizes)
-    except (OSError, ValueError) as error:
-        problem = getattr(error, "strerror", None) or str(error)
-        raise CheckpointError(
-            f"is not a CTranslate2 model of this recipe: {problem}",
-            place=file,
-            remedy="export it again from its run",
-        ) from error
-
-
-@dataclass(frozen=True, slots=True)
-class Variable:
-    """A tensor of the file: kind is its type's name, values its bytes."""
-
-    name: str
-    shape: tuple[int, ...]
-    kind: str
-    values: bytes
-
-
-class _Reader:
-    """Reads a file from its front; raises ValueError if it ends too early."""
-
-    def __init__(self, file: BufferedReader) -> None:
-        self._file = file
-        self.left = os.fstat(file.fileno()).st_size
-
-    def take(self, size: int) -> bytes:
-        """The next `size` bytes; nothing is allocated for more than the file has."""
-        part = self._file.read(size) if size <= self.left else b""
-        if len(part) != size:
-            raise ValueError("it ends too early")
-        self.left -= size
-        return part
-
-    def number(self, form: str) -> int:
-        """The next number, in the format characters of `struct`."""
-        (value,) = struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")))
-        assert isinstance(value, int)
-        return value
-
-    def text(self) -> str:
-        """The next string, without the byte that ends it."""
-        return self.take(self.number("H")).removesuffix(b"\0").decode()
-
-
-def variables(content: BufferedReader) -> Iterator[Variable]:
-    """Every tensor of a file under each of its names; raises ValueError if it is not whole.
-
-    Further names come last, without values: the tensors they stand for have been there before.
-    """
-    reader = _Reader(content)
-    if (version := reader.number("I")) != _VERSION:
-        raise ValueError(f"it has the format {version}, not {_VERSION}")
-    reader.text()  # the name of the architecture, and its revision: CTranslate2 knows them
-    reader.number("I")
-    count = reader.number("I")
-    if count > _MOST_VARIABLES:
-        raise ValueError(f"its header claims {count:,} tensors")
-    known: dict[str, Variable] = {}
-    for _ in range(count):
-        name, num_dimensions = reader.text(), reader.number("B")
-        if num_dimensions > _MOST_DIMENSIONS:
-            raise ValueError(f"{name} has {num_dimensions} dimensions")
-        shape = tuple(reader.number("I") for _ in range(num_dimensions))
-        kind, size = reader.number("B"), reader.number("I")
-        if kind >= len(_TYPES):
-            raise ValueError(f"{name} is of an unknown type")
-        width = 2 if _TYPES[kind] == "bfloat16" else np.dtype(_TYPES[kind]).itemsize
-        if math.prod(shape) * width != size:
-            raise ValueError(f"{name} has {size} bytes for the shape {shape}")
-        variable = Variable(name, shape, _TYPES[kind], reader.take(size))
-        known[name] = replace(variable, values=b"")
-        yield variable
-    for _ in range(reader.number("I")):
-        alias, name = reader.text(), reader.text()
-        if name not in known:
-            raise ValueError(f"{alias} stands for {name}, which is not there")
-        yield replace(known[name], name=alias)
-    if reader.left:
-        raise ValueError("something follows its end")
-
-
-def _check(variable: Variable, model: ModelConfig, sizes: dict[str, int]) -> None:
-    """Raises ValueError if this model has no such setting or tensor."""
-    name, shape = variable.name, variable.shape
-    side, _, setting = name.partition("/")
-    if shape == ():
-        if variable.values and variable.kind.startswith("int"):
-            value = int.from_bytes(variable.values, "little", signed=True)
-            known = _SETTINGS | {
-                "num_heads": model.num_heads,
-                "pre_norm": int(model.norm == "pre"),
-                "scale_embeddings": int(model.scaled_embeddings),
-            }
-            if value != known.get(setting, value):
-                raise ValueError(f"{name} is {value}, not {known[setting]}")
-        return
-    expected = _expected_shape(name, model, sizes.get(side, 0))
-    if shape != expected:
-        raise ValueError(f"{name} is {shape}, not {expected or 'a tensor of such a model'}")
-    if not _is_finite(variable):
-        raise ValueError(f"{name} has weights that are infinite or not numbers")
-
-
-def _expected_shape(name: str, model: ModelConfig, vocab_size: int) -> tuple[int, ...] | None:
-    """The shape of the tensor of this name; None if no tensor of ours has the name."""
-    matched = _NAME.fullmatch(name)
-    if matched is None:
-        return None
-    d, ffn = model.d_model, model.d_ffn
-    if matched["norm"]:
-        return (d,)
-    if matched["positions"]:
-        return (_NUM_POSITIONS, d) if has_table_of_positions(model) else None
-    matrices = {
-        "embeddings": (vocab_size, d), "embeddings_0": (vocab_size, d),
-        "projection": (vocab_size, d),
-        "self_attention/linear_0": (3 * d, d), "self_attention/linear_1": (d, d),
-        "attention/linear_0": (d, d), "attention/linear_1": (2 * d, d),
-        "attention/linear_2": (d, d),
-        "ffn/linear_0": (ffn, d), "ffn/linear_0_noact": (ffn, d), "ffn/linear_1": (d, ffn),
-    }  # fmt: skip
-    rows, columns = matrices[matched["matrix"]]
-    return (rows, columns) if matched["part"] == "weight" else (rows,)
-
-
-def _is_finite(variable: Variable) -> bool:
-    if variable.kind == "bfloat16":
-        bits: NDArray[np.uint16] = np.frombuffer(variable.values, dtype="<u2")
-        return not bool(((bits & _BFLOAT16_EXPONENT) == _BFLOAT16_EXPONENT).any())
-    if not variable.kind.startswith("float"):
-        return True
-    numbers: NDArray[np.floating] = np.frombuffer(variable.values, dtype=variable.kind)
-    # In 64 bits no sum of finite floats overflows, and nothing hides an infinity or a NaN.
-    starts = range(0, len(numbers), _CHECKED_TOGETHER)
-    with np.errstate(invalid="ignore"):  # both infinities in one part
-        return all(
-            math.isfinite(numbers[start : start + _CHECKED_TOGETHER].sum(dtype=np.float64))
-            for start in starts
-        )

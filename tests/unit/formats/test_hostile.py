@@ -19,11 +19,9 @@ import pytest
 from sentencepiece import SentencePieceProcessor
 
 from dragoman.base.errors import CheckpointError
-from dragoman.base.files import open_regular
 from dragoman.base.line_files import input_lines
 from dragoman.cli import main
 from dragoman.formats.bundle import Bundle
-from dragoman.formats.ctranslate2 import check_ctranslate2_file, variables
 from dragoman.training.checkpoint import read_weights
 from hostile import BUNDLE, change_header, change_weights, redo_digests, redo_vocabularies
 
@@ -352,83 +350,12 @@ def test_large_finite_weights_are_no_infinity(bundle: Path) -> None:
     assert max(float(weight.max()) for weight in weights.values()) > 2.9e38
 
 
-@pytest.mark.filterwarnings("error")  # a user would see it beside the one line of error
-def test_a_file_for_ctranslate2_is_read_before_ctranslate2_reads_it(for_ctranslate2: Path) -> None:
-    opened = Bundle.open(for_ctranslate2)
-    file = opened.weights_file
-    whole = file.read_bytes()
-    with open_regular(file) as content:
-        name = next(one.name for one in variables(content) if len(one.shape) == 2)
-    weight = whole.index(name.encode() + b"\0") + len(name) + 1
-    shape, values = weight + 1, weight + 1 + 8 + 1 + 4
-    heads = whole.index(b"decoder/num_heads\0") + len(b"decoder/num_heads\0") + 1 + 1 + 4
-    for start, changed in (
-        (0, b"\xff\xff\xff\xff"),  # the version
-        (weight, b"\xff"),  # the number of dimensions
-        (shape, b"\xff\xff\xff\x7f"),
-        (shape + 8, b"\x63"),  # the type
-        (shape + 9, b"\xff\xff\xff\xff"),  # the size
-        (shape, struct.pack("<II", 32, 400)),  # as many numbers, in another shape
-        (heads, b"\0\0"),
-        (values, struct.pack("<f", float("nan"))),
-        (values, struct.pack("<f", float("-inf"))),
-        (values, struct.pack("<ff", float("inf"), float("-inf"))),
-    ):
-        file.write_bytes(whole[:start] + changed + whole[start + len(changed) :])
-        with pytest.raises(CheckpointError, match=r"model\.bin"):
-            check_ctranslate2_file(file, opened.recipe, opened.manifest)
-    for torn in (b"", whole[:-1], whole + b"\0", whole[:100]):
-        file.write_bytes(torn)
-        with pytest.raises(CheckpointError, match=r"model\.bin"):
-            check_ctranslate2_file(file, opened.recipe, opened.manifest)
-
-
 def test_inspect_shows_no_escape_sequence(bundle: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (bundle / "a\x1b]0;owned\x07\nb").write_text("")
     assert main(["inspect", str(bundle)]) == 0
     shown = capfd.readouterr().out
     assert "\x1b" not in shown
     assert "a\ufffd]0;owned\ufffd\ufffdb" in shown
-
-
-def list_both_sides(path: Path) -> list[str]:
-    """Lists for each side beside the shared one, with the pieces of that."""
-    pieces: list[str] = json.loads((path / "shared_vocabulary.json").read_bytes())
-    for side in ("source", "target"):
-        (path / f"{side}_vocabulary.json").write_text(json.dumps(pieces))
-    return pieces
-
-
-LISTS: dict[str, Spoil] = {
-    "another shared list, which goes before those of the sides": lambda path: (
-        path / "shared_vocabulary.json"
-    ).write_text(json.dumps(list_both_sides(path)[::-1])),
-    "more pieces than the model has": lambda path: (path / "shared_vocabulary.json").write_text(
-        json.dumps([*map(str, range(100_000)), *list_both_sides(path)])
-    ),
-    "a shared list as text": lambda path: (
-        (path / "shared_vocabulary.txt").write_text("\n".join(list_both_sides(path)[::-1])),
-        (path / "shared_vocabulary.json").rename(path / "unused"),
-    ),
-    "nothing that begins a translation": change_json("decoder_start_token", None, "config.json"),
-    "another end": change_json("eos_token", "a", "config.json"),
-    "a norm without numbers": change_json("layer_norm_epsilon", -1e30, "config.json"),
-    "a deep config": lambda path: (path / "config.json").write_text("[" * 100_000),
-    "a config that is a list": lambda path: (path / "config.json").write_text("[]"),
-}
-
-
-@pytest.mark.parametrize("spoil", LISTS.values(), ids=LISTS)
-def test_ctranslate2_reads_the_pieces_that_were_checked(
-    for_ctranslate2: Path, spoil: Spoil
-) -> None:
-    list_both_sides(for_ctranslate2)
-    redo_digests(for_ctranslate2)
-    Bundle.open(for_ctranslate2)
-    spoil(for_ctranslate2)
-    redo_digests(for_ctranslate2)
-    with pytest.raises(CheckpointError, match="its vocabulary is not the one"):
-        Bundle.open(for_ctranslate2)
 
 
 @pytest.mark.parametrize("at_terminal", [True, False])
