@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-BUNDLE = Path(__file__).parent / "golden" / "from_4254f71" / "bundle"
+BUNDLE = Path(__file__).parent / "golden" / "small_run" / "bundle"
 """A small bundle of real training; see the README.md beside it."""
 
 

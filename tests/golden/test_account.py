@@ -20,7 +20,7 @@ from dragoman.reporting.verdict import Verdict
 from dragoman.telemetry.session import Session
 from recorded_runs import Recorded
 
-PLACE = Path(__file__).parent / "from_4254f71"
+PLACE = Path(__file__).parent / "small_run"
 LINES = (PLACE / "train.tsv").read_bytes().splitlines()
 SIDES = [[line.split(b"\t")[side] for line in LINES] for side in (0, 1)]
 

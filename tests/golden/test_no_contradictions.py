@@ -25,7 +25,7 @@ from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
 from dragoman.telemetry.host import HourlyPrice
 
-RECORDED = Path(__file__).with_name("from_4254f71") / "run"
+RECORDED = Path(__file__).with_name("small_run") / "run"
 PRICE = 3.6
 Answers = dict[str, Verdict]
 NEARLY = 1e-6

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import os
 import re
+import statistics
 import subprocess
 import sys
 import threading
+import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,30 +29,31 @@ from processes import wait_until
 SLOW_FROM = 150
 MAX_STEPS = 400
 LOOP = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
-HALF_SPEED = """
-import os, signal, sys, time
-while True:
-    for halt in (signal.SIGSTOP, signal.SIGCONT):
-        os.kill(int(sys.argv[1]), halt)
-        time.sleep(0.01)
-"""
 
 
-def training(world: World, directory: str) -> Any:
-    """A run with a core for each rank; rank 0 leaves a note when one is to become slow."""
+def training(world: World, directory: str, half_speed: int | None) -> Any:
+    """A run with a core for each rank; rank 0 leaves a note when one is to become slow.
+
+    half_speed: the rank whose work then takes twice as long.
+    """
     from dragoman.telemetry.sampler import host_sampler
     from dragoman.training.config import CheckpointConfig, TrainConfig
     from example_events import RUN_STARTED
     from toy_fit import ToyRun, recorder
     from toy_task import TOY_MODEL
 
-    (Path(directory) / f"pid-{world.rank}").write_text(str(os.getpid()))
+    began: list[float] = []
+
     for thread in Path("/proc/self/task").iterdir():
         os.sched_setaffinity(int(thread.name), {world.rank})
 
-    def before_update(update_index: int, _model: object) -> None:
+    def before_update(update_index: int, model: Any) -> None:
+        began.append(time.monotonic())
         if update_index == SLOW_FROM and world.is_main:
             (Path(directory) / "slow-now").touch()
+        if update_index == SLOW_FROM and world.rank == half_speed:
+            usual_s = statistics.median(later - earlier for earlier, later in pairwise(began))
+            model.register_forward_pre_hook(lambda *_: time.sleep(usual_s))
 
     model = TOY_MODEL.model_copy(update={"d_model": 256, "d_ffn": 1024})
     with recorder(Path(directory) / "events", rank=world.rank) as events:
@@ -87,26 +91,24 @@ def test_a_rank_that_becomes_slow_is_named(
     make_lab: OpenLab, tmp_path: Path, culprit: int, fault: str
 ) -> None:
     lab = make_lab(["alpha", "beta"])
-    faults: list[subprocess.Popen[str]] = []
+    loops: list[subprocess.Popen[str]] = []
 
     def begin() -> None:
         wait_until((tmp_path / "slow-now").exists, limit_s=300)
         if fault == "a loop":
-            program, argument = LOOP, str(culprit)
-        else:
-            program, argument = HALF_SPEED, (tmp_path / f"pid-{culprit}").read_text()
-        faults.append(lab.hosts[culprit].start([sys.executable, "-c", program, argument]))
+            loops.append(lab.hosts[culprit].start([sys.executable, "-c", LOOP, str(culprit)]))
 
     beginning = threading.Thread(target=begin)
     beginning.start()
     try:
-        steps = run_on_hosts(training, str(tmp_path), hosts=lab.hosts, timeout_s=500)
+        half_speed = culprit if fault == "half speed" else None
+        steps = run_on_hosts(training, str(tmp_path), half_speed, hosts=lab.hosts, timeout_s=500)
         assert steps == [MAX_STEPS] * 2
     finally:
         beginning.join()
-        for process in faults:
-            process.kill()
-            process.wait()
+        for loop in loops:
+            loop.kill()
+            loop.wait()
     name, other = (host.name for host in (lab.hosts[culprit], lab.hosts[1 - culprit]))
     facts = read_facts(tmp_path)
     straggler = next(finding for finding in examine(facts) if finding.key == "straggler")
