@@ -25,19 +25,13 @@ _COUNTERS: Final = (
     *("sent_bytes", "received_bytes", "sent_packets", "received_packets"),
     *("errors", "carrier_changes"),
 )
-_READ: Final = {
-    GpuSampled.kind: (
-        *("utilisation_share", "sm_activity_share", "power_w", "power_limit_w", "memory_bytes"),
-        *("ecc_errors", "throttled_share"),
-    ),
-    NetworkSampled.kind: (*_COUNTERS, "most_sent_bytes_per_s", "nominal_bits_per_s"),
-    HostSampled.kind: (
-        *("cpu_share", "others_cpu_share", "memory_used_bytes", "memory_limit_bytes"),
-        *("disk_free_bytes", "queued_batches", "processor_power_w"),
-    ),
+_NUMBERS: Final = {
+    sample.kind: [
+        name for name, about in sample.model_fields.items() if about.annotation is not str
+    ]
+    for sample in (GpuSampled, NetworkSampled, HostSampled)
 }
-"""The numbers that are read from each kind of sample."""
-_PLACE: Final = ("seconds_s", "ended", "slowed")
+"""The fields of each kind of sample that are numbers."""
 LOW_POWER: Final = 0.5
 """Below this share of its power limit a GPU waits rather than computes.
 
@@ -124,7 +118,7 @@ class Samples:
         which = event.payload.get("gpu", event.payload.get("interface"))
         key = (event.kind, event.host, which)
         if key not in self._rows:
-            self._rows[key] = _Rows(Columns((*_READ[event.kind], *_PLACE)))
+            self._rows[key] = _Rows(Columns((*_NUMBERS[event.kind], "ended", "slowed")))
         self._rows[key].add(event, ended)
 
     def gpus(self, began: float, until: float) -> Iterator[Gpu]:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -199,10 +199,10 @@ class TrainInterval(Payload, kind="train_interval"):
     peak_memory_bytes: tuple[int | None, ...] | None = None
 
 
-PER_RANK: Final = (
-    *("interval_s", "step_median_s", "step_p95_s"),
-    *PHASE_FIELDS,
-    *("sync_bytes", "peak_memory_bytes"),
+PER_RANK: Final = tuple(
+    name
+    for name, about in TrainInterval.model_fields.items()
+    if any(get_origin(part) is tuple for part in get_args(about.annotation))
 )
 """The fields of `TrainInterval` with a value for each rank."""
 

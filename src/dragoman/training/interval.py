@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,10 +95,15 @@ class IntervalSums:
 def train_interval(
     ranks: Sequence[Mapping[str, Any]], *, learning_rate: float, loss_scale: Tensor | None
 ) -> TrainInterval:
-    """The event of what every rank took from its `IntervalSums`, by rank."""
+    """The event of what every rank took from its `IntervalSums`, by rank.
+
+    A field that has no value for each rank is the same on all of them.
+    """
     main = ranks[0]
-    values: dict[str, Any] = {name: main[name] for name in _SHARED}
-    values |= {name: tuple(one[name] for one in ranks) for name in PER_RANK}
+    values: dict[str, Any] = {
+        name: tuple(rank[name] for rank in ranks) if name in PER_RANK else main[name]
+        for name in TrainInterval.model_fields.keys() & main.keys()
+    }
     return TrainInterval(
         **values,
         train_loss=sum(one["loss"] for one in ranks) / main["target_tokens"],
@@ -106,13 +111,6 @@ def train_interval(
         learning_rate=learning_rate,
         loss_scale=None if loss_scale is None else loss_scale.item(),
     )
-
-
-_SHARED: Final = (
-    *("steps", "epoch", "gradient_norm", "gradient_signal", "gradient_noise", "pairs"),
-    *("source_tokens", "target_tokens", "padding_share", "skipped_steps", "wire_s"),
-)
-"""Values that are the same on every rank."""
 
 
 def _peak_memory_bytes(device: torch.device) -> int:
