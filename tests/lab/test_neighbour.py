@@ -28,13 +28,19 @@ from processes import wait_until
 
 SLOW_FROM = 150
 MAX_STEPS = 400
-LOOP = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+LOOP = """
+import os, pathlib, sys
+os.sched_setaffinity(0, {int(sys.argv[1])})
+pathlib.Path(sys.argv[2]).touch()
+while True:
+    pass
+"""
 
 
 def training(world: World, directory: str, half_speed: int | None) -> Any:
-    """A run with a core for each rank; rank 0 leaves a note when one is to become slow.
+    """A run with a core for each rank, of which one becomes slow after `SLOW_FROM` updates.
 
-    half_speed: the rank whose work then takes twice as long.
+    half_speed: the rank whose work then takes twice as long; None: rank 0 waits for the loop.
     """
     from dragoman.telemetry.sampler import host_sampler
     from dragoman.training.config import CheckpointConfig, TrainConfig
@@ -49,9 +55,12 @@ def training(world: World, directory: str, half_speed: int | None) -> Any:
 
     def before_update(update_index: int, model: Any) -> None:
         began.append(time.monotonic())
-        if update_index == SLOW_FROM and world.is_main:
+        if update_index != SLOW_FROM:
+            return
+        if half_speed is None and world.is_main:
             (Path(directory) / "slow-now").touch()
-        if update_index == SLOW_FROM and world.rank == half_speed:
+            wait_until((Path(directory) / "loops").exists)
+        if world.rank == half_speed:
             usual_s = statistics.median(later - earlier for earlier, later in pairwise(began))
             model.register_forward_pre_hook(lambda *_: time.sleep(usual_s))
 
@@ -95,17 +104,19 @@ def test_a_rank_that_becomes_slow_is_named(
 
     def begin() -> None:
         wait_until((tmp_path / "slow-now").exists, limit_s=300)
-        if fault == "a loop":
-            loops.append(lab.hosts[culprit].start([sys.executable, "-c", LOOP, str(culprit)]))
+        loop = [sys.executable, "-c", LOOP, str(culprit), str(tmp_path / "loops")]
+        loops.append(lab.hosts[culprit].start(loop))
 
     beginning = threading.Thread(target=begin)
-    beginning.start()
+    if fault == "a loop":
+        beginning.start()
     try:
         half_speed = culprit if fault == "half speed" else None
         steps = run_on_hosts(training, str(tmp_path), half_speed, hosts=lab.hosts, timeout_s=500)
         assert steps == [MAX_STEPS] * 2
     finally:
-        beginning.join()
+        if fault == "a loop":
+            beginning.join()
         for loop in loops:
             loop.kill()
             loop.wait()
