@@ -1,9 +1,9 @@
-"""The cost of telemetry: speed of training with and without, size of a record, time of its report.
+"""The cost of telemetry: training with and without, size of a record, time of report and screen.
 
     benchmarks/telemetry.py speed PREPARED     the same updates with and without telemetry
     benchmarks/telemetry.py record [STEP_S]    the record of a run of 50,000 steps on two hosts of
-                                               eight GPUs, really written, then reported on;
-                                               seconds of a step: 1.7
+                                               eight GPUs, really written, then reported on
+                                               and watched; seconds of a step: 1.7
 
 PREPARED is what `dragoman prepare demo` made. Each update is made twice, once with all that a run
 measures (phases, intervals, events, console, TensorBoard). The two take turns to come first, after
@@ -58,6 +58,8 @@ from dragoman.telemetry.sinks import TensorBoardSink
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.training.interval import IntervalSums, train_interval
 from dragoman.training.step import StepResult, TrainStep
+from dragoman.watch.live import open_run
+from dragoman.watch.screen import screen
 
 NUM_PAIRS = 80
 NUM_UPDATES = 10
@@ -241,6 +243,27 @@ def record(directory: Path, step_s: float) -> None:
     print(f"events: {size_bytes / 1e6:.1f} MB")
     print(f"report made in {took_s:.1f} s of processor time")
     print(f"report.html: {pages[0].stat().st_size / 1e6:.2f} MB")
+    _watch(run)
+
+
+def _watch(run: Path) -> None:
+    """Draw the run before its last interval, then after it."""
+    log = event_file(run / "events")
+    lines = log.read_bytes().splitlines(keepends=True)
+    last = max(at for at, line in enumerate(lines) if b'"train_interval"' in line)
+    log.write_bytes(b"".join(lines[:last]))
+    live = open_run(run)
+
+    def draw() -> None:
+        live.look()
+        screen(live.now(), width=120, height=40)
+
+    _, read_s = measured(live.look)
+    _, first_s = measured(draw)
+    with log.open("ab") as file:
+        file.write(lines[last])
+    _, again_s = measured(draw)
+    print(f"watch: read in {read_s:.2f} s, drawn in {first_s:.3f} s, again in {again_s:.3f} s")
 
 
 def _write_log(path: Path, step_s: float) -> None:
@@ -281,7 +304,7 @@ _INTERVAL = events.TrainInterval(
     steps=100, epoch=3, train_loss=2.1415926535897931, train_nll=1.6182818284590452,
     learning_rate=0.0003952847075210474, gradient_norm=0.41231056256176607, pairs=102_400,
     source_tokens=3_101_234, target_tokens=3_139_876, padding_share=0.0312345678901234,
-    skipped_steps=0, loss_scale=65536.0,
+    skipped_steps=0, loss_scale=65536.0, wire_s=90.12345678901234,
     interval_s=(170.12345678901234,) * _RANKS,
     step_median_s=(1.7012345678901234,) * _RANKS, step_p95_s=(1.8012345678901,) * _RANKS,
     data_wait_s=(0.12345678901234567,) * _RANKS,
