@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 import dragoman
-from dragoman.corpus.config import CorpusConfig
+from dragoman.corpus.config import CorpusConfig, TextFiles
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import prepare
 from dragoman.corpus.shards import TokenShards
@@ -39,27 +39,30 @@ def prepared(config: CorpusConfig, folder: Path) -> tuple[Manifest, list[Paragra
     return manifest, found, alone
 
 
-def test_paragraphs_are_neighbours_of_one_document(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["two files", "tsv"])
+def test_paragraphs_are_neighbours_of_one_document(form: str, tmp_path: Path) -> None:
     """Empty lines, dropped lines, held-out pairs and ends of files stand between documents."""
     chosen = Random(1)
     pairs = list(zip(*sentences(900), strict=True))
     document = {pair: number // 7 for number, pair in enumerate(pairs)}
     lines: list[tuple[str, str]] = []
-    dropped = set()
     for pair in pairs:
         if chosen.random() < 0.05:  # a pair that a filter drops stands between neighbours
             lines.append((pair[0], pair[0]))
-            dropped.add(len(lines))
         lines.append(pair)
         if pairs.index(pair) % 7 == 6:
             lines.append(("", ""))
     place = {pair: number for number, pair in enumerate(lines)}
     half = len(lines) // 2
-    train = tuple(
-        write_pairs(tmp_path, name, ([one for one, _ in part], [other for _, other in part]))
-        for name, part in (("a", lines[:half]), ("b", lines[half:]))
-    )
-    config = small_corpus(tmp_path, train=train, context={"sentences": 4}, valid_pairs=40)
+    train = []
+    for name, part in (("a", lines[:half]), ("b", lines[half:])):
+        if form == "tsv":
+            write_lines(tmp_path / f"{name}.tsv", [f"{one}\t{other}" for one, other in part])
+            train.append(TextFiles(tsv=f"{name}.tsv"))
+        else:
+            sides = [one for one, _ in part], [other for _, other in part]
+            train.append(write_pairs(tmp_path, name, sides))
+    config = small_corpus(tmp_path, train=tuple(train), context={"sentences": 4}, valid_pairs=40)
     manifest, found, alone = prepared(config, tmp_path / "out")
     assert manifest.train.copies == {"context": len(found)}
     assert manifest.train.kept == len(alone) == 900 - 50

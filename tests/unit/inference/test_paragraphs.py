@@ -182,6 +182,15 @@ def test_the_command_and_a_model_without_context(
     assert not output.exists()
 
 
+@pytest.mark.parametrize("form", ["huggingface", "argos"])
+def test_exports_take_paragraphs(form: str, tmp_path: Path) -> None:
+    exported = dragoman.export(paragraphs_run(), to=form, output=tmp_path / form)
+    lines = ["Now open the button.", "Now see it."]
+    with dragoman.Translator(exported.path, threads=1) as opened:
+        found = opened.translate(lines, context="paragraph")
+    assert found == ["Jetzt öffne den Knopf.", "Jetzt lies ihn."]
+
+
 def test_a_server_translates_paragraphs_and_names_a_model_that_cannot(tmp_path: Path) -> None:
     exported = dragoman.export(paragraphs_run(), to="ctranslate2", output=tmp_path / "bundle")
     text = "Now open the button. Now see it."
