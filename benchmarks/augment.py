@@ -1,13 +1,13 @@
-"""What changed copies of training pairs win: BLEU on text as people type it, with and without them.
+"""What changed copies of training pairs and subword sampling win: BLEU on text as people type it.
 
     benchmarks/augment.py --multi30k DIR --scratch DIR [--pairs 29000] [--steps 4000]
 
-Two trainings from English to German with the same recipe and as many updates: on the pairs, and on
-the pairs with `[corpus.augment]`. Both translate test2016 as it is and changed: in capitals (the
-reference, too), with typing errors of kinds that no copy has (a letter for its neighbour on the
-keyboard, in one word of five), without final punctuation (the reference, too), and with a web
-address behind it that must stay. Prints BLEU (sacreBLEU) of each, and the share of the loss that
-is won back. If it is interrupted, the same command resumes it.
+Three trainings from English to German with the same recipe and as many updates: on the pairs, on
+the pairs with `[corpus.augment]`, and with `data.subword_sampling`. Each translates test2016 as it
+is and changed: in capitals (the reference, too), with typing errors of kinds that no copy has (a
+letter for its neighbour on the keyboard, in one word of five), without final punctuation (the
+reference, too), and with a web address behind it that must stay. Prints BLEU (sacreBLEU) of each,
+and the share of the loss that is won back. If it is interrupted, the same command resumes it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ vocab_size = 6000
 {augment}
 [data]
 batch_tokens = 4096
+{sampling}
 [model]
 d_model = 128
 num_heads = 4
@@ -62,6 +63,7 @@ typos = 0.1
 final_punctuation = 0.1
 kept = 0.1
 """
+SAMPLING = "subword_sampling = 0.1"
 ADDRESS = "https://www.w3.org/TR/xml"
 KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 
@@ -70,8 +72,8 @@ def main() -> None:
     options = _options()
     options.scratch.mkdir(parents=True, exist_ok=True)
     sides = [_write_text(options, language) for language in ("en", "de")]
-    names = {"plain": "", "augmented": AUGMENT}
-    runs = {name: _train(name, augment, options) for name, augment in names.items()}
+    names = {"plain": ("", ""), "augmented": (AUGMENT, ""), "sampled": ("", SAMPLING)}
+    runs = {name: _train(name, *parts, options) for name, parts in names.items()}
     scores: dict[str, dict[str, float]] = {}
     for kind, (change_source, change_target) in CHANGES.items():
         generator = random.Random(1)
@@ -82,11 +84,15 @@ def main() -> None:
             for name, run in runs.items()
         }
     before = scores["as it is"]["plain"]
-    print(f"{'test2016':20} {'without':>8} {'with':>8} {'won back':>9}")
+    print(f"{'test2016':20} {'plain':>8} {'augmented':>18} {'sampled':>18}")
     for kind, of_runs in scores.items():
-        lost, won = before - of_runs["plain"], of_runs["augmented"] - of_runs["plain"]
-        share = f"{won / lost:9.0%}" if lost > 0.5 else ""
-        print(f"{kind:20} {of_runs['plain']:8.2f} {of_runs['augmented']:8.2f} {share}")
+        lost = before - of_runs["plain"]
+        shown = f"{kind:20} {of_runs['plain']:8.2f}"
+        for name in ("augmented", "sampled"):
+            won = of_runs[name] - of_runs["plain"]
+            share = f"({won / lost:.0%} won back)" if lost > 0.5 else ""
+            shown += f" {of_runs[name]:5.2f} {share:>16}"
+        print(shown)
 
 
 def _same(line: str, _generator: random.Random) -> str:
@@ -144,12 +150,12 @@ def _write_text(options: argparse.Namespace, language: str) -> list[str]:
     return texts["test"]
 
 
-def _train(name: str, augment: str, options: argparse.Namespace) -> Path:
+def _train(name: str, augment: str, sampling: str, options: argparse.Namespace) -> Path:
     """The run of a recipe, trained to its end."""
     steps = options.steps
     recipe = options.scratch / f"{name}.toml"
     numbers = {"steps": steps, "every": max(1, steps // 10), "warmup": max(1, steps // 5)}
-    write_whole(recipe, RECIPE.format(name=name, augment=augment, **numbers))
+    write_whole(recipe, RECIPE.format(name=name, augment=augment, sampling=sampling, **numbers))
     runs = options.scratch / "runs"
     _dragoman("train", str(recipe), "--runs", str(runs), "--ranks", str(options.ranks))
     newest: Path = max(runs.glob(f"{name}-*"), key=lambda path: path.stat().st_mtime)

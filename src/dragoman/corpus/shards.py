@@ -54,7 +54,7 @@ class TokenRows:
         """The rows of these numbers, in their order."""
         lengths = self.lengths[rows]
         starts = np.cumsum(self.lengths, dtype=np.int64) - self.lengths
-        return TokenRows(_gather(self.ids, starts[rows], lengths), lengths)
+        return TokenRows(gather_rows(self.ids, starts[rows], lengths), lengths)
 
     def followed_by(self, more: TokenRows) -> TokenRows:
         """These rows, then those."""
@@ -119,9 +119,9 @@ class TokenShards:
         """
         source_lengths, target_lengths = self.source_lengths[indices], self.target_lengths[indices]
         return (
-            _gather(self._source_ids, self._source_offsets[indices], source_lengths),
+            gather_rows(self._source_ids, self._source_offsets[indices], source_lengths),
             source_lengths,
-            _gather(self._target_ids, self._target_offsets[indices], target_lengths),
+            gather_rows(self._target_ids, self._target_offsets[indices], target_lengths),
             target_lengths,
         )
 
@@ -182,7 +182,7 @@ def _open_array(path: Path) -> NDArray[Any]:
         ) from error
 
 
-def _gather(ids: NDArray[Any], starts: NDArray[Any], lengths: NDArray[Any]) -> NDArray[Any]:
+def gather_rows(ids: NDArray[Any], starts: NDArray[Any], lengths: NDArray[Any]) -> NDArray[Any]:
     """Pieces of the rows that start at `starts`, end to end."""
     ends = np.cumsum(lengths, dtype=np.int64)
     total = int(ends[-1]) if len(ends) else 0

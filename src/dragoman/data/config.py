@@ -35,6 +35,9 @@ class DataConfig(Section):
     """Pairs are sorted by length inside pools of this many, drawn at random."""
     length_multiple: int = Field(default=1, ge=1)
     """Padded lengths are rounded up to a multiple of this (8 suits GPUs older than Ampere)."""
+    subword_sampling: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Share of the pieces that are split into two pieces of the vocabulary, drawn anew in each
+    epoch; 0.1 helps where text is scarce or has typos. Batches get larger by about as much."""
     prefetch_batches: int = Field(default=8, ge=1)
     """Updates that are made ahead of the training."""
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from dragoman.data.batch import Batch, make_batch
 from dragoman.data.config import DataConfig
 from dragoman.data.sampler import EpochPlan, Mixture, Sampler, padded_width, rank_rows
+from dragoman.data.subword_sampling import SubwordSampling
 
 
 class PairStore(Protocol):
@@ -76,6 +77,7 @@ class BatchStream:
     stages: in their order, the first from update 0 on; the last one has no end.
     device: the device of the micro-batches; copies to a GPU do not block, as they come from
         page-locked memory.
+    sampling: splits pieces of each update at random; None: pairs stay as they are.
 
     An error in making a batch is raised by `next` instead of that batch.
     """
@@ -91,8 +93,10 @@ class BatchStream:
         start_update: int,
         device: torch.device,
         stages: Sequence[Stage] = (Stage(0, None),),
+        sampling: SubwordSampling | None = None,
     ) -> None:
         self._shards = shards
+        self._sampling = sampling
         self._config = config
         self._rank = rank
         self._world_size = world_size
@@ -191,35 +195,40 @@ class BatchStream:
             plan, epoch, first = next_plan.result(), epoch + 1, 0
 
     def _make(self, update_index: int, epoch: int, groups: Sequence[NDArray[np.integer]]) -> Update:
-        pairs = np.concatenate(groups)
+        pairs, shards = np.concatenate(groups).astype(np.int64), self._shards
+        if self._sampling is not None:  # every rank needs the lengths of all pairs of the update
+            shards = self._sampling.sampled(shards.gather(pairs), update_index)
+            ends = np.cumsum([len(group) for group in groups])
+            pairs = np.arange(len(pairs))
+            groups = np.split(pairs, ends[:-1])
         size = self.samplers[0].groups_per_batch  # the same in all stages: all have the same pairs
         micro_batches = [groups[first : first + size] for first in range(0, len(groups), size)]
         return Update(
             update_index=update_index,
             epoch=epoch,
-            micro_batches=[self._batch(of_batch) for of_batch in micro_batches],
-            global_target_tokens=int(self._shards.target_lengths[pairs].sum()) + len(pairs),
-            global_source_tokens=int(self._shards.source_lengths[pairs].sum()) + len(pairs),
+            micro_batches=[self._batch(shards, of_batch) for of_batch in micro_batches],
+            global_target_tokens=int(shards.target_lengths[pairs].sum()) + len(pairs),
+            global_source_tokens=int(shards.source_lengths[pairs].sum()) + len(pairs),
             global_pairs=len(pairs),
-            global_cells=sum(self._cells(of_batch) for of_batch in micro_batches),
+            global_cells=sum(self._cells(shards, of_batch) for of_batch in micro_batches),
         )
 
-    def _batch(self, groups: Sequence[NDArray[np.integer]]) -> Batch:
+    def _batch(self, shards: PairStore, groups: Sequence[NDArray[np.integer]]) -> Batch:
         rows = rank_rows(groups, self._rank, self._world_size)
         batch = make_batch(
-            *self._shards.gather(np.concatenate(rows).astype(np.int64)),
+            *shards.gather(np.concatenate(rows).astype(np.int64)),
             length_multiple=self._config.length_multiple,
             group_rows=[len(group) for group in rows if len(group)] if len(rows) > 1 else (),
         )
         return batch.pin() if self._device.type == "cuda" else batch
 
-    def _cells(self, groups: Sequence[NDArray[np.integer]]) -> int:
+    def _cells(self, shards: PairStore, groups: Sequence[NDArray[np.integer]]) -> int:
         """Cells of both sides on all ranks, each of which pads a group to the longest of its own
         rows; a small model on a GPU in fp32 pads all groups to one length, which is not counted."""
         cells = 0
         for rank in range(min(self._world_size, sum(map(len, groups)))):
             for rows in rank_rows(groups, rank, self._world_size):
-                for lengths in (self._shards.source_lengths, self._shards.target_lengths):
+                for lengths in (shards.source_lengths, shards.target_lengths):
                     widths = padded_width(lengths[rows], self._config.length_multiple)
                     cells += len(rows) * int(widths.max(initial=0))
         return cells

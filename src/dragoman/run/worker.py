@@ -31,8 +31,10 @@ from dragoman.corpus.directions import Direction, listed, tempered
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.subword import VOCABULARIES
+from dragoman.corpus.vocabulary import load_vocabulary
 from dragoman.data.loader import BatchStream, Stage
 from dragoman.data.sampler import Mixture
+from dragoman.data.subword_sampling import SubwordSampling
 from dragoman.distributed.launch import (
     InterruptedRunError,
     WorkerError,
@@ -489,10 +491,20 @@ def _are_others(state: TrainState, machines: tuple[str, ...]) -> bool:
 def batches(recipe: Recipe, prepared: Path, start: int, world: World) -> BatchStream:
     """The updates of a run of this recipe from number `start` on, without end."""
     shards = TokenShards(prepared / "train")
+    sampling = None
+    if recipe.data.subword_sampling:
+        source, target = (load_vocabulary(prepared / name) for name in VOCABULARIES)
+        sampling = SubwordSampling.of(
+            (source, target),
+            (shards.source_lengths, shards.target_lengths),
+            share=recipe.data.subword_sampling,
+            seed=recipe.train.seed,
+        )
     return BatchStream(
         shards,
         recipe.data,
         stages=_stages(recipe, shards),
+        sampling=sampling,
         seed=recipe.train.seed,
         rank=world.rank,
         world_size=world.world_size,
