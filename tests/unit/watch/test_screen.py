@@ -342,26 +342,6 @@ def test_a_redraw_does_not_judge_the_whole_run_anew(tmp_path: Path) -> None:
     run.close()
 
 
-def test_no_name_in_a_file_steers_the_terminal(tmp_path: Path) -> None:
-    run = Recorded(steps=1000, extra=[(0, HOST)]).write(tmp_path / "run")
-    path = run / "events" / "log.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    hostile = "\x1b[2J\n\u202e"
-    for line in lines:
-        line["host"] = hostile + "host"
-        if "hosts" in line:
-            line["hosts"] = [line["host"]] * 2
-        if "run_name" in line:
-            line["run_name"] = hostile + "demo"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    watched = open_run(run)
-    watched.look()
-    shown = "\n".join(line.plain for line in screen(watched.now(), width=100, height=40))
-    assert "�[2J��demo" in shown
-    assert "�[2J��host" in shown
-    assert "\x1b" not in shown
-
-
 def test_hosts_that_do_not_fit_are_counted(tmp_path: Path) -> None:
     many = _now(_recorded(8).write(tmp_path / "many"))
     shown = _plain(screen(many, width=80, height=14))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -96,38 +94,3 @@ def test_a_name_does_not_steer_the_terminal(
     assert code
     assert error
     assert "\x1b" not in error
-
-
-def test_inspect_knows_the_files_of_a_report(run: Path) -> None:
-    commands = (["report", str(run)], ["inspect", str(run)])
-    for command in commands:
-        done = subprocess.run(
-            [sys.executable, "-m", "dragoman", *command],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    assert "report.json" in done.stdout
-    assert "not written by dragoman" not in done.stdout
-
-
-def test_json_on_standard_output_is_the_report(run: Path, tmp_path: Path) -> None:
-    call = [sys.executable, "-m", "dragoman", "report", "--json", str(run)]
-    done = subprocess.run(call, capture_output=True, text=True, check=True)
-    assert not (run / "report").exists(), "nothing is written if nobody asked for files"
-    printed = json.loads(done.stdout)
-    report = Report.of(read_facts(run))
-    page = report.write(tmp_path / "report")[0].read_text(encoding="utf-8")
-    assert [one["key"] for one in printed["answers"]] == [one.key for one in report.answers]
-    assert {one["key"]: one["says"] for one in printed["ailments"]} == {
-        one.key: one.says for one in report.ailments
-    }
-    assert printed["alerts"]
-    assert all(f"id='{one['key']}'" in page for one in printed["answers"])
-    call += ["--output", str(tmp_path / "files")]
-    subprocess.run(call, capture_output=True, check=True)
-    assert (tmp_path / "files" / "report.html").is_file()
-    both = subprocess.run(
-        [*call[:4], str(run), str(run), "--json"], capture_output=True, check=True
-    )
-    assert len(json.loads(both.stdout)["runs"]) == 2
