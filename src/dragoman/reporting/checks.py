@@ -29,10 +29,11 @@ from dragoman.reporting import (
     trend,
 )
 from dragoman.reporting.facts import Facts
-from dragoman.reporting.sampling import FULL_HOST, LOW_POWER, MOST_OTHERS
+from dragoman.reporting.sampling import FULL_HOST, LOW_POWER
 from dragoman.reporting.svg import Plot
 from dragoman.reporting.verdict import Evidence, Judgement, Verdict, evidence, named
 from dragoman.telemetry.events import STRAGGLER_RATIO
+from dragoman.telemetry.host import DISTURBING_SHARE
 
 _share = units.SHARE.text
 _RATIO: Final = Quantity("ratio", (("x", 1.0),), digits=3)
@@ -197,7 +198,7 @@ CHECKS: Final[tuple[Check, ...]] = (
             f"and, on a GPU, useful FLOPs of {_share(speed.BUSY_FLOPS)} or more of its rate "
             f"of matrix products, or {_share(speed.FULL_POWER)} of the power of every GPU; "
             f"without one, at least {_share(FULL_HOST)} of the processors of every host "
-            f"busy, at most {_share(MOST_OTHERS)} of them with other work",
+            f"busy, at most {_share(DISTURBING_SHARE)} of them with other work",
             f"no: less compute, processors or useful FLOPs; a GPU below "
             f"{_share(LOW_POWER)} of its power, unless its useful FLOPs suffice; or a "
             f"clock lowered for {_share(speed.THROTTLED)} of the time",

@@ -18,6 +18,7 @@ from dragoman.base import units
 from dragoman.reporting import learning_rate, measures, scores, trend
 from dragoman.reporting.facts import Facts, RecordedValidation, bleu_text, once
 from dragoman.reporting.periods import moment
+from dragoman.reporting.record import Floats
 from dragoman.reporting.verdict import Evidence, Judgement, at_step, evidence, in_words
 
 LEAST_FALL = 0.003
@@ -67,7 +68,7 @@ class Learning:
     """
 
     validations: Sequence[RecordedValidation]
-    losses: trend.Floats
+    losses: Floats
     slope: trend.Trend | None
     state: State
     text: Literal["falls", "rises"] | None
@@ -112,7 +113,7 @@ def learning(facts: Facts) -> Learning:
     return Learning(validations=validations, losses=losses, slope=slope, state=state, text=text)
 
 
-def _state(losses: trend.Floats, slope: trend.Trend | None) -> State:
+def _state(losses: Floats, slope: trend.Trend | None) -> State:
     """The state of the dev loss.
 
     A loss that stands still counts as turned in at most 1 of 20 runs, in 1 of 15 if it differs by

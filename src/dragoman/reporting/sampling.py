@@ -20,6 +20,7 @@ from dragoman.telemetry.events import (
     HostSampled,
     NetworkSampled,
 )
+from dragoman.telemetry.host import DISTURBING_SHARE
 
 _COUNTERS: Final = (
     *("sent_bytes", "received_bytes", "sent_packets", "received_packets"),
@@ -39,8 +40,6 @@ A V100 of the reference run drew 16% to 18% while it only waited, an H200 18% in
 """
 FULL_HOST: Final = 0.9
 """If less than this share of a host's processors is busy, some are idle."""
-MOST_OTHERS: Final = 0.1
-"""If others use more than this share of a host's processors, the run gets too few of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +183,7 @@ class Samples:
                 last_seen=float(samples.values["ended"][-1]),
                 queued_batches=samples.mean("queued_batches"),
                 processor_energy_j=samples.energy_j("processor_power_w"),
-                crowded=samples.periods(samples.values["others_cpu_share"] > MOST_OTHERS),
+                crowded=samples.periods(samples.values["others_cpu_share"] > DISTURBING_SHARE),
                 idle=samples.periods(samples.values["cpu_share"] < FULL_HOST),
             )
 

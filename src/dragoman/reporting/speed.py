@@ -12,9 +12,10 @@ from dragoman.reporting import measures
 from dragoman.reporting.configurations import evidence_by_configuration, judged_by_configuration
 from dragoman.reporting.facts import Facts, Gpu, MachineUse
 from dragoman.reporting.periods import Period, in_intervals, when
-from dragoman.reporting.sampling import FULL_HOST, LOW_POWER, MOST_OTHERS
+from dragoman.reporting.sampling import FULL_HOST, LOW_POWER
 from dragoman.reporting.stragglers import stragglers
 from dragoman.reporting.verdict import Evidence, Judgement, evidence, named
+from dragoman.telemetry.host import DISTURBING_SHARE
 
 BUSY_COMPUTE = 0.9
 """If compute takes less than this share of a step, the device waits for something else."""
@@ -103,7 +104,9 @@ def _are_its_own(facts: Facts, says: str) -> Judgement:
         says += "; the processors that the run kept busy were sampled in only a part of it."
         return "cannot tell", says, ""
     crowded = [
-        machine for machine in facts.machines if (machine.others_cpu_share or 0.0) > MOST_OTHERS
+        machine
+        for machine in facts.machines
+        if (machine.others_cpu_share or 0.0) > DISTURBING_SHARE
     ]
     if crowded:
         shares = (

@@ -28,8 +28,8 @@ from dragoman.reporting.periods import (
     when,
 )
 from dragoman.reporting.record import Floats, Intervals, total_over
-from dragoman.reporting.sampling import MOST_OTHERS
 from dragoman.telemetry.events import STRAGGLER_RATIO
+from dragoman.telemetry.host import DISTURBING_SHARE
 
 _OF_WORK: Final = 0.125
 """A rank is slow for long if its lateness is this share of all work of the median rank: as at 1.25
@@ -179,7 +179,7 @@ def _cause(facts: Facts, rank: Rank, slow: Sequence[Period]) -> str:
     usual = before
     if before is None:
         usual = _others(facts, set(facts.hosts) - {host}, spans)
-    if others is None or others < MOST_OTHERS or others < (usual or 0.0) + _EXPLAINS:
+    if others is None or others < DISTURBING_SHARE or others < (usual or 0.0) + _EXPLAINS:
         return ""
     then = "" if before is None else f", {units.SHARE.text(before)} before"
     return f": other programs used {units.SHARE.text(others)} of the processors of {host}{then}"

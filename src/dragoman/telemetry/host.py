@@ -22,7 +22,7 @@ PRICE_VARIABLE: Final = "DRAGOMAN_PRICE_PER_HOUR"
 _MOST_PRICE: Final = 1e12
 """The highest price of all machines together for an hour; a larger one is a typing mistake."""
 DISTURBING_SHARE: Final = 0.1
-"""Other programs disturb a timing if they use more than this share of the processors."""
+"""Other programs disturb a run or a timing if they use more than this share of the processors."""
 NETWORK_INTERFACES: Final = Path("/sys/class/net")
 POWER_ZONES: Final = Path("/sys/class/powercap")
 """Energy counters of the kernel, of Intel's and AMD's processors (RAPL)."""
