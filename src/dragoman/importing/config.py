@@ -70,27 +70,11 @@ _UNCHANGED_SEARCH: Final[dict[str, tuple[Any, ...]]] = {
     "min_new_tokens": (0,), "suppress_tokens": ([],), "begin_suppress_tokens": ([],),
     "force_words_ids": (), "constraints": (), "sequence_bias": (), "penalty_alpha": (),
     "exponential_decay_length_penalty": (), "remove_invalid_values": (False,),
-    "guidance_scale": (1.0,),
+    "guidance_scale": (1.0,), "watermarking_config": (), "stop_strings": (), "max_time": (),
 }  # fmt: skip
 """Keys of generation that our search lacks, with the values that switch them off, as null does.
-Ours forbids repeated n-grams before the probabilities are normalised, transformers afterwards."""
-_READ_SEARCH: Final = frozenset({
-    "bad_words_ids", "bos_token_id", "decoder_start_token_id", "early_stopping", "eos_token_id",
-    "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "max_new_tokens",
-    "num_beams", "pad_token_id", "renormalize_logits",
-})  # fmt: skip
-"""Keys of generation that are read, or that docs/how-to/import.md names."""
-_HARMLESS_SEARCH: Final = frozenset({
-    "_from_model_config", "_commit_hash", "_name_or_path", "transformers_version",
-    "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff",
-    "use_cache", "cache_implementation", "cache_config", "return_legacy_cache",
-    "return_dict_in_generate", "output_attentions", "output_hidden_states", "output_scores",
-    "output_logits", "num_return_sequences", "low_memory", "is_assistant",
-    "num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold",
-    "assistant_early_exit", "assistant_lookbehind", "target_lookbehind", "disable_compile",
-    "compile_config", "trust_remote_code",
-})  # fmt: skip
-"""Keys of generation that change no translation of a beam search."""
+Ours forbids repeated n-grams before the probabilities are normalised, transformers afterwards. A
+key that is not here, of a newer transformers, is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,20 +270,10 @@ def _model(family: str, keys: _Keys, special: SpecialIds) -> ModelConfig:
 
 
 def _generation(folder: Path, config: Mapping[str, Any]) -> _Keys:
-    """The keys of generation_config.json; in older folders, which lack it, those of config.json.
-
-    Raises ConfigError if it has an unknown key, which might change translations.
-    """
+    """The keys of generation_config.json; in older folders, which lack it, those of config.json."""
     path = folder / GENERATION_FILE
     if path.exists():
-        found = _Keys(path, read_json(path))
-        known = _READ_SEARCH | _HARMLESS_SEARCH | _UNCHANGED_SEARCH.keys()
-        for name, value in found.values.items():
-            if name not in known and value is not None:
-                raise found.refused(
-                    name, why="which is not known here", remedy="take the key out of the file"
-                )
-        return found
+        return _Keys(path, read_json(path))
     return _Keys(folder / CONFIG_FILE, config)
 
 

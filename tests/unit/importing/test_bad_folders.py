@@ -319,9 +319,9 @@ BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "no new tokens": (
         settings("generation_config.json", max_new_tokens=0), '"max_new_tokens" is 0'
     ),
-    "a key that nobody knows": (
+    "a watermark": (
         settings("generation_config.json", watermarking_config={"bias": 2.0}),
-        '"watermarking_config" is {"bias": 2.0}, which is not known',
+        '"watermarking_config" is {"bias": 2.0}, which our search does not do',
     ),
     "an added token": (
         settings("tokenizer_config.json", added_tokens_decoder={"900": {"content": "<ent>"}}),
@@ -364,6 +364,14 @@ def test_the_generation_file_counts_alone(tmp_path: Path) -> None:
     search = read_config(folder).search
     assert not search.end_at_limit
     assert (search.max_length_ratio, search.max_length_extra) == (0.0, 9)
+
+
+def test_a_key_of_a_newer_transformers_is_ignored(tmp_path: Path) -> None:
+    folder = shutil.copytree(good(), tmp_path / "model")
+    before = read_config(folder)
+    settings("generation_config.json", key_of_tomorrow={"fast": True})(folder)
+    settings(key_of_tomorrow=[1])(folder)
+    assert read_config(folder) == before
 
 
 def test_places_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
