@@ -15,12 +15,16 @@ import pytest
 import dragoman
 from dragoman.api.kinds import Context
 from dragoman.cli.command_line import main
+from dragoman.corpus.prepare import prepare
+from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.stand_ins import SEPARATOR
+from dragoman.corpus.subword import Subword
 from dragoman.formats.ctranslate2_engine import Candidate, Results
 from dragoman.inference.text import TextFormat
 from dragoman.inference.translator import Engine, TextTranslator, open_translator
 from dragoman.model.config import SearchConfig
 from paragraphs_run import SENTENCES, paragraph, paragraphs_run
+from parallel_text import sentences, small_corpus, write_pairs
 from served import serving
 from small_run import small_run
 
@@ -153,6 +157,42 @@ def test_paragraphs_keep_to_what_the_model_has_learnt(whole: TextTranslator) -> 
                 assert len(one.sentences) <= SENTENCES
                 assert len(one.row) <= joined.max_source_pieces
     assert not whole.encode(["Now see it."] * 3, "line").paragraphs
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_paragraph_goes_into_the_model_as_in_training(kind: str, tmp_path: Path) -> None:
+    """The row of several sentences is the one that was trained, behind one language token."""
+    train = tuple(
+        write_pairs(tmp_path, name, sentences(300, seed=number)).model_copy(
+            update={"target_language": language}
+        )
+        for number, (name, language) in enumerate((("a", "de"), ("b", "fr")))
+    )
+    config = small_corpus(
+        tmp_path,
+        train=train,
+        context={"sentences": SENTENCES},
+        subword={"vocab_size": 150, "kind": kind},
+        test_pairs=0,
+    )
+    prepare(config, tmp_path / "out", workers=1)
+    subword = Subword.load(tmp_path / "out/source.model")
+    shards = TokenShards(tmp_path / "out/train")
+    rows = [shards.source(row).tolist() for row in range(shards.num_pairs)]
+    no_engine: Any = None
+    whole = TextTranslator(
+        no_engine, (subword, subword), lowercase=False, max_source_pieces=config.max_pieces,
+        learnt_sentences=SENTENCES,
+    )  # fmt: skip
+    compared = 0
+    for row, text in zip(rows, subword.decode(rows), strict=True):
+        lines = text.split(f"{SEPARATOR} ")
+        if len(lines) > 1:
+            joined = replace(whole, token=subword.pieces(row)[0]).with_context()
+            (one,) = joined.encode(lines, "line").paragraphs
+            assert one.row == row
+            compared += 1
+    assert compared > 100
 
 
 def test_a_separator_in_a_text_loses_nothing(translator: dragoman.Translator) -> None:
