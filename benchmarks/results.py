@@ -22,12 +22,15 @@ HERE: Final = Path(__file__).resolve().parent
 FILE: Final = HERE / "results.jsonl"
 UNKNOWN: Final = "not recorded"
 
-Unit = Literal["x", "%", "BLEU", "BLEU difference", "F1", "of", "s", "MB", "a second"]
+Unit = Literal[
+    "x", "%", "BLEU", "BLEU difference", "chrF difference", "F1", "of", "s", "MB", "a second"
+]
 UNITS: Final[dict[Unit, str]] = {
     "x": "{:.2f}",
     "%": "{:g}%",
     "BLEU": "{:.1f}",
     "BLEU difference": "{:+.2f} BLEU",
+    "chrF difference": "{:+.2f} chrF",
     "F1": "F1 {:.3f}",
     "of": "{:,.0f}",
     "s": "{:g} s",
