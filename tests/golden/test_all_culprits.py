@@ -214,8 +214,6 @@ def paused(folder: Path) -> Path:
             rank,
             RankPaused(
                 paused_rank=rank,
-                paused_host=f"host-{'ab2'[rank]}",
-                began=0.0,
                 seconds_s=30.0,
                 during="forward",
                 own=True,

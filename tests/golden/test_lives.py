@@ -471,8 +471,8 @@ def test_validations_of_lost_steps_are_not_idle_time(paused_s: float, tmp_path: 
             n for n, one in enumerate(life) if one["kind"] == "validated" and one["step"] == 4000
         )
         event = {key: life[place][key] for key in _ENVELOPE} | {
-            **{"kind": "rank_paused", "paused_rank": 0, "paused_host": "host-a", "own": True},
-            **{"seconds_s": paused_s, "during": "validating", "began": 0.0},
+            **{"kind": "rank_paused", "paused_rank": 0, "own": True},
+            **{"seconds_s": paused_s, "during": "validating"},
         }
         event["time"], event["mono_s"] = event["time"] - 5, event["mono_s"] - 5
         return [*life[:place], event, *life[place:]]
@@ -505,8 +505,7 @@ def _paused(life: list[Event], *, rank: int, step: int) -> list[Event]:
     if rank == 0:
         pause = {key: interval[key] for key in _ENVELOPE} | {
             **{"kind": "rank_paused", "step": step - 50, "paused_rank": 0},
-            **{"paused_host": "host-a", "seconds_s": 300.0, "during": "forward", "own": True},
-            "began": 0.0,
+            **{"seconds_s": 300.0, "during": "forward", "own": True},
             **{"time": interval["time"] - 10, "mono_s": interval["mono_s"] - 10},
         }
         life.insert(place, pause)

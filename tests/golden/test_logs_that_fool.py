@@ -526,8 +526,6 @@ def test_a_pause_does_not_lengthen_a_validation(rank: int, tmp_path: Path) -> No
     envelope["mono_s"] += validated["time"] + 1200.0 - lines[place]["time"]
     paused = RankPaused(
         paused_rank=rank,
-        paused_host=f"host-{'ab'[rank]}",
-        began=validated["time"],
         seconds_s=1200.0,
         during="validating",
         own=True,

@@ -390,9 +390,8 @@ class Alert(Payload, kind="alert"):
 
 
 class RankPaused(Payload, kind="rank_paused"):
-    """A rank stood still for a while.
+    """A rank stood still for a while, up to now.
 
-    began: UTC seconds since 1970 by the clock of the writer.
     during: its phase in a step ("sync": an all-reduce), or "validating", "saving" or "measuring"
         between steps. If another rank wrote this, `during` is the last known phase.
     own: whether the rank itself wrote this, by its own clock; otherwise a rank that waited for it
@@ -400,8 +399,6 @@ class RankPaused(Payload, kind="rank_paused"):
     """
 
     paused_rank: int
-    paused_host: str
-    began: float
     seconds_s: float
     during: str
     own: bool
@@ -751,7 +748,7 @@ class EventWriter(Recorder):
                     continue
                 if event.kind in URGENT:
                     self._relayed.add(line)
-                self.add(_earlier(event, ahead_s))
+                self.add(replace(event, time=round(event.time - ahead_s, 3)))
 
     def _append(self, line: bytes) -> None:
         if not self.path.exists():
@@ -782,14 +779,6 @@ class EventWriter(Recorder):
                 listener.close()
         finally:
             self._file.close()
-
-
-def _earlier(event: Event, seconds_s: float) -> Event:
-    """The event with its times on a clock that is this far behind."""
-    payload = event.payload
-    if "began" in payload:
-        payload = payload | {"began": round(payload["began"] - seconds_s, 3)}
-    return replace(event, time=round(event.time - seconds_s, 3), payload=payload)
 
 
 class EventListener:

@@ -199,7 +199,7 @@ class PauseWatch:
 
     def _report_own(self, seconds_s: float, step: int, doing: str) -> None:
         began = time.time() - seconds_s
-        self._write(self._world.rank, self._host, began, seconds_s, step, doing, own=True)
+        self._write(self._world.rank, seconds_s, step, doing, own=True)
         cause = (
             f"{_name(self._world.rank, self._host)} stood still for {_long(seconds_s)} from "
             f"{units.time_of_day(began)} on, {_where(step, doing)}: none of its threads ran"
@@ -258,8 +258,7 @@ class PauseWatch:
                 continue
             if other is not None and other.reported:
                 was, silent_s = other.heartbeat, other.silent_s
-                began = time.time() - silent_s
-                self._write(rank, was.host, began, silent_s, was.step, was.doing, own=False)
+                self._write(rank, silent_s, was.step, was.doing, own=False)
                 self._report_return(rank, was, silent_s, "it gave no sign of life")
                 if self._wait is not None:  # until now the wait was for this one
                     self._wait.began = now
@@ -342,25 +341,8 @@ class PauseWatch:
         alert = Alert(severity="info", cause=cause, remedy="nothing needs to be done")
         self._events.write(alert, step=heartbeat.step)
 
-    def _write(
-        self,
-        rank: int,
-        host: str,
-        began: float,
-        seconds_s: float,
-        step: int,
-        doing: str,
-        *,
-        own: bool,
-    ) -> None:
-        event = RankPaused(
-            paused_rank=rank,
-            paused_host=host,
-            began=round(began, 3),
-            seconds_s=round(seconds_s, 3),
-            during=doing,
-            own=own,
-        )
+    def _write(self, rank: int, seconds_s: float, step: int, doing: str, *, own: bool) -> None:
+        event = RankPaused(paused_rank=rank, seconds_s=round(seconds_s, 3), during=doing, own=own)
         self._events.write(event, step=step)
 
 

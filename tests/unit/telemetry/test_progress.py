@@ -103,9 +103,7 @@ def test_the_time_left_does_not_count_a_pause(during: str) -> None:
     progress.see(event(RUN_STARTED, time=1000.0))
     progress.see(event(TRAIN_INTERVAL, step=100, time=1040.0, interval_s=40.0))
     before_s = progress.left_s
-    pause = RankPaused(
-        paused_rank=1, paused_host="b", began=1050.0, seconds_s=300.0, during=during, own=True
-    )
+    pause = RankPaused(paused_rank=1, seconds_s=300.0, during=during, own=True)
     progress.see(event(pause, step=120, time=1350.0))
     last = event(TRAIN_INTERVAL, step=200, time=1380.0, interval_s=340.0 - outside_s)
     progress.see(last)
