@@ -18,7 +18,7 @@ ODD_STEP = 37
 """One slow step long before: it is not the turning point."""
 SLOW_FROM = 45
 MAX_STEPS = 62
-USUAL_S, SLOW_S = 0.12, 0.7
+USUAL_S, SLOW_S = 0.03, 0.7
 PAUSE_S = 8.0
 
 

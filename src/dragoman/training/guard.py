@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
@@ -34,8 +33,9 @@ from dragoman.telemetry.host import (
 from dragoman.telemetry.sampler import MachineProbe
 
 WINDOW_STEPS: Final = 10
-_WINDOW_S: Final = 5.0
-"""A window also lasts so long: what makes fast steps slow for a moment is no news."""
+_LASTS_S: Final = 5.0
+"""Steps are slow when they have been for so long: what makes fast steps slow for a moment is no
+news."""
 _CALM_S: Final = 30.0
 """Steps are normal again when they have been for so long: otherwise slow steps that come and go,
 as on a machine that others use, would be told each time."""
@@ -184,7 +184,7 @@ class _Steps:
 
 @dataclass
 class StepGuard:
-    """Watches the last ten steps of this rank, or those of the last five seconds if they are more.
+    """Watches the last ten steps of this rank.
 
     expected_s: the time of a step by the plan; without a plan, the usual time: the median of
     windows that were not slow. A network that was slow from the beginning is reported, too, by how
@@ -225,11 +225,10 @@ class StepGuard:
     """The updates of the last two windows."""
     _steps: int = field(default=-_WARM_STEPS, init=False)
     """Steps of the window."""
-    _window_s: float = field(default=0.0, init=False)
     _told_s: float | None = field(default=None, init=False)
-    _again: _Steps | None = field(default=None, init=False)
-    """The turn from slow to normal steps, until these have lasted."""
-    _again_s: float = field(default=0.0, init=False)
+    _turn: _Steps | None = field(default=None, init=False)
+    """The turn to slower steps, or back to normal ones, until these have lasted."""
+    _lasted_s: float = field(default=0.0, init=False)
     """How long they have."""
     _turned_at: int = field(default=0, init=False)
     """The first step of the last change that was found: the next one comes after it."""
@@ -258,11 +257,11 @@ class StepGuard:
         """Forget which time of a step was planned or usual: a stage with other text begins."""
         self.expected_s, self._planned = None, False
         self._usual_s.clear()
-        self._told_s = self._again = None
+        self._told_s = self._turn = None
         self._window.clear()
         self._recent.clear()
         self._since_met = None
-        self._steps, self._window_s = -_WARM_STEPS, 0.0
+        self._steps = -_WARM_STEPS
 
     def see(self, *, step: int, seconds_s: float, data_wait_s: float) -> Alert | None:
         """Add the update that ends at `step`; returns an alert if one is due."""
@@ -283,8 +282,7 @@ class StepGuard:
         self._window.append(update)
         self._recent.append(update)
         enough = _FEWEST_STEPS if self.sync.period > 1 and update.met else WINDOW_STEPS
-        self._window_s += seconds_s
-        if self._steps < enough or len(self._window) < 2 or self._window_s < _WINDOW_S:
+        if self._steps < enough or len(self._window) < 2:
             return None
         step_s = self._step_s()
         changed = self._card_changed()
@@ -299,7 +297,7 @@ class StepGuard:
         while len(self._recent) > 2 * len(self._window):
             self._recent.popleft()
         self._window.clear()
-        self._steps, self._window_s = 0, 0.0
+        self._steps = 0
         return alert
 
     def _step_s(self) -> float:
@@ -353,7 +351,7 @@ class StepGuard:
                 self._know_waits = True
                 self._usual_s.clear()
                 self.expected_s = self.expected_s if self._planned else None
-                self._told_s = self._again = None
+                self._told_s = self._turn = None
                 self._start_is_judged = False
         self._since_met = []
 
@@ -367,38 +365,47 @@ class StepGuard:
         first = not self._start_is_judged
         self._start_is_judged = True
         expected_s = step_s if self.expected_s is None else self.expected_s
-        if step_s > NORMAL * expected_s:
-            self._again = None
-        if step_s <= TOLERATED * expected_s:
+        if self._told_s is not None and step_s <= NORMAL * expected_s:
+            return self._judge_the_end(self._told_s, step_s)
+        if step_s <= TOLERATED * (self._told_s or expected_s):
+            if self._told_s is not None or step_s <= NORMAL * expected_s:
+                self._turn = None
             if self._told_s is not None:
-                return self._judge_the_end(step_s) if step_s <= NORMAL * expected_s else None
+                return None
             if not self._planned and len(self._usual_s) < _USUAL_WINDOWS:
                 self._usual_s.append(step_s)
                 self.expected_s = statistics.median(self._usual_s)
             return self._slow_from_the_start(step_s, left) if first and not self._planned else None
-        if self._told_s is not None and step_s <= TOLERATED * self._told_s:
+        if (turn := self._lasting(expected_s, step_s, _LASTS_S)) is None:
             return None
-        turn = self._turned(expected_s, step_s)
-        self._turned_at = turn.first
         self._told_s = turn.step_s
         by = "planned" if self._planned else "usual"
-        took = f"the last {turn.steps} steps took {units.STEP_TIME.text(turn.step_s)}, "
+        steps = self._window[-1].first - turn.first + 1
+        took = f"the last {steps} steps took {units.STEP_TIME.text(turn.step_s)}, "
         took += f"{units.STEP_TIME.text(expected_s)} was {by}"
         cost = self._cost(turn.step_s, expected_s, left)
         return self._say(Slowness(True, took, cost, turn.first, turn.began, changed))
 
-    def _judge_the_end(self, step_s: float) -> Alert | None:
+    def _judge_the_end(self, told_s: float, step_s: float) -> Alert | None:
         """Steps that were slow are normal in this window."""
-        assert self._told_s is not None
-        if self._again is None:
-            self._again, self._again_s = self._turned(self._told_s, step_s), 0.0
-        self._again_s += self._window_s
-        if self._again_s < _CALM_S:
+        if (turn := self._lasting(told_s, step_s, _CALM_S)) is None:
             return None
-        turn, self._told_s, self._again = self._again, None, None
-        self._turned_at = turn.first
+        self._told_s = None
         says = f"steps take {units.STEP_TIME.text(turn.step_s)} again"
         return self._say(Slowness(False, says, "", turn.first, turn.began))
+
+    def _lasting(self, before_s: float, step_s: float, least_s: float) -> _Steps | None:
+        """The turn of the time of steps from `before_s` to `step_s`, if it has lasted so long."""
+        if self._turn is None or (self._turn.step_s > before_s) is not (step_s > before_s):
+            self._turn = self._turned(before_s, step_s)
+            self._lasted_s = self._turn.steps * self._turn.step_s
+        else:
+            self._lasted_s += sum(update.step_s for update in self._window)
+        if self._lasted_s < least_s:
+            return None
+        turn, self._turn = self._turn, None
+        self._turned_at = turn.first
+        return turn
 
     def _judge_the_start(self, step_s: float, left: int) -> Alert | None:
         """If the judging rank itself is the slow one, only the ranks that wait see it."""
@@ -429,11 +436,9 @@ class StepGuard:
         recent = [steps for steps in self._recent if steps.first > self._turned_at]
         between_s = math.sqrt(before_s * step_s)
         turned = [(steps.step_s > between_s) is (step_s > before_s) for steps in recent]
-        shown = list(accumulate(reversed(turned)))[::-1]
         for number, has_turned in enumerate(turned):
-            steps = len(turned) - number
-            if has_turned and steps > 1 and shown[number] >= _MOST * steps:
-                since = recent[number:]
+            since = recent[number:]
+            if has_turned and len(since) > 1 and sum(turned[number:]) >= _MOST * len(since):
                 middle_s = statistics.median(update.step_s for update in since)
                 return _Steps(since[0].first, since[0].began, len(since), middle_s)
         first = self._window[0]

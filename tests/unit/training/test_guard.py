@@ -247,12 +247,12 @@ def test_a_network_that_was_always_slow_is_reported_once_in_all_stages() -> None
 @pytest.mark.parametrize("starts", [(0,), (0, 40)])
 def test_a_run_knows_when_a_stage_begins(tmp_path: Path, starts: tuple[int, ...]) -> None:
     def longer(update: Update) -> Update:
-        time.sleep(0.8 if update.update_index >= 40 else 0.15)
+        time.sleep(0.3 if update.update_index >= 40 else 0.03)
         return update
 
     run = ToyRun(
         tmp_path,
-        TrainConfig(max_steps=60, validate_every_steps=100),
+        TrainConfig(max_steps=70, validate_every_steps=100),
         CheckpointConfig(every_steps=100),
         change_update=longer,
         stage_starts=starts,
