@@ -1,13 +1,14 @@
 """Whether a model translates paragraphs as well as sentence by sentence, and words more alike.
 
     apt-get download libreoffice-help-en-us libreoffice-help-de   # unpack both: dpkg-deb -x
-    benchmarks/paragraphs.py usr/share/libreoffice/help FOLDER [--show 10]
+    benchmarks/paragraphs.py usr/share/libreoffice/help FOLDER [--show 10] [--runs RUN OTHER]
 
 The demo's text is shuffled; the pages that it comes from are not. The test set is 100 paragraphs of
 four neighbouring sentences that stand on no other page, of every tenth page; a further twentieth of
 the pages is the dev text. Two models of the demo's size are trained with equal steps on the other
 pages, one with `corpus.context.sentences = 4` and one without. FOLDER has their runs; if it is
-interrupted, the same command resumes it. Prints for the model without sentence by sentence, and for
+interrupted, the same command resumes it. `--runs` names two finished ones, the one without context
+first. Prints for the model without sentence by sentence, and for
 the other one sentence by sentence and by paragraphs:
 
 - chrF (sacreBLEU, a paragraph as a segment), and between the two ways of the second model the
@@ -251,12 +252,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("help", type=Path, metavar="HELP")
     parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("--runs", nargs=2, type=Path, metavar="RUN")
     parser.add_argument("--show", type=int, default=0, help="paragraphs that are printed")
     options = parser.parse_args()
     folder = options.folder
     if not (folder / "test.de").exists():
         write_text(options.help, folder)
-    alone, joined = (trained(folder, sentences) for sentences in (1, SENTENCES))
+    alone, joined = options.runs or [trained(folder, sentences) for sentences in (1, SENTENCES)]
     print(", ".join((*this_machine(), this_commit(), datetime.now(UTC).date().isoformat())))
     sources, references = ([*side] for side in zip(*lines_of(folder, "test"), strict=True))
     terms = Terms(alone, [pair for pair in lines_of(folder, "train") if all(pair)])
