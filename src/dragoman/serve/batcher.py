@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from dragoman.base import units
 from dragoman.base.errors import DragomanError
@@ -26,14 +28,14 @@ from dragoman.base.memory import give_back
 from dragoman.formats.ctranslate2_engine import Candidate, CTranslate2Engine
 from dragoman.model.config import SearchConfig
 
-T = TypeVar("T")
+Step = Callable[[CTranslate2Engine], Any]
 _ROWS_IN_TURN: Final = 16
 _CHOICE_ROWS: Final = 512
 """Most rows from which a batch is chosen; the time of looking at the queue grows with it."""
 _ENOUGH_CHOICE: Final = 2
 """Rows waiting, as a multiple of the last batch, from which no more are waited for."""
 _MEMORY: Final = 0.8
-"""Share of the past in the measured speed, and in the pieces of a character."""
+"""Share of the past in a moving average."""
 _PAUSE_SHARE: Final = 0.1
 _LONGEST_PAUSE_S: Final = 0.02
 _IDLE_S: Final = 1.0
@@ -77,6 +79,7 @@ class Batcher:
     max_waiting_pieces: a request with which more would wait, of it and of what goes before it, is
         refused, unless nothing goes before it.
     max_wait_s: a request that would have to wait longer, at the measured speed, is refused.
+    num_with_turns: requests with terms.
     """
 
     engine: CTranslate2Engine
@@ -85,7 +88,10 @@ class Batcher:
     waiting_pieces: int = 0
     pieces_per_s: float = 0.0
     pieces_per_character: float = 0.0
-    """A moving average over the texts, in which the latest count most; 0 before the first."""
+    """As `turns_per_row` and `turn_s`, a moving average; 0 before the first."""
+    turns_per_row: float = 0.0
+    turn_s: float = 0.0
+    num_with_turns: int = 0
     num_rows: int = 0
     _jobs: deque[_QueuedRequest] = field(default_factory=deque)
     _waiting_rows: int = 0
@@ -131,17 +137,44 @@ class Batcher:
             job.waiting_pieces = 0
         return [job.found[row] for row in range(len(rows))]
 
-    async def turn(self, step: Callable[[CTranslate2Engine], T]) -> T:
-        """What the engine answers, on a worker.
+    @contextmanager
+    def with_turns(self, rows: int) -> Iterator[Callable[[Step], Awaitable[Any]]]:
+        """A function that waits for a turn and says what the engine answers.
+
+        rows: those of the request that have terms, each of which takes turns; 0: hardly any turn.
 
         Those who ask take turns, and no more than the workers have a turn at a time, so that a
-        batch waits for one turn at most. If it is cancelled, a step that has not begun never does.
+        batch waits for one turn at most. If a turn is cancelled before it begins, it never does.
+
+        Raises OverloadedError if all turns together would take too long, at the measured speed.
         """
-        async with self._turns:
-            asked = self._pool.submit(step, self.engine)
-            self._in_turn.add(asked)
-            asked.add_done_callback(self._in_turn.discard)
-            return await asyncio.wrap_future(asked)
+        wait_s = rows * self.turns_per_row * self.turn_s * self.num_with_turns
+        wait_s /= self.engine.num_workers
+        if wait_s > self.max_wait_s:
+            raise OverloadedError(max(1.0, wait_s / 2))
+        taken_s: list[float] = []
+
+        def timed(step: Step) -> Any:
+            started = time.perf_counter()
+            answer = step(self.engine)
+            taken_s.append(time.perf_counter() - started)
+            return answer
+
+        async def turn(step: Step) -> Any:
+            async with self._turns:
+                asked = self._pool.submit(timed, step)
+                self._in_turn.add(asked)
+                asked.add_done_callback(self._in_turn.discard)
+                return await asyncio.wrap_future(asked)
+
+        self.num_with_turns += rows > 0
+        try:
+            yield turn
+        finally:
+            self.num_with_turns -= rows > 0
+        if taken_s and rows:
+            self.turn_s = _average(self.turn_s, statistics.mean(taken_s))
+            self.turns_per_row = _average(self.turns_per_row, len(taken_s) / rows)
 
     def close(self) -> None:
         """Begin no more batches. One under way goes on: a search cannot be broken off."""
@@ -175,8 +208,7 @@ class Batcher:
     def learn(self, characters: int, pieces: int) -> None:
         """Take note of how many pieces a text has."""
         if characters:
-            earlier = self.pieces_per_character or pieces / characters
-            self.pieces_per_character = _MEMORY * earlier + (1 - _MEMORY) * pieces / characters
+            self.pieces_per_character = _average(self.pieces_per_character, pieces / characters)
 
     def _pump(self) -> None:
         """Give every free worker a batch, the longer rows together."""
@@ -267,7 +299,7 @@ class Batcher:
             found, spent_s = future.result()
             pieces = sum(len(job.rows[row]) + 1 for job, row in taken)
             speed = pieces / max(spent_s, 1e-6) * self.engine.num_workers
-            self.pieces_per_s = _MEMORY * (self.pieces_per_s or speed) + (1 - _MEMORY) * speed
+            self.pieces_per_s = _average(self.pieces_per_s, speed)
             self.num_rows += len(taken)
             for (job, row), candidates in zip(taken, found, strict=True):
                 job.found[row] = candidates
@@ -287,6 +319,11 @@ class Batcher:
             self._expected_rows = self._waiting_rows + len(taken)
             pause_s = min(_LONGEST_PAUSE_S, _PAUSE_SHARE * spent_s)
             self._pause = asyncio.get_running_loop().call_later(pause_s, self._pump)
+
+
+def _average(earlier: float, latest: float) -> float:
+    """A moving average, in which the latest counts most; 0 before the first."""
+    return _MEMORY * (earlier or latest) + (1 - _MEMORY) * latest
 
 
 def _window(

@@ -137,15 +137,16 @@ class ServedModel:
         pieces = sum(len(row) + 1 for row in encoded.rows)
         self.batcher.learn(_known_characters(size, text_format), pieces)
         answers = Answers(encoded, search, num_hypotheses)
-        while (wanted := answers.wanted()) is not None:
-            rows, settings, most = wanted
-            found = await self.batcher.translate(rows, settings, num_hypotheses=most)
-            await in_thread_if_long(size, answers.take, found)
-        steps = answers.steps(_ROWS_OF_A_STEP)
-        step, translations = await in_thread_if_long(size, advanced, steps)
-        while step is not None:
-            answer = await self.batcher.turn(step)
-            step, translations = await in_thread_if_long(size, advanced, steps, answer)
+        with self.batcher.with_turns(len(encoded.rows) if self.translator.terms else 0) as turn:
+            while (wanted := answers.wanted()) is not None:
+                rows, settings, most = wanted
+                found = await self.batcher.translate(rows, settings, num_hypotheses=most)
+                await in_thread_if_long(size, answers.take, found)
+            steps = answers.steps(_ROWS_OF_A_STEP)
+            step, translations = await in_thread_if_long(size, advanced, steps)
+            while step is not None:
+                answer = await turn(step)
+                step, translations = await in_thread_if_long(size, advanced, steps, answer)
         assert translations is not None
         return translations
 

@@ -416,6 +416,39 @@ def test_the_pieces_of_a_text_are_known_about_from_those_before(bundle: Bundle) 
     model.batcher.close()
 
 
+def test_requests_with_terms_are_refused_if_their_turns_would_take_too_long(
+    bundle: Bundle,
+) -> None:
+    """Each turn comes after one of every other such request; plain requests are not held up."""
+    lines = real_lines("valid", "en")[:8]
+
+    async def scenario() -> None:
+        model = served(bundle, 100_000)
+        batcher = model.batcher
+        with_terms = model.with_terms({"man": "Kerl", "woman": "Dame", "in": "binnen"})
+        alone = await with_terms.translate(lines, text_format="document")
+        assert batcher.num_with_turns == 0
+        assert batcher.turn_s > 0
+        assert batcher.turns_per_row > 0
+        turns_s = len(lines) * batcher.turns_per_row * batcher.turn_s
+        batcher.max_wait_s = 1.5 * turns_s  # as long as the turns of one other request
+        batcher.pieces_per_s = 0.0  # and whatever its first search takes
+        asked = [
+            asyncio.create_task(with_terms.translate(lines, text_format="document"))
+            for _ in range(3)
+        ]
+        plain = asyncio.create_task(model.translate(lines, text_format="document"))
+        *answers, refused = await asyncio.gather(*asked, return_exceptions=True)
+        texts = [[best.text for best, *_ in answer] for answer in answers]
+        assert texts == 2 * [[best.text for best, *_ in alone]]
+        assert isinstance(refused, OverloadedError)
+        assert len(await plain) == len(lines)
+        assert batcher.num_with_turns == 0
+        batcher.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_server_refuses_at_once_if_all_of_its_models_are_busy(bundle: Bundle) -> None:
     one = served(bundle, 9)
     description = one.description.model_copy(update={"source": "de", "target": "en"})
