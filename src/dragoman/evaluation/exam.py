@@ -414,7 +414,7 @@ SUBJECTS: Final = (
     Subject("another script", _other_script),
     Subject("a tag inside", _tags),
     Subject("a placeholder inside", _placeholder, "corpus.augment.placeholders"),
-    Subject("a term", _term, "search.beam_size", with_terms=True),
+    Subject("a term", _term, with_terms=True),
     Subject("two sentences", _joined(2)),
     Subject("a very long line", _joined(_TOGETHER)),
     Subject("an empty line", _empty),
