@@ -30,7 +30,7 @@ _STATE_EVERY_S: Final = 600.0
 _SEVERITY_STYLES = {"info": "cyan", "warning": "yellow", "error": "bold red"}
 _METRICS = {"bleu": "BLEU", "chrf": "chrF"}
 _ENDINGS = {
-    "max_steps": "trained to the last step",
+    "max_steps": "trained to its end",  # the last step, or the end of a budget
     "early_stop": "stopped early, no new best",
     "signal": "stopped by a signal, all is saved",
     "diverged": "diverged",

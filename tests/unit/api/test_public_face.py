@@ -185,7 +185,7 @@ def test_an_error_of_the_caller_ends_the_training_and_a_thread_goes_on_with_it(
     (run,) = done
     assert len(list(run.path.parent.iterdir())) == 1
     assert dragoman.read_events(run, "run_finished")[-1]["reason"] == "max_steps"
-    assert "trained to the last step" in capfd.readouterr().out, "progress, as it was asked for"
+    assert "trained to its end" in capfd.readouterr().out, "progress, as it was asked for"
 
 
 def test_a_plan_has_the_shape_of_the_model_to_start_from() -> None:

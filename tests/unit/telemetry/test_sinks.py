@@ -86,7 +86,7 @@ def test_without_a_terminal_each_event_is_one_plain_line() -> None:
     assert lines[5].split() == ["source", *SAMPLE.source.split()]
     assert lines[6].split() == ["translation", *SAMPLE.hypothesis.split()]
     assert lines[8] == "warning: one GPU is slow; look at its clock"
-    assert lines[-1].startswith("trained to the last step (step 100, 23 h 46 min); best dev loss")
+    assert lines[-1].startswith("trained to its end (step 100, 23 h 46 min); best dev loss")
 
 
 def _fast_run(seconds: int) -> list[Event]:
