@@ -18,7 +18,7 @@ _STYLES = {"cannot tell": "dim", "measured": "cyan"}
 
 
 def print_answers(report: Report, console: Console) -> None:
-    """Print the answers of a report that need a judgement; its page has the facts, too."""
+    """Print the answers that need a judgement, the findings, and a line of each fact."""
     facts = report.facts
     console.print(Text(printable_line(f"{facts.name}: {in_one_line(facts)}"), style="bold"))
     if facts.samples:
@@ -30,9 +30,12 @@ def print_answers(report: Report, console: Console) -> None:
     if ill := [one for one in report.ailments if one.answer == "yes"]:
         console.print(Text("\nFindings", style="bold"))
         console.print(_answers(("-", one) for one in ill))
-    first, *_, last = (number for number, _ in report.measurements)
-    more = f"\nAnswers {first} to {last} are facts on speed, network and files: see the page.\n"
-    console.print(Text(more, style="dim"))
+    console.print(Text("\nFacts, whole on the page", style="bold"))
+    for number, one in report.measurements:
+        subject = one.key.replace("_", " ").capitalize()
+        line = Text(f"{number:>2}. {subject}: {printable_line(one.says)}", style="dim")
+        console.print(line, no_wrap=True, overflow="ellipsis")
+    console.print()
 
 
 def _answers(answers: Iterable[tuple[str, Verdict]]) -> Table:

@@ -24,7 +24,7 @@ from dragoman.reporting.facts import (
     RecordedLink,
 )
 from dragoman.reporting.log import RunLog
-from dragoman.reporting.measures import capacity_bytes_per_s, steady
+from dragoman.reporting.measures import capacity_bytes_per_s, without_warm_ups
 from dragoman.reporting.periods import FEWEST, FROM_START, moment
 from dragoman.reporting.record import Bools, Intervals
 from dragoman.reporting.verdict import Evidence, Judgement
@@ -223,7 +223,7 @@ def link_changed(change: RecordedChange) -> str:
 
 def _lasted(facts: Facts) -> bool:
     """Whether there are enough intervals for an answer."""
-    return len(steady(facts.intervals)) >= FEWEST
+    return len(without_warm_ups(facts.intervals)) >= FEWEST
 
 
 def _of_configuration(heading: str, says: str) -> str:

@@ -142,7 +142,7 @@ def lost_bleu(facts: Facts) -> Found:
 
 def data_waits(facts: Facts) -> Found:
     """The share of a step in which each rank waits for data."""
-    found, steps = [], measures.steady(facts.intervals)
+    found, steps = [], measures.without_warm_ups(facts.intervals)
     for waited, rank in measures.shares(facts, "data_wait_s"):
         timed = steps.where(np.isfinite(measures.timed_s(steps, rank.rank)))
         waits_s, took_s = (timed.of(name, rank.rank) for name in ("data_wait_s", "interval_s"))

@@ -26,7 +26,7 @@ COMPUTE_FIELDS = ("forward_s", "backward_s", "optimizer_s")
 _SIDES = ("source_tokens", "target_tokens")
 
 
-def steady(intervals: Intervals) -> Intervals:
+def without_warm_ups(intervals: Intervals) -> Intervals:
     """The intervals without warm-ups, of which there is one after each start, if two are left."""
     warm = intervals["warms_up"] == 0
     return intervals.where(warm) if warm.sum() > 1 else intervals
@@ -47,7 +47,7 @@ def points(records: Sequence[RecordedValidation], name: str) -> list[tuple[int, 
 def share(intervals: Intervals, *names: str, rank: int = 0) -> float | None:
     """The share of a rank's steps' time that some fields (in seconds) took; None if one is
     missing."""
-    steps = steady(intervals)
+    steps = without_warm_ups(intervals)
     whole_s = timed_s(steps, rank)
     return total(*(total_over(steps.of(name, rank), whole_s) for name in names))
 
@@ -65,7 +65,7 @@ def most(facts: Facts, *names: str) -> float | None:
 
 def per_step(intervals: Intervals, name: str, rank: int = 0) -> float | None:
     """The mean of a field over steps, without the warm-up."""
-    steps = steady(intervals)
+    steps = without_warm_ups(intervals)
     return total_over(steps.of(name, rank), steps["steps"])
 
 
@@ -103,7 +103,7 @@ def tokens(facts: Facts) -> float | None:
 
 def tokens_per_s(facts: Facts) -> float | None:
     """Source and target tokens per second inside steps."""
-    steps = steady(facts.intervals)
+    steps = without_warm_ups(facts.intervals)
     source, target = (steps[side] for side in _SIDES)
     both = np.nan_to_num(source) + np.where(target > 0, target, np.nan)
     return total_over(both, timed_s(steps))
@@ -136,7 +136,7 @@ def left_s(facts: Facts) -> float | None:
 
 def with_wire(facts: Facts) -> Intervals:
     """The intervals, without the warm-up, in which the wait for the network was measured."""
-    steps = steady(facts.intervals)
+    steps = without_warm_ups(facts.intervals)
     return steps.where(np.isfinite(timed_s(steps)) & np.isfinite(steps["wire_s"]))
 
 
@@ -192,7 +192,7 @@ def useful_flop_share(facts: Facts, *, host: str | None = None) -> float | None:
     devices = [device for device in facts.devices if host in (None, device.host)]
     if facts.recipe is None or not devices or not facts.world_size:
         return None
-    steps = steady(facts.intervals)
+    steps = without_warm_ups(facts.intervals)
     steps = steps.where(np.isfinite(timed_s(steps)) & (steps["pairs"] > 0))
     pairs, seconds_s = float(steps["pairs"].sum()), float(steps.of("interval_s").sum())
     if not pairs or not seconds_s:

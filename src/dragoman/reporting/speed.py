@@ -172,7 +172,7 @@ def _waits_since(facts: Facts) -> str:
     """The rank that computes for the smallest share of its steps, and since when."""
     shares = measures.shares(facts, *measures.COMPUTE_FIELDS)
     rank = min(shares, key=lambda share: share[0])[1]
-    steps = measures.steady(facts.intervals)
+    steps = measures.without_warm_ups(facts.intervals)
     timed = steps.where(np.isfinite(measures.timed_s(steps, rank.rank)))
     computed_s = np.nan_to_num(timed.compute_s(rank.rank))
     waits = computed_s < BUSY_COMPUTE * timed.of("interval_s", rank.rank)

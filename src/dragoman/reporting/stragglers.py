@@ -15,7 +15,7 @@ import numpy as np
 
 from dragoman.base import units
 from dragoman.reporting.facts import Facts, Rank, once
-from dragoman.reporting.measures import steady
+from dragoman.reporting.measures import without_warm_ups
 from dragoman.reporting.periods import (
     FEWEST,
     Period,
@@ -64,7 +64,7 @@ class _Work:
     @classmethod
     def of(cls, facts: Facts) -> Self:
         """The work of a run, without warm-ups."""
-        steps = steady(facts.intervals)
+        steps = without_warm_ups(facts.intervals)
         seconds_s = steps["interval_s"] - steps["sync_s"] - steps["data_wait_s"]
         whole = np.isfinite(seconds_s).sum(axis=1) == steps["ranks"]
         steps, seconds_s = steps.where(whole), seconds_s[whole]

@@ -1,7 +1,8 @@
 """The record of a run. Writers only write events; every view only reads them.
 
-Rank 0 alone writes the log; what other ranks measure and tell reaches it at each interval
-(`training.interval`), or at once by their signs of life (`training.pause_watch`).
+Rank 0 alone writes the log. Other ranks keep their events in an `Outbox` (`events`); rank 0 takes
+them at each log point (`training.trainer`), and alerts and pauses at once, with the heartbeat
+(`training.pause_watch`).
 
 events       event types with their units and TensorBoard tags, and limits that training and report
              share; JSON-lines writer and reader; schema version
