@@ -40,6 +40,17 @@ LEARNING = (
 )
 
 
+def split_at(separator: int | None, ids: list[int]) -> list[list[int]]:
+    """The parts of a row between separators."""
+    parts: list[list[int]] = [[]]
+    for one in ids:
+        if one == separator:
+            parts.append([])
+        else:
+            parts[-1].append(one)
+    return parts
+
+
 @cache
 def paragraphs_run() -> RunDirectory:
     """A copy of the run for this process."""

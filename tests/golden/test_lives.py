@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.cluster.hosts import HOSTS_FILE, Hosts
 from dragoman.reporting import plots
 from dragoman.reporting.checks import examine, judge
 from dragoman.reporting.facts import Facts
@@ -420,23 +419,6 @@ def test_a_lost_life_on_other_hosts_changes_no_answer(tmp_path: Path) -> None:
     found = _answers(facts)
     assert found["network"].answer == "yes"
     assert found["network"].says.startswith("Waiting for the network took 84.8%")
-
-
-def test_a_price_applies_to_the_hosts_it_was_recorded_for(tmp_path: Path) -> None:
-    run = Recorded(resume_at=(4000, 4000), recipe=VOCABULARY).write(tmp_path / "run")
-    cheap = [{"address": f"10.0.0.{n}", "slots": 1, "price_per_hour": 1.0} for n in (1, 2)]
-    (run / HOSTS_FILE).write_text(Hosts.model_validate({"host": cheap}).model_dump_json())
-    for rank, letter in enumerate("ab"):
-        lives = _life(host=f"dear-{letter}"), _life(host=f"cheap-{letter}")
-        _change_lives(run, rank, *lives)
-    facts = read_facts(run)
-    cost = _answers(facts)["cost"]
-    assert cost.answer == "cannot tell"
-    last = facts.lives[-1]
-    hours = 2 * (last.ended - last.started) / 3600
-    assert f"of machine time on cheap-a, cheap-b cost {hours:.2f} USD" in cost.says
-    given = _answers(read_facts(run, price=HourlyPrice(amount=1.0, currency="USD")))["cost"]
-    assert given.answer == "measured"
 
 
 @pytest.mark.parametrize("paused", [4300, 4700, 3300])

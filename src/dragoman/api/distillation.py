@@ -176,13 +176,13 @@ def distill(
             place=text,
             remedy="train the teacher for longer, or give other text",
         )
-    learnt = [TextFiles(tsv=str(synthesized.output), translated="target")]
+    learnt = [TextFiles(tsv=str(synthesized.output), translated="target", shuffled=True)]
     if not synthetic_only:
         pairs = place / "pairs.tsv"
         if not pairs.exists():
             write_own_pairs(run, pairs)
         if pairs.stat().st_size:  # it is empty if each of them has a tag
-            learnt.append(TextFiles(tsv=str(pairs)))
+            learnt.append(TextFiles(tsv=str(pairs), shuffled=True))
     corpus = student_text(student.corpus, run.recipe().corpus, tuple(learnt), valid, test)
     stages = tuple(stage.model_copy(update={"weights": None}) for stage in student.stages)
     trained = train(

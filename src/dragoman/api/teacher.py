@@ -170,8 +170,9 @@ def _training_lines(run: RunDirectory, side: str, taken: Sequence[bool]) -> Iter
 
     taken: whether the pairs of each entry are wanted. If no entry has a name or a weight, the
         shards do not say from which entry a pair is: then all pairs are taken.
-    A line is None if the pair is not wanted, if a piece of its side is unknown, or if the teacher's
-    recipe may have cut the side off: a student would learn to stop in the middle of a sentence.
+    A line is None if the pair is not wanted, if it is a paragraph or a copy with placeholders, as
+    its sentences are there, too, if a piece of its side is unknown, or if the teacher's recipe may
+    have cut the side off: a student would learn to stop in the middle of a sentence.
     """
     corpus = run.recipe().corpus
     too_long = corpus.max_pieces if corpus.too_long == "truncate" else math.inf
@@ -179,6 +180,8 @@ def _training_lines(run: RunDirectory, side: str, taken: Sequence[bool]) -> Iter
     shards = TokenShards(prepared / "train")
     vocabulary = load_vocabulary(prepared / f"{side}.model")
     row_of = shards.source if side == "source" else shards.target
+    pieces = vocabulary.all_pieces()
+    unwanted = {UNK, *(n for n, piece in enumerate(pieces) if piece in vocabulary.stand_ins)}
     is_taken = np.ones(shards.num_pairs, np.bool_)
     if not all(taken) and corpus.is_mixed:
         is_taken = np.array(taken)[shards.entries()]
@@ -189,7 +192,8 @@ def _training_lines(run: RunDirectory, side: str, taken: Sequence[bool]) -> Iter
         plain = [row[len(prefix) * (row[: len(prefix)] == prefix) :] for row in rows]
         lines = vocabulary.decode(plain)
         for pair, whole, row, line in zip(range(first, last), rows, plain, lines, strict=True):
-            yield line if is_taken[pair] and UNK not in row and len(whole) < too_long else None
+            is_wanted = is_taken[pair] and unwanted.isdisjoint(row)
+            yield line if is_wanted and len(whole) < too_long else None
 
 
 def student_text(

@@ -20,6 +20,8 @@ _VARIANCE: Final = 6.8
 _LEXICON: Final = 10.0
 """The cost of two sentences that share nothing: about that of leaving both out."""
 _SMALLEST: Final = 1e-12
+_BAND: Final = 30
+"""Sentences that a path may be away from the diagonal, and as many more as one side has more."""
 
 
 class Bead(NamedTuple):
@@ -37,13 +39,15 @@ def align(
     """The beads of two texts, in order; each sentence is in one.
 
     source_lengths, target_lengths: characters of each sentence. match: how much of the words on one
-    side of a bead the other side has, 0 to 1. Takes time and memory by the product of the numbers
-    of sentences.
+    side of a bead the other side has, 0 to 1. The time grows with the number of sentences.
     """
+    slope = len(target_lengths) / max(1, len(source_lengths))
+    band = _BAND + abs(len(target_lengths) - len(source_lengths))
     ratio = max(1, sum(target_lengths)) / max(1, sum(source_lengths))
     best: dict[tuple[int, int], tuple[float, Bead | None]] = {(0, 0): (0.0, None)}
     for source in range(len(source_lengths) + 1):
-        for target in range(len(target_lengths) + 1):
+        middle = round(source * slope)
+        for target in range(max(0, middle - band), min(len(target_lengths), middle + band) + 1):
             for taken, prior in _PRIORS.items():
                 before = (source - taken[0], target - taken[1])
                 if before not in best:

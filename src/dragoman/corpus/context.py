@@ -59,6 +59,7 @@ def write_paragraphs(
     tag = f"{block.entry.tag} " if block.entry.tag else ""
     plain = [source.removeprefix(tag) for source in sides[0]]
     words = np.array([[text.count(" ") + 1 for text in side] for side in (plain, sides[1])])
+    words[:, [SEPARATOR in pair[0] + pair[1] for pair in zip(*sides, strict=True)]] = most_words + 1
     stretches = []
     if not block.entry.shuffled:
         random = Random(f"{seed} {block.index}")  # noqa: S311

@@ -86,6 +86,7 @@ class ImportedVocabulary:
     file: VocabularyFile
     vocab_size: int
     stand_ins: ClassVar[frozenset[str]] = frozenset()
+    separator_id: ClassVar[int | None] = None
     _ids: dict[str, int]
     _encoding: sentencepiece.SentencePieceProcessor
     _decoding: sentencepiece.SentencePieceProcessor

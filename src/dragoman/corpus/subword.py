@@ -51,10 +51,12 @@ class Subword:
         behind = range(EOS + 1 + len(self.tokens), self.vocab_size)
         named = ((processor.id_to_piece(number), processor.get_score(number)) for number in behind)
         self.tags: tuple[str, ...] = tuple(
-            piece for piece, _ in takewhile(lambda one: not one[1] and _is_whole(one[0]), named)
+            piece for piece, _ in takewhile(lambda one: not one[1] and is_whole(one[0]), named)
         )
         """Words that are one piece each, wherever they stand in a text."""
         self.stand_ins = stand_ins.ALL.intersection(self.tags)
+        has_separator = stand_ins.SEPARATOR in self.stand_ins
+        self.separator_id = processor.piece_to_id(stand_ins.SEPARATOR) if has_separator else None
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -117,8 +119,9 @@ class Subword:
         return ids
 
     def decode(self, ids: list[list[int]]) -> list[str]:
-        """Text of each row of ids; special ids are skipped."""
-        kept = [[piece for piece in row if piece > EOS] for row in ids]
+        """Text of each row of ids; special ids and the separator of sentences are skipped."""
+        between = self.separator_id
+        kept = [[piece for piece in row if piece > EOS and piece != between] for row in ids]
         if len(kept) <= _ONE_BY_ONE:
             return [self._processor.decode(row) for row in kept]
         texts: list[str] = self._processor.decode(kept, num_threads=1)
@@ -138,7 +141,8 @@ class Subword:
         return list(zip(self.all_pieces(), scores, strict=True))
 
 
-def _is_whole(piece: str) -> bool:
+def is_whole(piece: str) -> bool:
+    """Whether a piece is a tag or stands for other text, and is never cut."""
     return is_tag(piece) or piece in stand_ins.ALL
 
 

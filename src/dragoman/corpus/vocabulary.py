@@ -41,6 +41,10 @@ class Vocabulary(Protocol):
     def stand_ins(self) -> frozenset[str]:
         """The pieces that stand for other text; see `corpus.stand_ins`."""
 
+    @property
+    def separator_id(self) -> int | None:
+        """The id of the piece between the sentences of a paragraph; None if there is none."""
+
     def prefix(self, text: str) -> tuple[list[int], str]:
         """Ids before each part of this text, and the text without the words of these ids."""
 
@@ -51,7 +55,7 @@ class Vocabulary(Protocol):
         """Ids of texts that have no prefix."""
 
     def decode(self, ids: list[list[int]]) -> list[str]:
-        """Text of each row of ids; special ids are skipped."""
+        """Text of each row of ids; special ids and the separator of sentences are skipped."""
 
     def pieces(self, ids: list[int]) -> list[str]:
         """The piece behind each id."""

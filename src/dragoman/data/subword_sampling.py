@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.corpus.shards import EOS, gather_rows, id_dtype
+from dragoman.corpus.subword import is_whole
 
 if TYPE_CHECKING:
     from dragoman.corpus.vocabulary import Vocabulary
@@ -32,11 +33,10 @@ class Splits:
     def __init__(self, vocabulary: Vocabulary) -> None:
         pieces = vocabulary.all_pieces()
         letters = vocabulary.num_letters
-        kept_whole = vocabulary.stand_ins
         parts = {
             piece: number
             for number, piece in enumerate(pieces)
-            if number > EOS and piece not in kept_whole and (letters[number] or piece == _SPACE)
+            if number > EOS and not is_whole(piece) and (letters[number] or piece == _SPACE)
         }
         pairs: list[tuple[int, int]] = []
         counts = np.zeros(len(pieces), dtype=np.int64)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from dragoman.base.errors import ConfigError
 from dragoman.corpus.align import Bead, align
@@ -41,6 +42,10 @@ def score_documents(translations: Sequence[str], references: Sequence[str]) -> D
     translations, references: a text for each document, of any number of sentences.
     Raises ConfigError if their numbers differ, or there is none.
     """
+    if isinstance(translations, str) or isinstance(references, str):
+        raise ConfigError(
+            "is one text", place="translations", remedy="give a list with a text for each document"
+        )
     if len(translations) != len(references) or not references:
         raise ConfigError(
             f"{len(translations)} translations for {len(references)} references",
@@ -65,11 +70,14 @@ def aligned(reference: str, translation: str) -> list[Bead]:
         for text in (reference, translation)
     ]
     grams = [[_grams(sentence) for sentence in side] for side in texts]
+    pairs = [[one + two for one, two in pairwise(side)] for side in grams]
+
+    def of_side(side: int, part: slice) -> Counter[str]:
+        start: int = part.start
+        return (grams if part.stop - start == 1 else pairs)[side][start]
 
     def shared(bead: Bead) -> float:
-        wanted, found = (
-            sum(side[part], Counter[str]()) for side, part in zip(grams, bead, strict=True)
-        )
+        wanted, found = of_side(0, bead.source), of_side(1, bead.target)
         total = wanted.total() + found.total()
         return 2 * (wanted & found).total() / total if total else 0.0
 

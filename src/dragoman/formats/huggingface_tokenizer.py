@@ -250,7 +250,9 @@ def make_tokenizer(
         single=f"$A {pieces[EOS][0]}", special_tokens=[(pieces[EOS][0], EOS)]
     )
     tokenizer.add_tokens([AddedToken(token, normalized=False) for token in tokens])
-    tokenizer.add_tokens([AddedToken(tag, normalized=True) for tag in tags])
+    tokenizer.add_tokens(
+        [AddedToken(tag, normalized=True, special=tag == stand_ins.SEPARATOR) for tag in tags]
+    )
     return tokenizer
 
 

@@ -24,6 +24,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from dragoman.corpus.normalize import normalize
+from dragoman.corpus.stand_ins import SEPARATOR
 
 _NUM_CODES: Final = 0x30000
 """Three planes: after them nothing is normalised and no letter has a case."""
@@ -37,6 +38,9 @@ def with_normalization(model: bytes, *, lowercase: bool) -> bytes:
     proto = ModelProto.FromString(model)
     proto.normalizer_spec.name = "dragoman"
     proto.normalizer_spec.precompiled_charsmap = _compiled(lowercase=lowercase)
+    for piece in proto.pieces:
+        if piece.piece == SEPARATOR:  # it stands for no text
+            piece.type = ModelProto.SentencePiece.CONTROL
     written: bytes = proto.SerializeToString(deterministic=True)
     return written
 

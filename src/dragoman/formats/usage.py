@@ -11,6 +11,7 @@ from typing import Final
 
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import BOS, EOS, PAD
+from dragoman.corpus.stand_ins import SEPARATOR
 from dragoman.formats.argos import argos_code
 from dragoman.formats.bundle import BundleInfo
 from dragoman.formats.kinds import FORMATS
@@ -36,7 +37,7 @@ pieces = [{prefix}*source.encode("{text}", out_type=str)]
 found = translator.translate_batch(
     [pieces], beam_size={beam}, length_penalty={penalty}, max_decoding_length={limit}
 )
-print(target.decode(found[0].hypotheses[0]))"""
+print(target.decode(found[0].hypotheses[0]){cleaned})"""
 _TRANSFORMERS: Final = """\
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -74,7 +75,7 @@ for step in range({limit}):
     if chosen[-1] == {end}:
         break
 translation = [one for one in chosen[{num_start}:] if one != {end}]
-print(target.decode({translation})"""
+print(target.decode({translation}{cleaned})"""
 _READ_SENTENCEPIECE: Final = """\
 import sentencepiece
 
@@ -242,11 +243,18 @@ def _of_ctranslate2(export: _Export) -> list[str]:
         beam=export.power.beam_size,
         penalty=f"{export.power.length_penalty_alpha:g}",
         limit=export.limit,
+        cleaned=_cleaned(export),
     )
     said = f"{export.goes_in} its pieces, without `</s>`: CTranslate2 adds that."
     if export.token:
         said += f" The first piece is the token of the language: `{export.token}`."
     return [_python(code), f"{said} {export.power_words}"]
+
+
+def _cleaned(export: _Export) -> str:
+    """Code that takes the separators of sentences out of a text, if the model has learnt them."""
+    has_separator = export.recipe.corpus.context.sentences > 1
+    return f'.replace("\\U{ord(SEPARATOR):08X}", "")' if has_separator else ""
 
 
 def _of_huggingface(export: _Export) -> list[str]:
@@ -290,6 +298,7 @@ def _of_onnx(export: _Export) -> list[str]:
         first=PAD + 1 if search.never_padding else PAD,
         limit=export.limit,
         translation="[translation])[0]" if export.is_imported else "translation)",
+        cleaned=_cleaned(export),
         **shape,
     )
     names = " and then ".join(f"{_START_NAMES.get(one, one)}" for one in model.start_ids)

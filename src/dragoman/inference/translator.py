@@ -246,16 +246,20 @@ class EncodedTexts:
     def apart(self, found: Sequence[list[Candidate]]) -> list[list[Candidate]]:
         """The translations of each row, from those of the paragraphs that have as many sentences as
         their sources."""
-        between = _separator(self.subwords[1])
+        between = self.subwords[1].separator_id
         apart: list[list[Candidate]] = [[] for _ in self.rows]
         for paragraph, candidates in zip(self.paragraphs, found, strict=True):
             for one in candidates:
                 ends = [place for place, piece in enumerate(one.ids) if piece == between]
-                if len(ends) == len(paragraph.sentences) - 1:
-                    starts = [0, *(end + 1 for end in ends)]
-                    spans = zip(paragraph.sentences, starts, [*ends, None], strict=True)
-                    for row, start, end in spans:
-                        apart[row].append(Candidate(one.ids[start:end], one.score))
+                starts = [0, *(end + 1 for end in ends)]
+                spans = [
+                    one.ids[start:end] for start, end in zip(starts, [*ends, None], strict=True)
+                ]
+                # Beside an empty one, another says what two sentences of the source say.
+                if len(spans) == len(paragraph.sentences) and all(spans):
+                    for row, ids in zip(paragraph.sentences, spans, strict=True):
+                        if all(ids != other.ids for other in apart[row]):
+                            apart[row].append(Candidate(ids, one.score))
         return apart
 
     def assemble(
@@ -387,10 +391,7 @@ class Answers:
         if way == "together":
             found = self._encoded.apart(found)
         decoded = iter(target.decode([one.ids for row in found for one in row]))
-        texts = [
-            [Found(next(decoded).replace(SEPARATOR, ""), one.score, one.ids) for one in row]
-            for row in found
-        ]
+        texts = [[Found(next(decoded), one.score, one.ids) for one in row] for row in found]
         if not target.stand_ins:
             self._found, self._left = [row[: self._num_hypotheses] for row in texts], []
             return
@@ -429,11 +430,6 @@ class Answers:
                 own = TermSearch(encoded.rows[part], self._found[part], terms, encoded.subwords)
                 found += yield from own.run(self._search, self._num_hypotheses)
         return (yield from encoded.assemble(found, self._num_hypotheses, most_rows))
-
-
-def _separator(vocabulary: Vocabulary) -> int:
-    """The id of the piece between the sentences of a paragraph."""
-    return vocabulary.encode_plain([f"a{SEPARATOR}"])[0][-1]
 
 
 def without_placeholders(row: list[int], subword: Vocabulary) -> list[int]:
@@ -506,13 +502,13 @@ class TextTranslator:
         for text in texts:
             parts = []
             code = self.code
-            if text_format != "line":
+            if text_format != "line" or not text.strip():
                 paragraphs.end()
             for part in cut(text, text_format, stand_ins=self.stand_ins):
                 own_rows: list[list[int]] = []
                 tagged = normalized = ""
                 if part.translated:
-                    source = on_one_line(part.source())
+                    source = on_one_line(part.source()).replace(SEPARATOR, "")
                     tagged = normalize(source, lowercase=self.lowercase)
                     normalized = without_tags(tagged)
                     plain = ""
@@ -628,7 +624,7 @@ class _Paragraphs:
         self._most_pieces = translator.max_source_pieces
         source = translator.subwords[0]
         self._prefix = len(source.prefix(with_token(translator.token, ""))[0])
-        self._between = _separator(source) if self._most_sentences > 1 else UNK
+        self._between = UNK if source.separator_id is None else source.separator_id
         self._paragraphs: list[Paragraph] = []
         self._num_rows = 0
         self._is_open = False

@@ -14,6 +14,7 @@ from dragoman.corpus.prepare import prepare
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.stand_ins import SEPARATOR
 from dragoman.corpus.subword import Subword
+from paragraphs_run import split_at
 from parallel_text import sentences, small_corpus, write_lines, write_pairs
 
 Paragraph = list[tuple[str, str]]
@@ -28,11 +29,11 @@ def prepared(config: CorpusConfig, folder: Path) -> tuple[Manifest, list[Paragra
     for row in range(shards.num_pairs):
         ids = shards.source(row).tolist(), shards.target(row).tolist()
         source, target = (
-            side.decode([own])[0].split(f"{SEPARATOR} ")
+            side.decode(split_at(side.separator_id, own))
             for side, own in zip(sides, ids, strict=True)
         )
         assert max(map(len, ids)) <= config.max_pieces
-        if len(source) == 1 == len(target):
+        if len(source) == 1 or len(target) == 1:
             alone += source
         else:
             found.append(list(zip(source, target, strict=True)))
@@ -103,6 +104,23 @@ def test_limits_of_length_hold_for_paragraphs(tmp_path: Path) -> None:
     by_pieces = small_corpus(tmp_path, context={"sentences": 8}, max_pieces=60)
     _, found, _ = prepared(by_pieces, tmp_path / "pieces")  # checks the rows
     assert found
+
+
+def test_no_paragraph_has_a_sentence_with_a_separator_of_its_own(tmp_path: Path) -> None:
+    source, target = sentences(300)
+    source[100] += f"{SEPARATOR} a"
+    target[200] += f"{SEPARATOR} a"
+    config = small_corpus(
+        tmp_path,
+        train=(write_pairs(tmp_path, "strange", (source, target)),),
+        context={"sentences": 4},
+        filters={"max_control_characters": 9},
+    )
+    _, found, _ = prepared(config, tmp_path / "out")
+    in_paragraphs = {pair for paragraph in found for pair in paragraph}
+    assert len(in_paragraphs) > 100
+    assert not any(source[100].split(SEPARATOR)[0] in one for one, _ in in_paragraphs)
+    assert not any(target[200].split(SEPARATOR)[0] in one for _, one in in_paragraphs)
 
 
 def test_shuffled_text_has_none_and_a_tag_stands_once(tmp_path: Path) -> None:

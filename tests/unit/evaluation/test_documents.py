@@ -77,3 +77,12 @@ def test_an_empty_translation_omits_all_and_numbers_must_agree() -> None:
     for number in (0, 1):
         with pytest.raises(dragoman.ConfigError, match=f"{number} translations for 0 references"):
             dragoman.score_documents(["a"] * number, [])
+
+
+def test_long_documents_are_aligned_though_a_part_is_missing() -> None:
+    """Away from the diagonal no path is looked for, but as far as one side is longer."""
+    lines = [f"Sentence w{number}x has the word v{number * number}y." for number in range(400)]
+    scores = dragoman.score_documents([" ".join(lines[:150] + lines[200:])], [" ".join(lines)])
+    assert (scores.sentences, scores.omitted, scores.added) == (400, 50, 0)
+    with pytest.raises(dragoman.ConfigError, match="list"):
+        dragoman.score_documents("One text.", "One text.")

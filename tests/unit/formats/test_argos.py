@@ -197,16 +197,12 @@ MODEL = "translate-en_de/model/"
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda files: files.pop(MODEL + "model.bin"), "is not a CTranslate2 model"),
-        (lambda files: files.pop(MODEL + "shared_vocabulary.json"), "its vocabulary is not"),
-        (
-            lambda files: files.update({MODEL + "shared_vocabulary.json": b'["a", "b"]'}),
-            "its vocabulary is not",
-        ),
+        (lambda files: files.pop(MODEL + "model.bin"), "CTranslate2 cannot read it"),
+        (lambda files: files.pop(MODEL + "shared_vocabulary.json"), "CTranslate2 cannot read it"),
         (lambda files: files.update({MODEL + "model.bin": bytes(1 << 29)}), "is too large"),
-        (lambda files: files.update({MODEL + "model.bin": b"pickled"}), "is not a CTranslate2"),
+        (lambda files: files.update({MODEL + "model.bin": b"pickled"}), "CTranslate2 cannot read"),
     ],
-    ids=["no weights", "no pieces", "other pieces", "a bomb", "other weights"],
+    ids=["no weights", "no pieces", "a bomb", "other weights"],
 )
 def test_a_package_that_is_not_of_its_bundle_is_refused(
     change: Callable[[dict[str, bytes]], None], problem: str, tmp_path: Path

@@ -14,16 +14,20 @@ import pytest
 
 import dragoman
 from dragoman.api.kinds import Context
+from dragoman.api.teacher import write_own_pairs
 from dragoman.cli.command_line import main
+from dragoman.corpus.config import SubwordConfig
+from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.prepare import prepare
-from dragoman.corpus.shards import TokenShards
-from dragoman.corpus.stand_ins import SEPARATOR
-from dragoman.corpus.subword import Subword
+from dragoman.corpus.shards import EOS, TokenShards
+from dragoman.corpus.stand_ins import ALL, SEPARATOR
+from dragoman.corpus.subword import Subword, count_words, train_on_words
 from dragoman.formats.ctranslate2_engine import Candidate, Results
+from dragoman.formats.normalizing_pieces import with_normalization
 from dragoman.inference.text import TextFormat
 from dragoman.inference.translator import Engine, TextTranslator, open_translator
 from dragoman.model.config import SearchConfig
-from paragraphs_run import SENTENCES, paragraph, paragraphs_run
+from paragraphs_run import SENTENCES, paragraph, paragraphs_run, split_at
 from parallel_text import sentences, small_corpus, write_pairs
 from served import serving
 from small_run import small_run
@@ -58,10 +62,11 @@ def test_an_empty_line_ends_a_paragraph(translator: dragoman.Translator) -> None
     for noun, pronoun in (("cell", "sie"), ("field", "es"), ("button", "ihn")):
         near = translator.translate([f"Now open the {noun}.", "Now see it."], context="paragraph")
         assert near[1] == f"Jetzt lies {pronoun}."
-        far = translator.translate(
-            [f"Now open the {noun}.", "", "Now see it."], context="paragraph"
-        )
-        assert far[1:] == ["", *translator.translate(["Now see it."])]
+        for empty in ("", "  "):
+            far = translator.translate(
+                [f"Now open the {noun}.", empty, "Now see it."], context="paragraph"
+            )
+            assert far[1:] == [empty, *translator.translate(["Now see it."])]
 
 
 def test_the_sentences_of_a_document_stay_where_they_are(translator: dragoman.Translator) -> None:
@@ -119,7 +124,9 @@ def whole() -> Iterator[TextTranslator]:
 
 
 def separator_of(translator: TextTranslator) -> int:
-    return translator.subwords[0].encode_plain([f"a{SEPARATOR}"])[0][-1]
+    separator = translator.subwords[0].separator_id
+    assert separator is not None
+    return separator
 
 
 @pytest.mark.parametrize("fault", ["none is left", "one too many", "nothing between two"])
@@ -139,6 +146,48 @@ def test_without_the_right_separators_it_falls_back_sentence_by_sentence(
     found = joined.translate(SOURCES, search, text_format="line")
     assert [one.text for one, *_ in found] == [one.text for one, *_ in alone]
     assert engine.searched == len(DOCUMENTS) + sum(map(bool, SOURCES))
+
+
+def test_a_sentence_beside_an_empty_one_is_translated_alone(whole: TextTranslator) -> None:
+    """With `a b||c` for a|b|c the number fits, and b would be there twice."""
+    between = separator_of(whole)
+
+    def merged(ids: list[int]) -> list[int]:
+        first = ids.index(between) if between in ids else len(ids)
+        rest = ids[first + 1 :]
+        second = rest.index(between) if between in rest else len(rest)
+        return [*ids[:first], *rest[:second], between, *rest[second:]]
+
+    lines = ["Now open the cell.", "Now see it.", "Close it."]
+    search = SearchConfig(beam_size=1)
+    alone = whole.translate(lines, search, text_format="line")
+    engine: Any = Altered(whole.engine, merged, between)
+    found = (
+        replace(whole, engine=engine).with_context().translate(lines, search, text_format="line")
+    )
+    assert [one.text for one, *_ in found] == [one.text for one, *_ in alone]
+
+
+@pytest.mark.parametrize("empty", ["", "  "])
+def test_an_empty_line_ends_a_paragraph_beside_placeholders(
+    whole: TextTranslator, empty: str
+) -> None:
+    config = SubwordConfig(vocab_size=100)
+    words = count_words(SOURCES)
+    subword = Subword.parse(train_on_words(words, config, tags=[*ALL]), place=Path("source.model"))
+    translator = replace(whole, subwords=(subword, subword)).with_context()
+    assert translator.stand_ins == ALL
+    for between, num_paragraphs in (([], 1), ([empty], 0)):
+        encoded = translator.encode(["Now open {a} cell.", *between, "Now see it."], "line")
+        assert len(encoded.rows) == 2
+        assert len(encoded.paragraphs) == num_paragraphs
+
+
+def test_a_separator_in_a_translation_is_no_text(whole: TextTranslator) -> None:
+    ids = whole.subwords[1].encode_plain(["Jetzt lies es.", "Jetzt lies es."])
+    assert whole.subwords[1].decode([[*ids[0], separator_of(whole), *ids[1]]]) == [
+        "Jetzt lies es. Jetzt lies es."
+    ]
 
 
 def test_paragraphs_keep_to_what_the_model_has_learnt(whole: TextTranslator) -> None:
@@ -185,8 +234,8 @@ def test_a_paragraph_goes_into_the_model_as_in_training(kind: str, tmp_path: Pat
         learnt_sentences=SENTENCES,
     )  # fmt: skip
     compared = 0
-    for row, text in zip(rows, subword.decode(rows), strict=True):
-        lines = text.split(f"{SEPARATOR} ")
+    for row in rows:
+        lines = subword.decode(split_at(subword.separator_id, row))
         if len(lines) > 1:
             joined = replace(whole, token=subword.pieces(row)[0]).with_context()
             (one,) = joined.encode(lines, "line").paragraphs
@@ -202,6 +251,12 @@ def test_a_separator_in_a_text_loses_nothing(translator: dragoman.Translator) ->
         assert len(found) == 3
         assert "Zelle" in found[0]
         assert SEPARATOR not in "".join(found[:2])
+        (markup,) = translator.translate(
+            [f"Now open the cell.&#x{ord(SEPARATOR):X}; Now see it."],
+            text_format="markup",
+            context=context,
+        )
+        assert SEPARATOR not in markup
 
 
 def test_the_command_and_a_model_without_context(
@@ -220,6 +275,31 @@ def test_the_command_and_a_model_without_context(
     assert "corpus.context.sentences" in said
     assert said.count("\n") == 0
     assert not output.exists()
+
+
+def test_programs_that_read_an_export_show_no_separator(tmp_path: Path) -> None:
+    from sentencepiece import SentencePieceProcessor
+    from transformers import AutoTokenizer
+
+    model = (paragraphs_run().prepared() / "target.model").read_bytes()
+    for_argos = SentencePieceProcessor(model_proto=with_normalization(model, lowercase=False))
+    separator = for_argos.piece_to_id(SEPARATOR)
+    ids = for_argos.encode("Jetzt lies es.")
+    pieces = for_argos.id_to_piece([*ids, separator, *ids])
+    assert for_argos.decode_pieces(pieces) == "Jetzt lies es. Jetzt lies es."
+    exported = dragoman.export(paragraphs_run(), to="huggingface", output=tmp_path / "export")
+    tokenizer = AutoTokenizer.from_pretrained(exported.path)
+    (text,) = tokenizer.batch_decode([[*ids, separator, *ids, EOS]], skip_special_tokens=True)
+    assert text == "Jetzt lies es. Jetzt lies es."
+
+
+def test_a_student_learns_sentences_of_a_teacher_of_paragraphs(tmp_path: Path) -> None:
+    run = paragraphs_run()
+    write_own_pairs(run, tmp_path / "pairs.tsv")
+    pairs = (tmp_path / "pairs.tsv").read_text().splitlines()
+    train = Manifest.load(run.prepared()).train
+    assert len(pairs) == train.pairs - train.copies["context"]
+    assert not any("it. " in pair or SEPARATOR in pair for pair in pairs)
 
 
 @pytest.mark.parametrize("form", ["huggingface", "argos"])

@@ -10,6 +10,7 @@ const USER_DEFINED = 4;
 const NORMAL = 1;
 const UNKNOWN_PENALTY = 10;
 const SPACE = "▁";
+const SEPARATOR = "\u{10FA08}"; // between the sentences of a paragraph; it stands for no text
 
 /** One SentencePiece model. */
 export class Pieces {
@@ -60,8 +61,8 @@ export class Pieces {
   decode(ids) {
     let text = "";
     for (const id of ids) {
-      if (id <= EOS) continue;
       let piece = this.pieces[id].text;
+      if (id <= EOS || piece === SEPARATOR) continue;
       if (!text && piece.startsWith(SPACE)) piece = piece.slice(SPACE.length);
       text += piece.replaceAll(SPACE, " ");
     }
