@@ -42,7 +42,7 @@ from dragoman.corpus.clean import (
     refuse_malformed,
 )
 from dragoman.corpus.config import CorpusConfig
-from dragoman.corpus.context import PARAGRAPHS
+from dragoman.corpus.context import CONTEXT, PARAGRAPHS
 from dragoman.corpus.directions import Direction, listed, tempered
 from dragoman.corpus.encode import (
     CleanedText,
@@ -154,8 +154,9 @@ def prepare(
                 digest=manifest.digest, train_pairs=pairs, seconds_s=seconds_s
             )
             events.write(prepared)
-            if (warning := _most_dropped(manifest, directory)) is not None:
-                events.write(warning)
+            for warning in (_most_dropped(manifest, directory), _no_paragraph(manifest)):
+                if warning is not None:
+                    events.write(warning)
         return manifest
 
 
@@ -176,6 +177,17 @@ def _most_dropped(manifest: Manifest, directory: Path) -> Alert | None:
         cause=_dropped_in_words(train.dropped, train.pairs_in, lost),
         remedy=f"see {directory / REJECTED / 'filters.html'}, and "
         f"{', or '.join(filter(None, remedies))}",
+    )
+
+
+def _no_paragraph(manifest: Manifest) -> Alert | None:
+    """The warning that paragraphs were asked for and there are none."""
+    if manifest.config.context.sentences == 1 or CONTEXT in manifest.train.copies:
+        return None
+    return Alert(
+        severity="warning",
+        cause="corpus.context.sentences added no paragraph: no two kept pairs follow each other",
+        remedy="give text that keeps its order, without shuffled = true, or leave the key out",
     )
 
 

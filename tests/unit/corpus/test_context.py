@@ -14,6 +14,7 @@ from dragoman.corpus.prepare import prepare
 from dragoman.corpus.shards import TokenShards
 from dragoman.corpus.stand_ins import SEPARATOR
 from dragoman.corpus.subword import Subword
+from dragoman.telemetry.events import EventWriter, read_events
 from paragraphs_run import split_at
 from parallel_text import sentences, small_corpus, write_lines, write_pairs
 
@@ -180,3 +181,13 @@ def test_a_dev_set_is_not_called_shuffled(split: str, tmp_path: Path) -> None:
         dragoman.load_recipe(
             {"corpus": {"train": [{"source": "a.en", "target": "a.de"}], split: [entry]}}
         )
+
+
+@pytest.mark.parametrize("shuffled", [True, False])
+def test_text_without_neighbours_is_warned_of(shuffled: bool, tmp_path: Path) -> None:
+    entry = write_pairs(tmp_path, "a", sentences(100)).model_copy(update={"shuffled": shuffled})
+    config = small_corpus(tmp_path, train=(entry,), context={"sentences": 4})
+    with EventWriter(tmp_path / "events") as events:
+        prepare(config, tmp_path / "out", workers=1, events=events)
+    warned = [one.payload for one in read_events(events.path) if one.kind == "alert"]
+    assert ["corpus.context.sentences" in one["cause"] for one in warned] == [True] * shuffled
