@@ -16,7 +16,7 @@ _PRIORS: Final = {
 }  # fmt: skip
 """How often a step takes so many sentences of both sides (Gale and Church, table 5)."""
 _VARIANCE: Final = 6.8
-"""Of the length of a translation, for each character of the source (the same paper)."""
+"""The variance of a translation's length for each character of its source (the same paper)."""
 _LEXICON: Final = 10.0
 """The cost of two sentences that share nothing: about that of leaving both out."""
 _SMALLEST: Final = 1e-12

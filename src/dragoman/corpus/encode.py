@@ -379,8 +379,8 @@ class CleanedText:
     ) -> tuple[Selected, TokenRows, TokenRows, dict[str, int]]:
         """Add changed copies of the pairs, and paragraphs, in random places of the range.
 
-        Returns all pairs, their rows, and the number of copies of each kind. Rows of paragraphs
-        count on from those of the pairs. What is too long is left out.
+        Returns all pairs, their rows, and the number of copies of each kind. The rows of paragraphs
+        have the numbers after those of the pairs. A copy or paragraph that is too long is left out.
         """
         copies = self._copies(found, selected, self._link)
         more = selected.rows[copies.rows]

@@ -73,7 +73,7 @@ class Splits:
         more = np.bincount(rows[is_split], minlength=len(lengths))
         more[lengths + more > longest] = 0
         is_split &= more[rows] > 0
-        # What is left of the draw is uniform again.
+        # A draw below the share, divided by the share, is uniform between 0 and 1.
         which = self._first_V[ids] + (drawn / share * choices).astype(np.int64)
         places = np.flatnonzero(is_split)
         changed = ids.copy()

@@ -366,7 +366,7 @@ class Answers:
         self._left = [*range(len(encoded.rows))]
         """The rows that have no translation yet."""
         self._ways: list[_Way] = ["alone", "wider", "without placeholders"]
-        """What is left to try."""
+        """The ways to search that were not tried yet, in their order."""
         if encoded.paragraphs:
             self._ways.insert(0, "together")
 
