@@ -36,9 +36,10 @@ from dragoman.builds.record import BuildStage, OverError, Stages, digest_of
 from dragoman.builds.report import write_report
 from dragoman.corpus.config import TextFiles
 from dragoman.corpus.download import UnreachableError
+from dragoman.corpus.fetched import fetch, fetch_monolingual, is_as_fetched
 from dragoman.corpus.identify import refuse_wrong_languages
 from dragoman.corpus.manifest import Manifest
-from dragoman.corpus.sources import Sources, fetch, fetch_monolingual, is_as_fetched
+from dragoman.corpus.sources import Sources
 from dragoman.recipe.budget import keys_set, parse_budget
 from dragoman.recipe.recipe import Recipe, digest, load_recipe
 from dragoman.recipe.run_directory import RunDirectory

@@ -2,9 +2,11 @@
 
 config         the corpus section of a recipe
 names          the languages that the names of files and corpora tell
-sources        the files behind a recipe's entries; named corpora, fetched once
+sources        the files behind a recipe's entries
+fetched        named corpora as text files, fetched once
 catalogue      mtdata's index of named corpora, and its parsers
 named_sets     dev and test sets by their names in sacreBLEU's index
+hub_sets       data sets of the Hub of Hugging Face
 mtdata_index   a program of its own: the index as lines of JSON, made without a pickle
 tmx, moses     translation memories as lines; archives of OPUS, read without unpacking them
 download       one file over HTTP, whole or not at all; archives unpacked within limits

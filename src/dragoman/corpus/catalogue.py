@@ -433,7 +433,7 @@ def _make_index(file: Path) -> None:
 
 @contextmanager
 def quiet_logging() -> Iterator[None]:
-    """Silence mtdata, which logs much and adds a handler to the root logger when it is imported."""
+    """Silence mtdata and `datasets`, which log much; mtdata adds a handler to the root logger."""
     root = logging.getLogger()
     handlers, level, disabled = root.handlers[:], root.level, root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -31,6 +31,7 @@ FILE_KEYS: Final = ("source", "target", "tsv", *TEXT_FORMATS)
 LANGUAGE_KEYS: Final = ("source_language", "target_language")
 _PIECES: Final = ("<pad>", "<unk>", "<s>", "</s>")
 """Control pieces of SentencePiece, which have places of their own in a vocabulary."""
+_HUB_NAME: Final = r"^([A-Za-z0-9][^/\\\x00-\x1f\x7f-\x9f]{0,99})?$"
 _COLUMN_NAME: Final = r"[^\x00-\x1f\x7f-\x9f]{1,100}"
 
 
@@ -83,6 +84,14 @@ class TextFiles(Section):
     """The columns of this TSV file are target and source, in this order."""
     mtdata: str = ""
     set: str = ""
+    hf: str = Field(default="", pattern=r"^(([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*)?$")
+    """The id of a data set on the Hub of Hugging Face, such as `Helsinki-NLP/opus-100`."""
+    config: str = Field(default="", pattern=_HUB_NAME)
+    """Its configuration, such as `de-en`; needed if it has several."""
+    split: str = Field(default="", pattern=_HUB_NAME)
+    """Its split, such as `validation` (default: train)."""
+    columns: tuple[str, str] | tuple[()] = ()
+    """The columns of its source and target, if their names do not tell the languages."""
     tmx: str = ""
     moses: str = ""
     tag: str = Field(default="", pattern=r"^[^\s\x00-\x1f\x7f-\x9f]*$", max_length=100)
@@ -130,12 +139,17 @@ class TextFiles(Section):
     @property
     def languages_of_name(self) -> tuple[str, str]:
         """The two languages in the name of a corpus; ("", "") if it has none."""
-        return languages_of_corpus(next(filter(None, self._single_names()), ""))
+        return languages_of_corpus(self.config or next(filter(None, self._single_names()), ""))
 
     @property
     def is_named(self) -> bool:
         """Whether it is a corpus that is fetched by its name, rather than files."""
-        return bool(self.mtdata or self.set)
+        return bool(self.mtdata or self.set or self.hf)
+
+    @property
+    def hub_name(self) -> str:
+        """What is read of a data set on the Hub: its id, configuration and split."""
+        return "/".join(filter(None, (self.hf, self.config, self.split or "train")))
 
     @property
     def title(self) -> str:
@@ -159,8 +173,10 @@ class TextFiles(Section):
         if forms != 1 or bool(self.source) != bool(self.target):
             raise ValueError(
                 "an entry of text is source and target, or one of "
-                f"{', '.join(('tsv', *TEXT_FORMATS))}, mtdata and set"
+                f"{', '.join(('tsv', *TEXT_FORMATS))}, mtdata, set and hf"
             )
+        if (self.config or self.split or self.columns) and not self.hf:
+            raise ValueError("config, split and columns are parts of a data set: write hf, too")
         if self.scores and not self.tsv:
             raise ValueError("scores are columns of a tsv: this entry has none")
         if self.reverse and not self.tsv:
@@ -180,21 +196,20 @@ class TextFiles(Section):
 
     def _single_names(self) -> list[str]:
         """The values of the keys that stand for a whole entry."""
-        return [getattr(self, key) for key in ("tsv", *TEXT_FORMATS, "mtdata", "set")]
+        return [getattr(self, key) for key in ("tsv", *TEXT_FORMATS, "mtdata", "set", "hf")]
 
 
 class CorpusConfig(Section):
     """Parallel text, and how it is cleaned and cut into pieces.
 
-    A source of text is a list of entries. An entry is one of
-    `{source = "a.en", target = "a.de"}` (plain, .gz, .bz2, .zst or .xz),
-    `{tsv = "a.tsv"}` (two columns), `{tmx = "a.tmx.gz"}` (a translation memory),
-    `{moses = "de-en.txt.zip"}` (an archive of OPUS with two texts) or
-    `{mtdata = "Statmt-europarl-7-deu-eng"}`; a dev or test set may be `{set = "wmt14"}`, by its
-    name in sacreBLEU's index. With `tag = "<bt>"` beside it, each source begins with
-    that word. With `weight = 3` beside each entry of the training text, pairs are drawn from them
-    in these shares. With `target_language = "fr"` beside it, an entry is in a language that
-    differs from that of the section.
+    A source of text is a list of entries. An entry is one of `{source = "a.en", target = "a.de"}`
+    (plain, .gz, .bz2, .zst or .xz), `{tsv = "a.tsv"}` (two columns), `{tmx = "a.tmx.gz"}` (a
+    translation memory), `{moses = "de-en.txt.zip"}` (an archive of OPUS with two texts), `{mtdata =
+    "Statmt-europarl-7-deu-eng"}` or `{hf = "Helsinki-NLP/opus-100", config = "de-en"}` (a data set
+    on the Hub); a dev or test set may be `{set = "wmt14"}`, by its name in sacreBLEU's index. With
+    `tag = "<bt>"` beside it, each source begins with that word. With `weight = 3` beside each entry
+    of the training text, pairs are drawn from them in these shares. With `target_language = "fr"`
+    beside it, an entry is in a language that differs from that of the section.
     """
 
     folder: str = Field(default="", pattern=r"^[^\x00]*$")
@@ -210,12 +225,13 @@ class CorpusConfig(Section):
     languages and translated sides. `load_recipe` does it; its recipe holds them swapped."""
     train: tuple[TextFiles, ...] = ()
     """Entries of text: `{source = "a.en", target = "a.de"}`, `{tsv = "a.tsv"}`, `{tmx = "a.tmx"}`,
-    `{moses = "de-en.txt.zip"}` or `{mtdata = "ID"}`; files may be packed with gzip, bzip2, zstd or
-    xz. `tag = "<bt>"` puts a word before each source. `weight = 3` beside each entry sets the
-    shares in which pairs are drawn from them; `name = "news"` is its name in the weights of a
-    stage. `translated = "target"` says that a model translated that side. `scores = [{column = 5,
-    at_most = 4.0}]` beside a TSV file drops pairs whose further columns are out of bounds; `column`
-    is a number, or a name in the file's first line, and a bound is `at_least` or `at_most`."""
+    `{moses = "de-en.txt.zip"}`, `{mtdata = "ID"}` or `{hf = "ID", config = "de-en", split =
+    "train"}`; files may be packed with gzip, bzip2, zstd or xz. `tag = "<bt>"` puts a word before
+    each source. `weight = 3` beside each entry sets the shares in which pairs are drawn from them;
+    `name = "news"` is its name in the weights of a stage. `translated = "target"` says that a model
+    translated that side. `scores = [{column = 5, at_most = 4.0}]` beside a TSV file drops pairs
+    whose further columns are out of bounds; `column` is a number, or a name in the file's first
+    line, and a bound is `at_least` or `at_most`."""
     valid: tuple[TextFiles, ...] = ()
     """The dev set, in such entries, or by a name of sacreBLEU's index: `{set = "wmt13"}`."""
     test: tuple[TextFiles, ...] = ()

@@ -272,7 +272,7 @@ def _remedy(seen: Direction, expected: Direction, files: TextFiles) -> str:
 
 def _names_its_languages(files: TextFiles) -> bool:
     """Whether the text is found by codes that the file itself has."""
-    return bool(files.tmx or files.moses or files.mtdata)
+    return bool(files.tmx or files.moses or files.mtdata or files.hf)
 
 
 def _is_one_language(code: str, other: str) -> bool:

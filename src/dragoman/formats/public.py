@@ -76,7 +76,8 @@ def public_manifest(manifest: Manifest) -> Manifest:
     """The manifest of a corpus, without folders and without times of this machine's files."""
     config = public_corpus(manifest.config)
     entries = (*config.train, *config.valid, *config.test)
-    data_sets = {entry.mtdata or entry.set for entry in entries} - {""}
+    data_sets = {entry.mtdata or entry.set or (entry.hf and entry.hub_name) for entry in entries}
+    data_sets -= {""}
     sources = []
     for source in manifest.sources:
         name, data_set = _file_name(source.name), source.name.rpartition("/")[0]
@@ -101,10 +102,11 @@ def _only(values: Mapping[str, Any], allowed: set[str], prefix: str = "") -> dic
 def _named(entry: TextFiles) -> TextFiles:
     """An entry of text without the folders of its files; the id of a public data set stays."""
     files = ("source", "target", "tsv", *TEXT_FORMATS, "mtdata")
-    others = ("set", "tag", "reverse", "source_language", "target_language")
+    ids = ("set", "hf", "config", "split")
+    others = ("tag", "reverse", "source_language", "target_language")
     return TextFiles.model_validate(
         {key: _file_name(getattr(entry, key)) for key in files}
-        | {key: getattr(entry, key) for key in others}
+        | {key: getattr(entry, key) for key in (*ids, *others)}
     )
 
 

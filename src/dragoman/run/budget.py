@@ -214,7 +214,7 @@ def _is_of_this_text(run: RunDirectory) -> bool:
     Named corpora do not change, and are not fetched for this.
     """
     corpus = run.recipe().corpus
-    if any(entry.mtdata for entry in (*corpus.train, *corpus.valid, *corpus.test)):
+    if any(entry.is_named for entry in (*corpus.train, *corpus.valid, *corpus.test)):
         return True
     try:
         sources = Sources(corpus, downloads=run.path)

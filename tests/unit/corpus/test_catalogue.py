@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.corpus.catalogue import Catalogue, Downloads
-from dragoman.corpus.sources import fetch_monolingual
+from dragoman.corpus.fetched import fetch_monolingual
 from mirror import add_three_corpora, corpus_mirror
 
 

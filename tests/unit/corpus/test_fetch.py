@@ -27,7 +27,7 @@ from dragoman.base.errors import ConfigError, CorpusError, MachineError
 from dragoman.corpus.catalogue import Catalogue
 from dragoman.corpus.config import TextFiles
 from dragoman.corpus.download import ATTEMPTS, download
-from dragoman.corpus.sources import fetch
+from dragoman.corpus.fetched import fetch
 
 # mtdata builds its index once for each folder; it takes some 15 s.
 INDEX_FOLDER = Path(__file__).parents[3] / "build" / "mtdata"

@@ -74,6 +74,7 @@ def test_the_free_text_of_recipes_is_known() -> None:
     assert set(TextFiles.model_fields) == {
         "source", "target", "tsv", "mtdata", "set", "tmx", "moses", "tag", "name", "weight",
         "scores", "source_language", "target_language", "translated", "reverse", "shuffled",
+        "hf", "config", "split", "columns",
     }  # fmt: skip
 
 
