@@ -180,7 +180,7 @@ def test_sums_that_take_long_are_the_wire_and_not_a_late_rank(tmp_path: Path) ->
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("strategy", ["sync", "diloco, every 6"])
 def test_the_report_names_a_rank_that_became_late(strategy: str, tmp_path: Path) -> None:
-    late = {"1": 0.1, "since": 15.0, "in forward": 1.0}
+    late = {"1": 0.3, "since": 15.0, "in forward": 1.0}
     run_ranks(training, str(tmp_path), STRATEGIES[strategy], late, 0.0, world_size=2)
     verdict = BY_KEY["straggler"].of(read_facts(tmp_path))
     assert verdict.answer == "yes", verdict.says

@@ -74,6 +74,7 @@ def test_a_host_that_stood_still_or_was_cut_off_is_named(calm: Controller, fault
     assert len(calm.events("run_started")) == 1, "the run must not start again"
     facts = read_facts(calm.run_directory())
     faults = found(facts)
+    assert facts.intervals["interval_s"].max() < CUT_S / 2, "steps do not count it"
     if fault == "a pause":
         assert [*faults] == ["pauses"], faults
         (pause,) = facts.pauses

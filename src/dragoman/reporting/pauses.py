@@ -18,6 +18,8 @@ WORTH_A_LOOK = 0.01
 """If pauses take this share of the run's wall clock or more, their cause matters."""
 _AT_LEAST = 0.8
 """A phase that lasted less than this share of a pause cannot contain it."""
+_FEWEST_STEPS = 3
+"""The median of fewer steps counts the pause."""
 _LINK_S = 5.0
 """Ranks notice a silence, and its end, up to so many seconds after the link was lost or found."""
 
@@ -38,21 +40,24 @@ def without_pauses(intervals: Intervals, pauses: Sequence[Pause]) -> Intervals:
     """Intervals that do not count the pauses.
 
     A pause is not part of the time of a step: it is taken from the phase of the paused rank, and
-    from the other ranks' wait in all-reduces.
+    from the other ranks' wait in all-reduces. Each step keeps its usual time: a pause is recorded
+    as up to half a second longer than it was, and it may have been between two steps.
     """
-    values = {name: intervals[name].copy() for name in (*PHASE_FIELDS, "interval_s", "wire_s")}
+    names = (*PHASE_FIELDS, "interval_s", "wire_s", "step_median_s", "steps")
+    values = {name: intervals[name].copy() for name in names}
+    usual_s = _usual_s(intervals)
     for together in _groups([pause for pause in pauses if pause.during not in OUTSIDE_STEPS]):
-        place = _interval_of(together[0], intervals)
+        place = _interval_of(together[0], intervals, values["interval_s"] - usual_s)
         if place is None:
             continue
         whole_s = max(pause.ended for pause in together) - together[0].began
         paused = {pause.rank: pause for pause in together}
-        for rank in range(values["interval_s"].shape[1]):
+        for rank, rank_s in enumerate(usual_s[place]):
             pause, waited_s = paused.get(rank), whole_s
             if pause is not None:
-                _shorten(values, place, rank, pause.during, pause.seconds_s)
+                _shorten(values, (place, rank), rank_s, pause.during, pause.seconds_s)
                 waited_s -= pause.seconds_s
-            _shorten(values, place, rank, "sync", waited_s)
+            _shorten(values, (place, rank), rank_s, "sync", waited_s)
     return intervals.changed(values)
 
 
@@ -83,35 +88,58 @@ def _shorter(validation: RecordedValidation, seconds_s: float) -> RecordedValida
     return validation.model_copy(update={"decode_s": max(decode_s - seconds_s, 0.0)})
 
 
-def _interval_of(pause: Pause, intervals: Intervals) -> int | None:
-    """The place of the interval that contains a pause; None if its life ended before that was
-    recorded."""
+def _usual_s(intervals: Intervals) -> Floats:
+    """Seconds of each interval of each rank as if every step were its median one; 0: not known."""
+    steps = intervals["steps"]
+    known = np.where(steps < _FEWEST_STEPS, 0.0, steps)
+    return np.nan_to_num(intervals["step_median_s"] * known[:, None])
+
+
+def _interval_of(pause: Pause, intervals: Intervals, spare_s: Floats) -> int | None:
+    """The place of the interval that contains a pause; None if none does.
+
+    Other ranks know the step of a silent one by its last sign of life, which may be of an interval
+    before. So of those that the pause overlaps, it is the one with the most time to spare.
+    """
+    ended = intervals["time"]
     places = np.flatnonzero(
         (intervals["life"] == pause.life)
         & (intervals["step"] > pause.step)
-        & (intervals["time"] > pause.began)
+        & (ended > pause.began)
+        & (ended - intervals.of("interval_s", pause.rank) < pause.ended)
     )
-    return int(places[0]) if places.size else None
+    return int(places[np.argmax(spare_s[places, pause.rank])]) if places.size else None
 
 
 def _shorten(
-    values: Mapping[str, Floats], place: int, rank: int, phase: str, seconds_s: float
+    values: Mapping[str, Floats],
+    at: tuple[int, int],
+    usual_s: float,
+    phase: str,
+    seconds_s: float,
 ) -> None:
-    """Take so many seconds from one phase of an interval, or from its longest if that is too
-    short."""
-    had = {name: float(values[name][place, rank]) for name in PHASE_FIELDS}
+    """Take so many seconds from an interval of a rank, at most down to its usual time: from this
+    phase, or from its longest if that is too short, or else from the time between its phases."""
+    had = {name: float(values[name][at]) for name in PHASE_FIELDS}
     measured = {name: had_s for name, had_s in had.items() if not math.isnan(had_s)}
-    interval_s = float(values["interval_s"][place, rank])
-    if math.isnan(interval_s) or not measured or seconds_s <= 0:
+    interval_s = float(np.nan_to_num(values["interval_s"][at]))
+    lost_s = min(seconds_s, interval_s - usual_s)
+    if not measured or lost_s <= 0:
         return
     name = f"{phase}_s"
-    if measured.get(name, 0.0) < _AT_LEAST * seconds_s:  # the phase had ended when it was recorded
+    if measured.get(name, 0.0) < _AT_LEAST * lost_s:  # the phase had ended when it was recorded
         name = max(measured, key=lambda phase_name: measured[phase_name])
-    lost_s = min(seconds_s, measured[name], interval_s)
-    values[name][place, rank] -= lost_s
-    values["interval_s"][place, rank] -= lost_s
-    if values["sync_s"][place, rank] < values["wire_s"][place]:
-        values["wire_s"][place] = values["sync_s"][place, rank]  # all waited: a link was out
+    if measured[name] >= _AT_LEAST * lost_s:
+        lost_s = min(lost_s, measured[name])
+        values[name][at] -= lost_s
+    else:
+        lost_s = min(lost_s, max(interval_s - sum(measured.values()), 0.0))
+    values["interval_s"][at] -= lost_s
+    place, _ = at
+    if (steps := values["steps"][place]) < _FEWEST_STEPS:
+        values["step_median_s"][at] = values["interval_s"][at] / steps
+    if values["sync_s"][at] < values["wire_s"][place]:
+        values["wire_s"][place] = values["sync_s"][at]  # all waited: a link was out
 
 
 def _groups(pauses: Sequence[Pause]) -> Iterator[list[Pause]]:

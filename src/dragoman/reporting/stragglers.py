@@ -28,7 +28,7 @@ from dragoman.reporting.periods import (
     when,
 )
 from dragoman.reporting.record import Floats, Intervals, total_over
-from dragoman.telemetry.events import STRAGGLER_RATIO
+from dragoman.telemetry.events import LASTS_S, STRAGGLER_RATIO
 from dragoman.telemetry.host import DISTURBING_SHARE
 
 _OF_WORK: Final = 0.125
@@ -79,8 +79,8 @@ class _Work:
         return np.where(np.isfinite(ratios), ratios, 1.0)
 
     def slow(self, rank: int) -> list[Stretch]:
-        """The stretches in which a rank was slow for long, and the last if it became slow and
-        stays so.
+        """The stretches in which a rank was slow for a large part of the run, and the last if it
+        became slow and stays so.
 
         Ranks that are slow in turn are slow at the end as well: it must last for longer than any
         turn before, and each of them must have had its turn.
@@ -99,12 +99,18 @@ class _Work:
             slow.append(newest)
         return slow
 
+    def lasted(self, stretch: Stretch) -> bool:
+        """Whether a stretch was longer than a moment."""
+        first, last = stretch
+        return float(self.took_s[first : last + 1].sum()) >= LASTS_S
+
     def _is_slow_now(self, newest: Stretch, before: Sequence[Stretch], ratios: Floats) -> bool:
         """Whether the newest stretch goes on at the end, and is no chance and no turn."""
         first, last = newest
         lengths = [after + 1 - begin for begin, after in (*before, newest)]
         return (
             last == len(ratios) - 1 >= 0
+            and self.lasted((first, last))
             and first >= self.intervals["ranks"].max()
             and lengths[-1] >= _TURNS * max(lengths[:-1], default=0)
             and self.intervals["steps"][first:].sum() >= _FEWEST_STEPS
@@ -122,7 +128,7 @@ def stragglers(facts: Facts) -> list[tuple[float, str]]:
     slow_ranks = []
     for rank in facts.ranks[: _most_ranks(facts)]:
         is_slow = work.ratios(rank.rank) >= STRAGGLER_RATIO
-        slow = work.slow(rank.rank)
+        slow = list(filter(work.lasted, work.slow(rank.rank)))
         places = [at for first, last in slow for at in range(first, last + 1) if is_slow[at]]
         if places:
             steps = work.intervals["steps"][places].sum()
@@ -140,7 +146,7 @@ def slowest_ranks(facts: Facts) -> list[tuple[float, str]]:
     in the whole run. Ranks that are slow in turn are not stragglers.
 
     Nothing if ranks or intervals are missing, or if a rank was slow for a quarter of the time, but
-    in only one or two intervals.
+    for a moment or in only one or two intervals.
     """
     ranks, work = _most_ranks(facts), _Work.of(facts)
     if ranks == 1:
@@ -150,7 +156,8 @@ def slowest_ranks(facts: Facts) -> list[tuple[float, str]]:
     if slow_ranks := stragglers(facts):
         return slow_ranks
     if any(
-        lasted_unseen(work.ratios(rank) >= STRAGGLER_RATIO, work.took_s) for rank in range(ranks)
+        work.slow(rank) or lasted_unseen(work.ratios(rank) >= STRAGGLER_RATIO, work.took_s)
+        for rank in range(ranks)
     ):
         return []
     each = [total_over(work.seconds_s[:, rank], work.median_s) or 1.0 for rank in range(ranks)]

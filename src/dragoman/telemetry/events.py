@@ -37,6 +37,9 @@ PASSING_SHARE: Final = 0.9
 """A model stands a subject of an exam if it translates so large a share of its texts right."""
 STRAGGLER_RATIO: Final = 1.25
 """If a rank's own work takes more than this multiple of the median rank's, others wait for it."""
+LASTS_S: Final = 5.0
+"""Steps or ranks are slow when they have been for so long: what slows fast steps for a moment, as a
+command that starts beside them, is no news."""
 POWER_CAP: Final = "power_cap"
 """A reason for a lowered clock that is not a fault: the GPU draws all the power it may."""
 KINDS: dict[str, type[Payload]] = {}

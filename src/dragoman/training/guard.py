@@ -22,7 +22,14 @@ from dragoman.distributed.gradient_sync import GradientSync
 from dragoman.distributed.link_rate import measure_directions, measure_link
 from dragoman.distributed.topology import Topology, find_topology
 from dragoman.distributed.world import World
-from dragoman.telemetry.events import STRAGGLER_RATIO, Alert, HostSampled, LinkChanged, Payload
+from dragoman.telemetry.events import (
+    LASTS_S,
+    STRAGGLER_RATIO,
+    Alert,
+    HostSampled,
+    LinkChanged,
+    Payload,
+)
 from dragoman.telemetry.host import (
     DISTURBING_SHARE,
     HourlyPrice,
@@ -33,9 +40,6 @@ from dragoman.telemetry.host import (
 from dragoman.telemetry.sampler import MachineProbe
 
 WINDOW_STEPS: Final = 10
-_LASTS_S: Final = 5.0
-"""Steps are slow when they have been for so long: what makes fast steps slow for a moment is no
-news."""
 _CALM_S: Final = 30.0
 """Steps are normal again when they have been for so long: otherwise slow steps that come and go,
 as on a machine that others use, would be told each time."""
@@ -376,7 +380,7 @@ class StepGuard:
                 self._usual_s.append(step_s)
                 self.expected_s = statistics.median(self._usual_s)
             return self._slow_from_the_start(step_s, left) if first and not self._planned else None
-        if (turn := self._lasting(expected_s, step_s, _LASTS_S)) is None:
+        if (turn := self._lasting(expected_s, step_s, LASTS_S)) is None:
             return None
         self._told_s = turn.step_s
         by = "planned" if self._planned else "usual"

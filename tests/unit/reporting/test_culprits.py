@@ -115,6 +115,24 @@ def test_ranks_that_are_slow_in_turn_are_no_straggler(every: int, tmp_path: Path
     assert (found.answer, found.remedy) == ("no", "")
 
 
+@pytest.mark.parametrize(("log_every", "answer"), [(5, "cannot tell"), (50, "yes")])
+def test_a_rank_is_slow_for_five_seconds_or_only_for_a_moment(
+    log_every: int, answer: str, tmp_path: Path
+) -> None:
+    """From the middle on, a rank takes twice as long; the run trains for 3 s in all, or for 30."""
+    steps = 24 * log_every
+    fast = Recorded(
+        steps=steps,
+        max_steps=steps,
+        log_every=log_every,
+        compute_s=(0.02, 0.02),
+        sync_s=(0.001, 0.001),
+    )
+    run = fast.write(tmp_path / "run")
+    slow_down(run, 1, after=steps // 2, until=steps, times=1.05)
+    assert ailment(run, "straggler").answer == answer
+
+
 def test_a_few_slow_intervals_are_no_straggler(tmp_path: Path) -> None:
     run = Recorded().write(tmp_path / "run")
     slow_down(run, 1, after=4000, until=4500, times=5)

@@ -22,6 +22,7 @@ from dragoman.telemetry.events import TrainInterval, as_values
 from recorded_runs import Recorded
 
 PAUSE = Pause(rank=0, host="a", began=1000.0, seconds_s=9.0, step=150, during="forward", own=True)
+AT_END = replace(PAUSE, began=1041.0)
 Phases = dict[str, float | None]
 PHASES: Phases = {
     "interval_s": 49.0,
@@ -31,12 +32,15 @@ PHASES: Phases = {
     "sync_s": 4.0,
     "optimizer_s": 5.0,
 }
+MEDIAN = "step_median_s"
 
 
-def shortened(pause: Pause, *ranks: Phases, wire_s: float | None = None) -> list[Phases]:
+def shortened(
+    pause: Pause, *ranks: Phases, wire_s: float | None = None, steps: int = 100
+) -> list[Phases]:
     """The phases of each rank in the second of two intervals alike, without a pause."""
-    values = {name: tuple(phases[name] for phases in ranks) for name in PHASES}
-    payload = TrainInterval(steps=100, train_loss=2.0, wire_s=wire_s, **values)  # type: ignore[arg-type]
+    values = {name: tuple(phases.get(name) for phases in ranks) for name in (*PHASES, MEDIAN)}
+    payload = TrainInterval(steps=steps, train_loss=2.0, wire_s=wire_s, **values)  # type: ignore[arg-type]
     rows = IntervalRows()
     for step, time in ((100, 1001.0 - 49.0), (200, 1050.0)):
         rows.add(as_values(payload), step=step, time=time, life=0)
@@ -44,9 +48,9 @@ def shortened(pause: Pause, *ranks: Phases, wire_s: float | None = None) -> list
     after = without_pauses(before, [pause])
     for name in PHASES:
         assert np.array_equal(after[name][0], before[name][0], equal_nan=True), "another interval"
-    names = (*PHASES, "wire_s")
     return [
-        {name: summed(after.of(name, rank)[1:]) for name in names} for rank in range(len(ranks))
+        {name: summed(after.of(name, rank)[1:]) for name in (*phases, "wire_s")}
+        for rank, phases in enumerate(ranks)
     ]
 
 
@@ -67,10 +71,53 @@ def test_a_pause_that_its_phase_cannot_hold_is_taken_from_the_longest() -> None:
     (paused,) = shortened(replace(PAUSE, during="optimizer"), PHASES)
     assert paused == PHASES | {"backward_s": 11.0, "interval_s": 40.0, "wire_s": None}
     unknown = PHASES | {"forward_s": None}
-    (paused,) = shortened(replace(PAUSE, seconds_s=1.0), unknown)
+    (paused,) = shortened(replace(PAUSE, began=1002.0, seconds_s=1.0), unknown)
     assert paused == unknown | {"backward_s": 19.0, "interval_s": 48.0, "wire_s": None}
     untimed = PHASES | {"interval_s": None}
     assert shortened(PAUSE, untimed) == [untimed | {"wire_s": None}]
+
+
+def test_a_pause_between_two_phases_is_taken_from_the_interval_alone() -> None:
+    short: Phases = {**dict.fromkeys(PHASES, 0.05), "interval_s": 9.25}
+    waits: Phases = short | {"sync_s": 9.05}
+    paused, other = shortened(AT_END, short, waits)
+    assert paused == pytest.approx(short | {"interval_s": 0.25, "wire_s": None})
+    assert other == pytest.approx(waits | {"interval_s": 0.25, "sync_s": 0.05, "wire_s": None})
+
+
+def test_a_pause_between_two_steps_and_one_recorded_too_long_leave_steps_their_usual_time() -> None:
+    usual: Phases = {**dict.fromkeys(PHASES, 0.05), "interval_s": 0.25, MEDIAN: 0.0025}
+    between, waits = shortened(replace(AT_END, during="sync"), usual, usual)
+    assert between == waits == usual | {"wire_s": None}
+    held: Phases = usual | {"forward_s": 8.65, "interval_s": 8.85}
+    (paused,) = shortened(AT_END, held)
+    assert paused == pytest.approx(usual | {"wire_s": None})
+
+
+def test_a_pause_is_in_no_median_of_one_step() -> None:
+    (paused,) = shortened(replace(PAUSE, step=199), PHASES | {MEDIAN: 49.0}, steps=1)
+    assert (paused["interval_s"], paused[MEDIAN]) == (40.0, 40.0)
+
+
+def test_a_silence_counts_in_the_interval_that_it_lengthened() -> None:
+    """The last sign of life, which names the step, came some intervals before."""
+    rows = IntervalRows()
+    for step, time, waited_s in ((5, 1000.0, 0.0), (10, 1001.0, 0.0), (15, 1013.0, 11.0)):
+        payload = TrainInterval(
+            steps=5,
+            train_loss=2.0,
+            interval_s=(1.0 + waited_s,) * 2,
+            step_median_s=(0.2,) * 2,
+            sync_s=(0.1 + waited_s,) * 2,
+            forward_s=(0.9,) * 2,
+            wire_s=0.1 + waited_s,
+        )
+        rows.add(as_values(payload), step=step, time=time, life=0)
+    silence = replace(PAUSE, began=1000.5, seconds_s=12.0, step=3, own=False)
+    after = without_pauses(rows.intervals(), [silence])
+    assert after["interval_s"].tolist() == [[1.0, 1.0]] * 3
+    assert after["sync_s"] == pytest.approx(0.1)
+    assert after["wire_s"] == pytest.approx(0.1)
 
 
 def test_a_silence_in_which_all_ranks_waited_is_not_a_wait_for_the_wire() -> None:
