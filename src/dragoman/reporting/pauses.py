@@ -9,7 +9,7 @@ import numpy as np
 
 from dragoman.base import units
 from dragoman.reporting.facts import Facts, Pause, RecordedValidation
-from dragoman.reporting.periods import clock
+from dragoman.reporting.periods import clock, usual_s
 from dragoman.reporting.record import Floats, Intervals
 from dragoman.reporting.verdict import Evidence, Judgement, evidence, named
 from dragoman.telemetry.events import OUTSIDE_STEPS, PHASE_FIELDS
@@ -45,14 +45,15 @@ def without_pauses(intervals: Intervals, pauses: Sequence[Pause]) -> Intervals:
     """
     names = (*PHASE_FIELDS, "interval_s", "wire_s", "step_median_s", "steps")
     values = {name: intervals[name].copy() for name in names}
-    usual_s = _usual_s(intervals)
+    each_s = [usual_s(intervals, rank) for rank in range(intervals["interval_s"].shape[1])]
+    least_s = np.where(intervals["steps"] < _FEWEST_STEPS, 0.0, each_s).T
     for together in _groups([pause for pause in pauses if pause.during not in OUTSIDE_STEPS]):
-        place = _interval_of(together[0], intervals, values["interval_s"] - usual_s)
+        place = _interval_of(together[0], intervals, least_s)
         if place is None:
             continue
         whole_s = max(pause.ended for pause in together) - together[0].began
         paused = {pause.rank: pause for pause in together}
-        for rank, rank_s in enumerate(usual_s[place]):
+        for rank, rank_s in enumerate(least_s[place]):
             pause, waited_s = paused.get(rank), whole_s
             if pause is not None:
                 _shorten(values, (place, rank), rank_s, pause.during, pause.seconds_s)
@@ -88,42 +89,36 @@ def _shorter(validation: RecordedValidation, seconds_s: float) -> RecordedValida
     return validation.model_copy(update={"decode_s": max(decode_s - seconds_s, 0.0)})
 
 
-def _usual_s(intervals: Intervals) -> Floats:
-    """Seconds of each interval of each rank as if every step were its median one; 0: not known."""
-    steps = intervals["steps"]
-    known = np.where(steps < _FEWEST_STEPS, 0.0, steps)
-    return np.nan_to_num(intervals["step_median_s"] * known[:, None])
-
-
-def _interval_of(pause: Pause, intervals: Intervals, spare_s: Floats) -> int | None:
+def _interval_of(pause: Pause, intervals: Intervals, least_s: Floats) -> int | None:
     """The place of the interval that contains a pause; None if none does.
 
     Other ranks know the step of a silent one by its last sign of life, which may be of an interval
     before. So of those that the pause overlaps, it is the one with the most time to spare.
     """
-    ended = intervals["time"]
+    ended, took_s = intervals["time"], intervals.of("interval_s", pause.rank)
     places = np.flatnonzero(
         (intervals["life"] == pause.life)
         & (intervals["step"] > pause.step)
         & (ended > pause.began)
-        & (ended - intervals.of("interval_s", pause.rank) < pause.ended)
+        & (ended - took_s < pause.ended)
     )
-    return int(places[np.argmax(spare_s[places, pause.rank])]) if places.size else None
+    spare_s = (took_s - least_s[:, pause.rank])[places]
+    return int(places[np.argmax(spare_s)]) if places.size else None
 
 
 def _shorten(
     values: Mapping[str, Floats],
     at: tuple[int, int],
-    usual_s: float,
+    least_s: float,
     phase: str,
     seconds_s: float,
 ) -> None:
-    """Take so many seconds from an interval of a rank, at most down to its usual time: from this
-    phase, or from its longest if that is too short, or else from the time between its phases."""
+    """Take so many seconds from an interval of a rank, which keeps `least_s`: from this phase, or
+    from its longest if that is too short, or else from the time between its phases."""
     had = {name: float(values[name][at]) for name in PHASE_FIELDS}
     measured = {name: had_s for name, had_s in had.items() if not math.isnan(had_s)}
     interval_s = float(np.nan_to_num(values["interval_s"][at]))
-    lost_s = min(seconds_s, interval_s - usual_s)
+    lost_s = min(seconds_s, interval_s - least_s)
     if not measured or lost_s <= 0:
         return
     name = f"{phase}_s"

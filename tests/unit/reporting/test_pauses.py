@@ -31,15 +31,15 @@ PHASES: Phases = {
     "backward_s": 20.0,
     "sync_s": 4.0,
     "optimizer_s": 5.0,
+    "step_median_s": 0.3,
 }
-MEDIAN = "step_median_s"
 
 
 def shortened(
     pause: Pause, *ranks: Phases, wire_s: float | None = None, steps: int = 100
 ) -> list[Phases]:
     """The phases of each rank in the second of two intervals alike, without a pause."""
-    values = {name: tuple(phases.get(name) for phases in ranks) for name in (*PHASES, MEDIAN)}
+    values = {name: tuple(phases[name] for phases in ranks) for name in PHASES}
     payload = TrainInterval(steps=steps, train_loss=2.0, wire_s=wire_s, **values)  # type: ignore[arg-type]
     rows = IntervalRows()
     for step, time in ((100, 1001.0 - 49.0), (200, 1050.0)):
@@ -49,8 +49,8 @@ def shortened(
     for name in PHASES:
         assert np.array_equal(after[name][0], before[name][0], equal_nan=True), "another interval"
     return [
-        {name: summed(after.of(name, rank)[1:]) for name in (*phases, "wire_s")}
-        for rank, phases in enumerate(ranks)
+        {name: summed(after.of(name, rank)[1:]) for name in (*PHASES, "wire_s")}
+        for rank in range(len(ranks))
     ]
 
 
@@ -78,7 +78,7 @@ def test_a_pause_that_its_phase_cannot_hold_is_taken_from_the_longest() -> None:
 
 
 def test_a_pause_between_two_phases_is_taken_from_the_interval_alone() -> None:
-    short: Phases = {**dict.fromkeys(PHASES, 0.05), "interval_s": 9.25}
+    short: Phases = {**dict.fromkeys(PHASES, 0.05), "interval_s": 9.25, "step_median_s": 0.0025}
     waits: Phases = short | {"sync_s": 9.05}
     paused, other = shortened(AT_END, short, waits)
     assert paused == pytest.approx(short | {"interval_s": 0.25, "wire_s": None})
@@ -86,7 +86,7 @@ def test_a_pause_between_two_phases_is_taken_from_the_interval_alone() -> None:
 
 
 def test_a_pause_between_two_steps_and_one_recorded_too_long_leave_steps_their_usual_time() -> None:
-    usual: Phases = {**dict.fromkeys(PHASES, 0.05), "interval_s": 0.25, MEDIAN: 0.0025}
+    usual: Phases = {**dict.fromkeys(PHASES, 0.05), "interval_s": 0.25, "step_median_s": 0.0025}
     between, waits = shortened(replace(AT_END, during="sync"), usual, usual)
     assert between == waits == usual | {"wire_s": None}
     held: Phases = usual | {"forward_s": 8.65, "interval_s": 8.85}
@@ -95,8 +95,8 @@ def test_a_pause_between_two_steps_and_one_recorded_too_long_leave_steps_their_u
 
 
 def test_a_pause_is_in_no_median_of_one_step() -> None:
-    (paused,) = shortened(replace(PAUSE, step=199), PHASES | {MEDIAN: 49.0}, steps=1)
-    assert (paused["interval_s"], paused[MEDIAN]) == (40.0, 40.0)
+    (paused,) = shortened(replace(PAUSE, step=199), PHASES | {"step_median_s": 49.0}, steps=1)
+    assert (paused["interval_s"], paused["step_median_s"]) == (40.0, 40.0)
 
 
 def test_a_silence_counts_in_the_interval_that_it_lengthened() -> None:
