@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 from dragoman.base.version import VERSION as __version__  # noqa: N811
 
 if TYPE_CHECKING:
+    from dragoman.api.alignment import Aligned, align
     from dragoman.api.comparison import Comparison, compare
     from dragoman.api.confidence import calibrate
     from dragoman.api.distillation import Distilled, distill
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from dragoman.telemetry.events import Event
 
 __all__ = [
+    "Aligned",
     "Built",
     "CheckpointError",
     "Comparison",
@@ -107,6 +109,7 @@ __all__ = [
     "Translation",
     "Translator",
     "__version__",
+    "align",
     "ask_teacher",
     "average",
     "build",
@@ -140,6 +143,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "api.alignment": ("Aligned", "align"),
     "api.comparison": ("Comparison", "compare"),
     "api.confidence": ("calibrate",),
     "api.distillation": ("Distilled", "distill"),

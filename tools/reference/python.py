@@ -42,6 +42,7 @@ GROUPS = {
         "ask_teacher",
         "score",
         "score_documents",
+        "align",
     ),
     "Plans and answers": ("plan", "doctor", "report", "status", "inventory", "read_events", "jobs"),
     "What functions take and return": (
@@ -57,6 +58,7 @@ GROUPS = {
         "Synthesized",
         "Taught",
         "Scored",
+        "Aligned",
         "Event",
     ),
     "Errors": (

@@ -8,6 +8,8 @@ confidence    calibrate
 systems       the parts of a comparison
 synthetic     synthesize, score
 taught        ask_teacher
+alignment     align
+aligned_files  the folder of pairs that it makes, with a page of the doubtful ones
 distillation  distill
 teacher       the text and the speed of teacher and student
 records       plan, report, status, watch, inventory, read_events

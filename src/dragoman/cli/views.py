@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dragoman.api.alignment import Aligned
     from dragoman.api.comparison import Comparison
     from dragoman.api.distillation import Distilled
     from dragoman.api.exam import Exam
@@ -110,6 +111,23 @@ def show_scored(done: Scored) -> None:
         print(f"no pairs, kept without a score: lines {units.COUNT.text(done.malformed)}")
     if done.unscored:
         print(f"without a score, one side empty or too long: {units.COUNT.text(done.unscored)}")
+
+
+def show_aligned(made: Aligned) -> None:
+    """The numbers of pairs, what was left out, and the entry for a recipe."""
+    from dragoman.base import units
+    from dragoman.base.printable import printable_line
+
+    pairs, doubtful, unpaired = map(units.COUNT.text, (made.pairs, made.doubtful, made.unpaired))
+    print(f"pairs {pairs}, doubtful {doubtful}, sentences of one side alone {unpaired}")
+    content = f", {made.by_content} of them by content" if made.by_content else ""
+    print(f"documents matched: {len(made.documents)}{content}")
+    for name in made.alone:
+        print(printable_line(f"without a partner: {name}"))
+    for name, why in made.unread.items():
+        print(printable_line(f"not read: {name}: {why}"))
+    print(printable_line(f"doubtful pairs: {made.output / 'doubtful.html'}"))
+    print(f"\n[corpus]\ntrain = [\n    {printable_line(made.entry)},\n]")
 
 
 def show_exported(exported: Exported) -> None:

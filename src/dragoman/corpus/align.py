@@ -1,27 +1,37 @@
 """Which sentences of two texts say the same, in order: the path of least cost.
 
-A step of the path takes up to two sentences of each side, at the costs of Gale and Church (1993):
-how rare such a step is, and how unusual the lengths are. To these it adds how few words of one side
-the other side has, which lengths alone do not tell.
+A step of the path, a bead, takes up to two sentences of each side, at the costs of Gale and Church
+(1993): how rare such a step is, and how unusual the lengths are. What the words of both sides say
+is for the caller to add, because lengths alone do not tell which sentence was left out.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-_PRIORS: Final = {
+import numpy as np
+from numpy.typing import NDArray
+
+Taken = tuple[int, int]
+"""How many sentences of both sides a bead takes."""
+GALE_CHURCH: Final[dict[Taken, float]] = {
     (1, 1): 0.89, (1, 0): 0.005, (0, 1): 0.005, (2, 1): 0.045, (1, 2): 0.045, (2, 2): 0.011,
 }  # fmt: skip
-"""How often a step takes so many sentences of both sides (Gale and Church, table 5)."""
+"""How often a step takes so many sentences of both sides (their table 5)."""
 _VARIANCE: Final = 6.8
 """The variance of a translation's length for each character of its source (the same paper)."""
-_LEXICON: Final = 10.0
-"""The cost of two sentences that share nothing: about that of leaving both out."""
-_SMALLEST: Final = 1e-12
 _BAND: Final = 30
-"""Sentences that a path may be away from the diagonal, and as many more as one side has more."""
+_WIDEST: Final = 400
+"""Sentences that a path may be away from the diagonal: the first number, and as many more as one
+side has more, but at most the second. So time and memory grow with the number of sentences alone.
+"""
+_FARTHEST: Final = 8.0
+_FAR: Final = np.linspace(0.0, _FARTHEST, 801)
+_TAIL: Final = np.array([-math.log(max(1e-12, math.erfc(far / math.sqrt(2)))) for far in _FAR])
+Floats = NDArray[np.float64]
+Ends = NDArray[np.int64]
 
 
 class Bead(NamedTuple):
@@ -31,44 +41,76 @@ class Bead(NamedTuple):
     target: slice
 
 
+class Band(NamedTuple):
+    """The part of the table of costs that is computed. lows: of each row, the first column.
+
+    Row N stands for the first N sentences of the source, a column for those of the target.
+    """
+
+    lows: Ends
+    width: int
+    columns: int
+
+    @classmethod
+    def around_diagonal(cls, sources: int, targets: int) -> Band:
+        """The band of two texts of so many sentences."""
+        half = min(_BAND + abs(targets - sources), _WIDEST)
+        middle = np.arange(sources + 1) * targets // max(1, sources)
+        width = min(2 * half + 1, targets + 1)
+        return cls(np.clip(middle - half, 0, targets + 1 - width), width, targets + 1)
+
+
 def align(
-    source_lengths: Sequence[int],
-    target_lengths: Sequence[int],
-    match: Callable[[Bead], float],
+    band: Band,
+    cost: Callable[[Taken, int, Ends], Floats],
+    shares: Mapping[Taken, float] = GALE_CHURCH,
 ) -> list[Bead]:
     """The beads of two texts, in order; each sentence is in one.
 
-    source_lengths, target_lengths: characters of each sentence. match: how much of the words on one
-    side of a bead the other side has, 0 to 1. The time grows with the number of sentences.
+    cost: of beads of so many sentences on both sides, the last of which is before this sentence of
+        the source and before each of these of the target. shares: how often each kind of bead is.
     """
-    slope = len(target_lengths) / max(1, len(source_lengths))
-    band = _BAND + abs(len(target_lengths) - len(source_lengths))
-    ratio = max(1, sum(target_lengths)) / max(1, sum(source_lengths))
-    best: dict[tuple[int, int], tuple[float, Bead | None]] = {(0, 0): (0.0, None)}
-    for source in range(len(source_lengths) + 1):
-        middle = round(source * slope)
-        for target in range(max(0, middle - band), min(len(target_lengths), middle + band) + 1):
-            for taken, prior in _PRIORS.items():
-                before = (source - taken[0], target - taken[1])
-                if before not in best:
-                    continue
-                bead = Bead(slice(before[0], source), slice(before[1], target))
-                cost = best[before][0] - math.log(prior)
-                if all(taken):
-                    lengths = sum(source_lengths[bead.source]), sum(target_lengths[bead.target])
-                    cost += _length_cost(*lengths, ratio)
-                    cost += _LEXICON * (1.0 - match(bead)) * sum(taken) / 2
-                if (source, target) not in best or cost < best[source, target][0]:
-                    best[source, target] = (cost, bead)
+    priors = {taken: -math.log(share) for taken, share in shares.items()}
+    kinds = tuple(priors)
+    steps = np.zeros((len(band.lows), band.width), np.uint8)
+    rows = [np.full(band.columns + 2, np.inf) for _ in range(3)]  # two columns before the first
+    for end, low in enumerate(band.lows.tolist()):
+        columns = np.arange(low, low + band.width)
+        best, step = np.full(band.width, np.inf), steps[end]
+        if not end:
+            best[0] = 0.0
+        for number, (taken, prior) in enumerate(priors.items()):
+            if taken[0] == 0 or taken[0] > end:
+                continue
+            first = max(0, taken[1] - low)
+            ends = columns[first:]
+            costs = rows[-taken[0]][ends - taken[1] + 2] + prior
+            if taken[1]:
+                costs += cost(taken, end, ends)
+            better = costs < best[first:]
+            best[first:][better], step[first:][better] = costs[better], number
+        # Leaving out targets costs the same each, so the cheapest start is a running minimum.
+        left_out = priors[0, 1] * np.arange(band.width)
+        running = np.minimum.accumulate(best - left_out) + left_out
+        step[running < best - 1e-9] = kinds.index((0, 1))
+        row = np.full(band.columns + 2, np.inf)
+        row[low + 2 : low + 2 + band.width] = np.minimum(best, running)
+        rows = [*rows[1:], row]
     beads = []
-    end = (len(source_lengths), len(target_lengths))
-    while (last := best[end][1]) is not None:
-        beads.append(last)
-        end = (last.source.start, last.target.start)
+    source, target = len(band.lows) - 1, band.columns - 1
+    while source or target:
+        taken = kinds[steps[source, target - band.lows[source]]]
+        before = source - taken[0], target - taken[1]
+        beads.append(Bead(slice(before[0], source), slice(before[1], target)))
+        source, target = before
     return beads[::-1]
 
 
-def _length_cost(source: int, target: int, ratio: float) -> float:
-    """-ln of the probability that a translation has a length as far from the usual one."""
-    far = abs(target - source * ratio) / math.sqrt(max(1, source) * ratio * _VARIANCE)
-    return -math.log(max(_SMALLEST, math.erfc(far / math.sqrt(2))))
+def length_costs(sources: Floats, targets: Floats, ratio: float) -> Floats:
+    """-ln of the probability that a translation has a length as far from the usual one.
+
+    ratio: how much longer targets are than their sources, in characters.
+    """
+    far = np.abs(targets - sources * ratio) / np.sqrt(np.maximum(1, sources) * ratio * _VARIANCE)
+    costs: Floats = np.interp(far, _FAR, _TAIL)
+    return costs

@@ -11,15 +11,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from operator import add
+
+import numpy as np
 
 from dragoman.base.errors import ConfigError
-from dragoman.corpus.align import Bead, align
+from dragoman.corpus.align import Band, Bead, Ends, Floats, align, length_costs
 from dragoman.evaluation.metrics import Score, chrf
 from dragoman.evaluation.sentences import split_sentences
 
 _CHARACTERS = 4
 """Those of an n-gram: sentences about different things share few."""
+_UNLIKE = 10.0
+"""The cost of two sentences that share nothing: about that of leaving both out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +74,23 @@ def aligned(reference: str, translation: str) -> list[Bead]:
         for text in (reference, translation)
     ]
     grams = [[_grams(sentence) for sentence in side] for side in texts]
-    pairs = [[one + two for one, two in pairwise(side)] for side in grams]
+    units = [{1: side, 2: [Counter[str](), *map(add, side, side[1:])]} for side in grams]
+    lengths = [
+        {taken: np.array([of.total() for of in found], float) for taken, found in side.items()}
+        for side in units
+    ]
+    ratio = max(1.0, lengths[1][1].sum()) / max(1.0, lengths[0][1].sum())
 
-    def of_side(side: int, part: slice) -> Counter[str]:
-        start: int = part.start
-        return (grams if part.stop - start == 1 else pairs)[side][start]
+    def cost(taken: tuple[int, int], end: int, ends: Ends) -> Floats:
+        wanted, length = units[0][taken[0]][end - 1], lengths[0][taken[0]][end - 1]
+        others, others_lengths = units[1][taken[1]], lengths[1][taken[1]][ends - 1]
+        shared = np.array([(wanted & others[place - 1]).total() for place in ends.tolist()])
+        differ = 1.0 - 2 * shared / np.maximum(1, length + others_lengths)
+        costs = length_costs(length, others_lengths, ratio)
+        costs += _UNLIKE * differ * sum(taken) / 2
+        return costs
 
-    def shared(bead: Bead) -> float:
-        wanted, found = of_side(0, bead.source), of_side(1, bead.target)
-        total = wanted.total() + found.total()
-        return 2 * (wanted & found).total() / total if total else 0.0
-
-    return align([*map(len, texts[0])], [*map(len, texts[1])], shared)
+    return align(Band.around_diagonal(*map(len, texts)), cost)
 
 
 def _grams(sentence: str) -> Counter[str]:

@@ -7,6 +7,7 @@ terms         words of the source, and those that shall translate them
 term_search   makes a model use them
 documents     files of HTML, Markdown and subtitles: what of them is translated
 word          documents of Word: the same
+reading       the sentences of all these, for aligning them
 catalogue     catalogues of gettext: the same
 translator    texts -> rows of pieces -> texts, streamed in bounded memory; the engine for a model
 translate     `dragoman translate`: a stream, a file that goes on if broken off, a terminal

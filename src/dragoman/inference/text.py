@@ -123,6 +123,10 @@ class TextPart:
             position = thing.end
         return "".join([*source, self._shown(self.text[position:])])
 
+    def seen(self) -> str:
+        """The text as a reader sees it: without tags, and with what kept elements say."""
+        return self._shown(_ANY_TAG.sub("", self.text) if self.escaped else self.text)
+
     def written(self, translation: str) -> str:
         """The translation in the form of the part: escaped in markup, with the things kept."""
         kept = {thing.sign: self.text[thing.start : thing.end] for thing in self.things}
