@@ -26,6 +26,7 @@ from dragoman.corpus.split import read_directions
 from dragoman.corpus.vocabulary import Vocabulary, load_vocabulary
 from dragoman.data.batch import make_batch
 from dragoman.distributed.world import World
+from dragoman.evaluation.bayes_risk import best_first
 from dragoman.evaluation.config import EvaluateConfig
 from dragoman.evaluation.directions import (
     DirectionScore,
@@ -282,11 +283,17 @@ def translate_corpus(
     ]
     chunks = [chunk for chunks_of_line in chunks_of_lines for chunk in chunks_of_line]
     own_texts: list[tuple[int, str]] = []
+    config = config.for_candidates()
     batches = plan_batches([len(chunk) for chunk in chunks], config)
     for batch in _until_asked_to_stop(batches[world.rank :: world.world_size]):
-        found = translate_batch(models, [chunks[row] for row in batch], config)
-        texts = target_subword.decode([hypotheses[0].ids for hypotheses in found])
-        own_texts.extend(zip(batch, texts, strict=True))
+        found = translate_batch(
+            models, [chunks[row] for row in batch], config, num_hypotheses=config.candidates
+        )
+        decoded = iter(target_subword.decode([one.ids for row in found for one in row]))
+        for row, candidates in zip(batch, found, strict=True):
+            texts = [next(decoded) for _ in candidates]
+            best, *_ = best_first(texts, [one.score for one in candidates])
+            own_texts.append((row, texts[best]))
     translated = {row: text for part in _gather_whole(world, own_texts) for row, text in part}
     rows = iter(range(len(chunks)))
     return [

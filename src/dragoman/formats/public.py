@@ -47,7 +47,7 @@ RECIPE: Final = {
     "optimizer.weight_decay", "optimizer.clip_norm",
     "train.max_steps", "train.precision", "train.seed", "train.ema_decay", "train.freeze",
     "train.patience", "train.stop_metric",
-    "search.beam_size", "search.length_penalty", "search.length_penalty_alpha",
+    "search.beam_size", "search.candidates", "search.length_penalty", "search.length_penalty_alpha",
     "search.max_length_ratio", "search.max_length_extra", "search.batch_tokens",
     "search.never_padding", "search.renormalize", "search.early_stopping",
     "search.end_at_limit", "search.no_repeat_ngram_size",

@@ -24,6 +24,7 @@ from dragoman.corpus.normalize import normalize
 from dragoman.corpus.shards import UNK
 from dragoman.corpus.stand_ins import PLACEHOLDERS, SEPARATOR
 from dragoman.corpus.vocabulary import Vocabulary
+from dragoman.evaluation.bayes_risk import best_first
 from dragoman.evaluation.confidence import Colour, Confidence, Signs, colour_of, read_confidence
 from dragoman.evaluation.sentences import cut_into_chunks
 from dragoman.formats.argos import ARGOS_SEARCH, unpack_model
@@ -375,14 +376,16 @@ class Answers:
         if not self._left or not self._ways:
             return None
         rows = [self._encoded.rows[row] for row in self._left]
+        settings = self._search.for_candidates()
+        most = max(self._num_hypotheses, settings.candidates)
         if self._ways[0] == "together":
             rows = [paragraph.row for paragraph in self._encoded.paragraphs]
         elif self._ways[0] == "wider":
-            beam = max(_WIDE_BEAM, 2 * self._search.beam_size)
-            return Search(rows, self._search.model_copy(update={"beam_size": beam}), beam)
+            beam = max(_WIDE_BEAM, 2 * settings.beam_size)
+            return Search(rows, settings.model_copy(update={"beam_size": beam}), beam)
         elif self._ways[0] == "without placeholders":
             rows = [without_placeholders(row, self._encoded.subwords[0]) for row in rows]
-        return Search(rows, self._search, self._num_hypotheses)
+        return Search(rows, settings, most)
 
     def take(self, found: Sequence[list[Candidate]]) -> None:
         """Take the results of the search that was wanted."""
@@ -393,7 +396,7 @@ class Answers:
         decoded = iter(target.decode([one.ids for row in found for one in row]))
         texts = [[Found(next(decoded), one.score, one.ids) for one in row] for row in found]
         if not target.stand_ins:
-            self._found, self._left = [row[: self._num_hypotheses] for row in texts], []
+            self._found, self._left = [self._best(row) for row in texts], []
             return
         sources = source.decode([self._encoded.rows[row] for row in self._left])
         lost = []
@@ -406,10 +409,18 @@ class Answers:
                     one._replace(text=inline.placed(text, inline.without_placeholders(one.text)))
                     for one in candidates
                 ]
-            self._found[row] = good[: self._num_hypotheses]
+            self._found[row] = self._best(good)
             if not good:
                 lost.append(row)
         self._left = lost
+
+    def _best(self, candidates: Sequence[Found]) -> list[Found]:
+        """As many of the candidates as are wanted, best first."""
+        order: Sequence[int] = range(len(candidates))
+        if self._search.candidates > 1 and len(candidates) > 1:
+            texts, scores = [one.text for one in candidates], [one.score for one in candidates]
+            order = best_first(texts, scores)
+        return [candidates[number] for number in order[: self._num_hypotheses]]
 
     def translations(self, engine: Engine) -> list[list[Translation]]:
         """The translations of each text, best first. engine: the one that has searched."""
@@ -604,7 +615,9 @@ class TextTranslator:
         for group in groups_of(texts):
             answers = Answers(self.encode(group, text_format), search, num_hypotheses)
             rows, settings, most = answers.wanted() or Search([], search, num_hypotheses)
-            results = self.engine.submit(rows, settings, num_hypotheses=most, scored=scored)
+            results = self.engine.submit(
+                rows, settings, num_hypotheses=most, scored=scored or search.candidates > 1
+            )
             waiting.append((answers, results))
             if len(waiting) > 1:
                 yield translations()

@@ -143,6 +143,9 @@ class SearchConfig(Section):
     # Upper bounds: far beyond use, and short of what overflows a float or a C integer.
     beam_size: int = Field(default=4, ge=1, le=1000)
     """1 is greedy search."""
+    candidates: int = Field(default=1, ge=1, le=1000)
+    """From so many translations of a sentence, that which is most like all of them is chosen
+    (minimum Bayes risk, by chrF); 1: the likeliest. The beam is at least as wide."""
     length_penalty: Literal["gnmt", "power"] = "gnmt"
     """Scores are divided by ((5 + length) / 6)^alpha (Wu et al. 2016) or by length^alpha."""
     length_penalty_alpha: float = Field(default=0.6, ge=0.0, le=5.0)
@@ -173,6 +176,10 @@ class SearchConfig(Section):
         # Without never_padding nothing is left to be normalised again.
         renormalize = self.renormalize or self.never_padding
         return self.model_copy(update={"early_stopping": True, "renormalize": renormalize})
+
+    def for_candidates(self) -> SearchConfig:
+        """This search with a beam that holds the candidates."""
+        return self.model_copy(update={"beam_size": max(self.beam_size, self.candidates)})
 
     def without_guard(self) -> SearchConfig:
         """This search without the guard against repetition, for programs that lack one."""
