@@ -203,7 +203,8 @@ class Translator:
             return self._search
         try:
             values = self._search.model_dump() | {"beam_size": plain(beam_size)}
-            return type(self._search).model_validate(values, strict=True)
+            search = type(self._search).model_validate(values, strict=True)
+            return search.with_beam(search.beam_size)
         except ValueError as error:
             raise ConfigError(
                 f"{beam_size!r} is not a beam width",

@@ -177,6 +177,11 @@ class SearchConfig(Section):
         renormalize = self.renormalize or self.never_padding
         return self.model_copy(update={"early_stopping": True, "renormalize": renormalize})
 
+    def with_beam(self, beam_size: int) -> SearchConfig:
+        """This search with a beam of this width, from which no more candidates come."""
+        update = {"beam_size": beam_size, "candidates": min(self.candidates, beam_size)}
+        return self.model_copy(update=update)
+
     def for_candidates(self) -> SearchConfig:
         """This search with a beam that holds the candidates."""
         return self.model_copy(update={"beam_size": max(self.beam_size, self.candidates)})

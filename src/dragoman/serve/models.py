@@ -132,7 +132,7 @@ class ServedModel:
         """The translations of each text, best first; raises OverloadedError."""
         size = sum(map(len, texts))
         self.batcher.admit_text(_known_characters(size, text_format))
-        search = _of_width(self.search, max(beam_size or self.search.beam_size, num_hypotheses))
+        search = _search(self.search, beam_size, num_hypotheses)
         encoded = await in_thread_if_long(size, self.translator.encode, texts, text_format)
         pieces = sum(len(row) + 1 for row in encoded.rows)
         self.batcher.learn(_known_characters(size, text_format), pieces)
@@ -157,9 +157,11 @@ def _known_characters(size: int, text_format: TextFormat) -> int:
 
 
 @cache
-def _of_width(search: SearchConfig, beam_size: int) -> SearchConfig:
-    """A search with this beam; the same object each time, which makes settings cheap to compare."""
-    return search.model_copy(update={"beam_size": beam_size})
+def _search(search: SearchConfig, beam_size: int | None, num_hypotheses: int) -> SearchConfig:
+    """The search of a request; the same object each time, which makes settings cheap to compare."""
+    if beam_size is not None:
+        search = search.with_beam(beam_size)
+    return search.model_copy(update={"beam_size": max(search.beam_size, num_hypotheses)})
 
 
 @dataclass(frozen=True, slots=True)

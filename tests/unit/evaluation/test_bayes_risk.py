@@ -60,6 +60,14 @@ def test_a_translation_is_the_most_expected_of_its_candidates(engine: EngineName
     assert [row[0] for row in best] != [row[0].text for row in found]
 
 
+def test_a_beam_that_is_asked_for_bounds_the_candidates() -> None:
+    texts = list(real_lines("test", "en")[:30])
+    with dragoman.Translator(small_run().path, overrides=["search.candidates=6"]) as translator:
+        greedy = translator.translate(texts, beam_size=1)
+    with dragoman.Translator(small_run().path, overrides=["search.beam_size=1"]) as translator:
+        assert greedy == translator.translate(texts)
+
+
 def test_evaluate_scores_the_translations_that_translate_gives(tmp_path: Path) -> None:
     source, reference = tmp_path / "text.en", tmp_path / "text.de"
     lines = {language: real_lines("test", language)[:30] for language in ("en", "de")}
