@@ -22,7 +22,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp
 
-from dragoman.base.languages import language_name
 from dragoman.evaluation.confidence import Colour, colour_of
 from dragoman.inference.documents import TextDocumentFormat, cut_document
 from dragoman.inference.text import TextFormat, paragraphs
@@ -458,9 +457,9 @@ class Interface:
 
     async def list_pairs(self, _request: Request) -> Response:
         """The pairs of languages and their names."""
-        names = {code: language_name(code) for code in self.models.languages()}
-        pairs = self.models.all_pairs()
-        return _json(LanguagePairs(pairs=pairs, names=names, detects=can_detect()))
+        models = self.models
+        pairs = LanguagePairs(pairs=models.all_pairs(), names=models.names, detects=can_detect())
+        return _json(pairs)
 
     async def numbers(self, _request: Request) -> Response:
         """Counters for Prometheus."""

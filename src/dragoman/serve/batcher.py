@@ -1,11 +1,22 @@
 """Requests of many clients -> batches, as soon as a worker is free.
 
-Rows wait while all workers are busy. A free worker takes its share: the row that has waited longest
-and those nearest to it in length, because a batch runs as long as its longest row. Requests take
-turns with a few rows each, so that a long document does not delay a sentence. A batch of few rows
+Rows wait while all workers are busy. A free worker takes its share: the row whose turn it is and
+those nearest to it in length, because a batch runs as long as its longest row. A batch of few rows
 is expensive, and clients tend to ask again as soon as they have an answer. So a worker whose
 neighbour is still busy waits for as many rows as it has just answered, but at most a tenth of the
 time of that batch.
+
+No search can be broken off, so a request of many rows gets little of a worker at a time:
+
+- Requests take turns. Those of which no batch is under way go first, so one request never holds all
+  workers while others wait.
+- In its turn a request has rows for half a second of one worker, at the speed that its earlier rows
+  had: a model that repeats itself up to the length limit takes ten times as long for a row.
+- It has a tenth of a second before its speed is known, beside a batch of its turn, in the turn of
+  another request, and if there is but one worker. Until the first batch has told the speed, further
+  ones have a row each.
+- One row of each request is always taken, whatever it costs. So a sentence waits for one batch of a
+  long request at most, or for one row of it, if that takes longer.
 """
 
 from __future__ import annotations
@@ -34,6 +45,10 @@ _CHOICE_ROWS: Final = 512
 """Most rows from which a batch is chosen; the time of looking at the queue grows with it."""
 _ENOUGH_CHOICE: Final = 2
 """Rows waiting, as a multiple of the last batch, from which no more are waited for."""
+_TURN_S: Final = 0.5
+"""Seconds of a batch for the rows of one request in its turn, beyond its first row."""
+_SHORT_TURN_S: Final = 0.1
+"""The same where others would wait for it, or before its speed is known."""
 _MEMORY: Final = 0.8
 """Share of the past in a moving average."""
 _PAUSE_SHARE: Final = 0.1
@@ -51,11 +66,13 @@ class OverloadedError(DragomanError):
         self.retry_s = retry_s
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _QueuedRequest:
     """The rows of one request: those not yet begun, and the results of the others.
 
-    waiting_pieces: of the rows not yet begun.
+    waiting_pieces: of the rows not yet begun. num_running: batches under way that have rows of it.
+    has_turn: whether one of them is its turn. pieces_per_s: of a worker, in the batches with its
+        rows; 0 before the first.
     """
 
     rows: Sequence[list[int]]
@@ -65,6 +82,9 @@ class _QueuedRequest:
     waiting: dict[int, None]
     waiting_pieces: int
     found: dict[int, list[Candidate]] = field(default_factory=dict)
+    num_running: int = 0
+    has_turn: bool = False
+    pieces_per_s: float = 0.0
 
     def before(self, turns: int) -> float:
         """The pieces of this request that go before one that comes now and takes so many turns."""
@@ -216,51 +236,63 @@ class Batcher:
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
-        while self._jobs and not self._jobs[0].waiting:  # all its rows have left the queue
-            self._jobs.popleft()
-        free = self.engine.num_workers - self._running
-        if free <= 0 or not self._jobs:
-            return
-        search, num_hypotheses = self._jobs[0].search, self._jobs[0].num_hypotheses
-        share = -(-(self._waiting_rows + self._running_rows) // self.engine.num_workers)
-        taken = self._take(search, num_hypotheses, free=free, most_rows=share * free)
-        size = max(1, -(-len(taken) // free))
-        for start in range(0, len(taken), size):
-            self._start(taken[start : start + size], search, num_hypotheses)
-        if taken and self._jobs and self._running < self.engine.num_workers:
-            self._pump()  # rows with other settings
+        self._jobs = deque(job for job in self._jobs if job.waiting)  # others have left the queue
+        while self._jobs and self._running < self.engine.num_workers:
+            # Requests of which no batch is under way go first.
+            first = min(self._jobs, key=lambda job: job.num_running > 0)
+            self._start(first, self._take(first))
 
-    def _take(
-        self, search: SearchConfig, num_hypotheses: int, *, free: int, most_rows: int
-    ) -> list[tuple[_QueuedRequest, int]]:
-        """Rows with these settings off the queue: the oldest, and those most like it in length."""
-        choice = self._choice(search, num_hypotheses)
+    def _take(self, first: _QueuedRequest) -> list[tuple[_QueuedRequest, int]]:
+        """Rows for one worker off the queue: the oldest of this request, and those most like it in
+        length that may go with it."""
+        choice = self._choice(first)
         lengths = [len(job.rows[row]) for job, row in choice]
-        order = sorted(range(len(choice)), key=lengths.__getitem__)
-
-        def fits(count: int, longest: int) -> bool:
-            rows = free * self.engine.batch_rows(longest, search.beam_size)
-            return count <= min(rows, most_rows)
-
-        start, end = _window([lengths[number] for number in order], order.index(0), fits)
-        taken = [choice[number] for number in order[start:end]]
+        most_rows = -(-(self._waiting_rows + self._running_rows) // self.engine.num_workers)
+        taken: list[tuple[_QueuedRequest, int]] = []
+        jobs: set[_QueuedRequest] = set()
+        longest = 0
+        used_s = 0.0
+        for number in _nearest(lengths):
+            job, row = choice[number]
+            if len(taken) == most_rows:
+                break
+            longest_then = max(longest, lengths[number])
+            if len(taken) >= self.engine.batch_rows(longest_then, first.search.beam_size):
+                continue
+            if taken and (job.num_running or job in jobs):
+                row_s = self._seconds(job, lengths[number] + 1)
+                if used_s + row_s > self._turn_s(job, first):
+                    continue
+                used_s += row_s
+            longest = longest_then
+            jobs.add(job)
+            taken.append((job, row))
         for job, row in taken:
             del job.waiting[row]
             job.waiting_pieces -= len(job.rows[row]) + 1
             self.waiting_pieces -= len(job.rows[row]) + 1
             self._waiting_rows -= 1
-        # A job that has more rows goes to the end of the queue.
-        touched = {id(job) for job, _ in taken}
-        jobs = sorted(self._jobs, key=lambda job: id(job) in touched)
-        self._jobs = deque(job for job in jobs if job.waiting)
+        self._jobs = deque(job for job in self._jobs if job.waiting)
         return taken
 
-    def _choice(
-        self, search: SearchConfig, num_hypotheses: int
-    ) -> list[tuple[_QueuedRequest, int]]:
-        """Rows that wait with these settings, the oldest first, a few of each job in turn."""
-        settings = (search, num_hypotheses)
+    def _seconds(self, job: _QueuedRequest, pieces: int) -> float:
+        """How long a worker will need for a row of a request; infinite if nobody knows."""
+        speed = job.pieces_per_s or self.pieces_per_s / self.engine.num_workers
+        return pieces / speed if speed else math.inf
+
+    def _turn_s(self, job: _QueuedRequest, first: _QueuedRequest) -> float:
+        """The seconds that a request may have beyond one row, in a batch that begins with first."""
+        if not job.pieces_per_s:
+            return 0.0 if job.num_running else _SHORT_TURN_S
+        has_turn = job is first and not job.has_turn and self.engine.num_workers > 1
+        return _TURN_S if has_turn else _SHORT_TURN_S
+
+    def _choice(self, first: _QueuedRequest) -> list[tuple[_QueuedRequest, int]]:
+        """Rows that wait with the settings of this request, a few of each request in turn; its own
+        go first."""
+        settings = (first.search, first.num_hypotheses)
         jobs = [job for job in self._jobs if (job.search, job.num_hypotheses) == settings]
+        jobs.sort(key=lambda job: job is not first)
         found: list[tuple[_QueuedRequest, int]] = []
         turn = 0
         while jobs and len(found) < _CHOICE_ROWS:
@@ -270,40 +302,56 @@ class Batcher:
             jobs = [job for job in jobs if len(job.waiting) > turn]
         return found[:_CHOICE_ROWS]
 
-    def _start(
-        self, taken: list[tuple[_QueuedRequest, int]], search: SearchConfig, num_hypotheses: int
-    ) -> None:
+    def _start(self, first: _QueuedRequest, taken: list[tuple[_QueuedRequest, int]]) -> None:
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
         self._running += 1
         self._running_rows += len(taken)
+        for job in _jobs_of(taken):
+            job.num_running += 1
+        is_turn = not first.has_turn
+        first.has_turn = True
         rows = [job.rows[row] for job, row in taken]
         loop = asyncio.get_running_loop()
 
         def run() -> tuple[list[list[Candidate]], float]:
             started = time.perf_counter()
-            found = self.engine.search_batch(rows, search, num_hypotheses=num_hypotheses)
+            found = self.engine.search_batch(
+                rows, first.search, num_hypotheses=first.num_hypotheses
+            )
             return found, time.perf_counter() - started
 
         running = loop.run_in_executor(self._pool, run)
-        running.add_done_callback(lambda future: self._finish(taken, future))
+
+        def finish(future: asyncio.Future[Any]) -> None:
+            first.has_turn = first.has_turn and not is_turn
+            self._finish(taken, future)
+
+        running.add_done_callback(finish)
 
     def _finish(self, taken: list[tuple[_QueuedRequest, int]], future: asyncio.Future[Any]) -> None:
         """Distribute the results of a batch, and begin the next."""
         self._running -= 1
         self._running_rows -= len(taken)
+        jobs = _jobs_of(taken)
+        for job in jobs:
+            job.num_running -= 1
+        # What came meanwhile goes first.
+        self._jobs = deque(sorted(self._jobs, key=lambda job: job in jobs))
         error = future.exception()
         spent_s = 0.0
         if error is None:
             found, spent_s = future.result()
             pieces = sum(len(job.rows[row]) + 1 for job, row in taken)
-            speed = pieces / max(spent_s, 1e-6) * self.engine.num_workers
-            self.pieces_per_s = _average(self.pieces_per_s, speed)
+            speed = pieces / max(spent_s, 1e-6)
+            self.pieces_per_s = _average(self.pieces_per_s, speed * self.engine.num_workers)
+            for job in jobs:
+                job.pieces_per_s = _average(job.pieces_per_s, speed)
             self.num_rows += len(taken)
             for (job, row), candidates in zip(taken, found, strict=True):
                 job.found[row] = candidates
-        for job, _ in taken:
+        for job in jobs:
             if job.done.done():
                 continue
             if error is not None:
@@ -326,24 +374,22 @@ def _average(earlier: float, latest: float) -> float:
     return _MEMORY * (earlier or latest) + (1 - _MEMORY) * latest
 
 
-def _window(
-    lengths: Sequence[int], oldest: int, fits: Callable[[int, int], bool]
-) -> tuple[int, int]:
-    """The start and end of a batch in these ascending lengths: around the oldest row, the nearest
-    first.
+def _jobs_of(taken: Sequence[tuple[_QueuedRequest, int]]) -> dict[_QueuedRequest, None]:
+    """The requests of these rows, each once."""
+    return dict.fromkeys(job for job, _ in taken)
 
-    fits: whether this many rows, the longest of this length, make a batch.
-    """
-    start, end = oldest, oldest + 1
-    while True:
-        count = end - start + 1
-        shorter = start > 0 and fits(count, lengths[end - 1])
-        longer = end < len(lengths) and fits(count, lengths[end])
-        if not (shorter or longer):
-            return start, end
-        if shorter and longer:
-            shorter = lengths[oldest] - lengths[start - 1] <= lengths[end] - lengths[oldest]
-        if shorter:
+
+def _nearest(lengths: Sequence[int]) -> Iterator[int]:
+    """The numbers of rows with these lengths: the first, then those nearest to it in length."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    start = end = order.index(0)
+    yield 0
+    while start > 0 or end < len(order) - 1:
+        shorter = lengths[0] - lengths[order[start - 1]] if start > 0 else math.inf
+        longer = lengths[order[end + 1]] - lengths[0] if end < len(order) - 1 else math.inf
+        if shorter <= longer:
             start -= 1
+            yield order[start]
         else:
             end += 1
+            yield order[end]

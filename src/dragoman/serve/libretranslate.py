@@ -23,7 +23,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from dragoman.base.languages import language_name
 from dragoman.inference.documents import (
     TEXT_ENDINGS,
     Piece,
@@ -239,11 +238,11 @@ class LibreTranslate:
             [
                 {
                     "code": code,
-                    "name": language_name(code),
+                    "name": name,
                     "targets": sorted({code, *(one.target for one in pairs if one.source == code)}),
                     "via": {one.target: one.via for one in pairs if one.source == code and one.via},
                 }
-                for code in self.models.languages()
+                for code, name in self.models.names.items()
             ]
         )
 
@@ -262,7 +261,7 @@ class LibreTranslate:
                 "supportedFilesFormat": [*_FORMATS_OF_FILES],
                 "language": {
                     "source": {"code": "auto", "name": "Auto Detect"},
-                    "target": {"code": target, "name": language_name(target)},
+                    "target": {"code": target, "name": self.models.names[target]},
                 },
             }
         )

@@ -10,7 +10,7 @@ from typing import Final
 from pydantic import BaseModel
 
 from dragoman.base.errors import ConfigError
-from dragoman.base.languages import closest_language, same_language
+from dragoman.base.languages import closest_language, language_name, same_language
 from dragoman.formats.bundle import Bundle
 from dragoman.formats.card import card_html
 from dragoman.formats.ctranslate2_engine import CTranslate2Engine
@@ -237,6 +237,9 @@ class Models:
 
     Two models make a pair only if no single model translates it; of several such, those that were
     named first.
+
+    names: the English name of every language, by its code. The tables of names take seconds to
+        load, so they are read here, before anybody asks.
     """
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
@@ -255,6 +258,7 @@ class Models:
                 )
             self.by_pair[pair] = model
             out_of.setdefault(pair[0], []).append(model)
+        self.names = {code: language_name(code) for pair in self.by_pair for code in pair}
         self._each_batcher = [*{id(model.batcher): model.batcher for model in models}.values()]
         if sum(len(model.description.card) for model in models) > _LONGEST_CARDS:
             raise _refusal(models[0], f"the cards of {len(models):,} directions are too long")
@@ -298,7 +302,7 @@ class Models:
 
     def languages(self) -> list[str]:
         """Every language that is translated from or into."""
-        return list(dict.fromkeys(language for pair in self.by_pair for language in pair))
+        return [*self.names]
 
     def admit(self, texts: Sequence[str], text_format: TextFormat) -> None:
         """Raises OverloadedError if every model has too much to do to take these texts."""

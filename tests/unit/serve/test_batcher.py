@@ -85,6 +85,11 @@ def let_wait(batcher: Batcher, pieces: int) -> None:
     batcher._jobs = deque([job])
 
 
+def ask_each(batcher: Batcher, rows: list[list[int]]) -> asyncio.Future[Any]:
+    """A request for each row."""
+    return asyncio.gather(*(asyncio.create_task(batcher.translate([row], SEARCH)) for row in rows))
+
+
 async def begun(engine: HeldEngine, count: int) -> None:
     async with asyncio.timeout(60):
         while len(engine.begun) < count:
@@ -125,7 +130,7 @@ def test_fewer_rows_than_were_answered_are_begun_after_a_pause(
 ) -> None:
     async def scenario() -> None:
         batcher = Batcher(engine, 10_000, 1000.0)
-        first = asyncio.create_task(batcher.translate(rows[:8], SEARCH))
+        first = ask_each(batcher, rows[:8])
         await begun(engine, 2)
         engine.turns.release()  # one half is done, the other goes on
         while not batcher.num_rows:
@@ -147,7 +152,7 @@ def test_as_many_rows_as_were_answered_are_waited_for(
 ) -> None:
     async def scenario() -> None:
         batcher = Batcher(engine, 10_000, math.inf)
-        first = asyncio.create_task(batcher.translate(rows[:8], SEARCH))
+        first = ask_each(batcher, rows[:8])
         await begun(engine, 2)
         engine.turns.release()  # one half is done, the other goes on
         while not batcher.num_rows:
@@ -175,9 +180,9 @@ def test_twice_as_many_rows_as_were_answered_are_begun_at_once(
 
     async def scenario() -> None:
         batcher = Batcher(engine, 10_000, math.inf)
-        asked = [asyncio.create_task(batcher.translate(rows[:8], SEARCH))]
+        asked = [ask_each(batcher, rows[:8])]
         await begun(engine, 2)
-        asked.append(asyncio.create_task(batcher.translate(rows[8:16], SEARCH)))
+        asked.append(ask_each(batcher, rows[8:16]))
         await asyncio.sleep(0)
         engine.turns.release()  # 8 wait and 4 run: 6 are this worker's share
         await begun(engine, 3)
@@ -212,7 +217,7 @@ def batches_of(bundle: Bundle, requests: list[list[list[int]]], *, batch_cells: 
 
     async def scenario() -> list[list[int]]:
         engine = HeldEngine(bundle.path, bundle.subwords(), threads=1, batch_cells=batch_cells)
-        batcher = Batcher(engine, 10_000, 1000.0)
+        batcher = Batcher(engine, 10_000, 1000.0, pieces_per_s=1e9)
         busy = asyncio.create_task(batcher.translate([[5]], SEARCH))
         await begun(engine, 1)
         asked = [asyncio.create_task(batcher.translate(rows, SEARCH)) for rows in requests]
@@ -327,11 +332,14 @@ def test_a_cancelled_request_does_not_delay_other_settings(
         batcher = Batcher(engine, 1000, 1000.0)
         running = asyncio.create_task(batcher.translate(rows[:1], SEARCH))
         await begun(engine, 1)
-        leaving = asyncio.create_task(batcher.translate(rows[1:2], SearchConfig(beam_size=1)))
-        staying = asyncio.create_task(batcher.translate(rows[2:3], SearchConfig(beam_size=3)))
+        leaving, staying, other = (
+            asyncio.create_task(batcher.translate([rows[beam]], SearchConfig(beam_size=beam)))
+            for beam in (1, 3, 4)
+        )
         await asyncio.sleep(0)
         leaving.cancel()
-        await asyncio.gather(leaving, return_exceptions=True)
+        other.cancel()
+        await asyncio.gather(leaving, other, return_exceptions=True)
         for _ in range(2):
             engine.turns.release()
         await running
@@ -524,7 +532,7 @@ def test_a_batch_that_fails_fails_for_all_of_its_requests_and_no_others(
         found = await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 60)
         assert [type(one) for one in found] == [MemoryError, MemoryError]
         assert (engine.searched, batcher.num_rows, batcher.pieces_per_s) == (0, 0, 0.0)
-        assert len(await asyncio.wait_for(batcher.translate(rows[2:5], SEARCH), 60)) == 3
+        assert len(await asyncio.wait_for(ask_each(batcher, rows[2:5]), 60)) == 3
         assert (engine.searched, batcher.num_rows) == (1, 3)
         batcher.close()
 
@@ -580,7 +588,7 @@ def test_documents_take_turns_with_sixteen_rows(bundle: Bundle, rows: list[list[
 
     async def scenario() -> None:
         engine = HeldEngine(bundle.path, bundle.subwords(), threads=1, batch_cells=24 * 8 * 2)
-        batcher = Batcher(engine, 10_000, 1000.0)
+        batcher = Batcher(engine, 10_000, 1000.0, pieces_per_s=1e9)
         busy = asyncio.create_task(batcher.translate([[5]], SEARCH))
         await begun(engine, 1)
         asked = [asyncio.create_task(batcher.translate(one, SEARCH)) for one in documents]
@@ -591,6 +599,115 @@ def test_documents_take_turns_with_sixteen_rows(bundle: Bundle, rows: list[list[
         batcher.close()
         assert [len(one) for one in found] == [1, 40, 40]
         assert engine.batches[1] == documents[0][:16] + documents[1][:8]
+
+    asyncio.run(scenario())
+
+
+class ClockedEngine(HeldEngine):
+    """Each row takes row_s, by a clock that each worker has for itself."""
+
+    row_s = 0.019
+    clock = threading.local()
+
+    def now(self) -> float:
+        return getattr(self.clock, "now", 0.0)
+
+    def search_batch(
+        self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
+    ) -> list[list[Candidate]]:
+        found = super().search_batch(sources, search, num_hypotheses=num_hypotheses)
+        self.clock.now = self.now() + self.row_s * len(sources)
+        return found
+
+
+@pytest.fixture
+def clocked(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClockedEngine]:
+    engine = ClockedEngine(bundle.path, bundle.subwords(), threads=2, batch_cells=20_000)
+    monkeypatch.setattr("dragoman.serve.batcher.time.perf_counter", engine.now)
+    yield engine
+    for _ in range(1000):
+        engine.turns.release()
+
+
+def test_a_long_request_holds_one_worker_for_half_a_second_at_its_own_speed(
+    clocked: ClockedEngine, rows: list[list[int]]
+) -> None:
+    """The second worker is free for others after a tenth of a second."""
+
+    async def scenario() -> None:
+        batcher = Batcher(clocked, 10_000, 1000.0)
+        long = asyncio.create_task(batcher.translate([rows[1][:9]] * 100, SEARCH))
+        for count in range(2, 6):
+            await begun(clocked, count)
+            clocked.turns.release()
+        await begun(clocked, 6)
+        # The speed is not known at first; then a row takes 19 ms.
+        assert clocked.begun[:2] == [1, 1]
+        assert sorted(clocked.begun[2:4]) == [1 + 5, 1 + 26]
+        assert {*clocked.begun[4:]} <= {1 + 5, 1 + 26}
+        for _ in range(100):
+            clocked.turns.release()
+        assert len(await long) == 100
+        batcher.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_long_request_of_unknown_speed_leaves_the_second_worker_to_others(
+    clocked: ClockedEngine, rows: list[list[int]]
+) -> None:
+    sentence = rows[2][:7]
+
+    async def scenario() -> None:
+        batcher = Batcher(clocked, 10_000, 1000.0, pieces_per_s=2 * 1001.0)
+        long = asyncio.create_task(batcher.translate([rows[1][:9]] * 100, SEARCH))
+        await begun(clocked, 2)
+        assert clocked.begun == [1 + 10, 1], "rows of 10 pieces for a tenth of a second, and one"
+        other = asyncio.create_task(batcher.translate([sentence], SEARCH))
+        await asyncio.sleep(0)
+        clocked.turns.release()
+        await begun(clocked, 3)
+        assert clocked.batches[2][0] == sentence
+        for _ in range(100):
+            clocked.turns.release()
+        assert len(await other) == 1
+        assert len(await long) == 100
+        batcher.close()
+
+    asyncio.run(scenario())
+
+
+def test_slow_rows_of_a_request_are_begun_one_by_one(
+    clocked: ClockedEngine, rows: list[list[int]]
+) -> None:
+    """Each runs up to the length limit; no search can be broken off."""
+    clocked.row_s = 3.0
+
+    async def scenario() -> None:
+        batcher = Batcher(clocked, 10_000, 1000.0)
+        long = asyncio.create_task(batcher.translate([rows[1][:9]] * 12, SEARCH))
+        for _ in range(12):
+            clocked.turns.release()
+        assert len(await long) == 12
+        assert clocked.begun == [1] * 12
+        batcher.close()
+
+    asyncio.run(scenario())
+
+
+def test_many_requests_of_one_row_are_one_batch_whatever_they_cost(
+    clocked: ClockedEngine, rows: list[list[int]]
+) -> None:
+    clocked.row_s = 3.0
+
+    async def scenario() -> None:
+        batcher = Batcher(clocked, 10_000, math.inf, pieces_per_s=1.0)
+        found = ask_each(batcher, [rows[1][:9]] * 40)
+        for _ in range(2):
+            clocked.turns.release()
+        assert len(await found) == 40
+        assert clocked.begun == [20, 20]
+        batcher.close()
 
     asyncio.run(scenario())
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
 from dragoman.base.errors import ConfigError
+from dragoman.serve.guard import Limits
+from dragoman.serve.libretranslate import LibreTranslate
 from dragoman.serve.models import ModelDescription, Models, ServedModel
 
 
@@ -26,6 +31,23 @@ def test_two_models_make_a_pair_and_those_named_first_go_first() -> None:
     models = Models([model(*pair) for pair in named])
     said = [str(pair) for pair in models.all_pairs()[len(named) :]]
     assert said == ["de to fr via en", "en to nl via de"]
+
+
+def test_the_names_of_languages_are_read_before_anybody_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their tables take seconds, in which no other client was answered."""
+    interface = LibreTranslate(Models([model("en", "pt-BR")]), Limits())
+
+    def fail(*_: object, **_options: object) -> None:
+        raise AssertionError("a name was looked up for a request")
+
+    monkeypatch.setattr("dragoman.base.languages._langcodes_tag", fail)
+    request = Request({"type": "http", "headers": []})
+    listed = json.loads(bytes(asyncio.run(interface.languages(request)).body))
+    assert [one["name"] for one in listed] == ["English", "Portuguese (Brazil)"]
+    settings = json.loads(bytes(asyncio.run(interface.frontend_settings(request)).body))
+    assert settings["language"]["target"]["name"] == "Portuguese (Brazil)"
 
 
 def test_ten_thousand_directions_are_listed_at_once() -> None:
