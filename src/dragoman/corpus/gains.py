@@ -1,8 +1,9 @@
 """How well the sentences of two documents predict each other's words, for aligning them.
 
 The gain of a bead in one direction is ln (p(words of one side | the other side) / p(words)), in
-nats, by IBM Model 1 (`corpus.lexical`), as in Moore (2002). Words are those of the text, without
-regard to case; where a script puts no space between words, each two neighbouring letters are one.
+nats, by IBM Model 1 (`corpus.lexical`), as in Moore (2002). A word counts by its first five letters
+without regard to case, so that its inflected forms are one; where a script puts no space between
+words, each two neighbouring letters are one.
 Before anything is learnt, and for words that were not seen often enough, a word translates itself:
 numbers, names.
 """
@@ -30,6 +31,7 @@ from dragoman.corpus.shards import BOS, EOS, TokenRows
 
 _WORD: Final = re.compile(rf"[{UNSPACED}]+|[^\W_{UNSPACED}]+")
 _UNSPACED: Final = re.compile(rf"[{UNSPACED}]{{3,}}")
+_LETTERS: Final = 5
 _ITSELF: Final = 0.5
 """p(word | the same word) of one that the table has not."""
 _LEAST: Final = 0.01
@@ -65,14 +67,14 @@ class Numbers:
         return np.array(self._counts, float) / max(1, sum(self._counts))
 
 
-def units(text: str) -> list[str]:
-    """The words of a text; where no space is between them, each two neighbouring letters."""
+def units(text: str, *, letters: int = _LETTERS) -> list[str]:
+    """The beginnings of the words of a text, and its numbers; or pairs of letters if unspaced."""
     found = []
     for word in _WORD.findall(text.casefold()):
         if _UNSPACED.match(word):
             found += [word[place : place + 2] for place in range(len(word) - 1)]
         else:
-            found.append(word)
+            found.append(word if word[0].isdigit() else word[:letters])
     return found
 
 

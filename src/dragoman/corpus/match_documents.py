@@ -20,6 +20,9 @@ from dragoman.corpus.gains import units
 from dragoman.corpus.names import language_of_file
 
 _SEPARATORS: Final = re.compile(r"[._-]")
+_LONG: Final = 5
+"""Letters of a long word."""
+_LONGEST_WORD: Final = 100
 _FEWEST: Final = 3
 """Rare words that two documents must share."""
 _LEAD: Final = 2.0
@@ -58,7 +61,7 @@ def match_content(
 ) -> list[tuple[str, str]]:
     """Pairs of documents, given by their sentences, that share the most rare words, in order."""
     sides = [
-        {name: {*chain.from_iterable(map(units, sentences))} for name, sentences in side.items()}
+        {name: {*chain.from_iterable(map(_telling, sentences))} for name, sentences in side.items()}
         for side in (sources, targets)
     ]
     having: tuple[dict[str, list[str]], ...] = defaultdict(list), defaultdict(list)
@@ -90,6 +93,12 @@ def match_content(
         )
 
     return sorted(pair for pair in shared if leads(pair))
+
+
+def _telling(text: str) -> list[str]:
+    """The numbers and long words of a text: short words of two languages are often the same."""
+    words = units(text, letters=_LONGEST_WORD)
+    return [word for word in words if word[0].isdigit() or len(word) >= _LONG]
 
 
 def _language(name: str) -> str:
