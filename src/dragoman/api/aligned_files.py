@@ -81,7 +81,13 @@ def write_aligned(
             "Doubtful pairs",
             [("pairs", f"{pairs:,}"), ("doubtful", f"{doubtful:,}"),
              ("sentences of one side alone", f"{unpaired:,}")],
-            [Paragraph(f"Scores below {least_score:g}. {DOUBTFUL} has them, too."), *sections],
+            [
+                Paragraph(
+                    f"Scores below {least_score:g}. {DOUBTFUL} has all of them, this page the "
+                    f"first {_MOST_SHOWN:,}."
+                ),
+                *sections,
+            ],
         )  # fmt: skip
         (draft / PAGE).write_text(printable(page.html()), encoding="utf-8")
     return Counts(pairs, doubtful, unpaired)
