@@ -301,7 +301,7 @@ _STARTED = events.RunStarted(
     train_pairs=4_524_868, resumed_from_step=None,
 )  # fmt: skip
 _INTERVAL = events.TrainInterval(
-    steps=100, epoch=3, train_loss=2.1415926535897931, train_nll=1.6182818284590452,
+    steps=100, epoch=3, train_loss=2.1415926535897931,
     learning_rate=0.0003952847075210474, gradient_norm=0.41231056256176607, pairs=102_400,
     source_tokens=3_101_234, target_tokens=3_139_876, padding_share=0.0312345678901234,
     skipped_steps=0, loss_scale=65536.0, wire_s=90.12345678901234,

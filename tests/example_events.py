@@ -57,7 +57,6 @@ TRAIN_INTERVAL = TrainInterval(
     steps=100,
     epoch=0,
     train_loss=3.2145,
-    train_nll=2.9,
     learning_rate=9.882e-4,
     gradient_norm=0.512,
     pairs=12_800,

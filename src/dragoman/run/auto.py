@@ -84,10 +84,8 @@ def choose_strategy(
             why=why,
             compute_s=compute_s,
             link_bytes_per_s=rate.bytes_per_s,
-            link_latency_s=rate.latency_s,
             planned_step_s=step.step_s,
             planned_run_s=step.step_s * recipe.train.max_steps,
-            planned_wire_bytes=round(step.wire_bytes),
         )
         events.write(chosen, step=0)
     link_bytes_per_s = rate.bytes_per_s if several else None

@@ -164,7 +164,7 @@ class TrainInterval(Payload, kind="train_interval"):
     global batches. All are totals. Times, sync_bytes and peak_memory_bytes have one value for each
     rank.
 
-    train_loss: with label smoothing. train_nll: without label smoothing.
+    train_loss: with label smoothing.
     gradient_signal: estimated square of the norm of the true gradient, a mean over the updates in
         which it was measured; None if an update has neither micro-batches nor ranks to compare.
     gradient_noise: estimated square of the norm of the noise of one target token, a mean as well;
@@ -178,7 +178,6 @@ class TrainInterval(Payload, kind="train_interval"):
     steps: int
     train_loss: Annotated[Real, Tag("train_loss")]
     epoch: int | None = None
-    train_nll: Real = None
     learning_rate: Annotated[Real, Tag("learning_rate")] = None
     gradient_norm: Annotated[Real, Tag("global_gradient_norm")] = None
     gradient_signal: float | None = None
@@ -412,8 +411,7 @@ class StrategyChosen(Payload, kind="strategy_chosen"):
 
     label: the strategy with its numbers. compute_s: the time of a step without network, on the
     slowest rank. link_bytes_per_s: the rate of training's all-reduces through each host's
-    interface, each way. link_latency_s: the time that one message of an all-reduce takes.
-    planned_wire_bytes: bytes of a step through each host's interface, each way, by the plan.
+    interface, each way.
     """
 
     strategy: str
@@ -421,10 +419,8 @@ class StrategyChosen(Payload, kind="strategy_chosen"):
     why: str
     compute_s: float
     link_bytes_per_s: float
-    link_latency_s: float
     planned_step_s: float
     planned_run_s: float
-    planned_wire_bytes: int
 
 
 class ClockRead(Payload, kind="clock_read"):

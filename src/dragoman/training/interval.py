@@ -41,7 +41,7 @@ class IntervalSums:
         self._target_tokens += update.global_target_tokens
         self._cells += update.global_cells
         norm = result.gradient_norm.nan_to_num(0.0, 0.0, 0.0)
-        self._sums += torch.stack([result.loss, result.nll, norm, result.skipped]).double()
+        self._sums += torch.stack([result.loss, norm, result.skipped]).double()
         if result.signal_and_noise is not None:
             self._signal_and_noise.append(result.signal_and_noise)
 
@@ -50,7 +50,7 @@ class IntervalSums:
 
         Every rank must call it after the same update.
         """
-        loss, nll, norms, skipped = self._sums.tolist()
+        loss, norms, skipped = self._sums.tolist()
         times = asdict(self._timer.take())
         waits_s = torch.tensor(
             self._sync.waits.laps_s(self._first_lap), dtype=torch.float64, device=self._world.device
@@ -64,7 +64,6 @@ class IntervalSums:
         own = times | {
             "wire_s": self._world.least(waits_s).sum().item(),
             "loss": loss,
-            "nll": nll,
             "epoch": self._epoch,
             # The norm and the skips are the same on every rank, or those of a rank that trains
             # alone.
@@ -86,7 +85,7 @@ class IntervalSums:
         self.steps = 0
         self._epoch = 0
         self._pairs = self._source_tokens = self._target_tokens = self._cells = 0
-        self._sums = torch.zeros(4, dtype=torch.float64, device=self._world.device)
+        self._sums = torch.zeros(3, dtype=torch.float64, device=self._world.device)
         self._signal_and_noise: list[Tensor] = []
         self._bytes_before = self._sync.bytes_sent
         self._first_lap = self._sync.waits.laps
@@ -107,7 +106,6 @@ def train_interval(
     return TrainInterval(
         **values,
         train_loss=sum(one["loss"] for one in ranks) / main["target_tokens"],
-        train_nll=sum(one["nll"] for one in ranks) / main["target_tokens"],
         learning_rate=learning_rate,
         loss_scale=None if loss_scale is None else loss_scale.item(),
     )

@@ -32,7 +32,7 @@ _AUTOCAST_DTYPES: Final = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.f
 class StepResult:
     """The results of one update. Tensors are scalars that are still on the device.
 
-    loss, nll: sums over this rank's target tokens, with and without label smoothing, in nats.
+    loss: the sum over this rank's target tokens, with label smoothing, in nats.
     gradient_norm: the norm of the whole gradient before clipping; if ranks train alone, the norm
         that it would have if all had this rank's gradient.
     skipped: 1.0 if a gradient was NaN or infinite and the weights did not change, else 0.0.
@@ -40,7 +40,6 @@ class StepResult:
     """
 
     loss: Tensor
-    nll: Tensor
     gradient_norm: Tensor
     skipped: Tensor
     signal_and_noise: Tensor | None = None
@@ -84,7 +83,7 @@ class TrainStep:
         self.sync.loss_scale = scale
         factor = self.sync.loss_factor / update.global_target_tokens
         scaled = factor if scale is None else factor * scale
-        sums = torch.zeros(2, device=self.world.device)
+        summed = torch.zeros((), device=self.world.device)
         measured = self.sync.has_whole_gradient and update.update_index % MEASURE_EVERY == 0
         self.sync.wants_own_norm = measured and len(update.micro_batches) == 1
         part_norm, part_tokens = None, update.micro_batches[0].num_target_tokens
@@ -92,7 +91,7 @@ class TrainStep:
             seed_dropout(self._seed, update.update_index, micro, self.world.rank)
             last = micro == len(update.micro_batches) - 1
             loss = self._accumulate(batch, scaled, last=last)
-            sums += torch.stack([loss.loss.detach(), loss.nll])
+            summed += loss.loss.detach()
             if measured and micro == 0:
                 part_norm = self.sync.own_norm if last else gradient_norm(self._weights)
                 if part_norm is not None and scale is not None:
@@ -106,11 +105,11 @@ class TrainStep:
             with self.timer.phase("optimizer"):
                 self.ema.update(update.update_index)
         if part_norm is None or not 0 < part_tokens < update.global_target_tokens:
-            return StepResult(sums[0], sums[1], norm, skipped)
+            return StepResult(summed, norm, skipped)
         found = signal_and_noise(
             part_norm, norm, part_tokens=part_tokens, tokens=update.global_target_tokens
         )
-        return StepResult(sums[0], sums[1], norm, skipped, found)
+        return StepResult(summed, norm, skipped, found)
 
     def _accumulate(self, batch: Batch, factor: Tensor | float, *, last: bool) -> LossSum:
         """Add `factor` times the gradients of one micro-batch's loss to the gradients."""

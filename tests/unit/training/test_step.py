@@ -74,7 +74,6 @@ def test_updates_are_those_of_plain_pytorch() -> None:
             adam.step()
             torch.testing.assert_close(result.loss / update.global_target_tokens, loss)
             torch.testing.assert_close(result.gradient_norm, norm, rtol=1e-4, atol=1e-6)
-            assert result.nll < result.loss * 1.5
         torch.testing.assert_close(
             flat_weights(training.model), flat_weights(reference), rtol=1e-4, atol=1e-5
         )
@@ -86,7 +85,7 @@ def test_accumulated_micro_batches_are_one_large_batch() -> None:
         with toy_training(PAIRS, model=NO_DROPOUT) as training:
             results.append(training.step(update, learning_rate=1e-3))
             weights.append(flat_weights(training.model))
-    for name in ("loss", "nll", "gradient_norm"):
+    for name in ("loss", "gradient_norm"):
         torch.testing.assert_close(*(getattr(result, name) for result in results))
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-5, atol=1e-6)
 

@@ -79,7 +79,7 @@ def test_a_run_records_its_intervals_validations_and_checkpoints(tmp_path: Path)
     assert intervals[0].payload["learning_rate"] == pytest.approx(1e-3)
     for event in intervals:
         payload = event.payload
-        assert 0 < payload["train_nll"] < 2 * payload["train_loss"]
+        assert payload["train_loss"] > 0
         assert 0 <= payload["padding_share"] < 1
         assert payload["gradient_norm"] > 0
         assert payload["pairs"] > 0
