@@ -47,7 +47,14 @@ from dragoman.serve.directions import (
     translate_document,
     translate_each,
 )
-from dragoman.serve.guard import LIBRETRANSLATE, Guard, Limits, check_token, error_response
+from dragoman.serve.guard import (
+    LIBRETRANSLATE,
+    Guard,
+    Limits,
+    busy_response,
+    check_token,
+    error_response,
+)
 from dragoman.serve.libretranslate import LibreTranslate
 from dragoman.serve.metrics import CLIENT_HAS_GONE, Metrics
 from dragoman.serve.models import (
@@ -286,7 +293,7 @@ def create_app(
         routes=routes,
         middleware=[
             *([cors] if limits.allowed_origins else []),
-            Middleware(Guard, limits=limits, metrics=metrics),
+            Middleware(Guard, limits=limits, metrics=metrics, retry_s=models.retry_s),
         ],
         exception_handlers={
             HTTPException: _refused,
@@ -545,7 +552,7 @@ async def _refused(_request: Request, error: Exception) -> Response:
 
 async def _busy(_request: Request, error: Exception) -> Response:
     assert isinstance(error, OverloadedError)
-    return error_response(503, str(error), {"Retry-After": str(math.ceil(error.retry_s))})
+    return busy_response(math.ceil(error.retry_s))
 
 
 async def _late(_request: Request, _error: Exception) -> Response:

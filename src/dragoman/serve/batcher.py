@@ -208,7 +208,12 @@ class Batcher:
         return self._running > 0 or bool(self._in_turn)
 
     def admit(self, pieces: int = 1, rows: int = 1) -> None:
-        """Raises OverloadedError if a request of so many pieces and rows would wait too long.
+        """Raises OverloadedError if a request of so many pieces and rows would wait too long."""
+        if retry_s := self.retry_s(pieces, rows):
+            raise OverloadedError(retry_s)
+
+    def retry_s(self, pieces: int = 1, rows: int = 1) -> float:
+        """When to try again with a request that would wait too long; 0 if it would not.
 
         Requests take turns: of a long one only as many rows go before it as its own turns let by.
         """
@@ -216,7 +221,8 @@ class Batcher:
         before = sum(job.before(turns) for job in self._jobs)
         wait_s = before / self.pieces_per_s if self.pieces_per_s else 0.0
         if before and (before + pieces > self.max_waiting_pieces or wait_s > self.max_wait_s):
-            raise OverloadedError(max(1.0, wait_s / 2))
+            return max(1.0, wait_s / 2)
+        return 0.0
 
     def admit_text(self, characters: int) -> None:
         """`admit` for a text that is not cut into pieces yet, by about how many it has.

@@ -8,7 +8,7 @@
 413   the body is too long
 421   not a name of this machine (DNS rebinding: a name of another site that leads here)
 429   one client has too many requests under way, or too much text
-503   all clients together have too much text
+503   all clients together have too much text, or a translation would wait too long
 
 Clients of LibreTranslate send the token in the body or the query; there its routes look for it.
 """
@@ -21,19 +21,20 @@ import binascii
 import contextlib
 import hmac
 import ipaddress
+import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dragoman.base import units
 from dragoman.serve.metrics import Metrics
 
 LIBRETRANSLATE: Final = "/libretranslate"
@@ -45,6 +46,8 @@ _DOWNLOADS: Final = "/download_file/"
 """Nobody but its sender knows the address of a file."""
 _KEYED_PATHS: Final = ("/translate", "/detect", "/translate_file")
 """Whose routes look for the token themselves, by `check_key`."""
+_QUEUED_PATHS: Final = ("/translate", "/translate/stream", "/translate_file")
+"""Whose texts wait for a worker."""
 _ONCE: Final = (b"host", b"origin", b"sec-fetch-site", b"authorization")
 _READ_ONLY: Final = ("GET", "HEAD", "OPTIONS")
 _PORT: Final = re.compile(r":[0-9]*\Z")
@@ -70,10 +73,16 @@ class Limits:
 
 
 class Guard:
-    """ASGI middleware: refuses requests, bounds their bodies, and counts them."""
+    """ASGI middleware: refuses requests, bounds their bodies, and counts them.
 
-    def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics) -> None:
-        self._app, self._limits, self._metrics = app, limits, metrics
+    retry_s: when to try again, if no model has room for a single piece; else 0. It is asked before
+        a body is parsed, which took as long as all else of a refusal.
+    """
+
+    def __init__(
+        self, app: ASGIApp, limits: Limits, metrics: Metrics, retry_s: Callable[[], float]
+    ) -> None:
+        self._app, self._limits, self._metrics, self._retry_s = app, limits, metrics, retry_s
         self._under_way: Counter[str] = Counter()
         self._body_bytes: Counter[str] = Counter()
         """Bytes of the requests under way, by client."""
@@ -120,7 +129,10 @@ class Guard:
         names = [name for name, _ in scope["headers"] if name in _ONCE]
         if len(set(names)) < len(names):
             return error_response(400, "a header is there twice; send each header once")
-        headers, path = Headers(scope=scope), scope["path"]
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        path = scope["path"]
         if "upgrade" in headers and ("content-length" in headers or "transfer-encoding" in headers):
             # The parser takes what follows for another protocol: the body never comes.
             problem = "no other protocol is spoken here; send the body without an Upgrade header"
@@ -134,15 +146,17 @@ class Guard:
         if self._under_way[client] > self._limits.max_requests_per_client:
             return error_response(429, "you have too many open requests")
         scope["knows_token"] = self._limits.token is None or _knows(self._limits.token, headers)
-        own = path.removeprefix(LIBRETRANSLATE)
-        if (
+        own, posts = path.removeprefix(LIBRETRANSLATE), scope["method"] == "POST"
+        if not (
             scope["knows_token"]
             or own in _OPEN_PATHS
             or own.startswith(_DOWNLOADS)
-            or (own in _KEYED_PATHS and scope["method"] == "POST")
+            or (own in _KEYED_PATHS and posts)
         ):
-            return None
-        return error_response(401, _TOKEN_NEEDED)
+            return error_response(401, _TOKEN_NEEDED)
+        if posts and own in _QUEUED_PATHS and (retry_s := self._retry_s()):
+            return busy_response(math.ceil(retry_s))
+        return None
 
 
 class _Body:
@@ -230,6 +244,14 @@ def error_response(status: int, problem: str, headers: dict[str, str] | None = N
     return JSONResponse({"error": problem}, status, headers)
 
 
+@lru_cache(maxsize=64)
+def busy_response(retry_s: int) -> Response:
+    """The answer to a text that would wait too long."""
+    after = units.DURATION.text(retry_s)
+    problem = f"the server is busy; try again in {after}"
+    return error_response(503, problem, {"Retry-After": str(retry_s)})
+
+
 @lru_cache(maxsize=4096)
 def client_of(address: str) -> str:
     """The client behind an address: of IPv6 its /64 network, because one host has all of it."""
@@ -244,10 +266,10 @@ def client_of(address: str) -> str:
     return str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
 
 
-def _knows(token: str, headers: Headers) -> bool:
+def _knows(token: str, headers: Mapping[str, str]) -> bool:
     """Whether the request has the token, as a bearer or as the password of any user."""
     kind, _, value = headers.get("authorization", "").partition(" ")
-    given = value.strip().encode("latin-1")
+    given = value.strip(" \t").encode("latin-1")
     if kind.lower() == "basic":
         try:
             given = base64.b64decode(given, validate=True).partition(b":")[2]
@@ -260,7 +282,7 @@ def _is_token(given: bytes, token: str) -> bool:
     return hmac.compare_digest(given, token.encode())  # in constant time
 
 
-def _is_of_another_site(method: str, headers: Headers, allowed: Sequence[str]) -> bool:
+def _is_of_another_site(method: str, headers: Mapping[str, str], allowed: Sequence[str]) -> bool:
     """Whether a page of another site, not of an allowed one, made a browser send this request.
 
     The browser names the site of the page itself, and no page can change that: in Sec-Fetch-Site,
@@ -278,6 +300,7 @@ def _is_of_another_site(method: str, headers: Headers, allowed: Sequence[str]) -
     return str(origin).lower() not in (f"http://{host}", f"https://{host}")
 
 
+@lru_cache(maxsize=64)
 def _is_loopback(host: str) -> bool:
     """Whether the host of a request, with a port or without, is a name of loopback or empty."""
     name = _PORT.sub("", host)

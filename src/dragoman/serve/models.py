@@ -318,6 +318,10 @@ class Models:
         if refusal is not None:
             raise refusal
 
+    def retry_s(self) -> float:
+        """When to try again, if no model has room for a single piece; else 0."""
+        return min(batcher.retry_s() for batcher in self._each_batcher)
+
     def batchers(self) -> Iterator[tuple[tuple[str, str, str], Batcher]]:
         """Each batcher, by its model's name, sources and targets; several are joined by commas."""
         for batcher in self._each_batcher:

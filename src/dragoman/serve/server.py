@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from dragoman.base.errors import CheckpointError, ConfigError, MachineError
+from dragoman.base.memory import give_back
 from dragoman.formats.bundle import Bundle, default_name, is_bundle
 from dragoman.formats.card import relabelled
 from dragoman.inference.translator import TextTranslator, open_translator
@@ -246,5 +247,6 @@ def collect_rarely() -> None:
     quarter of the event loop's time. Only cycles wait; all other objects are freed at once.
     """
     gc.collect()
+    give_back()  # the tables of names of languages took several hundred megabytes
     gc.freeze()
     gc.set_threshold(_ALLOCATIONS, 20, 20)

@@ -89,9 +89,9 @@ class Client:
         return dict(self.answer[0]["headers"])
 
 
-def asked(*clients: Client, limits: Limits | None = None) -> list[int]:
+def asked(*clients: Client, limits: Limits | None = None, retry_s: float = 0.0) -> list[int]:
     """The statuses of clients that ask together; then all that they took is given back."""
-    guard = Guard(application, limits or Limits(), Metrics())
+    guard = Guard(application, limits or Limits(), Metrics(), lambda: retry_s)
 
     async def ask() -> None:
         await asyncio.gather(*(client.ask(guard) for client in clients))
@@ -105,6 +105,15 @@ def asked(*clients: Client, limits: Limits | None = None) -> list[int]:
 
 def bearer(token: str) -> Header:
     return b"authorization", f"Bearer {token}".encode()
+
+
+@pytest.mark.parametrize(
+    "end", ["\N{LATIN SMALL LETTER A WITH GRAVE}", "\N{CYRILLIC SMALL LETTER HA}"]
+)
+def test_no_byte_of_a_token_is_taken_for_a_space(end: str) -> None:
+    """The last byte of this token, A0 or 85, is a space in Latin-1."""
+    token = TOKEN + end
+    assert asked(Client([bearer(token)]), limits=Limits(token=token)) == [200]
 
 
 def basic(user: str, token: str) -> Header:
@@ -306,7 +315,7 @@ def test_clients_have_so_much_under_way_and_others_have_their_own() -> None:
 
 def test_a_refused_body_takes_no_place_while_its_rest_is_on_the_way() -> None:
     limits = Limits(max_body_bytes_per_client=40, body_s=0.5)
-    guard = Guard(application, limits, Metrics())
+    guard = Guard(application, limits, Metrics(), lambda: 0.0)
     refused = Client(parts=[b"x" * 20, b"x" * 30], stalls=True)
     later = Client(parts=[b"x" * 30])
 
@@ -318,6 +327,20 @@ def test_a_refused_body_takes_no_place_while_its_rest_is_on_the_way() -> None:
 
     asyncio.run(ask())
     assert (refused.status, later.status) == (429, 200)
+
+
+def test_a_translation_is_refused_before_its_body_is_read_if_the_queue_is_full() -> None:
+    """Reading and checking the body took as long as all else of a refusal."""
+    paths = ["/translate", "/translate/stream", "/libretranslate/translate", "/translate_file"]
+    others = [Client(path="/detect"), Client(path="/translate", method="GET")]
+    clients = [*(Client(path=path, parts=[b"not JSON"]) for path in paths), *others]
+    assert asked(*clients, retry_s=2.2) == [503, 503, 503, 503, 200, 200]
+    assert clients[0].answered_headers[b"retry-after"] == b"3"
+    assert b"the server is busy" in clients[0].answer[1]["body"]
+    assert asked(Client(path="/translate")) == [200]
+    # Nobody learns without the token how busy it is.
+    stranger = Client(path="/translate/stream")
+    assert asked(stranger, limits=Limits(token=TOKEN), retry_s=2.2) == [401]
 
 
 def test_one_network_is_one_client() -> None:
