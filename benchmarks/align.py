@@ -144,8 +144,8 @@ def ladder(program: Path, dictionary: Path, one: Known, place: Path, *options: s
         words = (" ".join(re.findall(r"\w+|[^\w\s]", text.casefold())) for text in texts)
         (place / name).write_text("\n".join(words) + "\n", "utf-8")
     files = (dictionary, place / "source", place / "target")
-    command = [str(program), "-realign", *options, *map(str, files)]
-    done = subprocess.run(command, capture_output=True, check=True, text=True)
+    command = [str(program.resolve()), "-realign", *options, *map(str, files)]
+    done = subprocess.run(command, capture_output=True, check=True, text=True, cwd=place)
     rungs = [[*map(int, line.split("\t")[:2])] for line in done.stdout.splitlines()]
     spans = [(first[0], second[0], first[1], second[1]) for first, second in pairwise(rungs)]
     return [span for span in spans if span[0] < span[1] and span[2] < span[3]]
