@@ -135,6 +135,19 @@ def test_texts_are_marked_with_their_language(browser: Any, server: Server) -> N
     assert page.get_attribute("#alternatives", "lang") == "de"
 
 
+def test_a_text_that_is_in_the_target_language_already_is_named(
+    browser: Any, server: Server
+) -> None:
+    page = browser.new_page()
+    page.goto(server.url)
+    page.wait_for_selector("#source[lang=en]")
+    page.fill("#source", "Ein Mann spielt Gitarre vor einem Haus und singt ein Lied.")
+    doubt = page.locator("#doubt")
+    doubt.filter(has_text="The text seems to be German already.").wait_for()
+    page.fill("#source", "A man plays the guitar in front of a house.")
+    page.locator("#doubt:empty").wait_for(state="attached")
+
+
 def test_no_alternative_is_shown_twice_and_half_an_answer_is_named(
     browser: Any, server: Server
 ) -> None:
@@ -287,7 +300,7 @@ def test_a_file_is_opened_or_dropped_and_saved(
     drop("notes.txt", b"Open the file.\n")
     page.wait_for_selector("#hint:has-text('notes.txt')")
     page.wait_for_selector("#save:visible")
-    page.wait_for_function("!document.getElementById('result').textContent.includes('-->')")
+    page.locator("#result").filter(has_not_text="-->").wait_for()
     page.wait_for_selector("#time:text-matches('s$')")
     assert page.locator("#result").text_content().endswith("\n")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

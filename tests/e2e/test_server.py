@@ -16,6 +16,7 @@ import pytest
 
 from dragoman.cli import main
 from processes import wait_until
+from real_text import real_lines
 from served import Answer, Server, post, served_bundle, serving
 
 TOKEN = "a-token-of-some-length"
@@ -92,6 +93,8 @@ def test_a_document_streams_in_order(server: Server) -> None:
         ("/translate", b"", 422),
         ("/translate/stream", b"{", 400),
         ("/translate/stream", {"text": ["a"]}, 422),
+        ("/translate", {"text": "a", "format": "markdown", "alternatives": 3}, 422),
+        ("/translate", {"text": "a", "format": "srt", "segments": True}, 422),
         ("/translate/stream", {"text": "a", "source": "xx"}, 404),
         ("/translate/stream", {"text": "a" * 100_001}, 413),
         ("/nowhere", None, 404),
@@ -130,6 +133,18 @@ def test_bad_requests_get_a_status_and_a_short_error(
     assert answer.json["error"]
     assert "pydantic" not in answer.json["error"]
     assert len(answer.body) < 2000, "what was sent is not sent back"
+
+
+def test_the_beam_is_that_of_the_request_for_documents_too(server: Server) -> None:
+    texts = real_lines("test", "en")[:12]
+
+    def found(**settings: Any) -> list[str]:
+        answers = [translate(server, text=text, **settings) for text in texts]
+        return [answer["translations"][0]["text"] for answer in answers]
+
+    narrow = found(beam_size=1)
+    assert found(format="markdown", beam_size=1) == narrow
+    assert found(format="markdown", beam_size=8) == found(beam_size=8) != narrow
 
 
 HOSTILE = [

@@ -116,6 +116,13 @@ def test_a_parameter_of_a_function_is_in_help_reference_and_python(
     ("words", "said"),
     [
         (["train", "demo", "--colour"], "unrecognized arguments: --colour; see: dragoman train"),
+        (["serve", "b", "--token", "SuperSecret123"], "unrecognized arguments: --token; see: drag"),
+        (
+            ["serve", "b", "--token=SuperSecret123"],
+            "unrecognized arguments: --token; see: dragoman",
+        ),
+        (["serve", "b", "--port", "\N{FULLWIDTH DIGIT ONE}2"], "is not a whole number from 0 to"),
+        (["serve", "b", "--port", "8_0"], "--port: '8_0' is not a whole number from 0 to 65535"),
         (["trian", "demo"], "trian is not a command; did you mean train?; see: dragoman --help"),
         (["status"], "status is not a command; did you mean report --status?; see: dragoman"),
         ([], "the following arguments are required: COMMAND; see: dragoman --help"),

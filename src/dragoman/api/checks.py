@@ -111,7 +111,7 @@ def _wrong_argument(function: Callable[..., Any], error: ValidationError) -> Con
     if isinstance(place, int):
         place = parameters[place] if place < len(parameters) else "arguments"
     name = function.__qualname__.removesuffix(".__init__")
-    is_public = hasattr(import_module("dragoman"), name.partition(".")[0])
+    is_public = name.partition(".")[0] in import_module("dragoman").__all__
     remedy = f"see help({'dragoman' if is_public else function.__module__}.{name})"
     if first["type"].startswith("missing"):
         return ConfigError("is missing", place=place, remedy=remedy)

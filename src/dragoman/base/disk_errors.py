@@ -79,7 +79,7 @@ def correct_remedy(error: DragomanError) -> None:
     """
     cause = error.__cause__
     if isinstance(cause, OSError) and cause.errno in _TOO_MANY_FILES:
-        error.set_remedy(_TOO_MANY_FILES[cause.errno])
+        error.set_words(remedy=_TOO_MANY_FILES[cause.errno])
 
 
 @contextmanager

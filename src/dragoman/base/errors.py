@@ -37,9 +37,10 @@ class DragomanError(Exception):
         self.remedy = printable_line(remedy)
         super().__init__(self._line())
 
-    def set_remedy(self, remedy: str) -> None:
-        """Change the remedy."""
-        self.remedy = printable_line(remedy)
+    def set_words(self, *, place: str | None = None, remedy: str | None = None) -> None:
+        """Change the place, the remedy or both."""
+        self.place = self.place if place is None else printable_line(place)
+        self.remedy = self.remedy if remedy is None else printable_line(remedy)
         self.args = (self._line(), *self.args[1:])
 
     def show_more(self) -> None:

@@ -137,15 +137,19 @@ def parsed(words: list[str]) -> Callable[[], int]:
     if "--help" in rest:  # also behind an option that has no value yet
         parser.parse_args(["--help"])
     options, unknown = parser.parse_known_args(rest)
-    if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if unknown:  # the value of an unknown option may be a secret
+        options_alone = [one.partition("=")[0] for one in unknown if one.startswith("-")]
+        parser.error(f"unrecognized arguments: {' '.join(options_alone or unknown)}")
     call = partial(_call, command, vars(options))
 
     def with_options_named() -> int:
         try:
             return call()
         except DragomanError as error:
-            error.set_remedy(in_words_of_options(error.remedy, listed))
+            error.set_words(
+                place=_in_words_of_options(error.place, listed),
+                remedy=in_words_of_options(error.remedy, listed),
+            )
             raise
 
     return with_options_named
@@ -160,6 +164,15 @@ def in_words_of_options(text: str, arguments: Sequence[Argument]) -> str:
         if "_" in one.name and one.flags:
             text = re.sub(rf"(?<![\w.]){one.name}(?!\w|\s*=)", one.flags[-1], text)
     return text
+
+
+def _in_words_of_options(place: str, arguments: Sequence[Argument]) -> str:
+    """A place that begins with a setting, such as trusted_proxies 10.0.0.0/33, in the same words.
+
+    Not if it is part of the name of a file.
+    """
+    name, space, rest = place.partition(" ")
+    return f"{in_words_of_options(name, arguments)}{space}{rest}" if name.isidentifier() else place
 
 
 def _call(command: Command, given: dict[str, Any]) -> int:

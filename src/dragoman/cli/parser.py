@@ -17,6 +17,7 @@ from dragoman.base.docstrings import Docstring
 FOR_PYTHON: Final = ("on_event", "progress")
 """Parameters that are no options: a command shows its progress."""
 _NONE: Final = re.compile(r"[;.] None: (.+?)(?=\. |\.$|$)")
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _LEAST: Final = -(1 << 62)
 _AS_FOR: Final = re.compile(r"as for `(\w+)`\.?")
 
@@ -57,7 +58,13 @@ def _load(place: str) -> Callable[..., Any]:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that prints its errors on one line, as all of dragoman does."""
+    """A parser that prints its errors on one line, as all of dragoman does.
+
+    No option can be shortened: --token would be --token-file, and print the token as its name.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong with the command line, and end with exit code 2."""
@@ -235,10 +242,8 @@ def _number(bounds: Between, words: Sequence[Any]) -> Callable[[str], int | str]
     def read(text: str) -> int | str:
         if text in words:
             return text
-        try:
-            value = int(text)
-        except ValueError:
-            value = bounds.least - 1
+        # Python reads 8_0 and digits of other scripts, too.
+        value = int(text) if _WHOLE.fullmatch(text) else bounds.least - 1
         if value < bounds.least or (bounds.most is not None and value > bounds.most):
             least, most = bounds
             within = f" from {least} to {most}" if most is not None else f" above {least - 1}"

@@ -498,10 +498,8 @@ class _Preparation:
             if lost > _MOST * facts.pairs_in:
                 self._write_rejected(self.place.failed)
                 dropped = _dropped_in_words(facts.dropped, facts.pairs_in, lost)
-                error.set_remedy(
-                    f"{dropped}: look at {self.place.failed}, and loosen the key if good pairs are "
-                    f"there; or {error.remedy}"
-                )
+                look = f"look at {self.place.failed}, and loosen the key if good pairs are there"
+                error.set_words(remedy=f"{dropped}: {look}; or {error.remedy}")
             raise
 
     def _seen_in_words(self) -> SeenInText:

@@ -697,5 +697,6 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _dotted(location: Location) -> str:
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    named = [part for part in location if part != "[key]"]  # pydantic's mark of a table's key
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in named)
     return text.removeprefix(".")

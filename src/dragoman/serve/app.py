@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 
 from dragoman.evaluation.confidence import Colour, colour_of
 from dragoman.inference.documents import TextDocumentFormat, cut_document
-from dragoman.inference.text import TextFormat, paragraphs
+from dragoman.inference.text import paragraphs
 from dragoman.inference.translator import Segment, Translation
 from dragoman.serve.batcher import OverloadedError
 from dragoman.serve.bodies import (
@@ -36,10 +36,12 @@ from dragoman.serve.bodies import (
     valid,
     while_connected,
 )
-from dragoman.serve.description import Operation, openapi
+from dragoman.serve.description import Handler, Operation, openapi
 from dragoman.serve.directions import (
+    TEXT_FORMATS,
     DetectedLanguage,
     Direction,
+    Source,
     Wanted,
     can_detect,
     detected,
@@ -68,7 +70,6 @@ from dragoman.serve.models import (
 
 _STREAMED_TOGETHER: Final = 8
 _UNDER_WAY: Final = 3
-_TEXT_FORMATS: Final[dict[str, TextFormat]] = {"text": "document", "html": "markup"}
 _LIBRETRANSLATES: Final = frozenset(("source", "target", "format", "api_key"))
 """Fields that LibreTranslate's clients send beside q; ours send text with the first three."""
 _CSS: Final = "text/css; charset=utf-8"
@@ -95,7 +96,8 @@ _PAGE_HEADERS: Final = {
 _LOG: Final = logging.getLogger(__name__)
 _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-Language = Annotated[str, Field(min_length=1, max_length=20, examples=["en"])]
+_CODE: Final = Field(min_length=1, max_length=20, examples=["en"])
+Language = Annotated[str, _CODE]
 Text = Annotated[str, Field(examples=["A man is singing."])]
 _MOST_TERMS: Final = 500
 _TermText = Annotated[str, Field(min_length=1, max_length=200)]
@@ -110,7 +112,7 @@ class StreamRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     text: Text
-    source: Language | None = None
+    source: Annotated[Source, _CODE] | None = None
     """auto: the language is detected; left out: there must be one for the target."""
     target: Language | None = None
     beam_size: int | None = Field(default=None, ge=1, le=10)
@@ -135,7 +137,7 @@ class TranslateRequest(StreamRequest):
     """Whether the translation is given sentence by sentence, too, each with its confidence."""
     format: Literal["text", TextDocumentFormat] = "text"  # type: ignore[assignment]
     """html: tags keep their places. markdown, srt, vtt: text is one file, in which all but the
-    words stays; it has no score and no alternatives."""
+    words stays; it has no score, no alternatives and no segments."""
 
 
 class TextSegment(BaseModel):
@@ -238,25 +240,6 @@ class Health(BaseModel):
     status: str
 
 
-_OPERATIONS: Final = (
-    Operation("post", "/translate", "Translate one text or many", TranslateResponse,
-              TranslateRequest),
-    Operation("post", "/translate/stream",
-              "Translate a document; its lines come one by one, as JSON, in order",
-              StreamLine | ErrorResponse, StreamRequest, "application/x-ndjson"),
-    Operation("post", "/detect", "Which of the models' languages a text is in", DetectResponse,
-              DetectRequest),
-    Operation("get", "/health", "Whether the process runs; asks for no token", Health),
-    Operation("get", "/ready", "Whether it can translate: models are loaded before it listens",
-              Health),
-    Operation("get", "/models", "The models with their cards", list[ModelDescription]),
-    Operation("get", "/pairs",
-              "The pairs of languages, their names, and whether the source may be detected",
-              LanguagePairs),
-    Operation("get", "/metrics", "Counters for Prometheus", str, media_type="text/plain"),
-)  # fmt: skip
-
-
 def create_app(
     served: Sequence[ServedModel], limits: Limits, ending_in_s: Callable[[], float]
 ) -> ASGIApp:
@@ -320,20 +303,37 @@ class Interface:
 
     def routes(self) -> list[Route]:
         """All of them, and the page."""
-        description = JSONResponse(openapi(_OPERATIONS, self.limits.token is not None))
-        health = _json(Health(status="ok"))
+        operations = self._operations()
+        description = JSONResponse(openapi(operations, self.limits.token is not None))
         return [
-            Route("/translate", self.translate, methods=["POST"]),
-            Route("/translate/stream", self.stream, methods=["POST"]),
-            Route("/detect", self.detect, methods=["POST"]),
-            Route("/health", _always(health)),
-            Route("/ready", _always(health)),
-            Route("/models", self.list_models),
-            Route("/pairs", self.list_pairs),
-            Route("/metrics", self.numbers),
+            *(Route(one.path, one.handler, methods=[one.method]) for one in operations),
             Route("/openapi.json", _always(description)),
             *(Route(path, _always(_page_file(*where))) for path, where in _PAGE.items()),
         ]
+
+    def _operations(self) -> list[Operation]:
+        """What the interface answers, at which path."""
+        health = _always(_json(Health(status="ok")))
+        return [
+            Operation("post", "/translate", self.translate, "Translate one text or many",
+                      TranslateResponse, TranslateRequest),
+            Operation("post", "/translate/stream", self.stream,
+                      "Translate a document; its lines come one by one, as JSON, in order",
+                      StreamLine | ErrorResponse, StreamRequest, "application/x-ndjson"),
+            Operation("post", "/detect", self.detect,
+                      "Which of the models' languages a text is in", DetectResponse, DetectRequest),
+            Operation("get", "/health", health, "Whether the process runs; asks for no token",
+                      Health),
+            Operation("get", "/ready", health,
+                      "Whether it can translate: models are loaded before it listens", Health),
+            Operation("get", "/models", self.list_models, "The models with their cards",
+                      list[ModelDescription]),
+            Operation("get", "/pairs", self.list_pairs,
+                      "The pairs of languages, their names, and whether the source may be detected",
+                      LanguagePairs),
+            Operation("get", "/metrics", self.numbers, "Counters for Prometheus", str,
+                      media_type="text/plain"),
+        ]  # fmt: skip
 
     async def translate(self, request: Request) -> Response:
         """Translate one text or many, for our clients or those of LibreTranslate."""
@@ -344,7 +344,10 @@ class Interface:
         started = time.perf_counter()
         texts = [asked.text] if isinstance(asked.text, str) else asked.text
         check_size(texts, 413)
-        self.models.admit(texts, _TEXT_FORMATS.get(asked.format, "markup"))
+        if asked.format not in TEXT_FORMATS and (asked.alternatives or asked.segments):
+            problem = f"a file of {asked.format} has no alternatives and no segments"
+            raise HTTPException(422, f"{problem}; leave them out")
+        self.models.admit(texts, TEXT_FORMATS.get(asked.format, "markup"))
         async with while_connected(request), asyncio.timeout(self.limits.request_s):
             chosen, found = await self._translations(asked, texts)
         answer = TranslateResponse(
@@ -362,7 +365,7 @@ class Interface:
         """What translates each text, and its translations, the best first."""
         wanted = _wanted(asked)
         if asked.format == "text" or asked.format == "html":
-            text_format = _TEXT_FORMATS[asked.format]
+            text_format = TEXT_FORMATS[asked.format]
             chosen = await directions(self.models, wanted, [[text] for text in texts], text_format)
             found = await translate_each(
                 chosen,
@@ -378,7 +381,7 @@ class Interface:
         pieces = [document.texts() for document in documents]
         chosen = await directions(self.models, wanted, pieces, documents[0].text_format)
         translated = [
-            await translate_document(direction, document)
+            await translate_document(direction, document, asked.beam_size)
             for direction, document in zip(chosen, documents, strict=True)
         ]
         return chosen, [[Translation(text, 0.0)] for text in translated]
@@ -397,7 +400,7 @@ class Interface:
         asked = _own(request, StreamRequest, await fields_of(request))
         check_size([asked.text], 413)
         wanted = _wanted(asked)
-        text_format = _TEXT_FORMATS[asked.format]
+        text_format = TEXT_FORMATS[asked.format]
         (direction,) = await directions(self.models, wanted, [[asked.text]], text_format)
         lines = self._streamed(direction, asked)
         first = await anext(lines)  # an error at once is answered with its status
@@ -415,7 +418,7 @@ class Interface:
 
         If some cannot come, the last line is an error: an answer without one is whole.
         """
-        text_format = _TEXT_FORMATS[asked.format]
+        text_format = TEXT_FORMATS[asked.format]
         sources = await in_thread_if_long(len(asked.text), paragraphs, asked.text, text_format)
         model: ServedModel | Pivot | Unchanged = await in_thread_if_long(
             len(asked.text), direction.model.after, sources, text_format
@@ -538,7 +541,7 @@ def _page_file(package: str, folder: str, name: str, media_type: str) -> Respons
     return Response(content, media_type=media_type, headers=_PAGE_HEADERS)
 
 
-def _always(response: Response) -> Callable[[Request], Awaitable[Response]]:
+def _always(response: Response) -> Handler:
     async def answer(_request: Request) -> Response:
         return response
 

@@ -132,6 +132,7 @@ async def fields_of(request: Request) -> dict[str, Any]:
             raise HTTPException(400, "the form is not in UTF-8")
         form = await request.form(max_files=1, max_fields=MOST_FIELDS)
         return fields | _first_of_each(form.multi_items())
+    await request.body()  # its limits are those of all
     return fields
 
 

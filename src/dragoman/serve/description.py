@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter
+from starlette.requests import Request
+from starlette.responses import Response
 
 from dragoman.base.version import VERSION
 
@@ -26,6 +28,7 @@ ERRORS: Final = {
     504: "Not done in time",
 }
 _OF_READING: Final = (400, 401, 403, 421, 429, 500, 503)
+Handler = Callable[[Request], Awaitable[Response]]
 _REF: Final = "#/components/schemas/{model}"
 
 
@@ -35,6 +38,7 @@ class Operation:
 
     method: str
     path: str
+    handler: Handler
     summary: str
     answer: Any
     request: type[BaseModel] | None = None

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from typing import Final
+from typing import Annotated, Final
 
-from pydantic import BaseModel
+from pydantic import AfterValidator, BaseModel
 from starlette.exceptions import HTTPException
 
 from dragoman.base.errors import ConfigError, MachineError
@@ -21,6 +21,10 @@ from dragoman.serve.bodies import in_thread_if_long
 from dragoman.serve.models import Models, Pivot, ServedModel, Unchanged
 
 _MOST_CHARACTERS: Final = 4000
+TEXT_FORMATS: Final[dict[str, TextFormat]] = {"text": "document", "html": "markup"}
+"""Formats of requests by the names that clients send."""
+Source = Annotated[str, AfterValidator(lambda code: code.lower() if _is_auto(code) else code)]
+"""A language in any spelling, or auto."""
 _SURE_PERCENT: Final = 50.0
 """More than all other languages together. Of 4,500 words and beginnings of German and English
 captions, two were taken so for another one of ten languages."""
@@ -57,6 +61,10 @@ class Wanted:
     missing: int = 404
     terms: Mapping[str, str] = field(default_factory=dict)
     is_joined: bool = False
+
+
+def _is_auto(code: str) -> bool:
+    return code.lower() == "auto"
 
 
 async def directions(
@@ -180,12 +188,16 @@ async def translate_each(
     return translations
 
 
-async def translate_document(direction: Direction, document: TextDocument) -> str:
+async def translate_document(
+    direction: Direction, document: TextDocument, beam_size: int | None = None
+) -> str:
     """The translation of a document, in which all but its text stays; raises OverloadedError."""
     if isinstance(direction.model, Unchanged):  # its lines would be joined, and broken elsewhere
         return "".join(piece.text for piece in document.pieces)
     texts = document.texts()
-    found = await translate_each([direction] * len(texts), texts, text_format=document.text_format)
+    found = await translate_each(
+        [direction] * len(texts), texts, text_format=document.text_format, beam_size=beam_size
+    )
     return document.put_together(best.text for best, *_ in found).decode()
 
 

@@ -41,8 +41,10 @@ from dragoman.serve.bodies import (
     while_connected,
 )
 from dragoman.serve.directions import (
+    TEXT_FORMATS,
     DetectedLanguage,
     Direction,
+    Source,
     Wanted,
     detected,
     directions,
@@ -52,7 +54,6 @@ from dragoman.serve.directions import (
 from dragoman.serve.guard import Limits, check_key
 from dragoman.serve.models import Models
 
-_TEXT_FORMATS: Final[dict[str, TextFormat]] = {"text": "document", "html": "markup"}
 _FORMATS_OF_FILES: Final[dict[str, Literal["text", TextDocumentFormat]]] = {
     ".txt": "text",
     **TEXT_ENDINGS,
@@ -79,7 +80,7 @@ class DetectRequest(BaseModel):
 class FileRequest(BaseModel):
     """The fields of /translate_file beside the file."""
 
-    source: str
+    source: Source
     target: str
 
 
@@ -159,7 +160,7 @@ class LibreTranslate:
         asked = self._valid(request, TranslateRequest, fields)
         texts = [asked.q] if isinstance(asked.q, str) else asked.q
         check_size(texts, 400)
-        text_format = _TEXT_FORMATS[asked.format]
+        text_format = TEXT_FORMATS[asked.format]
         self.models.admit(texts, text_format)
         async with while_connected(request), asyncio.timeout(self.limits.request_s):
             chosen = await self._directions(asked, [[text] for text in texts], text_format)
@@ -289,7 +290,7 @@ class LibreTranslate:
 async def _document(text: str, file_format: Literal["text", TextDocumentFormat]) -> TextDocument:
     if file_format == "text" or file_format == "html":  # one text, which the models cut
         pieces = [Piece(text, translated=True)]
-        return TextDocument(pieces, _TEXT_FORMATS[file_format], joins_lines=False)
+        return TextDocument(pieces, TEXT_FORMATS[file_format], joins_lines=False)
     return await in_thread_if_long(len(text), cut_document, text, file_format)
 
 

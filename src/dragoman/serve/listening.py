@@ -18,6 +18,7 @@ from dragoman.base.errors import MachineError
 from dragoman.base.process import allow_open_files
 
 MAX_CONNECTIONS: Final = 4096
+_BACKLOG: Final = 1024
 _OTHER_FILES: Final = 100
 """Files that the process has open beside its connections, at most."""
 _SOCKET_BYTES: Final = 65_536
@@ -26,11 +27,21 @@ _GRACE_S: Final = 3
 """Seconds beyond the time of a request for answers that are read slowly."""
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens; raises MachineError. port: 0 is any free one."""
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that has its port; raises MachineError. port: 0 is any free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     try:
-        listener = socket.create_server((host, port), family=family, backlog=1024)
+        listener.bind((host, port))
+    except socket.gaierror as error:
+        raise MachineError(
+            f"cannot listen: {error.strerror}",
+            place=f"{host}:{port}",
+            remedy="name an address of this machine as the host, such as 127.0.0.1",
+        ) from error
     except OSError as error:
         raise MachineError(
             # Its own text names the address once more.
@@ -89,6 +100,7 @@ class EndingServer(uvicorn.Server):
         # As uvicorn does later, which also repeats them when it has drained.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.handle_exit)
+        listener.listen(_BACKLOG)
         host, port = listener.getsockname()[:2]
         name = f"[{host}]" if ":" in host else host
         print(f"serving on http://{name}:{port}", flush=True)

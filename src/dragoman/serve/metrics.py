@@ -27,7 +27,8 @@ class Answer:
 class Metrics:
     """Counters of one server.
 
-    known_paths: the paths that are counted by name; all others are counted as "other".
+    known_paths: the paths that are counted by name, of which the last part may be {name}, which
+        stands for any; all others are counted as "other".
     """
 
     known_paths: set[str] = field(default_factory=set)
@@ -57,7 +58,8 @@ class Metrics:
     @contextmanager
     def request(self, path: str) -> Iterator[Answer]:
         """Count a request, its status and its time."""
-        known = path if path in self.known_paths else "other"
+        pattern = f"{path.rpartition('/')[0]}/{{name}}"
+        known = next((one for one in (path, pattern) if one in self.known_paths), "other")
         answer, started = Answer(), time.perf_counter()
         self._under_way.inc()
         try:

@@ -7,6 +7,7 @@ import ipaddress
 import os
 import re
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -49,6 +50,12 @@ def serve(
     models do not go together, CheckpointError if a path is no model, MachineError if a package is
     missing or the server cannot listen.
     """
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigError(
+            "gets no signal in this thread, so nothing would end it",
+            place="serve",
+            remedy="call it in the main thread, or in a process of its own",
+        )
     token = _token(token_file)
     if not _is_loopback(host) and token is None:
         raise ConfigError(
@@ -59,7 +66,7 @@ def serve(
     try:
         from dragoman.serve.app import create_app
         from dragoman.serve.guard import Limits
-        from dragoman.serve.listening import EndingServer, listen
+        from dragoman.serve.listening import EndingServer, bind
         from dragoman.serve.models import ServedModel
     except ImportError as error:
         raise MachineError(
@@ -74,6 +81,7 @@ def serve(
     )
     proxies = [*map(_network, trusted_proxies)]
     with ExitStack() as stack:
+        listener = stack.enter_context(bind(host, port))  # models may take minutes
         served = [
             model
             for path, pair in zip(models, _pairs(languages, len(models)), strict=True)
@@ -86,7 +94,6 @@ def serve(
             request_s=request_s,
             trusted_proxies=proxies,
         )
-        listener = listen(host, port)
         collect_rarely()
         server.answer(listener)
         if any(model.batcher.is_searching for model in served):

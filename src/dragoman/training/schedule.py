@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from string import Formatter
 from typing import Annotated, Final, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -36,12 +37,22 @@ class ScheduleConfig(Section):
     noam_scale: float = Field(default=2.0, gt=0.0)
     """Multiplies the whole curve of `noam`."""
     added: dict[str, float] = Field(default_factory=dict)
-    """Numbers of a schedule that another package adds, by their names."""
+    """Numbers of a schedule that another package adds, by their names in its formula."""
 
     @model_validator(mode="after")
     def _decay_is_set(self) -> Self:
         if self.kind == "wsd" and not self.decay_steps:
             raise ValueError('schedule.kind = "wsd" never decays without schedule.decay_steps')
+        return self
+
+    @model_validator(mode="after")
+    def _added_are_known(self) -> Self:
+        for name in self.added:
+            fields = {field for _, field, _, _ in Formatter().parse(SCHEDULES[self.kind].formula)}
+            if name not in fields:
+                raise ValueError(
+                    f"schedule.added.{name} is in no formula of schedule.kind = {self.kind!r}"
+                )
         return self
 
 

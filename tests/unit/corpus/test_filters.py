@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dragoman.base.errors import ConfigError
 from dragoman.corpus.filters import (
     FILTERS,
     Columns,
@@ -12,6 +13,7 @@ from dragoman.corpus.filters import (
     key_of,
     reject,
 )
+from dragoman.recipe.recipe import load_recipe
 
 GOOD = ("A good sentence of some length.", "Ein guter Satz von einiger Länge.")
 BAD = {
@@ -108,3 +110,9 @@ def test_a_new_filter_is_a_score_and_a_line() -> None:
     asked = Filter("question", question_marks, lambda _: 0)
     pairs = Columns(["Why?", "So."], ["Darum.", "Also."])
     assert reject(pairs, FilterConfig(), filters=(asked,)) == [Rejection(0, "question", 1)]
+
+
+def test_an_added_filter_that_is_not_there_is_named_by_its_key() -> None:
+    with pytest.raises(ConfigError, match=r"corpus\.filters\.added\.nope = ") as refused:
+        load_recipe("demo", ["corpus.filters.added.nope=2"])
+    assert "[key]" not in str(refused.value)

@@ -58,6 +58,19 @@ def test_the_body_goes_before_the_query_and_the_first_field_of_a_form_before_the
     assert read(part("q", b"a") + part("q", b"b") + b"--x--\r\n", PARTS) == {"q": "a"}
 
 
+def test_a_body_of_another_type_is_read_so_that_its_limits_hold() -> None:
+    """2 MB of plain text were 200, and the end of the answer came after the time of a body."""
+    headers = [(b"content-type", b"text/plain")]
+    scope = {"type": "http", "method": "POST", "headers": headers, "query_string": b"q=a"}
+
+    async def receive() -> Any:
+        raise HTTPException(413)
+
+    with pytest.raises(HTTPException):
+        asyncio.run(fields_of(Request(scope, receive)))
+    assert read(b"words", "text/plain", b"q=a") == {"q": "a"}
+
+
 def test_a_long_body_is_read_like_a_short_one() -> None:
     long = "Männer " * 20_000
     assert read(part("q", long.encode()) + b"--x--\r\n", PARTS) == {"q": long}

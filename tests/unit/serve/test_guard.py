@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bad_input import complaint
+from dragoman.api.translation import serve
+from dragoman.base.errors import ConfigError
 from dragoman.cli import main
 from dragoman.serve.guard import Guard, Limits, check_key, check_token, error_response
 from dragoman.serve.metrics import Metrics
@@ -236,7 +239,7 @@ def test_a_site_that_no_browser_names_is_refused(
 ) -> None:
     assert main(["serve", "nothing", "--allow-origin", named]) != 0
     said = complaint(capsys)
-    assert f"allowed_origins {named}: is " in said
+    assert f"--allow-origin {named}: is " in said
     assert remedy in said
 
 
@@ -362,4 +365,28 @@ def test_a_token_that_no_header_can_carry_is_refused(
 
 def test_a_proxy_that_is_no_address_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "nothing", "--trusted-proxy", "127.0.0.1/8"]) != 0
-    assert "trusted_proxies 127.0.0.1/8: is neither an address nor a network" in complaint(capsys)
+    assert "--trusted-proxy 127.0.0.1/8: is neither an address nor a network" in complaint(capsys)
+
+
+def test_a_host_that_is_no_address_is_refused_before_the_models_are_read(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    options = ["--host", "nonsense.invalid", "--token-file", str(tmp_path / "token")]
+    assert main(["serve", "no-model", *options]) != 0
+    said = complaint(capsys)
+    assert "nonsense.invalid:8320: cannot listen: " in said
+    assert "Unknown error" not in said
+    assert said.endswith("name an address of this machine as the host, such as 127.0.0.1")
+
+
+def test_a_server_is_for_the_main_thread() -> None:
+    """Python takes signals there alone."""
+    with ThreadPoolExecutor(1) as other, pytest.raises(ConfigError, match="in the main thread"):
+        other.submit(serve, ["no-model"]).result()
+
+
+def test_a_wrong_argument_leads_to_help_that_there_is() -> None:
+    with pytest.raises(ConfigError) as refused:
+        serve(["no-model"], timeout=0)
+    assert refused.value.remedy == "see help(dragoman.api.translation.serve)"

@@ -11,9 +11,19 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.training.schedule import SCHEDULES, ScheduleConfig, learning_rate
+from dragoman.training.schedule import SCHEDULES, Schedule, ScheduleConfig, learning_rate
 
 KINDS = sorted(SCHEDULES.ours)
+
+
+def test_a_number_that_the_formula_of_a_schedule_lacks_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = Schedule(lambda step, config, run: config.added.get("power", 0.5), "{power:g}")
+    monkeypatch.setitem(SCHEDULES, "own", own)
+    assert ScheduleConfig(kind="own", added={"power": 0.5}).added == {"power": 0.5}
+    with pytest.raises(ValueError, match=r"schedule.added.powr is in no formula"):
+        ScheduleConfig(kind="own", added={"powr": 0.5})
 
 
 def rates(config: ScheduleConfig, steps: int, *, max_steps: int = 100) -> list[float]:

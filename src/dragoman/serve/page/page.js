@@ -7,11 +7,13 @@ const FILES = {
 };
 const ENDINGS = Object.keys(FILES).map((ending) => `.${ending}`);
 const STREAMED = ["text", "html"]; // line by line: a file may take longer than one answer
+const SURE_PERCENT = 50;
 const LARGEST_FILE_BYTES = 1_000_000; // as a body of the server
 
 let models = [];
 let pairs = []; // of languages; the source is "auto" if it is detected
 let names = {}; // of languages, by code
+let detects = false; // whether the server tells languages apart
 let detectedSource = null; // of the translation that is shown
 let file = null; // what was opened, until the text is changed
 let asking = new AbortController(); // of the latest request
@@ -106,15 +108,31 @@ function clear() {
   element("copy").disabled = true;
   element("save").hidden = true;
   showDetected(null);
+  showDoubt("");
   showAlternatives("", []);
 }
 
 /** Name the language that was found in the place where it can be chosen. */
-function showDetected(language) {
-  detectedSource = language;
+function showDetected(found) {
+  detectedSource = found?.language ?? null;
   const option = element("from").querySelector("[value=auto]");
-  if (option) option.textContent = language ? `${nameOf(language)} (detected)` : nameOf("auto");
+  const how = found?.confidence > SURE_PERCENT ? "detected" : "unsure";
+  if (option) option.textContent = found ? `${nameOf(found.language)} (${how})` : nameOf("auto");
   showSwap();
+}
+
+/** Say that a text is not in the language that was chosen for it. */
+async function showOtherLanguage(text, signal) {
+  const pair = chosenPair();
+  if (!detects || !pair || pair.source === "auto") return;
+  const answer = await ask("/detect", { text }, signal).catch(() => null);
+  const found = answer?.languages[0];
+  if (signal.aborted || !(found?.confidence > SURE_PERCENT) || found.language !== pair.target) return;
+  showDoubt(`The text seems to be ${nameOf(found.language)} already.`);
+}
+
+function showDoubt(words) {
+  element("doubt").textContent = words;
 }
 
 async function translate(event) {
@@ -154,8 +172,10 @@ async function translateAtOnce(signal) {
   if (signal.aborted) return;
   const best = answer.translations[0];
   showText(best.text, best.segments ?? []);
-  showDone(best.detected && best.source, best.target, answer.seconds);
+  showDoubt("");
+  showDone(best.detected && { ...best.detected, language: best.source }, best.target, answer.seconds);
   showAlternatives(best.text, best.alternatives);
+  showOtherLanguage(body.text, signal);
 }
 
 async function translateByLine(signal) {
@@ -170,7 +190,7 @@ async function translateByLine(signal) {
     if (signal.aborted) return;
     if (line.error) throw new Error(line.error);
     element("result").append((line.index ? "\n" : "") + line.text);
-    detected ??= line.detected?.language;
+    detected ??= line.detected;
     source += line.source.length + 1;
     element("time").textContent = `${Math.floor((100 * source) / (text.length + 1))}%`;
   }
@@ -194,7 +214,7 @@ async function* linesOf(response) {
 }
 
 function showDone(detected, target, seconds) {
-  showDetected(detected || null);
+  showDetected(detected);
   element("result").lang = element("alternatives").lang = target ?? ""; // how it is read aloud
   element("time").textContent = duration(seconds);
   element("copy").disabled = false;
@@ -332,6 +352,7 @@ async function start() {
     models = await ask("/models");
     const languages = await ask("/pairs");
     names = languages.names;
+    detects = languages.detects;
     pairs = languages.pairs.concat(languages.detects ? detected(languages.pairs) : []);
   } catch (error) {
     showError(error.message);
