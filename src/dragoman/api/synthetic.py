@@ -113,7 +113,7 @@ def synthesize(
     check_sections(overrides, ("search",))
     sampling = _sampling(sample, temperature, n_best, overrides)
     if sampling is not None:
-        overrides = [*overrides, "search.beam_size=1"]
+        overrides = [*overrides, "search.beam_size=1", "search.candidates=1"]
     source = text_of(Path(text))
     place = place_of_pairs(Path(output), source)
     path = path_of(model)
@@ -327,7 +327,7 @@ def _sampling(
         )
     for override in overrides:
         key, _, value = override.partition("=")
-        if key.strip() == "search.beam_size" and value.strip() != "1":
+        if key.strip() in ("search.beam_size", "search.candidates") and value.strip() != "1":
             raise ConfigError(
                 "has no effect: sampling draws one translation without a beam",
                 place=override,

@@ -148,8 +148,12 @@ class TextFiles(Section):
 
     @property
     def hub_name(self) -> str:
-        """What is read of a data set on the Hub: its id, configuration and split."""
-        return "/".join(filter(None, (self.hf, self.config, self.split or "train")))
+        """What is read of a data set on the Hub: its id, configuration and split.
+
+        An id has no two hyphens in a row.
+        """
+        names = (self.hf.replace("/", "--"), self.config, self.split or "train")
+        return "/".join(filter(None, names))
 
     @property
     def title(self) -> str:

@@ -6,9 +6,10 @@ Its rows are streamed by the library `datasets`, which runs no code of a data se
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, CorpusError, DragomanError, MachineError
@@ -31,12 +32,14 @@ def fetch_from_hub(
 
     A row has its texts in a column for each language, in a column `translation` with both, or in
     the two columns that the entry names. Texts lie in `<directory>/<id>/<config>/<split>/` and a
-    folder for the languages; `fetched.json` there has the version (commit) of the data set.
+    folder for languages and columns; `fetched.json` there has the version (commit) of the data
+    set.
     Raises ConfigError for an unknown data set, configuration, split or column, CorpusError if rows
     cannot be read, MachineError if `datasets` is missing or the Hub cannot be reached.
     """
     languages = (source_language, target_language)
-    folder = directory / entry.hub_name / "-".join(languages)
+    texts = [*languages, *(quote(name, safe="") for name in entry.columns)]
+    folder = directory / entry.hub_name / "-".join(texts)
     source, target = (folder / f"text.{language}" for language in languages)
     if not are_as_fetched(source, target):
         datasets = _datasets()
@@ -103,47 +106,38 @@ def _unknown(what: str, key: str, name: str, names: list[str], entry: TextFiles)
 def _pairs(
     rows: Iterator[Row], entry: TextFiles, languages: tuple[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """The two texts of each row; a value that is no text is an empty line."""
-    first = next(rows, None)
-    if first is None:
-        return
-    text_of = _reader(first, entry, languages)
-    yield text_of(first)
-    yield from map(text_of, rows)
+    """The two texts of each row; one that is missing is an empty line."""
+    names: tuple[str, str] | None = None
+    for row in rows:
+        texts: Any = row
+        if not entry.columns and not isinstance(row.get("translation", ""), str):
+            texts = row["translation"]
+        if texts is None:
+            yield "", ""
+            continue
+        names = names or _names(texts, entry, languages)
+        yield texts[names[0]] or "", texts[names[1]] or ""
 
 
-def _reader(
-    row: Row, entry: TextFiles, languages: tuple[str, str]
-) -> Callable[[Row], tuple[str, str]]:
-    """A function that takes the two texts out of a row like this one."""
-    inside = "translation" if not entry.columns and "translation" in row else ""
-    holder: Row = row[inside] if inside else row
-    names: tuple[str, ...] = entry.columns
-    if names:
-        lacking = [name for name in names if name not in holder]
-    else:
-        codes = {code: [key for key in holder if same_language(key, code)] for code in languages}
-        names = tuple(closest_language(code, found) or "" for code, found in codes.items())
-        lacking = [code for code, found in codes.items() if not found]
-    if lacking:
-        where = f"column {inside}" if inside else "row"
-        raise ConfigError(
-            f"has no text {_said(lacking[0])!r} in its {where}, only {_said(', '.join(holder))}",
-            place=f"hf {entry.hf}",
-            remedy="correct source_language and target_language, or write beside it: "
-            'columns = ["SOURCE", "TARGET"]',
-        )
+def _names(texts: Row, entry: TextFiles, languages: tuple[str, str]) -> tuple[str, str]:
+    """The names of the two texts in a row like this one."""
+    names = entry.columns or tuple(
+        closest_language(code, [name for name in texts if same_language(name, code)]) or ""
+        for code in languages
+    )
+    for name, wanted in zip(names, entry.columns or languages, strict=True):
+        if not isinstance(texts.get(name, 0), str | None):
+            what = (
+                f"its column {name!r} is no text" if name in texts else f"no column is {wanted!r}"
+            )
+            raise ConfigError(
+                f"{_said(what)}; it has {_said(', '.join(texts))}",
+                place=f"hf {entry.hf}",
+                remedy="correct source_language and target_language, or write beside it: "
+                'columns = ["SOURCE", "TARGET"]',
+            )
     source, target = names
-
-    def texts(row: Row) -> tuple[str, str]:
-        holder = row[inside] if inside else row
-        return _text(holder[source]), _text(holder[target])
-
-    return texts
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    return source, target
 
 
 def _said(words: str) -> str:

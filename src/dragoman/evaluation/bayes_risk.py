@@ -1,9 +1,9 @@
 """Which of several translations of a sentence is most like the others: minimum Bayes risk.
 
 The likeliest translation is often not the best one (Eikema and Aziz 2020). Kumar and Byrne (2004)
-choose the one with the highest expected score, where each of the others counts as a reference with
-the probability that the model gives it. The score here is chrF (Popović 2015), as sacreBLEU has it
-for one sentence.
+choose the one with the highest expected score, where each counts as a reference by its probability:
+here by exp(log-probability / length penalty), as short ones would count too much without it. The
+score is chrF (Popović 2015), as sacreBLEU has it for one sentence.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def pairwise_chrf(texts: Sequence[str]) -> NDArray[np.float64]:
     for order in _ORDERS:
         counts = _counts(letters, order)
         totals = counts.sum(axis=1)
-        matches = np.minimum(counts[:, None], counts[None]).sum(axis=2)
+        # Row by row: all at once would take memory for each pair and sequence.
+        matches = np.stack([np.minimum(row, counts).sum(axis=1) for row in counts])
         # An order counts if both texts are that long.
         counted = np.minimum(totals[:, None], totals[None]) > 0
         precision += np.divide(matches, totals[:, None], where=counted, out=np.zeros(shape))

@@ -193,9 +193,10 @@ class SearchConfig(Section):
 
 def check_beam_holds(num_hypotheses: int, config: SearchConfig) -> None:
     """Raises ConfigError if more translations of a sentence are asked for than the beam has."""
-    if num_hypotheses > config.beam_size:
+    beam_size = config.for_candidates().beam_size
+    if num_hypotheses > beam_size:
         raise ConfigError(
-            f"a beam of {config.beam_size} cannot give {num_hypotheses} translations of a sentence",
+            f"a beam of {beam_size} cannot give {num_hypotheses} translations of a sentence",
             place="search.beam_size",
             remedy=f"set it to {num_hypotheses} or more",
         )

@@ -68,7 +68,7 @@ def test_both_texts_of_a_row_are_fetched_once(hub: FakeDataSets, tmp_path: Path)
     entry = {"hf": "Toy/pairs", "config": "de-en"}
     texts = ["", "A dog sleeps.\nTwo men talk.\n", "Ein Hund schläft.\nZwei Männer reden.\n"]
     assert fetched(hub, tmp_path, entry) == [texts]
-    receipt = tmp_path / "fetched/Toy/pairs/de-en/train/en-de/fetched.json"
+    receipt = tmp_path / "fetched/Toy--pairs/de-en/train/en-de/fetched.json"
     assert list(json.loads(receipt.read_text())["downloads"].values()) == [VERSION]
     hub.asked.clear()
     assert fetched(hub, tmp_path, entry) == [texts]
@@ -80,20 +80,27 @@ def test_columns_are_found_by_language_or_by_name(hub: FakeDataSets, tmp_path: P
     hub.add("Toy/columns", {"default": {"train": rows, "validation": rows[1:]}})
     rows = [{"text": english, "label": german} for english, german in PAIRS]
     hub.add("Toy/named", {"default": {"train": [*rows, {"text": None, "label": "Ja."}]}})
-    by_language, by_name = fetched(
+    hub.add("Toy/gaps", {"default": {"train": [{"translation": None}, *TRANSLATIONS]}})
+    by_language, by_name, swapped, gaps = fetched(
         hub,
         tmp_path,
         {"hf": "Toy/columns", "split": "validation"},
         {"hf": "Toy/named", "columns": ["text", "label"]},
+        {"hf": "Toy/named", "columns": ["label", "text"]},
+        {"hf": "Toy/gaps"},
     )
     assert by_language == ["", "Two men talk.\n", "Zwei Männer reden.\n"]
     assert [text.split("\n")[2:] for text in by_name[1:]] == [["", ""], ["Ja.", ""]]
+    assert swapped == ["", by_name[2], by_name[1]]
+    assert [text.split("\n")[0] for text in gaps[1:]] == ["", ""]
+    assert gaps[1].split("\n")[1:3] == ["A dog sleeps.", "Two men talk."]
 
 
 def test_what_cannot_be_had_is_one_line_with_a_remedy(hub: FakeDataSets, tmp_path: Path) -> None:
     french = [{"translation": {"de": "Ja.", "fr": "Oui."}}]
     hub.add("Toy/pairs", {"de-en": {"train": TRANSLATIONS}, "de-fr": {"train": french}})
     hub.add("Toy/pears_of_all", {"default": {"train": TRANSLATIONS}})
+    hub.add("Toy/numbers", {"default": {"train": [{"en": "A", "de": 1, "translation": "x"}]}})
     hub.add("Toy/shared", {"default": {"train": TRANSLATIONS}})
     hub.answers["Toy/shared"] = (403, "GatedRepo")
     hub.add("Toy/broken", {"de-en": {"train": TRANSLATIONS}})
@@ -105,6 +112,7 @@ def test_what_cannot_be_had_is_one_line_with_a_remedy(hub: FakeDataSets, tmp_pat
         ({"hf": "Toy/pairs", "config": "de-en", "split": "test"}, "ConfigError", "train"),
         ({"hf": "Toy/pairs", "config": "de-fr"}, "ConfigError", "columns"),
         ({"hf": "Toy/pairs", "config": "de-en", "columns": ["a", "b"]}, "ConfigError", "'a'"),
+        ({"hf": "Toy/numbers"}, "ConfigError", "'de' is no text"),
         ({"hf": "Toy/shared"}, "ConfigError", "hf auth login"),
         ({"hf": "Toy/broken", "config": "de-en"}, "CorpusError", "cannot be read"),
         ({"hf": "Toy/here"}, "ConfigError", "is also a folder"),
@@ -165,7 +173,7 @@ def test_a_recipe_is_prepared_from_the_hub(hub: FakeDataSets, tmp_path: Path) ->
     manifest = Manifest.load(tmp_path / "out")
     assert manifest.splits["valid"].pairs == 40
     assert [source.name for source in manifest.sources] == [
-        f"Toy/pairs/de-en/{split}/text.{language}"
+        f"Toy--pairs/de-en/{split}/text.{language}"
         for split in ("train", "validation")
         for language in ("en", "de")
     ]

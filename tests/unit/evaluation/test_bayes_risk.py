@@ -64,6 +64,7 @@ def test_a_beam_that_is_asked_for_bounds_the_candidates() -> None:
     texts = list(real_lines("test", "en")[:30])
     with dragoman.Translator(small_run().path, overrides=["search.candidates=6"]) as translator:
         greedy = translator.translate(texts, beam_size=1)
+        assert len(translator.translate(texts[:1], n_best=5)[0]) == 5  # the beam is as wide
     with dragoman.Translator(small_run().path, overrides=["search.beam_size=1"]) as translator:
         assert greedy == translator.translate(texts)
 

@@ -269,7 +269,7 @@ def test_a_beam_beside_sampling_is_refused(
         "dragoman: search.beam_size=4: has no effect: sampling draws one translation "
         "without a beam; leave it or sample out\n"
     )
-    for override in ("search.beam_size = 4", "search.beam_size="):
+    for override in ("search.candidates=8", "search.beam_size = 4", "search.beam_size="):
         with pytest.raises(ConfigError, match=rf"^{override}: has no effect: .*it or sample out"):
             dragoman.synthesize(small_run(), text, output, sample="all", overrides=[override])
     assert not output.exists()
