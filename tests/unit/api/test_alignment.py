@@ -102,6 +102,26 @@ def test_documents_that_have_nothing_to_do_with_each_other_give_no_pairs(tmp_pat
     assert aligned.pairs < 0.1 * aligned.doubtful
 
 
+@pytest.mark.parametrize("length", [60, 300])
+def test_more_text_of_another_kind_does_not_become_sure(tmp_path: Path, length: int) -> None:
+    english = write(tmp_path, "en", [ENGLISH[start : start + length] for start in (0, length)])
+    german = write(tmp_path, "de", [GERMAN[600 + start :][:length] for start in (0, length)])
+    aligned = dragoman.align(english, german, tmp_path / "out", lines=True)
+    assert aligned.pairs <= 0.02 * aligned.doubtful
+
+
+def test_text_that_one_side_alone_has_leaves_the_other_pairs_right(tmp_path: Path) -> None:
+    starts = range(0, 240, 60)
+    english = write(tmp_path, "en", [ENGLISH[start : start + 60] for start in starts])
+    longer = [GERMAN[start : start + 60] + GERMAN[400 + 2 * start :][:120] for start in starts]
+    german = write(tmp_path, "de", longer)
+    aligned = dragoman.align(english, german, tmp_path / "out", lines=True)
+    found = pairs_of(aligned.output / "pairs.tsv")
+    right = found & {*zip(ENGLISH[:240], GERMAN[:240], strict=True)}
+    assert len(right) > 0.9 * 240
+    assert len(right) / len(found) > 0.95
+
+
 def test_the_same_documents_give_the_same_bytes(
     made: tuple[dragoman.Aligned, set[tuple[str, str]]], tmp_path: Path
 ) -> None:
@@ -208,16 +228,10 @@ def test_a_prepared_corpus_helps_with_documents_that_are_too_short(
     german = write(tmp_path, "de", [GERMAN[1000:1020]])
     without = dragoman.align(english, german, tmp_path / "without", lines=True)
     helped = dragoman.align(english, german, tmp_path / "helped", lines=True, lexicon=prepared)
-    scores = [
-        {
-            (row["source"], row["target"]): float(row["score"])
-            for row in rows(one.output / "pairs.tsv")
-        }
-        for one in (without, helped)
-    ]
-    both = scores[0].keys() & scores[1].keys()
-    assert len(both) >= 15
-    assert sum(scores[1][pair] for pair in both) > sum(scores[0][pair] for pair in both)
+    right = {*zip(ENGLISH[1000:1020], GERMAN[1000:1020], strict=True)}
+    assert len(pairs_of(helped.output / "pairs.tsv") & right) >= 15
+    assert without.pairs < helped.pairs
+    assert helped.pairs <= 20
 
 
 def test_errors_name_the_place(tmp_path: Path) -> None:
