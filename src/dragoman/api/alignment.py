@@ -26,7 +26,8 @@ class Aligned:
     output: the folder, with pairs.tsv, doubtful.tsv and doubtful.html.
     documents: pairs of documents, by their names. by_content: how many of them have other names.
     pairs, doubtful: numbers of pairs. unpaired: sentences that only one side has.
-    alone: documents without a partner. unread: documents that were left out, and why.
+    alone: documents without a partner. unread: documents and links to folders that were left out,
+        and why.
     entry: the line for `corpus.train` of a recipe.
     """
 
@@ -69,9 +70,11 @@ def align(
     lexicon: a run, or a prepared corpus, whose training pairs teach the lexicon, too.
     least_score: pairs with a lower score are doubtful. A score is the estimated probability that
         both sides say the same.
-    Raises ConfigError if the folders have no documents that match, or the output exists.
+    Raises ConfigError if the folders have no documents that match or are one, or if the output
+    exists or is inside one of them.
     """
     from dragoman.api.aligned_files import PAIRS, write_aligned
+    from dragoman.base.languages import parse_language
     from dragoman.corpus.align_documents import align_documents
     from dragoman.corpus.match_documents import language_of_names
 
@@ -79,6 +82,10 @@ def align(
     folder = Path(output)
     if folder.exists():
         raise ConfigError("exists already", place=folder, remedy="name another folder")
+    _check(places, folder, least_score)
+    for name, code in (("source_language", source_language), ("target_language", target_language)):
+        if code:
+            parse_language(code, place=name)
     unread: dict[str, str] = {}
     sides = _documents(places[0], unread, lines), _documents(places[1], unread, lines)
     languages = [
@@ -88,17 +95,47 @@ def align(
         )
     ]
     matched, by_content = _matched(places, sides, (languages[0], languages[1]))
+    same = {pair for pair in matched if sides[0][pair[0]].texts == sides[1][pair[1]].texts}
+    matched = [pair for pair in matched if pair not in same]
+    for one, _ in sorted(same):
+        unread[_path(places[0], one)] = "is the same text on both sides"
     known = _training_pairs(path_of(lexicon)) if lexicon is not None else ([], [])
     documents = [_paired(sides[0][one], sides[1][other]) for one, other in matched]
     aligned = align_documents(documents, known=known)
     counts = write_aligned(folder, matched, documents, aligned, least_score)
     alone = [
-        str(place / name)
+        _path(place, name)
         for number, (place, side) in enumerate(zip(places, sides, strict=True))
-        for name in sorted(side.keys() - {pair[number] for pair in matched})
+        for name in sorted(side.keys() - {pair[number] for pair in [*matched, *same]})
     ]
     entry = _entry(folder / PAIRS, languages, least_score)
     return Aligned(folder, matched, by_content, *counts, alone, unread, entry)
+
+
+def _check(places: tuple[Path, Path], folder: Path, least_score: float) -> None:
+    """Raises ConfigError if the sides are one place, the output is in one, or the score is none."""
+    if not 0.0 <= least_score <= 1.0:
+        raise ConfigError(
+            f"{least_score:g} is not a score", place="least_score", remedy="give one from 0 to 1"
+        )
+    if places[0].resolve() == places[1].resolve():
+        raise ConfigError(
+            "is both the source and the target",
+            place=places[0],
+            remedy="put the documents of each language into a folder of their own",
+        )
+    for place in places:
+        if folder.resolve().is_relative_to(place.resolve()):
+            raise ConfigError(
+                f"is inside {place}, whose files are read as documents",
+                place=folder,
+                remedy="name a folder elsewhere",
+            )
+
+
+def _path(place: Path, name: str) -> str:
+    """The path of a document of a folder, or of the document that the place itself is."""
+    return str(place / name if place.is_dir() else place)
 
 
 def _documents(place: Path, unread: dict[str, str], lines: bool) -> dict[str, Sentences]:
@@ -115,7 +152,11 @@ def _documents(place: Path, unread: dict[str, str], lines: bool) -> dict[str, Se
     found = {}
     for path in sorted(place.rglob("*")):
         name = path.relative_to(place).as_posix()
-        if path.is_dir() or any(part.startswith(".") for part in Path(name).parts):
+        if any(part.startswith(".") for part in Path(name).parts):
+            continue
+        if path.is_dir():
+            if path.is_symlink():
+                unread[str(path)] = "is a link to a folder"
             continue
         try:
             sentences = read_sentences(path, place=str(path), lines=lines)
@@ -196,4 +237,4 @@ def _entry(pairs: Path, languages: Sequence[str], least_score: float) -> str:
     keys = ("source_language", "target_language")
     told = "".join(f', {key} = "{code}"' for key, code in zip(keys, languages, strict=True) if code)
     scores = f'scores = [{{column = "score", at_least = {least_score:g}}}]'
-    return f"{{tsv = {json.dumps(str(pairs.absolute()))}, {scores}{told}}}"
+    return f"{{tsv = {json.dumps(str(pairs.absolute()), ensure_ascii=False)}, {scores}{told}}}"

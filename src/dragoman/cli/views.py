@@ -128,6 +128,8 @@ def show_aligned(made: Aligned) -> None:
         print(printable_line(f"not read: {name}: {why}"))
     print(printable_line(f"doubtful pairs: {made.output / 'doubtful.html'}"))
     print(f"\n[corpus]\ntrain = [\n    {printable_line(made.entry)},\n]")
+    if not made.pairs:
+        print("no pair is sure: the entry has no text", file=sys.stderr)
 
 
 def show_exported(exported: Exported) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -11,6 +12,7 @@ import pytest
 
 import dragoman
 from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.cli.command_line import main
 from dragoman.corpus.align import Band
 from real_text import real_lines
 
@@ -243,12 +245,40 @@ def test_errors_name_the_place(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such"):
         dragoman.align(one, tmp_path / "none", tmp_path / "out")
     with pytest.raises(ConfigError, match="exists"):
-        dragoman.align(one, one, tmp_path)
+        dragoman.align(one, other, tmp_path)
     english = write(tmp_path, "en", [ENGLISH[:20]], "first{}.txt")
     german = write(tmp_path, "de", [GERMAN[600:620]], "second{}.txt")
+    with pytest.raises(ConfigError, match="both"):
+        dragoman.align(english, tmp_path / "de" / ".." / "en", tmp_path / "out")
+    for place in (english, german):
+        with pytest.raises(ConfigError, match="inside"):
+            dragoman.align(english, german, place / "sub" / "out")
+    with pytest.raises(ConfigError, match="english"):
+        dragoman.align(english, german, tmp_path / "out", source_language="english")
+    for score in (-0.1, 5.0):
+        with pytest.raises(ConfigError, match="from 0 to 1"):
+            dragoman.align(english, german, tmp_path / "out", least_score=score)
     with pytest.raises(ConfigError, match="none of 1 documents matches"):
         dragoman.align(english, german, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_one_text_on_both_sides_and_links_to_folders_are_left_out_and_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    english, german = write(tmp_path, "en", [[]]), write(tmp_path, "de", [[]])
+    for folder in (english, german):
+        (folder / "licence.txt").write_text("\n".join(ENGLISH[:60]), "utf-8")
+    (tmp_path / "more").mkdir()
+    (english / "linked").symlink_to(tmp_path / "more")
+    output = tmp_path / "out \U0001f600"
+    assert main(["align", str(english), str(german), "--output", str(output)]) == 0
+    printed = capsys.readouterr()
+    assert f"not read: {english / 'licence.txt'}" in printed.out
+    assert f"not read: {english / 'linked'}" in printed.out
+    assert "no pair" in printed.err
+    entry = tomllib.loads(printed.out[printed.out.index("[corpus]") :])["corpus"]["train"][0]
+    assert entry["tsv"] == str(output / "pairs.tsv")
 
 
 @pytest.mark.parametrize("sentences", [5_000, 50_000])
