@@ -2,8 +2,8 @@
 # make demo    a model from the bundled sample corpus, in minutes
 # make docs    the documentation as a site with search: build/site
 # make lab     two hosts on this machine (root): doctor, a training over them, what strategies cost
-# make test    the tests of every part, and one real example of each kind: 5 to 8 minutes with set-up
-# make test-system   whole commands, hosts, servers, browsers; make test-all: the slow ones, too
+# make test    the tests of every part, and one real example of each kind: 4 to 7 minutes with set-up
+# make test-system   whole commands, hosts, servers, browsers, what takes longest; make test-all: the slow ones, too
 PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell $(p) -c \
 	'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
 BIN := .venv/bin

@@ -195,6 +195,7 @@ def test_sgd_computes_the_weights_of_the_published_algorithm(
                 torch.testing.assert_close(torch.tensor(finished), mean, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("outer", "wire", "most"),
     [("sgd", "bf16", 0.02), ("adam", "bf16", 0.08), ("adam", "fp4", 0.3)],

@@ -177,6 +177,7 @@ def test_sums_that_take_long_are_the_wire_and_not_a_late_rank(tmp_path: Path) ->
     assert 0.05 < found.wire_s < 0.15
 
 
+@pytest.mark.system
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("strategy", ["sync", "diloco, every 6"])
 def test_the_report_names_a_rank_that_became_late(strategy: str, tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def _torchrun(launcher: subprocess.Popen[str]) -> int:
     return int(children[0])
 
 
+@pytest.mark.system
 def test_no_process_listens_beyond_loopback_and_a_signal_lets_all_save(
     tmp_path: Path, start: Start
 ) -> None:
@@ -137,6 +138,7 @@ def test_a_signal_before_the_work_begins_ends_all(
     _nobody_left(tmp_path)
 
 
+@pytest.mark.system
 def test_a_second_signal_kills_workers_that_hang(tmp_path: Path, start: Start) -> None:
     launcher = start("hang")
     wait_until(lambda: _both_have(tmp_path, "working"))

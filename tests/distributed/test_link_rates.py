@@ -75,6 +75,7 @@ def _probed(world: World) -> Any:
     return probe.measure(world)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_every_rank_knows_the_rates_of_all_pairs(world_size: int) -> None:
     found, *others = run_ranks(_probed, world_size=world_size)
@@ -138,6 +139,7 @@ def _probed_from_a_slow_rank(world: World) -> Any:
     return [*(found[way] for way in ways), max(sizes)]
 
 
+@pytest.mark.system
 def test_a_slow_direction_is_not_measured_with_the_size_of_the_fast_one() -> None:
     """The fast one ends with hundreds of times as much, which the slow one carries in minutes."""
     (forth, back, both, most_slow), (*_, most_fast) = run_ranks(
@@ -163,6 +165,7 @@ def _link(world: World) -> Any:
     return [[*rate], sorted([*ends, bytes_per_s] for ends, bytes_per_s in directions.items())]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("hosts", [[1, 1, 1], [2, 1]])
 def test_every_rank_knows_the_rates_between_hosts(hosts: list[int]) -> None:
     (link, directions), *others = run_ranks(_link, world_size=sum(hosts), hosts=hosts)
@@ -186,6 +189,7 @@ def test_the_rate_inside_a_host_is_that_between_its_ranks() -> None:
     assert _is_known(one)
 
 
+@pytest.mark.system
 def test_rank_0_prints_the_rate_inside_a_host() -> None:
     first, second = run_program("dragoman.distributed.link_rate", world_size=2)
     assert second == ""

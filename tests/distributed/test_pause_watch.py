@@ -220,6 +220,7 @@ def test_a_pause_is_noticed_while_a_slow_disk_is_written_to(tmp_path: Path) -> N
     assert f"rank 0 on {os.uname().nodename} stood still for" in own.payload["cause"]
 
 
+@pytest.mark.system
 def test_a_rank_that_comes_while_a_slow_disk_is_read_is_not_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

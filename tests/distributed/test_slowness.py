@@ -118,6 +118,7 @@ def half_speed_from_the_start(world: World, slow: int) -> Any:
     return [one.cause for one in found if isinstance(one, Alert)]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("slow", [0, 1])
 def test_a_rank_that_is_slow_from_the_start_is_named(slow: int) -> None:
     (cause,), others = run_ranks(half_speed_from_the_start, slow, world_size=2)

@@ -103,6 +103,7 @@ def test_the_store_takes_its_given_port(address: str) -> None:
         assert connect(StoreAddress(address, port, token), prefix=prefix).check(["key"]) is there
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("port", ["free", "given"])
 def test_the_store_takes_its_address_from_its_input_and_ends_with_it(port: str) -> None:
     program = [sys.executable, "-P", "-m", "dragoman.distributed.store"]

@@ -107,6 +107,7 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return Trained(request.param, directory, said)
 
 
+@pytest.mark.system
 def test_a_resumed_run_ends_with_the_same_bits(trained: Trained) -> None:
     for reason, step, ends in trained.said:
         assert (reason, step < STEPS) == ("signal", True)
@@ -151,6 +152,7 @@ def test_ranks_save_as_much_as_is_forecast(trained: Trained) -> None:
     assert numbers == pytest.approx(forecast, abs=50)
 
 
+@pytest.mark.system
 def test_another_number_of_ranks_goes_on(trained: Trained) -> None:
     more = 2 * STEPS
     directory = str(trained.directory / "halved")

@@ -135,6 +135,7 @@ def _left_at_once(world: World, times: int) -> Any:
     return times
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_a_group_may_be_left_at_once(world_size: int) -> None:
     """Other ranks may still be making it: one start of a training in six broke off so."""
@@ -152,6 +153,7 @@ def _wait_for_a_late_rank(world: World, apart: bool) -> Any:
     return ""
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("apart", [False, True], ids=["inside a host", "between hosts"])
 def test_every_group_waits_as_long_as_the_world_is_set_to(apart: bool) -> None:
     said = run_ranks(_wait_for_a_late_rank, apart, world_size=2)[0]

@@ -65,6 +65,7 @@ def command(*words: str) -> tuple[str, str]:
     return "-c", f"{absent = }\n{words = }\n{COMMAND}"
 
 
+@pytest.mark.system
 @pytest.mark.smoke
 def test_an_export_is_served_without_torch() -> None:
     bundle = served_bundle()

@@ -94,6 +94,7 @@ def test_dropped_pairs_are_printed_with_their_reasons(
     assert "train.tsv: 3 x CRLF line end taken out" in shown
 
 
+@pytest.mark.system
 def test_the_keys_that_drop_most_pairs_are_named_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

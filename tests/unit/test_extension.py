@@ -73,6 +73,7 @@ def test_a_longer_run_goes_on_from_a_finished_one_exactly_and_on_as_many_ranks(
     assert len([*Path("runs").iterdir()]) == 3, "the same command finds its run"
 
 
+@pytest.mark.system
 def test_a_run_that_went_on_is_offered_and_one_from_another_model_is_not(
     words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -83,8 +83,8 @@ def write_aligned(
              ("sentences of one side alone", f"{unpaired:,}")],
             [
                 Paragraph(
-                    f"Scores below {least_score:g}. {DOUBTFUL} has all of them, this page the "
-                    f"first {_MOST_SHOWN:,}."
+                    f"Scores below {least_score:g}, at most {_MOST_SHOWN:,} pairs. {DOUBTFUL} has "
+                    "all of them, and the sentences of one side alone."
                 ),
                 *sections,
             ],

@@ -376,7 +376,7 @@ class Batcher:
 
 
 def _average(earlier: float, latest: float) -> float:
-    """A moving average, in which the latest counts most; 0 before the first."""
+    """The next value of a moving average, which is 0 before the first."""
     return _MEMORY * (earlier or latest) + (1 - _MEMORY) * latest
 
 

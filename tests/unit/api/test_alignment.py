@@ -216,6 +216,7 @@ def test_the_page_shows_strangers_text_as_text(tmp_path: Path) -> None:
     assert "\x1b" not in page
 
 
+@pytest.mark.system
 def test_a_prepared_corpus_helps_with_documents_that_are_too_short(
     made: tuple[dragoman.Aligned, set[tuple[str, str]]], tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ def rows_of(run: RunDirectory) -> dict[str, str]:
     return {row.name: row.text for one in dragoman.report(run).answers for row in one.evidence}
 
 
+@pytest.mark.system
 def test_a_report_keeps_comparisons_apart(
     texts: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,6 +186,7 @@ def test_an_evaluation_has_its_scores_by_name(tmp_path: Path) -> None:
     assert len(found.translations.read_text(encoding="utf-8").splitlines()) == 5
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", ["bundle", "ctranslate2"])
 def test_an_export_is_scored_and_stays_as_it_is(
     kind: Literal["bundle", "ctranslate2"], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -17,6 +17,7 @@ ENTRIES = """train = [
 STAGES = "stages = [{steps = 1}, {steps = 1, weights = {b = 1}}, {}]\n"
 
 
+@pytest.mark.system
 def test_stages_without_weights_are_recorded_beside_those_with_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

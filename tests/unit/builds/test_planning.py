@@ -89,6 +89,7 @@ def test_a_mistyped_override_in_the_plan_is_blamed_on_its_line(
     assert error.problem.startswith("model.d_modl=64: unknown key")
 
 
+@pytest.mark.system
 def test_a_dry_run_of_an_edited_plan_checks_the_least_budget(tmp_path: Path) -> None:
     edited(tmp_path / "it", budget='"20s"')
     error = refused(tmp_path / "it", dry_run=True)

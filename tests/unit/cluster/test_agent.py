@@ -82,6 +82,7 @@ def test_tells_facts_and_time_and_ends_with_its_input(
     assert list((tmp_path / "folder").iterdir()) == []
 
 
+@pytest.mark.system
 def test_the_agent_names_nccl_and_the_driver_if_gpus_are_expected(
     agent: subprocess.Popen[bytes],
 ) -> None:
@@ -96,6 +97,7 @@ def unwanted() -> Measuring:
     raise AssertionError("nothing is to be measured")
 
 
+@pytest.mark.system
 def test_a_host_without_its_gpus_trains_no_steps_in_their_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,6 +297,7 @@ while True:
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("messages", "asked"), [(["stop"], 1), (["stop", "stop"], 1), (["stop", "kill"], 2)]
 )

@@ -152,6 +152,7 @@ def test_a_copy_goes_on_where_it_broke_off(tmp_path: Path, monkeypatch: pytest.M
     assert int((tmp_path / "a" / "received").read_text()) < len(content) - (1 << 19)
 
 
+@pytest.mark.system
 @either_way
 def test_a_host_that_stands_still_is_named(
     rsync: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -170,6 +171,7 @@ def test_a_host_that_stands_still_is_named(
     wait_until(lambda: processes_in(tmp_path / "a") == [], limit_s=20)
 
 
+@pytest.mark.system
 def test_a_slow_host_that_goes_on_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,7 @@ def test_a_share_above_one_is_refused_by_its_key(tmp_path: Path) -> None:
         small_corpus(tmp_path, augment={"typos": 1.5})
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_prepared_corpus_has_the_pairs_and_their_copies(tmp_path: Path, workers: int) -> None:
     plain = prepare(small_corpus(tmp_path), tmp_path / "plain", workers=1)

@@ -86,6 +86,7 @@ def test_paragraphs_are_neighbours_of_one_document(form: str, tmp_path: Path) ->
     assert len(joined) > 400
 
 
+@pytest.mark.system
 def test_the_seed_alone_decides_them(tmp_path: Path) -> None:
     def found(seed: int, workers: int, name: str) -> str:
         config = small_corpus(tmp_path, context={"sentences": 3}, seed=seed)

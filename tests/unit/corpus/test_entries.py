@@ -30,6 +30,7 @@ def two_entries(folder: Path, *keys: dict[str, Any]) -> CorpusConfig:
     return small_corpus(folder, train=train)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("workers", [1, 2])
 def test_each_pair_is_of_the_entry_whose_file_holds_it(tmp_path: Path, workers: int) -> None:
     config = two_entries(tmp_path, {"weight": 1}, {"weight": 2, "name": "b"})

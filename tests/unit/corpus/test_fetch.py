@@ -495,6 +495,7 @@ def test_the_corpora_of_the_shipped_recipes_are_known() -> None:
     assert len(found) == 5
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("did", "words"),
     [

@@ -75,6 +75,7 @@ def test_both_texts_of_a_row_are_fetched_once(hub: FakeDataSets, tmp_path: Path)
     assert hub.asked == []
 
 
+@pytest.mark.system
 def test_columns_are_found_by_language_or_by_name(hub: FakeDataSets, tmp_path: Path) -> None:
     rows = [{"id": 1, "eng_Latn": english, "deu_Latn": german} for english, german in PAIRS]
     hub.add("Toy/columns", {"default": {"train": rows, "validation": rows[1:]}})
@@ -96,6 +97,7 @@ def test_columns_are_found_by_language_or_by_name(hub: FakeDataSets, tmp_path: P
     assert gaps[1].split("\n")[1:3] == ["A dog sleeps.", "Two men talk."]
 
 
+@pytest.mark.system
 def test_what_cannot_be_had_is_one_line_with_a_remedy(hub: FakeDataSets, tmp_path: Path) -> None:
     french = [{"translation": {"de": "Ja.", "fr": "Oui."}}]
     hub.add("Toy/pairs", {"de-en": {"train": TRANSLATIONS}, "de-fr": {"train": french}})
@@ -152,6 +154,7 @@ def test_an_entry_that_is_none_is_refused(entry: dict[str, object]) -> None:
         TextFiles.model_validate(entry)
 
 
+@pytest.mark.system
 def test_a_recipe_is_prepared_from_the_hub(hub: FakeDataSets, tmp_path: Path) -> None:
     pairs = zip(*sentences(640), strict=True)
     rows = [{"translation": {"en": english, "de": german}} for english, german in pairs]

@@ -143,6 +143,7 @@ def test_a_line_that_unpacks_to_gigabytes_is_refused_in_little_memory(
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("pack", PACKINGS)
 def test_many_empty_lines_are_read_in_linear_time(
     tmp_path: Path, pack: Callable[[bytes], bytes]

@@ -48,6 +48,7 @@ def prepare(folder: Path, *, limit: int) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.system
 def test_a_corpus_of_more_runs_than_a_process_may_open_is_prepared(tmp_path: Path) -> None:
     corpus_of_many_runs(tmp_path)
     done = prepare(tmp_path, limit=FEW)

@@ -155,6 +155,7 @@ def test_work_with_another_models_vocabulary_is_not_taken_up(tmp_path: Path) -> 
     assert found.digest == fresh.digest
 
 
+@pytest.mark.system
 def test_two_at_once_are_refused(tmp_path: Path) -> None:
     config = small_corpus(tmp_path)
     process = start(tmp_path, config, tmp_path / "out", workers=2)
@@ -168,6 +169,7 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
     assert process.wait() == 0
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("limit", [500, 2_000, 20_000])
 def test_a_full_disk_is_one_line_and_leaves_no_torn_file(tmp_path: Path, limit: int) -> None:
     config = small_corpus(tmp_path)

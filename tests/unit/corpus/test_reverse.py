@@ -147,6 +147,7 @@ FORWARD: dict[str, Any] = {
 }
 
 
+@pytest.mark.system
 def test_a_dry_run_shows_the_other_direction(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

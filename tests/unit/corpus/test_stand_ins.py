@@ -89,6 +89,7 @@ def test_both_sides_have_the_same_pieces_for_what_stands_once_on_both() -> None:
         assert stand_ins.placeholders(nothing, without_links, Random(1)) is None, nothing
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_a_prepared_corpus_has_whole_pieces_for_them(
     kind: Literal["bpe", "unigram"], tmp_path: Path

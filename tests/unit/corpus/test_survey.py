@@ -125,6 +125,7 @@ def test_surveys_that_are_written_can_be_read(
     assert read[1].counts == {10.0: (10, 2990)}
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_prepared_corpus_has_the_counts_and_a_page_of_its_filters(
     workers: int, tmp_path: Path

@@ -144,6 +144,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_bad_translation_memories_are_refused_in_bounded_memory(kind: str, path: Path) -> None:
     text, problem = HOSTILE[kind]

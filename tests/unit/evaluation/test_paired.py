@@ -48,6 +48,7 @@ def test_scores_and_p_values_are_those_of_sacrebleu(second: list[str], tmp_path:
             assert p_value == pytest.approx(getattr(score, field), abs=5.1e-5)
 
 
+@pytest.mark.system
 def test_the_better_system_wins_and_equal_ones_do_not() -> None:
     for first, second, winner in ((GOOD, BAD, "first"), (BAD, GOOD, "second"), (GOOD, GOOD, None)):
         found = compare_translations(first, second, REFERENCES, sources=SOURCES)
@@ -61,6 +62,7 @@ def test_the_better_system_wins_and_equal_ones_do_not() -> None:
     assert not found.second_best
 
 
+@pytest.mark.system
 def test_a_few_sentences_that_differ_make_no_winner() -> None:
     """The p-values of sacreBLEU are small if all that differ do so to one side."""
     for count, winner in ((1, None), (5, None), (12, "first")):

@@ -131,6 +131,7 @@ def split_as_minisbd(text: str) -> list[str]:
     return [text[start:end].strip() for start, end in pairwise(bounds)]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "text",
     [
@@ -194,6 +195,7 @@ def other_package(folder: Path, change: Callable[[dict[str, bytes]], None]) -> P
 MODEL = "translate-en_de/model/"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -226,6 +228,7 @@ def test_a_damaged_archive_is_refused(tmp_path: Path) -> None:
         Translator(tmp_path / "half")
 
 
+@pytest.mark.system
 def test_tokens_for_languages_that_nobody_adds_there_are_refused(tmp_path: Path) -> None:
     m2m100, _ = m2m100_folder(tmp_path / "m2m100")
     codes = (">>deu<<", ">>fra<<")
@@ -319,6 +322,7 @@ def test_a_language_has_one_code_in_packages_that_clients_know(
     assert {argos_code(code) for code in codes} == {known}
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("pair", ["de-pt_BR", "en-zh_TW", "eng_Latn-fra_Latn", "nob_Latn-zh_Hant"])
 def test_the_card_calls_a_package_by_its_codes(pair: str, tmp_path: Path) -> None:
     output = tmp_path / "package"

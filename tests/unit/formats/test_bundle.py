@@ -161,6 +161,7 @@ def test_batches_are_bounded_by_cells_tokens_scores_and_cores(
     assert begun[: 200 // most] == [most] * (200 // most)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("quantization", ["int8", "float16"])
 def test_fewer_bits_stay_near(
     run: RunDirectory,

@@ -19,6 +19,7 @@ from trained_model import VOCAB_SIZE, train_on_real_text
 NUM_SENTENCES = 200
 
 
+@pytest.mark.system
 def test_a_converted_export_translates_as_our_search_does(tmp_path: Path) -> None:
     converters = pytest.importorskip("ctranslate2.converters")
     import ctranslate2

@@ -83,6 +83,7 @@ def test_transformers_take_a_tag_as_one_piece(
     assert [ids[:-1] for ids in tokenizer(sources)["input_ids"]] == own.encode(sources)
 
 
+@pytest.mark.system
 def test_argos_translate_takes_a_tag_as_one_piece(
     run: RunDirectory, sources: list[str], tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ def for_dutch(imported: Path) -> Path:
     return dragoman.import_model(folder, imported / "dutch", target_language="nld").path
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("to", ["ctranslate2", "huggingface", "argos", "onnx"])
 def test_an_imported_model_is_exported_with_a_card_that_names_its_origin(
     imported: Path, tmp_path: Path, to: Kind

@@ -247,6 +247,7 @@ def test_beam_search_finds_the_same(tmp_path: Path, options: dict[str, Any]) -> 
         assert others != found, "the settings are seen"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["opus", "starts with the end", "separate vocabularies"])
 def test_the_graphs_of_an_export_to_onnx_decode_as_transformers(tmp_path: Path, name: str) -> None:
     folder = marian_folder(tmp_path / "model", MARIAN_VARIANTS[name], loud=True)

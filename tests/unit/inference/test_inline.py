@@ -57,6 +57,7 @@ def translator(request: pytest.FixtureRequest) -> Iterator[dragoman.Translator]:
         yield opened
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("text_format", ["line", "document", "markup"])
 def test_random_things_come_through_once_each(
     translator: dragoman.Translator, text_format: TextFormat
@@ -230,6 +231,7 @@ def test_servers_keep_tags_in_both_interfaces_and_in_files() -> None:
     assert Counter(TAG.findall("\n".join(lines))) == Counter(TAG.findall(page))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "text",
     ["<b>" * 20_000, "<b>x " * 10_000 + "</b>" * 10_000, "<code>" * 10_000,

@@ -87,6 +87,7 @@ def test_an_element_ends_where_html_lets_its_end_tag_be_left_out(markup: str) ->
     assert [part.text for part in cut(markup, "markup") if part.translated] == ["Go."]
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     "run", ["!", " ", '!"', ".) ", "\n ", "。", "Dr. ", "! »", '।" ', "。 ", "５．"]
 )

@@ -224,6 +224,7 @@ def test_text_in_a_third_language_is_refused(tmp_path: Path) -> None:
     assert not output.exists()
 
 
+@pytest.mark.system
 def test_text_in_the_wanted_target_language_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

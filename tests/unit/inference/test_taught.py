@@ -86,6 +86,7 @@ ANSWERS: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("answer", "reason"), ANSWERS.values(), ids=ANSWERS)
 def test_an_answer_that_is_no_translation_is_counted(
     answer: Any, reason: str, tmp_path: Path
@@ -108,12 +109,14 @@ def test_quotation_marks_and_thoughts_are_no_part_of_a_translation(
     assert made.output.read_text("utf-8") == f"{RIGHT}\t{TEXT}\n"
 
 
+@pytest.mark.system
 def test_real_translations_are_not_dropped(tmp_path: Path) -> None:
     with teaching(KNOWN.__getitem__) as teacher:
         made = taught(tmp_path, teacher, ENGLISH)
     assert made.dropped == {}
 
 
+@pytest.mark.system
 def test_errors_that_pass_are_asked_again(tmp_path: Path) -> None:
     with teaching(KNOWN.__getitem__, fault_share=0.3) as teacher:
         made = taught(tmp_path, teacher, ENGLISH[:60], at_once=16, **PRICES)
@@ -124,6 +127,7 @@ def test_errors_that_pass_are_asked_again(tmp_path: Path) -> None:
     assert teacher.bill <= made.cost <= 1.5 * teacher.bill, "lost answers may be billed"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("status", [401, 402, 403, 404, 400, 302])
 def test_a_server_that_refuses_us_ends_the_work(status: int, tmp_path: Path) -> None:
     with teaching(lambda _: status) as teacher, pytest.raises(MachineError) as error:
@@ -133,6 +137,7 @@ def test_a_server_that_refuses_us_ends_the_work(status: int, tmp_path: Path) -> 
     assert sum(teacher.asked.values()) <= 16, "no more than were asked at once"
 
 
+@pytest.mark.system
 def test_the_limit_holds_and_more_money_goes_on(tmp_path: Path) -> None:
     with teaching(KNOWN.__getitem__) as teacher:
         with pytest.raises(ConfigError, match=r"spend: the limit of 0\.02 USD is reached") as error:
@@ -155,6 +160,7 @@ def test_a_limit_of_tokens(tmp_path: Path) -> None:
         assert 2000 < sum(teacher.tokens) <= 3000
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("more", "words"),
     [

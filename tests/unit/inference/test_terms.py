@@ -246,6 +246,7 @@ def test_the_command_reads_a_file_and_an_export_uses_it(
     assert not capsys.readouterr().err
 
 
+@pytest.mark.system
 def test_a_server_takes_terms_with_each_request(tmp_path: Path) -> None:
     export = dragoman.export(terms_run(), to="ctranslate2", output=tmp_path / "für den Server")
     text, stems = "see all menu.", STEMS["menu"]

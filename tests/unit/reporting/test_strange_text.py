@@ -79,6 +79,7 @@ def test_no_text_of_a_run_breaks_a_page(run: Path, tmp_path: Path) -> None:
     assert not re.search(r"<[a-z/]", markdown.read_text(encoding="utf-8"))
 
 
+@pytest.mark.system
 def test_a_name_does_not_steer_the_terminal(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,7 @@ def test_text_around_an_empty_element_keeps_its_space(empty: str, space: str) ->
     assert written == f"X{space}{empty}{space}X"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("run", ["<b>", "<code>", "</b><i>", "<p>", "<a class=", "&amp;", "a\n"])
 def test_elements_that_never_end_take_linear_time(run: str) -> None:
     text = run * (300_000 // len(run))

@@ -16,6 +16,7 @@ from dragoman.training.step import TrainStep
 from dragoman.training.step_rate import StepCost, agree, measure_steps, step_cost
 
 
+@pytest.mark.system
 def test_steps_are_measured_and_their_arithmetic_is_counted() -> None:
     began = time.monotonic()
     found = measure_steps(World(0, 1, 0, torch.device("cpu")))

@@ -383,6 +383,7 @@ def test_the_clock_of_a_budget_sets_the_rate_the_validations_and_the_end(tmp_pat
     assert run.directory.joinpath("checkpoints", f"step-{result.state.step:07d}").is_dir()
 
 
+@pytest.mark.system
 def test_a_run_that_was_stopped_goes_on_where_the_clock_is(tmp_path: Path) -> None:
     def slow_and_stopped(update: int, _model: Transformer) -> None:
         time.sleep(0.02)

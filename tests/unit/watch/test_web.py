@@ -55,6 +55,7 @@ def _moved(log: Path, ahead_s: float) -> None:
     log.write_text("".join(f"{line}\n" for line in lines))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("stopped", [False, True])
 def test_report_follows_a_run_until_it_ends_or_ctrl_c(stopped: bool, tmp_path: Path) -> None:
     whole = event_file(Recorded(steps=2000, max_steps=2000).write(tmp_path / "whole") / "events")
