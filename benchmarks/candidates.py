@@ -1,4 +1,4 @@
-"""What a choice among several translations of each sentence is worth, and what it costs.
+"""The gain and the cost of choosing among several translations of each sentence.
 
     benchmarks/candidates.py RUN|EXPORT [--candidates 1,4,8,16] [--source FILE --reference FILE]
 

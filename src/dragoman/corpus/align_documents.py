@@ -61,7 +61,7 @@ class Scored(NamedTuple):
 
 
 class _Sides(NamedTuple):
-    """What is computed of a document once. characters: those before each sentence."""
+    """The parts of a document that all rounds share. characters: how many precede each sentence."""
 
     words: tuple[Words, Words]
     band: Band

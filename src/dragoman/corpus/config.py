@@ -148,7 +148,7 @@ class TextFiles(Section):
 
     @property
     def hub_name(self) -> str:
-        """What is read of a data set on the Hub: its id, configuration and split.
+        """The id, configuration and split of a data set on the Hub, joined as a path.
 
         An id has no two hyphens in a row.
         """

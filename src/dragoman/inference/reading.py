@@ -1,7 +1,7 @@
 """The sentences of documents, for aligning them: of text, HTML, Markdown, Word, subtitles, gettext.
 
-Of a catalogue it is what the messages say in its language: their translations, or the messages
-themselves if none has one. Messages of two catalogues belong together by their ids.
+A catalogue gives the translations of its messages, or the messages themselves if none is
+translated. Messages of two catalogues belong together by their ids.
 """
 
 from __future__ import annotations

@@ -312,7 +312,7 @@ class Interface:
         ]
 
     def _operations(self) -> list[Operation]:
-        """What the interface answers, at which path."""
+        """The paths of the interface, each with its handler and its models."""
         health = _always(_json(Health(status="ok")))
         return [
             Operation("post", "/translate", self.translate, "Translate one text or many",
