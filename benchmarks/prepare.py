@@ -74,7 +74,7 @@ def main() -> None:
     options = _options()
     options.scratch.mkdir(parents=True, exist_ok=True)
     folder = options.scratch / f"text-{options.pairs}"
-    _build_text(folder, options.pairs)
+    build_text(folder, options.pairs)
     config = CorpusConfig(
         folder=str(folder),
         train=(TextFiles(source="train.en", target="train.de"),),
@@ -146,7 +146,7 @@ def _report(manifest: Manifest, ours: Seconds, raw: Seconds, usage: Usage, pairs
     print(f"stays on disk        {stays / 1e6:>12,.0f} MB")
 
 
-def _build_text(folder: Path, pairs: int) -> None:
+def build_text(folder: Path, pairs: int) -> None:
     """Write train.en and train.de of so many pairs, unless they are there."""
     if (folder / "whole").exists():
         return

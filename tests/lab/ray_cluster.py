@@ -49,7 +49,7 @@ def start_node(
         where = [f"--address={address_of(head)}"]
     size = [f"--num-cpus={cores}", f"--object-store-memory={_OBJECT_BYTES}"]
     own = [f"--node-ip-address={host.address}", "--temp-dir=/run/ray"]
-    host.run([*pin, _RAY, "start", *where, *own, *size], env=environment(**env))
+    host.run([*pin, _RAY, "start", *where, *own, *size], env=environment(**env), timeout_s=240.0)
 
 
 def address_of(head: LabHost) -> str:
@@ -57,9 +57,9 @@ def address_of(head: LabHost) -> str:
     return f"{head.address}:{PORT}"
 
 
-def has_unit(host: LabHost) -> bool:
-    """Whether a process of the host does a unit of work."""
-    return any(words[0].startswith("ray::do_unit") for words in host.processes().values())
+def has_task(host: LabHost) -> bool:
+    """Whether a process of the host does a task."""
+    return any(words[0].startswith("ray::do_task") for words in host.processes().values())
 
 
 def kill_node(host: LabHost) -> None:

@@ -1,4 +1,4 @@
-"""Several machines through Ray: the output is that of one machine, whoever is killed."""
+"""Several machines through Ray: the result is that of one machine, whoever is killed."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from pathlib import Path
 import pytest
 
 import dragoman
+from dragoman.corpus.runs import numbered
 from lab.conftest import OpenLab
 from lab.laboratory import Lab
 from lab.ray_cluster import (
     address_of,
     environment,
-    has_unit,
+    has_task,
     kill_node,
     start_node,
     why_no_ray,
 )
+from parallel_text import sentences, write_pairs
 from processes import wait_until
 from real_text import real_lines
 from small_run import small_run
@@ -105,13 +107,75 @@ def test_a_node_that_is_killed_costs_no_line(lab: Lab, tmp_path: Path) -> None:
     draft = tmp_path / ".together.tsv.partial"
     process = start(lab, [*words, *on_nodes(lab)], together)
     beta = lab.host("beta")
-    wait_until(lambda: draft.exists() and draft.stat().st_size > 0 and has_unit(beta))
+    wait_until(lambda: draft.exists() and draft.stat().st_size > 0 and has_task(beta))
     kill_node(beta)
     assert process.poll() is None
     said = run(lab, words, alone)
     printed, _ = process.communicate(timeout=240)
     assert (process.returncode, printed.replace(str(together), "")) == (0, said)
     assert together.read_bytes() == alone.read_bytes()
+
+
+def preparation(folder: Path, pairs: int) -> list[str | Path]:
+    """The command without its folder. Each 32,768 pairs are a block."""
+    text = write_pairs(folder, "train", sentences(pairs))
+    recipe = folder / "recipe.toml"
+    recipe.write_text(
+        'name = "nodes"\n[corpus]\n'
+        f'train = [{{source = "{text.source}", target = "{text.target}"}}]\n'
+        "valid_pairs = 50\ntest_pairs = 50\nsubword.vocab_size = 120\n",
+        encoding="utf-8",
+    )
+    return [*_DRAGOMAN, "prepare", recipe]
+
+
+def start_preparing(lab: Lab, words: list[str | Path], directory: Path) -> subprocess.Popen[str]:
+    return lab.host("alpha").start(
+        [*words, "--prepared", directory], env=environment(), stdout=subprocess.DEVNULL
+    )
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    """All that a preparation made, but its events."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file() and path.parent.name != "events"
+    }
+
+
+def test_text_is_prepared_by_nodes_of_which_one_is_killed(lab: Lab, tmp_path: Path) -> None:
+    words = preparation(tmp_path, 200_000)
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    process = start_preparing(lab, [*words, *on_nodes(lab)], together)
+    beta = lab.host("beta")
+    cleaned = together / ".unfinished" / "runs"
+    wait_until(lambda: len([*numbered(cleaned, ".json")]) > 1 and has_task(beta))
+    kill_node(beta)
+    assert process.poll() is None
+    assert start_preparing(lab, [*words, "--workers", "1"], alone).wait(timeout=240) == 0
+    assert process.wait(timeout=240) == 0
+    assert files_of(together) == files_of(alone)
+
+
+@pytest.mark.slow
+def test_a_preparation_that_is_killed_goes_on_with_ray_and_without(
+    lab: Lab, tmp_path: Path
+) -> None:
+    words = preparation(tmp_path, 200_000)
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    assert start_preparing(lab, words, alone).wait(timeout=240) == 0
+    place = together / ".unfinished"
+    reached = ["runs/000001.json", "runs/000004.json", "clean.json", "result/source.model"]
+    for number, name in enumerate([*reached, "parts/000001.json"]):
+        more = [] if number == 1 else on_nodes(lab)
+        process = start_preparing(lab, [*words, *more], together)
+        wait_until(lambda name=name: (place / name).exists())  # type: ignore[misc]
+        kill(lab, "prepare")
+        assert process.wait() != 0
+    process = start_preparing(lab, [*words, *on_nodes(lab)], together)
+    assert process.wait(timeout=240) == 0
+    assert files_of(together) == files_of(alone)
 
 
 @pytest.mark.slow
@@ -163,3 +227,20 @@ def test_unusable_clusters_and_nodes_are_refused_in_one_line(
     start_node(beta, alpha, PYTHONPATH=str(other))
     line = refusal(lab, [*words, "--ray", "auto"], tmp_path)
     assert f"node {beta.address}: has dragoman 0.0.0, not {dragoman.__version__}; install" in line
+
+
+def test_a_node_without_the_folder_is_refused_in_one_line(
+    make_lab: OpenLab, tmp_path: Path
+) -> None:
+    lab = make_lab(["alpha", "beta"])
+    alpha, beta = lab.hosts
+    words = preparation(tmp_path, 2000)
+    (tmp_path / "prepared").mkdir()
+    beta.run(["mount", "-t", "tmpfs", "none", tmp_path / "prepared"])
+    start_node(alpha, alpha, cores=0)
+    start_node(beta, alpha)
+    words += ["--prepared", tmp_path / "prepared" / "small", "--ray", "auto"]
+    done = alpha.run(words, env=environment(), timeout_s=300, check=False)
+    (line,) = done.stderr.splitlines()
+    place = tmp_path / "prepared" / "small" / ".unfinished"
+    assert f"node {beta.address}, {place}: is not the folder that the command sees; let" in line

@@ -59,7 +59,7 @@ def test_one_holder_or_several_that_share(tmp_path: Path) -> None:
 def test_a_draft_is_not_written_through_a_link(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")
-    (tmp_path / f"file.{os.getpid()}.tmp").symlink_to(victim)
+    (tmp_path / f"file.{os.uname().nodename}.{os.getpid()}.tmp").symlink_to(victim)
     write_whole(tmp_path / "file", "new")
     assert victim.read_text() == "mine"
     assert (tmp_path / "file").read_text() == "new"

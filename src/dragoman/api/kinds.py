@@ -70,6 +70,7 @@ ModelLike: TypeAlias = Annotated["RunDirectory | str | Path", Option(metavar="RU
 HostsLike: TypeAlias = Annotated["Hosts | str | Path", Option(metavar="HOSTS")]
 Overrides: TypeAlias = Annotated[Sequence[str], Option("--set", "SECTION.KEY=VALUE")]
 Origin: TypeAlias = Annotated[str | Path, Option("--from", "BUNDLE|RUN|FOLDER")]
+RayAddress: TypeAlias = Annotated[str | None, Option(metavar="ADDRESS")]
 Target: TypeAlias = Annotated[str, Option("--target", "LANGUAGE")]
 Checkpoints: TypeAlias = CheckpointChoice | Sequence[CheckpointChoice]
 TermsLike: TypeAlias = Mapping[str, str] | str | Path

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -18,6 +19,7 @@ from dragoman.api.kinds import (
     ModelLike,
     Option,
     Overrides,
+    RayAddress,
     Target,
 )
 from dragoman.base.errors import ConfigError, CorpusError
@@ -67,7 +69,7 @@ def synthesize(
     quantization: RunQuantization | None = None,
     threads: Count | None = None,
     overrides: Overrides = (),
-    ray: Annotated[str | None, Option(metavar="ADDRESS")] = None,
+    ray: RayAddress = None,
     progress: bool = False,
 ) -> Synthesized:
     """Translate monolingual text into pairs to train on.
@@ -103,8 +105,8 @@ def synthesize(
     from dragoman.api.progress import lines_shown
     from dragoman.base.line_files import transform_file
     from dragoman.base.memory import memory_errors_named
-    from dragoman.inference.ray_nodes import join_ray, model_files, on_nodes
-    from dragoman.inference.ray_unit import SynthesisJob, versions
+    from dragoman.corpus.ray_nodes import Nodes, join_ray
+    from dragoman.inference.ray_lines import UnitTask, model_files, on_nodes, open_synthesis
     from dragoman.inference.synthesize import REASONS, Synthesis
     from dragoman.inference.translator import groups_of, open_translator
     from dragoman.model.config import check_beam_holds
@@ -151,19 +153,20 @@ def synthesize(
         lines: TransformLines = Synthesis(opened, direction, n_best, counts).lines
         if ray is not None:
             files, folders = model_files(path, checkpoints)
-            job = SynthesisJob(
-                cores=threads or 1,
-                packages=versions("sentencepiece", engine),
+            nodes = Nodes(("sentencepiece", engine), cores=threads or 1)
+            open_lines = partial(
+                open_synthesis,
                 checkpoints=folders,
-                overrides=tuple(overrides),
-                engine="torch" if engine == "torch" else "ctranslate2",
+                overrides=overrides,
+                engine=engine,
+                threads=nodes.cores,
                 quantization=quantization,
-                sampling=drawn,
-                target_language=target_language,
+                sampling=sampling,
+                target=target_language,
                 direction=direction,
                 n_best=n_best,
             )
-            lines = on_nodes(job, files, groups_of, counts)
+            lines = on_nodes(UnitTask(open_lines, files), nodes, groups_of, counts)
         # Which engine it is depends on the machine and on Ray.
         arithmetic = opened.identity["arithmetic"]
         resumed_after = transform_file(
@@ -208,7 +211,7 @@ def score(
     reverse: ModelLike | None = None,
     target_language: Target = "",
     checkpoint: CheckpointChoice = "best",
-    ray: Annotated[str | None, Option(metavar="ADDRESS")] = None,
+    ray: RayAddress = None,
     progress: bool = False,
 ) -> Scored:
     """Add the model's cross-entropy to each pair of sentences.
@@ -234,11 +237,11 @@ def score(
     from dragoman.base.line_files import input_lines, transform_file
     from dragoman.base.memory import keep_freed_memory, memory_errors_named
     from dragoman.corpus.directions import language_token
+    from dragoman.corpus.ray_nodes import Nodes, join_ray
     from dragoman.distributed.world import join_world
     from dragoman.formats.bundle import refuse_checkpoint_of_export
     from dragoman.formats.load import load_translation_model
-    from dragoman.inference.ray_nodes import join_ray, model_files, on_nodes
-    from dragoman.inference.ray_unit import ScoringJob, versions
+    from dragoman.inference.ray_lines import UnitTask, model_files, on_nodes, open_scorer
     from dragoman.inference.scoring import PairScorer, columns_of, groups_of_pairs
     from dragoman.training.checkpoint import is_choice
 
@@ -272,29 +275,18 @@ def score(
             several = recipes[1].corpus.language_tokens
             tokens.append(language_token(direction.source) if several else "")
         lines: TransformLines = PairScorer(
-            models[0],
-            models[1] if len(models) > 1 else None,
-            columns=columns,
-            counts=counts,
-            tokens=tokens,
+            models, columns=columns, counts=counts, tokens=tokens
         ).lines
         if ray is not None:
-            sent = [model_files(path, [checkpoint]) for path in paths]
-            job = ScoringJob(
-                packages=versions("sentencepiece", "torch"),
-                models=tuple(
-                    (f"model-{number}", folders[0] if folders else "")
-                    for number, (_, folders) in enumerate(sent)
-                ),
-                columns=columns,
-                tokens=tuple(tokens),
-            )
-            files = {
-                f"model-{number}/{name}": file
-                for number, (found, _) in enumerate(sent)
-                for name, file in found.items()
-            }
-            lines = on_nodes(job, files, groups_of_pairs, counts)
+            files: dict[str, bytes] = {}
+            folders = []
+            for number, path in enumerate(paths):
+                more, within = model_files(path, [checkpoint], within=f"model-{number}/")
+                files |= more
+                folders.append((f"model-{number}", *within))
+            open_lines = partial(open_scorer, models=folders, columns=columns, tokens=tokens)
+            nodes = Nodes(("sentencepiece", "torch"))
+            lines = on_nodes(UnitTask(open_lines, files), nodes, groups_of_pairs, counts)
         resumed_after = transform_file(
             source,
             place,

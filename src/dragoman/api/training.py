@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
@@ -17,6 +18,7 @@ from dragoman.api.kinds import (
     Option,
     Origin,
     Overrides,
+    RayAddress,
     RecipeLike,
     RunLike,
     Target,
@@ -168,6 +170,7 @@ def prepare(
     overrides: Overrides = (),
     prepared: str | Path | None = None,
     workers: Count | None = None,
+    ray: RayAddress = None,
     origin: Origin | None = None,
     progress: bool = False,
 ) -> Path:
@@ -178,22 +181,31 @@ def prepare(
     recipe: as for `run_recipe`.
     overrides, workers, origin: as for `train`.
     prepared: the folder for the shards; None: prepared/NAME-DIGEST.
+    ray: as for `synthesize`; every node must see the folder of the shards under the same path.
     progress: show the progress of the work.
     Returns the folder of the shards. Raises ConfigError, CorpusError and MachineError, and
     CheckpointError if the origin cannot be read.
     """
     from dragoman.api.progress import listeners_of, shown
+    from dragoman.corpus.ray_nodes import TEXT_PACKAGES, Nodes, join_ray
     from dragoman.run import run as steps
 
+    if ray is not None and workers is not None:
+        raise ConfigError(
+            "has no effect: with ray the cores of the nodes do the work",
+            place="workers",
+            remedy="leave it or ray out",
+        )
     loaded, model = adapted(recipe_of(recipe, overrides), origin)
-    return steps.prepare(
-        loaded,
-        directory=optional_path(prepared),
-        workers=workers,
-        show=shown(progress),
-        origin=model,
-        listeners=listeners_of(None, progress),
-    )
+    with nullcontext() if ray is None else join_ray(ray):
+        return steps.prepare(
+            loaded,
+            directory=optional_path(prepared),
+            workers=workers if ray is None else Nodes(TEXT_PACKAGES),
+            show=shown(progress),
+            origin=model,
+            listeners=listeners_of(None, progress),
+        )
 
 
 @checked

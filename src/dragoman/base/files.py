@@ -20,7 +20,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
     Raises: OSError as the system gives it; nothing is left behind then.
     """
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    # Another machine that writes the same file over a network may have a process of this number.
+    unfinished = path.with_name(f"{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
     try:
         unfinished.unlink(missing_ok=True)
         with unfinished.open("xb") as file:  # never through a link of another user

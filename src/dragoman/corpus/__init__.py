@@ -37,7 +37,8 @@ match_documents  which documents of two folders are one text in two languages
 shifted        two files whose lines are shifted against each other
 shards         token ids on disk, memory-mapped; the ids that every subword model shares
 manifest       the record of a prepared corpus: files, counts of each stage
-workers        one task over many items on several processes
+workers        one task over many items, on processes of this machine or on the nodes of a cluster
+ray_nodes      tasks on the nodes of a Ray cluster
 workplace      the folder of an unfinished corpus, so that work goes on after a kill
 prepare        the stages in order
 """

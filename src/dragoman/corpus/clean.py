@@ -36,6 +36,7 @@ from dragoman.corpus.pairs import BLOCK_LINES, Block
 from dragoman.corpus.runs import (
     distinct_keys,
     near_key,
+    numbered,
     pair_keys,
     repeated,
     run_name,
@@ -248,8 +249,7 @@ class BlockCleaner:
 
 def read_reports(runs: Path) -> list[BlockReport]:
     """The reports of all blocks that a folder of runs holds, in order."""
-    paths = sorted(runs.glob("*.json"))
-    return [BlockReport(**json.loads(path.read_bytes())) for path in paths]
+    return [BlockReport(**json.loads(path.read_bytes())) for path in numbered(runs, ".json")]
 
 
 def clean_block(

@@ -20,7 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ from dragoman.corpus.manifest import (
     digest_files,
 )
 from dragoman.corpus.pairs import PARALLEL, BlockReader
-from dragoman.corpus.runs import MOST_RUNS, HeldOutSides, merge_runs, run_name
+from dragoman.corpus.runs import MOST_RUNS, HeldOutSides, merge_runs, numbered, run_name
 from dragoman.corpus.shards import SIDES, SideSize, id_dtype, write_entries, write_side
 from dragoman.corpus.sources import Sources
 from dragoman.corpus.split import HELD_OUT_SPLITS, hold_out, read_split, read_text, write_text
@@ -87,7 +87,7 @@ from dragoman.corpus.subword import train_on_words
 from dragoman.corpus.survey import FILE_NAME as SURVEYS
 from dragoman.corpus.survey import join_surveys, write_surveys
 from dragoman.corpus.vocabulary import RowEncoder
-from dragoman.corpus.workers import parallel_map
+from dragoman.corpus.workers import Workers, parallel_map
 from dragoman.corpus.workplace import Workplace, locked_directory
 from dragoman.telemetry.events import (
     Alert,
@@ -108,14 +108,15 @@ def prepare(
     config: CorpusConfig,
     directory: Path,
     *,
-    workers: int,
+    workers: Workers,
     events: EventWriter | None = None,
     progress: OnProgress | None = None,
     vocabulary: tuple[bytes, bytes] | None = None,
 ) -> Manifest:
     """Make a directory of shards, subword models and a manifest from the text of a recipe.
 
-    workers: processes that clean and encode; the result does not depend on their number.
+    workers: what cleans and encodes: so many processes, or the nodes of a cluster, which must see
+        the directory under the same path; the result does not depend on them.
     vocabulary: the files of the source and target vocabularies to use; None: they are learnt.
     If the directory already holds the corpus of this section and these files, nothing is done.
     A preparation that was interrupted continues.
@@ -131,7 +132,8 @@ def prepare(
     languages = [code for direction in config.directions for code in direction]
     with disk_errors_named(directory), locked_directory(directory):
         sources = Sources(config, downloads=directory / "downloads")
-        place = Workplace(directory)
+        # A node works in another folder.
+        place = Workplace(directory if isinstance(workers, int) else directory.absolute())
         manifest = _whole_manifest(directory)
         if manifest is not None and sources.match(manifest):
             place.discard()
@@ -139,6 +141,8 @@ def prepare(
             return manifest
         check_filters(config.filters, languages=languages)
         place.begin(sources.work_digest(vocabulary))
+        if not isinstance(workers, int):
+            workers = replace(workers, shared=place.plan)
         if not place.is_publishing():
             try:
                 _Preparation(config, sources, place, workers, events, progress).run(vocabulary)
@@ -238,7 +242,7 @@ class _Preparation:
     config: CorpusConfig
     sources: Sources
     place: Workplace
-    workers: int
+    workers: Workers
     events: EventWriter | None
     progress: OnProgress | None
 
@@ -265,6 +269,11 @@ class _Preparation:
         self.place.once("runs_removed", self._remove_runs)
         self._write(given)
 
+    @property
+    def _here(self) -> int:
+        """Processes for what is done on this machine alone."""
+        return self.workers if isinstance(self.workers, int) else 1
+
     def _stage(self, split: str, name: str, make: Callable[[], dict[str, Any]]) -> None:
         """Do a stage once, and report its result; raises CorpusError if it left no pair."""
         began = time.monotonic()
@@ -284,7 +293,7 @@ class _Preparation:
 
     def _identify(self) -> dict[str, Any]:
         """Raise CorpusError if an entry clearly is in other languages than the recipe says."""
-        refuse_wrong_languages(self.sources.entries, self.config, workers=self.workers)
+        refuse_wrong_languages(self.sources.entries, self.config, workers=self._here)
         return {}
 
     def _read(self, split: str) -> dict[str, Any]:
@@ -391,7 +400,8 @@ class _Preparation:
     def _learn(self) -> None:
         """Write source.model and target.model; the same bytes if the model is joint.
 
-        Each is trained in a process of its own, one after the other, whose memory ends with it.
+        Each is trained in a process of its own, one after the other, whose memory ends with it;
+        in this process if nodes do the work, because no other has joined them.
         """
         for side in SIDES:
             path = self.place.result / f"{side}.model"
@@ -401,7 +411,7 @@ class _Preparation:
                 write_whole(path, (self.place.result / "source.model").read_bytes())
             else:
                 learn = partial(_learn_one, self.place, self.config, self.workers)
-                list(parallel_map(learn, [side], workers=self.workers))
+                list(parallel_map(learn, [side], workers=self._here))
 
     def _relate(self) -> dict[str, Any]:
         """Write a table of pieces that translate each other for each direction.
@@ -585,11 +595,8 @@ class _Preparation:
     def _write_rejected(self, folder: Path) -> None:
         """Write the training pairs that were dropped so far, and the scores that filters gave."""
         folder.mkdir(exist_ok=True)
-        paths = [
-            path
-            for part in (self.place.runs, self.place.parts)
-            for path in sorted(part.glob("*.rejected"))
-        ]
+        parts = (self.place.runs, self.place.parts)
+        paths = [path for part in parts for path in numbered(part, ".rejected")]
         join_rejected(folder / "train.tsv.zst", paths)
         scores = (path.with_suffix(".scores") for path in paths)
         write_surveys(folder / SURVEYS, join_surveys(filter(Path.is_file, scores)))
@@ -606,7 +613,7 @@ def _merge_group(runs: Path, group: tuple[Sequence[str], str]) -> str:
     return merged
 
 
-def _learn_one(place: Workplace, config: CorpusConfig, workers: int, side: str) -> None:
+def _learn_one(place: Workplace, config: CorpusConfig, workers: Workers, side: str) -> None:
     """Train the model of one side on a sample: of both sides if the model is joint."""
     sides = SIDES if config.subword.joint else (side,)
     text = CleanedText(place, config)

@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import count, pairwise, takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -145,6 +145,15 @@ def run_name(number: int) -> str:
     return f"{number:06d}.txt"
 
 
+def numbered(folder: Path, suffix: str) -> Iterator[Path]:
+    """The files of this suffix of all runs, or of all ranges, in their order.
+
+    Each is asked for: a network file system may list late what other machines have written.
+    """
+    paths = ((folder / run_name(number)).with_suffix(suffix) for number in count())
+    return takewhile(Path.exists, paths)
+
+
 def write_run(
     path: Path, keys: PairKeys, lines: NDArray[np.int64], pairs: Sequence[str], *, block: int
 ) -> None:
@@ -208,8 +217,8 @@ class SortedRuns:
         """
         end = KEY_SPACE if max_pairs is None else self._end_of(max_pairs)
         num_bytes = self.num_bytes * end // KEY_SPACE
-        count = -(-num_bytes // range_bytes) or 1
-        bounds = [end * i // count for i in range(count + 1)]
+        parts = -(-num_bytes // range_bytes) or 1
+        bounds = [end * i // parts for i in range(parts + 1)]
         return [KeyRange(number, *pair) for number, pair in enumerate(pairwise(bounds))]
 
     def read(self, part: KeyRange) -> SortedPairs:

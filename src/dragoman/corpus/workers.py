@@ -1,4 +1,7 @@
-"""Applies one task to many items on several processes, in order, with bounded memory."""
+"""Applies one task to many items on several workers, in order, with bounded memory.
+
+Workers are processes of this machine, or of the nodes of a Ray cluster.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +16,52 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from dragoman.base.errors import MachineError
 from dragoman.base.interrupts import interrupts_wait
+from dragoman.corpus.ray_nodes import Nodes, Sent
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Workers: TypeAlias = int | Nodes
+"""So many processes of this machine, or the nodes of a cluster."""
 
 _task: Callable[[Any], Any]
 
 
 def parallel_map(
-    task: Callable[[Item], Result], items: Iterable[Item], *, workers: int
+    task: Callable[[Item], Result], items: Iterable[Item], *, workers: Workers
 ) -> Iterator[Result]:
     """Yield task(item) for every item, in the order of the items.
 
     task: sent once to each process, where it may hold state; with one worker everything happens in
         this process. Both it and the items must be picklable.
-    Raises: the exception of a task; MachineError if a worker is killed.
+    Raises: the exception of a task; MachineError if a worker is killed, or of the errors of Nodes.
     """
     if workers == 1:
         yield from map(task, items)
         return
+    pending: deque[Future[Result] | Sent] = deque()
+    pool = _open_pool(task, workers) if isinstance(workers, int) else workers.open_pool(task)
+    with pool as (send, ahead):
+        try:
+            for item in items:
+                pending.append(send(item))
+                while len(pending) > ahead():
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for sent in pending:
+                sent.cancel()
+
+
+@contextmanager
+def _open_pool(
+    task: Callable[[Item], Result], workers: int
+) -> Iterator[tuple[Callable[[Item], Future[Result]], Callable[[], int]]]:
+    """A function that sends an item to a process, and one that says how many to send ahead."""
     with interrupts_wait():  # an interrupt would leave semaphores behind
         pool = ProcessPoolExecutor(
             workers,
@@ -43,15 +69,13 @@ def parallel_map(
             initializer=_start_worker,
             initargs=(task,),
         )
-    pending: deque[Future[Result]] = deque()
+
+    def send(item: Item) -> Future[Result]:
+        with _deaf_children(), _children_without_main():
+            return pool.submit(_run_task, item)
+
     try:
-        for item in items:
-            with _deaf_children(), _children_without_main():
-                pending.append(pool.submit(_run_task, item))
-            if len(pending) > workers + 1:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+        yield send, lambda: workers + 1
     except BrokenProcessPool as error:
         raise MachineError(
             "a worker process was killed, most often because memory ran out",

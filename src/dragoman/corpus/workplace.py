@@ -28,14 +28,15 @@ _REPLACED = ("train", "valid", "test", "rejected")
 class Workplace:
     """Paths of the unfinished corpus.
 
-    runs: the cleaned training text. parts: its encoded ranges. lexical: tables of pieces that
-    translate each other. result: the files to publish. failed: outside the folder, the rejected
-    pairs of a corpus of which no pair was left.
+    plan: the digest of the work. runs: the cleaned training text. parts: its encoded ranges.
+    lexical: tables of pieces that translate each other. result: the files to publish. failed:
+    outside the folder, the rejected pairs of a corpus of which no pair was left.
     """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.root = directory / _FOLDER
+        self.plan = self.root / "plan"
         self.runs = self.root / "runs"
         self.parts = self.root / "parts"
         self.lexical = self.root / "lexical"
@@ -59,14 +60,13 @@ class Workplace:
                 remedy="choose another directory",
             )
         self.forget_failure()
-        marker = self.root / "plan"
-        if not marker.exists() or marker.read_text() != digest:
+        if not self.plan.exists() or self.plan.read_text() != digest:
             remove_tree(self.root)
         for folder in (self.runs, self.parts, self.result):
             folder.mkdir(parents=True, exist_ok=True)
         for torn in self.root.rglob("*.tmp"):
             torn.unlink()
-        write_whole(marker, digest)
+        write_whole(self.plan, digest)
 
     def once(self, name: str, make: Callable[[], Any]) -> Any:
         """The result of make(), called once for this work; the result must survive JSON."""

@@ -18,6 +18,5 @@ taught        the same by a teacher behind an address; questions at once, answer
 chat          what is asked of a chat model or of a server, again if it was busy
 answers       what is wrong with the answers of a model that nobody here trained
 purse         the bill, its limit, and every answer that was paid for
-ray_nodes     lines on the nodes of a Ray cluster, in units of work
-ray_unit      one such unit
+ray_lines     lines on the nodes of a Ray cluster, in units of work
 """

@@ -119,7 +119,7 @@ def columns_of(lines: Iterable[str], *, place: str) -> int:
 class PairScorer:
     """Adds columns of scores to lines of `source TAB target`.
 
-    forward: translates source to target. reverse: translates target to source; None: one column.
+    models: one that translates source to target; then, for three columns, one that translates back.
     columns: the number in each line; a line with fewer gets empty ones, so that scores line up.
     counts: the numbers of "pairs", of "unscored" ones, and of "malformed" lines, which have no
         tab or too many; they stay, without a score.
@@ -129,19 +129,18 @@ class PairScorer:
 
     def __init__(
         self,
-        forward: TranslationModel,
-        reverse: TranslationModel | None,
+        models: Sequence[TranslationModel],
         *,
         columns: int,
         counts: Counter[str],
         tokens: Sequence[str] = ("", ""),
     ) -> None:
-        for model in (forward, reverse):
-            if model is not None and len(model.models) != 1:
+        for model in models:
+            if len(model.models) != 1:
                 raise ConfigError(
                     "an ensemble cannot score", place="score", remedy="give one checkpoint"
                 )
-        self._models = (forward, reverse)
+        self._models = models
         self._columns = columns
         self._counts = counts
         self._tokens = tokens
@@ -153,11 +152,10 @@ class PairScorer:
             is_pair = [1 < len(pair) <= self._columns for pair in pairs]
             texts = [pair if ok else ("", "") for pair, ok in zip(pairs, is_pair, strict=True)]
             sources, targets = [pair[0] for pair in texts], [pair[1] for pair in texts]
-            forward, reverse = self._models
-            columns = [cross_entropies(forward, sources, targets, token=self._tokens[0])]
-            if reverse is not None:
-                token = self._tokens[1]
-                columns.append(cross_entropies(reverse, targets, sources, token=token))
+            model, *reverse = self._models
+            columns = [cross_entropies(model, sources, targets, token=self._tokens[0])]
+            for back in reverse:
+                columns.append(cross_entropies(back, targets, sources, token=self._tokens[1]))
                 columns.append(dual_cross_entropy(*columns))
             malformed = is_pair.count(False)
             self._counts["malformed"] += malformed

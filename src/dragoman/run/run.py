@@ -25,6 +25,7 @@ from dragoman.corpus.manifest import FILE_NAME, Manifest
 from dragoman.corpus.prepare import OnProgress
 from dragoman.corpus.prepare import prepare as prepare_corpus
 from dragoman.corpus.sources import Sources
+from dragoman.corpus.workers import Workers
 from dragoman.corpus.workplace import FAILED
 from dragoman.distributed.heartbeat import news_in
 from dragoman.distributed.launch import Share, WorkerError, as_raised, launch_workers
@@ -52,7 +53,7 @@ def prepare(
     recipe: Recipe,
     *,
     directory: Path | None = None,
-    workers: int | None = None,
+    workers: Workers | None = None,
     show: AbstractContextManager[OnProgress | None] | None = None,
     origin: Origin | None = None,
     listeners: Sequence[EventListener] = (),
@@ -60,7 +61,7 @@ def prepare(
     """Text files -> shards and a page of the dropped pairs; returns their directory.
 
     directory: that of `default_place` if it is None.
-    workers: processes; all cores if it is None.
+    workers: so many processes, or the nodes of a cluster; all cores here if it is None.
     show: a context that gives the function to call with the progress of the preparation.
     listeners: called with the alerts, after `show` has ended.
     origin: the model whose vocabulary is kept; a new one is learnt if it is None.

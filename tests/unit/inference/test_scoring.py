@@ -85,7 +85,7 @@ def test_a_pair_without_text_or_too_long_has_no_score() -> None:
 def test_lines_keep_their_columns_and_get_new_ones() -> None:
     model = loaded()
     counts: Counter[str] = Counter()
-    scorer = PairScorer(model, model, columns=3, counts=counts)
+    scorer = PairScorer([model, model], columns=3, counts=counts)
     (written,) = scorer.lines(["A house.\tEin Haus.\t0.5", "\tnothing"], 1)
     source, target, kept, *scores = written[0].rstrip("\n").split("\t")
     assert (source, target, kept) == ("A house.", "Ein Haus.", "0.5")

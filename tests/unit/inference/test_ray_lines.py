@@ -1,18 +1,16 @@
-"""Units of work: where lines are cut, what is sent, and what is refused before anything is sent."""
+"""Units of work: where lines are cut, and what is sent."""
 
 from __future__ import annotations
 
-import socket
-from collections import Counter
+import pickle
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 import pytest
 
 import dragoman
-from dragoman.base.errors import ConfigError, MachineError
-from dragoman.inference.ray_nodes import Cut, join_ray, model_files
-from dragoman.inference.ray_unit import SynthesisJob, versions
+from dragoman.inference.ray_lines import Cut, UnitTask, model_files, open_synthesis
 from dragoman.inference.scoring import PAIRS_AT_A_TIME, groups_of_pairs
 from dragoman.inference.translator import CHARACTERS_AT_A_TIME, LINES_AT_A_TIME, groups_of
 from real_text import real_lines
@@ -46,49 +44,22 @@ def test_a_node_opens_the_files_that_are_sent(tmp_path: Path) -> None:
     names = {"recipe.toml", "manifest.json", "source.model", "target.model"}
     assert names < {*files}
     assert not any("optimizer" in name for name in files)
-    for name, file in files.items():
-        (tmp_path / "node" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "node" / name).write_bytes(file.read_bytes())
-    job = SynthesisJob(
-        packages=versions("sentencepiece", "ctranslate2"),
+    open_lines = partial(
+        open_synthesis,
         checkpoints=folders,
         overrides=("search.beam_size=1",),
         engine="ctranslate2",
+        threads=1,
         quantization=None,
         sampling=None,
-        target_language="",
+        target="",
         direction="back",
         n_best=1,
     )
-    sent = SynthesisJob.model_validate_json(job.model_dump_json())
-    assert sent == job
-    counts: Counter[str] = Counter()
     lines = real_lines("train", "en")[:200]
-    with sent.open(tmp_path / "node", counts) as transform:
-        written = [*chain.from_iterable(transform(lines, 1))]
+    written, counts = pickle.loads(pickle.dumps(UnitTask(open_lines, files)))((lines, 1))
     text, output = tmp_path / "text", tmp_path / "alone.tsv"
     text.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     dragoman.synthesize(run, text, output, overrides=["search.beam_size=1"], threads=1)
     assert "".join(written) == output.read_text(encoding="utf-8")
     assert counts["lines"] == 200
-
-
-@pytest.mark.parametrize(
-    "address", ["", "alpha", "alpha:", "http://alpha:6379", "a b:1", "ray://x:1"]
-)
-def test_malformed_addresses_are_refused(address: str) -> None:
-    with pytest.raises(ConfigError, match="give HOST:PORT of its head"), join_ray(address):
-        pass
-
-
-def test_an_address_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'dragoman[ray]'")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    text = tmp_path / "text"
-    text.write_text("a line\n", encoding="utf-8")
-    with pytest.raises(MachineError, match=f"^ray 127.0.0.1:{port}: does not answer: Connection"):
-        dragoman.synthesize(small_run(), text, tmp_path / "out", ray=f"127.0.0.1:{port}")
-    assert not (tmp_path / "out").exists()
-    with pytest.raises(MachineError, match="does not answer"), join_ray("127.0.0.1:99999"):
-        pass
