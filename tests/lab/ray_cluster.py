@@ -14,6 +14,8 @@ from lab.laboratory import LabHost
 PORT: Final = 6379
 _RAY: Final = str(Path(sys.executable).with_name("ray"))
 _OF_RAY: Final = ("site-packages/ray/", "-m ray.")
+_TRIES: Final = 4
+"""Ray gives a node 30 seconds to start, which a busy machine exceeds."""
 _OBJECT_BYTES: Final = 200_000_000
 _TOKEN: Final = "0123456789abcdef0123456789abcdef"
 
@@ -49,7 +51,12 @@ def start_node(
         where = [f"--address={address_of(head)}"]
     size = [f"--num-cpus={cores}", f"--object-store-memory={_OBJECT_BYTES}"]
     own = [f"--node-ip-address={host.address}", "--temp-dir=/run/ray"]
-    host.run([*pin, _RAY, "start", *where, *own, *size], env=environment(**env), timeout_s=240.0)
+    words = [*pin, _RAY, "start", *where, *own, *size]
+    for tries_left in reversed(range(_TRIES)):
+        done = host.run(words, env=environment(**env), timeout_s=240.0, check=not tries_left)
+        if done.returncode == 0:
+            return
+        kill_node(host)
 
 
 def address_of(head: LabHost) -> str:
@@ -69,4 +76,4 @@ def kill_node(host: LabHost) -> None:
         for number, words in host.processes().items()
         if words[0].startswith("ray::") or any(mark in " ".join(words) for mark in _OF_RAY)
     ]
-    host.run(["kill", "-9", *of_ray])
+    host.run(["kill", "-9", *of_ray], check=False)
