@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -27,3 +28,8 @@ def die(number: int) -> int:
     if number == 3:
         os.kill(os.getpid(), signal.SIGKILL)
     return number
+
+
+def forbid(number: int) -> int:
+    """May not read its file."""
+    raise PermissionError(errno.EACCES, "Permission denied", f"/{number}")
