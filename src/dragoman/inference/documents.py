@@ -71,7 +71,8 @@ _CUE_MARK: Final = re.compile(
 )
 _MARKDOWN_MARK: Final = re.compile(
     r"""
-    (?P<ticks>`++)[\s\S]*?(?<!`)(?P=ticks)(?!`)     # code
+    (?<!(?<!\\)`)(?P<ticks>`++)                    # code, up to a run of as many ticks
+        (?:[^`]++|(?!(?P=ticks)(?!`))`++)*+(?P=ticks)
     | \\[!-/:-@\[-`{-~]                             # an escaped mark
     | <[A-Za-z/!?][^<>]*>                           # an address, HTML
     | \[[ xX]\](?=\s) | \[![A-Z]+\]                # a task, an alert
@@ -82,7 +83,7 @@ _MARKDOWN_MARK: Final = re.compile(
     | !?\[ | \]
     | https?://[^\s<>)]+
     | &(?:\#\w+|\w+);
-    | \*++ | ~~ | (?<!\w)_++ | _++(?!\w)            # emphasis
+    | \*++ | ~~ | (?<!\w)_++ | (?<!_)_++(?!\w)      # emphasis
     | \{[\#.:][^{}\n]*\}                            # attributes
     | \$\$[^$]+\$\$                                  # a formula; in a line it has no spaces,
     | (?<![\w$])\$(?=[^\s$])                       # or a sign of one
