@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -100,7 +100,7 @@ _CODE: Final = Field(min_length=1, max_length=20, examples=["en"])
 Language = Annotated[str, _CODE]
 Text = Annotated[str, Field(examples=["A man is singing."])]
 _MOST_TERMS: Final = 500
-_TermText = Annotated[str, Field(min_length=1, max_length=200)]
+_TermText = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200)]
 
 
 Asked = TypeVar("Asked", bound=BaseModel)
@@ -403,7 +403,8 @@ class Interface:
         text_format = TEXT_FORMATS[asked.format]
         (direction,) = await directions(self.models, wanted, [[asked.text]], text_format)
         lines = self._streamed(direction, asked)
-        first = await anext(lines)  # an error at once is answered with its status
+        async with while_connected(request):
+            first = await anext(lines)  # an error at once is answered with its status
 
         async def all_lines() -> AsyncIterator[bytes]:
             yield first
