@@ -306,6 +306,8 @@ def test_a_file_is_opened_or_dropped_and_saved(
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     for name, content, problem in (
         ("a.docx", b"PK", "a.docx: open a file that ends in .txt"),
+        ("html", b"a", "html: open a file that ends in .txt"),
+        ("a.constructor", b"a", "a.constructor: open a file that ends in .txt"),
         ("a.txt", b"\xff\xfe", "a.txt: is not text in UTF-8"),
         ("b.txt", b"a" * 1_000_001, "b.txt: is larger than 1 MB"),
     ):

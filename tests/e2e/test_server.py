@@ -78,6 +78,7 @@ def test_a_document_streams_in_order(server: Server) -> None:
         ("/translate", {"text": "a" * 1_000_001}, 413),
         ("/translate", {"text": 3}, 422),
         ("/translate", {"text": []}, 422),
+        ("/translate", {"text": "a", "terms": {"a": " "}}, 422),
         ("/translate", {"text": "a", "beam_size": 10**30}, 422),
         ("/translate", b'{"text": "a", "beam_size": Infinity}', 422),
         ("/translate", {"text": "a", "no_repeat_ngram_size": 3}, 422),

@@ -139,7 +139,8 @@ class Guard:
             return error_response(400, f"{problem}, by HTTP/1.1 alone")
         if path == _HEALTH:
             return None
-        if self._limits.token is None and not _is_loopback(headers.get("host", "")):
+        host = _PORT.sub("", headers.get("host", ""))
+        if self._limits.token is None and host and not is_loopback(host):
             return error_response(421, "this server answers to the names of loopback alone")
         if _is_of_another_site(scope["method"], headers, self._limits.allowed_origins):
             return error_response(403, "this server does not answer the pages of other sites")
@@ -301,12 +302,9 @@ def _is_of_another_site(method: str, headers: Mapping[str, str], allowed: Sequen
 
 
 @lru_cache(maxsize=64)
-def _is_loopback(host: str) -> bool:
-    """Whether the host of a request, with a port or without, is a name of loopback or empty."""
-    name = _PORT.sub("", host)
-    if name.lower() in ("", "localhost", "[::1]"):
-        return True
+def is_loopback(host: str) -> bool:
+    """Whether a host is a name of loopback; an address of IPv6 may stand in brackets."""
     try:
-        return ipaddress.IPv4Address(name).is_loopback
+        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
     except ValueError:
-        return False
+        return host.lower() == "localhost"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
 import socket
 import time
@@ -36,18 +35,11 @@ def bind(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
     try:
         listener.bind((host, port))
-    except socket.gaierror as error:
+    except OSError as error:
         raise MachineError(
             f"cannot listen: {error.strerror}",
             place=f"{host}:{port}",
-            remedy="name an address of this machine as the host, such as 127.0.0.1",
-        ) from error
-    except OSError as error:
-        raise MachineError(
-            # Its own text names the address once more.
-            f"cannot listen: {os.strerror(error.errno) if error.errno else error}",
-            place=f"{host}:{port}",
-            remedy="choose another port, or end the program that listens there",
+            remedy="name a free port, and as the host an address of this machine such as 127.0.0.1",
         ) from error
     for size in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # connections inherit them
         listener.setsockopt(socket.SOL_SOCKET, size, _SOCKET_BYTES)

@@ -24,6 +24,7 @@ _TOKEN_VARIABLE = "DRAGOMAN_TOKEN"  # noqa: S105
 _SHORTEST_TOKEN = 16
 _ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_HIGHEST_PORT = 65_535
 _ALLOCATIONS = 50_000
 """Allocations between two collections of young garbage; a few requests make Python's default."""
 
@@ -57,21 +58,21 @@ def serve(
             remedy="call it in the main thread, or in a process of its own",
         )
     token = _token(token_file)
-    if not _is_loopback(host) and token is None:
-        raise ConfigError(
-            "would be open to everybody who reaches it",
-            place=f"host {host}",
-            remedy=f"name a file that holds a token as the token file, or set {_TOKEN_VARIABLE}",
-        )
     try:
         from dragoman.serve.app import create_app
-        from dragoman.serve.guard import Limits
+        from dragoman.serve.guard import Limits, is_loopback
         from dragoman.serve.listening import EndingServer, bind
         from dragoman.serve.models import ServedModel
     except ImportError as error:
         raise MachineError(
             f"{error.name} is not installed", remedy="install it: pip install 'dragoman[serve]'"
         ) from error
+    if not is_loopback(host) and token is None:
+        raise ConfigError(
+            "would be open to everybody who reaches it",
+            place=f"host {host}",
+            remedy=f"name a file that holds a token as the token file, or set {_TOKEN_VARIABLE}",
+        )
     limits = Limits(
         token=token,
         allowed_origins=tuple(map(origin, allowed_origins)),
@@ -213,7 +214,7 @@ def origin(text: str) -> str:
             remedy="name each site, or allow all of them: *",
         )
     found = _ORIGIN.fullmatch(text.lower())
-    if found is None:
+    if found is None or int(found[3] or 0) > _HIGHEST_PORT:
         raise ConfigError(
             "is not the origin of a site",
             place=f"allowed_origins {text}",
@@ -237,13 +238,6 @@ def _network(text: str) -> str:
             remedy="write it as 127.0.0.1 or as 10.0.0.0/8",
         ) from error
     return text
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def collect_rarely() -> None:

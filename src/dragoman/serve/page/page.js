@@ -2,10 +2,10 @@
 
 const PAUSE_MS = 500; // without a key: then what was typed is translated
 const FILES = {
-  ...{ txt: "text", srt: "srt", vtt: "vtt", md: "markdown", markdown: "markdown" },
-  ...{ html: "html", htm: "html", xhtml: "html" },
+  ...{ ".txt": "text", ".srt": "srt", ".vtt": "vtt", ".md": "markdown", ".markdown": "markdown" },
+  ...{ ".html": "html", ".htm": "html", ".xhtml": "html" },
 };
-const ENDINGS = Object.keys(FILES).map((ending) => `.${ending}`);
+const ENDINGS = Object.keys(FILES);
 const STREAMED = ["text", "html"]; // line by line: a file may take longer than one answer
 const SURE_PERCENT = 50;
 const LARGEST_FILE_BYTES = 1_000_000; // as a body of the server
@@ -228,7 +228,7 @@ function openDropped(files) {
 
 /** Put a file's text into the field, and translate it. */
 async function openFile(given) {
-  const format = FILES[given.name.toLowerCase().split(".").at(-1)];
+  const format = FILES[given.name.toLowerCase().slice(given.name.lastIndexOf("."))];
   try {
     if (!format) throw new Error(`${given.name}: open a file that ends in ${ENDINGS.join(", ")}`);
     if (given.size > LARGEST_FILE_BYTES) throw new Error(`${given.name}: is larger than 1 MB`);
