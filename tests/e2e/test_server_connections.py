@@ -76,13 +76,14 @@ def test_the_rows_of_a_client_that_has_gone_leave_the_queue(server: Server, path
 
 
 def test_a_stream_whose_client_goes_before_its_first_line_leaves_the_queue() -> None:
-    def number(name: str) -> float:
-        lines = server.ask("/metrics").body.decode().split("\n")
-        return float(next(line for line in lines if line.startswith(name)).split(" ")[1])
+    with serving(served_bundle(), "--threads", "1", "--timeout", "600") as patient:
 
-    with serving(served_bundle(), "--threads", "1", "--timeout", "600") as server:
+        def number(name: str) -> float:
+            lines = patient.ask("/metrics").body.decode().split("\n")
+            return float(next(line for line in lines if line.startswith(name)).split(" ")[1])
+
         body = json.dumps({"text": LONG * 9, "beam_size": 10}).encode()
-        with server.connect() as connection:
+        with patient.connect() as connection:
             connection.sendall(post("/translate/stream", body))
             wait_until(lambda: number("dragoman_waiting_pieces") > 600)
         wait_until(lambda: number("dragoman_waiting_pieces") == 0)
