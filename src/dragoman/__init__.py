@@ -38,6 +38,7 @@ from dragoman.base.version import VERSION as __version__  # noqa: N811
 
 if TYPE_CHECKING:
     from dragoman.api.alignment import Aligned, align
+    from dragoman.api.choosing import Chosen, choose
     from dragoman.api.comparison import Comparison, compare
     from dragoman.api.confidence import calibrate
     from dragoman.api.distillation import Distilled, distill
@@ -88,6 +89,7 @@ __all__ = [
     "Aligned",
     "Built",
     "CheckpointError",
+    "Chosen",
     "Comparison",
     "ConfigError",
     "CorpusError",
@@ -114,6 +116,7 @@ __all__ = [
     "average",
     "build",
     "calibrate",
+    "choose",
     "compare",
     "distill",
     "doctor",
@@ -144,6 +147,7 @@ __all__ = [
 
 _MODULES = {
     "api.alignment": ("Aligned", "align"),
+    "api.choosing": ("Chosen", "choose"),
     "api.comparison": ("Comparison", "compare"),
     "api.confidence": ("calibrate",),
     "api.distillation": ("Distilled", "distill"),

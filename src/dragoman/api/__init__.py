@@ -9,6 +9,7 @@ systems       the parts of a comparison
 synthetic     synthesize, score
 taught        ask_teacher
 alignment     align
+choosing      choose
 aligned_files  the folder of pairs that it makes, with a page of the doubtful ones
 distillation  distill
 teacher       the text and the speed of teacher and student

@@ -133,17 +133,23 @@ def plain_sources(split: Path, corpus: CorpusConfig, copy: Path) -> Path:
     return copy
 
 
-def write_sources(run: RunDirectory, path: Path) -> None:
-    """Write the source sides of the text that the teacher was trained on, without tags.
+def training_sources(run: RunDirectory) -> Iterator[str]:
+    """The source sides of the text that a run was trained on, without tags.
 
     Sides with unknown pieces, and those that may have been cut off, are left out.
     """
     tags = run.recipe().corpus.tags
     are_drawn = [direction is not None for direction in run.recipe().drawn_directions()]
+    for line in _training_lines(run, "source", are_drawn):
+        if line is not None:
+            yield without_first_word(line, tags)
+
+
+def write_sources(run: RunDirectory, path: Path) -> None:
+    """Write the `training_sources` of the teacher."""
     with whole_file(path) as file:
-        for line in _training_lines(run, "source", are_drawn):
-            if line is not None:
-                file.write(f"{without_first_word(line, tags)}\n".encode())
+        for line in training_sources(run):
+            file.write(f"{line}\n".encode())
 
 
 def write_own_pairs(run: RunDirectory, path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dragoman.api.alignment import Aligned
+    from dragoman.api.choosing import Chosen
     from dragoman.api.comparison import Comparison
     from dragoman.api.distillation import Distilled
     from dragoman.api.exam import Exam
@@ -130,6 +131,28 @@ def show_aligned(made: Aligned) -> None:
     print(f"\n[corpus]\ntrain = [\n    {printable_line(made.entry)},\n]")
     if not made.pairs:
         print("no pair is sure: the entry has no text", file=sys.stderr)
+
+
+def show_chosen(made: Chosen) -> None:
+    """The numbers of lines, what was left out, and what they cover that is new."""
+    from dragoman.base import units
+    from dragoman.base.printable import printable_line
+
+    count = units.COUNT.text
+    print(
+        f"{printable_line(str(made.output))}: lines {count(made.lines)} of {count(made.read)}, "
+        f"words {count(made.words)}"
+    )
+    for reason, lines in made.left_out.items():
+        print(f"left out, {reason}: {count(lines)}")
+    lacked = ", which the training text lacks" if made.trained else ""
+    for name, of in (("words", made.new_words), ("phrases of 2 or 3", made.new_phrases)):
+        print(
+            f"{name} of the wanted text{lacked}: {count(of.lacking)}; the chosen lines have "
+            f"{count(of.chosen)}, as many at random {count(round(of.at_random))}, "
+            f"all lines {count(of.in_all)}"
+        )
+    print(printable_line(f"why these: {made.reasons}"))
 
 
 def show_exported(exported: Exported) -> None:

@@ -31,6 +31,7 @@ stand_ins      pieces that stand for placeholders and addresses, which a transla
                between sentences
 encode         cleaned runs -> the pairs that stay -> token rows
 align          which sentences of two texts say the same, in order
+choose         which lines to translate first, by what they would teach
 gains          how well sentences predict each other's words
 align_documents  documents aligned in rounds, and how likely each pair is right
 match_documents  which documents of two folders are one text in two languages
