@@ -164,7 +164,7 @@ def _read(
     """Read all texts; raises CorpusError, also if the wanted text has no words."""
     import numpy as np
 
-    from dragoman.corpus.choose import NgramCounts, Ngrams, words_of
+    from dragoman.corpus.choose import NgramCounts, Ngrams, expected_counts, words_of
     from dragoman.corpus.filters import FILTERS, Columns, FilterConfig, reject
     from dragoman.corpus.runs import near_key, pair_keys, repeated
 
@@ -182,17 +182,13 @@ def _read(
     out = dict.fromkeys(np.flatnonzero(repeated(keys)).tolist(), "repeat")
     out |= {one.row: one.filter for one in reject(Columns(texts, texts), config, filters=filters)}
     others = [text for row, text in enumerate(texts) if row not in out]
-    wanted = others if like is None else _normalized(like)
-    # What a single line has teaches nothing about another line.
-    ngrams = Ngrams(words_of(wanted), least=2 if like is None else 1)
-    if not len(ngrams):
-        raise CorpusError(
-            "has no words" if like else "has no word twice",
-            place=like or source,
-            remedy="give sentences, one per line",
-        )
+    wanted = [] if like is None else _normalized(like)
+    # What a single line has teaches nothing about another line; of a wanted text all is kept.
+    ngrams = Ngrams(words_of([*others, *wanted, *wanted]), least=2)
     wanted_counts, known = counted(wanted), np.zeros(len(ngrams), np.int64)
-    known_keys, num_trained = [keys_of(wanted if like else [])], 0
+    if like is not None and not wanted_counts.any():
+        raise CorpusError("has no words", place=like, remedy="give sentences, one per line")
+    known_keys, num_trained = [keys_of(wanted)], 0
     if run is not None:
         from dragoman.api.teacher import training_sources
 
@@ -207,7 +203,13 @@ def _read(
     rows = [row for row in range(len(texts)) if row not in out]
     others = [texts[row] for row in rows]
     words = words_of(others)
-    counts = NgramCounts(ngrams.of(words), wanted_counts, known, ngrams.are_words)
+    of_lines = ngrams.of(words)
+    if like is None:
+        wanted_counts = np.bincount(of_lines.ids, minlength=len(ngrams))
+        expected = wanted_counts.astype(np.float64)
+    else:
+        expected = expected_counts(of_lines, words, wanted_counts, len(wanted))
+    counts = NgramCounts(of_lines, wanted_counts, known, ngrams.are_words, expected)
     left_out = Counter(reason.replace("_", " ") for reason in out.values())
     numbers = [row + 1 for row in rows]
     return _Lines(others, numbers, words, counts, left_out, len(texts), num_trained)

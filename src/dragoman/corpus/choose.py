@@ -1,12 +1,16 @@
 """Which lines to translate first: those that teach the most about a wanted text.
 
-Feature decay (Biçici and Yuret 2011; for neural models Poncelas et al. 2018). The features are the
-n-grams of one to three words of the wanted text. A line is worth
+Feature decay (Biçici and Yuret 2011; for neural models Poncelas et al. 2018). The features are
+n-grams of one to three words. A line is worth
 
-    scale * sum over its distinct features f of  wanted(f) / (1 + known(f))
+    scale * sum over its distinct features f of  sqrt(expected(f)) / (1 + known(f))
 
-where wanted(f) is how many lines of the wanted text have f, and known(f) how many lines of the
-training text and of the lines chosen so far. So a feature is worth less, the more often it was met.
+where known(f) is how many lines of the training text, and of the lines chosen so far, have f, and
+expected(f) how many of the wanted text, and of as many lines like it. For a wanted text is a
+sample: chosen for its own features alone, 5,000 captions had fewer of the new words of other
+captions than random ones. As in relevance feedback (Rocchio 1971), the lines to choose from stand
+for what is like it, each by the square of the share of its n-grams that the wanted text has.
+
 As a line never becomes worth more (a submodular function: Kirchhoff and Bilmes 2014), the greedy
 choice need look again at the best line alone (Minoux 1978).
 """
@@ -30,6 +34,7 @@ from dragoman.corpus.runs import near_key
 from dragoman.corpus.shards import TokenRows
 
 Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
 _LONGEST: Final = 3
 """Words of the longest n-gram."""
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -100,6 +105,8 @@ class Ngrams:
         return TokenRows(np.concatenate(ids), np.concatenate(lengths))
 
     def _of(self, lines: TokenRows) -> TokenRows:
+        if not len(self):
+            return TokenRows(np.empty(0, np.int32), np.zeros(len(lines.lengths), np.int32))
         found = []
         for hashes, rows in _ngrams(lines):
             places = np.minimum(np.searchsorted(self._hashes, hashes), len(self) - 1)
@@ -114,13 +121,27 @@ class NgramCounts(NamedTuple):
     """The n-grams of lines to choose from, and how many lines of two texts have each.
 
     rows: the distinct n-grams of each line. wanted, known: the wanted and the training text.
-    are_words: whether each n-gram is a single word.
+    are_words: whether each n-gram is a single word. expected: see above.
     """
 
     rows: TokenRows
     wanted: Counts
     known: Counts
     are_words: NDArray[np.bool_]
+    expected: Floats
+
+
+def expected_counts(rows: TokenRows, words: TokenRows, like: Counts, num_like: int) -> Floats:
+    """How many lines of the wanted text, and of as many lines like it, have each n-gram.
+
+    rows, words: of the lines to choose from. like: how many of the num_like wanted lines have each.
+    """
+    places = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
+    shared = np.bincount(places[like[rows.ids] > 0], minlength=len(rows.lengths))
+    likeness = np.minimum(1, shared / np.maximum(3 * words.lengths - 3, 1)) ** 2
+    share = likeness * (num_like / max(float(likeness.sum()), 1e-9))
+    of_lines = np.bincount(rows.ids, weights=share[places], minlength=len(like))
+    return (like + of_lines).astype(np.float64)
 
 
 class Choice(NamedTuple):
@@ -135,7 +156,7 @@ def choose(
     counts: NgramCounts,
     budget: int,
     *,
-    scale: NDArray[np.float64],
+    scale: Floats,
     accepts: Callable[[int], bool] = lambda _: True,
 ) -> list[Choice]:
     """The lines that are worth most, each after those before it; of equal ones the first.
@@ -143,8 +164,8 @@ def choose(
     scale: a factor for each line; one that is worth nothing is not chosen.
     accepts: called with each row that is about to be chosen; False leaves it out.
     """
-    ngrams, wanted, known = counts.rows, counts.wanted, counts.known.copy()
-    gains = wanted / (1 + known)
+    ngrams, known, weights = counts.rows, counts.known.copy(), np.sqrt(counts.expected)
+    gains = weights / (1 + known)
     ends = np.cumsum(ngrams.lengths, dtype=np.int64)
     starts = ends - ngrams.lengths
 
@@ -171,7 +192,7 @@ def choose(
             own = ngrams.ids[starts[row] : ends[row]]
             chosen.append(Choice(row, now, float(np.mean(known[own] == 0))))
             known[own] += 1
-            gains[own] = wanted[own] / (1 + known[own])
+            gains[own] = weights[own] / (1 + known[own])
     return chosen
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from itertools import combinations
 from random import Random
@@ -9,7 +10,14 @@ from random import Random
 import numpy as np
 import pytest
 
-from dragoman.corpus.choose import Choice, NgramCounts, Ngrams, choose, coverage, words_of
+from dragoman.corpus.choose import (
+    NgramCounts,
+    Ngrams,
+    choose,
+    coverage,
+    expected_counts,
+    words_of,
+)
 from dragoman.corpus.shards import TokenRows
 from real_text import real_lines
 
@@ -35,7 +43,8 @@ def counted(lines: list[str], wanted: list[str], trained: list[str]) -> NgramCou
         np.bincount(ngrams.of(words_of(text)).ids, minlength=len(ngrams))
         for text in (wanted, trained)
     ]
-    return NgramCounts(ngrams.of(words_of(lines)), counts[0], counts[1], ngrams.are_words)
+    rows = ngrams.of(words_of(lines))
+    return NgramCounts(rows, counts[0], counts[1], ngrams.are_words, counts[0].astype(float))
 
 
 def naive(
@@ -51,7 +60,7 @@ def naive(
     left = set(range(len(lines)))
     while len(chosen) < budget:
         worth = {
-            row: round(sum(weights[one] / (1 + known[one]) for one in of_lines[row]), 9)
+            row: round(sum(math.sqrt(weights[one]) / (1 + known[one]) for one in of_lines[row]), 9)
             for row in left
         }
         best = min(left, key=lambda row: (-worth[row], row))
@@ -74,11 +83,12 @@ def test_the_lazy_choice_is_the_greedy_choice_by_the_formula() -> None:
 def test_equal_lines_are_chosen_in_their_order_and_a_repeat_is_worth_half() -> None:
     counts = counted(["a dog", "a dog", "a cat", "a cat"], ["a dog", "a cat"], [])
     found = choose(counts, 9, scale=np.ones(4))
-    # a: 2, dog: 1, a dog: 1; then each is worth as little as it is known.
-    assert found[0] == Choice(0, 4.0, 1.0)
-    assert found[1] == (2, 2 / 2 + 2, pytest.approx(2 / 3))
-    assert [(one.row, one.new) for one in found[2:]] == [(1, 0.0), (3, 0.0)]
-    assert found[2].worth == pytest.approx(2 / 3 + 1 / 2 + 1 / 2)
+    # a is wanted twice, dog and "a dog" once; then each is worth as little as it is known.
+    two = math.sqrt(2)
+    assert [one.row for one in found] == [0, 2, 1, 3]
+    assert [one.new for one in found] == pytest.approx([1, 2 / 3, 0, 0])
+    worths = [two + 2, two / 2 + 2, two / 3 + 1, two / 4 + 1]
+    assert [one.worth for one in found] == pytest.approx(worths)
 
 
 def test_a_scale_and_a_refusal_decide() -> None:
@@ -120,6 +130,17 @@ def test_what_lines_at_random_cover_is_the_mean_over_all_draws() -> None:
         for rows in combinations(range(5), 2)
     ]
     assert words.at_random == pytest.approx(sum(draws) / len(draws))
+
+
+def test_lines_like_the_wanted_text_say_what_else_is_expected() -> None:
+    lines, like = ["a red dog", "a red cat", "to be or not"], ["a red dog"]
+    ngrams = Ngrams(words_of([*lines, *lines]), least=2)
+    rows, words = ngrams.of(words_of(lines)), words_of(lines)
+    wanted = np.bincount(ngrams.of(words_of(like)).ids, minlength=len(ngrams))
+    expected = expected_counts(rows, words, wanted, 1)
+    (cat,), (dog,), (to,) = (ngrams.of(words_of([word])).ids for word in ("cat", "dog", "to"))
+    # All 6 of its n-grams, 3 of 6 and none are wanted: 1, 1/4 and 0 of a line.
+    assert expected[[cat, dog, to]] == pytest.approx([0.2, 1.8, 0.0])
 
 
 def test_the_rows_of_many_lines_are_those_of_each() -> None:
