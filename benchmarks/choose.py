@@ -8,10 +8,10 @@ its run then chooses 5,000 lines of the others (captions), or of these with as m
 kinds (mixed), that are like Multi30k's dev set. Their references are added to the 5,000 pairs; so
 are those of 5,000 lines at random, and of random lines with as many words as the chosen ones
 (random-words), as translators are paid by the word. A training from scratch on each, of equal
-steps, translates test2016. `no-uncertainty` is the same choice without the model. Each seed draws
-other pairs. Prints
-BLEU and chrF (sacreBLEU) of each, and the mean difference with its 95% interval (Student's t over
-the seeds). DIR has multi30k and ende-mixed. If it is interrupted, the same command resumes it.
+steps, translates test2016. `no-uncertainty` is the same choice without the model, `shorter` one
+with --length-power 1. Each seed draws other pairs. Prints BLEU and chrF (sacreBLEU) of each, and
+the mean difference with its 95% interval (Student's t over the seeds). DIR has multi30k and
+ende-mixed. If it is interrupted, the same command resumes it.
 """
 
 from __future__ import annotations
@@ -70,10 +70,14 @@ every_steps = {every}
 [evaluate]
 bleu_pairs = 100
 """
-ARMS: Final = {"chosen": (), "no-uncertainty": ("--no-uncertainty",)}
+ARMS: Final = {
+    "chosen": (),
+    "no-uncertainty": ("--no-uncertainty",),
+    "shorter": ("--length-power", "1"),
+}
 """The options of each choice."""
 COMPARED: Final = (
-    *(("chosen", "random"), ("no-uncertainty", "random")),
+    *(("chosen", "random"), ("no-uncertainty", "random"), ("shorter", "random")),
     *(("chosen", "random-words"), ("no-uncertainty", "random-words")),
 )
 STUDENT_T: Final = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571}

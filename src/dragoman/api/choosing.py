@@ -76,7 +76,7 @@ def choose(
     training or the wanted text, empty and overlong lines, and lines in another language than the
     run's sources are left out.
 
-    text: a file in the source language, one sentence per line. A million lines take about 1 GB of
+    text: a file in the source language, one sentence per line. A million lines take about 1.2 GB of
         memory.
     output: a new file for the chosen lines; what each is worth is beside it, in FILE.tsv.
     run: a run, whose training text is known and whose model is asked; None: nothing is known.
