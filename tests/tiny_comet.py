@@ -1,8 +1,9 @@
 """A COMET checkpoint of random weights, made with unbabel-comet's own classes.
 
-    PYTHON tiny_comet.py FOLDER
+    PYTHON tiny_comet.py FOLDER [--without-references]
 
 PYTHON is one that has unbabel-comet. Its scores mean nothing; file, process and package are real.
+`--without-references` makes one for quality estimation, as cometkiwi is.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ LETTERS = [chr(number) for number in range(33, 127)] + [*"äöüßÄÖÜ"]
 def main() -> None:
     """Write encoder/, hparams.yaml and checkpoints/model.ckpt."""
     import torch
-    from comet.models import RegressionMetric  # type: ignore[import-not-found]
+    from comet.models import (  # type: ignore[import-not-found]
+        ReferencelessRegression,
+        RegressionMetric,
+    )
     from pytorch_lightning import Trainer  # type: ignore[import-not-found]
     from transformers import BertConfig, BertTokenizerFast  # type: ignore[attr-defined]
 
@@ -36,7 +40,8 @@ def main() -> None:
         intermediate_size=64,
     ).save_pretrained(encoder)
     torch.manual_seed(1)
-    model = RegressionMetric(
+    alone = "--without-references" in sys.argv
+    model = (ReferencelessRegression if alone else RegressionMetric)(
         encoder_model="BERT",
         pretrained_model=str(encoder),
         hidden_sizes=[32],
@@ -47,7 +52,8 @@ def main() -> None:
     trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     trainer.strategy.connect(model)
     trainer.save_checkpoint(folder / "checkpoints" / "model.ckpt")
-    values = dict(model.hparams) | {"class_identifier": "regression_metric"}
+    kind = "referenceless_regression_metric" if alone else "regression_metric"
+    values = dict(model.hparams) | {"class_identifier": kind}
     (folder / "hparams.yaml").write_text(json.dumps(values), encoding="utf-8")
 
 

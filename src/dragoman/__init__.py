@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from dragoman.api.exam import Exam, exam
     from dragoman.api.machines import doctor, jobs
     from dragoman.api.records import inventory, plan, read_events, report, status
-    from dragoman.api.synthetic import Scored, Synthesized, score, synthesize
+    from dragoman.api.scoring import Scored, score
+    from dragoman.api.synthetic import Synthesized, synthesize
     from dragoman.api.taught import Taught, ask_teacher
     from dragoman.api.training import (
         Evaluation,
@@ -154,7 +155,8 @@ _MODULES = {
     "api.exam": ("Exam", "exam"),
     "api.machines": ("doctor", "jobs"),
     "api.records": ("inventory", "plan", "read_events", "report", "status"),
-    "api.synthetic": ("Scored", "Synthesized", "score", "synthesize"),
+    "api.scoring": ("Scored", "score"),
+    "api.synthetic": ("Synthesized", "synthesize"),
     "api.taught": ("Taught", "ask_teacher"),
     "api.training": (
         *("Evaluation", "average", "evaluate", "load_recipe", "prepare", "recipes"),

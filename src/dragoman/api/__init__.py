@@ -6,7 +6,8 @@ comparison    compare
 exam          exam
 confidence    calibrate
 systems       the parts of a comparison
-synthetic     synthesize, score
+synthetic     synthesize
+scoring       score
 taught        ask_teacher
 alignment     align
 choosing      choose

@@ -103,7 +103,8 @@ def distill(
     from dataclasses import replace
 
     from dragoman.api.comparison import compare
-    from dragoman.api.synthetic import synthesize, weights_digest
+    from dragoman.api.scoring import weights_digest
+    from dragoman.api.synthetic import synthesize
     from dragoman.api.systems import record
     from dragoman.api.teacher import (
         digest_of_text,

@@ -49,7 +49,7 @@ GROUPS: Final = {
             "cli.views:show_synthesized",
             parts={"--teacher": Command("api.taught:ask_teacher", "cli.views:show_taught")},
         ),
-        "score": Command("api.synthetic:score", "cli.views:show_scored"),
+        "score": Command("api.scoring:score", "cli.views:show_scored"),
         "choose": Command("api.choosing:choose", "cli.views:show_chosen"),
         "align": Command("api.alignment:align", "cli.views:show_aligned"),
     },

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from dragoman.api.distillation import Distilled
     from dragoman.api.exam import Exam
     from dragoman.api.machines import Examination
-    from dragoman.api.synthetic import Scored, Synthesized
+    from dragoman.api.scoring import Scored
+    from dragoman.api.synthetic import Synthesized
     from dragoman.api.taught import Taught
     from dragoman.cluster.plan import Plan
     from dragoman.evaluation.confidence import Measured

@@ -68,6 +68,8 @@ class Comet:
     """A running process; see `open_comet`.
 
     signature: the beginning of the checkpoint's SHA-256 and the version of unbabel-comet.
+    needs_references: whether it compares with references; if not, it rates a translation by its
+        source alone (quality estimation).
     """
 
     def __init__(
@@ -81,15 +83,20 @@ class Comet:
         self._errors = errors
         self._checkpoint = checkpoint
         self._threads = threads
-        version = self._answer()["version"]
+        loaded = self._answer()
+        self.needs_references: bool = loaded["needs_references"]
         digest = file_sha256(checkpoint)[:_DIGITS]
-        self.signature = f"COMET|checkpoint:{digest}|unbabel-comet:{version}"
+        self.signature = f"COMET|checkpoint:{digest}|unbabel-comet:{loaded['version']}"
 
     def scores(
-        self, sources: Sequence[str], translations: Sequence[str], references: Sequence[str]
+        self, sources: Sequence[str], translations: Sequence[str], references: Sequence[str] = ()
     ) -> list[float]:
-        """The rating of each translation, mostly 0 to 1; raises MachineError if COMET fails."""
-        rows = list(zip(sources, translations, references, strict=True))
+        """The rating of each translation, mostly 0 to 1; raises MachineError if COMET fails.
+
+        references: not used if the checkpoint needs none.
+        """
+        sides = [sources, translations, *([references] if self.needs_references else [])]
+        rows = list(zip(*sides, strict=True))
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"rows": rows, "threads": self._threads}) + "\n")

@@ -2,9 +2,10 @@
 
     python comet_process.py CHECKPOINT
 
-It writes {"version": ...} when the checkpoint is loaded. Then it answers each line of its standard
-input, {"rows": [[source, translation, reference], ...], "threads": number or null}, with a line
-{"scores": [...]}. Whatever libraries print goes to the standard error.
+It writes {"version": ..., "needs_references": ...} when the checkpoint is loaded. Then it answers
+each line of its standard input, {"rows": [[source, translation, reference], ...], "threads": number
+or null}, with a line {"scores": [...]}; the references may be left out if none are needed. Whatever
+libraries print goes to the standard error.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ def main() -> None:
     from torch import cuda, set_num_threads
 
     model = load_from_checkpoint(sys.argv[1], local_files_only=True)
-    print(json.dumps({"version": version("unbabel-comet")}), file=answers, flush=True)
+    first = {
+        "version": version("unbabel-comet"),
+        "needs_references": model.requires_references(),
+    }
+    print(json.dumps(first), file=answers, flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
         if asked["threads"]:
             set_num_threads(asked["threads"])
-        rows = [dict(zip(("src", "mt", "ref"), row, strict=True)) for row in asked["rows"]]
+        rows = [dict(zip(("src", "mt", "ref"), row, strict=False)) for row in asked["rows"]]
         gpus = int(cuda.is_available())
         found = model.predict(rows, batch_size=16, gpus=gpus, progress_bar=False)
         scores = [float(score) for score in found.scores]

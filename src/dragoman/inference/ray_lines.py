@@ -135,7 +135,7 @@ def open_scorer(
 
     from dragoman.distributed.world import join_world
     from dragoman.formats.load import load_translation_model
-    from dragoman.inference.scoring import PairScorer
+    from dragoman.inference.scoring import PairScorer, by_models
 
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -146,7 +146,7 @@ def open_scorer(
             )
             for model, *names in models
         ]
-        yield PairScorer(opened, columns=columns, counts=counts, tokens=tokens).lines
+        yield PairScorer(by_models(opened, tokens), columns=columns, counts=counts).lines
 
 
 def model_files(

@@ -1,11 +1,11 @@
-"""How well a model predicts given translations: cross-entropy of each pair of sentences."""
+"""How good pairs of sentences are: their cross-entropies by models, or ratings by COMET."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,6 +17,7 @@ from dragoman.corpus.clean import MAX_MALFORMED_SHARE
 from dragoman.corpus.directions import with_token
 from dragoman.corpus.normalize import normalize
 from dragoman.data.batch import make_batch
+from dragoman.evaluation.comet import Comet
 from dragoman.formats.trained_model import TranslationModel
 from dragoman.model.incremental import inference
 
@@ -116,34 +117,70 @@ def columns_of(lines: Iterable[str], *, place: str) -> int:
     return columns
 
 
-class PairScorer:
-    """Adds columns of scores to lines of `source TAB target`.
+Rate = Callable[[Sequence[str], Sequence[str]], list[NDArray[np.float64]]]
+"""Sources and targets -> columns of scores, NaN for a pair that has none."""
 
-    models: one that translates source to target; then, for three columns, one that translates back.
-    columns: the number in each line; a line with fewer gets empty ones, so that scores line up.
-    counts: the numbers of "pairs", of "unscored" ones, and of "malformed" lines, which have no
-        tab or too many; they stay, without a score.
+
+def by_models(models: Sequence[TranslationModel], tokens: Sequence[str] = ("", "")) -> Rate:
+    """Cross-entropies by a model that translates source to target; with one that translates back
+    there are three columns: both, and `dual_cross_entropy`.
+
     tokens: the language token for each of the two models; "" for a model of one target language.
     Raises ConfigError if a model is an ensemble.
     """
+    for model in models:
+        if len(model.models) != 1:
+            raise ConfigError(
+                "an ensemble cannot score", place="score", remedy="give one checkpoint"
+            )
+    model, *reverse = models
 
-    def __init__(
-        self,
-        models: Sequence[TranslationModel],
-        *,
-        columns: int,
-        counts: Counter[str],
-        tokens: Sequence[str] = ("", ""),
-    ) -> None:
-        for model in models:
-            if len(model.models) != 1:
-                raise ConfigError(
-                    "an ensemble cannot score", place="score", remedy="give one checkpoint"
-                )
-        self._models = models
+    def rate(sources: Sequence[str], targets: Sequence[str]) -> list[NDArray[np.float64]]:
+        columns = [cross_entropies(model, sources, targets, token=tokens[0])]
+        for back in reverse:
+            columns.append(cross_entropies(back, targets, sources, token=tokens[1]))
+            columns.append(dual_cross_entropy(*columns))
+        return columns
+
+    return rate
+
+
+def by_comet(comet: Comet) -> Rate:
+    """COMET's rating of each pair, mostly 0 to 1; none if a side is blank.
+
+    Raises ConfigError if the checkpoint needs references.
+    """
+    if comet.needs_references:
+        raise ConfigError(
+            "rates translations beside references, and pairs have none",
+            place="model",
+            remedy="name a COMET checkpoint that needs none, such as wmt22-cometkiwi-da",
+        )
+
+    def rate(sources: Sequence[str], targets: Sequence[str]) -> list[NDArray[np.float64]]:
+        found = np.full(len(sources), math.nan)
+        pairs = [*zip(sources, targets, strict=True)]
+        scorable = [number for number, pair in enumerate(pairs) if all(map(str.strip, pair))]
+        if scorable:
+            rated = [pairs[number] for number in scorable]
+            found[scorable] = comet.scores(*zip(*rated, strict=True))
+        return [found]
+
+    return rate
+
+
+class PairScorer:
+    """Adds columns of scores to lines of `source TAB target`.
+
+    columns: the number in each line; a line with fewer gets empty ones, so that scores line up.
+    counts: the numbers of "pairs", of "unscored" ones, and of "malformed" lines, which have no
+        tab or too many; they stay, without a score.
+    """
+
+    def __init__(self, rate: Rate, *, columns: int, counts: Counter[str]) -> None:
+        self._rate = rate
         self._columns = columns
         self._counts = counts
-        self._tokens = tokens
 
     def lines(self, lines: Iterable[str], _first: int) -> Iterator[list[str]]:
         """Each line with its scores, group by group."""
@@ -152,11 +189,7 @@ class PairScorer:
             is_pair = [1 < len(pair) <= self._columns for pair in pairs]
             texts = [pair if ok else ("", "") for pair, ok in zip(pairs, is_pair, strict=True)]
             sources, targets = [pair[0] for pair in texts], [pair[1] for pair in texts]
-            model, *reverse = self._models
-            columns = [cross_entropies(model, sources, targets, token=self._tokens[0])]
-            for back in reverse:
-                columns.append(cross_entropies(back, targets, sources, token=self._tokens[1]))
-                columns.append(dual_cross_entropy(*columns))
+            columns = self._rate(sources, targets)
             malformed = is_pair.count(False)
             self._counts["malformed"] += malformed
             self._counts["unscored"] += int(np.isnan(columns[-1]).sum()) - malformed

@@ -25,15 +25,26 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 @pytest.fixture(scope="module")
 def comet(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A Python that has unbabel-comet, and a checkpoint that it made."""
+    return made(tmp_path_factory.mktemp("comet") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def without_references(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """As `comet`, with a checkpoint that needs no references."""
+    return made(tmp_path_factory.mktemp("comet") / "alone", "--without-references")
+
+
+def made(folder: Path, *options: str) -> tuple[Path, Path]:
     named = os.environ.get("DRAGOMAN_COMET_PYTHON")
     if not named:
         pytest.skip(
             "unbabel-comet needs older packages: put it into a virtual environment of its own "
             "(pip install unbabel-comet 'setuptools<81') and set DRAGOMAN_COMET_PYTHON"
         )
-    folder = tmp_path_factory.mktemp("comet") / "tiny"
     program = str(REPOSITORY / "tests" / "tiny_comet.py")
-    done = subprocess.run([named, "-I", program, str(folder)], capture_output=True, text=True)
+    done = subprocess.run(
+        [named, "-I", program, str(folder), *options], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return Path(named), folder / "checkpoints" / "model.ckpt"
 
@@ -65,6 +76,40 @@ def test_ratings_are_those_of_the_package(comet: tuple[Path, Path]) -> None:
         check=True,
     )
     assert found == pytest.approx(json.loads(by_hand.stdout), abs=1e-5)
+
+
+@pytest.mark.system
+def test_pairs_are_scored_without_references(
+    without_references: tuple[Path, Path], comet: tuple[Path, Path], tmp_path: Path
+) -> None:
+    python, checkpoint = without_references
+    pairs = [*zip(real_lines("test", "en")[:5], real_lines("test", "de")[:5], strict=True)]
+    text = tmp_path / "pairs.tsv"
+    text.write_text("".join("\t".join(pair) + "\n" for pair in [*pairs, ("", "x")]), "utf-8")
+    output = tmp_path / "scored.tsv"
+    command = ["score", str(checkpoint), str(text), "--comet", str(python), "--output", str(output)]
+    assert main(command) == 0
+    program = (
+        "import json, sys; from comet.models import load_from_checkpoint as load; "
+        "rows = json.load(sys.stdin); model = load(sys.argv[1], local_files_only=True); "
+        "print(json.dumps(model.predict(rows, gpus=0, progress_bar=False).scores))"
+    )
+    by_hand = subprocess.run(
+        [python, "-I", "-c", program, checkpoint],
+        input=json.dumps([{"src": source, "mt": target} for source, target in pairs]),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *rows, unscored = [line.split("\t") for line in output.read_text("utf-8").splitlines()]
+    assert [(source, target) for source, target, _ in rows] == pairs
+    expected = json.loads(by_hand.stdout)
+    assert [float(score) for *_, score in rows] == pytest.approx(expected, abs=1e-5)
+    assert unscored == ["", "x", ""]
+    with pytest.raises(dragoman.ConfigError, match="pairs have none"):
+        dragoman.score(comet[1], text, tmp_path / "other", comet=python)
+    with pytest.raises(dragoman.ConfigError, match="reverse"):
+        dragoman.score(checkpoint, text, tmp_path / "other", comet=python, reverse=checkpoint)
 
 
 @pytest.mark.system

@@ -18,7 +18,12 @@ from dragoman.corpus.normalize import normalize
 from dragoman.data.batch import Batch, make_batch
 from dragoman.distributed.world import join_world
 from dragoman.formats.trained_model import TranslationModel
-from dragoman.inference.scoring import PairScorer, cross_entropies, dual_cross_entropy
+from dragoman.inference.scoring import (
+    PairScorer,
+    by_models,
+    cross_entropies,
+    dual_cross_entropy,
+)
 from dragoman.model.incremental import inference
 from dragoman.recipe.run_directory import RunDirectory
 from parallel_text import sentences, write_lines
@@ -85,7 +90,7 @@ def test_a_pair_without_text_or_too_long_has_no_score() -> None:
 def test_lines_keep_their_columns_and_get_new_ones() -> None:
     model = loaded()
     counts: Counter[str] = Counter()
-    scorer = PairScorer([model, model], columns=3, counts=counts)
+    scorer = PairScorer(by_models([model, model]), columns=3, counts=counts)
     (written,) = scorer.lines(["A house.\tEin Haus.\t0.5", "\tnothing"], 1)
     source, target, kept, *scores = written[0].rstrip("\n").split("\t")
     assert (source, target, kept) == ("A house.", "Ein Haus.", "0.5")
