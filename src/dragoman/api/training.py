@@ -181,7 +181,8 @@ def prepare(
     recipe: as for `run_recipe`.
     overrides, workers, origin: as for `train`.
     prepared: the folder for the shards; None: prepared/NAME-DIGEST.
-    ray: as for `synthesize`; every node must see the folder of the shards under the same path.
+    ray: let the nodes of a Ray cluster do the work: HOST:PORT of its head, or auto for the cluster
+        of this machine; every node must see the folder of the shards under the same path.
     progress: show the progress of the work.
     Returns the folder of the shards. Raises ConfigError, CorpusError and MachineError, and
     CheckpointError if the origin cannot be read.
