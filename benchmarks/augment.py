@@ -1,6 +1,7 @@
 """What changed copies of training pairs and subword sampling win: BLEU on text as people type it.
 
     benchmarks/augment.py --multi30k DIR --scratch DIR [--pairs 29000] [--steps 4000]
+        [--batch-tokens 4096] [--cases plain augmented sampled]
 
 Three trainings from English to German with the same recipe and as many updates: on the pairs, on
 the pairs with `[corpus.augment]`, and with `data.subword_sampling`. Each translates test2016 as it
@@ -32,7 +33,7 @@ valid = [{{source = "valid.en", target = "valid.de"}}]
 vocab_size = 6000
 {augment}
 [data]
-batch_tokens = 4096
+batch_tokens = {batch_tokens}
 {sampling}
 [model]
 d_model = 128
@@ -64,6 +65,8 @@ final_punctuation = 0.1
 kept = 0.1
 """
 SAMPLING = "subword_sampling = 0.1"
+CASES = {"plain": ("", ""), "augmented": (AUGMENT, ""), "sampled": ("", SAMPLING)}
+"""The sections of each case: what it adds to the text, and what to the batches."""
 ADDRESS = "https://www.w3.org/TR/xml"
 KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 
@@ -72,8 +75,7 @@ def main() -> None:
     options = _options()
     options.scratch.mkdir(parents=True, exist_ok=True)
     sides = [_write_text(options, language) for language in ("en", "de")]
-    names = {"plain": ("", ""), "augmented": (AUGMENT, ""), "sampled": ("", SAMPLING)}
-    runs = {name: _train(name, *parts, options) for name, parts in names.items()}
+    runs = {name: _train(name, *CASES[name], options) for name in options.cases}
     scores: dict[str, dict[str, float]] = {}
     for kind, (change_source, change_target) in CHANGES.items():
         generator = random.Random(1)
@@ -84,11 +86,12 @@ def main() -> None:
             for name, run in runs.items()
         }
     before = scores["as it is"]["plain"]
-    print(f"{'test2016':20} {'plain':>8} {'augmented':>18} {'sampled':>18}")
+    changed = [name for name in runs if name != "plain"]
+    print(f"{'test2016':20} {'plain':>8}", *(f"{name:>23}" for name in changed))
     for kind, of_runs in scores.items():
         lost = before - of_runs["plain"]
         shown = f"{kind:20} {of_runs['plain']:8.2f}"
-        for name in ("augmented", "sampled"):
+        for name in changed:
             won = of_runs[name] - of_runs["plain"]
             share = f"({won / lost:.0%} won back)" if lost > 0.5 else ""
             shown += f" {of_runs[name]:5.2f} {share:>16}"
@@ -154,7 +157,12 @@ def _train(name: str, augment: str, sampling: str, options: argparse.Namespace) 
     """The run of a recipe, trained to its end."""
     steps = options.steps
     recipe = options.scratch / f"{name}.toml"
-    numbers = {"steps": steps, "every": max(1, steps // 10), "warmup": max(1, steps // 5)}
+    numbers = {
+        "steps": steps,
+        "every": max(1, steps // 10),
+        "warmup": max(1, steps // 5),
+        "batch_tokens": options.batch_tokens,
+    }
     write_whole(recipe, RECIPE.format(name=name, augment=augment, sampling=sampling, **numbers))
     runs = options.scratch / "runs"
     _dragoman("train", str(recipe), "--runs", str(runs), "--ranks", str(options.ranks))
@@ -178,6 +186,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--scratch", type=Path, required=True)
     parser.add_argument("--pairs", type=int, default=29_000)
     parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--batch-tokens", type=int, default=4096)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=[*CASES])
     parser.add_argument("--ranks", type=int, default=1)
     return parser.parse_args()
 
