@@ -267,14 +267,14 @@ class _Linked:
 def _same(
     text: str, words: Sequence[Span], translation: str, others: Sequence[Span]
 ) -> list[tuple[int, int]]:
-    """The numbers of words that are the same and stand once on both sides."""
+    """The numbers of words that are the same and stand once on both sides, in whatever case."""
     sides = [text[start:end] for start, end in words], [translation[a:b] for a, b in others]
-    counts = [Counter(side) for side in sides]
+    counts = [Counter(map(str.casefold, side)) for side in sides]
     places = {word: number for number, word in enumerate(sides[1])}
     return [
         (number, places[word])
         for number, word in enumerate(sides[0])
-        if counts[0][word] == counts[1][word] == 1
+        if word in places and all(count[word.casefold()] == 1 for count in counts)
     ]
 
 

@@ -326,6 +326,15 @@ def test_a_placeholder_keeps_its_tag_whatever_the_attention_is() -> None:
     assert with_tags(signed(f"a <b>{P[0]}</b>"), [row]) == signed(f"<b>{P[0]}</b> b")
 
 
+def test_a_word_that_is_there_twice_in_other_case_is_linked_by_attention() -> None:
+    text, translation = (
+        "The <b>Region</b> service for region names",
+        "Regionen für Namen der Region",
+    )
+    row = attended(text, translation, {"Regionen": "Region", "Region": "region", "Namen": "names"})
+    assert with_tags(signed(text), [row]) == signed("<b>Regionen</b> für Namen der Region")
+
+
 def test_no_tag_is_lost_and_tags_nest_with_any_attention() -> None:
     for seed in range(300):
         chosen = random.Random(seed)
