@@ -126,4 +126,4 @@ def test_time_since_the_last_interval_is_shown() -> None:
     (life,) = run().lives
     open_ended = replace(life, reason=None, accounted=life.ended - 2.5)
     rows = {row.name: row.value for row in duration(lives=(open_ended,)).evidence}
-    assert rows["since the last interval, not recorded yet"] == pytest.approx(2.5)
+    assert rows["since the last interval, not recorded"] == pytest.approx(2.5)

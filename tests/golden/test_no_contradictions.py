@@ -179,7 +179,7 @@ def _time(log: Log, answers: Answers) -> Iterator[str]:
     duration, step = answers["duration"], answers["step_time"]
     names = ("train", "evaluate", "save checkpoints", "idle")
     parts = [_value(duration, name) for name in names]
-    parts.append(_value(duration, "since the last interval, not recorded yet"))
+    parts.append(_value(duration, "since the last interval, not recorded"))
     whole_s = _value(duration, "wall clock")
     if duration.answer == "measured" and parts[0] is not None and parts[3] is not None:
         sum_s = sum(part or 0.0 for part in parts)

@@ -17,6 +17,7 @@ from dragoman.cli import main
 from dragoman.cli.report_view import print_answers
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
+from dragoman.telemetry.events import event_file
 from small_run import small_run
 
 RECORDED = Path(__file__).resolve().parents[1] / "golden/recorded"
@@ -39,6 +40,22 @@ def test_the_terminal_shows_samples_answers_findings_and_paths(
     ]
 
 
+def test_the_terminal_shows_alerts_with_remedies_and_faults_of_the_evidence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = shutil.copytree(RECORDED / "two_hosts_cable_out", tmp_path / "run")
+    with event_file(run / "events").open("a") as log:
+        log.write('{"v": 2, "kind": "train_inter')
+    facts = read_facts(run)
+    told = [alert for alert in facts.alerts if alert.severity != "info"]
+    assert main(["report", str(run)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert len(told) == 2
+    assert all(alert.cause in shown and alert.remedy in shown for alert in told)
+    assert "damaged lines of events were skipped" in shown
+    assert "nothing needs to be done" not in shown
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_answers_fit_a_terminal_and_are_indented(
     width: int,
@@ -49,9 +66,9 @@ def test_answers_fit_a_terminal_and_are_indented(
     print_answers(Report.of(facts), terminal)
     lines = [line.rstrip() for line in file.getvalue().splitlines()]
     assert max(map(len, lines)) <= width
-    assert len(lines) <= 54
+    assert len(lines) <= 62
     answers = lines[next(n for n, line in enumerate(lines) if " 1. " in line) :]
-    starts = re.compile(r" *(\d+\.|->|-) | {3,}\S|Findings$|Facts, |$")
+    starts = re.compile(r" *(\d+\.|->|-) | {3,}\S|Findings$|Alerts |Facts, |$")
     assert all(starts.match(line) for line in answers), answers
 
 

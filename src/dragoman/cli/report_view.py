@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -10,15 +10,18 @@ from rich.text import Text
 
 from dragoman.base.printable import printable_line
 from dragoman.cli.console import facts_table
-from dragoman.reporting.render import Report, in_one_line
+from dragoman.reporting.render import Report, faults, in_one_line
 from dragoman.reporting.scores import of_samples
 from dragoman.reporting.verdict import Verdict
 
 _STYLES = {"cannot tell": "dim", "measured": "cyan"}
+_MOST_ALERTS = 3
+"""More of them hide the answers."""
 
 
 def print_answers(report: Report, console: Console) -> None:
-    """Print the answers that need a judgement, the findings, and a line of each fact."""
+    """Print the answers that need a judgement, the findings, what is wrong with the evidence, the
+    last alerts but for mere information, and a line of each fact."""
     facts = report.facts
     console.print(Text(printable_line(f"{facts.name}: {in_one_line(facts)}"), style="bold"))
     if facts.samples:
@@ -30,12 +33,24 @@ def print_answers(report: Report, console: Console) -> None:
     if ill := [one for one in report.ailments if one.answer == "yes"]:
         console.print(Text("\nFindings", style="bold"))
         console.print(_answers(("-", one) for one in ill))
+    _print_items("About the evidence", faults(facts), console)
+    alerts = [alert.text for alert in facts.alerts if alert.severity != "info"]
+    heading = "Alerts while it trained"
+    if len(alerts) > _MOST_ALERTS:
+        heading += f": the last {_MOST_ALERTS} of {len(alerts)}"
+    _print_items(heading, alerts[-_MOST_ALERTS:], console)
     console.print(Text("\nFacts, whole on the page", style="bold"))
     for number, one in report.measurements:
         subject = one.key.replace("_", " ").capitalize()
         line = Text(f"{number:>2}. {subject}: {printable_line(one.says)}", style="dim")
         console.print(line, no_wrap=True, overflow="ellipsis")
     console.print()
+
+
+def _print_items(heading: str, texts: Sequence[str], console: Console) -> None:
+    if texts:
+        console.print(Text(f"\n{heading}", style="bold"))
+        console.print(facts_table(("-", Text(printable_line(text))) for text in texts))
 
 
 def _answers(answers: Iterable[tuple[str, Verdict]]) -> Table:

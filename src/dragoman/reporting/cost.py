@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dragoman.base import units
 from dragoman.reporting import measures
-from dragoman.reporting.facts import Facts, Life
+from dragoman.reporting.facts import Facts, Gpu, Life, MachineUse
 from dragoman.reporting.record import summed
 from dragoman.reporting.verdict import Evidence, Judgement, evidence
 from dragoman.telemetry.host import HourlyPrice
@@ -174,11 +174,15 @@ def energy_text(facts: Facts) -> str:
     energy_j = summed([*gpus, *processors])
     if energy_j is None:
         return ""
+    seen, hosts = {gpu.host for gpu in facts.gpus}, set(facts.hosts)
+    where = "" if seen >= hosts else f" of {len(seen & hosts)} of {len(hosts)} hosts"
     parts = (
-        _measured(gpus, "GPUs", "{} GPUs"),
+        _measured(gpus, f"GPUs{where}", f"{{}} GPUs{where}"),
         _measured(processors, "processors", "the processors of {} hosts"),
     )
     text = f"{units.ENERGY.text(energy_j)} by {' and '.join(filter(None, parts))}"
+    if not all(measures.is_sampled_throughout(facts, one) for one in _with_energy(facts)):
+        text += ", in the part of the run that was sampled"
     without = [name for name, part in zip(("GPUs", "processors"), parts, strict=True) if not part]
     if "GPUs" in without and not gpus:
         without.remove("GPUs")
@@ -195,10 +199,17 @@ def energy_evidence(facts: Facts) -> Iterator[Evidence]:
 
 def _energies_j(facts: Facts) -> tuple[list[float | None], list[float | None]]:
     """The energy of each GPU, and of the processors of each host."""
+    processors = {machine.host: machine.processor_energy_j for machine in facts.machines}
     return (
         [gpu.energy_j for gpu in facts.gpus],
-        [machine.processor_energy_j for machine in facts.machines],
+        list((dict.fromkeys(facts.hosts) | processors).values()),
     )
+
+
+def _with_energy(facts: Facts) -> Iterator[Gpu | MachineUse]:
+    """What told its energy."""
+    yield from (gpu for gpu in facts.gpus if gpu.energy_j is not None)
+    yield from (one for one in facts.machines if one.processor_energy_j is not None)
 
 
 def _measured(energies_j: Sequence[float | None], name: str, part: str) -> str:

@@ -229,7 +229,7 @@ class RunLog:
         rank = values["paused_rank"]
         pause = facts.Pause(
             rank=rank,
-            host=hosts[rank],
+            host=hosts[rank] if rank < len(hosts) else "unknown",
             began=moment - values["seconds_s"],
             seconds_s=values["seconds_s"],
             step=event.step or 0,

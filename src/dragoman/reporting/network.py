@@ -65,7 +65,7 @@ def _is_network_bound(facts: Facts) -> Judgement:
     if high < NETWORK_BOUND:
         return "no", f"{says}.", ""
     if low < NETWORK_BOUND:
-        says += f": it may be less or more than {units.SHARE.text(NETWORK_BOUND)}."
+        says += f"{_where(facts)}: it may be less or more than {units.SHARE.text(NETWORK_BOUND)}."
         return "cannot tell", says, "Train longer, or lower train.log_every_steps."
     transfer_s, step_s = _transfer_s(facts), measures.step_s(facts)
     if transfer_s is not None and step_s and transfer_s < _LEAST_EXPLAINED * mean * step_s:

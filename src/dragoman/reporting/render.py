@@ -141,7 +141,7 @@ def _document(report: Report) -> Document:
             Section(
                 "About the evidence",
                 [
-                    Items(_faults(facts)),
+                    Items(faults(facts)),
                     Section(alerts, [Items([alert.text for alert in facts.alerts])], folded=True),
                 ],
             ),
@@ -189,7 +189,7 @@ def _samples(facts: Facts) -> Iterator[Block]:
     yield from (Table(sample.rows) for sample in facts.samples)
 
 
-def _faults(facts: Facts) -> list[str]:
+def faults(facts: Facts) -> list[str]:
     """How the run ended if not by itself, and the faults of the evidence."""
     ended = [facts.exit.problem] if facts.exit is not None and facts.exit.problem else []
     return [*ended, *facts.problems]

@@ -133,7 +133,7 @@ def _are_its_own(facts: Facts, says: str) -> Judgement:
         for machine in facts.machines
         if machine.cpu_share is not None and machine.others_cpu_share is not None
     }
-    if set(facts.hosts) - described:
+    if not described or set(facts.hosts) - described:
         says += "; how many processors the run itself kept busy was not measured on every host."
         return (
             "cannot tell",

@@ -26,6 +26,8 @@ def duration(facts: Facts) -> Judgement:
     if (left_s := measures.left_s(facts)) is not None:
         by = "By its budget" if facts.clock else "At this speed"
         says += f" {by} {_long(left_s)} are left."
+    if facts.is_silent:
+        says += " What it did after its last interval is missing."
     return "measured", says, ""
 
 
@@ -73,7 +75,7 @@ def wall_parts(facts: Facts) -> dict[str, float | None]:
     if unreached := [pause for pause, _ in out_of_reach(facts)]:
         parts["ranks out of reach"] = paused_s(unreached)
     if facts.unrecorded_s:
-        parts["since the last interval, not recorded yet"] = facts.unrecorded_s
+        parts["since the last interval, not recorded"] = facts.unrecorded_s
     parts["idle"] = None
     if facts.wall_s is not None and facts.train_s is not None:
         parts["idle"] = max(facts.wall_s - (summed(parts.values()) or 0.0), 0.0)

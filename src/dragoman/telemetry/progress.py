@@ -37,7 +37,8 @@ class Progress:
 
     The time left is the number of remaining steps times the seconds per step: those of the last
     20 intervals, plus the mean time per step that this process spent outside steps so far
-    (validation, checkpoints). Both leave out pauses, in which a rank stood still.
+    (validation, checkpoints), by the clock of rank 0 that is never set. Both leave out pauses, in
+    which a rank stood still.
     """
 
     run: Mapping[str, Any] = field(default_factory=dict)
@@ -49,6 +50,9 @@ class Progress:
         default_factory=lambda: deque(maxlen=_RECENT_INTERVALS)
     )
     _began: float | None = None
+    """When the first interval began; like `_mono_s` by the monotonic clock of rank 0."""
+    _mono_s: float = 0.0
+    _host: str = ""
     _now: float = 0.0
     _steps: int = 0
     _in_steps_s: float = 0.0
@@ -66,6 +70,7 @@ class Progress:
             return
         self._now = event.time
         if event.kind == RunStarted.kind:
+            self._host = event.host
             self.run = event.payload
             self.step = event.payload["resumed_from_step"] or 0
             self.dev_loss = _best(event.payload, "best_dev_loss") or self.dev_loss
@@ -85,7 +90,7 @@ class Progress:
             self._recent.append((steps, max(seconds - self._paused_s, 0.0) or seconds))
             self._paused_s = 0.0
             if self._began is None:
-                self._began = event.time - seconds
+                self._began = event.mono_s - seconds
             self._steps += steps
             self._in_steps_s += seconds
         elif event.kind == RankPaused.kind and event.rank == 0:  # another may tell of it, too
@@ -102,6 +107,8 @@ class Progress:
                 self.dev_loss = Best(loss, step)
             if bleu and (self.bleu is None or bleu > self.bleu.value):  # 0 is never the best
                 self.bleu = Best(bleu, step)
+        if event.rank == 0 and event.host == self._host:  # others have a clock of their own
+            self._mono_s = event.mono_s
 
     @property
     def max_steps(self) -> int | None:
@@ -148,7 +155,7 @@ class Progress:
             return max(self._budget_ends - self._now, 0.0)
         steps = sum(steps for steps, _ in self._recent)
         step_s = sum(seconds for _, seconds in self._recent) / max(steps, 1)
-        outside_s = self._now - self._began - self._in_steps_s - self._paused_outside_s
+        outside_s = self._mono_s - self._began - self._in_steps_s - self._paused_outside_s
         step_s += max(outside_s, 0.0) / max(self._steps, 1)
         return max(self.max_steps - self.step, 0) * step_s
 

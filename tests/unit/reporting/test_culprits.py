@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.reporting.checks import examine
+from dragoman.reporting.checks import BY_KEY, examine
 from dragoman.reporting.periods import lasting, stretches
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.verdict import Verdict
@@ -142,6 +142,24 @@ def test_a_few_slow_intervals_are_no_straggler(tmp_path: Path) -> None:
 def test_a_rank_whose_work_takes_no_time_makes_no_other_a_straggler(tmp_path: Path) -> None:
     run = Recorded(compute_s=(0.0, 0.0)).write(tmp_path / "run")
     assert ailment(run, "straggler").answer == "no"
+
+
+def test_a_wait_for_the_network_that_may_be_too_long_is_named_with_its_time(tmp_path: Path) -> None:
+    """Waits for 2,000 of 8,000 steps: over the whole run, between 12% and 23% of a step."""
+    run = Recorded().write(tmp_path / "run")
+
+    def wait(event: dict[str, Any]) -> None:
+        if 3000 < event["step"] <= 5000:
+            for name in ("interval_s", "sync_s", "wire_s"):
+                event[name] += 30.0
+
+    for rank in (0, 1):
+        edit(run, rank, TrainInterval.kind, wait)
+    found = BY_KEY["network"].of(read_facts(run))
+    assert_well_said(found)
+    assert found.answer == "cannot tell"
+    assert "since step 3,000, 14 Nov" in found.says
+    assert "until step 5,000, 14 Nov" in found.says
 
 
 def test_the_size_of_the_last_checkpoint_counts(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from dragoman.reporting.facts import Facts
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
 from dragoman.reporting.verdict import Evidence, Verdict
+from dragoman.telemetry.events import event_file
 from dragoman.telemetry.host import HourlyPrice
 from example_events import HOST_SAMPLED, changed
 from golden_gpu import gpu_sampled
@@ -83,5 +85,29 @@ def test_a_part_of_the_machines_is_said_to_be_one(tmp_path: Path) -> None:
     ],
 )
 def test_energy_names_what_used_it(sample: object, text: str, tmp_path: Path) -> None:
-    verdict, _ = cost(facts_of(tmp_path, (0, sample)))
+    verdict, _ = cost(facts_of(tmp_path, (0, sample), (1, sample)))
     assert f"{text}." in verdict.says
+
+
+@pytest.mark.parametrize(
+    ("sample", "text"),
+    [
+        (gpu_sampled(360.0), "GPUs of 1 of 2 hosts; that of processors was not measured"),
+        (changed(HOST_SAMPLED, processor_power_w=360.0), "the processors of 1 of 2 hosts"),
+    ],
+)
+def test_a_host_without_any_sample_is_not_counted_as_measured(
+    sample: object, text: str, tmp_path: Path
+) -> None:
+    verdict, _ = cost(facts_of(tmp_path, (0, sample)))
+    assert verdict.says.endswith(f" kWh by {text}.")
+
+
+def test_energy_of_a_part_of_the_run_is_not_that_of_the_whole(tmp_path: Path) -> None:
+    run = Recorded(extra=[(rank, gpu_sampled(360.0)) for rank in (0, 1)]).write(tmp_path / "run")
+    log = event_file(run / "events")
+    lines = log.read_text().splitlines(keepends=True)
+    kept = [line for line in lines if "gpu_sampled" not in line or json.loads(line)["step"] <= 4000]
+    log.write_text("".join(kept))
+    verdict, _ = cost(read_facts(run))
+    assert "kWh by GPUs, in the part of the run that was sampled;" in verdict.says

@@ -17,7 +17,7 @@ from dragoman.reporting.checks import examine, judge
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
-from dragoman.telemetry.events import GpuSampled, NetworkSampled, as_line, as_values
+from dragoman.telemetry.events import GpuSampled, NetworkSampled, RankPaused, as_line, as_values
 from dragoman.telemetry.host import HourlyPrice
 from example_events import HOST_SAMPLED, TEST_SCORED, changed, event
 from recorded_runs import START, Recorded
@@ -279,8 +279,27 @@ def test_steps_under_way_are_neither_idle_nor_training(tmp_path: Path) -> None:
     assert facts.unrecorded_s == pytest.approx(77)
     rows = {row.name: row.value for row in judge(facts)[0].evidence}
     assert rows["idle"] == pytest.approx(0, abs=1e-6)
-    assert rows["since the last interval, not recorded yet"] == pytest.approx(77)
+    assert rows["since the last interval, not recorded"] == pytest.approx(77)
     assert rows["train"] == pytest.approx(411)
+
+
+@pytest.mark.parametrize(("later_s", "is_dead"), [(5, False), (86_400, True)])
+def test_a_record_without_an_end_is_said_to_lack_it(
+    later_s: float, is_dead: bool, tmp_path: Path
+) -> None:
+    run = replace(SHORT, reason=None).write(tmp_path / "run")
+    facts = read_facts(run, now=read_facts(run).lives[-1].ended + later_s)
+    assert ("after its last interval is missing" in judge(facts)[0].says) is is_dead
+
+
+def test_a_log_that_names_no_hosts_is_judged(tmp_path: Path) -> None:
+    run = replace(SHORT, started_changes={"hosts": ()}).write(tmp_path / "run")
+    paused = event(RankPaused(paused_rank=1, seconds_s=9.0, during="sync", own=False), step=1000)
+    with (run / "events" / "log.jsonl").open("ab") as log:
+        log.write(as_line(paused))
+    facts = read_facts(run)
+    assert facts.pauses[0].name == "rank 1 on unknown"
+    assert _answers(facts)["processors"] == "cannot tell"
 
 
 def test_a_run_under_way_shows_the_time_and_the_money_that_are_left(tmp_path: Path) -> None:

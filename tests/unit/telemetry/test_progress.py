@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -66,6 +67,15 @@ def test_the_best_before_a_resumption_counts() -> None:
     assert (progress.dev_loss, progress.bleu) == (Best(1.5, 500), Best(9.6, 500))
     progress.see(event(RUN_STARTED, resumed_from_step=400, **best))  # from an earlier checkpoint
     assert (progress.dev_loss, progress.bleu) == (Best(2.0, 200), Best(9.5, 100))
+
+
+@pytest.mark.parametrize("set_by_s", [-86_400.0, 86_400.0])
+def test_a_clock_that_was_set_does_not_change_the_time_left(set_by_s: float) -> None:
+    steady, jumped = _after(intervals=3), _after(intervals=3)
+    last = event(TRAIN_INTERVAL, step=400, time=1160.0, interval_s=40.0)
+    steady.see(last)
+    jumped.see(replace(last, time=last.time + set_by_s))
+    assert jumped.left_s == pytest.approx(steady.left_s)
 
 
 def test_a_bleu_of_zero_is_never_the_best() -> None:
