@@ -40,7 +40,6 @@ from dragoman.training.clock import Budget, read_budget
 from dragoman.training.durable import step_directories
 from dragoman.training.inventory import take_inventory
 
-_CLOCKS_DIFFER_S = 5.0
 _NUM_SAMPLES = 3
 T = TypeVar("T")
 
@@ -196,14 +195,15 @@ def is_kept(step: Floats | int, life: Floats | int, resumed_from: Sequence[int])
 
 
 def how_it_ended(directory: Path, lives: Sequence[Life]) -> Session | None:
-    """How the command of the last recorded training ended; None if it trains, or nobody knows."""
+    """How the last command that trains ended; None if it trains, or nobody knows.
+
+    It may have ended before it recorded a start: then the lives before it are over, too.
+    """
     session = read_session(directory)
     if session is None or session.state == "running" or not lives:
         return None
     if session.state == "gone" and session.machine != socket.gethostname():
         return None  # a process of another machine cannot be seen from here
-    if lives[-1].started < session.started - _CLOCKS_DIFFER_S:
-        return None  # that command trained nothing; the events are of an earlier one
     return session
 
 
