@@ -8,7 +8,8 @@ the pairs with `[corpus.augment]`, and with `data.subword_sampling`. Each transl
 is and changed: in capitals (the reference, too), with typing errors of kinds that no copy has (a
 letter for its neighbour on the keyboard, in one word of five), without final punctuation (the
 reference, too), and with a web address behind it that must stay. Prints BLEU (sacreBLEU) of each,
-and the share of the loss that is won back. If it is interrupted, the same command resumes it.
+the share of the loss that is won back, and how many addresses stay. If it is interrupted, the same
+command resumes it.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ AUGMENT = """
 upper_case = 0.1
 typos = 0.1
 final_punctuation = 0.1
-kept = 0.1
+kept = 0.05
+placeholders = 0.1
 """
 SAMPLING = "subword_sampling = 0.1"
 CASES = {"plain": ("", ""), "augmented": (AUGMENT, ""), "sampled": ("", SAMPLING)}
@@ -81,10 +83,15 @@ def main() -> None:
         generator = random.Random(1)
         sources = [change_source(line, generator) for line in sides[0]]
         references = [change_target(line, generator) for line in sides[1]]
-        scores[kind] = {
-            name: _bleu(run, kind, sources, references, options.scratch)
-            for name, run in runs.items()
+        lines = {
+            name: _translated(run, kind, sources, options.scratch) for name, run in runs.items()
         }
+        scores[kind] = {
+            name: float(sacrebleu.corpus_bleu(of_run, [references]).score)
+            for name, of_run in lines.items()
+        }
+        if kind == "a web address":
+            kept = {name: sum(ADDRESS in line for line in lines[name]) for name in runs}
     before = scores["as it is"]["plain"]
     changed = [name for name in runs if name != "plain"]
     print(f"{'test2016':20} {'plain':>8}", *(f"{name:>23}" for name in changed))
@@ -96,6 +103,7 @@ def main() -> None:
             share = f"({won / lost:.0%} won back)" if lost > 0.5 else ""
             shown += f" {of_runs[name]:5.2f} {share:>16}"
         print(shown)
+    print(f"addresses that stay, of {len(sides[0]):,}: {kept}")
 
 
 def _same(line: str, _generator: random.Random) -> str:
@@ -170,14 +178,13 @@ def _train(name: str, augment: str, sampling: str, options: argparse.Namespace) 
     return newest
 
 
-def _bleu(run: Path, kind: str, sources: list[str], references: list[str], scratch: Path) -> float:
-    """BLEU of the run's translations of some lines."""
+def _translated(run: Path, kind: str, sources: list[str], scratch: Path) -> list[str]:
+    """The run's translations of some lines."""
     text, output = (scratch / f"{run.name}-{kind}.{side}" for side in ("en", "de"))
     write_whole(text, "".join(f"{line}\n" for line in sources))
     output.unlink(missing_ok=True)
     _dragoman("translate", str(run), "--input", str(text), "--output", str(output))
-    translations = output.read_text("utf-8").split("\n")[:-1]
-    return float(sacrebleu.corpus_bleu(translations, [references]).score)
+    return output.read_text("utf-8").split("\n")[:-1]
 
 
 def _options() -> argparse.Namespace:
