@@ -1,14 +1,22 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import MachineError
-from dragoman.base.files import try_lock, whole_directory, whole_file, write_whole
+from dragoman.base.files import (
+    try_lock,
+    unpack_tar,
+    whole_directory,
+    whole_file,
+    write_whole,
+)
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -91,3 +99,33 @@ def test_the_directory_is_named_if_the_system_names_no_file() -> None:
         disk_errors_named(Path("/data")),
     ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("has_filters", [True, False])
+def test_an_archive_stays_in_its_directory(
+    has_filters: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_filters:  # as in Python before 3.11.4
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    elif not hasattr(tarfile, "data_filter"):
+        pytest.skip("this Python has no filters")
+
+    def unpack(name: str, kind: bytes = tarfile.REGTYPE) -> Path:
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname, entry.size = kind, "/etc/passwd", 3 * (kind == b"0")
+            entry.mode = 0o6755
+            archive.addfile(entry, io.BytesIO(b"abc"))
+        packed.seek(0)
+        with tarfile.open(fileobj=packed, mode="r|") as archive:
+            unpack_tar(archive, tmp_path)
+        return tmp_path / name
+
+    file = unpack("folder/file")
+    assert file.read_bytes() == b"abc"
+    assert file.stat().st_mode & 0o7777 == 0o755
+    for name, kind in (("../out", b"0"), ("link", tarfile.SYMTYPE), ("pipe", tarfile.FIFOTYPE)):
+        with pytest.raises(tarfile.TarError):
+            unpack(name, kind)
+    assert {path.name for path in tmp_path.rglob("*")} == {"folder", "file"}

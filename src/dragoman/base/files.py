@@ -7,6 +7,7 @@ import fcntl
 import os
 import shutil
 import stat
+import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
@@ -116,6 +117,25 @@ def file_sha256(path: Path) -> str:
 
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def unpack_tar(archive: tarfile.TarFile, directory: Path) -> None:
+    """Unpack files and directories of an archive, which may be a stream.
+
+    Raises tarfile.TarError for an entry that would leave the directory, as `tarfile.data_filter`
+    does.
+    """
+    if hasattr(tarfile, "data_filter"):
+        archive.extractall(directory, filter="data")
+        return
+    # Python before 3.11.4 has no filters; Debian 12 brings 3.11.2.
+    root = directory.resolve()
+    for member in archive:
+        stays = (root / member.name).resolve().is_relative_to(root)
+        if not stays or not (member.isfile() or member.isdir()):
+            raise tarfile.TarError(f"{member.name!r} is no file of the directory")
+        member.mode &= 0o755
+        archive.extract(member, directory)
 
 
 def remove_tree(directory: Path) -> None:

@@ -22,6 +22,7 @@ from typing import Final
 
 from dragoman.base import units
 from dragoman.base.errors import MachineError
+from dragoman.base.files import unpack_tar
 from dragoman.cluster import ssh
 from dragoman.cluster.hosts import Host
 
@@ -79,7 +80,7 @@ def fetch(host: Host, place: str, directory: Path) -> None:
     with _tar_there(host, "-cf", source) as stream:
         try:
             with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[call-overload]
-                archive.extractall(directory, filter="data")
+                unpack_tar(archive, directory)
         except tarfile.ReadError as error:
             raise EOFError(f"{place} did not arrive whole") from error
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, CorpusError
+from dragoman.base.files import unpack_tar
 from dragoman.base.languages import same_language
 from dragoman.corpus.download import download
 
@@ -98,4 +99,4 @@ def _unpack(archive: Path, folder: Path) -> None:
             members.extractall(folder)  # noqa: S202  (`extractall` of zipfile keeps to its folder)
     elif tarfile.is_tarfile(archive):
         with tarfile.open(archive) as members:
-            members.extractall(folder, filter="data")
+            unpack_tar(members, folder)

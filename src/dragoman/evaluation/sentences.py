@@ -104,14 +104,15 @@ _SURE = re.escape(SURE_MARKS + WIDE_STOPS)
 _ANY = re.escape(MARKS) + _SURE
 _CLOSING = re.escape(CLOSING)
 _MARKS = re.escape(MARKS)
-_SPACE = rf"[{_CLOSING}]*+(?:[^\S\n]»(?=\s))?+\s++"
+# Python before 3.11.5 matches possessive groups wrongly (gh-106052), but not atomic ones.
+_SPACE = rf"[{_CLOSING}]*+(?>(?:[^\S\n]»(?=\s))?)\s++"
 _LETTER_MARKS = "".join(f"|{mark}(?<=[{of}]{mark}){_SPACE}" for of, mark in LETTER_MARKS)
 # Each run of marks is read once, from its start, so hostile text takes linear time. Each
 # alternative begins with a set of characters: so Python passes over others quickly.
 _END = re.compile(
     rf"[{_MARKS}](?<![{_ANY}][{_MARKS}])[{_MARKS}]*+{_SPACE}{_LETTER_MARKS}"
-    rf"|[{_SURE}][{_ANY}]*+(?:\s++[{_SURE}][{_ANY}]*+)*+"  # a Tibetan shad has space inside
-    rf"""[{re.escape(SURE_CLOSING)}]*+(?:["'][{_CLOSING}]*+(?=\s|\Z))?+\s*+"""
+    rf"|[{_SURE}][{_ANY}]*+(?>(?:\s++[{_SURE}][{_ANY}]*+)*)"  # a Tibetan shad has space inside
+    rf"""[{re.escape(SURE_CLOSING)}]*+(?>(?:["'][{_CLOSING}]*+(?=\s|\Z))?)\s*+"""
     r"|\n\s*+"  # a line ends what stands on it
 )
 _WORD_START = re.compile(rf"[\s{re.escape(OPENING)}]")

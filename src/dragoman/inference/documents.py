@@ -72,12 +72,12 @@ _CUE_MARK: Final = re.compile(
 _MARKDOWN_MARK: Final = re.compile(
     r"""
     (?<!(?<!\\)`)(?P<ticks>`++)                    # code, up to a run of as many ticks
-        (?:[^`]++|(?!(?P=ticks)(?!`))`++)*+(?P=ticks)
+        (?>(?:[^`]++|(?!(?P=ticks)(?!`))`++)*)(?P=ticks)
     | \\[!-/:-@\[-`{-~]                             # an escaped mark
     | <[A-Za-z/!?][^<>]*>                           # an address, HTML
     | \[[ xX]\](?=\s) | \[![A-Z]+\]                # a task, an alert
     | \[\^[^\[\]\s]+\]                              # a footnote
-    | \]\((?:[^()\s]|\([^()\s]*\))*+
+    | \]\((?>(?:[^()\s]|\([^()\s]*\))*)
         (?:\s++(?:"[^"]*"|'[^']*'))?\s*+\)          # the address of a link
     | \]\[[^\[\]]*\]                                # the name of one
     | !?\[ | \]

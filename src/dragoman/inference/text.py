@@ -27,7 +27,7 @@ line end is a space, except in pre and textarea."""
 
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _TAG_WITH_VALUES = re.compile(
-    r"""<[A-Za-z](?:[^<>"'=]|=\s*+(?:"[^"]*+"|'[^']*+'|))*+>"""  # < and > may stand in quotes
+    r"""<[A-Za-z](?>(?:[^<>"'=]|=\s*+(?:"[^"]*+"|'[^']*+'|))*)>"""  # < and > may stand in quotes
 )
 _LONGEST_QUOTED = 1000
 """Quotes count only in the first characters of a tag, this many, so that each < of hostile text is
