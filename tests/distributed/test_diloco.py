@@ -142,6 +142,7 @@ def _reference(
     return [_flat(model) for model in models], shared
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("hosts", "settings"),
     [

@@ -38,6 +38,7 @@ def mean_gradient(training: ToyTraining, update: Update, *, own: int | None = No
     return found
 
 
+@pytest.mark.system
 def test_the_estimates_have_no_bias() -> None:
     """Gradients of 64 weights whose mean and variance are known; 3 and 12 tokens."""
     torch.manual_seed(3)

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dragoman.distributed.world import World
 from dragoman.model.transformer import Transformer
 from dragoman.telemetry.events import read_events
@@ -69,6 +71,7 @@ def _fit_in_time(world: World, directory: str) -> Any:
     return [result.reason, result.state.step, result.state.progress]
 
 
+@pytest.mark.system
 def test_all_ranks_follow_the_clock_of_rank_0(tmp_path: Path) -> None:
     first, second = run_ranks(_fit_in_time, str(tmp_path), world_size=2)
     reason, step, progress = first

@@ -306,6 +306,7 @@ def test_a_request_that_takes_too_long_is_ended(bundle: Path) -> None:
         wait_until(lambda: server.ask("/translate", {"text": "A man."}).status == 200)
 
 
+@pytest.mark.system
 @pytest.mark.smoke
 def test_sigterm_lets_work_end(bundle: Path) -> None:
     with serving(bundle, "--threads", "1") as server:

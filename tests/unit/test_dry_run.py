@@ -61,6 +61,7 @@ def test_it_fits_one_screen_and_says_hours(
     assert f"{100 * 257 / text.target_pieces:,.1f}" in found["epochs"]
 
 
+@pytest.mark.system
 def test_many_epochs_lead_to_a_budget(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     print_dry_run(recipe(tmp_path, "train.max_steps=100"), name="mine.toml")
     assert "--budget" not in capsys.readouterr().out
@@ -70,6 +71,7 @@ def test_many_epochs_lead_to_a_budget(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "." not in facts(shown)["epochs"], "so many epochs are known about, not to a tenth"
 
 
+@pytest.mark.system
 def test_the_whole_recipe_is_printed_if_it_is_asked_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

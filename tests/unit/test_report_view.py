@@ -120,6 +120,7 @@ def test_inspect_knows_the_files_of_a_report(run: Path) -> None:
     assert "not written by dragoman" not in done.stdout
 
 
+@pytest.mark.system
 def test_json_on_standard_output_is_the_report(run: Path, tmp_path: Path) -> None:
     call = [sys.executable, "-m", "dragoman", "report", "--json", str(run)]
     done = subprocess.run(call, capture_output=True, text=True, check=True)

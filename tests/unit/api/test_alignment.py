@@ -124,6 +124,7 @@ def test_text_that_one_side_alone_has_leaves_the_other_pairs_right(tmp_path: Pat
     assert len(right) / len(found) > 0.95
 
 
+@pytest.mark.system
 def test_the_same_documents_give_the_same_bytes(
     made: tuple[dragoman.Aligned, set[tuple[str, str]]], tmp_path: Path
 ) -> None:
@@ -159,6 +160,7 @@ def test_names_match_then_contents_and_the_rest_is_told(tmp_path: Path) -> None:
     assert 'source_language = "en", target_language = "de"' in aligned.entry
 
 
+@pytest.mark.system
 def test_prepare_takes_the_entry_and_makes_paragraphs_of_neighbours(
     made: tuple[dragoman.Aligned, set[tuple[str, str]]], tmp_path: Path
 ) -> None:

@@ -68,6 +68,7 @@ def test_runs_checkpoints_exports_and_files_are_compared(texts: tuple[Path, Path
         assert found.result.by_frequency
 
 
+@pytest.mark.system
 def test_the_better_of_two_is_named_and_printed(
     texts: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,6 +63,7 @@ def fetched(hub: FakeDataSets, folder: Path, *entries: Mapping[str, object]) -> 
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
+@pytest.mark.system
 def test_both_texts_of_a_row_are_fetched_once(hub: FakeDataSets, tmp_path: Path) -> None:
     hub.add("Toy/pairs", {"de-en": {"train": TRANSLATIONS}})
     entry = {"hf": "Toy/pairs", "config": "de-en"}

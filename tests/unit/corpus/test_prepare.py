@@ -95,6 +95,7 @@ def test_the_seed_sets_the_order_and_the_held_out_pairs(tmp_path: Path) -> None:
     assert len(digests) == 2
 
 
+@pytest.mark.system
 def test_the_result_does_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
     write_real_text(tmp_path, "train")
     write_real_text(tmp_path, "valid")

@@ -79,6 +79,7 @@ def test_an_empty_translation_omits_all_and_numbers_must_agree() -> None:
             dragoman.score_documents(["a"] * number, [])
 
 
+@pytest.mark.system
 def test_long_documents_are_aligned_though_a_part_is_missing() -> None:
     """Away from the diagonal no path is looked for, but as far as one side is longer."""
     lines = [f"Sentence w{number}x has the word v{number * number}y." for number in range(400)]

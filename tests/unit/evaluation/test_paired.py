@@ -29,6 +29,7 @@ GOOD, BAD = worse(REFERENCES, 0.1, 1), worse(REFERENCES, 0.3, 2)
 LIKE_GOOD = worse(REFERENCES, 0.1, 3)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("second", [BAD, LIKE_GOOD], ids=["worse", "alike"])
 def test_scores_and_p_values_are_those_of_sacrebleu(second: list[str], tmp_path: Path) -> None:
     found = compare_translations(GOOD, second, REFERENCES, sources=SOURCES)

@@ -135,6 +135,7 @@ def test_an_untrained_model_scores_about_nothing(data: ValidationData, world: Wo
     assert result.dev_perplexity == pytest.approx(math.exp(result.dev_loss))
 
 
+@pytest.mark.system
 def test_validation_reports_the_losses_scores_and_samples_of_the_model(
     trained: TrainedModel, data: ValidationData, world: World
 ) -> None:
@@ -333,6 +334,7 @@ def stopped_as_rank(world: World, corpus: str) -> str:
     return "measured"
 
 
+@pytest.mark.system
 def test_a_signal_to_one_rank_ends_a_validation_on_all(corpus: Path) -> None:
     first, second = run_ranks(stopped_as_rank, str(corpus), world_size=2)
     assert second == "given up after 1 batches"

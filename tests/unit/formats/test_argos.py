@@ -59,6 +59,7 @@ def unpacked() -> tuple[Path, Path]:
     return path, folder / "translate-en_de"
 
 
+@pytest.mark.system
 def test_a_package_has_the_files_that_argos_translate_looks_for() -> None:
     export_folder, package = unpacked()
     names = {path.relative_to(package).as_posix() for path in package.rglob("*") if path.is_file()}
@@ -88,6 +89,7 @@ def test_a_package_translates_as_the_run_does_but_for_the_search() -> None:
     assert sum(a == b for a, b in zip(ours, theirs, strict=True)) >= 38
 
 
+@pytest.mark.system
 def test_two_exports_are_the_same_bytes(tmp_path: Path) -> None:
     first, _ = unpacked()
     with join_world() as world:
@@ -247,6 +249,7 @@ def test_tokens_for_languages_that_nobody_adds_there_are_refused(tmp_path: Path)
             check_for_argos((source, target))
 
 
+@pytest.mark.system
 def test_the_language_chosen_at_import_is_added_there(tmp_path: Path) -> None:
     folder = marian_folder(tmp_path / "opus", codes=(">>deu<<", ">>fra<<"), loud=True)
     lines = real_lines("valid", "en")[:20]

@@ -87,6 +87,7 @@ def every_kind(
     ]
 
 
+@pytest.mark.system
 def test_every_format_translates_as_the_run_does(
     run: RunDirectory, exports: Callable[[Kind], Exported]
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_page_without_scores_tells_of_no_beam() -> None:
     assert beam in card_of("web", scores=(score,))
 
 
+@pytest.mark.system
 def test_a_card_of_fewer_bits_says_when_its_scores_were_measured(tmp_path: Path) -> None:
     kinds: tuple[Quantization, ...] = ("float32", "int8")
     for quantization in kinds:

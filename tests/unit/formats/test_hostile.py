@@ -314,6 +314,7 @@ def test_a_start_that_no_piece_has_is_refused(for_ctranslate2: Path) -> None:
         Bundle.open(for_ctranslate2)
 
 
+@pytest.mark.system
 def test_little_memory_is_enough_to_refuse_much(bundle: Path, tmp_path: Path) -> None:
     """A real process that may have 8 GB of addresses; PyTorch alone takes several."""
     change_recipe("d_ffn = 64", "d_ffn = 2000000000")(bundle)

@@ -47,6 +47,7 @@ def test_an_export_has_the_right_languages_everywhere(tmp_path: Path) -> None:
     assert 'target_language = "french"' in run.recipe_file.read_text()  # the record stays
 
 
+@pytest.mark.system
 def test_a_package_for_argos_is_named_after_the_right_languages(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     run = mislabelled(tmp_path, "fr")

@@ -56,6 +56,7 @@ def test_no_weight_is_further_off_than_half_a_step() -> None:
     assert numbers.abs().amax(dim=1).tolist() == [127, 127, 0, 127, 127, 127]
 
 
+@pytest.mark.system
 def test_the_graphs_translate_as_our_search_does_with_these_weights(tmp_path: Path) -> None:
     trained = train_on_real_text()
     write_onnx(trained.model, tmp_path, metadata={}, kind=Int8ModelGraph)

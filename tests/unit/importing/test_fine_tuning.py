@@ -144,6 +144,7 @@ def test_two_hundred_steps_of_m2m100_are_those_of_transformers(
     check_training(tmp_path, folder, tmp_path / "bundle", 200)
 
 
+@pytest.mark.system
 def test_steps_are_those_of_transformers_and_the_model_goes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +171,7 @@ def test_a_dry_run_takes_the_models_that_a_training_takes(
         assert main([*command, "--from", "model", *settings]) == 0, capsys.readouterr().err
 
 
+@pytest.mark.system
 def test_an_export_has_the_languages_of_its_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -272,6 +272,7 @@ def test_the_graphs_of_an_export_to_onnx_decode_as_transformers(tmp_path: Path, 
     assert from_s != found, "the start is seen"
 
 
+@pytest.mark.system
 def test_the_command_imports_and_translates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,6 +77,7 @@ def test_each_of_several_translations_has_them(translator: dragoman.Translator) 
             assert kept(translation.text) == kept(text)
 
 
+@pytest.mark.system
 def test_servers_keep_them_in_both_interfaces_and_in_files() -> None:
     texts = TEXTS[:40]
     with serving(keeping_bundle(), "--threads", "1") as server:
@@ -216,6 +217,7 @@ def test_random_tags_come_through_once_each(translator: dragoman.Translator) -> 
         assert stand_ins.ALL.isdisjoint(translation)
 
 
+@pytest.mark.system
 def test_servers_keep_tags_in_both_interfaces_and_in_files() -> None:
     texts = [marked(seed).replace("<pre>", "") for seed in range(100, 130)]
     page = "<p>" + "</p>\n<p>".join(text.replace("\n", " ") for text in texts) + "</p>"

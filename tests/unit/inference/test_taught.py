@@ -25,6 +25,7 @@ def taught(folder: Path, teacher: FakeTeacher, lines: list[str], **more: Any) ->
     return dragoman.ask_teacher(teacher.url, folder / "text", folder / "pairs.tsv", **options)
 
 
+@pytest.mark.system
 def test_pairs_are_in_order_and_each_line_is_asked_once(tmp_path: Path) -> None:
     lines = [*ENGLISH, "", *ENGLISH[:50]]
     with teaching(KNOWN.__getitem__) as teacher:

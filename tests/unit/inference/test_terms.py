@@ -261,6 +261,7 @@ def test_a_server_takes_terms_with_each_request(tmp_path: Path) -> None:
             assert server.ask("/translate", {"text": text, "terms": refused}).status == 422
 
 
+@pytest.mark.system
 def test_many_terms_of_one_request_let_others_go_before(tmp_path: Path) -> None:
     asked: list[int] = []
 

@@ -288,6 +288,7 @@ except MachineError as error:
 """
 
 
+@pytest.mark.system
 def test_a_full_disk_leaves_the_older_checkpoint_and_nothing_else(tmp_path: Path) -> None:
     """A limit on the size of files stands for the disk: the write fails half way as it would."""
     done = subprocess.run(
