@@ -160,7 +160,7 @@ def from_pages(help_pages: Path, lines: int) -> list[Tagged]:
 
 
 def _kind(tag: str) -> str:
-    """What a tag inside a sentence says of its words; "" for others, such as pictures."""
+    """The kind of a tag inside a sentence, such as "emph" or "link"; "" for pictures."""
     kind = INLINE.match(tag)
     return "" if kind is None else kind[1] or "link"
 
@@ -190,7 +190,7 @@ def judge(tagged: Tagged, translation: str, table: Table) -> list[str]:
     if sorted(tag for tag, _ in spans) != sorted(tag for tag, _ in tagged.spans):
         return ["lost"] * len(tagged.spans)
     linked = table.linked(tagged.plain, plain)
-    # Equal tags keep their order, except where languages order their words in another way.
+    # Two equal tags are matched in their order; a translation may need another.
     ordered = [sorted(side) for side in (tagged.spans, spans)]
     return [_verdict(linked, span, place) for (_, span), (_, place) in zip(*ordered, strict=True)]
 

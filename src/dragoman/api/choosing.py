@@ -183,7 +183,8 @@ def _read(
     out |= {one.row: one.filter for one in reject(Columns(texts, texts), config, filters=filters)}
     others = [text for row, text in enumerate(texts) if row not in out]
     wanted = [] if like is None else _normalized(like)
-    # What a single line has teaches nothing about another line; of a wanted text all is kept.
+    # An n-gram of one line alone tells nothing of other lines. The wanted text counts twice, so
+    # that all of its n-grams stay.
     ngrams = Ngrams(words_of([*others, *wanted, *wanted]), least=2)
     wanted_counts, known = counted(wanted), np.zeros(len(ngrams), np.int64)
     if like is not None and not wanted_counts.any():

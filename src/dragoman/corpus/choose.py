@@ -43,7 +43,7 @@ _KEPT_WORDS: Final = 300_000
 _AT_ONCE: Final = 20_000
 """Lines whose n-grams are looked up together."""
 _DIGITS: Final = 12
-"""Of a worth, after the point, so that the order of a sum does not decide between lines."""
+"""Decimals to which a worth is rounded: then the order of a sum does not decide between lines."""
 
 
 def words_of(lines: Iterable[str]) -> TokenRows:
