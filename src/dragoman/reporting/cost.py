@@ -72,7 +72,7 @@ def _money(facts: Facts) -> Judgement:
         how += "in hosts.toml."
         return "cannot tell", says, how
     with_price, without = _spans(facts, priced=True), _spans(facts, priced=False)
-    says = f"{with_price} cost {paid}; no price is known for {without}."
+    says = f"{with_price} cost {paid}; no price in {currency_of(facts)} is known for {without}."
     how = "Give one price of a machine for an hour, such as '3.06 USD', for all of the run."
     return "cannot tell", says, how
 
@@ -174,8 +174,7 @@ def energy_text(facts: Facts) -> str:
     energy_j = summed([*gpus, *processors])
     if energy_j is None:
         return ""
-    seen, hosts = {gpu.host for gpu in facts.gpus}, set(facts.hosts)
-    where = "" if seen >= hosts else f" of {len(seen & hosts)} of {len(hosts)} hosts"
+    where = _sampled_hosts(facts)
     parts = (
         _measured(gpus, f"GPUs{where}", f"{{}} GPUs{where}"),
         _measured(processors, "processors", "the processors of {} hosts"),
@@ -193,8 +192,14 @@ def energy_evidence(facts: Facts) -> Iterator[Evidence]:
     """The energy of GPUs, if there are any, and of processors."""
     gpus, processors = _energies_j(facts)
     if gpus:
-        yield evidence("energy of GPUs", units.ENERGY, summed(gpus))
+        yield evidence("energy of GPUs", units.ENERGY, summed(gpus), _sampled_hosts(facts))
     yield evidence("energy of processors, all programs", units.ENERGY, summed(processors))
+
+
+def _sampled_hosts(facts: Facts) -> str:
+    """How many hosts have told of their GPUs; "" if all have."""
+    seen, hosts = {gpu.host for gpu in facts.gpus}, set(facts.hosts)
+    return "" if seen >= hosts else f" of {len(seen & hosts)} of {len(hosts)} hosts"
 
 
 def _energies_j(facts: Facts) -> tuple[list[float | None], list[float | None]]:

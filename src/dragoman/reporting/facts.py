@@ -181,7 +181,7 @@ class Gpu:
     memory_bytes: float | None
     energy_j: float | None
     """The sum over its samples; None if its power was not measured."""
-    throttled_share: float
+    throttled_share: float | None
     throttle_reasons: tuple[str, ...]
     ecc_errors: int | None
     throttled: tuple[Period, ...] = ()

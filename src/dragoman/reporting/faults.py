@@ -207,6 +207,8 @@ def throttled_gpus(facts: Facts) -> Found:
     """The share of the time in which the clock of each GPU was lowered, and why."""
     found = []
     for gpu in facts.gpus:
+        if gpu.throttled_share is None:
+            continue
         since = f", {when(gpu.throttled)}" if gpu.throttled else ""
         text = f"{gpu.label}, by {', '.join(gpu.throttle_reasons)}{since}"
         found.append((gpu.throttled_share, text))
@@ -235,9 +237,10 @@ def growths(facts: Facts) -> Found:
 
 
 def are_gpus_sampled(facts: Facts) -> bool:
-    """Whether the GPUs of every host were sampled all the time."""
+    """Whether the clocks of the GPUs of every host were sampled all the time."""
     return {gpu.host for gpu in facts.gpus} >= set(facts.hosts) and all(
-        measures.is_sampled_throughout(facts, gpu) for gpu in facts.gpus
+        gpu.throttled_share is not None and measures.is_sampled_throughout(facts, gpu)
+        for gpu in facts.gpus
     )
 
 

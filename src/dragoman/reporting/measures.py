@@ -1,4 +1,8 @@
-"""Numbers that several questions need, computed from facts. None: not measured."""
+"""Numbers that several questions need, computed from facts. None: not measured.
+
+Rates and shares of a step leave out the warm-up after each start; the mean step, medians and totals
+count it.
+"""
 
 from __future__ import annotations
 

@@ -60,18 +60,18 @@ def _is_network_bound(facts: Facts) -> Judgement:
     if waited is None:
         says = f"The wait for the network alone was not measured. {_needed_rate(facts)}".rstrip()
         return "cannot tell", says, ""
-    mean, low, high = waited
+    _, low, high = waited
     says = f"Waiting for the network took {_of_step(*waited)}"
     if high < NETWORK_BOUND:
         return "no", f"{says}.", ""
     if low < NETWORK_BOUND:
         says += f"{_where(facts)}: it may be less or more than {units.SHARE.text(NETWORK_BOUND)}."
         return "cannot tell", says, "Train longer, or lower train.log_every_steps."
-    transfer_s, step_s = _transfer_s(facts), measures.step_s(facts)
-    if transfer_s is not None and step_s and transfer_s < _LEAST_EXPLAINED * mean * step_s:
+    transfer_s, wait_s = _transfer_s(facts), measures.per_step(facts.intervals, "wire_s")
+    if transfer_s is not None and wait_s and transfer_s < _LEAST_EXPLAINED * wait_s:
         took = units.DURATION.text(transfer_s)
         says += f", and its bytes over the measured capacity take {took} "
-        says += f"of {units.DURATION.text(mean * step_s)}: the sums themselves may be slow."
+        says += f"of {units.DURATION.text(wait_s)}: the sums themselves may be slow."
         return "cannot tell", says, "Look at latency, other traffic, and what else the hosts do."
     says += f"{_where(facts)}."
     return "yes", says, "Send less: bf16 gradients, accumulation, or a faster link."

@@ -71,7 +71,7 @@ class Records:
         return cls(
             whole(lambda path: Manifest.load(path.parent), directory / "manifest.json"),
             whole(recorded_recipe, directory / "recipe.toml"),
-            prepare_s(directory / "events"),
+            whole(prepare_s, directory / "events"),
             whole(read_budget, directory),
             tuple(problems),
         )

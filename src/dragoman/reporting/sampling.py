@@ -124,9 +124,6 @@ class Samples:
         """Each GPU's means; of memory and errors, the most, of samples between two moments."""
         for host, gpu, name, samples in self._of(GpuSampled.kind, began, until):
             power, limit = samples.values["power_w"], samples.values["power_limit_w"]
-            throttled_s = (
-                np.nan_to_num(samples.values["throttled_share"]) * samples.values["seconds_s"]
-            )
             counts: Counter[str] = Counter()
             for text, count in Counter(samples.reasons).items():
                 counts.update({reason: count for reason in text.split(",") if reason})
@@ -143,7 +140,7 @@ class Samples:
                 power_limit_w=samples.mean("power_limit_w"),
                 energy_j=samples.energy_j("power_w"),
                 memory_bytes=samples.most("memory_bytes"),
-                throttled_share=float(throttled_s.sum()) / samples.seconds_s,
+                throttled_share=samples.mean("throttled_share"),
                 throttle_reasons=tuple(reason for reason, _ in counts.most_common()),
                 ecc_errors=None if errors is None else int(errors),
                 throttled=samples.periods(samples.values["slowed"] > 0),

@@ -61,8 +61,8 @@ def _are_busy(facts: Facts) -> Judgement:
         return "no", f"{says}{_waits_since(facts)}.", _what_waits(facts)
     if not is_on_gpu(facts):
         return _are_its_own(facts, says)
-    if slowed := [gpu for gpu in facts.gpus if gpu.throttled_share >= THROTTLED]:
-        slowed.sort(key=lambda gpu: -gpu.throttled_share)
+    if slowed := [gpu for gpu in facts.gpus if (gpu.throttled_share or 0.0) >= THROTTLED]:
+        slowed.sort(key=lambda gpu: -(gpu.throttled_share or 0.0))
         says += f", but {named(map(_slowed_text, slowed))}."
         return "no", says, "Look at cooling and power supply."
     flops = measures.useful_flop_share(facts)
@@ -164,7 +164,7 @@ def _weak_text(gpu: Gpu) -> str:
 def _slowed_text(gpu: Gpu) -> str:
     return (
         f"the clock of {gpu.label} was lowered ({', '.join(gpu.throttle_reasons)}) for "
-        f"{units.SHARE.text(gpu.throttled_share)} of the time{_since(gpu.throttled)}"
+        f"{units.SHARE.optional_text(gpu.throttled_share)} of the time{_since(gpu.throttled)}"
     )
 
 

@@ -1,8 +1,10 @@
 """The record of a run. Writers only write events; every view only reads them.
 
-Rank 0 alone writes the log. Other ranks keep their events in an `Outbox` (`events`); rank 0 takes
-them at each log point (`training.trainer`), and alerts and pauses at once, with the heartbeat
-(`training.pause_watch`).
+While a run trains, rank 0 alone writes the log. Other ranks keep their events in an `Outbox`
+(`events`); rank 0 takes them at each log point (`training.trainer`), and alerts and pauses within
+two seconds, with the heartbeat (`training.pause_watch`). If rank 0 is killed, the
+interval under way is lost, and what other ranks have kept since the last log point. Before and
+after a training, the command that adds a score, an exam or a comparison writes it.
 
 events       event types with their units and TensorBoard tags, and limits that training and report
              share; JSON-lines writer and reader; schema version

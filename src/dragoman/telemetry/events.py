@@ -3,11 +3,11 @@
 Envelope: v (schema version), kind, time (UTC seconds since 1970, by the clock of rank 0), mono_s
 (monotonic clock of the writer), host, rank, step. The rest is the payload of the kind, flat, with
 units in its names. A new kind of event is one class here; readers ignore kinds that they do not
-know.
+know. A new field needs a default, or older lines count as damaged.
 
 Sampled values are means over the last `seconds_s`, and amounts are totals; shares are fractions of
 1. None: not measured, or not known to this machine. A field that TensorBoard, MLflow and Weights &
-Biases show has a `Tag`.
+Biases show has a `Tag`; those of rates and of scores by name are made in `scalars`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ OUTSIDE_STEPS: Final = ("validating", "saving", "measuring")
 PASSING_SHARE: Final = 0.9
 """A model stands a subject of an exam if it translates so large a share of its texts right."""
 STRAGGLER_RATIO: Final = 1.25
-"""If a rank's own work takes more than this multiple of the median rank's, others wait for it."""
+"""If a rank's own work takes more than this multiple of the median rank's, others wait for it. The
+alert counts its wait for data as work (`training.guard`), the report names that wait apart
+(`reporting.stragglers`)."""
 LASTS_S: Final = 5.0
 """Steps or ranks are slow when they have been for so long: what slows fast steps for a moment, as a
 command that starts beside them, is no news."""
@@ -462,6 +464,9 @@ class MixturePlanned(Payload, kind="mixture_planned"):
 
 class HostSampled(Payload, kind="host_sampled"):
     """Processor, memory and disk of a host, and the batches that its loader holds ready.
+
+    A further value is read in `telemetry.sampler`, averaged in `reporting.sampling` into a field of
+    `reporting.facts.MachineUse`, and judged by a function of `reporting.speed`.
 
     cpu_share: the busy part of the processors that the ranks may use, or of a container's limit.
     others_cpu_share: the part that other programs and other guests of the machine kept busy.

@@ -110,25 +110,31 @@ class MachineProbe:
             self._queue.append(self._queued())
         self._energy.look()
 
-    def sample(self, seconds_s: float) -> Iterator[Payload]:
-        """Means and sums since the last call, and the present free disk space."""
+    def cpu_shares(self) -> tuple[float, float | None]:
+        """The shares of the processors that were busy, and busy with other programs, since the last
+        call; None: not measured."""
         cpu, ranks = _cpu_ticks(self._cpus), _process_ticks(self._pids)
         busy, ticks = cpu[0] - self._cpu[0], cpu[1] - self._cpu[1]
         others = None
-        if ranks is not None and self._ranks is not None:
-            others = max(busy - (ranks - self._ranks), 0)
+        if ranks is not None and self._ranks is not None and ticks > 0:
+            others = round(max(busy - (ranks - self._ranks), 0) / ticks, 4)
+        self._cpu, self._ranks = cpu, ranks
+        return round(min(busy / ticks, 1.0), 4) if ticks > 0 else 0.0, others
+
+    def sample(self, seconds_s: float) -> Iterator[Payload]:
+        """Means and sums since the last call, and the present free disk space."""
+        cpu_share, others_cpu_share = self.cpu_shares()
         used_j = self._energy.take()
         yield HostSampled(
             seconds_s=seconds_s,
-            cpu_share=round(min(busy / ticks, 1.0), 4) if ticks > 0 else 0.0,
-            others_cpu_share=None if others is None or ticks <= 0 else round(others / ticks, 4),
+            cpu_share=cpu_share,
+            others_cpu_share=others_cpu_share,
             memory_used_bytes=round(sum(self._memory) / max(len(self._memory), 1)),
             memory_limit_bytes=self._memory_limit,
             disk_free_bytes=shutil.disk_usage(self._disk).free,
             queued_batches=round(sum(self._queue) / len(self._queue), 2) if self._queue else None,
             processor_power_w=None if used_j is None else round(used_j / seconds_s, 2),
         )
-        self._cpu, self._ranks = cpu, ranks
         self._memory.clear()
         self._queue.clear()
 

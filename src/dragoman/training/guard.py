@@ -26,7 +26,6 @@ from dragoman.telemetry.events import (
     LASTS_S,
     STRAGGLER_RATIO,
     Alert,
-    HostSampled,
     LinkChanged,
     Payload,
 )
@@ -335,10 +334,8 @@ class StepGuard:
         call."""
         if self._processors is None:
             return 0.0, 0.0
-        (sample,) = self._processors.sample(0.0)
-        assert isinstance(sample, HostSampled)
-        busy = sample.cpu_share
-        return busy, busy - (sample.others_cpu_share or 0.0)
+        busy, others = self._processors.cpu_shares()
+        return busy, busy - (others or 0.0)
 
     def _note_exchange(self, update: _Steps) -> None:
         """Record the mean wait of a step between two exchanges, if one ended with this update."""

@@ -140,7 +140,8 @@ class LiveRun:
     def now(self) -> Now:
         """The state of the run, from the events so far.
 
-        Samples alone are judged twice a minute, not at each redraw.
+        Samples alone are judged twice a minute, not at each redraw. After any other event the whole
+        record is judged again.
         """
         if self._has_news or self._judged is None or _is_old(self._judged[1]):
             self._judged, self._has_news = (self._judge(), time.monotonic()), False

@@ -1,5 +1,5 @@
-"""A run on other machines, followed over ssh: the log of the host of rank 0 is copied here as it
-grows."""
+"""A run on other machines, followed over ssh: the newest log that a host has is copied here as it
+grows. How the run's process ended stays on its host: a killed run is silent here."""
 
 from __future__ import annotations
 

@@ -77,6 +77,21 @@ def test_slow_steps_do_not_delay_the_end_of_a_budget() -> None:
     assert "The budget holds" in alert.cause
 
 
+def test_training_on_a_machine_that_tells_its_energy_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root on bare metal can read the counters."""
+    monkeypatch.setattr(host, "POWER_ZONES", tmp_path)
+    (tmp_path / "intel-rapl:0").mkdir()
+    texts = {"name": "package-0", "energy_uj": "5000000", "max_energy_range_uj": "262143328850"}
+    for name, text in texts.items():
+        (tmp_path / "intel-rapl:0" / name).write_text(f"{text}\n")
+    guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000, on_processor=True)
+    warm(guard)
+    assert watched(guard, 1.0, windows=2) == []
+    assert 0.0 <= guard.last.own_cpu_share <= guard.last.cpu_share <= 1.0
+
+
 def test_steps_are_fast_again_only_after_they_were_slow() -> None:
     guard = StepGuard(NoSync(nn.Linear(1, 1)), max_steps=1000)
     alerts = []
