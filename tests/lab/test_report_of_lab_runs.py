@@ -136,8 +136,12 @@ def test_a_starved_link_is_the_bottleneck_and_a_free_one_is_not(
     fit = _verdict(starved, "network_fit")
     rows = {row.name: row.value for row in fit.evidence}
     exposed_s, transfers_s = rows["exposed communication"], rows["transfers at that capacity"]
+    backward_s = measures.per_step(starved.intervals, "backward_s")
     assert isinstance(exposed_s, float)
-    assert exposed_s == pytest.approx(transfers_s, rel=0.25)
+    assert isinstance(transfers_s, float)
+    assert backward_s is not None
+    # What is sent during the backward pass is not exposed: a slower core hides more of it.
+    assert 0.75 * transfers_s - backward_s < exposed_s < 1.25 * transfers_s
 
 
 @pytest.mark.slow

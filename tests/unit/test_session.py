@@ -172,6 +172,12 @@ def test_a_killed_trainer_is_gone(tmp_path: Path) -> None:
         pass
 
 
+def test_nobody_knows_how_a_copied_run_of_another_machine_ended(tmp_path: Path) -> None:
+    record = {"pid": 1, "machine": "another-machine", "started": 0.0}
+    (tmp_path / "session.json").write_text(json.dumps(record))
+    assert read_status(tmp_path).state == "unknown"
+
+
 @pytest.fixture
 def readable() -> Iterator[Path]:
     """A run directory that this process may read and not write to, even if it is root's."""

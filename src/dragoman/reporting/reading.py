@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -200,10 +199,8 @@ def how_it_ended(directory: Path, lives: Sequence[Life]) -> Session | None:
     It may have ended before it recorded a start: then the lives before it are over, too.
     """
     session = read_session(directory)
-    if session is None or session.state == "running" or not lives:
+    if session is None or session.state in ("running", "unknown") or not lives:
         return None
-    if session.state == "gone" and session.machine != socket.gethostname():
-        return None  # a process of another machine cannot be seen from here
     return session
 
 

@@ -34,11 +34,12 @@ _LOOK_EVERY_S: Final = 0.2
 _LOOKS_TAKE_S: Final = 1.0
 """Who only looks whether a run is held has its lock for much less time."""
 
-State = Literal["running", "finished", "stopped", "failed", "gone"]
+State = Literal["running", "finished", "stopped", "failed", "gone", "unknown"]
 
 
 class Session(Section):
-    """One training of a run, from its start to its end; `gone` if it could not record its end.
+    """One training of a run, from its start to its end; `gone` if it could not record its end,
+    `unknown` if it recorded none and another machine trained it: its process cannot be seen here.
 
     ranks: the number of processes that was asked for on this machine; None: one for each GPU or
         one, and always on several hosts.
@@ -100,7 +101,8 @@ def read_session(run: Path) -> Session | None:
     except (OSError, ValidationError):
         return None
     if session.state == "running" and not _is_held(run):
-        return session.model_copy(update={"state": "gone"})
+        is_here = session.machine == socket.gethostname()
+        return session.model_copy(update={"state": "gone" if is_here else "unknown"})
     return session
 
 
