@@ -243,11 +243,11 @@ def compare(other: Path, ask: Callable[..., Load], arguments: argparse.Namespace
     """Our server beside that of another checkout, by its Python; the first round warms up."""
     others = arguments.other_bundle or arguments.bundle
     servers = {"this": start(arguments.bundle), "other": start(others, python=other)}
-    rates: list[float] = []
-    costs: list[float] = []
+    ratios: dict[str, list[float]] = {"rate": [], "p95": [], "processor a sentence": []}
     try:
         for number in range(1 + arguments.rounds):
             rate: dict[str, float] = {}
+            p95_s: dict[str, float] = {}
             cost: dict[str, float] = {}
             for name in sorted(servers, reverse=number % 2 == 1):
                 process, port = servers[name]
@@ -255,13 +255,15 @@ def compare(other: Path, ask: Callable[..., Load], arguments: argparse.Namespace
                 load = ask(port, clients=arguments.clients, seconds=arguments.seconds)
                 assert load.refused == load.others == load.errors == 0, load
                 rate[name] = load.answered / load.wall_s
+                p95_s[name] = load.p95_s
                 cost[name] = (processor_s(process.pid) - before_s) / load.answered
             if number == 0:
                 continue
-            rates.append(rate["this"] / rate["other"])
-            costs.append(cost["this"] / cost["other"])
+            for what, values in zip(ratios, (rate, p95_s, cost), strict=True):
+                ratios[what].append(values["this"] / values["other"])
             print(
-                f"this {rate['this']:.1f}/s, other {rate['other']:.1f}/s ({rates[-1]:.3f}); "
+                f"this {rate['this']:.1f}/s, other {rate['other']:.1f}/s; "
+                f"p95 {p95_s['this'] * 1e3:.0f} and {p95_s['other'] * 1e3:.0f} ms; "
                 f"processor a sentence {cost['this'] * 1e3:.2f} and {cost['other'] * 1e3:.2f} ms",
                 flush=True,
             )
@@ -270,10 +272,10 @@ def compare(other: Path, ask: Callable[..., Load], arguments: argparse.Namespace
         for process, _ in servers.values():
             process.terminate()
             process.wait()
-    for what, ratios in (("rate", rates), ("processor a sentence", costs)):
+    for what, rounds in ratios.items():
         print(
-            f"{what}, this / other: median {statistics.median(ratios):.3f} "
-            f"({min(ratios):.3f} to {max(ratios):.3f})"
+            f"{what}, this / other: median {statistics.median(rounds):.3f} "
+            f"({min(rounds):.3f} to {max(rounds):.3f})"
         )
     print(f"memory in MB: {memory}")
 

@@ -167,7 +167,7 @@ def _each(*parts: Callable[[], None], times: int) -> float:
 def _print_own(bench: Bench, *, step_s: float) -> None:
     """Processor time of measuring itself, without any training between."""
     update, norm = bench.updates[0], torch.ones(())
-    result = StepResult(norm, norm, norm, torch.zeros(()))
+    result = StepResult(norm, norm, torch.zeros(()))
 
     def step() -> None:
         for phase in ("data_wait", "forward", "backward", "optimizer"):
