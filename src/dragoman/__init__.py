@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         translate,
         translate_file,
     )
+    from dragoman.api.worth import Worth, worth
     from dragoman.base.errors import (
         CheckpointError,
         ConfigError,
@@ -111,6 +112,7 @@ __all__ = [
     "TrainingError",
     "Translation",
     "Translator",
+    "Worth",
     "__version__",
     "align",
     "ask_teacher",
@@ -144,6 +146,7 @@ __all__ = [
     "train",
     "translate",
     "translate_file",
+    "worth",
 ]
 
 _MODULES = {
@@ -165,6 +168,7 @@ _MODULES = {
     "api.translation": (
         *("Translator", "export", "import_model", "push", "translate", "translate_file"),
     ),
+    "api.worth": ("Worth", "worth"),
     "base.errors": tuple(
         name for name in __all__ if name.endswith("Error") and name != "InterruptedRunError"
     ),

@@ -45,7 +45,9 @@ GROUPS = {
         "choose",
         "align",
     ),
-    "Plans and answers": ("plan", "doctor", "report", "status", "inventory", "read_events", "jobs"),
+    "Plans and answers": (
+        *("plan", "doctor", "report", "status", "worth", "inventory", "read_events", "jobs"),
+    ),
     "What functions take and return": (
         "Recipe",
         "RunDirectory",
@@ -61,6 +63,7 @@ GROUPS = {
         "Scored",
         "Chosen",
         "Aligned",
+        "Worth",
         "Event",
     ),
     "Errors": (

@@ -11,6 +11,7 @@ scoring       score
 taught        ask_teacher
 alignment     align
 choosing      choose
+worth         worth
 aligned_files  the folder of pairs that it makes, with a page of the doubtful ones
 distillation  distill
 teacher       the text and the speed of teacher and student

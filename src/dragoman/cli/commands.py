@@ -78,6 +78,7 @@ GROUPS: Final = {
             },
         ),
         "watch": Command("api.records:watch"),
+        "worth": Command("api.worth:worth", "cli.views:show_worth"),
         "inspect": Command("api.records:inventory", "cli.views:show_inventory"),
     },
     "machines": {

@@ -48,7 +48,9 @@ def print_dry_run(
         console.print()
     ranks = ranks or _default_ranks()
     taken, text = estimate(recipe, world_size=ranks), training_text(recipe)
-    epochs = taken.target_tokens / text.target_pieces if text and text.pairs else None
+    epochs = None
+    if text and text.pairs:
+        epochs = taken.target_tokens / (text.target_pieces * recipe.data.share)
     steps = recipe.train.max_steps - (0 if extension is None else extension.steps)
     run_s, timed = None, "dragoman plan says, with --hosts"
     if is_here:

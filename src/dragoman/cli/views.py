@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from dragoman.api.scoring import Scored
     from dragoman.api.synthetic import Synthesized
     from dragoman.api.taught import Taught
+    from dragoman.api.worth import Worth
     from dragoman.cluster.plan import Plan
     from dragoman.evaluation.confidence import Measured
     from dragoman.formats.export import Exported
@@ -154,6 +155,13 @@ def show_chosen(made: Chosen) -> None:
             f"all lines {count(of.in_all)}"
         )
     print(printable_line(f"why these: {made.reasons}"))
+
+
+def show_worth(told: Sequence[Worth]) -> None:
+    """What each is worth, a line each, with its price."""
+    for one in told:
+        price = f" for {one.cost}" if one.cost else ""
+        print(f"{one.more}{price}: {one.gain}")
 
 
 def show_exported(exported: Exported) -> None:

@@ -12,6 +12,7 @@ below, so that a shard needs no model to be read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,26 +83,29 @@ class TokenShards:
     """One split of a prepared corpus; ids are read from disk only when asked for.
 
     directory: such as `prepared/train`.
+    share: use the first pairs alone, this part of them: they are in random order.
     source_lengths, target_lengths: int32, shape (num_pairs,), pieces without end of sentence.
     Raises: CorpusError if a file is missing or torn.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, share: float = 1.0) -> None:
         self._directory = directory
         self._source_ids = _open_array(directory / "source_ids.npy")
         self._source_offsets = _open_array(directory / "source_offsets.npy")
-        self.source_lengths: Lengths = _open_array(directory / "source_lengths.npy")
+        lengths = _open_array(directory / "source_lengths.npy")
+        self.num_pairs = math.ceil(share * len(lengths))
+        self.source_lengths: Lengths = lengths[: self.num_pairs]
         self._target_ids = _open_array(directory / "target_ids.npy")
         self._target_offsets = _open_array(directory / "target_offsets.npy")
-        self.target_lengths: Lengths = _open_array(directory / "target_lengths.npy")
-        self.num_pairs = len(self.source_lengths)
+        target_lengths = _open_array(directory / "target_lengths.npy")
+        self.target_lengths: Lengths = target_lengths[: self.num_pairs]
 
     def entries(self) -> NDArray[np.int32]:
         """The entry of the training text that each pair comes from, shape (num_pairs,).
 
         Raises: CorpusError if no entry had a name or a weight when the text was prepared.
         """
-        return _open_array(self._directory / ENTRIES)
+        return _open_array(self._directory / ENTRIES)[: self.num_pairs]
 
     def source(self, index: int) -> Ids:
         """Source pieces of one pair."""

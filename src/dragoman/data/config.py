@@ -20,6 +20,8 @@ class DataConfig(Section):
     ranks changes the speed of a run and not its result.
     """
 
+    share: float = Field(default=1.0, gt=0.0, le=1.0)
+    """The share of the training pairs that are used, drawn at random: what is less text worth?"""
     batch_tokens: int | None = Field(default=4096, ge=1)
     """Micro-batch: at most this many cells on the longer padded side (rows x longest)."""
     batch_sentences: int | None = Field(default=None, ge=1)

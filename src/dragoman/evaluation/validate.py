@@ -79,14 +79,16 @@ class ValidationData:
         trained: Collection[Direction] = (),
         drawn: Sequence[Direction | None] = (),
         train_slice_pairs: int = 0,
+        train_share: float = 1.0,
     ) -> Self:
         """Read the parts from the directory that `prepare` has written.
 
         drawn: the direction of each entry of the training text, None for those that the training
             leaves out; empty: it draws from all of them, in one direction.
         train_slice_pairs: the size of all training slices together.
+        train_share: the share of the training text that is used.
         """
-        train = TokenShards(directory / "train")
+        train = TokenShards(directory / "train", share=train_share)
         return cls(
             dev=TokenShards(directory / "valid"),
             train=train,

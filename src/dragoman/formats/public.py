@@ -35,7 +35,7 @@ RECIPE: Final = {
     *(f"corpus.{key}" for key in CORPUS),
     "data.batch_tokens", "data.batch_sentences", "data.accumulate", "data.length_groups",
     "data.bucket", "data.pool_pairs", "data.length_multiple",
-    "data.subword_sampling",
+    "data.subword_sampling", "data.share",
     "model.d_model", "model.num_heads", "model.d_ffn", "model.encoder_layers",
     "model.decoder_layers", "model.norm", "model.activation", "model.tied_embeddings",
     "model.attention_bias", "model.positions", "model.first_position", "model.scaled_embeddings",

@@ -18,6 +18,7 @@ verdict          an answer with its evidence
 checks           the table of all that a report looks for: twelve questions, then faults
 scores           whether a run translates, by its loss and BLEU; all scores as rows of evidence
 learning         is it trained, does it overfit; their limits
+worth            what more training, or more text, would gain
 speed            the parts of a step, whether the processors are busy
 network          is the network the bottleneck; the two parts of a wait, `sync_s` and the wire, come
                  from `training.interval`

@@ -27,6 +27,7 @@ from dragoman.reporting import (
     stragglers,
     totals,
     trend,
+    worth,
 )
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.sampling import FULL_HOST, LOW_POWER
@@ -145,7 +146,7 @@ CHECKS: Final[tuple[Check, ...]] = (
         kind="judgement",
         question="Is it fully trained? How can you tell?",
         judge=learning.is_trained,
-        evidence=learning.trained_evidence,
+        evidence=worth.trained_evidence,
         limits=(
             f"flat: 10% more steps change the dev loss by less than {_share(learning.LEAST_FALL)} "
             "of it, with 95% confidence; falling: they lower it by more",

@@ -92,7 +92,7 @@ def may_not_translate(facts: Facts) -> Judgement | None:
     return "no", f"{why}has not learnt to translate.", remedy
 
 
-def _bleu_trend(facts: Facts) -> Trend | None:
+def bleu_trend(facts: Facts) -> Trend | None:
     """The change of BLEU by 10% more steps, in points."""
     scored = _scored(facts)
     return recent_trend([validation.step for validation, _ in scored], [bleu for _, bleu in scored])
@@ -100,7 +100,7 @@ def _bleu_trend(facts: Facts) -> Trend | None:
 
 def bleu_rises(facts: Facts) -> bool:
     """Whether 10% more steps add over 0.1 points, with 95% confidence."""
-    slope = _bleu_trend(facts)
+    slope = bleu_trend(facts)
     return slope is not None and slope.low > LEAST_BLEU
 
 
@@ -123,7 +123,7 @@ def bleu_fell(facts: Facts) -> str:
     It falls if a fifth of the best is lost, or if 10% more steps take over 0.1 points, with 95%
     confidence. The fall begins after the last validation that lies in the interval of the best.
     """
-    best, lost, slope = best_bleu(facts), bleu_lost(facts), _bleu_trend(facts)
+    best, lost, slope = best_bleu(facts), bleu_lost(facts), bleu_trend(facts)
     if best is None or lost is None:
         return ""
     falls = slope is not None and slope.high < -LEAST_BLEU
@@ -140,7 +140,7 @@ def bleu_fell(facts: Facts) -> str:
 
 def score_evidence(facts: Facts) -> Iterator[Evidence]:
     """BLEU on the dev set, the scores of directions and comparisons, and of a student's export."""
-    best, slope = best_bleu(facts), _bleu_trend(facts)
+    best, slope = best_bleu(facts), bleu_trend(facts)
     if best is not None:
         yield Evidence("best BLEU", best.bleu, bleu_text(best) + at_step(best.step))
     if slope is not None:

@@ -88,8 +88,12 @@ def corpus(facts: Facts) -> Judgement:
     if manifest is not None:
         text = manifest.train.stages[-1]
         both = text.source_text.num_bytes + text.target_text.num_bytes
-        says = f"{units.COUNT.text(manifest.train.pairs)} pairs, {_both_sizes(both)} of text on "
-        return "measured", f"{says}both sides.", ""
+        says = (
+            f"{units.COUNT.text(manifest.train.pairs)} pairs, {_both_sizes(both)} of text on both "
+        )
+        used = facts.recipe.data.share if facts.recipe is not None else 1.0
+        part = "" if used == 1.0 else f"; {units.SHARE.text(used)} of them were used (data.share)"
+        return "measured", f"{says}sides{part}.", ""
     if facts.imported is not None and facts.imported.train_file is not None:
         says = f"It was read from {facts.imported.train_file}; its size was not logged."
         return "cannot tell", says, ""

@@ -310,6 +310,7 @@ class _RankTraining:
             trained=recipe.corpus.train_directions,
             drawn=recipe.drawn_directions(),
             train_slice_pairs=recipe.scoring.train_slice_pairs,
+            train_share=recipe.data.share,
         )
         return lambda _step: validate(
             model, data, config=recipe.scoring, search=recipe.search, world=self.world
@@ -409,7 +410,9 @@ class _RankTraining:
         is not simply all of it; and warn of pairs that are too long."""
         corpus, data = self.recipe.corpus, self.recipe.data
         several = len(corpus.train_directions) > 1
-        stages = _stages(self.recipe, TokenShards(self.prepared / "train")) if not step else ()
+        stages = (
+            _stages(self.recipe, _training_text(self.recipe, self.prepared)) if not step else ()
+        )
         mixtures = [stage.mixture for stage in stages if stage.mixture is not None]
         for stage in stages if mixtures else ():
             if stage.mixture is None:  # all pairs once, after or before a stage of other shares
@@ -490,7 +493,7 @@ def _are_others(state: TrainState, machines: tuple[str, ...]) -> bool:
 
 def batches(recipe: Recipe, prepared: Path, start: int, world: World) -> BatchStream:
     """The updates of a run of this recipe from number `start` on, without end."""
-    shards = TokenShards(prepared / "train")
+    shards = _training_text(recipe, prepared)
     sampling = None
     if recipe.data.subword_sampling:
         source, target = (load_vocabulary(prepared / name) for name in VOCABULARIES)
@@ -511,6 +514,10 @@ def batches(recipe: Recipe, prepared: Path, start: int, world: World) -> BatchSt
         start_update=start,
         device=world.device,
     )
+
+
+def _training_text(recipe: Recipe, prepared: Path) -> TokenShards:
+    return TokenShards(prepared / "train", share=recipe.data.share)
 
 
 def _stages(recipe: Recipe, shards: TokenShards) -> list[Stage]:
