@@ -135,11 +135,6 @@ class Subword:
         """Every piece, in the order of the ids."""
         return self.pieces(list(range(self.vocab_size)))
 
-    def scored_pieces(self) -> list[tuple[str, float]]:
-        """Every piece with its score, in the order of the ids."""
-        scores = map(self._processor.get_score, range(self.vocab_size))
-        return list(zip(self.all_pieces(), scores, strict=True))
-
 
 def is_whole(piece: str) -> bool:
     """Whether a piece is a tag or stands for other text, and is never cut."""

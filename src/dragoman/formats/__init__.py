@@ -10,7 +10,6 @@ public              the keys of a run's records that leave with an export
 ctranslate2         writes the model for CTranslate2, and checks its file before it is read
 ctranslate2_engine  translates with CTranslate2; needs no torch
 huggingface         the same model for transformers, and back from there
-huggingface_tokenizer  its tokenizer for transformers, and back from there
 imported_form       an imported model, back in its own form for transformers
 hub                 an export for transformers on the Hugging Face Hub, and the head of its card
 onnx                the same model as two ONNX graphs: encoder, and a decoder's step
@@ -18,7 +17,7 @@ int8_onnx           the same graphs with matrices in int8
 web                 a folder of static files that translates in a browser with them
 onnxruntime_web     the library that runs them there: its files, from npm
 argos               a package for Argos Translate and LibreTranslate
-normalizing_pieces  a SentencePiece model with our normal form of text in it, for such packages
+normalizing_pieces  a SentencePiece model with our normal form of text in it, and back
 sentence_ends       an ONNX graph that finds where sentences end, for such packages
 export_job          one export under way, and the interface of a format's writer
 writers             the writers of all formats

@@ -4,7 +4,7 @@ model.safetensors           the weights, bound to the vocabularies by their dige
 model.bin config.json *_vocabulary.json   the same for CTranslate2                (ctranslate2)
 source.model target.model   SentencePiece
 recipe.toml manifest.json   how it was trained, and on what
-model.safetensors config.json tokenizer*.json   for transformers              (huggingface)
+model.safetensors config.json vocab.json *.spm ...   for transformers        (huggingface)
 encoder.onnx decoder.onnx   for ONNX runtimes                                        (onnx)
 EN_DE.argosmodel            for Argos Translate and LibreTranslate                  (argos)
 index.html encoder.onnx decoder.onnx onnxruntime-web.wasm ...   for browsers         (web)
@@ -40,8 +40,6 @@ INFO_FILE: Final = "bundle.json"
 CARD_FILE: Final = "README.md"
 NUM_SENTENCES: Final = 100
 """Sentences that an export must translate like our own search."""
-_MARIAN: Final = ("config.json", "tokenizer_config.json", "vocab.json", "source.spm", "target.spm")
-"""The files of an imported MarianMT model in Hugging Face form."""
 _M2M100: Final = ("config.json", "tokenizer_config.json", "sentencepiece.bpe.model")
 """The files of M2M100 or NLLB."""
 _COMMON: Final = (*VOCABULARIES, "recipe.toml", "manifest.json", INFO_FILE, CARD_FILE)
@@ -201,8 +199,9 @@ class Bundle:
                 Manifest.load(path),
             )
             own = FORMATS[info.kind].files
-            if recipe.corpus.subword.kind == "imported" and info.kind == "huggingface":
-                own = _M2M100 if recipe.model.norm == "pre" else _MARIAN
+            is_imported = recipe.corpus.subword.kind == "imported"
+            if info.kind == "huggingface" and is_imported and recipe.model.norm == "pre":
+                own = _M2M100
             _check_listed(path, *own)
         except (OSError, ValidationError) as error:
             raise CheckpointError(

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -28,8 +28,11 @@ from dragoman.base.errors import CheckpointError, ConfigError, MachineError
 from dragoman.base.files import write_json
 from dragoman.corpus.directions import Direction
 from dragoman.corpus.shards import BOS, EOS, PAD
-from dragoman.formats.huggingface_tokenizer import write_tokenizer
+from dragoman.corpus.stand_ins import SEPARATOR
+from dragoman.corpus.subword import Subword
 from dragoman.formats.imported_form import check_imported, refuse, shape_keys
+from dragoman.formats.normalizing_pieces import with_normalization
+from dragoman.importing.tokenizer import LIST_FILE, MARIAN_MODELS, TOKENIZER_FILE
 from dragoman.importing.weights import layer_weights
 from dragoman.model.config import ModelConfig, SearchConfig, length_limit
 from dragoman.model.transformer import Transformer, sinusoids
@@ -55,24 +58,16 @@ def write_huggingface(
     model: Transformer,
     recipe: Recipe,
     search: SearchConfig,
-    subword_scores: list[tuple[str, float]],
+    vocabulary: bytes,
     directory: Path,
-    *,
-    tokens: Sequence[str] = (),
-    tags: Sequence[str] = (),
 ) -> None:
     """Write configuration, weights and tokenizer into an existing directory.
 
     search: with the power penalty, the only one that transformers knows; see power_search.
-    subword_scores: the joint vocabulary's pieces and scores in the order of their ids.
-    tokens: the tokens of the target languages, whose ids follow those of the special pieces; a text
-        begins with one.
-    tags: words that are one piece each, wherever they stand; their ids follow those of the tokens.
-    Raises ConfigError if transformers has no such architecture, MachineError if transformers is not
-    installed.
+    vocabulary: the SentencePiece model of both sides.
+    Raises ConfigError if transformers has no such architecture.
     """
     check_expressible(recipe)
-    transformers = _transformers()
     assert search.length_penalty == "power"
     longest = recipe.corpus.max_pieces + 1
     limit = length_limit(longest, search)
@@ -96,18 +91,33 @@ def write_huggingface(
         **_special_ids(model.config),
     }
     write_json(directory / "generation_config.json", generation)
-    kind = recipe.corpus.subword.kind
-    assert kind != "imported"
-    write_tokenizer(
-        transformers,
-        subword_scores,
-        directory,
-        longest=longest,
-        kind=kind,
-        lowercase=recipe.corpus.lowercase,
-        tokens=tokens,
-        tags=tags,
-    )
+    write_tokenizer(vocabulary, recipe, directory)
+
+
+def write_tokenizer(vocabulary: bytes, recipe: Recipe, directory: Path) -> None:
+    """Write the files of MarianMT's tokenizer; its SentencePiece models normalise a text as we do.
+
+    It knows the tokens of the target languages by themselves, and the separator of sentences, which
+    stands for no text.
+    """
+    subword = Subword.parse(vocabulary, place=directory)
+    model = with_normalization(vocabulary, lowercase=recipe.corpus.lowercase)
+    for name in MARIAN_MODELS:
+        (directory / name).write_bytes(model)
+    write_json(directory / LIST_FILE, listed_ids(subword))
+    special = [piece for piece in (*subword.tokens, SEPARATOR) if piece in listed_ids(subword)]
+    settings = {
+        "tokenizer_class": "MarianTokenizer",
+        "model_max_length": recipe.corpus.max_pieces + 1,
+        "additional_special_tokens": special,
+        "clean_up_tokenization_spaces": False,
+    }
+    write_json(directory / TOKENIZER_FILE, settings)
+
+
+def listed_ids(subword: Subword) -> dict[str, int]:
+    """The id of each piece."""
+    return {piece: number for number, piece in enumerate(subword.all_pieces())}
 
 
 def write_model(

@@ -80,7 +80,7 @@ _OURS: Final = {
     "huggingface": ExportFormat(
         f"{_WRITERS}:HuggingFaceWriter",
         weights="model.safetensors",
-        files=("config.json", "tokenizer.json", "tokenizer_config.json"),
+        files=("config.json", "tokenizer_config.json", "vocab.json", "source.spm", "target.spm"),
         has_repetition_guard=False,
         needs=("transformers",),
         extra="huggingface",

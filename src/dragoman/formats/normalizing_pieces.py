@@ -1,4 +1,4 @@
-"""A SentencePiece model that brings text into our normal form itself.
+"""A SentencePiece model that brings text into our normal form itself, for other programs.
 
 Our SentencePiece model is trained on text that `corpus.normalize` has normalised, and does not
 itself normalise. Programs that pass it the text of a user need a model with the rules of
@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import sentencepiece
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from sentencepiece import sentencepiece_model_pb2
 
 from dragoman.corpus.normalize import normalize
@@ -30,17 +31,37 @@ _NUM_CODES: Final = 0x30000
 """Three planes: after them nothing is normalised and no letter has a case."""
 _SURROGATES: Final = range(0xD800, 0xE000)
 _LINE_END: Final = "\n"
+_NAME: Final = "dragoman"
+"""The name of the rules in a model."""
 ModelProto: Any = sentencepiece_model_pb2.ModelProto  # type: ignore[attr-defined]
 
 
 def with_normalization(model: bytes, *, lowercase: bool) -> bytes:
     """The file of a SentencePiece model, with the rules of `normalize` added to it."""
     proto = ModelProto.FromString(model)
-    proto.normalizer_spec.name = "dragoman"
+    proto.normalizer_spec.name = _NAME
     proto.normalizer_spec.precompiled_charsmap = _compiled(lowercase=lowercase)
+    return _with_separator(proto, ModelProto.SentencePiece.CONTROL)  # it stands for no text
+
+
+def without_normalization(model: bytes) -> bytes:
+    """The model that `with_normalization` was given; ValueError if this is none of its models."""
+    try:
+        proto = ModelProto.FromString(model)
+    except DecodeError as error:
+        raise ValueError("it is no SentencePiece model") from error
+    if proto.normalizer_spec.name != _NAME:
+        raise ValueError(f"it normalises by the rules {proto.normalizer_spec.name!r:.40}")
+    proto.normalizer_spec.name = "identity"
+    proto.normalizer_spec.precompiled_charsmap = b""
+    return _with_separator(proto, ModelProto.SentencePiece.USER_DEFINED)
+
+
+def _with_separator(proto: Any, kind: int) -> bytes:
+    """The file of a model in which the separator of sentences is of this kind."""
     for piece in proto.pieces:
-        if piece.piece == SEPARATOR:  # it stands for no text
-            piece.type = ModelProto.SentencePiece.CONTROL
+        if piece.piece == SEPARATOR:
+            piece.type = kind
     written: bytes = proto.SerializeToString(deterministic=True)
     return written
 

@@ -1,7 +1,7 @@
 """A folder in Hugging Face form as our model: one of another tool, or our own export, come back.
 
 transformers saves what it has trained without the files of ours beside it. But it keeps the recipe
-in config.json, and the vocabulary in tokenizer.json.
+in config.json, and the SentencePiece models.
 """
 
 from __future__ import annotations
@@ -11,19 +11,25 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from dragoman.base.errors import CheckpointError, ConfigError
+from dragoman.base.errors import CheckpointError, ConfigError, CorpusError
 from dragoman.base.languages import closest_language
 from dragoman.corpus.directions import listed
 from dragoman.corpus.subword import Subword
-from dragoman.formats.huggingface import RECIPE_KEY, model_from_huggingface, trained_form
-from dragoman.formats.huggingface_tokenizer import TOKENIZER_JSON, read_tokenizer_json
+from dragoman.formats.huggingface import (
+    RECIPE_KEY,
+    listed_ids,
+    model_from_huggingface,
+    trained_form,
+)
+from dragoman.formats.normalizing_pieces import without_normalization
 from dragoman.importing.config import CONFIG_FILE, read_json
 from dragoman.importing.folder import ImportedModel, read_folder
-from dragoman.importing.tokenizer import Languages
+from dragoman.importing.tokenizer import LIST_FILE, MARIAN_MODELS, Languages, read_pieces
 from dragoman.importing.weights import weight_files
 from dragoman.recipe.recipe import Recipe
 
 _DROPOUTS: Final = ("dropout", "attention_dropout", "activation_dropout")
+_COPY: Final = "copy vocab.json and both .spm files from the export that was trained"
 
 
 def read_model_folder(folder: Path, languages: Languages) -> ImportedModel:
@@ -52,8 +58,7 @@ def _read_own(folder: Path, given: Any, languages: Languages) -> ImportedModel:
             place=place,
             remedy="export the model again from its run, and train that",
         ) from error
-    kind = recipe.corpus.subword.kind
-    if kind == "imported":
+    if recipe.corpus.subword.kind == "imported":
         raise CheckpointError(
             f'"{RECIPE_KEY}" is that of a model of another tool',
             place=place,
@@ -69,16 +74,13 @@ def _read_own(folder: Path, given: Any, languages: Languages) -> ImportedModel:
                 place=folder,
                 remedy=f"leave out the {side} language",
             )
-    vocabulary = read_tokenizer_json(
-        folder / TOKENIZER_JSON, kind=kind, lowercase=recipe.corpus.lowercase
-    )
-    subword = Subword.parse(vocabulary, place=folder / TOKENIZER_JSON)
+    vocabulary, subword = _own_vocabulary(folder)
     if [*subword.tokens] != [*recipe.corpus.language_tokens]:
         raise CheckpointError(
             f"has the language tokens {', '.join(subword.tokens) or 'of no language'}, and "
             f'"{RECIPE_KEY}" in {CONFIG_FILE} has others',
-            place=folder / TOKENIZER_JSON,
-            remedy="copy tokenizer.json and tokenizer_config.json from the export that was trained",
+            place=folder / MARIAN_MODELS[0],
+            remedy=_COPY,
         )
     file, *others = weight_files(folder)
     if others:
@@ -99,3 +101,29 @@ def _read_own(folder: Path, given: Any, languages: Languages) -> ImportedModel:
     recipe = recipe.model_copy(update={"model": trained_form(file, model)})
     transformer = model_from_huggingface(file, recipe, vocab_size=subword.vocab_size)
     return ImportedModel(recipe, transformer.eval(), (vocabulary, vocabulary))
+
+
+def _own_vocabulary(folder: Path) -> tuple[bytes, Subword]:
+    """The SentencePiece model of an export, as it was in the run.
+
+    Raises CheckpointError if a file is missing or none of ours, or the three do not belong
+    together.
+    """
+    place = folder / MARIAN_MODELS[0]
+    source, target = (read_pieces(folder / name) for name in MARIAN_MODELS)
+    try:
+        vocabulary = without_normalization(source)
+        subword = Subword.parse(vocabulary, place=place)
+    except (ValueError, CorpusError) as error:
+        raise CheckpointError(
+            f"is not that of an export of dragoman: {getattr(error, 'problem', error)}",
+            place=place,
+            remedy=_COPY,
+        ) from error
+    if source != target or read_json(folder / LIST_FILE, limit=1 << 26) != listed_ids(subword):
+        raise CheckpointError(
+            f"has other pieces than {' and '.join(MARIAN_MODELS)}, or these differ",
+            place=folder / LIST_FILE,
+            remedy=_COPY,
+        )
+    return vocabulary, subword

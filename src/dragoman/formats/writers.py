@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from dragoman.corpus.directions import without_first_word
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
-from dragoman.corpus.subword import VOCABULARIES, Subword, read_vocabulary
+from dragoman.corpus.subword import VOCABULARIES, read_vocabulary
 from dragoman.formats.argos import (
     MODEL_FOLDER,
     check_for_argos,
@@ -99,16 +99,8 @@ class HuggingFaceWriter(Writer):
             # The language that was chosen at import is a word of each text of MarianMT.
             code = job.first_piece
             return translate_with_huggingface(draft, [f"{code} {text}" for text in texts], search)
-        assert isinstance(subword, Subword)
-        write_huggingface(
-            job.transformer,
-            job.recipe,
-            job.power_search(),
-            subword.scored_pieces(),
-            draft,
-            tokens=[*subword.tokens],
-            tags=subword.tags,
-        )
+        vocabulary = read_vocabulary(job.origin.path / VOCABULARIES[0])
+        write_huggingface(job.transformer, job.recipe, job.power_search(), vocabulary, draft)
         return translate_with_huggingface(draft, texts, search)
 
     def search(self) -> SearchConfig:

@@ -27,7 +27,8 @@ LANGUAGE_OF_NLLB: Final = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}\Z")
 _MOST_DIGITS: Final = 20
 """The digits of an id that are read: enough for any vocabulary; Python refuses thousands."""
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
-_MARIAN_FILES: Final = ("source.spm", "target.spm")
+LIST_FILE: Final = "vocab.json"
+MARIAN_MODELS: Final = ("source.spm", "target.spm")
 M2M100_LANGUAGES: Final = {
     "m2m100": [
         "af", "am", "ar", "ast", "az", "ba", "be", "bg", "bn", "br", "bs", "ca", "ceb", "cs",
@@ -113,7 +114,7 @@ def _read_m2m100(
             place=model,
             remedy=f"{_COPY}, or take it from the model that this one was trained from",
         )
-    content = _read_model(model)
+    content = read_pieces(model)
     processor = sentencepiece_model(content, place=model)
     if settings.get("legacy_behaviour") is True:
         raise ConfigError(
@@ -122,8 +123,8 @@ def _read_m2m100(
             place=folder / TOKENIZER_FILE,
             remedy="take the key out of the file if the model was trained without it",
         )
-    if (folder / "vocab.json").exists():
-        listed = _read_list(folder / "vocab.json", config.source_vocab_size)
+    if (folder / LIST_FILE).exists():
+        listed = _read_list(folder / LIST_FILE, config.source_vocab_size)
         _check_pieces(processor, listed, place=model)
         kind = settings.get("language_codes") or "m2m100"
         if not isinstance(kind, str) or kind not in M2M100_LANGUAGES:
@@ -215,7 +216,7 @@ def _nllb_list(
     ]
     languages = [one for one in dict.fromkeys([*listed, *numbers]) if LANGUAGE_OF_NLLB.match(one)]
     if not languages and "M2M100" in str(settings.get("tokenizer_class")):
-        raise CheckpointError("is missing", place=folder / "vocab.json", remedy=_COPY)
+        raise CheckpointError("is missing", place=folder / LIST_FILE, remedy=_COPY)
     if not languages:
         raise CheckpointError(
             "names no languages in additional_special_tokens",
@@ -286,7 +287,7 @@ def _check_added(folder: Path, settings: Mapping[str, Any], known: Collection[st
             )
 
 
-def _read_model(path: Path) -> bytes:
+def read_pieces(path: Path) -> bytes:
     """The bytes of a SentencePiece model; raises CorpusError if they cannot be read."""
     try:
         return read_vocabulary(path)
@@ -302,7 +303,7 @@ def _read_marian(
     folder: Path, config: ImportedConfig, languages: Languages, settings: Mapping[str, Any]
 ) -> Tokenizer:
     separate = bool(settings.get("separate_vocabs")) or (folder / "target_vocab.json").exists()
-    lists = [_read_list(folder / "vocab.json", config.source_vocab_size)]
+    lists = [_read_list(folder / LIST_FILE, config.source_vocab_size)]
     if separate:
         lists.append(_read_list(folder / "target_vocab.json", config.target_vocab_size))
     elif config.source_vocab_size != config.target_vocab_size:
@@ -318,17 +319,17 @@ def _read_marian(
             place=folder / "target_vocab.json",
             remedy="copy the list and the SentencePiece model from the same model",
         )
-    for name in _MARIAN_FILES:
+    for name in MARIAN_MODELS:
         if not (folder / name).exists():
             raise CheckpointError("is missing", place=folder / name, remedy=_COPY)
-    models = [_read_model(folder / name) for name in _MARIAN_FILES]
-    for name, model, listed in zip(_MARIAN_FILES, models, [lists[0], lists[-1]], strict=True):
+    models = [read_pieces(folder / name) for name in MARIAN_MODELS]
+    for name, model, listed in zip(MARIAN_MODELS, models, [lists[0], lists[-1]], strict=True):
         processor = sentencepiece_model(model, place=folder / name)
         _check_pieces(processor, listed, place=folder / name)
     prefix: list[str] = []
     codes = not separate and any(_is_code(piece) for piece in lists[0])
     if codes and languages.target:
-        prefix = [_target_code(lists[0], languages.target, place=folder / "vocab.json")]
+        prefix = [_target_code(lists[0], languages.target, place=folder / LIST_FILE)]
     names = _special_names(settings)
     _check_added(folder, settings, {*names.values(), "<s>", "<mask>"})
     sides = []

@@ -34,8 +34,7 @@ def test_a_converted_export_translates_as_our_search_does(tmp_path: Path) -> Non
     search = SearchConfig(beam_size=4, length_penalty="power", length_penalty_alpha=0.6)
     export, converted = tmp_path / "export", tmp_path / "converted"
     export.mkdir()
-    pieces = trained.subword.scored_pieces()
-    write_huggingface(trained.model, recipe, search, pieces, export)
+    write_huggingface(trained.model, recipe, search, trained.subword_file, export)
     converters.TransformersConverter(str(export)).convert(str(converted))
 
     lines = real_lines("test", "en")[:NUM_SENTENCES]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sentencepiece
@@ -15,9 +13,10 @@ import dragoman
 from dragoman.base.errors import CheckpointError
 from dragoman.corpus.subword import Subword
 from dragoman.evaluation.validate import read_lines
-from dragoman.formats import huggingface, writers
+from dragoman.formats import huggingface
 from dragoman.formats.export_job import Writer
 from dragoman.formats.kinds import FORMATS, Kind
+from dragoman.formats.normalizing_pieces import ModelProto, with_normalization
 from dragoman.recipe.run_directory import RunDirectory
 from parallel_text import sentences, write_pairs
 
@@ -119,12 +118,14 @@ def test_other_exports_are_checked_on_tagged_sentences(
 def test_an_export_that_loses_the_tag_is_refused(
     run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole: Callable[..., None] = huggingface.write_huggingface
+    def without_tags(vocabulary: bytes, *, lowercase: bool) -> bytes:
+        proto = ModelProto.FromString(with_normalization(vocabulary, lowercase=lowercase))
+        (tag,) = [piece for piece in proto.pieces if piece.piece == "<bt>"]
+        tag.type = ModelProto.SentencePiece.CONTROL
+        written: bytes = proto.SerializeToString()
+        return written
 
-    def without_tags(*args: Any, **options: Any) -> None:
-        whole(*args, **(options | {"tags": ()}))
-
-    monkeypatch.setattr(writers, "write_huggingface", without_tags)
+    monkeypatch.setattr(huggingface, "with_normalization", without_tags)
     with pytest.raises(CheckpointError, match="sentences differently from our own search"):
         dragoman.export(run, to="huggingface", output=tmp_path / "lost")
     assert not (tmp_path / "lost").exists()

@@ -15,7 +15,6 @@ import dragoman
 from card_example import python_on_card
 from dragoman.cli import main
 from dragoman.corpus.normalize import normalize
-from dragoman.corpus.subword import Subword
 from dragoman.distributed.world import join_world
 from dragoman.evaluation.validate import read_lines
 from dragoman.formats.bundle import Bundle
@@ -179,10 +178,8 @@ def test_a_model_that_transformers_trained_on_comes_back(
     assert bundle.recipe.model.model_dump(include=shape) == before.model.model_dump(include=shape)
 
     texts = marked[:NUM_SENTENCES]
-    own = Subword.load(run.path / "source.model")
-    again = Subword.load(tmp_path / "back" / "source.model")
-    assert again.scored_pieces()[4:] == own.scored_pieces()[4:]
-    assert again.encode(texts) == own.encode(texts)
+    vocabulary = (run.path / "source.model").read_bytes()
+    assert (tmp_path / "back" / "source.model").read_bytes() == vocabulary
     with dragoman.Translator(tmp_path / "back", engine="torch", target_language="de") as model:
         assert model.translate(sources[:1])
     origin = Origin.open(tuned)
@@ -194,7 +191,7 @@ def test_a_model_that_transformers_trained_on_comes_back(
     assert not torch.equal(origin.model.embeddings.target_matrix, first)
     theirs = translations(tuned, texts)
     ours = translated_by_us(tmp_path / "back", texts)
-    equal = sum(a == b for a, b in zip(ours, theirs, strict=True))
+    equal = sum(a.strip() == b for a, b in zip(ours, theirs, strict=True))
     print(f"{equal} of {len(theirs)} translations are equal")
     assert equal >= 0.98 * len(theirs)
 
@@ -203,7 +200,7 @@ def test_a_model_that_transformers_trained_on_comes_back(
     )
     monkeypatch.chdir(folder)
     further = dragoman.train(recipe, origin=tuned, runs=tmp_path / "further")
-    assert Subword.load(further.path / "source.model").scored_pieces() == again.scored_pieces()
+    assert (further.path / "source.model").read_bytes() == vocabulary
 
 
 def test_languages_that_only_the_entries_name_come_back(
