@@ -13,18 +13,16 @@ positions at 1 if PAD is 0, as we do.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
-from dragoman.base.errors import CheckpointError, ConfigError, MachineError
+from dragoman.base.errors import MachineError
 from dragoman.base.files import write_json
 from dragoman.corpus.directions import Direction
 from dragoman.corpus.shards import BOS, EOS, PAD
@@ -33,25 +31,14 @@ from dragoman.corpus.subword import Subword
 from dragoman.formats.imported_form import check_imported, refuse, shape_keys
 from dragoman.formats.normalizing_pieces import with_normalization
 from dragoman.importing.tokenizer import LIST_FILE, MARIAN_MODELS, TOKENIZER_FILE
-from dragoman.importing.weights import layer_weights
+from dragoman.importing.weights import file_weights
 from dragoman.model.config import ModelConfig, SearchConfig, length_limit
-from dragoman.model.transformer import Transformer, sinusoids
+from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe
-from dragoman.training.checkpoint import read_weights, weight_shapes
 
 RECIPE_KEY: Final = "dragoman_recipe"
 """The key of config.json with our recipe, which transformers keeps through every training."""
-_AGAIN: Final = "export it again from its run"
 _LEAST_POSITIONS: Final = 1024
-_SOURCE: Final = "model.encoder.embed_tokens.weight"
-_TARGET: Final = "model.decoder.embed_tokens.weight"
-_FSMT_OUTPUT: Final = "model.decoder.output_projection.weight"
-_PEGASUS_SHARED: Final = "model.shared.weight"
-_PEGASUS_OUTPUT: Final = "lm_head.weight"
-_BIAS: Final = "final_logits_bias"
-_POSITIONS: Final = "embed_positions.weight"
-_SAME: Final = 1e-3
-"""How far positions in a file may be from ours: they may have been written in 16 bits."""
 
 
 def write_huggingface(
@@ -136,20 +123,10 @@ def write_model(
     num_positions = max(_LEAST_POSITIONS, positions)
     config = _config(model, direction) | {"max_position_embeddings": num_positions}
     write_json(directory / "config.json", config | dict(further or {}))
-    weights = dict(_weights(model))
-    if model.config.norm == "pre":
-        shared = weights[_PEGASUS_SHARED][_order(model)]
-        for name in (_SOURCE, _TARGET, _PEGASUS_OUTPUT):
-            del weights[name]
-        table_PD = sinusoids(num_positions, model.config.d_model)
-        weights |= {
-            _PEGASUS_SHARED: shared,
-            _BIAS: torch.zeros(1, len(shared)),
-            **{f"model.{side}.{_POSITIONS}": table_PD for side in ("encoder", "decoder")},
-        }
-    # Cloned, as safetensors refuses tensors that share memory.
-    written = {name: weight.contiguous().clone() for name, weight in weights.items()}
-    save_file(written, directory / "model.safetensors", metadata={"format": "pt"})
+    order = row_order(model.config, len(model.embeddings.target_matrix))
+    family = family_of(model.config)
+    weights = file_weights(model, family, (order, order), num_positions=num_positions)
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
 
 
 def _special_ids(config: ModelConfig) -> dict[str, int | None]:
@@ -189,111 +166,17 @@ def _config(model: Transformer, direction: Direction) -> dict[str, Any]:
     }
 
 
-def model_from_huggingface(file: Path, recipe: Recipe, *, vocab_size: int) -> Transformer:
-    """Our model with the weights of an export's file.
-
-    vocab_size: of the vocabulary that both sides share.
-    Raises CheckpointError if the file cannot be read or is of another model; a recipe that asks
-    for more than the file holds is refused before a model is built.
-    """
-    shapes = weight_shapes(file)
-    sizes = {"source_vocab_size": vocab_size, "target_vocab_size": vocab_size}
-    try:
-        wanted = recipe.model.num_parameters(**sizes)
-        check_expressible(recipe)
-    except (ValueError, ConfigError) as error:
-        problem = f"its recipe describes no model of this kind: {error}"
-        raise CheckpointError(problem, place=file.parent, remedy=_AGAIN) from error
-    held = sum(map(math.prod, shapes.values()))
-    if wanted > held:
-        problem = f"holds {held:,} weights, but the recipe's model has {wanted:,}"
-        raise CheckpointError(problem, place=file, remedy=_AGAIN)
-    model = Transformer(recipe.model, **sizes)
-    fill_from_huggingface(file, model)
-    return model
-
-
-def trained_form(file: Path, config: ModelConfig) -> ModelConfig:
-    """The configuration of a model after a training in transformers.
-
-    There a bias that our model lacked has begun at 0 and was trained, and two matrices that ours
-    had tied may have become different ones.
-    """
-    written, update = read_weights(file), dict[str, Any]()
-    biases = (name for name in written if "_attn." in name and name.endswith("_proj.bias"))
-    if not config.attention_bias and any(bool(written[name].any()) for name in biases):
-        update["attention_bias"] = True
-    target, output = written.get(_TARGET), written.get(_FSMT_OUTPUT)
-    if (
-        config.tied_embeddings == "decoder"
-        and target is not None
-        and output is not None
-        and not torch.equal(target, output)
-    ):
-        update["tied_embeddings"] = "none"
-    return config.model_copy(update=update)
-
-
-@torch.no_grad()
-def fill_from_huggingface(file: Path, model: Transformer) -> None:
-    """Put the weights of an export's file into our model: `write_model` the other way round.
-
-    Raises CheckpointError if the file cannot be read or is of another model.
-    """
-    written = read_weights(file)
-    _check_fixed(written, model.config, place=file)
-    fixed = (_POSITIONS, _BIAS)
-    theirs = {name: weight for name, weight in written.items() if not name.endswith(fixed)}
-    ours = _weights(model)  # views of our own matrices: writing to them changes ours
-    # Of matrices that are tied the file may have any one, or several.
-    given: dict[int, str] = {}
-    for name in theirs:
-        if name in ours:
-            first = given.setdefault(ours[name].data_ptr(), name)
-            if not torch.equal(theirs[first], theirs[name]):
-                problem = f"{first} and {name} differ, but the recipe's model has one for both"
-                raise CheckpointError(problem, place=file, remedy=_AGAIN)
-    for name in {*ours, *theirs}:
-        there = theirs.get(name)
-        if name not in ours or (there is None and ours[name].data_ptr() not in given):
-            raise CheckpointError(f"{name} is on one side only", place=file, remedy=_AGAIN)
-        if there is not None and there.shape != ours[name].shape:
-            problem = (
-                f"{name} has the shape {tuple(there.shape)}, "
-                f"but the recipe's model has {tuple(ours[name].shape)}"
-            )
-            raise CheckpointError(problem, place=file, remedy=_AGAIN)
-    for name, tensor in theirs.items():
-        ours[name].copy_(tensor)
-    if model.config.norm == "pre":
-        shared = model.embeddings.target_matrix
-        shared.copy_(shared[_order(model)])
-
-
-def _check_fixed(written: Mapping[str, Tensor], config: ModelConfig, *, place: Path) -> None:
-    """Raises CheckpointError if what no training changes is not as it was exported."""
-    for name, weight in written.items():
-        if name == _BIAS and bool(weight.any()):
-            raise CheckpointError(f"{name} is not zero", place=place, remedy=_AGAIN)
-        if name.endswith(_POSITIONS):
-            # The first row of FSMT is that of padding.
-            table_PD = weight if config.norm == "pre" else weight[1:]
-            ours = sinusoids(len(table_PD), config.d_model)
-            if table_PD.shape != ours.shape or not torch.allclose(
-                table_PD.float(), ours, atol=_SAME, rtol=0
-            ):
-                raise CheckpointError(
-                    f"{name} holds positions that were trained, but our model computes them",
-                    place=place,
-                    remedy="train the export again with its positions frozen, as its card shows",
-                )
-
-
-def _order(model: Transformer) -> list[int]:
-    """Ids in which padding and beginning of sentence have changed places; its own inverse."""
-    order = list(range(model.embeddings.target_matrix.shape[0]))
-    order[PAD], order[BOS] = BOS, PAD
+def row_order(config: ModelConfig, vocab_size: int) -> list[int]:
+    """Their id of each of our ids: in Pegasus padding and beginning of sentence change places."""
+    order = list(range(vocab_size))
+    if config.norm == "pre":
+        order[PAD], order[BOS] = BOS, PAD
     return order
+
+
+def family_of(config: ModelConfig) -> Literal["pegasus", "fsmt"]:
+    """The architecture of transformers that has our models of this norm."""
+    return "pegasus" if config.norm == "pre" else "fsmt"
 
 
 def check_expressible(recipe: Recipe) -> None:
@@ -371,15 +254,3 @@ def _transformers() -> Any:
             remedy="install it: pip install 'dragoman[huggingface]'",
         ) from error
     return transformers
-
-
-def _weights(model: Transformer) -> dict[str, Tensor]:
-    """Our weights, in our order, under all names that transformers has for them."""
-    embeddings = model.embeddings
-    weights = {_SOURCE: embeddings.source_matrix, _TARGET: embeddings.target_matrix}
-    if model.config.norm == "pre":
-        weights |= dict.fromkeys((_PEGASUS_SHARED, _PEGASUS_OUTPUT), embeddings.target_matrix)
-    else:
-        weights[_FSMT_OUTPUT] = embeddings.output_matrix
-    weights |= layer_weights(model)
-    return {name: tensor.detach().float().cpu() for name, tensor in weights.items()}

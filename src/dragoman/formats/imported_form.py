@@ -12,9 +12,7 @@ import base64
 from pathlib import Path
 from typing import Any, Final
 
-import torch
 from safetensors.torch import save_file
-from torch import Tensor
 
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import write_json
@@ -26,7 +24,7 @@ from dragoman.importing.tokenizer import (
     M2M100_MODEL,
     NOT_LISTED,
 )
-from dragoman.importing.weights import layer_weights
+from dragoman.importing.weights import file_weights
 from dragoman.model.config import ModelConfig, SearchConfig, length_limit
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe
@@ -102,7 +100,8 @@ def write_imported(
         _write_marian_tokenizer(recipe, source, target, directory)
     else:
         _write_m2m100_tokenizer(recipe, source, target, directory)
-    weights = _weights(model, [*source.their_ids], [*target.their_ids])
+    orders = ([*source.their_ids], [*target.their_ids])
+    weights = file_weights(model, "marian" if marian else "m2m_100", orders)
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -250,36 +249,3 @@ def listed_pieces(file: VocabularyFile) -> dict[str, int]:
         if not piece.startswith(NOT_LISTED)
     }
     return dict(sorted(listed.items(), key=lambda entry: entry[1]))
-
-
-def _weights(
-    model: Transformer, source_order: list[int], target_order: list[int]
-) -> dict[str, Tensor]:
-    """All weights under the names of transformers; rows in the order of the original ids."""
-    embeddings, tied = model.embeddings, model.config.tied_embeddings
-    marian = model.config.norm == "post"
-    rows: dict[str, tuple[Tensor, list[int]]] = {}
-    if tied == "all" or not marian:
-        rows["model.shared.weight"] = (embeddings.source_matrix, source_order)
-    if tied != "all":
-        rows["model.encoder.embed_tokens.weight"] = (embeddings.source_matrix, source_order)
-        rows["model.decoder.embed_tokens.weight"] = (embeddings.target_matrix, target_order)
-    if tied == "none":
-        rows["lm_head.weight"] = (embeddings.output_matrix, target_order)
-    weights = dict(layer_weights(model))
-    weights |= {name: _reordered(matrix, order) for name, (matrix, order) in rows.items()}
-    if marian:
-        bias: Tensor | None = embeddings.output_bias
-        if bias is None:
-            bias = torch.zeros(len(embeddings.target_matrix))
-        weights["final_logits_bias"] = _reordered(bias, target_order)[None]
-    # Cloned, as safetensors refuses tensors that share memory: one matrix of ours becomes several.
-    return {name: weight.detach().float().cpu().clone() for name, weight in weights.items()}
-
-
-def _reordered(rows: Tensor, order: list[int]) -> Tensor:
-    """Rows in the order of the original ids; order: the original id for each of ours."""
-    rows = rows.detach().cpu()
-    there = torch.empty_like(rows)
-    there[torch.tensor(order)] = rows
-    return there

@@ -22,7 +22,6 @@ from dragoman.corpus.subword import VOCABULARIES, read_vocabulary, vocabulary_di
 from dragoman.corpus.vocabulary import parse_vocabulary
 from dragoman.distributed.world import World
 from dragoman.formats.bundle import INFO_FILE, Bundle, is_bundle
-from dragoman.formats.huggingface import model_from_huggingface
 from dragoman.formats.returned import read_model_folder
 from dragoman.formats.trained_model import (
     TranslationModel,
@@ -34,7 +33,6 @@ from dragoman.importing.folder import (
     ImportedModel,
     fetching,
     is_foreign,
-    read_folder,
 )
 from dragoman.importing.tokenizer import Languages
 from dragoman.model.transformer import Transformer
@@ -127,10 +125,7 @@ def _model_of(bundle: Bundle) -> Transformer:
         fill_from(file, model)
         return model
     if kind == "huggingface":
-        if bundle.recipe.corpus.subword.kind == "imported":
-            return read_folder(bundle.path, Languages()).model
-        vocab_size = bundle.manifest.target_vocab_size
-        return model_from_huggingface(file, bundle.recipe, vocab_size=vocab_size)
+        return read_model_folder(bundle.path, Languages()).model
     raise CheckpointError(
         f"has only the weights of an export of kind {kind}, which PyTorch cannot load here",
         place=bundle.path,

@@ -17,15 +17,16 @@ from dragoman.corpus.directions import listed
 from dragoman.corpus.subword import Subword
 from dragoman.formats.huggingface import (
     RECIPE_KEY,
+    check_expressible,
+    family_of,
     listed_ids,
-    model_from_huggingface,
-    trained_form,
+    row_order,
 )
 from dragoman.formats.normalizing_pieces import without_normalization
 from dragoman.importing.config import CONFIG_FILE, read_json
 from dragoman.importing.folder import ImportedModel, read_folder
 from dragoman.importing.tokenizer import LIST_FILE, MARIAN_MODELS, Languages, read_pieces
-from dragoman.importing.weights import weight_files
+from dragoman.importing.weights import Form, checked_files, read_model
 from dragoman.recipe.recipe import Recipe
 
 _DROPOUTS: Final = ("dropout", "attention_dropout", "activation_dropout")
@@ -82,13 +83,6 @@ def _read_own(folder: Path, given: Any, languages: Languages) -> ImportedModel:
             place=folder / MARIAN_MODELS[0],
             remedy=_COPY,
         )
-    file, *others = weight_files(folder)
-    if others:
-        raise CheckpointError(
-            "are several files of weights; our export has one",
-            place=folder,
-            remedy="save them as one: save_pretrained(FOLDER, max_shard_size='1TB')",
-        )
     dropouts = {name: config[name] for name in _DROPOUTS if name in config}
     try:
         model = type(recipe.model).model_validate(recipe.model.model_dump() | dropouts)
@@ -98,9 +92,12 @@ def _read_own(folder: Path, given: Any, languages: Languages) -> ImportedModel:
             place=place,
             remedy="take the config.json that belongs to the weights",
         ) from error
-    recipe = recipe.model_copy(update={"model": trained_form(file, model)})
-    transformer = model_from_huggingface(file, recipe, vocab_size=subword.vocab_size)
-    return ImportedModel(recipe, transformer.eval(), (vocabulary, vocabulary))
+    check_expressible(recipe)
+    order = row_order(model, subword.vocab_size)
+    form = Form(family_of(model), model, (len(order), len(order)))
+    transformer = read_model(folder, checked_files(folder, form), form, (order, order))
+    recipe = recipe.model_copy(update={"model": transformer.config})
+    return ImportedModel(recipe, transformer, (vocabulary, vocabulary))
 
 
 def _own_vocabulary(folder: Path) -> tuple[bytes, Subword]:

@@ -12,7 +12,7 @@ from dragoman.base.languages import parse_language
 from dragoman.corpus.config import LANGUAGE, CorpusConfig, SubwordConfig
 from dragoman.importing.config import CONFIG_FILE, read_config
 from dragoman.importing.tokenizer import Languages, read_tokenizer
-from dragoman.importing.weights import PICKLES, WEIGHTS_FILE, checked_files, read_model
+from dragoman.importing.weights import PICKLES, WEIGHTS_FILE, Form, checked_files, read_model
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import NAME, Recipe
 
@@ -68,13 +68,15 @@ def read_folder(folder: Path, languages: Languages) -> ImportedModel:
         if code:
             parse_language(code, place=f"{side} language")
     config = read_config(folder)
-    files = checked_files(folder, config)
+    sizes = (config.source_vocab_size, config.target_vocab_size)
+    form = Form(config.family, config.model, sizes)
+    files = checked_files(folder, form)
     tokenizer = read_tokenizer(folder, config, languages)
     if tokenizer.target.prefix:  # a translation begins with the token of its language
         started = (*config.model.start_ids, *tokenizer.target.prefix)
         described = config.model.model_copy(update={"start_ids": started})
-        config = replace(config, model=described)
-    model = read_model(folder, files, config, tokenizer.orders)
+        form = replace(form, model=described)
+    model = read_model(folder, files, form, tokenizer.orders)
     joint = tokenizer.source.pieces == tokenizer.target.pieces
     for side, code in (
         ("source language", tokenizer.languages.source),

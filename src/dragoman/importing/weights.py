@@ -1,4 +1,4 @@
-"""Weights of MarianMT and M2M100 <-> our weights.
+"""Weights of MarianMT, M2M100, Pegasus and FSMT <-> our weights.
 
 The names in files of transformers differ from ours in spelling, and our projections of one input
 are one matrix. Rows of embeddings are in the order of our ids here, of the original ids in files.
@@ -7,14 +7,15 @@ are one matrix. Rows of embeddings are in the order of our ids here, of the orig
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
 
 from dragoman.base.errors import CheckpointError
-from dragoman.importing.config import CONFIG_FILE, ImportedConfig, read_json
+from dragoman.importing.config import CONFIG_FILE, read_json
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import DecoderLayer, EncoderLayer, Transformer, sinusoids
 from dragoman.training.checkpoint import read_weights, weight_shapes
@@ -27,12 +28,27 @@ _SHARED: Final = "model.shared.weight"
 _SOURCE: Final = "model.encoder.embed_tokens.weight"
 _TARGET: Final = "model.decoder.embed_tokens.weight"
 _OUTPUT: Final = "lm_head.weight"
+_FSMT_OUTPUT: Final = "model.decoder.output_projection.weight"
 _BIAS: Final = "final_logits_bias"
 _POSITIONS: Final = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight",
     "model.encoder.embed_positions.weights", "model.decoder.embed_positions.weights")  # fmt: skip
 _SAME: Final = 1e-3
 """How far positions in a file may be from ours: some were written in 16 bits."""
 _OTHER_CONFIG: Final = "take the config.json that belongs to the weights"
+Orders = tuple[Sequence[int], Sequence[int]]
+"""The original id of each of our ids: for the source, and for the target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The model that a file of weights is to hold.
+
+    family: `model_type` of config.json. vocab_sizes: of source and target.
+    """
+
+    family: Literal["marian", "m2m_100", "pegasus", "fsmt"]
+    model: ModelConfig
+    vocab_sizes: tuple[int, int]
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -71,7 +87,7 @@ def _is_file_name(name: str) -> bool:
     return Path(name).name == name and name.isprintable()
 
 
-def checked_files(folder: Path, config: ImportedConfig) -> list[Path]:
+def checked_files(folder: Path, form: Form) -> list[Path]:
     """The files of a folder's weights, once their headers have been checked.
 
     Raises CheckpointError if they do not fit the configuration. This check comes first, because a
@@ -80,8 +96,8 @@ def checked_files(folder: Path, config: ImportedConfig) -> list[Path]:
     files = weight_files(folder)
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
-        shapes |= weight_shapes(file)
-    expected = _expected_shapes(config, shapes, place=folder)
+        shapes |= {_name(name): shape for name, shape in weight_shapes(file).items()}
+    expected = _expected_shapes(form, shapes, place=folder)
     for name, shape in expected.items():
         if name not in shapes:
             raise _lies(folder, f"asks for {name}, which the weights do not have")
@@ -94,36 +110,29 @@ def checked_files(folder: Path, config: ImportedConfig) -> list[Path]:
     return files
 
 
-def read_model(
-    folder: Path,
-    files: Sequence[Path],
-    config: ImportedConfig,
-    orders: tuple[list[int], list[int]],
-) -> Transformer:
+def read_model(folder: Path, files: Sequence[Path], form: Form, orders: Orders) -> Transformer:
     """Our model with the weights of a folder.
 
     files: those that `checked_files` returned.
-    orders: the original id of each of our ids: for the source, and for the target.
+    A training in transformers adds biases that our model lacked, and parts what FSMT does not tie:
+    the model has them.
     Raises CheckpointError if the weights cannot be read or contradict the configuration.
     """
     weights: dict[str, Tensor] = {}
     for file in files:
-        weights |= {name: tensor.float() for name, tensor in read_weights(file).items()}
-    return _filled(folder, config, weights, orders)
-
-
-def _filled(
-    folder: Path,
-    config: ImportedConfig,
-    weights: dict[str, Tensor],
-    orders: tuple[list[int], list[int]],
-) -> Transformer:
+        weights |= {_name(name): tensor.float() for name, tensor in read_weights(file).items()}
     source_order, target_order = (torch.tensor(order) for order in orders)
-    matrices = _matrices(folder, config, weights)
+    matrices = _matrices(folder, form, weights)
     bias = weights.get(_BIAS)
-    has_bias = bias is not None and bool(bias.any())
-    model_config = config.model.model_copy(update={"output_bias": has_bias})
-    _check_positions(folder, weights, model_config)
+    update: dict[str, Any] = {"output_bias": bias is not None and bool(bias.any())}
+    biases = (name for name in weights if "_attn." in name and name.endswith("_proj.bias"))
+    if any(bool(weights[name].any()) for name in biases):
+        update["attention_bias"] = True
+    if form.model.tied_embeddings == "decoder" and not torch.equal(*matrices[1:]):
+        update["tied_embeddings"] = "none"
+    model_config = form.model.model_copy(update=update)
+    if form.family != "m2m_100":
+        _check_positions(folder, weights, form)
     # Not drawn at random first: that takes longer than to read a large model.
     with torch.device("meta"):
         model = Transformer(
@@ -145,57 +154,75 @@ def _filled(
     return model.eval()
 
 
+def _name(name: str) -> str:
+    return _OUTPUT if name == _FSMT_OUTPUT else name
+
+
+def _embedding_names(tied: str, found: Mapping[str, Any]) -> tuple[str, str]:
+    """The names of the matrices of source and target in a file, which has tied ones once or more
+    often."""
+    others = (_TARGET, _SOURCE, _OUTPUT) if tied == "all" else ()
+    output = (_OUTPUT,) if tied == "decoder" else ()
+    source, target = (_SOURCE, _SHARED, *others), (_TARGET, _SHARED, *others, *output)
+    return (
+        next((name for name in source if name in found), _SOURCE),
+        next((name for name in target if name in found), _TARGET),
+    )
+
+
 def _matrices(
-    folder: Path, config: ImportedConfig, weights: Mapping[str, Tensor]
+    folder: Path, form: Form, weights: Mapping[str, Tensor]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The matrices of source, target and output, with rows in the order of the original ids."""
-    source = weights[_SOURCE] if _SOURCE in weights else weights[_SHARED]
-    target = weights[_TARGET] if _TARGET in weights else weights[_SHARED]
+    tied = form.model.tied_embeddings
+    source, target = (weights[name] for name in _embedding_names(tied, weights))
     output = weights.get(_OUTPUT, target)
-    tied = config.model.tied_embeddings
     equal = {"all": [source, target, output], "decoder": [target, output], "none": []}[tied]
     if tied == "all" and _SHARED in weights:
         equal.append(weights[_SHARED])
+    if form.family == "fsmt" and tied == "decoder":
+        equal = []
     if any(not torch.equal(equal[0], one) for one in equal[1:]):
         raise _lies(folder, "ties embeddings that are not equal in the weights")
     return source, target, output
 
 
-def _check_positions(folder: Path, weights: Mapping[str, Tensor], config: ModelConfig) -> None:
-    """Raises CheckpointError if the positions in a file of MarianMT are not the sinusoids."""
+def _check_positions(folder: Path, weights: Mapping[str, Tensor], form: Form) -> None:
+    """Raises CheckpointError if the positions in a file are not the sinusoids that we compute."""
+    config = form.model
     for name in _POSITIONS:
-        if name in weights and config.norm == "post":
-            found = weights[name]
+        if name in weights:
+            # The first row of FSMT is that of padding.
+            found = weights[name][1:] if form.family == "fsmt" else weights[name]
             rows = len(found) if found.dim() == 2 else 0
             ours = sinusoids(
                 rows, config.d_model, kind=config.positions, first=config.first_position
             )
             if found.shape != ours.shape or not torch.allclose(found, ours, atol=_SAME, rtol=0):
                 raise CheckpointError(
-                    f"{name} holds positions that are not Marian's sinusoids",
+                    f"{name} holds positions that are learned, and our model computes them",
                     place=folder,
-                    remedy="such a model cannot be imported; take one without learned positions",
+                    remedy="take a model without learned positions; train an export of dragoman "
+                    "with its positions frozen, as its card shows",
                 )
 
 
 def _expected_shapes(
-    config: ImportedConfig, found: Mapping[str, tuple[int, ...]], *, place: Path
+    form: Form, found: Mapping[str, tuple[int, ...]], *, place: Path
 ) -> dict[str, tuple[int, ...]]:
     """The shapes that the configuration asks for, under transformers' names."""
-    model = config.model
+    model = form.model
     if model.encoder_layers + model.decoder_layers > len(found):
         layers = model.encoder_layers + model.decoder_layers
         raise _lies(place, f"asks for {layers} layers, and the weights are {len(found)} tensors")
     d, ffn = model.d_model, model.d_ffn
-    source, target = (config.source_vocab_size, d), (config.target_vocab_size, d)
-    shapes: dict[str, tuple[int, ...]] = {}
-    for name, shape in ((_SOURCE, source), (_TARGET, target)):
-        shared = _SHARED if _SHARED in found else name
-        shapes[name if name in found else shared] = shape
+    source, target = ((size, d) for size in form.vocab_sizes)
+    names = _embedding_names(model.tied_embeddings, found)
+    shapes: dict[str, tuple[int, ...]] = dict(zip(names, (source, target), strict=True))
     if _OUTPUT in found or model.tied_embeddings == "none":
         shapes[_OUTPUT] = target
     if _BIAS in found:
-        shapes[_BIAS] = (1, config.target_vocab_size)
+        shapes[_BIAS] = (1, form.vocab_sizes[1])
     sides = {"encoder": model.encoder_layers, "decoder": model.decoder_layers}
     for side, layers in sides.items():
         for number in range(layers):
@@ -216,6 +243,46 @@ def _expected_shapes(
 
 def _lies(folder: Path, problem: str) -> CheckpointError:
     return CheckpointError(problem, place=folder / CONFIG_FILE, remedy=_OTHER_CONFIG)
+
+
+def file_weights(
+    model: Transformer, family: str, orders: Orders, *, num_positions: int = 0
+) -> dict[str, Tensor]:
+    """Our weights under the names of transformers, as `read_model` reads them.
+
+    num_positions: rows of the tables of positions of Pegasus.
+    """
+    embeddings, tied = model.embeddings, model.config.tied_embeddings
+    source = _reordered(embeddings.source_matrix, orders[0])
+    target = _reordered(embeddings.target_matrix, orders[1])
+    output = _reordered(embeddings.output_matrix, orders[1])
+    weights = dict(layer_weights(model))
+    if family == "fsmt":
+        weights |= {_SOURCE: source, _TARGET: target, _FSMT_OUTPUT: output}
+    else:
+        if tied == "all" or family == "m2m_100":
+            weights[_SHARED] = source
+        if tied != "all":
+            weights |= {_SOURCE: source, _TARGET: target}
+        if tied == "none":
+            weights[_OUTPUT] = output
+    if family in ("marian", "pegasus"):
+        bias: Tensor | None = embeddings.output_bias
+        bias = torch.zeros(len(target)) if bias is None else bias
+        weights[_BIAS] = _reordered(bias, orders[1])[None]
+    if family == "pegasus":
+        table_PD = sinusoids(num_positions, model.config.d_model)
+        weights |= dict.fromkeys(_POSITIONS[:2], table_PD)
+    # Cloned, as safetensors refuses tensors that share memory: one matrix of ours becomes several.
+    return {name: weight.detach().float().cpu().clone() for name, weight in weights.items()}
+
+
+def _reordered(rows: Tensor, order: Sequence[int]) -> Tensor:
+    """Rows in the order of the original ids; order: the original id for each of ours."""
+    rows = rows.detach().cpu()
+    there = torch.empty_like(rows)
+    there[torch.tensor(order)] = rows
+    return there
 
 
 def layer_weights(model: Transformer) -> dict[str, Tensor]:

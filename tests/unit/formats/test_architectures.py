@@ -19,10 +19,12 @@ from dragoman.formats.ctranslate2 import write_ctranslate2
 from dragoman.formats.ctranslate2_engine import CTranslate2Engine
 from dragoman.formats.huggingface import (
     check_expressible,
-    fill_from_huggingface,
+    family_of,
+    row_order,
     write_tokenizer,
 )
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
+from dragoman.importing.weights import Form, checked_files, read_model
 from dragoman.model.config import ModelConfig, SearchConfig, length_limit
 from dragoman.model.search import translate_batch
 from dragoman.model.transformer import Transformer
@@ -231,8 +233,9 @@ def test_weights_saved_by_transformers_are_read_back_unchanged(
 ) -> None:
     model = random_model(60, options)
     as_exported(model).save_pretrained(tmp_path)
-    again = Transformer(model.config, source_vocab_size=60, target_vocab_size=60)
-    fill_from_huggingface(tmp_path / "model.safetensors", again)
+    form = Form(family_of(model.config), model.config, (60, 60))
+    order = row_order(model.config, 60)
+    again = read_model(tmp_path, checked_files(tmp_path, form), form, (order, order))
     weights = dict(again.named_parameters())
     for name, weight in model.named_parameters():
         assert torch.equal(weights[name], weight), name
