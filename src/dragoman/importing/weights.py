@@ -200,7 +200,7 @@ def _check_positions(folder: Path, weights: Mapping[str, Tensor], form: Form) ->
             )
             if found.shape != ours.shape or not torch.allclose(found, ours, atol=_SAME, rtol=0):
                 raise CheckpointError(
-                    f"{name} holds positions that are learned, and our model computes them",
+                    f"{name} holds positions that are not the sinusoids that our model computes",
                     place=folder,
                     remedy="take a model without learned positions; train an export of dragoman "
                     "with its positions frozen, as its card shows",
