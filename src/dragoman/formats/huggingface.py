@@ -22,13 +22,13 @@ from typing import Any, Final, Literal
 import torch
 from safetensors.torch import save_file
 
-from dragoman.base.errors import MachineError
+from dragoman.base.errors import ConfigError, MachineError
 from dragoman.base.files import write_json
 from dragoman.corpus.directions import Direction
 from dragoman.corpus.shards import BOS, EOS, PAD
 from dragoman.corpus.stand_ins import SEPARATOR
 from dragoman.corpus.subword import Subword
-from dragoman.formats.imported_form import check_imported, refuse, shape_keys
+from dragoman.formats.imported_form import generation_keys, shape_keys
 from dragoman.formats.normalizing_pieces import with_normalization
 from dragoman.importing.tokenizer import LIST_FILE, MARIAN_MODELS, TOKENIZER_FILE
 from dragoman.importing.weights import file_weights
@@ -67,16 +67,7 @@ def write_huggingface(
         positions=max(longest, limit + 1),
         further={RECIPE_KEY: back.model_dump(mode="json")},
     )
-    generation = {
-        "num_beams": search.beam_size,
-        "length_penalty": search.length_penalty_alpha,
-        "early_stopping": search.early_stopping and search.beam_size > 1,
-        "max_new_tokens": limit,
-        "do_sample": False,
-        # A training switches it off in config.json, and FSMT searches wrongly without it.
-        "use_cache": True,
-        **_special_ids(model.config),
-    }
+    generation = generation_keys(search, limit) | _special_ids(model.config)
     write_json(directory / "generation_config.json", generation)
     write_tokenizer(vocabulary, recipe, directory)
 
@@ -148,13 +139,9 @@ def _config(model: Transformer, direction: Direction) -> dict[str, Any]:
     keys: dict[str, Any] = {
         "model_type": architecture.lower(),
         "architectures": [f"{architecture}ForConditionalGeneration"],
-        "is_encoder_decoder": True,
         **shape_keys(config),
-        "scale_embedding": True,
         "tie_word_embeddings": config.tied_embeddings == "all",
         **_special_ids(config),
-        "use_cache": True,
-        "dtype": "float32",
     }
     if pre:  # CTranslate2's converter reads what transformers takes for granted
         norms = {"normalize_before": True, "normalize_embedding": False}
@@ -181,8 +168,7 @@ def family_of(config: ModelConfig) -> Literal["pegasus", "fsmt"]:
 
 def check_expressible(recipe: Recipe) -> None:
     """Raises ConfigError that names the setting for which transformers has no architecture."""
-    if recipe.corpus.subword.kind == "imported":
-        check_imported(recipe)
+    if recipe.corpus.subword.kind == "imported":  # it has the shape in which it came
         return
     model = recipe.model
     reasons = {
@@ -195,7 +181,13 @@ def check_expressible(recipe: Recipe) -> None:
         "model.output_bias": model.output_bias,
         "model.start_ids": model.start_ids != (BOS,),
     }
-    refuse("transformers", reasons)
+    for place, inexpressible in reasons.items():
+        if inexpressible:
+            raise ConfigError(
+                "transformers cannot represent this setting of the recipe",
+                place=place,
+                remedy="export to ctranslate2 or bundle, which take every recipe",
+            )
 
 
 def translate_with_huggingface(

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from safetensors.torch import save_file
 
-from dragoman.base.errors import ConfigError
 from dragoman.base.files import write_json
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary, VocabularyFile
 from dragoman.corpus.shards import EOS, PAD, UNK
@@ -34,40 +33,6 @@ _MASK: Final = "<mask>"
 _AS_IT_IS: Final = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
 
 
-def check_imported(recipe: Recipe) -> None:
-    """Raises ConfigError that names the setting which the original architecture does not have."""
-    model = recipe.model
-    marian = model.norm == "post"
-    reasons = {
-        "model.activation": model.activation == "swiglu",
-        "model.attention_bias": not model.attention_bias,
-        "model.positions": model.positions != ("marian" if marian else "tensor2tensor"),
-    }
-    if marian:
-        reasons |= {
-            "model.first_position": model.first_position != 0,
-            "model.start_ids": model.start_ids not in ((PAD,), (EOS,)),
-        }
-    else:
-        reasons |= {
-            "model.output_bias": model.output_bias,
-            "model.start_ids": len(model.start_ids) != 2 or model.start_ids[0] != EOS,
-            "model.tied_embeddings": model.tied_embeddings == "decoder",
-        }
-    refuse("MarianMT" if marian else "M2M100", reasons)
-
-
-def refuse(architecture: str, reasons: dict[str, bool]) -> None:
-    """Raises ConfigError that names the first setting which an architecture does not have."""
-    for place, inexpressible in reasons.items():
-        if inexpressible:
-            raise ConfigError(
-                f"{architecture} cannot represent this setting of the recipe",
-                place=place,
-                remedy="export to ctranslate2 or bundle, which take every recipe",
-            )
-
-
 def write_imported(
     model: Transformer,
     recipe: Recipe,
@@ -78,9 +43,7 @@ def write_imported(
     """Write configuration, weights and tokenizer into an existing directory.
 
     search: with the power penalty, the only one that transformers knows; see power_search.
-    Raises ConfigError if the original architecture cannot express the recipe.
     """
-    check_imported(recipe)
     source, target = (one.file for one in vocabularies)
     marian = recipe.model.norm == "post"
     special: dict[str, int | None] = {
@@ -91,7 +54,12 @@ def write_imported(
     }
     if not marian:
         special["bos_token_id"] = listed_pieces(target).get(_BEGIN, 0)
-    generation = _generation_keys(recipe, search, special)
+    limit = length_limit(recipe.corpus.max_pieces + 1, search)
+    generation = generation_keys(search, limit) | special
+    if search.never_padding:
+        generation["bad_words_ids"] = [[special["pad_token_id"]]]
+    if search.renormalize:
+        generation["renormalize_logits"] = True
     if not marian:  # a translation begins with the token of its language
         generation["forced_bos_token_id"] = target.their_ids[target.prefix[0]]
     write_json(directory / "config.json", _config(model, recipe, search) | special)
@@ -113,13 +81,10 @@ def _config(model: Transformer, recipe: Recipe, search: SearchConfig) -> dict[st
     keys: dict[str, Any] = {
         "model_type": "marian" if marian else "m2m_100",
         "architectures": ["MarianMTModel" if marian else "M2M100ForConditionalGeneration"],
-        "is_encoder_decoder": True,
         "vocab_size": len(embeddings.source_matrix),
         **shape_keys(config),
-        "scale_embedding": config.scaled_embeddings,
         "tie_word_embeddings": config.tied_embeddings != "none",
         "max_position_embeddings": max(published, longest, length_limit(longest, search) + 1),
-        "dtype": "float32",
     }
     if marian:
         keys |= {
@@ -135,6 +100,10 @@ def _config(model: Transformer, recipe: Recipe, search: SearchConfig) -> dict[st
 def shape_keys(config: ModelConfig) -> dict[str, Any]:
     """The keys of config.json that all architectures here share."""
     return {
+        "is_encoder_decoder": True,
+        "use_cache": True,
+        "dtype": "float32",
+        "scale_embedding": config.scaled_embeddings,
         "d_model": config.d_model,
         "encoder_layers": config.encoder_layers,
         "decoder_layers": config.decoder_layers,
@@ -151,21 +120,20 @@ def shape_keys(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _generation_keys(
-    recipe: Recipe, search: SearchConfig, special: dict[str, int | None]
-) -> dict[str, Any]:
-    """The content of generation_config.json; special: ids of tokens by their keys."""
-    keys: dict[str, Any] = {
+def generation_keys(search: SearchConfig, limit: int) -> dict[str, Any]:
+    """The keys of generation_config.json that all architectures here share.
+
+    limit: the most tokens of a translation.
+    """
+    return {
         "num_beams": search.beam_size,
         "length_penalty": search.length_penalty_alpha,
         "early_stopping": search.early_stopping and search.beam_size > 1,
-        "max_length": length_limit(recipe.corpus.max_pieces + 1, search) + 1,
+        "max_new_tokens": limit,
+        "do_sample": False,
+        # A training switches it off in config.json, and FSMT searches wrongly without it.
+        "use_cache": True,
     }
-    if search.never_padding:
-        keys["bad_words_ids"] = [[special["pad_token_id"]]]
-    if search.renormalize:
-        keys["renormalize_logits"] = True
-    return keys | special
 
 
 def _write_marian_tokenizer(
