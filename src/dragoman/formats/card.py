@@ -12,7 +12,7 @@ from dragoman.base.printable import printable_line
 from dragoman.corpus.directions import Direction, listed
 from dragoman.corpus.manifest import Manifest
 from dragoman.formats.bundle import Bundle, BundleInfo
-from dragoman.formats.hub import card_header, plain_header
+from dragoman.formats.hub import card_header
 from dragoman.formats.kinds import FORMATS
 from dragoman.formats.onnxruntime_web import PACKAGE
 from dragoman.formats.usage import usage
@@ -47,12 +47,8 @@ def model_card(
     """
     model, form = recipe.model, FORMATS[info.kind]
     search = "greedy search" if form.is_greedy else "search"
-    if info.kind == "huggingface":
-        header = card_header(info, base_form=_architecture(recipe))
-    else:
-        header = plain_header(info)
     parts = [
-        header,
+        card_header(info, base_form=_architecture(recipe) if info.kind == "huggingface" else ""),
         f"# {info.name}: {info.title}",
         f"A Transformer of {info.num_parameters:,} parameters (d {model.d_model}, FFN "
         f"{model.d_ffn}, {model.encoder_layers}+{model.decoder_layers} layers, {model.norm}-norm), "

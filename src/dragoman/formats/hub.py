@@ -18,14 +18,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from dragoman.base.errors import ConfigError, DragomanError, MachineError
 from dragoman.base.languages import is_language, parse_language
 from dragoman.base.printable import printable_line
 from dragoman.base.version import VERSION
-from dragoman.formats.bundle import BundleInfo
+from dragoman.formats.bundle import BundleInfo, BundleScore
 from dragoman.formats.kinds import NOT_STATED
 
 if TYPE_CHECKING:
@@ -59,53 +59,47 @@ class Pushed:
     commit: str
 
 
-def card_header(info: BundleInfo, *, base_form: str) -> str:
-    """The header of a model card as the Hub reads it: languages, licence, tags and scores.
+def card_header(info: BundleInfo, *, base_form: str = "") -> str:
+    """The header of a model card as the Hub reads it: languages, licence and, if the model is for
+    transformers, tags and scores.
 
-    base_form: the architecture's name there.
+    base_form: the architecture's name in transformers; "" in an export for another library.
     """
-    from huggingface_hub import EvalResult, ModelCardData
-
-    results = []
-    for score in info.scores:
-        metric, text = score.signature.partition("|")[0], score.text
-        results.append(
-            EvalResult(
-                task_type="translation",
-                task_name=f"Translation {_languages_of(info, text)}",
-                dataset_type=_slug(f"{info.name} {text.partition(',')[0]}"),
-                dataset_name=text,
-                metric_type="bleu" if metric == "BLEU" else "chrf",
-                metric_name=metric,
-                metric_value=score.value,
-                metric_args={"signature": score.signature},
-            )
-        )
     licence, licence_name = _licence(info.licence)
     languages = dict.fromkeys(map(_language, info.languages))
-    data = ModelCardData(
-        language=[one for one in languages if one] or None,
-        license=licence,
-        license_name=licence_name,
-        library_name="transformers",
-        pipeline_tag="translation",
-        tags=["translation", base_form, "dragoman"],
-        model_name=info.name,
-        eval_results=results or None,
-    )
-    return f"---\n{data.to_yaml()}\n---"
+    values: dict[str, Any] = {
+        "language": [one for one in languages if one],
+        "license": licence,
+        "license_name": licence_name,
+        "pipeline_tag": "translation",
+    }
+    if base_form:
+        values["library_name"] = "transformers"
+        values["tags"] = ["translation", base_form, "dragoman"]
+        results = [_result(info, score) for score in info.scores]
+        values["model-index"] = results and [{"name": info.name, "results": results}]
+    # Values of JSON are values of YAML. Without quotes, the language no would be false.
+    lines = [
+        f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items() if value
+    ]
+    return "\n".join(["---", *lines, "---"])
 
 
-def plain_header(info: BundleInfo) -> str:
-    """The header of a card that needs no library of the Hub: languages and licence."""
-    # Strings of JSON are strings of YAML. Without quotes, the language no would be false.
-    lines = [f"language: {json.dumps([*info.languages])}"]
-    licence, licence_name = _licence(info.licence)
-    if licence is not None:
-        lines.append(f"license: {json.dumps(licence)}")
-    if licence_name is not None:
-        lines.append(f"license_name: {json.dumps(licence_name)}")
-    return "\n".join(["---", *lines, "pipeline_tag: translation", "---"])
+def _result(info: BundleInfo, score: BundleScore) -> dict[str, Any]:
+    """A score in the Hub's form."""
+    metric, text = score.signature.partition("|")[0], printable_line(score.text)
+    return {
+        "task": {"type": "translation", "name": f"Translation {_languages_of(info, text)}"},
+        "dataset": {"type": _slug(f"{info.name} {text.partition(',')[0]}"), "name": text},
+        "metrics": [
+            {
+                "type": "bleu" if metric == "BLEU" else "chrf",
+                "name": metric,
+                "value": score.value,
+                "args": {"signature": score.signature},
+            }
+        ],
+    }
 
 
 def _languages_of(info: BundleInfo, text: str) -> str:
