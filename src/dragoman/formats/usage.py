@@ -261,7 +261,10 @@ def _of_huggingface(export: _Export) -> list[str]:
     pre = export.recipe.model.norm == "pre"
     # The tokenizers of M2M100 and NLLB know their languages themselves.
     prefix = "" if not export.token or (export.is_imported and pre) else f"{export.token} "
-    said = "One sentence goes in as it is: the tokenizer normalises it and adds `</s>`."
+    said = (
+        "The tokenizer needs the package sentencepiece. One sentence goes in as it is: the "
+        "tokenizer normalises it and adds `</s>`."
+    )
     if prefix:
         said += f" It begins with the token of the language: `{export.token}`."
     parts = [
