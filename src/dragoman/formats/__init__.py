@@ -9,7 +9,7 @@ usage               how to call the library of a format: code for its card, with
 public              the keys of a run's records that leave with an export
 ctranslate2         writes the model for CTranslate2, and checks its file before it is read
 ctranslate2_engine  translates with CTranslate2; needs no torch
-huggingface         the same model for transformers, and back from there
+huggingface         the same model for transformers, with its tokenizer
 imported_form       an imported model, back in its own form for transformers
 hub                 an export for transformers on the Hugging Face Hub, and the head of its card
 onnx                the same model as two ONNX graphs: encoder, and a decoder's step

@@ -192,8 +192,9 @@ def _check_positions(folder: Path, weights: Mapping[str, Tensor], form: Form) ->
     config = form.model
     for name in _POSITIONS:
         if name in weights:
-            # The first row of FSMT is that of padding.
-            found = weights[name][1:] if form.family == "fsmt" else weights[name]
+            found = weights[name]
+            if form.family == "fsmt" and found.dim() == 2:
+                found = found[1:]  # the first row is that of padding
             rows = len(found) if found.dim() == 2 else 0
             ours = sinusoids(
                 rows, config.d_model, kind=config.positions, first=config.first_position
