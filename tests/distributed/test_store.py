@@ -16,7 +16,7 @@ import pytest
 
 from dragoman.base.errors import MachineError
 from dragoman.cluster.agent import network
-from dragoman.cluster.agent.processes import StoreProcess
+from dragoman.cluster.join import StoreProcess
 from dragoman.distributed.rendezvous import StoreAddress
 from dragoman.distributed.store import connect, serve
 from processes import LOOPBACK, listening_addresses
@@ -34,8 +34,8 @@ GARBAGE = {
 
 
 def test_garbage_and_a_wrong_token_leave_the_values_of_the_ranks() -> None:
-    with closing(StoreProcess()) as process:
-        port = process.open("127.0.0.1")
+    with closing(StoreProcess("127.0.0.1")) as process:
+        port = process.port
         where = StoreAddress("127.0.0.1", port, "0123456789abcdef")
         ours = connect(where, prefix="run")
         ours.set("key", "value")
@@ -54,8 +54,9 @@ def test_garbage_and_a_wrong_token_leave_the_values_of_the_ranks() -> None:
 
 
 def test_the_store_listens_on_its_given_address_alone() -> None:
-    with closing(StoreProcess()) as process:
-        port = process.open("127.0.0.1")
+    with closing(StoreProcess("127.0.0.1")) as process:
+        port = process.port
+        connect(StoreAddress("127.0.0.1", port, "token"), prefix="run").set("key", "value")
         mine = [
             int(entry.name)
             for entry in Path("/proc").iterdir()
@@ -76,11 +77,8 @@ def _is_store(entry: Path) -> bool:
 
 
 def test_an_address_of_another_machine_is_refused() -> None:
-    with (
-        closing(StoreProcess()) as process,
-        pytest.raises(MachineError, match=r"cannot listen at 203\.0\.113\.1"),
-    ):
-        process.open("203.0.113.1")
+    with pytest.raises(MachineError, match=r"cannot listen at 203\.0\.113\.1"):
+        StoreProcess("203.0.113.1")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
@@ -104,23 +102,19 @@ def test_the_store_takes_its_given_port(address: str) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("port", ["free", "given"])
-def test_the_store_takes_its_address_from_its_input_and_ends_with_it(port: str) -> None:
+def test_peers_may_connect_before_the_store_runs_and_it_ends_with_its_input() -> None:
     program = [sys.executable, "-P", "-m", "dragoman.distributed.store"]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        wanted = free.getsockname()[1] if port == "given" else 0
-    buffers = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    with subprocess.Popen(
-        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=buffers
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(f"127.0.0.1 {wanted}\n")
-        process.stdin.flush()
-        where = StoreAddress("127.0.0.1", int(process.stdout.readline()), "token")
-        assert wanted in (0, where.port)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        where = StoreAddress("127.0.0.1", listener.getsockname()[1], "token")
+        number = listener.fileno()
+        assert network.unreachable([(where.address, where.port)]) == []
+        process = subprocess.Popen(
+            [*program, str(number)], stdin=subprocess.PIPE, pass_fds=[number]
+        )
+    with process:
         connect(where, prefix="run").set("key", "value")
         assert connect(where, prefix="run").get("key") == b"value"
         assert process.poll() is None
+        assert process.stdin is not None
         process.stdin.close()
         assert process.wait(30) == 0

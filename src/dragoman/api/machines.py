@@ -202,15 +202,15 @@ def join(
     from dragoman.api.training import recipe_of
     from dragoman.base.disk_errors import disk_errors_named
     from dragoman.base.files import write_whole
-    from dragoman.cluster.scheduled import ScheduledNode, met
+    from dragoman.cluster.join import Node, rendezvous
     from dragoman.recipe.run_directory import RunDirectory
     from dragoman.run import run as steps
 
     loaded = recipe_of(recipe, overrides)
     folder = Path(runs)
-    place = ScheduledNode.read(at, node=node, nodes=nodes, environment=os.environ)
+    place = Node.read(at, node=node, nodes=nodes, environment=os.environ)
     note = folder / f".join-{hashlib.sha256(place.token.encode()).hexdigest()[:16]}"
-    if place.node == 0:
+    if place.number == 0:
         # Beside the runs, in a folder that all machines share.
         shards = optional_path(prepared) or folder.parent / steps.default_place(loaded)
         ready = _once_free(lambda: steps.prepare(loaded, directory=shards, workers=workers))
@@ -218,13 +218,13 @@ def join(
         with disk_errors_named(folder):
             write_whole(note, directory.path.name)
     try:
-        with met(place, wait_s=_WAIT_S) as share:
-            if place.node:
+        with rendezvous(place, wait_s=_WAIT_S) as share:
+            if place.number:
                 directory = RunDirectory.open(folder / _read_when_there(note))
             listeners = listeners_of(None, progress)
             steps.train_share(directory, share, ranks=ranks, listeners=listeners)
     finally:
-        if place.node == 0:
+        if place.number == 0:
             note.unlink(missing_ok=True)
     return directory
 

@@ -11,7 +11,6 @@ import shutil
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -207,8 +206,7 @@ class CheckpointTransfer:
     """Copies checkpoints of the first host here while training goes on, the newest first.
 
     Copies take at most a tenth of the time, except for the first. A checkpoint that is deleted
-    there before its turn is skipped; `finish` copies all that is still missing. One thread does all
-    the copying, so no signal interrupts a copy halfway.
+    there before its turn is skipped; `finish` copies all that is still missing.
     """
 
     run: RunOnHosts
@@ -218,12 +216,11 @@ class CheckpointTransfer:
     """The name of the best one, which the first host reports when training is over."""
     _wanted: str = ""
     _copied: str = ""
-    """The name of the checkpoint that is being copied during training."""
-    _best_alone: bool = False
+    """The name of the checkpoint that is being copied."""
     _over: bool = False
     _changed: threading.Condition = field(default_factory=threading.Condition)
-    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
-    _work: Future[None] = field(default_factory=Future)
+    _ended: threading.Event = field(default_factory=threading.Event)
+    """Whether the thread that copies has ended: `Thread.join` forgets it if a signal interrupts."""
 
     def want(self, name: str) -> None:
         """Ask for a checkpoint that is complete on the first host."""
@@ -235,51 +232,45 @@ class CheckpointTransfer:
         """Return when all checkpoints and logs are here; raises DragomanError if some are not.
 
         best_alone: copy only the best checkpoint and the logs, and break off any other copy.
-        An exception raised by a signal handler ends the wait, but not the copy under way.
+        An exception raised by a signal handler ends the copy under way.
         """
-        self._best_alone = best_alone and bool(self.best)
-        self._end()
-        while self._best_alone and not self._work.done():
-            with self._changed:
-                if self._copied in ("", self.best):
-                    break
-                ssh.hang_up()
-            wait([self._work], _HUNG_UP_S)
-        self._work.result()
-
-    def give_up(self) -> None:
-        """End the copy under way; the next copy of this checkpoint goes on where it ended."""
-        self._end()
-        while not self._work.done():
-            ssh.hang_up()
-            wait([self._work], _HUNG_UP_S)
+        if best_alone and self.best:
+            self._end(but=self.best)
+            self.run.collect_best(self.best)
+        else:
+            self._end(but=self._copied)
+            self.run.collect(trained=True)
 
     def __enter__(self) -> Self:
-        self._work = self._pool.submit(self._carry)
+        threading.Thread(target=self._carry, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.give_up()
-        self._pool.shutdown()
+        """End the copy under way; the next copy of this checkpoint goes on where it ended."""
+        self._end()
 
-    def _end(self) -> None:
+    def _end(self, *, but: str = "") -> None:
+        """End the copying; break off every copy but that of this checkpoint."""
         with self._changed:
             self._over = True
             self._changed.notify()
+        while not self._ended.wait(_HUNG_UP_S):
+            with self._changed:
+                if self._copied not in ("", but):
+                    ssh.hang_up()
 
     def _carry(self) -> None:
         first, rest_s = self.run.hosts.host[0], 0.0
-        while name := self._next(rest_s):
-            began = time.monotonic()
-            with suppress(DragomanError):  # `finish` tries it again
-                self.run.fetch(first, name)
-            with self._changed:
-                self._copied = ""
-            rest_s = _REST * (time.monotonic() - began)
-        if self._best_alone:
-            self.run.collect_best(self.best)
-        else:
-            self.run.collect(trained=True)
+        try:
+            while name := self._next(rest_s):
+                began = time.monotonic()
+                with suppress(DragomanError):  # `finish` tries it again
+                    self.run.fetch(first, name)
+                with self._changed:
+                    self._copied = ""
+                rest_s = _REST * (time.monotonic() - began)
+        finally:
+            self._ended.set()
 
     def _next(self, rest_s: float) -> str:
         """The name of the checkpoint to copy now, after a rest; "" when training is over."""

@@ -30,17 +30,11 @@ from dragoman.cluster import ssh
 from dragoman.cluster.facts import ClusterFacts, HostFacts, PairFacts
 from dragoman.cluster.files import code_digest, read_code, send_code
 from dragoman.cluster.hosts import Host, Hosts
-from dragoman.cluster.messages import (
-    Done,
-    FactsFound,
-    FactsRequest,
-    MeasuredLine,
-    ProbeResult,
-    Time,
-)
-from dragoman.cluster.team import Meeting, Team, shares
+from dragoman.cluster.messages import FactsRequest, ProbeResult
+from dragoman.cluster.team import Team, shares
 
 _FACTS_S: Final = 120.0
+_REACH_S: Final = 120.0
 _MEASURE_S: Final = 180.0
 """How long measuring the network may show no progress. Time bounds its transfers, so the rate of a
 link does not matter; a round of pairs takes 6 to 30 s."""
@@ -153,10 +147,10 @@ def ask(
             ranks=host.ranks,
             measure=measure,
         )
-        team.agents[host.name].send("facts", request=request.model_dump(mode="json"))
-    said = team.each(FactsFound, timeout_s=_FACTS_S)
+        team.agents[host.name].tell(request)
+    said = team.each(lambda answer: answer.facts, timeout_s=_FACTS_S)
     # A host goes by the name that the user gave it, not by its own.
-    found = [said[host.name].facts.model_copy(update={"host": host.name}) for host in team.hosts]
+    found = [said[host.name].model_copy(update={"host": host.name}) for host in team.hosts]
     ahead = {host.name: clock_ahead_s(team, host) for host in team.hosts}
     # If two hosts disagree, this machine's own clock decides; it may itself be wrong.
     usual = statistics.median([*ahead.values(), *([0.0] if len(ahead) > 1 else [])])
@@ -171,7 +165,7 @@ def clock_ahead_s(team: Team, host: Host) -> float:
     answers = []
     for _ in range(_CLOCK_QUESTIONS):
         asked = time.time()
-        team.agents[host.name].send("time")
+        team.agents[host.name].tell("time")
         message = team.next(_FACTS_S)
         answered = time.time()
         if message is None:
@@ -180,9 +174,9 @@ def clock_ahead_s(team: Team, host: Host) -> float:
                 place=host.name,
                 remedy="look at its load",
             )
-        if not isinstance(message.said, Time):  # an agent has ended meanwhile
+        if message.answer is None or message.answer.time is None:  # an agent has ended meanwhile
             raise team.agents[message.host].failure()
-        answers.append((answered - asked, message.said.time - (asked + answered) / 2))
+        answers.append((answered - asked, message.answer.time - (asked + answered) / 2))
     return min(answers)[1]
 
 
@@ -191,13 +185,15 @@ def _measure(team: Team, facts: ClusterFacts, hosts: Hosts) -> ClusterFacts:
     exposed: dict[str, tuple[str, ...]] = {}
     found = ProbeResult()
     unmeasured: dict[str, str] = {}
+    for name, request in shares(hosts, facts, job="probe").items():
+        team.agents[name].tell(request)
     try:
-        meeting = Meeting.gather(team, shares(hosts, facts, job="probe"))
+        closed = team.each(lambda answer: answer.closed, timeout_s=_REACH_S)
     except MachineError as error:
         unmeasured = dict.fromkeys(_named(error), error.problem)
         return facts.model_copy(update={"unmeasured": unmeasured})
-    if not any(meeting.closed.values()):
-        meeting.begin()
+    if not any(closed.values()):
+        team.tell_all("begin")
         last = time.monotonic()
         for message in team.until_done():
             if message is None:
@@ -207,27 +203,26 @@ def _measure(team: Team, facts: ClusterFacts, hosts: Hosts) -> ClusterFacts:
                     break
                 continue
             last = time.monotonic()
-            match message.said:
-                case MeasuredLine(line=line, exposed=ports):
-                    exposed[message.host] = ports
-                    if message.host != hosts.host[0].name:
-                        continue
+            answer = message.answer
+            # The other hosts would wait long for a host that has failed.
+            if answer is None:
+                unmeasured[message.host] = team.agents[message.host].failure().problem
+                break
+            if answer.done is not None and answer.done.exit_code:
+                unmeasured[message.host] = answer.done.problem
+                break
+            if answer.measured is not None:
+                exposed[message.host] = answer.exposed
+                if message.host == hosts.host[0].name:
                     try:
-                        found = ProbeResult.model_validate_json(line)
+                        found = ProbeResult.model_validate_json(answer.measured)
                     except ValidationError:
                         unmeasured[message.host] = "its measurement is not understood"
                         break
-                # The other hosts would wait long for a host that has failed.
-                case None:
-                    unmeasured[message.host] = team.agents[message.host].failure().problem
-                    break
-                case Done(exit_code=code, problem=problem) if code:
-                    unmeasured[message.host] = problem
-                    break
     measured = [
         one.model_copy(
             update={
-                "closed_ports": meeting.closed[one.host],
+                "closed_ports": closed[one.host],
                 "exposed_ports": exposed.get(one.host),
             }
         )

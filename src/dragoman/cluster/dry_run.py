@@ -40,7 +40,7 @@ def _there(host: Host, hosts: Hosts, *, number: int, run: str) -> Iterator[list[
     """The processes that agents start: the store, the measuring process, torchrun."""
     module = [host.python, "-P", "-m"]
     if number == 0:
-        yield [*module, "dragoman.distributed.store"]
+        yield [*module, "dragoman.distributed.store", "LISTENER"]
     if host.gpus:
         yield [*module, "dragoman.distributed.devices"]
     yield [*module, "dragoman.training.measuring"]

@@ -45,6 +45,8 @@ class HostFacts(Section):
     """Seconds ahead of the median clock of the hosts and the controller."""
     interface: InterfaceFacts | None = None
     """None if no interface routes to the peers."""
+    port: int | None = None
+    """The port of this interface at which it listens until work begins."""
     name_resolves_to: tuple[str, ...] = ()
     """Addresses to which its own host name resolves there."""
     shared_memory_bytes: int

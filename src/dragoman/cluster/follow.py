@@ -14,7 +14,6 @@ from typing import Final
 from dragoman.base.errors import DragomanError, MachineError
 from dragoman.base.interrupts import StopHandler
 from dragoman.cluster.checkpoints import CheckpointTransfer
-from dragoman.cluster.messages import Done, Events
 from dragoman.cluster.team import Message, Team
 from dragoman.distributed.launch import InterruptedRunError, WorkerError, as_raised
 from dragoman.telemetry.events import (
@@ -121,7 +120,7 @@ class HostFollower:
             self._make_room()
             if time.monotonic() > self._kill_at:
                 self._kill_at = float("inf")
-                self.team.send_to_all("kill")
+                self.team.tell_all("kill")
         if self.requests.count and (self.interrupted or self.failures):
             saved = "the last checkpoint is kept" if self.failures else "everything is saved"
             raise InterruptedRunError(
@@ -136,37 +135,39 @@ class HostFollower:
         return self.returned() if self.interrupted else ()
 
     def _see(self, message: Message) -> None:
-        match message.said:
-            case Events(text=text):
-                self.record.append(text)
-            case None:
-                self._fail("lost", WorkerLostError(str(self.team.agents[message.host].failure())))
-            case Done(exit_code=code) if code == _INTERRUPTED:
-                self.interrupted = True
-            case Done(exit_code=code, problem=problem, weight=weight, kind=kind) if code:
-                problem = f"{message.host}: {problem}"
-                own = as_raised(WorkerError(problem, code, kind))
-                if isinstance(own, MachineError):  # the host is there; a retry would fail
-                    own = WorkerError(problem, code, kind)
-                self._fail(weight, own if weight == "own" else WorkerLostError(problem))
+        answer = message.answer
+        if answer is None:
+            self._fail("lost", WorkerLostError(str(self.team.agents[message.host].failure())))
+            return
+        if answer.events:
+            self.record.append(answer.events)
+        done = answer.done
+        if done is not None and done.exit_code == _INTERRUPTED:
+            self.interrupted = True
+        elif done is not None and done.exit_code:
+            problem = f"{message.host}: {done.problem}"
+            own = as_raised(WorkerError(problem, done.exit_code, done.kind))
+            if isinstance(own, MachineError):  # the host is there; a retry would fail
+                own = WorkerError(problem, done.exit_code, done.kind)
+            self._fail(done.weight, own if done.weight == "own" else WorkerLostError(problem))
 
     def _fail(self, weight: str, error: DragomanError) -> None:
         if not self.failures:
             # Hosts that wait for the failed one in a collective do not react to a request to stop.
-            self.team.send_to_all("stop")
+            self.team.tell_all("stop")
             self._kill_at = time.monotonic() + _OTHER_FAILURES_S
         self.failures.append((_WEIGHTS[weight], len(self.failures), error))
 
     def _obey_user(self) -> None:
         if self.requests.count > self._told:
-            self.team.send_to_all("kill" if self.requests.count > 1 else "stop")
+            self.team.tell_all("kill" if self.requests.count > 1 else "stop")
             self._told = self.requests.count
             self._kill_at = min(self._kill_at, time.monotonic() + self._save_s)
 
     def _make_room(self) -> None:
         if not self._making_room and not self.failures and not self._told and self.returned():
             self._making_room = True
-            self.team.send_to_all("stop")
+            self.team.tell_all("stop")
             self._kill_at = time.monotonic() + self._save_s
 
     @property

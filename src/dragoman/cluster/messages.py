@@ -1,33 +1,27 @@
-"""The messages between the controller and an agent: each is one line of JSON.
+"""The lines between the controller and the program that it starts on a host (`cluster.agent`).
 
-The controller commands, {"do": COMMAND, ...}, and the agent answers, {"say": ANSWER, ...}. Any
-other answer ends the connection.
-
-stay           {}                  a sign of life, every second
-time           {}                  -> Time
-facts          {request}           -> FactsFound: the request is a FactsRequest
-prepare_store  {}                  the first host imports PyTorch for the store
-work           {request}           -> Ready: the request is a WorkRequest
-reach          {peers}             -> Reached
-begin          {store}             -> Events or MeasuredLine, then Done
-stop, kill     {}                  the share saves and ends, or ends at once
+controller                        the program on the host
+a FactsRequest as JSON            an Answer with facts; time and the commands below may come later
+a WorkRequest: train              Answers with events, and one with done
+a WorkRequest: probe              an Answer with closed
+begin (after a probe's `closed`)  Answers with measured, and one with done
+time                              an Answer with time
+stop, kill                        the work saves and ends, or ends at once
+an empty line, every second       nothing: it is a sign of life
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from dragoman.base.settings import Section
 from dragoman.cluster.facts import HostFacts, PairRates
 
-AgentCommand = Literal[
-    "stay", "time", "facts", "prepare_store", "work", "reach", "begin", "stop", "kill"
-]
+Command = Literal["", "time", "begin", "stop", "kill"]
 Weight = Literal["own", "hung", "signal", "other"]
 """How likely a failure is the cause of the failures of other hosts."""
-Port = Annotated[int, Field(ge=1, le=65_535)]
 
 
 class FactsRequest(Section):
@@ -50,11 +44,11 @@ class FactsRequest(Section):
 
 
 class WorkRequest(Section):
-    """One host's share of a job of all hosts.
+    """One host's share of the work of all hosts.
 
-    number: the position of this host among num_hosts, from 0.
-    interface, address: the network interface of this host for the collectives, and its address.
-    token: keeps the processes of this job apart from all others.
+    number: the position of this host among all, from 0.
+    endpoints: the address and port of each host at which it listens; the store opens at the first.
+    token: keeps the processes of this work apart from all others.
     run: the run's directory below the folder, also its name on the host.
     checkpoint: the name of the one to resume from; newer ones belong to steps that were given up.
     price_per_hour: the price of all hosts together for an hour, with the currency; "" if it is not
@@ -65,10 +59,8 @@ class WorkRequest(Section):
 
     job: Literal["train", "probe"]
     number: int
-    num_hosts: int
+    endpoints: tuple[tuple[str, Annotated[int, Field(ge=1, le=65_535)]], ...]
     ranks: int
-    interface: str
-    address: str
     token: str
     run: str = ""
     checkpoint: str = ""
@@ -77,66 +69,33 @@ class WorkRequest(Section):
     log: tuple[int, str] = (0, "")
 
 
-class FactsFound(Section):
-    """The facts of the host."""
-
-    say: Literal["facts"]
-    facts: HostFacts
-
-
-class Time(Section):
-    """The host's clock, in seconds since 1970."""
-
-    say: Literal["time"]
-    time: float
-
-
-class Ready(Section):
-    """The host has its share. store: `address:port/token`, from the first host only. test_port: a
-    port to which the other hosts connect once, to check that they reach this host."""
-
-    say: Literal["ready"]
-    store: str
-    test_port: Port
-
-
-class Reached(Section):
-    """The host has tried the others' ports. closed: address:port of those that it cannot reach."""
-
-    say: Literal["reached"]
-    closed: tuple[str, ...]
-
-
-class MeasuredLine(Section):
-    """A line of the measuring process. exposed: address:port that other machines could reach."""
-
-    say: Literal["measured"]
-    line: str
-    exposed: tuple[str, ...]
-
-
-class Events(Section):
-    """Whole lines that were appended to the run's log."""
-
-    say: Literal["events"]
-    text: str
-
-
 class Done(Section):
-    """The share has ended. problem: "" if it succeeded. kind: the class of the error that a worker
+    """The work has ended. problem: "" if it succeeded. kind: the class of the error that a worker
     raised; "" if it is not known."""
 
-    say: Literal["done"]
-    exit_code: int = Field(ge=0, le=255)
-    problem: str
-    weight: Weight
+    exit_code: int = Field(default=0, ge=0, le=255)
+    problem: str = ""
+    weight: Weight = "other"
     kind: str = ""
 
 
-AgentMessage = FactsFound | Time | Ready | Reached | MeasuredLine | Events | Done
-AGENT_MESSAGE: Final[TypeAdapter[AgentMessage]] = TypeAdapter(
-    Annotated[AgentMessage, Field(discriminator="say")]
-)
+class Answer(Section):
+    """A line from a host; any other line ends the connection.
+
+    time: its clock, in seconds since 1970.
+    closed: address:port of the other hosts that it cannot reach.
+    measured: a line of the measuring process. exposed: address:port at which other machines could
+        reach that process.
+    events: whole lines that were appended to the run's log.
+    """
+
+    facts: HostFacts | None = None
+    time: float | None = None
+    closed: tuple[str, ...] | None = None
+    measured: str | None = None
+    exposed: tuple[str, ...] = ()
+    events: str = ""
+    done: Done | None = None
 
 
 class ProbePair(PairRates):

@@ -1,52 +1,40 @@
-"""The controller's end of the agents: one ssh connection to each host, its messages, and the jobs
-that all hosts do together: each gets its share, they meet, and all begin at once."""
+"""The controller's end of the agents: one program on each host over ssh, and their lines."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
 import secrets
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from pydantic import ValidationError
 
 from dragoman.base import units
 from dragoman.base.errors import MachineError
+from dragoman.base.settings import Section
 from dragoman.cluster import ssh
 from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.files import code_place
 from dragoman.cluster.hosts import Host, Hosts
-from dragoman.cluster.messages import (
-    AGENT_MESSAGE,
-    AgentCommand,
-    AgentMessage,
-    Done,
-    Reached,
-    Ready,
-    WorkRequest,
-)
+from dragoman.cluster.messages import Answer, Command, WorkRequest
 
 _STAY_EVERY_S: Final = 1.0
-_MEET_S: Final = 120.0
 _END_S: Final = 10.0
 """How long an agent may take to end after its connection is closed, before ssh itself is ended."""
 
+Part = TypeVar("Part")
+
 
 class Message(NamedTuple):
-    """An answer of an agent; `said` is None if its connection ended."""
+    """A line of an agent; `answer` is None if its connection ended."""
 
     host: str
-    said: AgentMessage | None
-
-
-AgentAnswer = TypeVar("AgentAnswer", bound=AgentMessage)
+    answer: Answer | None
 
 
 def agent_command(host: Host, *, code: str) -> list[str]:
@@ -62,7 +50,7 @@ def agent_command(host: Host, *, code: str) -> list[str]:
 
 
 class Agent:
-    """One agent; its messages arrive in the inbox."""
+    """One agent; its lines arrive in the inbox."""
 
     def __init__(self, host: Host, arguments: Sequence[str], inbox: queue.Queue[Message]) -> None:
         self.host = host
@@ -73,11 +61,12 @@ class Agent:
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
-    def send(self, do: AgentCommand, **values: Any) -> None:
-        """Send a message. If the agent is gone, its silence will show it."""
+    def tell(self, line: Command | Section) -> None:
+        """Send a command or a request. If the agent is gone, its silence will show it."""
+        text = line if isinstance(line, str) else line.model_dump_json()
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
-            self._process.stdin.write(json.dumps({"do": do, **values}).encode() + b"\n")
+            self._process.stdin.write(text.encode() + b"\n")
             self._process.stdin.flush()
 
     def failure(self) -> MachineError:
@@ -109,12 +98,12 @@ class Agent:
             ssh.skip_greeting(self.host, lines)
             for line in lines:
                 try:
-                    said = AGENT_MESSAGE.validate_json(line, strict=True)
+                    answer = Answer.model_validate_json(line, strict=True)
                 except ValidationError:
                     self._fault = ssh.odd_answer(self.host, "its answer is not understood")
                     self._process.kill()
                     break
-                self._inbox.put(Message(self.host.name, said))
+                self._inbox.put(Message(self.host.name, answer))
         self._inbox.put(Message(self.host.name, None))
 
 
@@ -151,13 +140,13 @@ class Team:
         for closer in closers:
             closer.join()
 
-    def send_to_all(self, do: AgentCommand, **values: Any) -> None:
-        """Send the same message to every agent."""
+    def tell_all(self, command: Command) -> None:
+        """Send the same command to every agent."""
         for agent in self.agents.values():
-            agent.send(do, **values)
+            agent.tell(command)
 
     def next(self, timeout_s: float) -> Message | None:
-        """The next message of any agent; None if none comes within `timeout_s`."""
+        """The next line of any agent; None if none comes within `timeout_s`."""
         with contextlib.suppress(queue.Empty):
             return self.inbox.get(timeout=max(0.0, timeout_s))
         return None
@@ -166,13 +155,13 @@ class Team:
         """Send signs of life, from a thread of its own: the reader may be held up for long, by a
         stopped terminal (Ctrl-S) or a pager."""
         while not self._over.is_set():
-            self.send_to_all("stay")
+            self.tell_all("")
             self._over.wait(_STAY_EVERY_S)
 
-    def each(self, kind: type[AgentAnswer], *, timeout_s: float) -> dict[str, AgentAnswer]:
-        """One message of this kind from every agent, by host; MachineError if one fails, is gone or
+    def each(self, part: Callable[[Answer], Part | None], *, timeout_s: float) -> dict[str, Part]:
+        """This part of an answer of every agent, by host; MachineError if one fails, is gone or
         does not answer in time."""
-        heard: dict[str, AgentAnswer] = {}
+        heard: dict[str, Part] = {}
         deadline = time.monotonic() + timeout_s
         while len(heard) < len(self.agents):
             message = self.next(deadline - time.monotonic())
@@ -183,25 +172,24 @@ class Team:
                     place=missing,
                     remedy="look at its load and its network",
                 )
-            if isinstance(message.said, kind):
-                heard[message.host] = message.said
-            elif message.said is None:  # even of one that has answered: more was to come
+            if message.answer is None:  # even of one that has answered: more was to come
                 raise self.agents[message.host].failure()
-            elif isinstance(message.said, Done) and message.said.exit_code:
-                raise MachineError(message.said.problem, place=message.host)
+            if message.answer.done is not None and message.answer.done.exit_code:
+                raise MachineError(message.answer.done.problem, place=message.host)
+            value = part(message.answer)
+            if value is not None:
+                heard[message.host] = value
         return heard
 
     def until_done(self, *, tick_s: float = _STAY_EVERY_S) -> Iterator[Message | None]:
-        """All messages until every agent is done or gone; None if a tick passed without one.
+        """All lines until every agent is done or gone; None if a tick passed without one.
 
         The end of a connection whose agent is done is not among them.
         """
         ended: set[str] = set()
         while len(ended) < len(self.agents):
             message = self.next(tick_s)
-            if message is None:
-                yield None
-            elif not isinstance(message.said, Done | None):
+            if message is None or (message.answer is not None and message.answer.done is None):
                 yield message
             elif message.host not in ended:
                 ended.add(message.host)
@@ -209,58 +197,21 @@ class Team:
 
 
 def shares(hosts: Hosts, facts: ClusterFacts, **values: Any) -> dict[str, WorkRequest]:
-    """Every host's share of a job, by name; `facts` say which interface each of them uses."""
+    """Every host's share of the work, by name; `facts` say where each of them listens."""
     token = secrets.token_hex(8)
-    cards = {one.host: one.interface for one in facts.hosts}
-    requests = {}
-    for number, host in enumerate(hosts.host):
-        card = cards[host.name]
-        assert card is not None
-        requests[host.name] = WorkRequest(
+    endpoints = {
+        one.host: (one.interface.address, one.port)
+        for one in facts.hosts
+        if one.interface is not None and one.port is not None
+    }
+    return {
+        host.name: WorkRequest(
             number=number,
-            num_hosts=len(hosts.host),
+            endpoints=tuple(endpoints[one.name] for one in hosts.host),
             ranks=host.ranks,
-            interface=card.name,
-            address=card.address,
             token=token,
             on_processor=not host.gpus,
             **values,
         )
-    return requests
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """A team whose hosts know their shares of a job and wait for the command to begin.
-
-    store: where they will meet.
-    closed: by host, the address:port of peers that it could not reach.
-    """
-
-    team: Team
-    store: str
-    closed: dict[str, tuple[str, ...]]
-
-    @classmethod
-    def gather(cls, team: Team, requests: Mapping[str, WorkRequest]) -> Self:
-        """Send every host its share and let it try to reach the others.
-
-        Raises MachineError if a host fails, is gone or takes longer than two minutes for an answer.
-        """
-        for name, request in requests.items():
-            team.agents[name].send("work", request=request.model_dump(mode="json"))
-        ready = team.each(Ready, timeout_s=_MEET_S)
-        for name in requests:
-            peers = [
-                (requests[other].address, one.test_port)
-                for other, one in ready.items()
-                if other != name
-            ]
-            team.agents[name].send("reach", peers=peers)
-        reached = team.each(Reached, timeout_s=_MEET_S)
-        closed = {name: one.closed for name, one in reached.items()}
-        return cls(team, ready[next(iter(requests))].store, closed)
-
-    def begin(self) -> None:
-        """Send the command to begin."""
-        self.team.send_to_all("begin", store=self.store)
+        for number, host in enumerate(hosts.host)
+    }

@@ -4,14 +4,12 @@ Everything that a host needs is copied to it by its digest and compared there; n
 doctor finds something wrong. Then every host runs its ranks, events arrive here as they are
 written, and when the connection to a host ends, everything started there ends too.
 
-An attempt to train on the hosts that are present ends in one of four ways:
+An attempt to train on the hosts that are present is followed by another one, from the newest
+checkpoint that any host or this machine has,
 
-TrainingOver   it has come to its end
-HostsReturned  absent hosts answer again, and the others have saved: train with all of them
-WorkerLost     a host or a worker was lost: train without the hosts that do not answer
-NotFit         doctor rejects hosts: train without them for good, if there was an earlier attempt
-
-Each new attempt goes on from the newest checkpoint that any host or this machine has.
+- if absent hosts answer again, and the others have saved for them;
+- if a host or a worker was lost: without the hosts that do not answer;
+- if doctor rejects hosts, and there was an earlier attempt: without them for good.
 """
 
 from __future__ import annotations
@@ -53,8 +51,7 @@ from dragoman.cluster.facts import ClusterFacts
 from dragoman.cluster.files import Content, files_below, send, size_bytes
 from dragoman.cluster.follow import HostFollower, Record, StopRequests, WorkerLostError
 from dragoman.cluster.hosts import HOSTS_FILE, Host, Hosts, record_hosts
-from dragoman.cluster.messages import WorkRequest
-from dragoman.cluster.team import Meeting, Team, shares
+from dragoman.cluster.team import Team, shares
 from dragoman.corpus.manifest import FILE_NAME, Manifest
 from dragoman.distributed.launch import InterruptedRunError
 from dragoman.recipe.estimate import estimate
@@ -202,32 +199,6 @@ def _log_in(host: Host) -> None:
     ssh.run(host, ["true"], timeout_s=_ANSWER_S)
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingOver:
-    """The recipe has ended the training."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostsReturned:
-    """Absent hosts of these names answer again; the others have saved and ended."""
-
-    names: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerLost:
-    """A host or a worker was lost."""
-
-    error: MachineError
-
-
-@dataclass(frozen=True, slots=True)
-class NotFit:
-    """Doctor rejects hosts."""
-
-    error: NotFitError
-
-
 @dataclass(slots=True)
 class _Training:
     """The training of a run, attempt after attempt.
@@ -248,38 +219,28 @@ class _Training:
         """Make attempts until one finishes. Raises the error that ends the training."""
         in_vain, reached = 0, -1
         while True:
-            match self._attempt():
-                case TrainingOver():
+            try:
+                returned = self._train()
+                if not returned:
                     return
-                case HostsReturned(names):
-                    self._alert("info", f"{', '.join(names)}: answers again")
-                case NotFit(error):
-                    if self.is_first or not self.members.exclude(error.hosts):
-                        raise error
-                    self._alert("error", f"{error}; left out from now on")
-                    time.sleep(_BREATH_S)
-                case WorkerLost(error):
-                    newest = step_number(newest_checkpoint(self.run.path))
-                    in_vain = 1 if newest > reached else in_vain + 1
-                    if in_vain > _MOST_IN_VAIN:
-                        raise error
-                    self._alert("error", str(error))
-                    time.sleep(_BREATH_S)
+                self._alert("info", f"{', '.join(returned)}: answers again")
+            except NotFitError as error:
+                if self.is_first or not self.members.exclude(error.hosts):
+                    raise
+                self._alert("error", f"{error}; left out from now on")
+                time.sleep(_BREATH_S)
+            except MachineError as error:
+                if self.is_first and not isinstance(error, WorkerLostError):
+                    raise
+                newest = step_number(newest_checkpoint(self.run.path))
+                in_vain = 1 if newest > reached else in_vain + 1
+                if in_vain > _MOST_IN_VAIN:
+                    raise
+                self._alert("error", str(error))
+                time.sleep(_BREATH_S)
             self.is_first = False
             reached = max(step_number(newest_checkpoint(self.run.path)), reached)
             self.members.find_present(print_line=self.print_line)
-
-    def _attempt(self) -> TrainingOver | HostsReturned | WorkerLost | NotFit:
-        """Train on the present members, and say how it ended."""
-        try:
-            returned = self._train()
-        except NotFitError as error:
-            return NotFit(error)
-        except MachineError as error:
-            if self.is_first and not isinstance(error, WorkerLostError):
-                raise
-            return WorkerLost(error)
-        return HostsReturned(returned) if returned else TrainingOver()
 
     def _alert(self, severity: Literal["info", "warning", "error"], cause: str) -> None:
         """Record why the training goes on from a checkpoint, and show it."""
@@ -307,7 +268,6 @@ class _Training:
                     for host in hosts.host
                 }
             )
-            team.agents[hosts.host[0].name].send("prepare_store")  # while data is being copied
             self._bring(remote, budgets)
             with marked(self.run.path) as mark:
                 facts = ClusterFacts(hosts=tuple(ask(team, hosts, run=remote.place, mark=mark)))
@@ -318,7 +278,7 @@ class _Training:
                 try:
                     with self.requests.deferred(), stack.pop_all():
                         record = Record(self.run.events, self.listeners, transfer)
-                        Meeting.gather(team, self._shares(remote, facts)).begin()
+                        self._begin(team, remote, facts)
                         with self.members.looked_for() as returned:
                             votes = self.run.recipe().distributed.options.steps_between_votes
                             follower = HostFollower(team, self.requests, record, returned, votes)
@@ -328,7 +288,6 @@ class _Training:
                 finally:
                     bring_back(
                         transfer,
-                        self.requests,
                         # A run with a budget ends with its export, and no time is left for more.
                         best_alone=is_over and budget is not None,
                         print_line=self.print_line,
@@ -358,9 +317,11 @@ class _Training:
             self._alert("warning", str(error))
         on_all(remote.hosts.host, remote.spread)
 
-    def _shares(self, remote: RunOnHosts, facts: ClusterFacts) -> Mapping[str, WorkRequest]:
-        """The share of every host, by its name."""
+    def _begin(self, team: Team, remote: RunOnHosts, facts: ClusterFacts) -> None:
+        """Give every host its share, upon which it joins the training."""
         price = remote.hosts.price_per_hour
+        log = event_file(self.run.events)
+        size = log.stat().st_size if log.is_file() else 0
         requests = shares(
             remote.hosts,
             facts,
@@ -368,13 +329,10 @@ class _Training:
             run=remote.place,
             checkpoint=newest_checkpoint(self.run.path),
             price_per_hour="" if price is None else f"{price} {remote.hosts.currency}",
+            log=(size, prefix_digest(log, size)),
         )
-        log = event_file(self.run.events)
-        size = log.stat().st_size if log.is_file() else 0
-        had = (size, prefix_digest(log, size))
-        first = remote.hosts.host[0].name
-        requests[first] = requests[first].model_copy(update={"log": had})
-        return requests
+        for name, request in requests.items():
+            team.agents[name].tell(request)
 
 
 def digests_here(run: RunDirectory) -> dict[str, str]:
@@ -409,7 +367,6 @@ def _copies(
 
 def bring_back(
     transfer: CheckpointTransfer,
-    requests: StopRequests,
     *,
     best_alone: bool = False,
     print_line: PrintLine,
@@ -426,8 +383,6 @@ def bring_back(
         print_line(f"bringing {what} and logs here; Ctrl-C leaves them on the hosts")
         transfer.finish(best_alone=best_alone)
     except InterruptedRunError as error:
-        with requests.deferred():
-            transfer.give_up()
         what, where = transfer.newest, run.hosts.host[:1]
         if not what or (run.path / CHECKPOINTS / what).is_dir():
             what, where = "the rest", run.hosts.host

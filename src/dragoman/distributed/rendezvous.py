@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -44,6 +45,15 @@ class StoreAddress:
         machine."""
         text = os.environ.get(STORE_VARIABLE)
         return None if text is None else cls.parse(text)
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """A socket that accepts connections at this address alone; port 0 chooses a free one.
+
+    Raises OSError if it cannot listen there.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    return socket.create_server((address, port), family=family)
 
 
 def attempt() -> str:

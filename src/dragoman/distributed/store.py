@@ -1,8 +1,8 @@
-"""The store of several hosts, as a process: `python -m dragoman.distributed.store`.
+"""The store of several hosts, as a process: `python -m dragoman.distributed.store LISTENER`.
 
-The first line of its standard input is ADDRESS PORT, with port 0 for any free one. It prints the
-port it listens on and ends when its input ends. PyTorch's own servers listen on every interface of
-the machine; this one listens only on the address it is given.
+LISTENER is the number of a listening socket that the process inherits, so that peers may connect
+before PyTorch has been imported. The process ends when its standard input ends. PyTorch's own
+servers listen on every interface of the machine; this one listens only on the address it is given.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
-from dragoman.distributed.rendezvous import StoreAddress
+from dragoman.distributed.rendezvous import StoreAddress, listen
 
 
 def serve(address: str, *, port: int = 0) -> TCPStore:
@@ -20,9 +20,11 @@ def serve(address: str, *, port: int = 0) -> TCPStore:
 
     port: 0 chooses a free one. Raises OSError if it cannot listen there.
     """
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    listener = socket.create_server((address, port), family=family)
-    port = listener.getsockname()[1]
+    return _served(listen(address, port))
+
+
+def _served(listener: socket.socket) -> TCPStore:
+    address, port = listener.getsockname()[:2]
     return TCPStore(address, port, is_master=True, master_listen_fd=listener.detach())
 
 
@@ -33,9 +35,7 @@ def connect(where: StoreAddress, *, prefix: str) -> Store:
 
 def main() -> None:
     """Serve until standard input is closed."""
-    address, port = sys.stdin.readline().split()
-    store = serve(address, port=int(port))
-    print(store.port, flush=True)
+    _store = _served(socket.socket(fileno=int(sys.argv[1])))  # open as long as it is referenced
     sys.stdin.read()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -20,18 +19,20 @@ from unittest import mock
 import pytest
 
 import dragoman
-from dragoman.base.errors import MachineError, TrainingError
+from dragoman.base.errors import TrainingError
 from dragoman.cluster.agent import network, work
 from dragoman.cluster.agent.facts import gather
-from dragoman.cluster.agent.processes import Measuring, Prepared
-from dragoman.cluster.agent.work import Spool, agent_lock, prefix_digest
+from dragoman.cluster.agent.measuring import Measuring
+from dragoman.cluster.agent.work import Spool, agent_lock, prefix_digest, probe_environment
 from dragoman.cluster.facts import ClusterFacts, HostFacts, InterfaceFacts
 from dragoman.cluster.files import code_digest, code_place, read_code
 from dragoman.cluster.hosts import Host, Hosts
 from dragoman.cluster.messages import FactsRequest
 from dragoman.cluster.team import agent_command, shares
 from dragoman.distributed.devices import nccl_version
-from dragoman.distributed.launch import launch_log
+from dragoman.distributed.launch import Share, launch_log
+from dragoman.distributed.rendezvous import StoreAddress
+from dragoman.telemetry import host as machine
 from processes import wait_until
 
 SOURCE = Path(dragoman.__file__).resolve().parents[1]
@@ -57,25 +58,31 @@ def said(agent: subprocess.Popen[bytes]) -> dict[str, Any]:
     return values
 
 
-def tell(agent: subprocess.Popen[bytes], **values: Any) -> None:
+def tell(agent: subprocess.Popen[bytes], line: str) -> None:
     assert agent.stdin is not None
-    agent.stdin.write(json.dumps(values).encode() + b"\n")
+    agent.stdin.write(line.encode() + b"\n")
     agent.stdin.flush()
+
+
+def asking(gpus: int) -> str:
+    """The line of a request to a host of so many GPUs."""
+    request = FactsRequest(host="me", interface=None, peers=("127.0.0.1",), gpus=gpus)
+    return request.model_dump_json()
 
 
 def test_tells_facts_and_time_and_ends_with_its_input(
     agent: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    request = {"host": "me", "interface": None, "peers": ["127.0.0.1"], "gpus": 0}
-    tell(agent, do="stay")
-    tell(agent, do="facts", request=request)
+    tell(agent, "")
+    tell(agent, asking(gpus=0))
     facts = said(agent)["facts"]
     assert facts["host"] == "me"
     assert facts["interface"]["name"] == "lo"
+    assert network.unreachable([("127.0.0.1", facts["port"])]) == []
     assert facts["digests"] == {"code": code_digest(read_code())}
     assert facts["disk_write_bytes_per_s"] > 0
-    tell(agent, do="time")
-    assert said(agent)["say"] == "time"
+    tell(agent, "time")
+    assert said(agent)["time"] == pytest.approx(time.time(), abs=60)
     assert agent.stdin is not None
     agent.stdin.close()
     assert agent.wait(20) == 0
@@ -86,15 +93,10 @@ def test_tells_facts_and_time_and_ends_with_its_input(
 def test_the_agent_names_nccl_and_the_driver_if_gpus_are_expected(
     agent: subprocess.Popen[bytes],
 ) -> None:
-    request = {"host": "me", "interface": None, "peers": ["127.0.0.1"], "gpus": 1}
-    tell(agent, do="facts", request=request)
+    tell(agent, asking(gpus=1))
     versions = said(agent)["facts"]["versions"]
     assert {"torch", "python", "nccl", "driver"} <= versions.keys()
     assert versions["nccl"] == nccl_version()
-
-
-def unwanted() -> Measuring:
-    raise AssertionError("nothing is to be measured")
 
 
 @pytest.mark.system
@@ -105,6 +107,7 @@ def test_a_host_without_its_gpus_trains_no_steps_in_their_place(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.chdir(tmp_path)
     request = FactsRequest(host="me", interface=None, peers=(), gpus=1, measure=True)
+    unwanted = mock.Mock(steps=mock.Mock(side_effect=AssertionError("nothing is to be measured")))
     facts = gather(request, unwanted)
     assert (facts.gpus_visible, facts.gpus_usable) == (0, 0)
     assert (facts.step_s, facts.flop_per_s) == (None, None)
@@ -119,7 +122,7 @@ def test_doctor_measures_between_the_ranks_of_a_host(
     monkeypatch.chdir(tmp_path)
     request = FactsRequest(host="a", interface=None, peers=(), gpus=0, ranks=2, measure=True)
     with closing(Measuring(ranks=2, on_processor=True)) as measuring:
-        facts = gather(request, lambda: measuring)
+        facts = gather(request, measuring)
     assert facts.step_s is not None
     assert facts.inside_bytes_per_s is not None
     assert 1e6 < facts.inside_bytes_per_s < 1e12
@@ -140,8 +143,8 @@ class Heard:
     def __init__(self) -> None:
         self.texts: list[str] = []
 
-    def say(self, what: str, *, text: str) -> None:
-        self.texts.append(text)
+    def say(self, *, events: str) -> None:
+        self.texts.append(events)
 
 
 @pytest.mark.parametrize(
@@ -192,35 +195,13 @@ def test_an_agent_that_was_left_behind_makes_way_with_all_that_it_started(tmp_pa
         "    print(child.pid, flush=True)\n"
         "    child.wait()\n"
     )
-    command = [sys.executable, "-c", program, "dragoman.cluster.agent"]  # the word of an agent
+    command = [sys.executable, "-c", program]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE) as left_behind:
         assert left_behind.stdout is not None
         child = int(left_behind.stdout.readline())
         with agent_lock(tmp_path):
             assert left_behind.wait(10) == -signal.SIGKILL
             wait_until(lambda: state_of(child) in ("Z", ""))
-
-
-@pytest.mark.parametrize("words", [[], ["notes on dragoman.cluster.agent.md"]])
-def test_a_program_that_has_the_number_of_a_dead_agent_is_let_alone(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(work, "_OTHER_AGENT_S", 0.3)
-    sleeper = [sys.executable, "-c", "import time; time.sleep(600)", *words]
-    with (
-        subprocess.Popen(sleeper) as bystander,
-        (tmp_path / f"agent-{socket.gethostname()}.pid").open("a+") as record,
-    ):
-        # An agent has the lock and has not written yet who it is.
-        fcntl.flock(record.fileno(), fcntl.LOCK_EX)
-        record.write(str(bystander.pid))
-        record.flush()
-        try:
-            with pytest.raises(MachineError, match="could not be killed"), agent_lock(tmp_path):
-                pass
-            assert bystander.poll() is None
-        finally:
-            bystander.kill()
 
 
 def test_ports_on_loopback_are_not_exposed() -> None:
@@ -231,53 +212,28 @@ def test_ports_on_loopback_are_not_exposed() -> None:
         assert work._exposed("10.0.0.1") == [f"0.0.0.0:{everywhere.getsockname()[1]}"]
 
 
-class Obeyed:
-    """A channel over which the controller says what it always does."""
-
-    def __init__(self) -> None:
-        said: list[dict[str, Any]] = [{"peers": []}, {"store": "127.0.0.1:1/token"}]
-        self._said = iter(said)
-
-    def say(self, what: str, **values: Any) -> None:
-        pass
-
-    def expect(self) -> dict[str, Any]:
-        return next(self._said)
-
-
 @pytest.mark.parametrize(("slots", "hidden"), [(1, True), (0, False)])
-def test_ranks_on_the_processor_do_not_see_gpus(
+def test_ranks_on_the_processor_do_not_see_gpus_and_share_its_cores(
     slots: int, hidden: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine of slots may have GPUs, which are for others."""
-    first, second = (
-        Host(name=name, address="127.0.0.1", slots=slots, gpus=1 - slots)
-        for name in ("alpha", "beta")
-    )
+    """A machine of slots may have GPUs, which are for others. With all cores a probe would find
+    less work in a weight than each of four ranks has."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(machine, "cpu_cores", lambda: 8)
+    host = Host(name="alpha", address="127.0.0.1", slots=4 * slots, gpus=4 * (1 - slots))
     card = InterfaceFacts(name="lo", address="127.0.0.1", mtu_bytes=1500, errors=0)
-    facts = [
-        HostFacts(
-            host=host.name,
-            cpu_cores=1,
-            versions={},
-            digests={},
-            interface=card,
-            shared_memory_bytes=0,
-            disk_free_bytes=0,
-        )
-        for host in (first, second)
-    ]
-    hosts = Hosts(host=(first, second))
-    # The second host opens no store, so no process has to import PyTorch.
-    request = shares(hosts, ClusterFacts(hosts=tuple(facts)), job="probe")["beta"]
-    environments: list[dict[str, str]] = []
-    monkeypatch.setitem(
-        work._JOBS, "probe", lambda _, __, share, ___: environments.append(share.environment())
-    )
-    values = request.model_dump(mode="json")
-    work.work(Obeyed(), values, Prepared())  # type: ignore[arg-type]
-    (environment,) = environments
-    assert (environment.get("CUDA_VISIBLE_DEVICES") == "") == hidden
+    facts = HostFacts(
+        host=host.name, cpu_cores=1, versions={}, digests={}, interface=card, port=7,
+        shared_memory_bytes=0, disk_free_bytes=0,
+    )  # fmt: skip
+    request = shares(Hosts(host=(host,)), ClusterFacts(hosts=(facts,)), job="probe")["alpha"]
+    where = StoreAddress(*request.endpoints[0], request.token)
+    share = Share(request.number, 1, "lo", where, on_processor=request.on_processor)
+    found = probe_environment(request.ranks, share)
+    assert (found.get("CUDA_VISIBLE_DEVICES") == "") == hidden
+    assert (found["RANK"], found["WORLD_SIZE"], found["OMP_NUM_THREADS"]) == ("0", "1", "2")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")  # which training follows, too
+    assert probe_environment(request.ranks, share)["OMP_NUM_THREADS"] == "3"
 
 
 def state_of(pid: int) -> str:
@@ -299,16 +255,16 @@ while True:
 
 @pytest.mark.system
 @pytest.mark.parametrize(
-    ("messages", "asked"), [(["stop"], 1), (["stop", "stop"], 1), (["stop", "kill"], 2)]
+    ("commands", "asked"), [(["stop"], 1), (["stop", "stop"], 1), (["stop", "kill"], 2)]
 )
 def test_workers_that_save_are_not_killed_as_the_controller_is_lost(
-    messages: list[str], asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    commands: list[str], asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They have their time to save, and are killed when it is over."""
 
-    def hear() -> Iterator[dict[str, str]]:
-        for message in messages:
-            yield {"do": message}
+    def hear() -> Iterator[bytes]:
+        for command in commands:
+            yield command.encode()
             time.sleep(0.3)  # signals that come at once are one
 
     def heard() -> int:

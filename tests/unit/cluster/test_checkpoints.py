@@ -85,9 +85,9 @@ def test_missing_files_are_fetched_at_the_end(home: Path, remote: RunOnHosts) ->
     publish(
         saved(home).parent / "rank-0000" / NAME, lambda draft: write(draft / "state.json", b"{}")
     )
-    with StopRequests() as requests, CheckpointTransfer(remote) as transfer:
+    with StopRequests(), CheckpointTransfer(remote) as transfer:
         transfer.want(NAME)
-        bring_back(transfer, requests, print_line=lambda text: None)
+        bring_back(transfer, print_line=lambda text: None)
     for name in (NAME, f"rank-0000/{NAME}"):
         verify(remote.path / CHECKPOINTS / name)
     assert (remote.path / "logs" / "alpha" / "launch-0.log").read_bytes() == b"all is well\n"
@@ -106,9 +106,9 @@ def test_the_best_checkpoint_alone_can_be_brought(home: Path, remote: RunOnHosts
         saved(home).parent / "rank-0000" / NAME, lambda draft: write(draft / "state.json", b"{}")
     )
     other(home, 200)
-    with StopRequests() as requests, CheckpointTransfer(remote) as transfer:
+    with StopRequests(), CheckpointTransfer(remote) as transfer:
         transfer.best = NAME
-        bring_back(transfer, requests, best_alone=True, print_line=lambda text: None)
+        bring_back(transfer, best_alone=True, print_line=lambda text: None)
     verify(remote.path / CHECKPOINTS / NAME)
     assert [path.name for path in (remote.path / CHECKPOINTS).iterdir()] == [NAME]
     assert (remote.path / "logs" / "alpha" / "launch-0.log").is_file()
@@ -119,9 +119,9 @@ def test_everything_is_brought_if_the_best_checkpoint_is_unknown(
     best: str, home: Path, remote: RunOnHosts
 ) -> None:
     names = [NAME, other(home, 200)]
-    with StopRequests() as requests, CheckpointTransfer(remote) as transfer:
+    with StopRequests(), CheckpointTransfer(remote) as transfer:
         transfer.best = best
-        bring_back(transfer, requests, best_alone=True, print_line=lambda text: None)
+        bring_back(transfer, best_alone=True, print_line=lambda text: None)
     assert sorted(path.name for path in (remote.path / CHECKPOINTS).iterdir()) == names
 
 
@@ -131,12 +131,12 @@ def test_the_copy_of_another_checkpoint_does_not_delay_the_best_one(
     newest = other(home, 200)
     draft = remote.path / CHECKPOINTS / f".{newest}.part"
     (home / "slow").touch()
-    with StopRequests() as requests, CheckpointTransfer(remote) as transfer:
+    with StopRequests(), CheckpointTransfer(remote) as transfer:
         transfer.want(newest)
         wait_until(lambda: any(draft.glob("*")), limit_s=60)
         (home / "slow").unlink()  # for the next copy; this one stands still for ten minutes
         transfer.best = NAME
-        bring_back(transfer, requests, best_alone=True, print_line=lambda text: None)
+        bring_back(transfer, best_alone=True, print_line=lambda text: None)
     assert [path.name for path in (remote.path / CHECKPOINTS).iterdir()] == [NAME]
 
 
@@ -185,13 +185,13 @@ def test_a_signal_ends_the_bringing_and_says_where_the_rest_is(
         finally:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with StopRequests() as requests, CheckpointTransfer(remote) as transfer:
+    with StopRequests(), CheckpointTransfer(remote) as transfer:
         if wanted:
             transfer.want(NAME)
         user = threading.Thread(target=press)
         user.start()
         with pytest.raises(InterruptedRunError) as caught:
-            bring_back(transfer, requests, print_line=lambda text: None)
+            bring_back(transfer, print_line=lambda text: None)
         user.join()
     what = NAME if wanted else "the rest"
     where = f"is still on alpha, in .dragoman/runs/demo/{CHECKPOINTS}"
@@ -314,9 +314,9 @@ def test_if_the_best_checkpoint_is_damaged_the_others_are_brought(
     newest = other(home, 200)
     damage(saved(home), how)
     printed: list[str] = []
-    with StopRequests() as requests, CheckpointTransfer(remote) as transfer:
+    with StopRequests(), CheckpointTransfer(remote) as transfer:
         transfer.best = NAME
-        bring_back(transfer, requests, best_alone=True, print_line=printed.append)
+        bring_back(transfer, best_alone=True, print_line=printed.append)
     assert [path.name for path in (remote.path / CHECKPOINTS).iterdir()] == [newest]
     assert f"{CHECKPOINTS}/{NAME}/" in printed[-1]
 

@@ -192,7 +192,7 @@ def test_a_host_that_leaves_before_the_network_is_measured_is_a_line_in_the_tabl
 
     monkeypatch.setattr(dragoman.cluster.collect, "ask", asked)
     until_work = (
-        'while read -r line; do case "$line" in *\'"do": "work"\'*) exit;; esac; '
+        'while read -r line; do case "$line" in *probe*) exit;; esac; '
         f'printf "%s\\n" "$line"; done | "{sys.executable}" "$@"; exit 3'
     )
     hosts = two_hosts(python_that(tmp_path, f"*cluster.agent*) {until_work};;"))

@@ -14,7 +14,7 @@ import pytest
 from dragoman.base.errors import CorpusError, DivergenceError
 from dragoman.cluster import follow
 from dragoman.cluster.follow import HostFollower, Record, StopRequests
-from dragoman.cluster.messages import Done
+from dragoman.cluster.messages import Answer, Done
 from dragoman.distributed.config import DistributedConfig
 from dragoman.distributed.launch import InterruptedRunError, WorkerError
 from dragoman.telemetry.events import EventWriter
@@ -60,7 +60,7 @@ def test_ranks_that_seldom_meet_have_longer_to_save(
     )
     with pytest.raises(InterruptedRunError):
         follower.until_over(tmp_path)
-    sent = [call.args[0] for call in team.send_to_all.call_args_list]
+    sent = [call.args[0] for call in team.tell_all.call_args_list]
     assert sent == (["stop", "kill"] if killed else ["stop"])
 
 
@@ -77,8 +77,8 @@ def test_ranks_that_seldom_meet_have_longer_to_save(
 def test_the_error_of_a_worker_on_a_host_is_of_the_class_that_callers_catch(
     kind: str, raised: type[Exception], tmp_path: Path
 ) -> None:
-    done = Done(say="done", exit_code=1, problem="step 7: it fell", weight="own", kind=kind)
-    message = mock.Mock(said=done, host="alpha")
+    done = Done(exit_code=1, problem="step 7: it fell", weight="own", kind=kind)
+    message = mock.Mock(answer=Answer(done=done), host="alpha")
     team = mock.Mock(until_done=lambda tick_s: iter([message]))
     follower = HostFollower(team, mock.Mock(count=0), Record(tmp_path, [], _transfer_of_one_host()))
     with pytest.raises(raised, match="alpha: step 7: it fell") as found:

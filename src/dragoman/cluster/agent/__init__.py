@@ -1,11 +1,12 @@
-"""The program on each host, started over ssh: `python -m dragoman.cluster.agent VERB FOLDER`.
+"""The program on each host, started over ssh: `python -m dragoman.cluster.agent FOLDER`.
 
-It reads commands as lines of JSON from its standard input and answers with lines of JSON. When its
+Its standard input and output are the connection to the controller (`cluster.messages`). When its
 input ends, it ends every process that it started; only workers may first save, for a minute.
 
-channel    lines of JSON, in and out; when the controller counts as lost
+channel    its end of the connection; when the controller counts as lost
 network    interfaces, addresses, listening sockets
 facts      the facts of this host
-processes  the process that measures, and the store
-work       its share of a job that all hosts do together: training, or measuring the network
+measuring  the process that measures
+work       its share of the work: it joins a training as `dragoman join` does, or measures the
+           network
 """

@@ -1,44 +1,36 @@
-"""`python -m dragoman.cluster.agent FOLDER`: answers the controller, then ends."""
+"""`python -m dragoman.cluster.agent FOLDER`: tells the controller the facts of this host, then does
+its share of the work."""
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
-import time
-from functools import partial
+from contextlib import closing
 from pathlib import Path
 
 from dragoman.cluster.agent.channel import Channel
 from dragoman.cluster.agent.facts import gather
-from dragoman.cluster.agent.processes import Prepared
+from dragoman.cluster.agent.measuring import Measuring
 from dragoman.cluster.agent.work import work
-from dragoman.cluster.messages import FactsRequest
+from dragoman.cluster.messages import FactsRequest, WorkRequest
 
 
 def answer(channel: Channel) -> None:
-    """Do what the controller asks until it is gone, or until this host's share of a job is done.
+    """Do what the controller asks; end when it is gone.
 
     Raises ValueError if a request is not understood.
     """
-    prepared = Prepared()
-    try:
-        for message in channel.hear():
-            if message["do"] == "time":
-                channel.say("time", time=time.time())
-            elif message["do"] == "prepare_store":
-                prepared.store()
-            elif message["do"] == "facts":
-                request = FactsRequest.model_validate(message["request"])
-                measuring = partial(
-                    prepared.measuring, ranks=request.ranks, on_processor=not request.gpus
-                )
-                facts = gather(request, measuring)
-                channel.say("facts", facts=facts.model_dump(mode="json"))
-            else:
-                work(channel, message["request"], prepared)
-                return
-    finally:
-        prepared.close()
+    request = FactsRequest.model_validate_json(channel.expect())
+    with closing(Measuring(ranks=request.ranks, on_processor=not request.gpus)) as measuring:
+        facts = gather(request, measuring)
+        # The peers connect to this port once, and the first host opens the store there.
+        address = facts.interface.address if facts.interface else "127.0.0.1"
+        with socket.create_server((address, 0)) as listener:
+            facts = facts.model_copy(update={"port": listener.getsockname()[1]})
+            channel.say(facts=facts.model_dump(mode="json"))
+            share = WorkRequest.model_validate_json(channel.expect())
+            work(channel, share, measuring, listener)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Lines of JSON between an agent and the controller."""
+"""The agent's end of its connection to the controller (`cluster.messages`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SILENCE_S: Final = 30
 
 
 class Channel:
-    """The agent's end: standard input and output. Nothing else writes to that output."""
+    """Lines from standard input, and JSON to standard output. Nothing else writes there."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
@@ -26,25 +26,29 @@ class Channel:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
 
-    def say(self, what: str, **values: Any) -> None:
-        """Send a message to the controller. If the controller is gone, its silence will show it."""
-        line = json.dumps({"say": what, **values}).encode() + b"\n"
+    def say(self, **answer: Any) -> None:
+        """Send an Answer. If the controller is gone, its silence will show it."""
+        line = json.dumps(answer).encode() + b"\n"
         with self._lock:
             try:
                 self._out.write(line)
             except OSError:
                 return
 
-    def hear(self) -> Iterator[dict[str, Any]]:
-        """The controller's messages without its signs of life; ends when the controller is gone."""
+    def hear(self) -> Iterator[bytes]:
+        """The controller's lines; ends when the controller is gone.
+
+        Signs of life are left out, and questions for the time are answered.
+        """
         silent_s = 0.0
         while silent_s < SILENCE_S:
             while b"\n" in self._pending:
                 line, _, self._pending = self._pending.partition(b"\n")
                 silent_s = 0.0
-                message = json.loads(line)
-                if message["do"] != "stay":
-                    yield message
+                if line == b"time":
+                    self.say(time=time.time())
+                elif line:
+                    yield line
             # Waits are counted, not the clock: a machine that slept has heard nothing.
             started = time.monotonic()
             if select.select([sys.stdin], [], [], 1.0)[0]:
@@ -55,8 +59,8 @@ class Channel:
             else:
                 silent_s += min(time.monotonic() - started, 2.0)
 
-    def expect(self) -> dict[str, Any]:
-        """The controller's next message; the agent ends if the controller is gone."""
-        for message in self.hear():
-            return message
-        sys.exit(1)
+    def expect(self) -> bytes:
+        """The controller's next line; the agent ends if the controller is gone."""
+        for line in self.hear():
+            return line
+        sys.exit()

@@ -13,8 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from functools import partial
+from contextlib import closing
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +21,7 @@ from typing import Any, Final
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import file_sha256, read_regular
 from dragoman.cluster.agent import network
-from dragoman.cluster.agent.processes import Measuring, Prepared
+from dragoman.cluster.agent.measuring import Measuring
 from dragoman.cluster.facts import PACKAGES, HostFacts, InterfaceFacts
 from dragoman.cluster.files import code_digest, read_code
 from dragoman.cluster.messages import FactsRequest
@@ -43,11 +42,10 @@ _STEPS_S: Final = 90
 _INSIDE_S: Final = 60
 
 
-def gather(request: FactsRequest, measuring: Callable[[], Measuring]) -> HostFacts:
+def gather(request: FactsRequest, measuring: Measuring) -> HostFacts:
     """The facts of this host; its folder is the current directory.
 
-    measuring: returns the process that measures. It is called only if the request asks for
-        measurements and this host can train.
+    measuring: used only if the request asks for measurements and this host can train.
     """
     visible, usable, below = _gpus() if request.gpus else (0, 0, {})
     disk = Path.cwd()
@@ -55,7 +53,7 @@ def gather(request: FactsRequest, measuring: Callable[[], Measuring]) -> HostFac
     able = usable > 0 or not request.gpus
     speed = {}
     if request.measure and able:
-        speed = measuring().steps(timeout_s=_STEPS_S) | _inside(request)
+        speed = measuring.steps(timeout_s=_STEPS_S) | _inside(request)
     shared_memory_bytes = 0
     with contextlib.suppress(OSError):
         shared_memory_bytes = shutil.disk_usage(_SHARED_MEMORY).total
@@ -84,7 +82,6 @@ def facts_here() -> HostFacts:
     Files of runs go below the current directory.
     """
     visible, _, _ = _gpus()
-    prepared = Prepared()
     request = FactsRequest(
         host="this-machine",
         interface=None,
@@ -93,11 +90,8 @@ def facts_here() -> HostFacts:
         ranks=max(visible, 1),
         measure=_version("torch") is not None,
     )
-    measuring = partial(prepared.measuring, ranks=request.ranks, on_processor=not visible)
-    try:
+    with closing(Measuring(ranks=request.ranks, on_processor=not visible)) as measuring:
         return gather(request, measuring)
-    finally:
-        prepared.close()
 
 
 def _interface(request: FactsRequest) -> InterfaceFacts | None:

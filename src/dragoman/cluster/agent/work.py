@@ -1,32 +1,34 @@
-"""This host's share of a job that all hosts do together: training, or measuring the network.
+"""This host's share of the work of all hosts: training, or measuring the network.
 
-The controller gives the commands. The first host opens the store in which all meet; the controller
-sends its address to every host, and they begin. `stop` lets workers save and end, `kill` ends them
-at once. The loss of the controller acts as `stop`, and a minute later as `kill`.
+The controller's `stop` lets workers save and end, its `kill` ends them at once. The loss of the
+controller acts as `stop`, and a minute later as `kill`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import ipaddress
 import os
 import re
 import signal
 import socket
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from dragoman.base.errors import DragomanError, MachineError
-from dragoman.base.files import try_lock
 from dragoman.cluster.agent import network
 from dragoman.cluster.agent.channel import Channel
-from dragoman.cluster.agent.processes import Prepared
-from dragoman.cluster.messages import Weight, WorkRequest
+from dragoman.cluster.agent.measuring import Measuring
+from dragoman.cluster.join import Node, rendezvous, share_of
+from dragoman.cluster.messages import Done, Weight, WorkRequest
 from dragoman.distributed.launch import (
     HungWorkerError,
     Share,
@@ -35,68 +37,73 @@ from dragoman.distributed.launch import (
     launch_workers,
     rank_environment,
 )
-from dragoman.distributed.rendezvous import StoreAddress
 from dragoman.telemetry.events import event_file
 from dragoman.training.durable import discard, step_directories, step_number
 
-_FORWARD_EVERY_S: Final = 0.2
 _FORWARD_BYTES: Final = 1 << 20
 """The most bytes of events in one message."""
 _OTHER_AGENT_S: Final = 10.0
 """How long an agent left over from a lost connection may take to end."""
 _OTHER_AGENT_EVERY_S: Final = 0.1
-_AGENT: Final = b"dragoman.cluster.agent"
+_LOCK_FORM: Final = "hhqqi"
+"""struct flock of Linux on machines of 64 bits: type, whence, start, length, process."""
+_STORE_S: Final = 60.0
+"""How long the first host may take to end an old agent and to open the store."""
 _SAVE_S: Final = 60.0
 """How long workers may save after the controller is gone."""
 _SIGNALLED: Final = re.compile(r"Signal \d+ \((SIG(?!TERM)\w+)\) received by PID")
 
 
-def work(channel: Channel, values: dict[str, Any], prepared: Prepared) -> None:
-    """Do this host's share of the job, and report how it ended."""
-    request = WorkRequest.model_validate(values)
+def work(
+    channel: Channel, request: WorkRequest, measuring: Measuring, listener: socket.socket
+) -> None:
+    """Do this host's share of the work, and report how it ended.
+
+    listener: the socket whose port was told with the facts.
+    """
     try:
-        with _store(request, prepared) as endpoint:
-            # A port to which the other hosts connect once, to check that they reach this host.
-            with socket.create_server((request.address, 0)) as test:
-                channel.say("ready", store=endpoint, test_port=test.getsockname()[1])
-                peers = [(address, port) for address, port in channel.expect()["peers"]]
-                channel.say("reached", closed=network.unreachable(peers))
-                begin = channel.expect()  # the port stays open until all have tried it
-            share = Share(
-                request.number,
-                request.num_hosts,
-                request.interface,
-                StoreAddress.parse(begin["store"]),
-                request.price_per_hour,
-                request.on_processor,
-            )
-            _JOBS[request.job](channel, request, share, prepared)
+        if request.job == "probe":
+            _probe(channel, request, measuring, listener)
+        else:
+            listener.close()  # the store takes the port of the first one
+            _train(channel, request)
+        done = Done()
     except DragomanError as error:
-        weight = weight_of(error, launch_log(Path(request.run), request.number))
-        kind = error.kind if isinstance(error, WorkerError) else ""
-        channel.say("done", exit_code=error.exit_code, problem=str(error), weight=weight, kind=kind)
-    else:
-        channel.say("done", exit_code=0, problem="", weight="other")
+        done = Done(
+            exit_code=error.exit_code,
+            problem=str(error),
+            weight=weight_of(error, launch_log(Path(request.run), request.number)),
+            kind=error.kind if isinstance(error, WorkerError) else "",
+        )
+    channel.say(done=done.model_dump())
 
 
-def _train(channel: Channel, request: WorkRequest, share: Share, _prepared: Prepared) -> None:
+def node_of(request: WorkRequest) -> Node:
+    """This host among all of them."""
+    address, port = request.endpoints[0]
+    return Node(request.number, len(request.endpoints), address, port, request.token)
+
+
+def _train(channel: Channel, request: WorkRequest) -> None:
+    """Join the training, as `dragoman join` does, with the controller's copy of the run."""
     run = Path(request.run)
     (run / "logs").mkdir(exist_ok=True)
     with agent_lock(run / "logs"):
         launch_log(run, request.number).unlink(missing_ok=True)  # lines of an earlier run
         forget_newer(run / "checkpoints", request.checkpoint)
-        with (
-            _passing_signals(channel),
-            # Only the first host, where rank 0 is, has a log; others may share its folder.
-            nullcontext()
-            if request.number
-            else _forwarding(Spool(run / "events", *request.log), channel),
-        ):
+        # Only the first host, where rank 0 is, has a log; others may share its folder.
+        spool = None if request.number else Spool(run / "events", *request.log)
+        with _passing_signals(channel), rendezvous(node_of(request), wait_s=_STORE_S) as share:
             launch_workers(
                 ["dragoman.run.worker", "train", str(run)],
                 ranks=request.ranks,
                 run_directory=run,
-                share=share,
+                share=replace(
+                    share,
+                    price_per_hour=request.price_per_hour,
+                    on_processor=request.on_processor,
+                ),
+                meanwhile=lambda _meeting: spool.forward(channel) if spool else None,
             )
 
 
@@ -108,18 +115,26 @@ def forget_newer(checkpoints: Path, last: str) -> None:
                 discard(path)
 
 
-def _probe(channel: Channel, request: WorkRequest, share: Share, prepared: Prepared) -> None:
+def _probe(
+    channel: Channel, request: WorkRequest, measuring: Measuring, listener: socket.socket
+) -> None:
     """Let the measuring process measure the network; its lines go to the controller unchanged.
 
     Raises MachineError if it fails.
     """
-    measuring = prepared.measuring(ranks=request.ranks, on_processor=request.on_processor)
+    own = request.endpoints[request.number]
+    peers = [endpoint for endpoint in request.endpoints if endpoint != own]
+    channel.say(closed=network.unreachable(peers))
+    with listener:  # open until all have tried it
+        channel.expect()
+    share = replace(share_of(node_of(request)), on_processor=request.on_processor)
     process = measuring.process
     with _passing_signals(channel, process.pid):
-        measuring.measure_network(probe_environment(request, share))
+        store = None if request.number else own
+        measuring.measure_network(probe_environment(request.ranks, share), store=store)
         assert process.stdout is not None
         for line in process.stdout:
-            channel.say("measured", line=line.decode(), exposed=_exposed(request.address))
+            channel.say(measured=line.decode(), exposed=_exposed(own[0]))
         exit_code = process.wait()
     if exit_code:
         raise MachineError(
@@ -128,39 +143,10 @@ def _probe(channel: Channel, request: WorkRequest, share: Share, prepared: Prepa
         )
 
 
-def probe_environment(request: WorkRequest, share: Share) -> dict[str, str]:
+def probe_environment(ranks: int, share: Share) -> dict[str, str]:
     """The environment of the measuring process, with as many threads as a rank has in training."""
-    return (
-        rank_environment(request.ranks)
-        | share.environment()
-        | {
-            "RANK": str(request.number),
-            "WORLD_SIZE": str(request.num_hosts),
-        }
-    )
-
-
-_JOBS: Final[dict[str, Callable[[Channel, WorkRequest, Share, Prepared], None]]] = {
-    "train": _train,
-    "probe": _probe,
-}
-
-
-@contextmanager
-def _store(request: WorkRequest, prepared: Prepared) -> Iterator[str]:
-    """On the first host, open the store in which all meet and yield its address; else yield ""."""
-    if request.number:
-        yield ""
-        return
-    if request.job == "probe":  # the measuring process has imported PyTorch already
-        measuring = prepared.measuring(ranks=request.ranks, on_processor=request.on_processor)
-        port = measuring.open_store(request.address)
-    else:
-        port = prepared.store().open(request.address)
-    try:
-        yield str(StoreAddress(request.address, port, request.token))
-    finally:
-        prepared.close()
+    place = {"RANK": str(share.number), "WORLD_SIZE": str(share.num_hosts)}
+    return rank_environment(ranks) | share.environment() | place
 
 
 @contextmanager
@@ -186,11 +172,11 @@ def _passing_signals(channel: Channel, pid: int | None = None) -> Iterator[None]
 
     def pass_on() -> None:
         asked = False
-        for message in channel.hear():
+        for command in channel.hear():
             if not asked:
                 send(signal.SIGTERM)
                 asked = True
-            if message["do"] == "kill":  # the launcher kills at the second signal
+            if command == b"kill":  # the launcher kills at the second signal
                 over.wait(0.2)
                 send(signal.SIGTERM)
         if not asked:
@@ -203,25 +189,6 @@ def _passing_signals(channel: Channel, pid: int | None = None) -> Iterator[None]
         yield
     finally:
         over.set()
-
-
-@contextmanager
-def _forwarding(spool: Spool, channel: Channel) -> Iterator[None]:
-    """Inside the block events go to the controller as they are written, the last at its end."""
-    over = threading.Event()
-
-    def forward() -> None:
-        while not over.wait(_FORWARD_EVERY_S):
-            spool.forward(channel)
-
-    thread = threading.Thread(target=forward, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        spool.forward(channel)
 
 
 def _exposed(address: str) -> list[str]:
@@ -261,42 +228,33 @@ def agent_lock(logs: Path) -> Iterator[None]:
     logs: the folder of the run's logs; hosts may share it. Another agent is killed with all that it
     started. Raises MachineError if it cannot be killed.
     """
-    path = logs / f"agent-{socket.gethostname()}.pid"
-    with path.open("a+") as record:
+    path = logs / f"agent-{socket.gethostname()}.lock"
+    with path.open("ab") as lock:
         deadline = time.monotonic() + _OTHER_AGENT_S
-        while not try_lock(record.fileno()):
-            record.seek(0)
-            _end_agent(record.read())
+        while (holder := _holder_unless_locked(lock.fileno())) is not None:
+            for pid in network.descendants(holder) if holder > 0 else ():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             if time.monotonic() > deadline:
                 raise MachineError(
                     "another agent of this run is still running and could not be killed",
                     place=path,
-                    remedy="kill the process whose number is in this file",
+                    remedy=f"kill process {holder} on this host",
                 )
             time.sleep(_OTHER_AGENT_EVERY_S)
-        record.truncate(0)
-        record.write(str(os.getpid()))
-        record.flush()
         yield
 
 
-def _end_agent(text: str) -> None:
-    """Kill the agent with this process id, which holds the lock, and all that it started.
-
-    Until the new holder of the lock has written its own id, the file has that of a dead agent. By
-    now another program may have that id: it is left alone.
-    """
-    if text.isdecimal() and _is_agent(text):
-        for pid in network.descendants(int(text)):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-
-def _is_agent(pid: str) -> bool:
-    try:
-        return _AGENT in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False
+def _holder_unless_locked(descriptor: int) -> int | None:
+    """Lock a file; if another process has locked it, return its id: 0 if it is not visible here."""
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return None
+        asked = struct.pack(_LOCK_FORM, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, *_, holder = struct.unpack(_LOCK_FORM, fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+        if kind != fcntl.F_UNLCK:  # it has not ended meanwhile
+            return int(holder)
 
 
 class Spool:
@@ -314,7 +272,7 @@ class Spool:
     def forward(self, channel: Channel) -> None:
         """Send the lines that were written since the last call."""
         while lines := self._next():
-            channel.say("events", text=lines.decode())
+            channel.say(events=lines.decode())
 
     def _next(self) -> bytes:
         try:

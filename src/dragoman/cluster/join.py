@@ -1,14 +1,16 @@
-"""This machine's share of a run that a scheduler starts on every machine at once.
+"""How the machines of a run find each other, whoever starts them.
 
-Slurm, Kubernetes and SkyPilot start the same command on every machine, and number the machines in
-the environment. The first machine prepares the run and then opens the store at the address that all
-were given; the others wait for it. All machines share a folder.
+All machines know an address and a port of the first one, which opens the store there; the others
+wait for it. Slurm, Kubernetes and SkyPilot start `dragoman join` on every machine, and number the
+machines in the environment; `dragoman train --hosts` starts the same over ssh (`cluster.agent`).
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -17,9 +19,8 @@ from typing import Final, Self
 
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.cluster.agent import network
-from dragoman.cluster.agent.processes import StoreProcess
 from dragoman.distributed.launch import Share
-from dragoman.distributed.rendezvous import StoreAddress
+from dragoman.distributed.rendezvous import StoreAddress, listen
 
 TOKEN_VARIABLE: Final = "DRAGOMAN_JOB_TOKEN"  # noqa: S105  # its name, not the token
 """The environment variable with the secret that keeps one run's processes apart from all others.
@@ -36,13 +37,13 @@ _KNOCK_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduledNode:
-    """Machine `node` of `nodes`, counted from 0, and where they meet.
+class Node:
+    """Machine `number` of `nodes`, counted from 0, and where they meet.
 
     host, port: a name or address of machine 0 on the private network, and a free port there.
     """
 
-    node: int
+    number: int
     nodes: int
     host: str
     port: int
@@ -82,19 +83,39 @@ class ScheduledNode:
 
 
 @contextmanager
-def met(place: ScheduledNode, *, wait_s: float) -> Iterator[Share]:
-    """This machine's share; inside the block the store is open.
+def rendezvous(node: Node, *, wait_s: float) -> Iterator[Share]:
+    """This machine's share of the run; inside the block the store is open.
 
     wait_s: how long the first machine may take to open it, as it may have to prepare a corpus.
-    Raises MachineError if the name has no address for five minutes; if the address is a loopback
-    address (with several machines), has no route or is not the first machine's own; if the store
-    cannot be opened there, or does not answer in time.
+    Raises the errors of `share_of`; MachineError if the address is not the first machine's own, if
+    the store cannot be opened there, or does not answer in time.
     """
-    address = _resolved(place.host)
-    if place.nodes > 1 and ipaddress.ip_address(address).is_loopback:
+    share = share_of(node)
+    if node.number:
+        _wait_for(share.store, wait_s)
+        yield share
+    elif network.addresses()[share.interface] != share.store.address:
+        raise MachineError(
+            f"the first machine does not have the address {share.store.address}",
+            place="at",
+            remedy="give an address of the machine that is number 0",
+        )
+    else:
+        with closing(StoreProcess(share.store.address, share.store.port)):
+            yield share
+
+
+def share_of(node: Node) -> Share:
+    """A machine's share: the store, and the interface that leads there.
+
+    Raises MachineError if the name has no address for five minutes; if the address is a loopback
+    address (with several machines) or has no route.
+    """
+    address = _resolved(node.host)
+    if node.nodes > 1 and ipaddress.ip_address(address).is_loopback:
         # Many machines resolve their own name to this; no other machine could reach the store.
         raise MachineError(
-            f"{place.host} is {address} here, which no other machine can reach",
+            f"{node.host} is {address} here, which no other machine can reach",
             place="at",
             remedy="give the address in the private network, or put it into /etc/hosts there",
         )
@@ -105,21 +126,33 @@ def met(place: ScheduledNode, *, wait_s: float) -> Iterator[Share]:
             place="at",
             remedy="give an address of the network that all machines of the run are on",
         )
-    store = StoreAddress(address, place.port, place.token)
-    share = Share(place.node, place.nodes, interface, store)
-    if place.node:
-        _wait_for(store, wait_s)
-        yield share
-    elif network.addresses()[interface] != address:
-        raise MachineError(
-            f"the first machine does not have the address {address}",
-            place="at",
-            remedy="give an address of the machine that is number 0",
-        )
-    else:
-        with closing(StoreProcess()) as process:
-            process.open(address, port=place.port)
-            yield share
+    return Share(node.number, node.nodes, interface, StoreAddress(address, node.port, node.token))
+
+
+class StoreProcess:
+    """The process of `dragoman.distributed.store`, which listens on this address alone.
+
+    port: the port at which it listens; 0 chooses a free one. Raises MachineError if it cannot.
+    """
+
+    def __init__(self, address: str, port: int = 0) -> None:
+        try:
+            listener = listen(address, port)
+        except OSError as error:
+            raise MachineError(
+                f"cannot listen at {address}" + (f", port {port}" if port else ""),
+                remedy="check that the address is this machine's own and that the port is free",
+            ) from error
+        with listener:
+            self.port: int = listener.getsockname()[1]
+            number = listener.fileno()
+            program = [sys.executable, "-P", "-m", "dragoman.distributed.store", str(number)]
+            self._process = subprocess.Popen(program, stdin=subprocess.PIPE, pass_fds=[number])
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.communicate()
 
 
 def _wait_for(store: StoreAddress, wait_s: float) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.base.errors import ConfigError, MachineError
 from dragoman.cli import main
-from dragoman.cluster.scheduled import TOKEN_VARIABLE, ScheduledNode, met
+from dragoman.cluster.join import TOKEN_VARIABLE, Node, rendezvous
 from dragoman.corpus.workplace import locked_directory
 from dragoman.recipe.recipe import load_recipe
 from dragoman.recipe.run_directory import RunDirectory
@@ -23,16 +23,16 @@ from tiny_recipe import TINY
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.1.1"])
 def test_machines_do_not_wait_for_each_other_on_loopback(node: int, address: str) -> None:
     """The address of a machine's own name in /etc/hosts is often no address of the network."""
-    place = ScheduledNode(node, 2, address, 29_400, "0123456789abcdef")
+    place = Node(node, 2, address, 29_400, "0123456789abcdef")
     with (
         pytest.raises(MachineError, match="no other machine can reach"),
-        met(place, wait_s=0.1),
+        rendezvous(place, wait_s=0.1),
     ):
         pass
 
 
 def test_a_machine_that_is_alone_may_meet_itself_there() -> None:
-    with met(ScheduledNode(0, 1, "127.0.0.1", 0, "0123456789abcdef"), wait_s=0.1) as share:
+    with rendezvous(Node(0, 1, "127.0.0.1", 0, "0123456789abcdef"), wait_s=0.1) as share:
         assert share.num_hosts == 1
 
 
@@ -72,12 +72,12 @@ def test_the_text_is_prepared_where_all_machines_find_it(
 
 def test_a_variable_that_is_no_number_counts_as_not_set() -> None:
     known = {"DRAGOMAN_JOB_TOKEN": "0123456789abcdef", "SLURM_NODEID": "²", "PET_NODE_RANK": "1"}
-    assert ScheduledNode.read("10.0.0.1:29400", node=None, nodes=2, environment=known).node == 1
+    assert Node.read("10.0.0.1:29400", node=None, nodes=2, environment=known).number == 1
 
 
 def test_the_token_of_a_run_is_not_that_of_the_server() -> None:
     token = "0123456789abcdef"
     with pytest.raises(ConfigError, match=r"^DRAGOMAN_JOB_TOKEN: it must hold 16 or more"):
-        ScheduledNode.read("10.0.0.1:29400", node=0, nodes=2, environment={"DRAGOMAN_TOKEN": token})
+        Node.read("10.0.0.1:29400", node=0, nodes=2, environment={"DRAGOMAN_TOKEN": token})
     known = {"DRAGOMAN_JOB_TOKEN": token}
-    assert ScheduledNode.read("10.0.0.1:29400", node=0, nodes=2, environment=known).token == token
+    assert Node.read("10.0.0.1:29400", node=0, nodes=2, environment=known).token == token
