@@ -158,18 +158,6 @@ def test_hosts_without_rsync_get_their_files_and_send_them_back(controller: Cont
 
 
 @pytest.mark.slow
-def test_the_first_ctrl_c_saves(controller: Controller) -> None:
-    training = controller.train(*ENDLESS)
-    wait_until(controller.trains)
-    controller.signal("INT")
-    _, complaint = training.communicate(timeout=200)
-    assert training.returncode == 130, complaint
-    assert complaint.count("\n") == 1
-    assert list((controller.run_directory() / "checkpoints").iterdir())
-    nothing_left(controller)
-
-
-@pytest.mark.slow
 def test_a_hung_rank_is_ended_when_the_user_gives_up(controller: Controller) -> None:
     training = controller.train(*ENDLESS)
     wait_until(controller.trains)
@@ -202,16 +190,6 @@ def test_files_that_differ_are_refused(controller: Controller) -> None:
     assert examined.returncode == 1
     assert "the vocabulary differs" in examined.stdout
     nothing_left(controller)
-
-
-@pytest.mark.slow
-def test_nothing_starts_on_hosts_that_are_not_fit(controller: Controller) -> None:
-    beta = controller.lab.host("beta")
-    beta.mount("-t", "tmpfs", "-o", "size=64m", "lab-shm", "/dev/shm")
-    refused = controller.run("train", "small.toml", "--hosts", "hosts.toml")
-    assert refused.returncode == 1
-    assert refused.stderr.startswith("dragoman: beta: storage: 67.11 MB of shared memory")
-    assert not (beta.home / ".dragoman" / "runs").exists()
 
 
 def test_a_dry_run_prints_every_command_and_runs_none(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Training on several hosts: plans, doctor, and a run over them (never imports torch).
 
-The controller is the command that the user has started; it starts an agent on every host.
+The controller is the command that the user has started; it starts an agent on every host, which
+joins the training as `dragoman join` does.
 
 hosts             the machines: hosts.toml or the inline form
 
@@ -16,8 +17,8 @@ ssh               OpenSSH as a list of arguments; when a host counts as lost
 setup             installs a Python environment on every host
 files             copies directories to a host, and back
 agent             the program on each host
-messages          the messages between the controller and an agent
-team              the controller's end of the agents, and the jobs that all of them do together
+messages          the lines between the controller and an agent
+team              the controller's end of the agents
 
 Doctor:
 collect, facts    collects the facts of all hosts at once, and keeps them for plans; their types
@@ -29,6 +30,6 @@ training          the whole run: attempt after attempt, with the hosts that are 
 follow            one attempt: records events, finds who failed first, ends the others
 checkpoints       copies a run's checkpoints between its hosts and this machine
 dry_run           every command that a run would start, for --dry-run
-scheduled         the same run if a scheduler starts the machines
+join              how its machines find each other, whoever starts them
 schedulers        files for such schedulers
 """

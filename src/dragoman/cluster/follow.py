@@ -139,8 +139,8 @@ class HostFollower:
         if answer is None:
             self._fail("lost", WorkerLostError(str(self.team.agents[message.host].failure())))
             return
-        if answer.events:
-            self.record.append(answer.events)
+        if answer.event:
+            self.record.append(f"{answer.event}\n")
         done = answer.done
         if done is not None and done.exit_code == _INTERRUPTED:
             self.interrupted = True

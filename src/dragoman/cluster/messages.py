@@ -2,7 +2,7 @@
 
 controller                        the program on the host
 a FactsRequest as JSON            an Answer with facts; time and the commands below may come later
-a WorkRequest: train              Answers with events, and one with done
+a WorkRequest: train              Answers with event, and one with done
 a WorkRequest: probe              an Answer with closed
 begin (after a probe's `closed`)  Answers with measured, and one with done
 time                              an Answer with time
@@ -86,7 +86,7 @@ class Answer(Section):
     closed: address:port of the other hosts that it cannot reach.
     measured: a line of the measuring process. exposed: address:port at which other machines could
         reach that process.
-    events: whole lines that were appended to the run's log.
+    event: a line that was appended to the run's log.
     """
 
     facts: HostFacts | None = None
@@ -94,7 +94,7 @@ class Answer(Section):
     closed: tuple[str, ...] | None = None
     measured: str | None = None
     exposed: tuple[str, ...] = ()
-    events: str = ""
+    event: str = ""
     done: Done | None = None
 
 

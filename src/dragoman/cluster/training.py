@@ -259,16 +259,9 @@ class _Training:
         with ExitStack() as stack:
             team = stack.enter_context(Team(hosts.host, code=self.code))
             budget = read_budget(self.run.path)
-            budgets = (
-                {}
-                if budget is None
-                else {
-                    # The first present host keeps to it, by its own clock.
-                    host.name: budget.by_clock(clock_ahead_s(team, host))
-                    for host in hosts.host
-                }
-            )
-            self._bring(remote, budgets)
+            if budget is not None:  # rank 0 keeps to it, by the clock of its host
+                budget = budget.by_clock(clock_ahead_s(team, hosts.host[0]))
+            self._bring(remote, budget)
             with marked(self.run.path) as mark:
                 facts = ClusterFacts(hosts=tuple(ask(team, hosts, run=remote.place, mark=mark)))
             digests = digests_here(self.run) | {"code": self.code}
@@ -293,14 +286,11 @@ class _Training:
                         print_line=self.print_line,
                     )
 
-    def _bring(self, remote: RunOnHosts, budgets: Mapping[str, Budget]) -> None:
-        """Copy data, run and checkpoint to every host that lacks them.
-
-        budgets: the budget by the clock of each host; empty if the run has none.
-        """
+    def _bring(self, remote: RunOnHosts, budget: Budget | None) -> None:
+        """Copy data, run and checkpoint to every host that lacks them."""
+        copies = _copies(self.run, remote.place, budget)
 
         def bring(host: Host) -> None:
-            copies = _copies(self.run, remote.place, budgets.get(host.name))
             for place, files in copies.items():
                 started = time.monotonic()
                 if send(host, place, files):

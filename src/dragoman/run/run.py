@@ -291,7 +291,7 @@ def _following(
     It is given the directory of the heartbeats: if rank 0 stands still, its log does, too, and only
     the heartbeats of the other ranks say so.
     """
-    follower = Follower(event_file(directory.events), from_end=True)
+    follower = Follower(event_file(directory.events), start=None)
     shown: set[bytes] = set()
 
     def look(meeting: Path) -> None:

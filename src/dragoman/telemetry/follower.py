@@ -11,14 +11,14 @@ from typing import BinaryIO
 class Follower:
     """Reads a file as it grows; it may not exist yet. A line counts when its end is written."""
 
-    def __init__(self, path: Path, *, from_end: bool = False) -> None:
-        """from_end: skip the lines that exist now."""
+    def __init__(self, path: Path, *, start: int | None = 0) -> None:
+        """start: the number of bytes to skip of what exists now; None: all of it."""
         self._path = path
         self._file: BinaryIO | None = None
         self._rest = b""
-        if from_end and path.exists():
+        if start != 0 and path.exists():
             self._file = path.open("rb")
-            self._file.seek(0, os.SEEK_END)
+            self._file.seek(start or 0, os.SEEK_END if start is None else os.SEEK_SET)
 
     def lines(self) -> Iterator[bytes]:
         """The whole lines that were added since the last call."""

@@ -23,7 +23,7 @@ from dragoman.base.errors import TrainingError
 from dragoman.cluster.agent import network, work
 from dragoman.cluster.agent.facts import gather
 from dragoman.cluster.agent.measuring import Measuring
-from dragoman.cluster.agent.work import Spool, agent_lock, prefix_digest, probe_environment
+from dragoman.cluster.agent.work import agent_lock, log_beyond, prefix_digest, probe_environment
 from dragoman.cluster.facts import ClusterFacts, HostFacts, InterfaceFacts
 from dragoman.cluster.files import code_digest, code_place, read_code
 from dragoman.cluster.hosts import Host, Hosts
@@ -137,28 +137,18 @@ def test_listening_sockets_are_found_by_process() -> None:
     assert where not in network.listening([os.getpid()])
 
 
-class Heard:
-    """A channel that remembers."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def say(self, *, events: str) -> None:
-        self.texts.append(events)
-
-
 @pytest.mark.parametrize(
     ("there", "here", "expected"),
     [
-        ("1\n2\n", "1\n", ["2\n", "3\n"]),
-        ("1\n2\n", "", ["1\n2\n", "3\n"]),
-        ("other\n", "1\n", ["3\n"]),
-        ("", "1\n", ["3\n"]),
+        ("1\n2\n", "1\n", [b"2", b"3"]),
+        ("1\n2\n", "", [b"1", b"2", b"3"]),
+        ("other\n", "1\n", [b"3"]),
+        ("", "1\n", [b"3"]),
     ],
     ids=["goes on", "from the start", "of another time", "nothing here"],
 )
 def test_events_go_on_where_the_user_has_them(
-    tmp_path: Path, there: str, here: str, expected: list[str]
+    tmp_path: Path, there: str, here: str, expected: list[bytes]
 ) -> None:
     path = tmp_path / "events" / "log.jsonl"
     path.parent.mkdir()
@@ -166,13 +156,11 @@ def test_events_go_on_where_the_user_has_them(
         path.write_text(there)
     mine = tmp_path / "mine"
     mine.write_text(here)
-    channel = Heard()
-    spool = Spool(path.parent, len(here), prefix_digest(mine, len(here)))
-    spool.forward(channel)  # type: ignore[arg-type]
-    with path.open("a") as file:
-        file.write("3\n4")  # the last line is not whole yet
-    spool.forward(channel)  # type: ignore[arg-type]
-    assert channel.texts == expected
+    with closing(log_beyond(path.parent, len(here), prefix_digest(mine, len(here)))) as log:
+        seen = [*log.lines()]
+        with path.open("a") as file:
+            file.write("3\n4")  # the last line is not whole yet
+        assert [*seen, *log.lines()] == expected
 
 
 def test_only_the_host_of_a_killed_worker_reports_the_signal(

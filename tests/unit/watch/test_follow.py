@@ -35,11 +35,11 @@ def test_lines_are_read_as_they_are_finished(path: Path) -> None:
 def test_a_follower_from_the_end_reads_only_added_lines(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_bytes(b"old\n")
-    follower = Follower(path, from_end=True)
+    follower = Follower(path, start=None)
     assert list(follower.lines()) == []
     with path.open("ab") as file:
         file.write(b"new\n")
     assert list(follower.lines()) == [b"new"]
-    not_there = Follower(tmp_path / "later.jsonl", from_end=True)
+    not_there = Follower(tmp_path / "later.jsonl", start=None)
     (tmp_path / "later.jsonl").write_bytes(b"first\n")
     assert list(not_there.lines()) == [b"first"]

@@ -38,10 +38,9 @@ from dragoman.distributed.launch import (
     rank_environment,
 )
 from dragoman.telemetry.events import event_file
+from dragoman.telemetry.follower import Follower
 from dragoman.training.durable import discard, step_directories, step_number
 
-_FORWARD_BYTES: Final = 1 << 20
-"""The most bytes of events in one message."""
 _OTHER_AGENT_S: Final = 10.0
 """How long an agent left over from a lost connection may take to end."""
 _OTHER_AGENT_EVERY_S: Final = 0.1
@@ -92,8 +91,16 @@ def _train(channel: Channel, request: WorkRequest) -> None:
         launch_log(run, request.number).unlink(missing_ok=True)  # lines of an earlier run
         forget_newer(run / "checkpoints", request.checkpoint)
         # Only the first host, where rank 0 is, has a log; others may share its folder.
-        spool = None if request.number else Spool(run / "events", *request.log)
-        with _passing_signals(channel), rendezvous(node_of(request), wait_s=_STORE_S) as share:
+        log = None if request.number else log_beyond(run / "events", *request.log)
+
+        def send_events(_meeting: Path) -> None:
+            for line in log.lines() if log else ():
+                channel.say(event=line.decode())
+
+        with (
+            _passing_signals(channel, os.getpid()),
+            rendezvous(node_of(request), wait_s=_STORE_S) as share,
+        ):
             launch_workers(
                 ["dragoman.run.worker", "train", str(run)],
                 ranks=request.ranks,
@@ -103,7 +110,7 @@ def _train(channel: Channel, request: WorkRequest) -> None:
                     price_per_hour=request.price_per_hour,
                     on_processor=request.on_processor,
                 ),
-                meanwhile=lambda _meeting: spool.forward(channel) if spool else None,
+                meanwhile=send_events,
             )
 
 
@@ -150,24 +157,17 @@ def probe_environment(ranks: int, share: Share) -> dict[str, str]:
 
 
 @contextmanager
-def _passing_signals(channel: Channel, pid: int | None = None) -> Iterator[None]:
-    """Inside the block the controller's stop and kill reach the job as signals.
+def _passing_signals(channel: Channel, pid: int) -> Iterator[None]:
+    """Inside the block the controller's stop and kill reach a process as signals.
 
-    The first signal asks the job to save and end, the second kills it. After a stop, the second is
-    sent only upon a kill, or a minute after the end of the connection.
-
-    pid: the id of the process that does the job; None if this process launches it.
+    The first signal asks it to save and end, the second kills it. After a stop, the second is sent
+    only upon a kill, or a minute after the end of the connection.
     """
-    launcher = threading.get_ident()
     over = threading.Event()
 
     def send(number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
-            if over.is_set():
-                return
-            if pid is None:
-                signal.pthread_kill(launcher, number)
-            else:
+            if not over.is_set():
                 os.kill(pid, number)
 
     def pass_on() -> None:
@@ -257,33 +257,17 @@ def _holder_unless_locked(descriptor: int) -> int | None:
             return int(holder)
 
 
-class Spool:
-    """Reads what is appended to the run's log, whole lines only.
+def log_beyond(directory: Path, size: int, digest: str) -> Follower:
+    """Follows the run's log here, from where the controller's copy ends.
 
-    had, digest: the size and sha256 of the controller's copy. A file here that is shorter or begins
-    differently is from another attempt, and is removed.
+    size, digest: the size and sha256 of the controller's copy. A file here that is shorter or
+    begins differently is from another attempt, and is removed.
     """
-
-    def __init__(self, directory: Path, had: int, digest: str) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self._path = event_file(directory)
-        self._read = _goes_on(self._path, had, digest)
-
-    def forward(self, channel: Channel) -> None:
-        """Send the lines that were written since the last call."""
-        while lines := self._next():
-            channel.say(events=lines.decode())
-
-    def _next(self) -> bytes:
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._read)
-                found = file.read(_FORWARD_BYTES)
-        except FileNotFoundError:
-            return b""
-        lines = found[: found.rfind(b"\n") + 1]
-        self._read += len(lines)
-        return lines
+    directory.mkdir(parents=True, exist_ok=True)
+    path = event_file(directory)
+    if path.is_file() and (path.stat().st_size < size or prefix_digest(path, size) != digest):
+        path.unlink()
+    return Follower(path, start=size)
 
 
 def prefix_digest(path: Path, size: int) -> str:
@@ -293,13 +277,3 @@ def prefix_digest(path: Path, size: int) -> str:
         with path.open("rb") as file:
             whole.update(file.read(size))
     return whole.hexdigest()
-
-
-def _goes_on(path: Path, size: int, digest: str) -> int:
-    """The number of bytes of this file that the controller has; 0 if there is no file.
-
-    A file that does not continue the controller's copy is removed.
-    """
-    if path.is_file() and (path.stat().st_size < size or prefix_digest(path, size) != digest):
-        path.unlink()
-    return size if path.is_file() else 0
