@@ -98,20 +98,22 @@ def _train(channel: Channel, request: WorkRequest) -> None:
                 channel.say(event=line.decode())
 
         with (
-            _passing_signals(channel, os.getpid()),
+            _passing_signals(channel, os.getpid()) as over,
             rendezvous(node_of(request), wait_s=_STORE_S) as share,
         ):
-            launch_workers(
-                ["dragoman.run.worker", "train", str(run)],
-                ranks=request.ranks,
-                run_directory=run,
-                share=replace(
-                    share,
-                    price_per_hour=request.price_per_hour,
-                    on_processor=request.on_processor,
-                ),
-                meanwhile=send_events,
+            share = replace(
+                share, price_per_hour=request.price_per_hour, on_processor=request.on_processor
             )
+            try:
+                launch_workers(
+                    ["dragoman.run.worker", "train", str(run)],
+                    ranks=request.ranks,
+                    run_directory=run,
+                    share=share,
+                    meanwhile=send_events,
+                )
+            finally:
+                over.set()  # from now on a signal would end this process before it has said why
 
 
 def forget_newer(checkpoints: Path, last: str) -> None:
@@ -157,36 +159,37 @@ def probe_environment(ranks: int, share: Share) -> dict[str, str]:
 
 
 @contextmanager
-def _passing_signals(channel: Channel, pid: int) -> Iterator[None]:
-    """Inside the block the controller's stop and kill reach a process as signals.
+def _passing_signals(channel: Channel, pid: int) -> Iterator[threading.Event]:
+    """Inside the block the controller's stop and kill reach a process as signals, until the event
+    is set.
 
     The first signal asks it to save and end, the second kills it. After a stop, the second is sent
     only upon a kill, or a minute after the end of the connection.
     """
     over = threading.Event()
 
-    def send(number: int) -> None:
+    def signal_it() -> None:
         with contextlib.suppress(ProcessLookupError):
             if not over.is_set():
-                os.kill(pid, number)
+                os.kill(pid, signal.SIGTERM)
 
     def pass_on() -> None:
         asked = False
         for command in channel.hear():
             if not asked:
-                send(signal.SIGTERM)
+                signal_it()
                 asked = True
             if command == b"kill":  # the launcher kills at the second signal
                 over.wait(0.2)
-                send(signal.SIGTERM)
+                signal_it()
         if not asked:
-            send(signal.SIGTERM)
+            signal_it()
         over.wait(_SAVE_S)
-        send(signal.SIGTERM)
+        signal_it()
 
     threading.Thread(target=pass_on, daemon=True).start()
     try:
-        yield
+        yield over
     finally:
         over.set()
 
