@@ -22,6 +22,8 @@ from lab.laboratory import Lab, LabHost
 PROGRAM = Path(sys.executable).with_name("dragoman")
 STEPS = 12
 SLURM = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol")
+THREADS = {"OMP_NUM_THREADS": str(os.cpu_count() or 1)}
+"""As many as a rank has that ssh has started: with another number, sums are rounded differently."""
 HAS_SLURM = all(shutil.which(tool, path="/usr/bin:/usr/sbin") for tool in SLURM)
 
 
@@ -56,7 +58,12 @@ def join_on(lab: Lab, command: list[str | Path]) -> None:
     for number, host in reversed(list(enumerate(lab.hosts))):
         place = {"PET_NODE_RANK": str(number), "PET_NNODES": str(len(lab.hosts))}
         machines.append(
-            host.start(command, env=token | place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            host.start(
+                command,
+                env=token | place | THREADS,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+            )
         )
     said = [machine.communicate(timeout=200)[0] for machine in machines]
     assert [machine.returncode for machine in machines] == [0] * len(machines), said
@@ -133,7 +140,7 @@ def submit(lab: Lab, recipe: list[str | Path], folder: Path) -> None:
     with slurm_cluster(lab, folder / "slurm") as environment:
         path = f"{PROGRAM.parent}:{os.environ['PATH']}"
         command: list[str | Path] = ["sbatch", "--wait", f"--chdir={folder}", script]
-        lab.hosts[0].run(command, env=environment | {"PATH": path}, timeout_s=240)
+        lab.hosts[0].run(command, env=environment | THREADS | {"PATH": path}, timeout_s=240)
 
 
 @contextmanager
