@@ -67,7 +67,8 @@ def write_huggingface(
         positions=max(longest, limit + 1),
         further={RECIPE_KEY: back.model_dump(mode="json")},
     )
-    generation = generation_keys(search, limit) | _special_ids(model.config)
+    generation = generation_keys(search) | _special_ids(model.config)
+    generation["max_new_tokens"] = limit
     write_json(directory / "generation_config.json", generation)
     write_tokenizer(vocabulary, recipe, directory)
 

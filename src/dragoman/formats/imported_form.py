@@ -55,7 +55,7 @@ def write_imported(
     if not marian:
         special["bos_token_id"] = listed_pieces(target).get(_BEGIN, 0)
     limit = length_limit(recipe.corpus.max_pieces + 1, search)
-    generation = generation_keys(search, limit) | special
+    generation = generation_keys(search) | {"max_length": limit + 1} | special
     if search.never_padding:
         generation["bad_words_ids"] = [[special["pad_token_id"]]]
     if search.renormalize:
@@ -120,16 +120,12 @@ def shape_keys(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def generation_keys(search: SearchConfig, limit: int) -> dict[str, Any]:
-    """The keys of generation_config.json that all architectures here share.
-
-    limit: the most tokens of a translation.
-    """
+def generation_keys(search: SearchConfig) -> dict[str, Any]:
+    """The keys of generation_config.json that all architectures here share."""
     return {
         "num_beams": search.beam_size,
         "length_penalty": search.length_penalty_alpha,
         "early_stopping": search.early_stopping and search.beam_size > 1,
-        "max_new_tokens": limit,
         "do_sample": False,
         # A training switches it off in config.json, and FSMT searches wrongly without it.
         "use_cache": True,
