@@ -26,7 +26,7 @@ Pair = tuple[str, str]
 Change = Callable[[Pair, Direction, Random], Pair | None]
 _Share = Annotated[float, Field(ge=0.0, le=1.0)]
 _LETTERS_PER_TYPO: Final = 25
-_DOTTED_I: Final = ("tr", "az", "crh")
+DOTTED_I: Final = ("tr", "az", "crh")
 """Languages in which the capital of i has a dot."""
 _WORD_START: Final = re.compile(r"(?<!\S)\S")
 FINAL_MARK: Final = re.compile(r"[.!?…。！？।؟։።۔．｡]$")
@@ -185,7 +185,7 @@ class Copies:
 
 
 def _capitals(text: str, language: str) -> str:
-    if "i" in text and any(same_language(language, other) for other in _DOTTED_I):
+    if "i" in text and any(same_language(language, other) for other in DOTTED_I):
         text = text.replace("i", "İ")
     return text.upper()
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, Typ
 from dragoman.base.errors import ConfigError
 from dragoman.base.files import file_sha256
 from dragoman.base.languages import closest_language, same_language
+from dragoman.corpus.augment import DOTTED_I
 from dragoman.corpus.directions import Direction, token_for, with_token
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.normalize import normalize
@@ -214,11 +215,15 @@ class TorchEngine:
 
 
 class EncodedPart(NamedTuple):
-    """A part of a text, the number of its rows, and its normalised text if it has tags, else ""."""
+    """A part of a text, the number of its rows, and its normalised text if it has tags, else "".
+
+    in_capitals: its translation is put into capitals.
+    """
 
     part: TextPart
     num_rows: int
     tagged: str
+    in_capitals: bool
 
 
 class Paragraph(NamedTuple):
@@ -311,7 +316,7 @@ class EncodedTexts:
     ) -> Translation:
         """The text made of the rank-th translation of each row, the last if there are fewer."""
         segments, scores = [], []
-        for (part, _, tagged), rows in parts:
+        for (part, _, tagged, in_capitals), rows in parts:
             if not rows:
                 segments.append(Segment(part.text if not part.translated else ""))
                 continue
@@ -321,6 +326,8 @@ class EncodedTexts:
             if tagged:
                 places = [attended[row][own] for row, own in zip(rows, ranks, strict=True)]
                 translation = with_tags(tagged, places)
+            if in_capitals:
+                translation = translation.upper()
             of_rows = [
                 Signs(one.score, len(self.rows[row]), len(one.ids))
                 for row, one in zip(rows, chosen, strict=True)
@@ -443,6 +450,15 @@ class Answers:
         return (yield from encoded.assemble(found, self._num_hypotheses, most_rows))
 
 
+def _is_in_capitals(text: str) -> bool:
+    """Whether all of a sentence is in capitals. One word, or few letters, may be an abbreviation,
+    and what is kept is not to be changed."""
+    letters = [one for one in text if one.isalpha()]
+    words = [word for word in text.split() if any(map(str.isalpha, word))]
+    is_plain = text == without_tags(text) and not any(one in text for one in PLACEHOLDERS)
+    return is_plain and len(words) > 1 and len(letters) > 5 and all(map(str.isupper, letters))
+
+
 def without_placeholders(row: list[int], subword: Vocabulary) -> list[int]:
     """A row without placeholders, and the spaces before them."""
     pieces = subword.pieces(row)
@@ -469,6 +485,8 @@ class TextTranslator:
     calibration: how likely a translation is right by its signs; None if nobody has measured it.
     learnt_sentences: those of the longest paragraph that the model has learnt; 1: none.
     most_sentences: those that are searched together, at most.
+    restores_capitals: a sentence in capitals is translated as one in small letters, of which models
+        know more; false for target languages that write i in capitals with a dot.
     """
 
     engine: Engine
@@ -481,6 +499,7 @@ class TextTranslator:
     calibration: Confidence | None = None
     learnt_sentences: int = 1
     most_sentences: int = 1
+    restores_capitals: bool = True
 
     def with_context(self) -> TextTranslator:
         """This translator for paragraphs; raises ConfigError if the model has learnt none."""
@@ -518,10 +537,14 @@ class TextTranslator:
             for part in cut(text, text_format, stand_ins=self.stand_ins):
                 own_rows: list[list[int]] = []
                 tagged = normalized = ""
+                in_capitals = False
                 if part.translated:
                     source = on_one_line(part.source()).replace(SEPARATOR, "")
                     tagged = normalize(source, lowercase=self.lowercase)
                     normalized = without_tags(tagged)
+                    in_capitals = self.restores_capitals and _is_in_capitals(tagged)
+                    if in_capitals:
+                        tagged = normalized = normalized.capitalize()
                     plain = ""
                     for window in _windows(normalized):
                         own = self._code(window)
@@ -536,7 +559,8 @@ class TextTranslator:
                 paragraphs.add(own_rows, part.text)
                 rows += own_rows
                 has_tags = bool(own_rows) and tagged != normalized
-                parts.append(EncodedPart(part, len(own_rows), tagged if has_tags else ""))
+                shown = tagged if has_tags else ""
+                parts.append(EncodedPart(part, len(own_rows), shown, in_capitals))
             parts_of_texts.append(parts)
         return EncodedTexts(
             rows, parts_of_texts, self.subwords, paragraphs.found(), self.terms, self.calibration
@@ -818,6 +842,7 @@ def open_translator(
                 token=token,
                 calibration=_calibration(path, weights),
                 learnt_sentences=recipe.corpus.context.sentences,
+                restores_capitals=_restores_capitals(recipe),
             ),
             recipe,
             _identity(path, weights, overrides, arithmetic, token),
@@ -939,7 +964,14 @@ def translator_of(
         max_source_pieces=bundle.recipe.corpus.max_pieces,
         calibration=read_confidence(bundle.path),
         learnt_sentences=bundle.recipe.corpus.context.sentences,
+        restores_capitals=_restores_capitals(bundle.recipe),
     )
+
+
+def _restores_capitals(recipe: Recipe) -> bool:
+    """Whether the capital of i is I in all its target languages."""
+    targets = {direction.target for direction in recipe.corpus.directions}
+    return not any(same_language(target, dotted) for target in targets for dotted in DOTTED_I)
 
 
 def _identity(
