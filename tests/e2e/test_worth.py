@@ -51,8 +51,49 @@ def test_a_half_and_a_quarter_of_the_text_tell_what_more_is_worth(
     assert ", twice the text: dev loss " in lines[-1]
 
 
-def test_a_run_that_has_not_ended_is_refused(tmp_path: Path) -> None:
+def test_text_that_has_changed_since_is_not_prepared_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_real_text(tmp_path, "train", 300)
+    write_real_text(tmp_path, "valid", 30)
+    Path("small.toml").write_text(SEVERAL.replace("max_steps = 50", "max_steps = 10"))
+    run = dragoman.train("small.toml", ranks=1, workers=1)
+    for side in ("en", "de"):
+        with Path(f"train.{side}").open("a") as file:
+            file.write("Eins.\n")
+    told = dragoman.worth(run, pairs=100, train=True, ranks=1)
+    assert not any(isinstance(one.gain, str) for one in told[1:])
+    assert run.prepared().is_dir()
+
+
+def test_a_run_that_was_stopped_tells_nothing_about_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_real_text(tmp_path, "train", 300)
+    write_real_text(tmp_path, "valid", 30)
+    Path("small.toml").write_text(SEVERAL)
+
+    def stop(event: dragoman.Event) -> None:
+        if event.step == 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        dragoman.train("small.toml", ranks=1, workers=1, on_event=stop)
+    (run,) = Path("runs").iterdir()
+    told = dragoman.worth(run, pairs=100, train=True, ranks=1)
+    assert [one.gain for one in told[1:]] == [
+        "It did not come to the end of its schedule, so parts cannot tell."
+    ] * 2
+    assert len([*Path("runs").iterdir()]) == 1
+
+
+def test_what_cannot_be_asked_is_refused(tmp_path: Path) -> None:
     with pytest.raises(dragoman.CheckpointError):
         dragoman.worth(tmp_path)
     with pytest.raises(dragoman.ConfigError, match="pairs"):
         dragoman.worth(small_run(), pairs=0)
+    for hours in (0.0, -100.0, float("inf"), float("nan")):
+        with pytest.raises(dragoman.ConfigError, match="hours"):
+            dragoman.worth(small_run(), hours=hours)

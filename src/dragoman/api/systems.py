@@ -191,7 +191,7 @@ def training_words(
     entries = None
     try:
         prepared = run.prepared()
-        shards = TokenShards(prepared / "train")
+        shards = TokenShards(prepared / "train", share=run.recipe().data.share)
         vocabulary = load_vocabulary(prepared / "target.model")
         if len({direction.target for direction in corpus.train_directions}) > 1:
             entries = shards.entries()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,8 @@ def worth(
     train: train these two runs if they are not there yet; each takes about as long as the run.
     ranks: the processes of these trainings; as for `train`.
     on_event, progress: as for `train`.
-    Nothing is told about more than twice the steps, or twice the text. Raises CheckpointError if
+    Nothing is told about more than twice the steps, or twice the text; nor about text if the run
+    was stopped, or ended by the clock of a budget. Raises CheckpointError if
     there is no run, ConfigError if it has not ended or began with a trained model, and the errors
     of `train`.
     """
@@ -65,6 +67,8 @@ def worth(
     from dragoman.reporting.cost import currency_of, price_per_hour
     from dragoman.reporting.reading import read_facts
 
+    if not 0 < hours < math.inf:
+        raise ConfigError("must be more than 0", place="hours", remedy="give 1 for an hour")
     opened = opened_run(run)
     facts = read_facts(opened.path)
     if facts.is_running or not facts.last_step:
@@ -89,11 +93,15 @@ def worth(
     manifest = facts.manifest
     if manifest is None:
         return told
-    parts = list(_parts(opened, facts, train, ranks, on_event, progress))
     now = round(opened.recipe().data.share * manifest.train.pairs)
+    parts: list[Facts] | str = "It did not come to the end of its schedule, so parts cannot tell."
+    if facts.is_finished and not facts.clock:
+        parts = list(_parts(opened, train, ranks, on_event, progress))
     for more in dict.fromkeys((pairs, now)):
         gain: Gain | str = "Nobody knows before two runs on parts of the text are there (train)."
-        if len(parts) == len(_NAMES):
+        if isinstance(parts, str):
+            gain = parts
+        elif len(parts) == len(_NAMES):
             gain = gains.of_more_text([*parts, facts], more, now=now)
         twice = ", twice the text" if more == now else ""
         told.append(Worth(f"{units.COUNT.text(more)} pairs more{twice}", gain, ""))
@@ -102,7 +110,6 @@ def worth(
 
 def _parts(
     run: RunDirectory,
-    facts: Facts,
     may_train: bool,
     ranks: int | None,
     on_event: OnEvent | None,
@@ -111,28 +118,19 @@ def _parts(
     """The records of the runs on parts of the text, the smaller part first."""
     from dragoman.api import training
     from dragoman.reporting.reading import read_facts
+    from dragoman.run import run as steps
 
-    whole = run.recipe()
+    whole, runs = run.recipe(), run.path.parent
     for share, name in _NAMES.items():
         part = training.load_recipe(
             run.recipe_file,
-            [
-                f"name={whole.name}-{name}",
-                f"data.share={share * whole.data.share}",
-                f"train.max_steps={facts.last_step}",
-            ],
+            [f"name={whole.name}-{name}", f"data.share={share * whole.data.share}"],
         )
-        if may_train:
-            made = training.train(
-                part,
-                runs=run.path.parent,
-                prepared=run.prepared(),
-                ranks=ranks,
-                on_event=on_event,
-                progress=progress,
-            )
+        if may_train:  # on the shards as they are, whatever has become of the text
+            begun = steps.start(part, prepared=run.prepared(), runs=runs)
+            made = training.train(begun, ranks=ranks, on_event=on_event, progress=progress)
             yield read_facts(made.path)
-        elif (found := _finished(part, run.path.parent)) is not None:
+        elif (found := _finished(part, runs)) is not None:
             yield found
 
 

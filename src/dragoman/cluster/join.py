@@ -8,6 +8,7 @@ machines in the environment; `dragoman train --hosts` starts the same over ssh (
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import subprocess
 import sys
@@ -147,7 +148,11 @@ class StoreProcess:
             self.port: int = listener.getsockname()[1]
             number = listener.fileno()
             program = [sys.executable, "-P", "-m", "dragoman.distributed.store", str(number)]
-            self._process = subprocess.Popen(program, stdin=subprocess.PIPE, pass_fds=[number])
+            # Its warnings of clients that have gone would stand in the error of a host.
+            quiet = os.environ | {"TORCH_CPP_LOG_LEVEL": "ERROR"}
+            self._process = subprocess.Popen(
+                program, stdin=subprocess.PIPE, pass_fds=[number], env=quiet
+            )
 
     def close(self) -> None:
         """End it."""

@@ -5,6 +5,7 @@ Free of torch: the server writes a card anew for other languages.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
@@ -58,7 +59,7 @@ def model_card(
         _directions(info),
         _notes(recipe, info),
         "## Data",
-        _data(manifest),
+        _data(manifest, recipe.data.share),
         "## Licence",
         _paragraph(info.licence),
         "## Scores",
@@ -180,7 +181,7 @@ def _maker(info: BundleInfo, recipe: Recipe) -> str:
     return f"made by others and imported from the folder {_code(info.imported)}"
 
 
-def _data(manifest: Manifest) -> str:
+def _data(manifest: Manifest, share: float) -> str:
     if not manifest.sources and not manifest.train.pairs:
         return "Others trained it. The page that came with it names the text."
     rows = [
@@ -188,12 +189,12 @@ def _data(manifest: Manifest) -> str:
         f"| {_code(source.sha256[:16])} |"
         for source in manifest.sources
     ]
+    used = f"{math.ceil(share * manifest.train.pairs):,} pairs were trained on"
     table = "\n".join(["| split | file | lines | SHA-256 begins |", "|---|---|---:|---|", *rows])
     return (
-        f"{table}\n\n{manifest.train.pairs:,} pairs were trained on; pairs that occur in the dev "
-        "or test set were removed first."
+        f"{table}\n\n{used}; pairs that occur in the dev or test set were removed first."
         if manifest.config.filters.drop_overlap
-        else f"{table}\n\n{manifest.train.pairs:,} pairs were trained on."
+        else f"{table}\n\n{used}."
     )
 
 

@@ -125,6 +125,8 @@ def read_model(folder: Path, files: Sequence[Path], form: Form, orders: Orders) 
     matrices = _matrices(folder, form, weights)
     bias = weights.get(_BIAS)
     update: dict[str, Any] = {"output_bias": bias is not None and bool(bias.any())}
+    if update["output_bias"] and form.family == "m2m_100":  # its own form would lose it
+        raise _lies(folder, f"knows nothing of {_BIAS}, which the weights have")
     biases = (name for name in weights if "_attn." in name and name.endswith("_proj.bias"))
     if any(bool(weights[name].any()) for name in biases):
         update["attention_bias"] = True

@@ -486,7 +486,7 @@ class TextTranslator:
     learnt_sentences: those of the longest paragraph that the model has learnt; 1: none.
     most_sentences: those that are searched together, at most.
     restores_capitals: a sentence in capitals is translated as one in small letters, of which models
-        know more; false for target languages that write i in capitals with a dot.
+        know more; false for languages that write i in capitals with a dot.
     """
 
     engine: Engine
@@ -514,7 +514,10 @@ class TextTranslator:
 
     def with_terms(self, targets: Mapping[str, str]) -> TextTranslator:
         """This translator with terms: translations of words of the source."""
-        return replace(self, terms=Terms(targets, lowercase=self.lowercase) if targets else None)
+        if not targets:
+            return replace(self, terms=None)
+        terms = Terms(targets, lowercase=self.lowercase)  # their letters are the user's
+        return replace(self, terms=terms, restores_capitals=False)
 
     def after(self, texts: Iterable[str], text_format: TextFormat) -> TextTranslator:
         """This translator for the parts of one text: a code that begins the first applies to
@@ -969,9 +972,9 @@ def translator_of(
 
 
 def _restores_capitals(recipe: Recipe) -> bool:
-    """Whether the capital of i is I in all its target languages."""
-    targets = {direction.target for direction in recipe.corpus.directions}
-    return not any(same_language(target, dotted) for target in targets for dotted in DOTTED_I)
+    """Whether the capital of i is I in all its languages."""
+    languages = {language for direction in recipe.corpus.directions for language in direction}
+    return not any(same_language(one, dotted) for one in languages for dotted in DOTTED_I)
 
 
 def _identity(

@@ -39,7 +39,7 @@ _SIGMAS_95: Final = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What is expected, with a 90% interval; above 0 is better.
+    """What is expected, with an interval of 90%, or of 95% for more steps; above 0 is better.
 
     dev_loss: nats per target token by which it falls. bleu: points; None if it was not measured.
     """

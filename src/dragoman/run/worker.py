@@ -365,7 +365,7 @@ class _RankTraining:
             precision=self.recipe.train.precision,
             num_parameters=sum(weight.numel() for weight in model.parameters()),
             max_steps=self.recipe.train.max_steps,
-            train_pairs=self.manifest.train.pairs,
+            train_pairs=_training_text(self.recipe, self.prepared).num_pairs,
             resumed_from_step=state.step or None,
             best_dev_loss=state.best_dev_loss,
             best_dev_loss_step=state.best_dev_loss_step,

@@ -27,7 +27,7 @@ from dragoman.cluster.agent.work import agent_lock, log_beyond, prefix_digest, p
 from dragoman.cluster.facts import ClusterFacts, HostFacts, InterfaceFacts
 from dragoman.cluster.files import code_digest, code_place, read_code
 from dragoman.cluster.hosts import Host, Hosts
-from dragoman.cluster.messages import FactsRequest
+from dragoman.cluster.messages import FactsRequest, WorkRequest
 from dragoman.cluster.team import agent_command, shares
 from dragoman.distributed.devices import nccl_version
 from dragoman.distributed.launch import Share, launch_log
@@ -190,6 +190,34 @@ def test_an_agent_that_was_left_behind_makes_way_with_all_that_it_started(tmp_pa
         with agent_lock(tmp_path):
             assert left_behind.wait(10) == -signal.SIGKILL
             wait_until(lambda: state_of(child) in ("Z", ""))
+
+
+def test_a_host_that_is_stopped_before_training_says_so(
+    agent: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    """It waits for the store of a first host that has failed: it must not be taken for lost."""
+    address = next((one for one in network.addresses().values() if one[:4] != "127."), None)
+    if address is None:
+        pytest.skip("this machine has no address but loopback")
+    request = FactsRequest(host="me", interface=None, peers=(address,), gpus=0)
+    tell(agent, request.model_dump_json())
+    said(agent)
+    with socket.create_server((address, 0)) as taken:
+        nobody = taken.getsockname()[1]
+    (tmp_path / "folder" / "run").mkdir()
+    share = WorkRequest(
+        job="train",
+        number=1,
+        endpoints=((address, nobody), (address, nobody)),
+        ranks=1,
+        token="0123456789abcdef",
+        run="run",
+    )
+    tell(agent, share.model_dump_json())
+    wait_until(lambda: any((tmp_path / "folder/run/logs").glob("agent-*.lock")))
+    time.sleep(1.0)
+    tell(agent, "stop")
+    assert said(agent)["done"]["exit_code"] == 130
 
 
 def test_ports_on_loopback_are_not_exposed() -> None:

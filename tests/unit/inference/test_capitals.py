@@ -9,7 +9,7 @@ from typing import Protocol
 import pytest
 
 from dragoman.inference.text import TextFormat
-from dragoman.inference.translator import open_translator
+from dragoman.inference.translator import _restores_capitals, open_translator
 from small_run import small_run
 
 SENTENCE = "Two men are walking in the street."
@@ -60,3 +60,19 @@ def test_markup_and_its_escapes_stay(translate: Translate) -> None:
     told = translate(f"<b>{SENTENCE.upper()}</b><br>R&amp;D AND MEN", "markup")
     assert told.startswith("<b>")
     assert "&AMP;" not in told
+
+
+@pytest.mark.parametrize(("source", "target"), [("tr", "en"), ("en", "az-Latn")])
+def test_languages_with_another_capital_of_i_are_left_alone(source: str, target: str) -> None:
+    recipe = small_run().recipe()
+    assert _restores_capitals(recipe)
+    corpus = recipe.corpus.model_copy(update={"source_language": source, "target_language": target})
+    assert not _restores_capitals(recipe.model_copy(update={"corpus": corpus}))
+
+
+def test_terms_keep_the_letters_of_the_user(translate: Translate) -> None:
+    with open_translator(
+        small_run().path, checkpoints=["best"], overrides=[], engine="auto", threads=1
+    ) as opened:
+        translator = opened.translator.with_terms({"men": "iMen"})
+    assert not translator.restores_capitals

@@ -21,9 +21,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Final
 
 from dragoman.base.errors import DragomanError, MachineError
+from dragoman.base.interrupts import StopHandler
 from dragoman.cluster.agent import network
 from dragoman.cluster.agent.channel import Channel
 from dragoman.cluster.agent.measuring import Measuring
@@ -31,6 +33,7 @@ from dragoman.cluster.join import Node, rendezvous, share_of
 from dragoman.cluster.messages import Done, Weight, WorkRequest
 from dragoman.distributed.launch import (
     HungWorkerError,
+    InterruptedRunError,
     Share,
     WorkerError,
     launch_log,
@@ -95,10 +98,11 @@ def _train(channel: Channel, request: WorkRequest) -> None:
 
         def send_events(_meeting: Path) -> None:
             for line in log.lines() if log else ():
-                channel.say(event=line.decode())
+                channel.say(event=line.decode(errors="replace"))  # a full disk may tear a letter
 
         with (
             _passing_signals(channel, os.getpid()) as over,
+            _EndBeforeTraining(),
             rendezvous(node_of(request), wait_s=_STORE_S) as share,
         ):
             share = replace(
@@ -114,6 +118,15 @@ def _train(channel: Channel, request: WorkRequest) -> None:
                 )
             finally:
                 over.set()  # from now on a signal would end this process before it has said why
+
+
+class _EndBeforeTraining(StopHandler):
+    """A signal that comes before the launcher listens ends the agent with an answer: without one
+    this host would seem lost, and be blamed for what another has failed in."""
+
+    def receive(self, _number: int, _frame: FrameType | None) -> None:
+        """End the wait for the other hosts."""
+        raise InterruptedRunError("a signal came before training began")
 
 
 def forget_newer(checkpoints: Path, last: str) -> None:
@@ -242,7 +255,9 @@ def agent_lock(logs: Path) -> Iterator[None]:
                 raise MachineError(
                     "another agent of this run is still running and could not be killed",
                     place=path,
-                    remedy=f"kill process {holder} on this host",
+                    remedy=f"kill process {holder} on this host"
+                    if holder > 0
+                    else "end it on the host or in the container that it runs in",
                 )
             time.sleep(_OTHER_AGENT_EVERY_S)
         yield
