@@ -19,13 +19,18 @@ SEVERAL = (
 )
 
 
+def begin(folder: Path, monkeypatch: pytest.MonkeyPatch, *, pairs: int, steps: int = 50) -> None:
+    """Write text and recipe into the folder, and work there."""
+    monkeypatch.chdir(folder)
+    write_real_text(folder, "train", pairs)
+    write_real_text(folder, "valid", 60)
+    Path("small.toml").write_text(SEVERAL.replace("max_steps = 50", f"max_steps = {steps}"))
+
+
 def test_a_half_and_a_quarter_of_the_text_tell_what_more_is_worth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_real_text(tmp_path, "train", 800)
-    write_real_text(tmp_path, "valid", 60)
-    Path("small.toml").write_text(SEVERAL)
+    begin(tmp_path, monkeypatch, pairs=800)
     run = dragoman.train("small.toml", ranks=1, workers=1)
     hour, some, _ = dragoman.worth(run, hours=0.001, pairs=100)
     assert hour.more.startswith("3.60 s more, ")
@@ -54,10 +59,7 @@ def test_a_half_and_a_quarter_of_the_text_tell_what_more_is_worth(
 def test_text_that_has_changed_since_is_not_prepared_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_real_text(tmp_path, "train", 300)
-    write_real_text(tmp_path, "valid", 30)
-    Path("small.toml").write_text(SEVERAL.replace("max_steps = 50", "max_steps = 10"))
+    begin(tmp_path, monkeypatch, pairs=300, steps=10)
     run = dragoman.train("small.toml", ranks=1, workers=1)
     for side in ("en", "de"):
         with Path(f"train.{side}").open("a") as file:
@@ -70,10 +72,7 @@ def test_text_that_has_changed_since_is_not_prepared_again(
 def test_a_run_that_was_stopped_tells_nothing_about_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_real_text(tmp_path, "train", 300)
-    write_real_text(tmp_path, "valid", 30)
-    Path("small.toml").write_text(SEVERAL)
+    begin(tmp_path, monkeypatch, pairs=300)
 
     def stop(event: dragoman.Event) -> None:
         if event.step == 20:

@@ -57,10 +57,10 @@ def worth(
     train: train these two runs if they are not there yet; each takes about as long as the run.
     ranks: the processes of these trainings; as for `train`.
     on_event, progress: as for `train`.
-    Nothing is told about more than twice the steps, or twice the text; nor about text if the run
-    was stopped, or ended by the clock of a budget. Raises CheckpointError if
-    there is no run, ConfigError if it has not ended or began with a trained model, and the errors
-    of `train`.
+    Nothing is told about more than twice the steps or twice the text. Nothing is told about text if
+    the run was stopped, or if a budget ended it.
+    Raises CheckpointError if there is no run, ConfigError if it has not ended or began with a
+    trained model, and the errors of `train`.
     """
     from dragoman.recipe.run_directory import ORIGIN_FILE
     from dragoman.reporting import worth as gains

@@ -39,7 +39,9 @@ _SIGMAS_95: Final = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What is expected, with an interval of 90%, or of 95% for more steps; above 0 is better.
+    """The expected gain and its interval: 90% for more text, 95% for more steps.
+
+    A gain above 0 is an improvement.
 
     dev_loss: nats per target token by which it falls. bleu: points; None if it was not measured.
     """

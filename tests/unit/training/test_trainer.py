@@ -397,7 +397,7 @@ def test_a_run_that_was_stopped_goes_on_where_the_clock_is(tmp_path: Path) -> No
     time.sleep(1.0)
     ended = replace(run, before_update=slow).fit()
     assert ended.reason == "max_steps"
-    # Where a save takes long, it ends earlier, so that it ends in time.
+    # If a save takes long, the run stops training earlier to end in time.
     assert 3.5 < time.time() - budget.started < 8.0
     after = next(progress for step, progress in clock_of(run) if step > stopped.state.step)
     assert after - stopped.state.progress > 0.9 / 6.0, "the time in which nothing ran counts"
