@@ -257,11 +257,11 @@ def join_ray(address: str) -> Iterator[None]:
     ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
     if in_main_thread:  # Ray has put its own there
         signal.signal(signal.SIGTERM, before)
-    try:
-        with redirect_stdout(sys.stderr):  # Ray's words about lost nodes are not a result
+    with redirect_stdout(sys.stderr):  # Ray's words about lost nodes are not a result
+        try:
             yield
-    finally:
-        ray.shutdown()
+        finally:
+            ray.shutdown()  # a thread of Ray may print until it is back
 
 
 def _check_answer(host: str, port: int, address: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import dragoman
 from dragoman.base.errors import ConfigError, CorpusError, MachineError
+from dragoman.corpus import ray_nodes
 from dragoman.corpus.prepare import prepare
 from dragoman.corpus.ray_nodes import TEXT_PACKAGES, Nodes, do_task, join_ray
 from dragoman.corpus.workers import parallel_map
@@ -44,6 +45,23 @@ def test_an_address_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     with pytest.raises(MachineError, match="does not answer"), join_ray("127.0.0.1:99999"):
         pass
+
+
+@needs_ray
+def test_what_ray_prints_while_it_ends_is_not_a_result(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import ray
+
+    monkeypatch.setattr(ray_nodes, "_check_joins", lambda _: None)
+    monkeypatch.setattr(ray, "init", lambda **_: None)
+    monkeypatch.setattr(ray, "shutdown", lambda: print("(raylet) a node is dead"))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        join_ray(f"127.0.0.1:{server.getsockname()[1]}"),
+    ):
+        pass
+    assert capsys.readouterr() == ("", "(raylet) a node is dead\n")
 
 
 def test_prepare_without_ray_says_what_to_install(
