@@ -77,10 +77,12 @@ def main() -> None:
         print(f"{run.path.name}, {Path(checkpoint).name}: {len(texts)} sentences, {recipe.search}")
         print(f"our search: {bleu(ours, references, lowercase=lowercase)}")
         path, size = written(
-            Request(to="bundle", output=Path(name, "bundle"), checkpoint=checkpoint)
+            Request(to="huggingface", output=Path(name, "hf"), checkpoint=checkpoint)
         )
-        bundle = load_translation_model(path, ["best"], world)
-        report("bundle", bundle.translate(texts, recipe.search), ours, size)
+        read = load_translation_model(path, ["best"], world)
+        report("Hugging Face, read by us", read.translate(texts, recipe.search), ours, size)
+        found_there = translate_with_huggingface(path, texts, recipe.search)
+        report("Hugging Face", found_there, ours, size)
         for bits in QUANTIZATIONS:
             output = Path(name, bits)
             request = Request(
@@ -90,11 +92,6 @@ def main() -> None:
             translator = translator_of(Bundle.open(path), threads=None)
             found = translator.translate(texts, recipe.search, text_format="line")
             report(f"CTranslate2 {bits}", [best.text for best, *_ in found], ours, size)
-        path, size = written(
-            Request(to="huggingface", output=Path(name, "hf"), checkpoint=checkpoint)
-        )
-        found_there = translate_with_huggingface(path, texts, recipe.search)
-        report("Hugging Face", found_there, ours, size)
         path, size = written(Request(to="onnx", output=Path(name, "onnx"), checkpoint=checkpoint))
         greedy = recipe.search.model_copy(update={"beam_size": 1})
         ids = model.subwords[0].encode([normalize(text, lowercase=lowercase) for text in texts])

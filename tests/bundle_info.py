@@ -10,7 +10,7 @@ from dragoman.formats.bundle import BundleInfo, Verified
 def bundle_info(**changes: Any) -> BundleInfo:
     """An export into Norwegian, some values changed."""
     values: dict[str, Any] = {
-        "kind": "bundle",
+        "kind": "ctranslate2",
         "name": "fjord",
         "dragoman_version": "1",
         "created": "2026-01-01T00:00:00+00:00",

@@ -1,4 +1,4 @@
-"""Bundles that somebody has made to do harm, from one that is whole."""
+"""Exports that somebody has made to do harm, from one that is whole."""
 
 from __future__ import annotations
 
@@ -6,11 +6,36 @@ import hashlib
 import json
 import struct
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-BUNDLE = Path(__file__).parent / "golden" / "small_run" / "bundle"
-"""A small bundle of real training; see the README.md beside it."""
+from dragoman.distributed.world import join_world
+from dragoman.formats.export import export
+from dragoman.formats.export_job import Request
+from dragoman.recipe.run_directory import RunDirectory
+from own_folder import own_folder
+
+SMALL_RUN = Path(__file__).parent / "golden" / "small_run"
+"""A run of a small recipe, its text and its shards; see the README.md in it."""
+
+
+@cache
+def whole_export() -> Path:
+    """The model of that run in Hugging Face form."""
+    folder = own_folder("whole-export")
+    pairs = (SMALL_RUN / "valid.tsv").read_text("utf-8").splitlines()
+    (folder / "sentences").write_text(
+        "".join(f"{pair.split(chr(9))[0]}\n" for pair in pairs), "utf-8"
+    )
+    request = Request(
+        to="huggingface",
+        checkpoint=str(SMALL_RUN / "run" / "checkpoints" / "step-0000200"),
+        output=folder / "export",
+        sentences=folder / "sentences",
+    )
+    with join_world() as world:
+        return export(RunDirectory.open(SMALL_RUN / "run"), request, world).path
 
 
 def redo_digests(directory: Path) -> None:
@@ -57,7 +82,4 @@ def redo_vocabularies(directory: Path) -> None:
     }
     info = json.loads((directory / "bundle.json").read_bytes()) | {"vocabularies": digests}
     (directory / "bundle.json").write_text(json.dumps(info))
-    change_header(
-        directory / "model.safetensors", lambda header: header["__metadata__"].update(digests)
-    )
     redo_digests(directory)

@@ -22,7 +22,7 @@ NO_SHELL = ("caddy", "json", "nginx", "python", "toml", "yaml")
 """Languages of blocks that have commands in their comments alone."""
 ENDS = {";", "&", "&&", "|", "||", "(", ")"}
 """What ends a command in a line of a shell."""
-BUILT_IN = {"numpy": "bundle"}
+BUILT_IN = {"numpy": "onnx"}
 """The format that extend.md adds -> one that is there without its package."""
 UNFINISHED = re.compile(r"arguments are required|expected (at least )?one argument|'\.\.\.'")
 """Complaints about a command in a sentence, which names only the words that it is about."""

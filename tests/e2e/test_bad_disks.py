@@ -60,7 +60,7 @@ COMMANDS = [
     Command("train", ("train", "disk/begun")),
     Command("train, output", ("train", "disk/begun"), says_there=True),
     Command("report", ("report", "disk/trained"), says_there=True),
-    Command("export", ("export", "disk/trained", "--to", "bundle"), says_there=True),
+    Command("export", ("export", "disk/trained"), says_there=True),
     Command(
         "translate",
         ("translate", "disk/trained", "--input", "train.en", "--output", "disk/out"),
@@ -73,7 +73,7 @@ LATER = [
             f"export, {kind}",
             ("export", "disk/trained", "--to", kind, *(("--licence", "MIT") * (kind == "argos"))),
         )
-        for kind in ("ctranslate2", "huggingface", "onnx", "argos")
+        for kind in ("ctranslate2", "onnx", "argos")
     ),
     Command(
         "synthesize",

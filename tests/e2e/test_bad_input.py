@@ -65,7 +65,7 @@ CONFIG_CASES = [
         ["prepare", "small.toml", "--set", "schedule.warmup_stesp=4"],
     ),
     Case(
-        "a server of a folder that is not a bundle",
+        "a server of a folder that is not an export",
         ["neither a run nor an export", "its export to ctranslate2"],
         ["serve", "."],
     ),
@@ -270,7 +270,7 @@ def test_a_reader_that_has_gone_is_no_failure() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-@pytest.mark.parametrize("command", ["translate", "export --to bundle", "serve", "train", "report"])
+@pytest.mark.parametrize("command", ["translate", "export", "serve", "train", "report"])
 def test_a_path_that_cannot_even_be_asked_for_is_one_line(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,7 +58,7 @@ def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "train RUN",
         "evaluate RUN",
         "export RUN --average 1",
-        "export RUN --to bundle",
+        "export RUN",
         "translate RUN --input train.en",
         "plan small.toml --gpu v100 --link 1Gbit --hosts 2",
         "jobs slurm small.toml --folder /shared",

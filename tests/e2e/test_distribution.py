@@ -122,7 +122,7 @@ def test_an_empty_environment_with_the_wheel_alone_is_whole(tmp_path: Path) -> N
     done = run(dragoman, "run", "demo", "--ranks", "1", *short, "--set", "corpus.test=[]")
     assert done.returncode == 0, done.stderr
     (path,) = (tmp_path / "runs").iterdir()
-    assert run(dragoman, "export", path, "--to", "bundle").returncode == 0
+    assert run(dragoman, "export", path).returncode == 0
 
 
 def test_the_wheel_alone_trains_and_translates(installed: Path, tmp_path: Path) -> None:
@@ -155,5 +155,5 @@ def test_the_wheel_alone_trains_and_translates(installed: Path, tmp_path: Path) 
     dragoman("run", "demo", "--ranks", "1", *options)
     (run,) = (tmp_path / "runs").iterdir()
     dragoman("export", str(run), "--to", "ctranslate2")
-    (bundle,) = (run / "export").iterdir()
-    assert len(dragoman("translate", str(bundle)).splitlines()) == 1
+    (exported,) = (run / "export").iterdir()
+    assert len(dragoman("translate", str(exported)).splitlines()) == 1

@@ -211,8 +211,8 @@ def test_one_of_everything_is_prepared_trained_reported_and_planned(
         assert sum(array.size for array in arrays.values()) == num_parameters
     card = (folder / "numpy" / "README.md").read_text(encoding="utf-8")
     assert "The weights are in `model.npz`." in card
-    _dragoman(own, folder, "export", str(run), "--to", "bundle", "--output", "bundle")
-    assert 'jsonl = "c.jsonl.gz"' in (folder / "bundle/recipe.toml").read_text(encoding="utf-8")
+    _dragoman(own, folder, "export", str(run), "--output", "folder")
+    assert 'jsonl = "c.jsonl.gz"' in (folder / "folder/recipe.toml").read_text(encoding="utf-8")
 
     with (folder / "c.jsonl.gz").open("ab") as file:
         file.write(gzip.compress(b'\n{"source": "torn'))

@@ -98,7 +98,7 @@ def test_a_dry_run_shows_the_model_that_the_command_would_train(
         assert capsys.readouterr().err.startswith(f"dragoman: {name}: a run keeps the recipe")
 
 
-@pytest.mark.parametrize("to", ["bundle", "huggingface", "run"])
+@pytest.mark.parametrize("to", ["huggingface", "run"])
 def test_a_run_starts_with_the_last_weights_and_vocabulary_of_its_origin(
     run: RunDirectory, tmp_path: Path, to: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,7 +75,7 @@ def test_a_run_with_another_vocabulary_or_setting_is_refused(
     for arguments in (
         ["translate", str(run), "--input", "in", "--output", "out"],
         ["translate", str(run), "--input", "in", "--checkpoint", str(run / "checkpoints/average")],
-        ["export", str(run), "--to", "bundle", "--sentences", "in", "--output", "out"],
+        ["export", str(run), "--sentences", "in", "--output", "out"],
         ["train", "small.toml", "--from", str(run)],
     ):
         assert main(arguments) == 1

@@ -87,7 +87,7 @@ RETURNED = {
     "cluster.options": ("Option",),
     "cluster.plan": ("Plan",),
     "formats.hub": ("Pushed",),
-    "formats.import_bundle": ("Imported",),
+    "formats.import_folder": ("Imported",),
     "evaluation.paired": ("PairedComparison", "PairedScore"),
 }
 """Types that no user makes, so that they are not in `dragoman.__all__`."""

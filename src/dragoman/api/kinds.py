@@ -69,7 +69,7 @@ ModelLike: TypeAlias = Annotated["RunDirectory | str | Path", Option(metavar="RU
 """A run, or the path of a run or an export."""
 HostsLike: TypeAlias = Annotated["Hosts | str | Path", Option(metavar="HOSTS")]
 Overrides: TypeAlias = Annotated[Sequence[str], Option("--set", "SECTION.KEY=VALUE")]
-Origin: TypeAlias = Annotated[str | Path, Option("--from", "BUNDLE|RUN|FOLDER")]
+Origin: TypeAlias = Annotated[str | Path, Option("--from", "RUN|FOLDER")]
 RayAddress: TypeAlias = Annotated[str | None, Option(metavar="ADDRESS")]
 Target: TypeAlias = Annotated[str, Option("--target", "LANGUAGE")]
 Checkpoints: TypeAlias = CheckpointChoice | Sequence[CheckpointChoice]

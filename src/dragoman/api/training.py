@@ -232,7 +232,7 @@ def train(
 
     recipe: a shipped recipe, a TOML file, or a run to go on with.
     overrides: a value in place of the recipe's, such as train.max_steps=20; may be given again.
-    origin: a run, a bundle or a model in Hugging Face form (exported by dragoman or not), to start
+    origin: a run or a model in Hugging Face form (exported by dragoman or not), to start
         from its weights and vocabulary.
     extend: a finished run of the same recipe with fewer train.max_steps, to go on from its weights,
         optimizer and place in the text, on as many ranks.

@@ -31,7 +31,7 @@ from dragoman.formats.kinds import FORMATS, NOT_STATED, Quantization, RunQuantiz
 if TYPE_CHECKING:
     from dragoman.formats.export import Exported
     from dragoman.formats.hub import Pushed
-    from dragoman.formats.import_bundle import Imported
+    from dragoman.formats.import_folder import Imported
     from dragoman.inference.terms import Term
     from dragoman.inference.translator import Translation
     from dragoman.model.config import SearchConfig
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 class Translator:
     """A model that translates lines of text. Several threads may share one.
 
-    model: a run's directory, or an export: a bundle or a folder for CTranslate2, Hugging
-        Face or Argos Translate (for the last, the search is that of Argos Translate).
-        `import_model` makes a bundle from a model of another tool.
+    model: a run's directory, or an export in Hugging Face form, for CTranslate2 or for Argos
+        Translate (for the last, the search is that of Argos Translate). `import_model` makes such
+        a folder from a model of another tool.
     checkpoint: "best", "last", a step or a directory; of a run, several make an ensemble.
     engine: "ctranslate2", "torch", or "auto": CTranslate2 on a processor if it is installed.
     target_language: the language to translate into, if the model has several.
@@ -440,9 +440,9 @@ def serve(
 
 @checked
 def export(
-    run: Annotated[RunLike, Option(metavar="RUN|BUNDLE")],
+    run: Annotated[RunLike, Option(metavar="RUN|FOLDER")],
     *,
-    to: Annotated[str, Option(choices=FORMATS.names)],
+    to: Annotated[str, Option(choices=FORMATS.names)] = "huggingface",
     checkpoint: CheckpointChoice = "best",
     output: str | Path | None = None,
     quantization: Quantization | None = None,
@@ -457,8 +457,8 @@ def export(
 
     Its translations are compared with those of our own search.
 
-    run: a run, or the bundle that `import_model` wrote, which needs output and sentences.
-    to: the format.
+    run: a run, or the folder that `import_model` wrote, which needs output and sentences.
+    to: the format; huggingface is also that of dragoman itself.
     checkpoint: best, last, a step or the folder of a checkpoint.
     output: a new folder, or an older export, which is replaced if nobody has added to it or changed
         it; None: RUN/export/FORMAT.
@@ -532,20 +532,20 @@ def push(
 @checked
 def import_model(
     folder: str | Path,
-    output: Annotated[str | Path, Option("--to", "BUNDLE")],
+    output: Annotated[str | Path, Option("--to", "FOLDER")],
     *,
     source_language: Annotated[str, Option(metavar="CODE")] = "",
     target_language: Annotated[str, Option(metavar="CODE")] = "",
     licence: str = NOT_STATED,
 ) -> Imported:
-    """Write a MarianMT (OPUS-MT), M2M100 or NLLB model as a bundle.
+    """Take over a MarianMT (OPUS-MT), M2M100 or NLLB model.
 
     Our own export in Hugging Face form is read, too, also after a training in transformers. A part
     without a counterpart is refused, and named.
 
     folder: the model in Hugging Face form, with config.json and model.safetensors.
-    output: a new folder, or an older bundle, which is replaced if nobody has added to it or changed
-        it.
+    output: a new folder, or that of an earlier import, which is replaced if nobody has added to it
+        or changed it.
     source_language: the source language, in the model's own spelling, if the folder does not say
         it.
     target_language: the target language, if the folder does not say it; if the model has several,
@@ -554,11 +554,11 @@ def import_model(
     Raises ConfigError or CheckpointError if the model cannot be represented exactly, CorpusError if
     a SentencePiece model cannot be read; then nothing is written.
     """
-    from dragoman.formats.import_bundle import import_bundle
+    from dragoman.formats.import_folder import import_folder
     from dragoman.importing.tokenizer import Languages
 
     languages = Languages(source_language, target_language)
-    return import_bundle(Path(folder), Path(output), languages, licence=licence)
+    return import_folder(Path(folder), Path(output), languages, licence=licence)
 
 
 def _terms_of(terms: Any) -> list[Term]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dragoman.evaluation.confidence import Measured
     from dragoman.formats.export import Exported
     from dragoman.formats.hub import Pushed
-    from dragoman.formats.import_bundle import Imported
+    from dragoman.formats.import_folder import Imported
     from dragoman.recipe.recipe import ShippedRecipe
     from dragoman.recipe.run_directory import RunDirectory
     from dragoman.reporting.comparison import RunComparison

@@ -105,7 +105,7 @@ class ImportedVocabulary:
         size = len(file.pieces)
         if not (
             len(ids) == len(set(file.their_ids)) == len(file.their_ids) == size > EOS
-            and max((*file.prefix, *file.special)) < size
+            and max((*file.their_ids, *file.prefix, *file.special)) < size
         ):
             raise CorpusError(
                 "has pieces or ids that do not belong together", place=place, remedy=_REMEDY

@@ -2,14 +2,14 @@
 
 trained_model       a checkpoint of a run as a model that translates
 kinds               the facts of each format that every command needs
-bundle              a directory with everything a translation needs; read without torch
+bundle              a folder with everything a translation needs; read without torch
 card                its page for people: data, licence, scores, digests
 scores              the scores of a checkpoint, from the events of its run
 usage               how to call the library of a format: code for its card, with all that goes in
 public              the keys of a run's records that leave with an export
 ctranslate2         writes the model for CTranslate2, and checks its file before it is read
 ctranslate2_engine  translates with CTranslate2; needs no torch
-huggingface         the same model for transformers, with its tokenizer
+huggingface         a folder in Hugging Face form: writes it, and reads it without transformers
 imported_form       an imported model, back in its own form for transformers
 hub                 an export for transformers on the Hugging Face Hub, and the head of its card
 onnx                the same model as two ONNX graphs: encoder, and a decoder's step
@@ -24,6 +24,6 @@ writers             the writers of all formats
 check               does an export translate like our own search?
 export              writes an export and compares its translations with our own
 returned            a folder in Hugging Face form as our model: another tool's, or our own export
-load                a bundle or a run as our model, to translate with or to continue training from
-import_bundle       writes an imported model as a bundle
+load                a run or its export as our model, to translate with or to continue training from
+import_folder       writes an imported model as a folder of ours
 """

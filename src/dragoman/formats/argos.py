@@ -71,7 +71,7 @@ def check_for_argos(subwords: tuple[Vocabulary, Vocabulary]) -> None:
     problem = remedy = ""
     if target.prefix("")[0]:
         problem = "its translations begin with a token for the language, which stays in the text"
-        remedy = "export to ctranslate2 or bundle, and serve it with dragoman serve"
+        remedy = "export to ctranslate2, and serve it with dragoman serve"
     elif isinstance(source, ImportedVocabulary) and source.file.codes and not source.file.prefix:
         problem = "a text begins with the code of its target language, which is never added"
         remedy = "import the model again for one target language"

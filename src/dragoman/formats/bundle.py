@@ -1,10 +1,9 @@
 """A trained model as one directory that needs nothing else. Free of torch.
 
-model.safetensors           the weights, bound to the vocabularies by their digests    (bundle)
-model.bin config.json *_vocabulary.json   the same for CTranslate2                (ctranslate2)
+model.safetensors config.json vocab.json *.spm ...   for dragoman and transformers (huggingface)
+model.bin config.json *_vocabulary.json   for CTranslate2                         (ctranslate2)
 source.model target.model   SentencePiece
 recipe.toml manifest.json   how it was trained, and on what
-model.safetensors config.json vocab.json *.spm ...   for transformers        (huggingface)
 encoder.onnx decoder.onnx   for ONNX runtimes                                        (onnx)
 EN_DE.argosmodel            for Argos Translate and LibreTranslate                  (argos)
 index.html encoder.onnx decoder.onnx onnxruntime-web.wasm ...   for browsers         (web)
@@ -22,7 +21,6 @@ from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError
-from safetensors import SafetensorError, safe_open
 
 from dragoman.base.errors import CheckpointError, ConfigError, CorpusError, DragomanError
 from dragoman.base.files import read_regular
@@ -135,15 +133,15 @@ class BundleInfo(Section):
     target_language: str = Field(pattern=LANGUAGE, max_length=35)
     directions: tuple[BundleDirection, ...] = Field(default=(), max_length=_MOST_DIRECTIONS)
     licence: str
-    run: str
-    checkpoint: str
-    step: int | None
+    run: str = ""
+    checkpoint: str = ""
+    step: int | None = None
     num_parameters: int
     quantization: Quantization
     vocabularies: dict[str, str]
     imported: str = Field(default="", max_length=1000)
     """The name of the folder that an imported model came from; "" if it was trained here."""
-    scores: tuple[BundleScore, ...]
+    scores: tuple[BundleScore, ...] = ()
     verified: Verified
 
     @property
@@ -250,28 +248,12 @@ class Bundle:
                 str(error), place=self.path / "recipe.toml", remedy=_REMEDY
             ) from error
         said = (self.manifest.source_vocab_size, self.manifest.target_vocab_size)
-        wrong = sizes != said or digests != self.info.vocabularies
-        if self.info.kind == "bundle":
-            wrong = wrong or digests != self._digests_in_weights()
-        if wrong:
-            raise self._of_other_pieces()
-
-    def _of_other_pieces(self) -> CheckpointError:
-        return CheckpointError(
-            "its vocabulary is not the one that the weights were trained with",
-            place=self.path,
-            remedy=_REMEDY,
-        )
-
-    def _digests_in_weights(self) -> dict[str, str]:
-        try:
-            with safe_open(self.weights_file, framework="numpy") as weights:
-                metadata: dict[str, str] = weights.metadata() or {}
-        except SafetensorError as error:
+        if sizes != said or digests != self.info.vocabularies:
             raise CheckpointError(
-                f"cannot be read: {error}", place=self.weights_file, remedy=_REMEDY
-            ) from error
-        return {name: metadata.get(name, "") for name in VOCABULARIES}
+                "its vocabulary is not the one that the weights were trained with",
+                place=self.path,
+                remedy=_REMEDY,
+            )
 
 
 def _check_listed(path: Path, *names: str) -> None:

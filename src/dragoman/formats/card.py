@@ -1,4 +1,4 @@
-"""The model card: a description of a bundle for people, with the scores of its checkpoint.
+"""The model card: a description of an export for people, with the scores of its checkpoint.
 
 Free of torch: the server writes a card anew for other languages.
 """
@@ -84,7 +84,7 @@ def model_card(
 
 
 def relabelled(bundle: Bundle, pair: str) -> Bundle:
-    """A bundle with its languages corrected to a pair such as "en-fr"; its files stay as they are.
+    """An export with its languages corrected to a pair such as "en-fr"; its files stay as they are.
 
     "" changes nothing. Raises ConfigError as `Recipe.with_languages`.
     """
@@ -166,9 +166,10 @@ def _notes(recipe: Recipe, info: BundleInfo) -> str:
                 "NFC and plain spaces."
             )
     if not FORMATS[kind].has_repetition_guard and recipe.search.no_repeat_ngram_size:
+        where = "in transformers" if kind == "huggingface" else "here"
         notes.append(
             "The recipe's guard against repetition, with which scores are measured, is not in "
-            f"effect here: search.no_repeat_ngram_size = {recipe.search.no_repeat_ngram_size}."
+            f"effect {where}: search.no_repeat_ngram_size = {recipe.search.no_repeat_ngram_size}."
         )
     return " ".join(notes)
 

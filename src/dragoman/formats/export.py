@@ -58,7 +58,7 @@ class Exported:
 def export(origin: RunDirectory | Bundle, request: Request, world: World) -> Exported:
     """Write one checkpoint's weights in a format, and check its translations against ours.
 
-    origin: a run, or the bundle of an imported model.
+    origin: a run, or an imported model.
     Raises ConfigError if the format cannot express the model or has no such option, CheckpointError
     if the export differs from our own search or its place is taken, CorpusError if no sentence
     fits the model, MachineError if a library is missing. Nothing is left behind then.

@@ -12,6 +12,7 @@ from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.subword import vocabulary_digests
+from dragoman.corpus.vocabulary import Vocabulary
 from dragoman.formats.bundle import Bundle, BundleInfo
 from dragoman.formats.kinds import FORMATS, NOT_STATED, Kind, Quantization
 from dragoman.formats.trained_model import TranslationModel
@@ -57,7 +58,7 @@ class Request:
 class ExportJob:
     """An export under way.
 
-    checkpoint: its directory, or an imported model's bundle.
+    checkpoint: its directory, or that of an imported model.
     recipe, manifest: those written into it, with public keys alone.
     """
 
@@ -99,10 +100,7 @@ class ExportJob:
     @property
     def first_piece(self) -> str:
         """The piece of a language that an imported vocabulary puts before each text, or ""."""
-        subword = self.model.subwords[0]
-        if isinstance(subword, ImportedVocabulary):
-            return "".join(subword.pieces([*subword.file.prefix]))
-        return ""
+        return first_piece(self.model.subwords[0])
 
     def ids(self, texts: list[str]) -> list[list[int]]:
         """The ids of the texts, normalised."""
@@ -162,6 +160,13 @@ class Writer(ABC):
 
     def finish(self, draft: Path, info: BundleInfo, card: str) -> None:  # noqa: B027
         """Called when all other files of the export are in the draft."""
+
+
+def first_piece(source: Vocabulary) -> str:
+    """The piece of a language that an imported vocabulary puts before each text, or ""."""
+    if isinstance(source, ImportedVocabulary):
+        return "".join(source.pieces([*source.file.prefix]))
+    return ""
 
 
 def greedy(search: SearchConfig) -> SearchConfig:

@@ -17,13 +17,17 @@ from safetensors.torch import save_file
 from dragoman.base.files import write_json
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary, VocabularyFile
 from dragoman.corpus.shards import EOS, PAD, UNK
+from dragoman.importing.config import CONFIG_FILE, GENERATION_FILE
 from dragoman.importing.tokenizer import (
     LANGUAGE_OF_NLLB,
+    LIST_FILE,
     M2M100_LANGUAGES,
     M2M100_MODEL,
     NOT_LISTED,
+    TARGET_LIST_FILE,
+    TOKENIZER_FILE,
 )
-from dragoman.importing.weights import file_weights
+from dragoman.importing.weights import WEIGHTS_FILE, file_weights
 from dragoman.model.config import ModelConfig, SearchConfig, length_limit
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe
@@ -62,15 +66,15 @@ def write_imported(
         generation["renormalize_logits"] = True
     if not marian:  # a translation begins with the token of its language
         generation["forced_bos_token_id"] = target.their_ids[target.prefix[0]]
-    write_json(directory / "config.json", _config(model, recipe, search) | special)
-    write_json(directory / "generation_config.json", generation)
+    write_json(directory / CONFIG_FILE, _config(model, recipe, search) | special)
+    write_json(directory / GENERATION_FILE, generation)
     if marian:
         _write_marian_tokenizer(recipe, source, target, directory)
     else:
         _write_m2m100_tokenizer(recipe, source, target, directory)
     orders = ([*source.their_ids], [*target.their_ids])
     weights = file_weights(model, "marian" if marian else "m2m_100", orders)
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"})
 
 
 def _config(model: Transformer, recipe: Recipe, search: SearchConfig) -> dict[str, Any]:
@@ -83,6 +87,7 @@ def _config(model: Transformer, recipe: Recipe, search: SearchConfig) -> dict[st
         "architectures": ["MarianMTModel" if marian else "M2M100ForConditionalGeneration"],
         "vocab_size": len(embeddings.source_matrix),
         **shape_keys(config),
+        **training_keys(config),
         "tie_word_embeddings": config.tied_embeddings != "none",
         "max_position_embeddings": max(published, longest, length_limit(longest, search) + 1),
     }
@@ -98,12 +103,8 @@ def _config(model: Transformer, recipe: Recipe, search: SearchConfig) -> dict[st
 
 
 def shape_keys(config: ModelConfig) -> dict[str, Any]:
-    """The keys of config.json that all architectures here share."""
+    """The keys of config.json that describe a model's shape, in all architectures here."""
     return {
-        "is_encoder_decoder": True,
-        "use_cache": True,
-        "dtype": "float32",
-        "scale_embedding": config.scaled_embeddings,
         "d_model": config.d_model,
         "encoder_layers": config.encoder_layers,
         "decoder_layers": config.decoder_layers,
@@ -112,6 +113,16 @@ def shape_keys(config: ModelConfig) -> dict[str, Any]:
         "encoder_ffn_dim": config.d_ffn,
         "decoder_ffn_dim": config.d_ffn,
         "activation_function": config.activation,
+        "scale_embedding": config.scaled_embeddings,
+    }
+
+
+def training_keys(config: ModelConfig) -> dict[str, Any]:
+    """The further keys that all architectures here share, most of which a training reads."""
+    return {
+        "is_encoder_decoder": True,
+        "use_cache": True,
+        "dtype": "float32",
         "dropout": config.dropout,
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.activation_dropout,
@@ -137,8 +148,8 @@ def _write_marian_tokenizer(
 ) -> None:
     direction = recipe.corpus.directions[0]
     separate = source.pieces != target.pieces
-    for file, name in ((source, "vocab"), (target, "target_vocab"))[: 2 if separate else 1]:
-        write_json(directory / f"{name}.json", listed_pieces(file))
+    for file, name in ((source, LIST_FILE), (target, TARGET_LIST_FILE))[: 2 if separate else 1]:
+        write_json(directory / name, listed_pieces(file))
     for file in (source, target):
         (directory / f"{file.side}.spm").write_bytes(base64.b64decode(file.encoding))
     settings = {
@@ -149,7 +160,7 @@ def _write_marian_tokenizer(
         **_common_settings(recipe, source),
         "clean_up_tokenization_spaces": target.cleaned,
     }
-    write_json(directory / "tokenizer_config.json", settings)
+    write_json(directory / TOKENIZER_FILE, settings)
 
 
 def _write_m2m100_tokenizer(
@@ -192,8 +203,8 @@ def _write_m2m100_tokenizer(
             "additional_special_tokens": codes,
         }
         listed = {piece: number for piece, number in pieces.items() if piece not in codes}
-        write_json(directory / "vocab.json", listed)
-    write_json(directory / "tokenizer_config.json", settings)
+        write_json(directory / LIST_FILE, listed)
+    write_json(directory / TOKENIZER_FILE, settings)
 
 
 def _common_settings(recipe: Recipe, file: VocabularyFile) -> dict[str, Any]:

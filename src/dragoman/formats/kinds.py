@@ -69,7 +69,6 @@ class ExportFormat(NamedTuple):
 
 _WRITERS: Final = "dragoman.formats.writers"
 _OURS: Final = {
-    "bundle": ExportFormat(f"{_WRITERS}:BundleWriter", weights="model.safetensors"),
     "ctranslate2": ExportFormat(
         f"{_WRITERS}:CTranslate2Writer",
         weights="model.bin",
@@ -82,8 +81,6 @@ _OURS: Final = {
         weights="model.safetensors",
         files=("config.json", "tokenizer_config.json", "vocab.json", "source.spm", "target.spm"),
         has_repetition_guard=False,
-        needs=("transformers",),
-        extra="huggingface",
     ),
     "onnx": ExportFormat(
         f"{_WRITERS}:OnnxWriter",

@@ -1,4 +1,4 @@
-"""A bundle or a run as PyTorch's model: to translate with, or to start another training from.
+"""A run or its export as PyTorch's model: to translate with, or to start another training from.
 
 The vocabulary goes with the weights: the numbers of the pieces are rows of the matrices.
 """
@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from torch import nn
-
 from dragoman.base.errors import CheckpointError, ConfigError
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import UNK
 from dragoman.corpus.subword import VOCABULARIES, read_vocabulary, vocabulary_digests
-from dragoman.corpus.vocabulary import parse_vocabulary
+from dragoman.corpus.vocabulary import Vocabulary, parse_vocabulary
 from dragoman.distributed.world import World
 from dragoman.formats.bundle import INFO_FILE, Bundle, is_bundle
+from dragoman.formats.huggingface import read_written
 from dragoman.formats.returned import read_model_folder
 from dragoman.formats.trained_model import (
     TranslationModel,
@@ -41,9 +40,7 @@ from dragoman.recipe.run_directory import ORIGIN_FILE, RunDirectory
 from dragoman.training.checkpoint import (
     CheckpointStore,
     TrainState,
-    copy_named,
     load_weights,
-    read_weights,
     weights_file,
 )
 
@@ -58,17 +55,18 @@ _SUBWORD: Final = ("kind", "vocab_size", "joint")
 def load_translation_model(
     path: Path, checkpoints: Sequence[str], world: World
 ) -> TranslationModel:
-    """The model of a bundle or a Hugging Face export, or the models of some checkpoints of a run.
+    """The model of an export in Hugging Face form, or the models of some checkpoints of a run.
 
     Raises CheckpointError if it is none of these, is damaged, or holds no weights for PyTorch.
     """
     if not is_bundle(path):
         return TranslationModel.load(run_at(path), checkpoints, world)
     bundle = Bundle.open(path)
-    model = _model_of(bundle)
+    subwords = bundle.subwords()
+    model = _model_of(bundle, subwords)
     return TranslationModel(
         models=(model.to(world.device).eval(),),
-        subwords=bundle.subwords(),
+        subwords=subwords,
         lowercase=bundle.recipe.corpus.lowercase,
         max_source_pieces=bundle.recipe.corpus.max_pieces,
         world=world,
@@ -76,7 +74,7 @@ def load_translation_model(
 
 
 def run_or_imported(path: Path) -> RunDirectory | Bundle:
-    """The run at a path, or the bundle of an imported model; raises CheckpointError."""
+    """The run at a path, or an imported model; raises CheckpointError."""
     if (path / INFO_FILE).is_file() and (bundle := Bundle.open(path)).info.imported:
         return bundle
     return run_at(path)
@@ -90,8 +88,7 @@ def run_at(path: Path) -> RunDirectory:
         raise CheckpointError(
             "is a model of another tool",
             place=path,
-            remedy=f"make a bundle of it first: dragoman import {shlex.quote(str(path))} "
-            "--to BUNDLE",
+            remedy=f"import it first: dragoman import {shlex.quote(str(path))} --to FOLDER",
         )
     if path.is_dir() and not RunDirectory(path).recipe_file.is_file():
         raise CheckpointError(
@@ -117,25 +114,16 @@ def _read_for(folder: Path, recipe: Recipe | None) -> ImportedModel:
     return read_model_folder(folder, Languages())
 
 
-def _model_of(bundle: Bundle) -> Transformer:
-    """PyTorch's model of a bundle or a Hugging Face export."""
-    kind, file = bundle.info.kind, bundle.weights_file
-    if kind == "bundle":
-        model = model_for(file, bundle.recipe, bundle.manifest)
-        fill_from(file, model)
-        return model
-    if kind == "huggingface":
-        return read_model_folder(bundle.path, Languages()).model
-    raise CheckpointError(
-        f"has only the weights of an export of kind {kind}, which PyTorch cannot load here",
-        place=bundle.path,
-        remedy="name the run, or an export of kind bundle or huggingface",
-    )
-
-
-def fill_from(file: Path, model: nn.Module) -> None:
-    """Put the weights of a file into a model; raises CheckpointError if they do not fit."""
-    copy_named(read_weights(file), dict(model.named_parameters()), place=file)
+def _model_of(bundle: Bundle, subwords: tuple[Vocabulary, Vocabulary]) -> Transformer:
+    """PyTorch's model of an export in Hugging Face form."""
+    kind = bundle.info.kind
+    if kind != "huggingface":
+        raise CheckpointError(
+            f"has only the weights of an export of kind {kind}, which PyTorch cannot load here",
+            place=bundle.path,
+            remedy="name the run, or its export to huggingface",
+        )
+    return read_written(bundle.path, bundle.recipe, subwords)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +141,8 @@ class Origin:
 
     @classmethod
     def open(cls, path: Path, recipe: Recipe | None = None) -> Origin:
-        """The model of a bundle, our own Hugging Face export, a run's best checkpoint, or a
-        model of another tool in Hugging Face form.
+        """The model of our own Hugging Face export, a run's best checkpoint, or a model of another
+        tool in Hugging Face form.
 
         recipe: the recipe of the training to come; a model of another tool takes its languages, if
             it has them.
@@ -173,8 +161,8 @@ class Origin:
                     "is neither a run, an export of dragoman nor a folder with config.json and "
                     "model.safetensors",
                     place=path,
-                    remedy="give a run, an export to bundle or huggingface, or "
-                    "a MarianMT, M2M100 or NLLB model in Hugging Face form",
+                    remedy="give a run, its export to huggingface, or a MarianMT, M2M100 or NLLB "
+                    "model in Hugging Face form",
                 )
             recipe, manifest = run.recipe(), Manifest.load(path)
             checkpoint = checkpoint_path(run, "best", recipe)
@@ -184,7 +172,7 @@ class Origin:
             load_weights(checkpoint, model, known)
             return cls(path, "run", recipe, model, _read_vocabulary(path))
         bundle = Bundle.open(path)
-        model = _model_of(bundle)
+        model = _model_of(bundle, bundle.subwords())
         return cls(path, bundle.info.kind, bundle.recipe, model, _read_vocabulary(path))
 
     @property

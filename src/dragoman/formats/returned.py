@@ -15,22 +15,21 @@ from dragoman.base.errors import CheckpointError, ConfigError, CorpusError
 from dragoman.base.languages import closest_language
 from dragoman.corpus.directions import listed
 from dragoman.corpus.subword import Subword
-from dragoman.formats.huggingface import (
-    RECIPE_KEY,
-    check_expressible,
-    family_of,
-    listed_ids,
-    row_order,
-)
+from dragoman.formats.huggingface import RECIPE_KEY, listed_ids, read_written
 from dragoman.formats.normalizing_pieces import without_normalization
 from dragoman.importing.config import CONFIG_FILE, read_json
 from dragoman.importing.folder import ImportedModel, read_folder
-from dragoman.importing.tokenizer import LIST_FILE, MARIAN_MODELS, Languages, read_pieces
-from dragoman.importing.weights import Form, checked_files, read_model
+from dragoman.importing.tokenizer import (
+    LIST_FILE,
+    MARIAN_MODELS,
+    TARGET_LIST_FILE,
+    Languages,
+    read_pieces,
+)
 from dragoman.recipe.recipe import Recipe
 
 _DROPOUTS: Final = ("dropout", "attention_dropout", "activation_dropout")
-_COPY: Final = "copy vocab.json and both .spm files from the export that was trained"
+_COPY: Final = "copy the lists of pieces and both .spm files from the export that was trained"
 
 
 def read_model_folder(folder: Path, languages: Languages) -> ImportedModel:
@@ -59,9 +58,9 @@ def _read_own(folder: Path, given: Any, languages: Languages) -> ImportedModel:
             place=place,
             remedy="export the model again from its run, and train that",
         ) from error
-    if recipe.corpus.subword.kind == "imported":
+    if recipe.corpus.subword.kind == "imported" or recipe.search.length_penalty != "power":
         raise CheckpointError(
-            f'"{RECIPE_KEY}" is that of a model of another tool',
+            f'"{RECIPE_KEY}" is not one that an export writes',
             place=place,
             remedy="take the key out of the file",
         )
@@ -75,10 +74,10 @@ def _read_own(folder: Path, given: Any, languages: Languages) -> ImportedModel:
                 place=folder,
                 remedy=f"leave out the {side} language",
             )
-    vocabulary, subword = _own_vocabulary(folder)
-    if [*subword.tokens] != [*recipe.corpus.language_tokens]:
+    vocabularies, (source, target) = _own_vocabularies(folder, joint=recipe.corpus.subword.joint)
+    if [*source.tokens] != [*recipe.corpus.language_tokens]:
         raise CheckpointError(
-            f"has the language tokens {', '.join(subword.tokens) or 'of no language'}, and "
+            f"has the language tokens {', '.join(source.tokens) or 'of no language'}, and "
             f'"{RECIPE_KEY}" in {CONFIG_FILE} has others',
             place=folder / MARIAN_MODELS[0],
             remedy=_COPY,
@@ -92,35 +91,41 @@ def _read_own(folder: Path, given: Any, languages: Languages) -> ImportedModel:
             place=place,
             remedy="take the config.json that belongs to the weights",
         ) from error
-    check_expressible(recipe)
-    order = row_order(model, subword.vocab_size)
-    form = Form(family_of(model), model, (len(order), len(order)))
-    transformer = read_model(folder, checked_files(folder, form), form, (order, order))
+    recipe = recipe.model_copy(update={"model": model})
+    transformer = read_written(folder, recipe, (source, target))
     recipe = recipe.model_copy(update={"model": transformer.config})
-    return ImportedModel(recipe, transformer, (vocabulary, vocabulary))
+    return ImportedModel(recipe, transformer, vocabularies)
 
 
-def _own_vocabulary(folder: Path) -> tuple[bytes, Subword]:
-    """The SentencePiece model of an export, as it was in the run.
+def _own_vocabularies(
+    folder: Path, *, joint: bool
+) -> tuple[tuple[bytes, bytes], tuple[Subword, Subword]]:
+    """The SentencePiece models of source and target, as they were in the run.
 
-    Raises CheckpointError if a file is missing or none of ours, or the three do not belong
-    together.
+    joint: whether both have the same pieces.
     """
-    place = folder / MARIAN_MODELS[0]
-    source, target = (read_pieces(folder / name) for name in MARIAN_MODELS)
+    source_model, target_model = (folder / name for name in MARIAN_MODELS)
+    source, source_subword = _own_vocabulary(source_model, folder / LIST_FILE)
+    listed = folder / (LIST_FILE if joint else TARGET_LIST_FILE)
+    target, target_subword = _own_vocabulary(target_model, listed)
+    return (source, target), (source_subword, target_subword)
+
+
+def _own_vocabulary(file: Path, list_file: Path) -> tuple[bytes, Subword]:
+    """A SentencePiece model of an export, as it was in the run.
+
+    Raises CheckpointError if it is none of ours or the list has other pieces.
+    """
+    content = read_pieces(file)
     try:
-        vocabulary = without_normalization(source)
-        subword = Subword.parse(vocabulary, place=place)
+        vocabulary = without_normalization(content)
+        subword = Subword.parse(vocabulary, place=file)
     except (ValueError, CorpusError) as error:
         raise CheckpointError(
             f"is not that of an export of dragoman: {getattr(error, 'problem', error)}",
-            place=place,
+            place=file,
             remedy=_COPY,
         ) from error
-    if source != target or read_json(folder / LIST_FILE, limit=1 << 26) != listed_ids(subword):
-        raise CheckpointError(
-            f"has other pieces than {' and '.join(MARIAN_MODELS)}, or these differ",
-            place=folder / LIST_FILE,
-            remedy=_COPY,
-        )
+    if read_json(list_file, limit=1 << 26) != listed_ids(subword):
+        raise CheckpointError(f"has other pieces than {file.name}", place=list_file, remedy=_COPY)
     return vocabulary, subword

@@ -144,6 +144,11 @@ class _Export:
         return self.recipe.corpus.subword.kind == "imported"
 
     @property
+    def has_targets(self) -> bool:
+        """Whether a token chooses the language to translate into."""
+        return any(one.token for one in self.info.directions)
+
+    @property
     def limit(self) -> int:
         """The most tokens of a translation."""
         return length_limit(self.recipe.corpus.max_pieces, self.recipe.search)
@@ -196,7 +201,6 @@ def usage(info: BundleInfo, recipe: Recipe, manifest: Manifest, *, first_piece: 
     """
     token = next((one.token for one in info.directions if one.token), first_piece)
     writers: dict[str, Callable[[_Export], list[str]]] = {
-        "bundle": _of_bundle,
         "ctranslate2": _of_ctranslate2,
         "huggingface": _of_huggingface,
         "onnx": _of_onnx,
@@ -212,15 +216,9 @@ def _of_weights(export: _Export) -> list[str]:
     return [f"The weights are in `{FORMATS[export.info.kind].weights}`."]
 
 
-def _of_bundle(export: _Export) -> list[str]:
-    command = "```\ndragoman translate THIS_FOLDER < in.txt > out.txt\n```"
-    return [command, *_by_dragoman(export)]
-
-
 def _by_dragoman(export: _Export) -> list[str]:
     info = export.info
-    has_targets = any(one.token for one in info.directions)
-    target = f', target_language="{info.target_language}"' if has_targets else ""
+    target = f', target_language="{info.target_language}"' if export.has_targets else ""
     said = (
         "Sentences go in as they are, one in each line: dragoman normalises them and adds `</s>`. "
         f"It searches with {export.search_words}."
@@ -262,12 +260,16 @@ def _of_huggingface(export: _Export) -> list[str]:
     # The tokenizers of M2M100 and NLLB know their languages themselves.
     prefix = "" if not export.token or (export.is_imported and pre) else f"{export.token} "
     said = (
-        "The tokenizer needs the package sentencepiece. One sentence goes in as it is: the "
-        "tokenizer normalises it and adds `</s>`."
+        "The second way is transformers, whose tokenizer needs the package sentencepiece. One "
+        "sentence goes in as it is: the tokenizer normalises it and adds `</s>`."
     )
     if prefix:
         said += f" It begins with the token of the language: `{export.token}`."
+    command = "dragoman translate THIS_FOLDER"
+    if export.has_targets:
+        command = f"dragoman translate THIS_FOLDER --target {export.info.target_language}"
     parts = [
+        f"```\n{command} < in.txt > out.txt\n```",
         _python(_TRANSFORMERS.format(prefix=prefix, text=EXAMPLE)),
         f"{said} `generation_config.json` sets the search. {export.power_words}",
     ]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from safetensors.torch import save_file
-
 from dragoman.corpus.directions import without_first_word
-from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.subword import VOCABULARIES, read_vocabulary
 from dragoman.formats.argos import (
     MODEL_FOLDER,
@@ -25,38 +23,19 @@ from dragoman.formats.ctranslate2_engine import CTranslate2Engine, fitting_cells
 from dragoman.formats.export_job import ExportJob, Writer, greedy
 from dragoman.formats.huggingface import (
     check_expressible,
+    read_written,
     translate_with_huggingface,
-    write_huggingface,
+    write_folder,
 )
-from dragoman.formats.imported_form import write_imported
 from dragoman.formats.int8_onnx import rounded
-from dragoman.formats.load import fill_from
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.formats.onnxruntime_web import runtime_files
-from dragoman.formats.trained_model import new_model
 from dragoman.formats.web import check_for_web, write_web
 from dragoman.model.config import SearchConfig
 from dragoman.recipe.recipe import Recipe
 
 _UNPACKED: Final = "package"
 """The folder in a draft from which a package for Argos Translate is made."""
-
-
-class BundleWriter(Writer):
-    """The weights as they are, for dragoman itself."""
-
-    def write(self, texts: list[str], draft: Path) -> list[str]:
-        """Write the weights; returns translations by the model that is read from them."""
-        job = self.job
-        weights = {
-            name: weight.detach().float().cpu().contiguous()
-            for name, weight in job.transformer.named_parameters()
-        }
-        save_file(weights, draft / "model.safetensors", metadata=job.digests)
-        read = new_model(job.recipe, job.manifest)
-        fill_from(draft / "model.safetensors", read)
-        read = read.to(job.model.world.device).eval()
-        return replace(job, model=replace(job.model, models=(read,))).ours(texts, job.recipe.search)
 
 
 class CTranslate2Writer(Writer):
@@ -78,7 +57,8 @@ class CTranslate2Writer(Writer):
 
 
 class HuggingFaceWriter(Writer):
-    """A folder for transformers: an imported model in its own form, others as Pegasus or FSMT."""
+    """A folder for dragoman and transformers: an imported model in its own form, others as Pegasus
+    or FSMT."""
 
     @staticmethod
     def check_recipe(recipe: Recipe) -> None:
@@ -86,22 +66,18 @@ class HuggingFaceWriter(Writer):
         check_expressible(recipe)
 
     def write(self, texts: list[str], draft: Path) -> list[str]:
-        """Write model and tokenizer; returns translations by transformers."""
+        """Write model and tokenizer; returns translations by transformers, or if that is not
+        installed by the model that is read from the folder."""
         job = self.job
-        search = job.recipe.search
-        subword, target = job.model.subwords
-        if isinstance(subword, ImportedVocabulary) and isinstance(target, ImportedVocabulary):
-            write_imported(
-                job.transformer, job.recipe, job.power_search(), (subword, target), draft
-            )
-            if job.recipe.model.norm == "pre":
-                return translate_with_huggingface(draft, texts, search)
+        source, target = (read_vocabulary(job.origin.path / name) for name in VOCABULARIES)
+        write_folder(job.transformer, job.recipe, self.search(), (source, target), draft)
+        if find_spec("transformers") is None:
+            read = read_written(draft, job.recipe, job.model.subwords).to(job.model.world.device)
+            return replace(job, model=replace(job.model, models=(read,))).ours(texts, self.search())
+        if job.first_piece and job.recipe.model.norm == "post":
             # The language that was chosen at import is a word of each text of MarianMT.
-            code = job.first_piece
-            return translate_with_huggingface(draft, [f"{code} {text}" for text in texts], search)
-        vocabulary = read_vocabulary(job.origin.path / VOCABULARIES[0])
-        write_huggingface(job.transformer, job.recipe, job.power_search(), vocabulary, draft)
-        return translate_with_huggingface(draft, texts, search)
+            texts = [f"{job.first_piece} {text}" for text in texts]
+        return translate_with_huggingface(draft, texts, job.recipe.search)
 
     def search(self) -> SearchConfig:
         """The recipe's search as transformers has it."""

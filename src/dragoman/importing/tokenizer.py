@@ -28,6 +28,7 @@ _MOST_DIGITS: Final = 20
 """The digits of an id that are read: enough for any vocabulary; Python refuses thousands."""
 _HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 LIST_FILE: Final = "vocab.json"
+TARGET_LIST_FILE: Final = "target_vocab.json"
 MARIAN_MODELS: Final = ("source.spm", "target.spm")
 M2M100_LANGUAGES: Final = {
     "m2m100": [
@@ -302,21 +303,21 @@ def _read_if_there(path: Path) -> dict[str, Any]:
 def _read_marian(
     folder: Path, config: ImportedConfig, languages: Languages, settings: Mapping[str, Any]
 ) -> Tokenizer:
-    separate = bool(settings.get("separate_vocabs")) or (folder / "target_vocab.json").exists()
+    separate = bool(settings.get("separate_vocabs")) or (folder / TARGET_LIST_FILE).exists()
     lists = [_read_list(folder / LIST_FILE, config.source_vocab_size)]
     if separate:
-        lists.append(_read_list(folder / "target_vocab.json", config.target_vocab_size))
+        lists.append(_read_list(folder / TARGET_LIST_FILE, config.target_vocab_size))
     elif config.source_vocab_size != config.target_vocab_size:
         raise CheckpointError(
             f"is missing, and the target's vocabulary has {config.target_vocab_size:,} ids, the "
             f"source's {config.source_vocab_size:,}",
-            place=folder / "target_vocab.json",
+            place=folder / TARGET_LIST_FILE,
             remedy=_COPY,
         )
     if separate and config.model.tied_embeddings == "all":
         raise CheckpointError(
             "there are two vocabularies, but both sides share the embeddings",
-            place=folder / "target_vocab.json",
+            place=folder / TARGET_LIST_FILE,
             remedy="copy the list and the SentencePiece model from the same model",
         )
     for name in MARIAN_MODELS:

@@ -135,16 +135,13 @@ def read_model(folder: Path, files: Sequence[Path], form: Form, orders: Orders) 
     model_config = form.model.model_copy(update=update)
     if form.family != "m2m_100":
         _check_positions(folder, weights, form)
-    # Not drawn at random first: that takes longer than to read a large model.
-    with torch.device("meta"):
-        model = Transformer(
-            model_config,
-            source_vocab_size=len(source_order),
-            target_vocab_size=len(target_order),
-        )
-    model = model.to_empty(device="cpu")
+    # Not on the device "meta": to draw there imports sympy, which takes longer than to draw here.
+    model = Transformer(
+        model_config,
+        source_vocab_size=len(source_order),
+        target_vocab_size=len(target_order),
+    )
     embeddings = model.embeddings
-    embeddings.reset_positions()
     with torch.no_grad():
         embeddings.source_matrix.copy_(matrices[0][source_order])
         embeddings.target_matrix.copy_(matrices[1][target_order])

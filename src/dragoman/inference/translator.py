@@ -764,7 +764,7 @@ def open_translator(
     sampling: Sampling | None = None,
     target: str = "",
 ) -> Iterator[Opened]:
-    """The translator of a run or a bundle.
+    """The translator of a run or an export.
 
     batch_cells: rows x longest source x beam that are searched together; None: as many as suit the
         model, or with PyTorch the recipe's `search.batch_tokens`.
@@ -772,9 +772,9 @@ def open_translator(
     sampling: draw pieces at random, which needs CTranslate2 and a beam of 1; None: search for the
         likeliest translation.
     target: the language to translate into, if there are several.
-    Raises CheckpointError if the run or bundle is damaged; ConfigError if the engine cannot run the
-    model, if the model has no such target, or if a checkpoint of a bundle is named; MachineError if
-    CTranslate2 is needed and not installed.
+    Raises CheckpointError if the run or export is damaged; ConfigError if the engine cannot run the
+    model, if the model has no such target, or if a checkpoint of an export is named; MachineError
+    if CTranslate2 is needed and not installed.
     """
     refuse_checkpoint_of_export(path, checkpoints)
     if is_bundle(path) and (bundle := Bundle.open(path)).info.kind in _FOR_CTRANSLATE2:

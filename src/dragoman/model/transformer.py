@@ -228,10 +228,6 @@ class Embeddings(nn.Module):
             sinusoids, d_model=config.d_model, kind=config.positions, first=config.first_position
         )
         self.positions_PD: Tensor
-        self.reset_positions()
-
-    def reset_positions(self) -> None:
-        """Compute the table of positions again, on the CPU: it is in no file of weights."""
         self.register_buffer("positions_PD", self._sinusoids(512), persistent=False)
 
     @property

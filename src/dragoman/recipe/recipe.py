@@ -106,7 +106,7 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
         corpus = self.corpus
-        # The recipe of an imported bundle knows no text: others trained its model.
+        # The recipe of an imported model knows no text: others trained its model.
         imported = corpus.subword.kind == "imported" and not corpus.train
         if not corpus.train and not imported:
             raise ValueError("corpus.train names no text to train on")

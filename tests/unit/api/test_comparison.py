@@ -52,7 +52,7 @@ def test_runs_checkpoints_exports_and_files_are_compared(texts: tuple[Path, Path
     run = small_run()
     (checkpoint,) = run.checkpoints.glob("step-*")
     systems: list[Path] = [run.path, checkpoint]
-    for kind in ("bundle", "huggingface", "ctranslate2"):
+    for kind in ("huggingface", "ctranslate2"):
         done = dragoman.export(run, to=kind)
         assert done.path.is_relative_to(run.path)  # where a checkpoint's run might be looked for
         systems.append(done.path)
@@ -302,7 +302,7 @@ def test_a_model_of_the_opposite_direction_is_refused(
 def test_an_export_that_writes_no_capitals_is_scored_in_lower_case(
     texts: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    exported = dragoman.export(small_run(), to="bundle", output=tmp_path / "bundle").path
+    exported = dragoman.export(small_run(), output=tmp_path / "folder").path
     lines = texts[1].read_text("utf-8")
     given = tmp_path / "given"
     given.write_text(lines.lower(), "utf-8")

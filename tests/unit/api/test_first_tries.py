@@ -115,7 +115,7 @@ def test_a_system_error_becomes_a_dragoman_error(tmp_path: Path) -> None:
         lambda: dragoman.load_recipe(name),
         lambda: dragoman.Translator(name),
         lambda: dragoman.report(name),
-        lambda: dragoman.export(small_run(), to="bundle", output=tmp_path / name),
+        lambda: dragoman.export(small_run(), output=tmp_path / name),
     ):
         with pytest.raises(dragoman.MachineError, match="File name too long; check the disk and"):
             call()
@@ -187,9 +187,9 @@ def test_an_evaluation_has_its_scores_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("kind", ["bundle", "ctranslate2"])
+@pytest.mark.parametrize("kind", ["huggingface", "ctranslate2"])
 def test_an_export_is_scored_and_stays_as_it_is(
-    kind: Literal["bundle", "ctranslate2"], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: Literal["huggingface", "ctranslate2"], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, reference = tmp_path / "t.en", tmp_path / "t.de"
     for path in (source, reference):
@@ -243,12 +243,12 @@ def test_remedies_are_words_of_this_interface() -> None:
     [
         (lambda run: dragoman.export(run, to="onnx", quantization="int8"),
          "written in float32, not in int8"),
-        (lambda run: dragoman.export(run, to="bundle", target_language="fr"),
+        (lambda run: dragoman.export(run, target_language="fr"),
          "target language fr: such an export"),
         (lambda run: dragoman.export(run, to="onnx", overrides=["search.beam_size=2"]),
          "search.beam_size=2: onnx has"),
-        (lambda run: dragoman.export(run, to="bundle", onnxruntime_web="x.tgz"),
-         "x.tgz: bundle has no use"),
+        (lambda run: dragoman.export(run, onnxruntime_web="x.tgz"),
+         "x.tgz: huggingface has no use"),
         (lambda run: dragoman.Translator(run, overrides=["train.seed=2"]), "train.seed=2: a model"),
         (lambda run: dragoman.translate(run, ["a"], target_language="xx"),
          "target language: the model does not"),

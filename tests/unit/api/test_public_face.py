@@ -77,9 +77,7 @@ def test_a_translator_gives_texts_or_all_it_found() -> None:
         assert dragoman.translate(small_run().path, given) == [texts[1]]
 
 
-@pytest.mark.parametrize(
-    "to", ["bundle", "ctranslate2", pytest.param("huggingface", marks=pytest.mark.system)]
-)
+@pytest.mark.parametrize("to", ["huggingface", "ctranslate2"])
 def test_an_export_translates_as_its_run_does(to: Kind, tmp_path: Path) -> None:
     texts = ["A man is running.", "Two dogs play in the snow.", "A woman reads."]
     done = dragoman.export(small_run(), to=to, output=tmp_path / to)
@@ -237,7 +235,7 @@ WRONG: list[tuple[str, Callable[[Any, Any], object]]] = [
     ("overrides", lambda d, _: d.load_recipe("demo", "train.max_steps=3")),
     ("overrides", lambda d, _: d.load_recipe("demo", [5])),
     ("to", lambda d, _: d.export(small_run(), to="zip")),
-    ("licence", lambda d, _: d.export(small_run(), to="bundle", licence=None)),
+    ("licence", lambda d, _: d.export(small_run(), licence=None)),
     ("engine", lambda d, _: d.Translator(small_run(), engine="x")),
     ("quantization", lambda d, _: d.Translator(small_run(), quantization="x")),
     ("quantization", lambda d, _: d.Translator(small_run(), quantization="float16")),

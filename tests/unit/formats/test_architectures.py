@@ -20,7 +20,6 @@ from dragoman.formats.ctranslate2_engine import CTranslate2Engine
 from dragoman.formats.huggingface import (
     check_expressible,
     family_of,
-    row_order,
     write_tokenizer,
 )
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
@@ -234,8 +233,7 @@ def test_weights_saved_by_transformers_are_read_back_unchanged(
     model = random_model(60, options)
     as_exported(model).save_pretrained(tmp_path)
     form = Form(family_of(model.config), model.config, (60, 60))
-    order = row_order(model.config, 60)
-    again = read_model(tmp_path, checked_files(tmp_path, form), form, (order, order))
+    again = read_model(tmp_path, checked_files(tmp_path, form), form, (range(60), range(60)))
     weights = dict(again.named_parameters())
     for name, weight in model.named_parameters():
         assert torch.equal(weights[name], weight), name
@@ -254,9 +252,12 @@ def test_options_that_transformers_lacks_are_named(options: dict[str, Any], plac
         check_expressible(recipe)
 
 
-def test_two_vocabularies_are_refused_for_transformers() -> None:
+def test_two_vocabularies_with_tokens_of_languages_are_refused_for_transformers() -> None:
+    recipe = recipe_of(ModelConfig(norm="post", tied_embeddings="none"), joint=False)
+    check_expressible(recipe)
+    corpus = recipe.corpus.model_copy(update={"language_token": True})
     with pytest.raises(ConfigError, match=r"corpus\.subword\.joint"):
-        check_expressible(recipe_of(ModelConfig(norm="post", tied_embeddings="none"), joint=False))
+        check_expressible(recipe.model_copy(update={"corpus": corpus}))
 
 
 def recipe_of(model: ModelConfig, *, joint: bool) -> Recipe:
@@ -299,7 +300,7 @@ def test_the_tokenizer_of_transformers_gives_our_ids(
     own = Subword(SentencePieceProcessor(model_proto=file))
     recipe = recipe_of(ModelConfig(), joint=True)
     corpus = recipe.corpus.model_copy(update={"lowercase": lowercase})
-    write_tokenizer(file, recipe.model_copy(update={"corpus": corpus}), tmp_path)
+    write_tokenizer((file, file), recipe.model_copy(update={"corpus": corpus}), tmp_path)
     theirs: Any = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert len(theirs) == own.vocab_size
     assert theirs.tokenize("<2de> <bt> Ein")[:3] == ["<2de>", "▁", "<bt>"]

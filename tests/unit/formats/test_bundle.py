@@ -36,7 +36,6 @@ from dragoman.model.config import SearchConfig, power_search
 from dragoman.model.search import Hypothesis
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.training.durable import verify
-from real_text import real_lines
 from small_run import small_run
 
 LINES = ["A man in a red shirt.", "Two dogs run through the snow.", "", "A woman is singing."]
@@ -67,7 +66,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Kind], Export
 @pytest.fixture
 def bundle(exports: Callable[[Kind], Exported], tmp_path: Path) -> Path:
     """A copy to damage, as those below."""
-    return shutil.copytree(exports("bundle").path, tmp_path / "bundle")
+    return shutil.copytree(exports("huggingface").path, tmp_path / "bundle")
 
 
 @pytest.fixture
@@ -79,7 +78,7 @@ def for_ctranslate2(exports: Callable[[Kind], Exported], tmp_path: Path) -> Path
 def every_kind(
     exports: Callable[[Kind], Exported], tmp_path: Path, bundle: Path, for_ctranslate2: Path
 ) -> list[Path]:
-    others: list[Kind] = ["huggingface", "onnx", "argos"]
+    others: list[Kind] = ["onnx", "argos"]
     return [
         bundle,
         for_ctranslate2,
@@ -93,7 +92,7 @@ def test_every_format_translates_as_the_run_does(
 ) -> None:
     with join_world() as world:
         expected = ours(run, world)
-        path = exports("bundle").path
+        path = exports("huggingface").path
         loaded = load_translation_model(path, ["best"], world)
         assert loaded.translate(LINES, run.recipe().search) == expected
         done = exports("ctranslate2")
@@ -283,24 +282,11 @@ def test_a_missing_part_is_noticed(every_kind: list[Path]) -> None:
             redo_digests(directory)
 
 
-@pytest.mark.parametrize("name", ["source.model", "target.model"])
-def test_a_wrong_vocabulary_is_noticed_though_its_digest_is_right(bundle: Path, name: str) -> None:
-    other = other_vocabulary()
-    (bundle / name).write_bytes(other)
-    redo_digests(bundle)
-    info = json.loads((bundle / "bundle.json").read_bytes())
-    info["vocabularies"][name] = hashlib.sha256(other).hexdigest()
-    (bundle / "bundle.json").write_text(json.dumps(info))
-    redo_digests(bundle)
-    with pytest.raises(CheckpointError, match="vocabulary"):
-        Bundle.open(bundle)
-
-
 def test_the_command_says_it_in_one_line(
     bundle: Path, run: RunDirectory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert main(["export", str(bundle), "--to", "huggingface", "--output", str(out)]) == 1
+    assert main(["export", str(bundle), "--output", str(out)]) == 1
     assert "is an export; name the run" in capfd.readouterr().err
     (bundle / "target.model").unlink()
     (tmp_path / "in").write_text("A man.\n")
@@ -310,7 +296,7 @@ def test_the_command_says_it_in_one_line(
     assert error.count("\n") == 1
     assert "target.model" in error
     assert not out.exists()
-    assert main(["export", str(run.path), "--to", "bundle", "--output", str(tmp_path / "in")]) == 1
+    assert main(["export", str(run.path), "--output", str(tmp_path / "in")]) == 1
     assert (tmp_path / "in").read_text() == "A man.\n", "nothing but an export is replaced"
 
 
@@ -331,10 +317,12 @@ def test_a_recipe_that_transformers_lacks_is_refused_before_a_model_is_looked_fo
 def test_impossible_exports_are_refused_and_leave_nothing(
     run: RunDirectory, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="bundle exports are written in float32, not in int8"):
-        exported(run, "bundle", tmp_path / "no", quantization="int8")
+    with pytest.raises(
+        ConfigError, match="huggingface exports are written in float32, not in int8"
+    ):
+        exported(run, "huggingface", tmp_path / "no", quantization="int8")
     with pytest.raises(CorpusError, match="cannot be read"):
-        exported(run, "bundle", tmp_path / "no", sentences=tmp_path / "none.txt")
+        exported(run, "huggingface", tmp_path / "no", sentences=tmp_path / "none.txt")
     assert not (tmp_path / "no").exists()
 
 
@@ -344,7 +332,7 @@ def test_an_export_that_nothing_checked_is_not_called_done(
 ) -> None:
     (tmp_path / "in").write_text(text)
     with pytest.raises(CorpusError, match="no sentence of 1 to 60 pieces"):
-        exported(run, "bundle", tmp_path / "no", sentences=tmp_path / "in")
+        exported(run, "huggingface", tmp_path / "no", sentences=tmp_path / "in")
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
@@ -413,18 +401,9 @@ def redo_digests(directory: Path) -> None:
     (directory / "digests.json").write_text(json.dumps(digests))
 
 
-def other_vocabulary() -> bytes:
-    """Another SentencePiece model of the same size."""
-    from dragoman.corpus.config import SubwordConfig
-    from dragoman.corpus.subword import count_words, train_on_words
-
-    lines = real_lines("train", "de")[:3000]
-    return train_on_words(count_words(lines), SubwordConfig(vocab_size=500))
-
-
 def test_an_older_export_is_replaced(bundle: Path, run: RunDirectory) -> None:
     before = (bundle / "bundle.json").read_bytes()
-    exported(run, "bundle", bundle, licence="MIT")
+    exported(run, "huggingface", bundle, licence="MIT")
     assert (bundle / "bundle.json").read_bytes() != before
 
 
@@ -435,7 +414,7 @@ def test_files_that_a_user_put_into_an_export_are_kept(
     (bundle / name).parent.mkdir(exist_ok=True)
     (bundle / name).write_text("my own words")
     files = sorted(bundle.rglob("*"))
-    arguments = ["export", str(run.path), "--to", "bundle", "--output", str(bundle)]
+    arguments = ["export", str(run.path), "--output", str(bundle)]
     assert main(arguments) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1
@@ -448,7 +427,7 @@ def test_files_that_a_user_put_into_an_export_are_kept(
 def test_a_checkpoint_is_not_taken_for_an_older_export(run: RunDirectory) -> None:
     (checkpoint,) = run.checkpoints.glob("step-*")
     with pytest.raises(CheckpointError, match="is not an export"):
-        exported(run, "bundle", checkpoint)
+        exported(run, "huggingface", checkpoint)
     verify(checkpoint)
 
 
@@ -480,8 +459,8 @@ def test_another_search_goes_into_the_export(run: RunDirectory, tmp_path: Path) 
         ("argos", "search.beam_size=1", "argos has a search of its own"),
         ("onnx", "search.beam_size=1", "onnx has a search of its own"),
         ("web", "search.beam_size=2", "web has a search of its own, which reads max_length_ratio"),
-        ("bundle", "model.d_model=96", "can be used with other search only"),
-        ("bundle", "search.beam=1", "did you mean beam_size?"),
+        ("huggingface", "model.d_model=96", "can be used with other search only"),
+        ("huggingface", "search.beam=1", "did you mean beam_size?"),
     ],
 )
 def test_a_setting_that_the_export_cannot_have_is_refused(
@@ -495,6 +474,6 @@ def test_a_setting_that_the_export_cannot_have_is_refused(
 def test_a_package_for_browsers_is_refused_for_another_format(
     run: RunDirectory, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="bundle has no use for onnxruntime-web"):
-        exported(run, "bundle", tmp_path / "out", onnxruntime_web=tmp_path / "package.tgz")
+    with pytest.raises(ConfigError, match="huggingface has no use for onnxruntime-web"):
+        exported(run, "huggingface", tmp_path / "out", onnxruntime_web=tmp_path / "package.tgz")
     assert not (tmp_path / "out").exists()

@@ -31,7 +31,7 @@ from tiny_recipe import TINY
 
 
 def card_of(
-    kind: Kind = "bundle", licence: str = "CC0", scores: tuple[BundleScore, ...] = ()
+    kind: Kind = "ctranslate2", licence: str = "CC0", scores: tuple[BundleScore, ...] = ()
 ) -> str:
     """The card of an export into Norwegian."""
     run = small_run()
@@ -181,7 +181,6 @@ def test_the_card_of_one_direction_names_its_language_token(
     )
     said: dict[Kind, str] = {
         "huggingface": 'tokenizer(["<2de> A sentence."]',
-        "bundle": 'target_language="de"',
         "ctranslate2": 'pieces = ["<2de>", *source.encode(',
     }
     for kind, how in said.items():
@@ -192,7 +191,7 @@ def test_the_card_of_one_direction_names_its_language_token(
         assert "A token says into which language: de `<2de>`." in card
         assert printed_by_example(path)
         assert how in card
-    plain = dragoman.export(small_run(), to="bundle", output=tmp_path / "plain").path
+    plain = dragoman.export(small_run(), output=tmp_path / "plain").path
     assert Bundle.open(plain).info.directions == ()
     assert "A token says" not in (plain / "README.md").read_text()
 

@@ -9,7 +9,7 @@ import pytest
 import transformers
 
 from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
-from dragoman.formats.huggingface import write_huggingface
+from dragoman.formats.huggingface import write_folder
 from dragoman.model.config import SearchConfig
 from dragoman.model.search import translate_batch
 from dragoman.recipe.recipe import Recipe
@@ -34,7 +34,8 @@ def test_a_converted_export_translates_as_our_search_does(tmp_path: Path) -> Non
     search = SearchConfig(beam_size=4, length_penalty="power", length_penalty_alpha=0.6)
     export, converted = tmp_path / "export", tmp_path / "converted"
     export.mkdir()
-    write_huggingface(trained.model, recipe, search, trained.subword_file, export)
+    vocabularies = (trained.subword_file, trained.subword_file)
+    write_folder(trained.model, recipe, search, vocabularies, export)
     converters.TransformersConverter(str(export)).convert(str(converted))
 
     lines = real_lines("test", "en")[:NUM_SENTENCES]

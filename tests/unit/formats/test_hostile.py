@@ -1,4 +1,4 @@
-"""Bundles and recipes of somebody who means harm: one line, at once, with little memory."""
+"""Exports and recipes of somebody who means harm: one line, at once, with little memory."""
 
 from __future__ import annotations
 
@@ -23,15 +23,23 @@ from dragoman.base.line_files import input_lines
 from dragoman.cli import main
 from dragoman.formats.bundle import Bundle
 from dragoman.training.checkpoint import read_weights
-from hostile import BUNDLE, change_header, change_weights, redo_digests, redo_vocabularies
+from hostile import (
+    SMALL_RUN,
+    change_header,
+    change_weights,
+    redo_digests,
+    redo_vocabularies,
+    whole_export,
+)
 
-EMBEDDING = "embeddings.shared"
+EMBEDDING = "model.shared.weight"
+POSITIONS = "model.encoder.embed_positions.weight"
 Spoil = Callable[[Path], object]
 
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    return copytree(BUNDLE, tmp_path / "bundle")
+    return copytree(whole_export(), tmp_path / "bundle")
 
 
 @pytest.fixture
@@ -98,6 +106,16 @@ def change_recipe(pattern: str, value: str) -> Spoil:
     return spoil
 
 
+def change_shape(key: str, there: str, value: int) -> Spoil:
+    """Change the shape of the model in the recipe and, under its name there, in config.json."""
+
+    def spoil(path: Path) -> None:
+        change_recipe(rf"(?m)^{key} = \d+", f"{key} = {value}")(path)
+        change_json(there, value, "config.json")(path)
+
+    return spoil
+
+
 def header(change: Callable[[dict[str, Any]], object]) -> Spoil:
     return lambda path: change_header(path / "model.safetensors", change)
 
@@ -112,7 +130,7 @@ def place(name: str, make: Callable[[Path], object]) -> Spoil:
 
 CASES: dict[str, tuple[Spoil, str]] = {
     "a start that no piece has": (
-        change_recipe(r"\[model\]", "[model]\nstart_ids = [40000]"),
+        change_recipe(r"start_ids = \[[^]]*\]", "start_ids = [40000]"),
         "start_ids has 40000",
     ),
     "deep TOML": (
@@ -151,13 +169,52 @@ CASES: dict[str, tuple[Spoil, str]] = {
         "encoder_layers",
     ),
     "ten thousand layers": (
-        change_recipe("encoder_layers = 1", "encoder_layers = 10000"),
+        change_shape("encoder_layers", "encoder_layers", 10_000),
         "10001 layers",
     ),
-    "a wide model": (change_recipe("d_model = 32", "d_model = 1000000"), "in the model"),
+    "a wide model": (
+        change_shape("d_model", "d_model", 10**6),
+        f"asks for {EMBEDDING} of the shape",
+    ),
     "a model too wide for any memory": (
-        change_recipe("d_model = 32", "d_model = 1000000000000"),
-        "in the model",
+        change_shape("d_model", "d_model", 10**12),
+        f"asks for {EMBEDDING} of the shape",
+    ),
+    "a recipe of another model": (
+        change_recipe("d_model = 32", "d_model = 64"),
+        '"d_model" is 32, and the recipe has 64',
+    ),
+    "a configuration of another model": (
+        change_json("encoder_attention_heads", 4, "config.json"),
+        '"encoder_attention_heads" is 4, and the recipe has 2',
+    ),
+    "a configuration of another vocabulary": (
+        change_json("pad_token_id", 0, "config.json"),
+        '"pad_token_id" is 0, and the recipe has 2',
+    ),
+    "a configuration that is nested": (
+        lambda path: (path / "config.json").write_text("[" * 100_000),
+        "config.json: cannot be read as JSON",
+    ),
+    "a configuration that is a list": (
+        lambda path: (path / "config.json").write_text("[]"),
+        "config.json: is not a JSON object",
+    ),
+    "a shape that the form does not have": (
+        change_recipe('activation = "relu"', 'activation = "swiglu"'),
+        "model.activation: ",
+    ),
+    "weights under another name": (
+        header(lambda found: found.update({"other": found.pop(EMBEDDING)})),
+        "which the weights do not have",
+    ),
+    "one weight too many": (
+        header(lambda found: found.update({"other": found.pop("final_logits_bias")})),
+        "knows nothing of other, which the weights have",
+    ),
+    "positions that are not ours": (
+        lambda path: change_weights(path / "model.safetensors", 0.5, POSITIONS),
+        f"{POSITIONS} holds positions that are not",
     ),
     "vocabularies that cannot share a matrix": (
         change_json("target_vocab_size", 401, "manifest.json"),
@@ -248,6 +305,10 @@ CASES: dict[str, tuple[Spoil, str]] = {
         both_vocabularies(as_imported(prefix=[7] * 100_000)),
         "source.model: is not a vocabulary that this version can read",
     ),
+    "a vocabulary of others with ids beyond the weights": (
+        both_vocabularies(as_imported(their_ids=[*range(1, 401)])),
+        "source.model: has pieces or ids that do not belong together",
+    ),
     "a vocabulary of others that is not in base64": (
         both_vocabularies(as_imported(encoding="ä")),
         "source.model: is not a vocabulary that this version can read",
@@ -292,7 +353,7 @@ def test_a_hostile_export_is_refused_in_one_line(
     before = sorted(path for path in tmp_path.rglob("*"))
     arguments = {
         "translate": ["translate", str(bundle), "--input", str(tmp_path / "in")],
-        "train": ["train", str(BUNDLE.parent / "tiny.toml"), "--from", str(bundle)],
+        "train": ["train", str(SMALL_RUN / "tiny.toml"), "--from", str(bundle)],
     }[command]
     assert main(arguments) != 0
     written = capfd.readouterr()
@@ -304,7 +365,7 @@ def test_a_hostile_export_is_refused_in_one_line(
 
 
 def test_a_start_that_no_piece_has_is_refused(for_ctranslate2: Path) -> None:
-    change_recipe(r"\[model\]", "[model]\nstart_ids = [40000]")(for_ctranslate2)
+    change_recipe(r"start_ids = \[[^]]*\]", "start_ids = [40000]")(for_ctranslate2)
     redo_digests(for_ctranslate2)
     with pytest.raises(CheckpointError, match="start_ids has 40000, and the target's vocabulary"):
         Bundle.open(for_ctranslate2)
@@ -317,7 +378,8 @@ def test_a_start_that_no_piece_has_is_refused(for_ctranslate2: Path) -> None:
 @pytest.mark.system
 def test_little_memory_is_enough_to_refuse_much(bundle: Path, tmp_path: Path) -> None:
     """A real process that may have 8 GB of addresses; PyTorch alone takes several."""
-    change_recipe("d_ffn = 64", "d_ffn = 2000000000")(bundle)
+    change_shape("d_ffn", "encoder_ffn_dim", 2 * 10**9)(bundle)
+    change_json("decoder_ffn_dim", 2 * 10**9, "config.json")(bundle)
     redo_digests(bundle)
     (tmp_path / "in").write_text("Click the table.\n")
     command = [sys.executable, "-m", "dragoman", "translate", str(bundle)]
@@ -331,7 +393,7 @@ def test_little_memory_is_enough_to_refuse_much(bundle: Path, tmp_path: Path) ->
     )
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1, done.stderr
-    assert "in the model" in done.stderr
+    assert "fc1.weight of the shape (2000000000, 32)" in done.stderr
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])

@@ -11,7 +11,7 @@ import torch
 
 from dragoman.corpus.directions import Direction
 from dragoman.formats.huggingface import write_model
-from dragoman.formats.imported_form import shape_keys
+from dragoman.formats.imported_form import training_keys
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
 
@@ -50,6 +50,6 @@ def test_every_key_of_the_class_that_matters_is_written(
 
 def test_no_layer_is_dropped_in_a_training_of_any_export() -> None:
     """M2M100 drops one in twenty if nothing is said."""
-    keys = shape_keys(ModelConfig())
+    keys = training_keys(ModelConfig())
     assert (keys["encoder_layerdrop"], keys["decoder_layerdrop"]) == (0.0, 0.0)
     assert transformers.M2M100Config().encoder_layerdrop > 0

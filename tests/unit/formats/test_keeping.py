@@ -14,7 +14,7 @@ from small_run import keeping_run
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("to", ["huggingface", "onnx", "argos", "bundle"])
+@pytest.mark.parametrize("to", ["huggingface", "onnx", "argos"])
 def test_an_export_translates_as_the_run(to: Kind, tmp_path: Path) -> None:
     export = dragoman.export(keeping_run(), to=to, output=tmp_path / to)
     if to != "argos":  # which has a search of its own

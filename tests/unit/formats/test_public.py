@@ -122,7 +122,7 @@ def marked(tmp_path: Path) -> RunDirectory:
 
 @pytest.mark.parametrize(
     "kind",
-    ["bundle", "ctranslate2", pytest.param("huggingface", marks=pytest.mark.system), "onnx"],
+    ["huggingface", "ctranslate2", "onnx"],
 )
 def test_no_byte_of_an_export_holds_an_unlisted_value(
     marked: RunDirectory, tmp_path: Path, kind: str
@@ -161,7 +161,7 @@ def test_names_in_a_card_are_no_markup(marked: RunDirectory, tmp_path: Path) -> 
     file.write_text(json.dumps(manifest))
     output = tmp_path / "out"
     sentences = small_run().prepared() / "valid" / "source.txt"
-    arguments = ["export", str(marked.path), "--to", "bundle", "--output", str(output)]
+    arguments = ["export", str(marked.path), "--output", str(output)]
     assert main([*arguments, "--sentences", str(sentences)]) == 0
     card = (output / "README.md").read_text("utf-8")
     assert "\x1b" not in card

@@ -35,7 +35,7 @@ def mislabelled(folder: Path, wrong: str = "french") -> RunDirectory:
 
 def test_an_export_has_the_right_languages_everywhere(tmp_path: Path) -> None:
     run = mislabelled(tmp_path)
-    done = dragoman.export(run, to="bundle", output=tmp_path / "b", languages="en-pt_BR")
+    done = dragoman.export(run, output=tmp_path / "b", languages="en-pt_BR")
     bundle = Bundle.open(done.path)
     assert (bundle.info.source_language, bundle.info.target_language) == ("en", "pt-BR")
     assert str(bundle.recipe.corpus.directions[0]) == "en-pt-BR"
@@ -99,7 +99,7 @@ def test_an_export_that_is_served_has_another_card_and_the_same_files() -> None:
 )
 def test_what_is_no_pair_is_refused(pair: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=words):
-        dragoman.export(small_run(), to="bundle", output=tmp_path / "b", languages=pair)
+        dragoman.export(small_run(), output=tmp_path / "b", languages=pair)
     assert not (tmp_path / "b").exists()
 
 

@@ -65,7 +65,7 @@ def test_exports_have_it_or_say_that_they_have_not(
         done = export(guarded, Request(to=to, output=tmp_path / "out", quantization=bits), world)
     assert Bundle.open(done.path).recipe.search.no_repeat_ngram_size == 3
     card = (done.path / "README.md").read_text("utf-8")
-    assert ("effect here: search.no_repeat_ngram_size" in card) == (to != "ctranslate2")
+    assert ("search.no_repeat_ngram_size = 3" in card) == (to != "ctranslate2")
     if bits == "float32":
         assert done.verified.identical >= 97
 

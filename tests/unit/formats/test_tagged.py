@@ -95,7 +95,7 @@ def test_argos_translate_takes_a_tag_as_one_piece(
     assert theirs.encode(plain) == Subword.load(run.path / "source.model").encode_plain(plain)
 
 
-@pytest.mark.parametrize("to", ["bundle", "ctranslate2", "onnx"])
+@pytest.mark.parametrize("to", ["ctranslate2", "onnx"])
 def test_other_exports_are_checked_on_tagged_sentences(
     to: Kind, run: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,7 @@ def limited(search: SearchConfig, num_pieces: int) -> SearchConfig:
     return search.model_copy(update={"max_length_ratio": 0.0, "max_length_extra": limit})
 
 
-@pytest.mark.parametrize("to", ["bundle", "ctranslate2", "huggingface", "onnx", "argos"])
+@pytest.mark.parametrize("to", ["ctranslate2", "huggingface", "onnx", "argos"])
 def test_the_example_on_a_card_translates(to: Kind, tmp_path: Path) -> None:
     if to == "argos":
         pytest.importorskip("argostranslate")
@@ -46,7 +46,6 @@ def test_the_example_on_a_card_translates(to: Kind, tmp_path: Path) -> None:
     search, longest = recipe.search, recipe.corpus.max_pieces
     power = power_search(search, Manifest.load(run.path).train.mean_target_tokens)
     expected = {
-        "bundle": search,
         "ctranslate2": limited(power, longest),
         "huggingface": limited(power, longest + 1),
         "onnx": limited(greedy(search), longest),

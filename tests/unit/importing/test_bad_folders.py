@@ -400,7 +400,7 @@ def test_places_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert (taken / "letter.txt").read_text() == "dear"
 
 
-def test_an_older_bundle_is_replaced(tmp_path: Path) -> None:
+def test_an_older_import_is_replaced(tmp_path: Path) -> None:
     for _ in range(2):
         assert main(["import", str(good()), "--to", str(tmp_path / "bundle")]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
@@ -427,7 +427,7 @@ def test_a_folder_is_imported_before_it_translates(
     assert main(["translate", str(good()), "--input", str(tmp_path / "text")]) == 1
     said = capsys.readouterr().err
     assert said.count("\n") == 1
-    assert f"of another tool; make a bundle of it first: dragoman import {good()}" in said
+    assert f"of another tool; import it first: dragoman import {good()}" in said
 
 
 def test_the_model_that_is_read_is_never_the_output(tmp_path: Path) -> None:

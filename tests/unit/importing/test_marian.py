@@ -291,7 +291,9 @@ def test_the_command_imports_and_translates(
         assert main([*arguments, "--engine", engine, *options]) == 0
         return out.read_text().splitlines()
 
-    assert translated("torch") == beam_translations(opus(), texts)
+    expected = beam_translations(opus(), texts)
+    assert translated("torch") == expected
+    assert beam_translations(bundle, texts) == expected, "it is a folder of transformers, too"
     converter = ctranslate2.converters.TransformersConverter(str(opus()))
     converter.convert(str(tmp_path / "converted"))
     model = ctranslate2.Translator(str(tmp_path / "converted"), inter_threads=1, intra_threads=1)

@@ -15,6 +15,7 @@ import dragoman
 from card_example import python_on_card
 from dragoman.cli import main
 from dragoman.corpus.normalize import normalize
+from dragoman.corpus.subword import vocabulary_digests
 from dragoman.distributed.world import join_world
 from dragoman.evaluation.validate import read_lines
 from dragoman.formats.bundle import Bundle
@@ -88,6 +89,10 @@ FORMS = {
         tokens=("<2de>",),
     ),
     "post, untied": Form('norm = "post"\ntied_embeddings = "none"\nactivation = "silu"'),
+    "post, two vocabularies": Form(
+        'norm = "post"\ntied_embeddings = "decoder"',
+        "subword.vocab_size = 100\nsubword.joint = false",
+    ),
 }
 
 pytestmark = pytest.mark.system
@@ -130,7 +135,7 @@ def fine_tuned(
     if for_training and heeded:
         exec(for_training[0], {"model": model})
     rows = [
-        {**tokenizer(source), "labels": tokenizer(target)["input_ids"]}
+        {**tokenizer(source), "labels": tokenizer(text_target=target)["input_ids"]}
         for source, target in zip(sources, targets, strict=True)
     ]
     settings = transformers.Seq2SeqTrainingArguments(
@@ -178,8 +183,8 @@ def test_a_model_that_transformers_trained_on_comes_back(
     assert bundle.recipe.model.model_dump(include=shape) == before.model.model_dump(include=shape)
 
     texts = marked[:NUM_SENTENCES]
-    vocabulary = (run.path / "source.model").read_bytes()
-    assert (tmp_path / "back" / "source.model").read_bytes() == vocabulary
+    vocabularies = vocabulary_digests(run.path)
+    assert vocabulary_digests(tmp_path / "back") == vocabularies
     with dragoman.Translator(tmp_path / "back", engine="torch", target_language="de") as model:
         assert model.translate(sources[:1])
     origin = Origin.open(tuned)
@@ -200,7 +205,7 @@ def test_a_model_that_transformers_trained_on_comes_back(
     )
     monkeypatch.chdir(folder)
     further = dragoman.train(recipe, origin=tuned, runs=tmp_path / "further")
-    assert (further.path / "source.model").read_bytes() == vocabulary
+    assert vocabulary_digests(further.path) == vocabularies
 
 
 def test_languages_that_only_the_entries_name_come_back(

@@ -99,7 +99,7 @@ def test_exports_are_known_and_not_needed_to_translate_with_the_run(tmp_path: Pa
     run = tmp_path / "run"
     shutil.copytree(small_run().path, run)
     before = take_inventory(run).inference_bytes()
-    for to in ("bundle", "onnx"):
+    for to in ("huggingface", "onnx"):
         dragoman.export(run, to=to)
     inventory = take_inventory(run)
     assert inventory.inference_bytes() == before

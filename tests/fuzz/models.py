@@ -1,6 +1,6 @@
 """Recipes and models of other people, mutated at random, through dragoman's commands.
 
-    PYTHONPATH=tests .venv/bin/python -m fuzz.bundles --minutes 10
+    PYTHONPATH=tests .venv/bin/python -m fuzz.models --minutes 10
 
 Each example must end in time, with one line if it fails, with nothing written outside its
 folder, in bounded memory and without a crash of the process. Hypothesis draws the examples; each
@@ -33,14 +33,14 @@ from hypothesis import strategies as st
 
 from dragoman.cli import main as dragoman
 from dragoman.recipe.recipe import SHIPPED_RECIPES
-from hostile import BUNDLE, change_header, redo_digests
+from hostile import SMALL_RUN, change_header, redo_digests, whole_export
 
 LIMIT_S: Final = 5.0
 """Seconds of processor time, which a busy machine does not lengthen."""
 ADDRESSES: Final = 3 << 30
 """Beyond those that the parent has already: what an example may allocate."""
 FILE_BYTES: Final = 1 << 26
-RUN: Final = BUNDLE.parent / "run"
+RUN: Final = SMALL_RUN / "run"
 ODD_NUMBERS: Final = (
     -1, 0, 1, 2, 63, 2**31 - 1, 2**31, 2**32, 2**62, 2**63, 10**30, 10**400, 0.5, -1e308, 1e308,
 )  # fmt: skip
@@ -65,18 +65,10 @@ class BrokenPromiseError(Exception):
 
 def make_material(folder: Path) -> dict[str, Path]:
     """One whole model of each kind that a command takes; CTranslate2 reads its files unchecked."""
-    material = {"bundle": copytree(BUNDLE, folder / "bundle"), "run": copytree(RUN, folder / "run")}
-    shards = copytree(BUNDLE.parent / "shards", folder / "shards")
-    record = json.loads((material["run"] / "corpus.json").read_bytes())
-    record["prepared"] = str(shards)
-    (material["run"] / "corpus.json").write_text(json.dumps(record))
-    made = folder / "huggingface"
-    code, errors = _called(
-        ["export", str(material["run"]), "--to", "huggingface", "--output", str(made)]
-    )
-    if code:
-        raise SystemExit(f"no material could be made: {errors}")
-    return material | {"huggingface": made}
+    return {
+        "run": copytree(RUN, folder / "run"),
+        "huggingface": copytree(whole_export(), folder / "huggingface"),
+    }
 
 
 def mutate_bytes(content: bytes, chance: random.Random) -> bytes:
@@ -191,10 +183,10 @@ def example(kind: str, material: dict[str, Path], place: Path, seed: int) -> lis
     path = copytree(material[kind], place / kind)
     spoil(path, chance)
     (place / "in").write_text("Click the table.\n")
-    train = ["train", str(BUNDLE.parent / "tiny.toml"), "--from", str(path), "--dry-run"]
+    train = ["train", str(SMALL_RUN / "tiny.toml"), "--from", str(path), "--dry-run"]
     train += ["--prepared", str(place / "none"), "--runs", str(place / "runs")]
     translate = ["translate", str(path), "--input", str(place / "in"), "--threads", "1"]
-    export = ["export", str(path), "--to", "bundle", "--output", str(place / "exported")]
+    export = ["export", str(path), "--output", str(place / "exported")]
     commands = [translate, translate, ["inspect", str(path)]]
     commands += [export] if kind == "run" else [train]
     return chance.choice(commands)
@@ -292,7 +284,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=None, help="of one example, to see it again")
-    parser.add_argument("--kind", help="bundle, huggingface, run or recipe")
+    parser.add_argument("--kind", help="huggingface, run or recipe")
     options = parser.parse_args()
     torch.set_num_threads(1)  # a fork has but one thread
     root = Path(tempfile.mkdtemp(prefix="dragoman-fuzz-"))

@@ -1,4 +1,4 @@
-"""Writes a model of another tool, in Hugging Face form, as a bundle."""
+"""Writes a model of another tool in the same form, Hugging Face's, with records beside it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
-
-from safetensors.torch import save_file
 
 from dragoman.base.errors import ConfigError
 from dragoman.base.languages import is_language, parse_language
@@ -34,6 +32,8 @@ from dragoman.formats.bundle import (
     directions_of,
 )
 from dragoman.formats.card import model_card
+from dragoman.formats.export_job import first_piece
+from dragoman.formats.huggingface import write_folder
 from dragoman.formats.returned import read_model_folder
 from dragoman.importing.config import read_json
 from dragoman.importing.folder import UNKNOWN_LANGUAGE
@@ -48,59 +48,53 @@ _LETTERS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The bundle of an imported model."""
+    """The folder of an imported model."""
 
     path: Path
     size_bytes: int
     info: BundleInfo
 
 
-def import_bundle(folder: Path, output: Path, languages: Languages, *, licence: str) -> Imported:
-    """Write the model of a folder as a bundle. The folder stays as it is.
+def import_folder(folder: Path, output: Path, languages: Languages, *, licence: str) -> Imported:
+    """Write the model of a folder into another, with records. The first stays as it is.
 
     licence: the licence of the model, in words for its card.
     Raises ConfigError or CheckpointError if the model cannot be imported or the place is taken;
     nothing is left behind then.
     """
     imported = read_model_folder(folder, languages)
+    recipe = imported.recipe
     check_place(output, source=folder)
     # What could not be read again is never written.
     source, target = (parse_vocabulary(one, place=folder) for one in imported.vocabularies)
-    _check_languages(folder, imported.recipe.corpus, source)
+    _check_languages(folder, recipe.corpus, source)
     contents = dict(zip(VOCABULARIES, imported.vocabularies, strict=True))
-    manifest = _manifest(imported.recipe.corpus, (source, target), contents)
-    directions = imported.recipe.corpus.directions
+    manifest = _manifest(recipe.corpus, (source, target), contents)
+    directions = recipe.corpus.directions
     info = BundleInfo(
-        kind="bundle",
-        name=imported.recipe.name,
+        kind="huggingface",
+        name=recipe.name,
         dragoman_version=VERSION,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         source_language=directions[0].source,
         target_language=directions[0].target,
-        directions=directions_of(imported.recipe.corpus),
+        directions=directions_of(recipe.corpus),
         licence=licence,
-        run="",
-        checkpoint="",
-        step=None,
         num_parameters=sum(weight.numel() for weight in imported.model.parameters()),
         quantization="float32",
         vocabularies={name: manifest.files[name].sha256 for name in VOCABULARIES},
         imported=folder.resolve().name,
-        scores=(),
         verified=Verified(sentences=0, identical=0, chrf=100.0),
     )
 
     def fill(draft: Path) -> None:
         for name, content in contents.items():
             (draft / name).write_bytes(content)
-        (draft / "recipe.toml").write_text(dump_toml(imported.recipe), encoding="utf-8")
+        (draft / "recipe.toml").write_text(dump_toml(recipe), encoding="utf-8")
         (draft / "manifest.json").write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
-        weights = {
-            name: weight.detach().contiguous() for name, weight in imported.model.named_parameters()
-        }
-        save_file(weights, draft / "model.safetensors", metadata=info.vocabularies)
+        write_folder(imported.model, recipe, recipe.search, imported.vocabularies, draft)
         (draft / INFO_FILE).write_text(info.model_dump_json(indent=1), encoding="utf-8")
-        card = model_card(info, imported.recipe, manifest)
+        card = model_card(info, recipe, manifest, first_piece=first_piece(source))
         (draft / CARD_FILE).write_text(card, encoding="utf-8")
 
     size_bytes = publish(output, fill)
