@@ -46,6 +46,8 @@ class SubwordConfig(Section):
     """One subword model for both sides."""
     character_coverage: float = Field(default=1.0, gt=0.0, le=1.0)
     """Share of the characters of the text that have a piece; the rest are unknown."""
+    byte_fallback: bool = False
+    """Spell characters without a piece in bytes; 256 of the pieces are bytes then."""
     sample_sentences: int = Field(default=2_000_000, ge=1)
     """At most this many sentences, drawn over the whole corpus, train the subword model."""
 

@@ -87,6 +87,7 @@ class ImportedVocabulary:
     vocab_size: int
     stand_ins: ClassVar[frozenset[str]] = frozenset()
     separator_id: ClassVar[int | None] = None
+    unknown_ids: ClassVar[frozenset[int]] = frozenset((UNK,))
     _ids: dict[str, int]
     _encoding: sentencepiece.SentencePieceProcessor
     _decoding: sentencepiece.SentencePieceProcessor

@@ -46,9 +46,13 @@ class Subword:
             if not processor.is_control(number):
                 break
             self.tokens[processor.id_to_piece(number)] = number
-        # SentencePiece puts tags next, with the score 0. The first piece that BPE has learnt has
-        # this score, too, but its two letters are shorter than any tag, and longer than a stand-in.
-        behind = range(EOS + 1 + len(self.tokens), self.vocab_size)
+        # SentencePiece puts tags next, with the score 0. Pieces for bytes and the first piece that
+        # BPE has learnt have this score, too; the two letters of the latter are shorter than any
+        # tag, and longer than a stand-in.
+        behind = takewhile(
+            lambda number: not processor.is_byte(number),
+            range(EOS + 1 + len(self.tokens), self.vocab_size),
+        )
         named = ((processor.id_to_piece(number), processor.get_score(number)) for number in behind)
         self.tags: tuple[str, ...] = tuple(
             piece for piece, _ in takewhile(lambda one: not one[1] and is_whole(one[0]), named)
@@ -86,10 +90,18 @@ class Subword:
 
     @cached_property
     def num_letters(self) -> bytes:
-        """The letters of each id's piece, at most 255; 0 if it stands for no text."""
+        """The letters of each id's piece, at most 255; 0 if it stands for no text, or a byte."""
         first = EOS + 1 + len(self.tokens)
-        pieces = self.pieces([*range(first, self.vocab_size)])
-        return bytes(first) + bytes(min(255, sum(map(str.isalpha, piece))) for piece in pieces)
+        text = (
+            "" if self._processor.is_byte(number) else self._processor.id_to_piece(number)
+            for number in range(first, self.vocab_size)
+        )
+        return bytes(first) + bytes(min(255, sum(map(str.isalpha, piece))) for piece in text)
+
+    @cached_property
+    def unknown_ids(self) -> frozenset[int]:
+        """The ids of characters without a piece: the unknown one, and those of bytes."""
+        return frozenset((UNK, *filter(self._processor.is_byte, range(self.vocab_size))))
 
     @property
     def has_prefix(self) -> bool:
@@ -221,6 +233,7 @@ def train_on_words(
             model_type=config.kind,
             vocab_size=config.vocab_size,
             character_coverage=config.character_coverage,
+            byte_fallback=config.byte_fallback,
             normalization_rule_name="identity",
             max_sentence_length=_LONGEST_WORD_BYTES,
             num_threads=_TRAINING_THREADS,

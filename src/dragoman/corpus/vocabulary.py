@@ -35,7 +35,11 @@ class Vocabulary(Protocol):
 
     @property
     def num_letters(self) -> bytes:
-        """The letters of each id's piece, at most 255; 0 if it stands for no text."""
+        """The letters of each id's piece, at most 255; 0 if it stands for no text, or a byte."""
+
+    @property
+    def unknown_ids(self) -> frozenset[int]:
+        """The ids of characters without a piece: the unknown one, and those of bytes."""
 
     @property
     def stand_ins(self) -> frozenset[str]:

@@ -27,7 +27,8 @@ CORPUS: Final = {
     *(f"augment.{kind}" for kind in AugmentConfig.model_fields),
     "context.sentences",
     "subword.kind", "subword.vocab_size", "subword.joint",
-    "subword.character_coverage", "subword.sample_sentences", "max_pieces", "too_long", "seed",
+    "subword.character_coverage", "subword.byte_fallback", "subword.sample_sentences",
+    "max_pieces", "too_long", "seed",
 }  # fmt: skip
 """Keys of the corpus section; files of text keep their names alone, without folders."""
 RECIPE: Final = {

@@ -582,14 +582,14 @@ class TextTranslator:
     def _has_sense(self, rows: list[list[int]], normalized: str) -> bool:
         """Whether the model can know what a normalised text says.
 
-        It cannot if the text is blank, or has unknown pieces and fewer known letters than unknown
-        ones: then it would invent a translation.
+        It cannot if the text is blank, or has unknown pieces or bytes and fewer known letters than
+        unknown ones: then it would invent a translation.
         """
         if not any(one.isalnum() and one not in _FILLERS for one in normalized):
             return False
-        if not any(UNK in row for row in rows):
+        unknown, num_letters = self.subwords[0].unknown_ids, self.subwords[0].num_letters
+        if not any(piece in unknown for row in rows for piece in row):
             return True
-        num_letters = self.subwords[0].num_letters
         known = sum(num_letters[piece] for row in rows for piece in row)
         return known > 0 and 2 * known >= sum(map(str.isalpha, normalized))
 

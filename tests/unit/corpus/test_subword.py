@@ -168,3 +168,22 @@ def test_a_foreign_model_with_other_special_ids_is_refused(
     )
     with pytest.raises(CorpusError, match=r"has \(-1, 0, 1, 2\) as ids"):
         load(tmp_path, model.getvalue())
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_rare_characters_are_spelt_in_bytes(captions: list[str], tmp_path: Path, kind: str) -> None:
+    settings = {"kind": kind, "vocab_size": 800, "character_coverage": 0.99}
+    tags = {"tags": ["<b>"], "tokens": ["<2de>"]}
+    model = train_on_words(
+        count_words(captions),
+        SubwordConfig.model_validate({**settings, "byte_fallback": True}),
+        **tags,
+    )
+    spelt, unknown = load(tmp_path, model), load(tmp_path, train(captions, **settings))
+    rows_of_all = unknown.encode(captions)
+    rare = [text for text, row in zip(captions, rows_of_all, strict=True) if UNK in row]
+    assert rare
+    assert spelt.decode(spelt.encode(rare)) == rare
+    assert (spelt.tags, [*spelt.tokens]) == (("<b>",), ["<2de>"])
+    assert len(spelt.unknown_ids) == 1 + 256
+    assert not any(spelt.num_letters[number] for number in spelt.unknown_ids)

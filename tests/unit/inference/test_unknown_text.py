@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import pytest
-import sentencepiece
 
 from dragoman.corpus.config import SubwordConfig
 from dragoman.corpus.normalize import normalize
-from dragoman.corpus.shards import BOS, EOS, PAD, UNK
+from dragoman.corpus.shards import UNK
 from dragoman.corpus.subword import Subword, count_words, train_on_words
 from dragoman.inference.text import TextFormat, cut
 from dragoman.inference.translator import EncodedTexts, TextTranslator, TorchEngine, advanced
@@ -38,22 +36,14 @@ SIGNS = ["\U0001f600", "\U0001f468\u200d\U0001f469 \u2764\ufe0f", "\U0001f3f4", 
 
 
 @cache
-def vocabulary(kind: Literal["bpe", "unigram"], *, token: str = "") -> Subword:
+def vocabulary(
+    kind: Literal["bpe", "unigram"], *, token: str = "", has_bytes: bool = False
+) -> Subword:
     text = normalize("\n".join([*real_lines("valid", "en"), *real_lines("valid", "de")]))
-    config = SubwordConfig(vocab_size=1000, kind=kind)
+    config = SubwordConfig(vocab_size=1000, kind=kind, byte_fallback=has_bytes)
     tokens = [token] if token else []
     content = train_on_words(count_words(text.split("\n")), config, tokens=tokens)
     return Subword.parse(content, place=Path("source.model"))
-
-
-@cache
-def vocabulary_with_bytes() -> Subword:
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(real_lines("valid", "de")), model_writer=model, vocab_size=1000,
-        byte_fallback=True, pad_id=PAD, unk_id=UNK, bos_id=BOS, eos_id=EOS, minloglevel=2,
-    )  # fmt: skip
-    return Subword.parse(model.getvalue(), place=Path("source.model"))
 
 
 def encoded(text: str, subword: Subword, text_format: TextFormat, token: str = "") -> EncodedTexts:
@@ -72,16 +62,19 @@ def text_as_it_is(encoded: EncodedTexts) -> str:
     return best.text
 
 
+@pytest.mark.parametrize("has_bytes", [False, True])
 @pytest.mark.parametrize("token", ["", "<2de>"])
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
-def test_scripts_that_the_vocabulary_lacks(kind: Literal["bpe", "unigram"], token: str) -> None:
+def test_scripts_that_the_vocabulary_lacks(
+    kind: Literal["bpe", "unigram"], token: str, has_bytes: bool
+) -> None:
+    known = vocabulary(kind, token=token, has_bytes=has_bytes)
     for language in OTHER_SCRIPTS:
         for sentence in known_sentences()[language]:
-            found = encoded(sentence, vocabulary(kind, token=token), "line", token)
+            found = encoded(sentence, known, "line", token)
             assert found.rows == [], (language, sentence)
             assert text_as_it_is(found) == sentence
-    found = encoded("Öffnen Sie die Datei.", vocabulary(kind, token=token), "line", token)
-    assert len(found.rows) == 1
+    assert len(encoded("Öffnen Sie die Datei.", known, "line", token).rows) == 1
 
 
 @pytest.mark.parametrize("token", ["", "<2de>"])
@@ -121,10 +114,13 @@ def test_numbers_and_marks_that_are_known_are_translated_as_before() -> None:
     assert len(encoded("1.2, (3)", vocabulary("bpe"), "line").rows) == 1
 
 
-def test_a_vocabulary_with_bytes_knows_every_character() -> None:
-    for text in ["नमस्ते", "a \U0001f600", "你好"]:
-        assert len(encoded(text, vocabulary_with_bytes(), "line").rows) == 1
-    assert encoded("\x0c", vocabulary_with_bytes(), "line").rows == []
+def test_a_character_among_known_ones_is_spelt_in_bytes() -> None:
+    known = vocabulary("bpe", has_bytes=True)
+    for text in ["Grüße aus Kраков \U0001f600", "Die Datei heißt 你好."]:
+        (row,) = encoded(text, known, "line").rows
+        assert UNK not in row
+        assert known.decode([row]) == [text]
+    assert encoded("\x0c", known, "line").rows == []
 
 
 @pytest.mark.parametrize("text", ["...", "-", "– –", "?!", "%", "* * *", "(…)", "。"])
