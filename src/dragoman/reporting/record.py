@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -22,20 +23,23 @@ _PLACE: Final = ("step", "time", "life", "ranks")
 class Columns:
     """Numbers by name, a row after the other; and an array of each."""
 
-    def __init__(self, names: Iterable[str], *, rows: int = 0) -> None:
-        """rows: how many there are already, without a number."""
-        self._columns = {name: array("d", [math.nan]) * rows for name in names}
-        self._appends = [(name, column.append) for name, column in self._columns.items()]
+    def __init__(self, names: Sequence[str], *, rows: int = 0) -> None:
+        """names: two or more. rows: how many there are already, without a number."""
+        self._names = names
+        self._values_of = itemgetter(*names)
+        self._values = array("d", [math.nan]) * (rows * len(names))
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Add a number for each name; None is "not measured"."""
-        for name, append in self._appends:
-            value = row[name]
-            append(math.nan if value is None else value)
+        values = self._values_of(row)
+        if None in values:
+            values = [math.nan if value is None else value for value in values]
+        self._values.extend(values)
 
     def arrays(self) -> dict[str, Floats]:
         """The array of each name."""
-        return {name: np.array(column) for name, column in self._columns.items()}
+        table = np.array(self._values).reshape(-1, len(self._names))
+        return {name: table[:, column] for column, name in enumerate(self._names)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
