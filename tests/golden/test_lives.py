@@ -156,7 +156,7 @@ def test_a_newest_life_that_is_too_short_to_judge_hides_no_answer(
     assert bool(found.remedy) is (answer == "yes")
     first, second = (earlier, newest) if answer == "yes" else (newest, earlier)
     assert found.says.startswith(first)
-    assert f" {second}" in found.says
+    assert f"\n{second}" in found.says
     assert found.says.endswith("on new-a, new-b: There are too few intervals to judge.") is (
         answer == "yes"
     )
@@ -192,7 +192,7 @@ def test_a_link_of_other_hosts_does_not_count(tmp_path: Path) -> None:
     _change_lives(run, 1, _life(host="old-b"), _life(host="new-b"))
     found = _answers(read_facts(run))
     assert (found["network"].answer, found["network_fit"].answer) == ("yes", "cannot tell")
-    since, earlier = found["network_fit"].says.split(" Steps 1 to 400 on old-a, old-b: ")
+    since, earlier = found["network_fit"].says.split("\nSteps 1 to 400 on old-a, old-b: ")
     assert since.endswith("The capacity of the link was not measured.")
     assert "over 40 MB/s" in earlier
 
@@ -279,7 +279,7 @@ def test_a_link_that_fell_and_recovered_is_judged_as_it_is_now(tmp_path: Path) -
     write_ranks(run, ranks)
     found = _answers(read_facts(run))["network"]
     assert found.answer == "no"
-    now, slow, before = re.split(r" Steps [0-9,]+ to [0-9,]+ on host-a, host-b: ", found.says)
+    now, slow, before = re.split(r"\nSteps [0-9,]+ to [0-9,]+ on host-a, host-b: ", found.says)
     assert now.startswith("Since step 5,050, ")
     assert "Waiting for the network took 2.4%" in now
     assert "Waiting for the network took 8" in slow
@@ -296,7 +296,7 @@ def test_a_link_that_fell_just_now_is_named_before_it_can_be_judged(tmp_path: Pa
     found = _answers(read_facts(run))["network"]
     assert found.answer == "no"
     assert found.says.startswith("Steps 1 to 800 on host-a, host-b: Waiting for the network took")
-    assert " Since step 850, " in found.says
+    assert "\nSince step 850, " in found.says
     assert found.says.endswith(
         "carried 3 MB/s each way, 1 GB/s before. There are too few intervals to judge."
     )
@@ -334,7 +334,7 @@ def test_processors_of_a_life_are_those_of_its_host(tmp_path: Path) -> None:
     _change_lives(run, 1, _life(host="slow-b", cpu_share=0.3), _life(host="fast-b"))
     found = _answers(read_facts(run))["processors"]
     assert found.answer == "yes"
-    now, before = found.says.split(" Steps 1 to 3,000 on host-a, slow-b: ")
+    now, before = found.says.split("\nSteps 1 to 3,000 on host-a, slow-b: ")
     assert "on host-a, fast-b: " in now
     assert "only 30.0% of the processors of slow-b" in before
     assert {row.name.split(":")[0].split(" on ")[-1] for row in found.evidence} == {

@@ -229,7 +229,10 @@ def test_a_changed_link_is_reported_with_its_rates_and_time() -> None:
         "Since step 61, 29 Nov 10:34:14 UTC, eth0, alpha to beta, beta to alpha carried "
         "3.006 MB/s each way, 119.4 MB/s before."
     )
-    earlier = " Steps 1 to 60 on alpha, beta: "
+    earlier = "\nSteps 1 to 60 on alpha, beta: "
+    now, then = verdicts["step_time"].says.split(earlier)
+    assert "1.282 s/step" in now
+    assert "60.11 ms/step" in then
     since, before = verdicts["network_fit"].says.removeprefix(changed).split(earlier)
     assert "1.21 s of it waited for the network, 25.4 ms of transfers hid" in since
     assert "29.9 ms of it waited for the network, 1.10 ms of transfers hid" in before

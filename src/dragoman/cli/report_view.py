@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dragoman.base.printable import printable_line
+from dragoman.base.printable import printable, printable_line
 from dragoman.cli.console import facts_table
 from dragoman.reporting.render import Report, faults, in_one_line
 from dragoman.reporting.scores import of_samples
@@ -42,7 +42,8 @@ def print_answers(report: Report, console: Console) -> None:
     console.print(Text("\nFacts, whole on the page", style="bold"))
     for number, one in report.measurements:
         subject = one.key.replace("_", " ").capitalize()
-        line = Text(f"{number:>2}. {subject}: {printable_line(one.says)}", style="dim")
+        newest = one.says.split("\n")[0]
+        line = Text(f"{number:>2}. {subject}: {printable_line(newest)}", style="dim")
         console.print(line, no_wrap=True, overflow="ellipsis")
     console.print()
 
@@ -60,7 +61,7 @@ def _answers(answers: Iterable[tuple[str, Verdict]]) -> Table:
     table.add_column()
     for mark, one in answers:
         style = "yellow" if one.remedy else _STYLES.get(one.answer, "green")
-        said = (one.question, " ", (one.answer.upper(), style), f": {printable_line(one.says)}")
+        said = (one.question, " ", (one.answer.upper(), style), f": {printable(one.says)}")
         table.add_row(mark, Text.assemble(*said))
         if one.remedy:
             table.add_row("->", Text(printable_line(one.remedy), style="yellow"))

@@ -176,7 +176,8 @@ def judged_by_configuration(facts: Facts, judge: Callable[[Facts], Judgement]) -
     """The answer of the newest configuration that lasted; of the newest one if none did.
 
     The text begins with what it is an answer for. Then it names a newer configuration, which is too
-    short to judge, and says what was so in earlier ones that lasted, the newest first.
+    short to judge, and says what was so in earlier ones that lasted, the newest first; each in a
+    line of its own.
     """
     parts = facts.configurations or (facts,)
     if len(parts) == 1:
@@ -195,7 +196,7 @@ def judged_by_configuration(facts: Facts, judge: Callable[[Facts], Judgement]) -
         lines.append(_of_configuration(f"{_where(part)}:", judge(part)[1]))
     if more := len(lasting) - 1 - len(shown):
         lines.append(f"Earlier changes of hosts or links that are not shown: {more}.")
-    return answer, " ".join(lines), remedy
+    return answer, "\n".join(lines), remedy
 
 
 def evidence_by_configuration(

@@ -222,7 +222,8 @@ def _lines(block: Block) -> Iterator[str]:
         case Items(texts):
             yield from (f"- {_cell(text)}" for text in texts)
         case Answer(verdict):
-            yield f"**{verdict.answer}**: {_cell(f'{verdict.says} {verdict.remedy}')}"
+            said = filter(None, (*verdict.says.split("\n"), verdict.remedy))
+            yield f"**{verdict.answer}**: " + "  \n".join(map(_cell, said))
         case Answers(verdicts) if verdicts:
             yield from ("| | question | answer | |", "|---:|---|---|---|")
             for number, verdict in verdicts:

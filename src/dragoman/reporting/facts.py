@@ -417,18 +417,21 @@ class Facts:
     @property
     def state(self) -> str:
         """Whether it runs, or how it ended, in words."""
-        if not self.lives:
-            return "not started"
         if self.imported is not None:
             return "read from its log"
-        reason = self.lives[-1].reason
+        reason = self.lives[-1].reason if self.lives else None
         if reason is not None:
             return _ENDINGS.get(reason, reason)
-        if not self.is_silent:
-            return "running"
-        if self.exit is None:
-            return "silent: crashed, killed or cut off"
-        return "killed" if self.exit.state == "gone" else self.exit.state
+        if self.exit is not None:
+            return "killed" if self.exit.state == "gone" else self.exit.state
+        if not self.lives:
+            return "not started"
+        return "silent: crashed, killed or cut off" if self.is_silent else "running"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it trains no more, as far as anybody knows."""
+        return self.exit is not None or (bool(self.lives) and not self.is_running)
 
     @property
     def is_finished(self) -> bool:

@@ -45,9 +45,14 @@ def without_pauses(intervals: Intervals, pauses: Sequence[Pause]) -> Intervals:
     """
     names = (*PHASE_FIELDS, "interval_s", "wire_s", "step_median_s", "steps")
     values = {name: intervals[name].copy() for name in names}
-    each_s = [usual_s(intervals, rank) for rank in range(intervals["interval_s"].shape[1])]
+    num_ranks = intervals["interval_s"].shape[1]
+    """Those that have recorded an interval: another one may have stood still before."""
+    each_s = [usual_s(intervals, rank) for rank in range(num_ranks)]
     least_s = np.where(intervals["steps"] < _FEWEST_STEPS, 0.0, each_s).T
-    for together in _groups([pause for pause in pauses if pause.during not in OUTSIDE_STEPS]):
+    in_steps = [
+        pause for pause in pauses if pause.during not in OUTSIDE_STEPS and pause.rank < num_ranks
+    ]
+    for together in _groups(in_steps):
         place = _interval_of(together[0], intervals, least_s)
         if place is None:
             continue

@@ -17,7 +17,7 @@ from dragoman.recipe.recipe import Recipe, recorded_recipe
 from dragoman.recipe.run_directory import PREPARE_EVENTS
 from dragoman.reporting import facts
 from dragoman.reporting.configurations import with_configurations
-from dragoman.reporting.facts import Facts, Life, Pause, Rank, RecordedValidation
+from dragoman.reporting.facts import Facts, Pause, Rank, RecordedValidation
 from dragoman.reporting.log import RunLog
 from dragoman.reporting.pauses import known_pauses, validations_without, without_pauses
 from dragoman.reporting.record import Bools, Floats, summed
@@ -128,7 +128,8 @@ def facts_of(
     """The facts of a run up to the moment `now`, from its events."""
     problems = [*log.problems(), *records.problems]
     recipe, start, lives = records.recipe, log.start, tuple(log.lives)
-    if not lives:
+    ended = how_it_ended(directory)
+    if not lives and ended is None:
         problems.append("there are no events yet: the run has not started")
     pauses = known_pauses(log.of(Pause))
     intervals = without_pauses(log.intervals, pauses)
@@ -171,7 +172,7 @@ def facts_of(
         imported=log.imported,
         imported_scores=tuple(log.imported_scores),
         alerts=tuple(sorted(log.of(facts.RecordedAlert), key=lambda alert: alert.time)),
-        exit=how_it_ended(directory, lives),
+        exit=ended,
         checkpoint_files=_checkpoint_files(directory / "checkpoints"),
         manifest=records.manifest,
         recipe=recipe,
@@ -193,13 +194,13 @@ def is_kept(step: Floats | int, life: Floats | int, resumed_from: Sequence[int])
     return kept
 
 
-def how_it_ended(directory: Path, lives: Sequence[Life]) -> Session | None:
+def how_it_ended(directory: Path) -> Session | None:
     """How the last command that trains ended; None if it trains, or nobody knows.
 
     It may have ended before it recorded a start: then the lives before it are over, too.
     """
     session = read_session(directory)
-    if session is None or session.state in ("running", "unknown") or not lives:
+    if session is None or session.state in ("running", "unknown"):
         return None
     return session
 

@@ -270,6 +270,15 @@ def _gpu_text(gpu: Gpu) -> str:
 
 def step_time(facts: Facts) -> Judgement:
     """What is a step, and how long did one take?"""
+    return judged_by_configuration(facts, _step_time)
+
+
+def step_evidence(facts: Facts) -> Iterator[Evidence]:
+    """Times of a step, and what is in one."""
+    return evidence_by_configuration(facts, _step_evidence)
+
+
+def _step_time(facts: Facts) -> Judgement:
     seconds_s = measures.step_s(facts)
     if not seconds_s:
         return "cannot tell", "No step was timed.", ""
@@ -278,8 +287,7 @@ def step_time(facts: Facts) -> Judgement:
     return "measured", says, ""
 
 
-def step_evidence(facts: Facts) -> Iterator[Evidence]:
-    """Times of a step, and what is in one."""
+def _step_evidence(facts: Facts) -> Iterator[Evidence]:
     yield evidence("mean", units.STEP_TIME, measures.step_s(facts))
     yield evidence("median", units.STEP_TIME, measures.median(facts, "step_median_s"))
     yield evidence("95% are below", units.STEP_TIME, measures.median(facts, "step_p95_s"))
@@ -287,7 +295,7 @@ def step_evidence(facts: Facts) -> Iterator[Evidence]:
         whole_s = facts.wall_s / facts.made_steps
         yield evidence("with evaluation and all else", units.STEP_TIME, whole_s)
     if facts.imported is not None:
-        yield from evidence_by_configuration(facts, _batch_arithmetic)
+        yield from _batch_arithmetic(facts)
         return
     for name in ("pairs", "source_tokens", "target_tokens"):
         count = measures.per_step(facts.intervals, name)

@@ -31,7 +31,7 @@ class Verdict:
     """The answer to one question about a run.
 
     key: a short name that stays the same between versions.
-    says: the answer in one sentence.
+    says: the answer in one sentence; for each earlier configuration a line more.
     thresholds: the limits that decided, in words and numbers.
     method: how it was measured and computed.
     remedy: what to change; "" if nothing needs to change.

@@ -146,7 +146,7 @@ class LiveRun:
         if self._has_news or self._judged is None or _is_old(self._judged[1]):
             self._judged, self._has_news = (self._judge(), time.monotonic()), False
         judged, _ = self._judged
-        ended = how_it_ended(self.directory, judged.facts.lives)
+        ended = how_it_ended(self.directory)
         alerts = tuple(self._troubles())
         # Before the first event they say why there is none.
         if self._lines or not alerts:
@@ -282,5 +282,5 @@ def _alerts(facts: Facts) -> Iterator[str]:
             yield alert.text
     for verdict in (BY_KEY["network"].of(facts), *examine(facts)):
         if verdict.answer == "yes":
-            yield f"{verdict.question} {verdict.says} {verdict.remedy}".strip()
+            yield f"{verdict.question} {verdict.says} {verdict.remedy}".replace("\n", " ").strip()
     yield from facts.problems

@@ -34,11 +34,10 @@ def follow(run: LiveRun, directory: Path, over: threading.Event | None = None) -
     while True:
         if run.look() or time.monotonic() - written_at > 10 * _WRITE_EVERY_S:
             facts = run.now().facts
-            has_ended = bool(facts.lives) and not facts.is_running
-            refresh_s = None if has_ended else _WRITE_EVERY_S
+            refresh_s = None if facts.has_ended else _WRITE_EVERY_S
             Report.of(facts).write(directory, refresh_s=refresh_s)
             written_at = time.monotonic()
-            if has_ended and not run.may_turn:
+            if facts.has_ended and not run.may_turn:
                 return
         if over.wait(_WRITE_EVERY_S):
             return

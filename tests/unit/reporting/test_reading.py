@@ -16,9 +16,10 @@ from dragoman.reporting import measures
 from dragoman.reporting.checks import examine, judge
 from dragoman.reporting.facts import Facts
 from dragoman.reporting.reading import read_facts
-from dragoman.reporting.render import Report
+from dragoman.reporting.render import Report, faults
 from dragoman.telemetry.events import GpuSampled, NetworkSampled, RankPaused, as_line, as_values
 from dragoman.telemetry.host import HourlyPrice
+from dragoman.telemetry.session import training_session
 from example_events import HOST_SAMPLED, TEST_SCORED, changed, event
 from recorded_runs import START, Recorded
 
@@ -300,6 +301,27 @@ def test_a_log_that_names_no_hosts_is_judged(tmp_path: Path) -> None:
     facts = read_facts(run)
     assert facts.pauses[0].name == "rank 1 on unknown"
     assert _answers(facts)["processors"] == "cannot tell"
+
+
+@pytest.mark.parametrize("steps", [0, 1000])
+def test_a_rank_without_an_interval_that_stood_still_is_named(steps: int, tmp_path: Path) -> None:
+    """The first interval is not there yet, or the run went on with more ranks."""
+    run = replace(SHORT, steps=steps, reason=None).write(tmp_path / "run")
+    paused = event(RankPaused(paused_rank=3, seconds_s=9.0, during="forward", own=False), step=1)
+    with (run / "events" / "log.jsonl").open("ab") as log:
+        log.write(as_line(paused))
+    facts = read_facts(run)
+    assert [pause.rank for pause in facts.pauses] == [3]
+    assert Report.of(facts).write(tmp_path / "report")
+
+
+def test_a_run_that_failed_before_it_began_says_why(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(dump_toml(load_recipe("demo", [])))
+    with pytest.raises(CheckpointError), training_session(tmp_path):
+        raise CheckpointError("is broken", place="x", remedy="mend it")
+    facts = read_facts(tmp_path)
+    assert (facts.state, facts.has_ended, facts.problems) == ("failed", True, ())
+    assert "x: is broken" in str(faults(facts))
 
 
 def test_a_run_under_way_shows_the_time_and_the_money_that_are_left(tmp_path: Path) -> None:
