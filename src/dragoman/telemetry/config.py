@@ -16,3 +16,6 @@ class SinksConfig(Section):
     """An MLflow tracking store such as "sqlite:///mlflow.db" or a server's address; "" is off."""
     wandb: str = ""
     """A Weights & Biases project; "" is off. WANDB_MODE=offline keeps all on this machine."""
+    hook: str = ""
+    """A function that takes each `telemetry.events.Event`, as "module:function"; "" is off.
+    Python finds the module as any other: installed, or in PYTHONPATH."""

@@ -1,4 +1,4 @@
-"""Events for TensorBoard and other tools: MLflow, Weights & Biases.
+"""Events for TensorBoard and other tools: MLflow, Weights & Biases, a function of the user's.
 
 Only TensorBoard is always on, and only its failure stops a run. Each other tool uses its own client
 library and is off unless the recipe's `sinks` section names it.
@@ -112,6 +112,8 @@ def subscribe_sinks(events: Recorder, config: SinksConfig, *, directory: Path) -
         sinks["mlflow"] = MlflowSink(config.mlflow)
     if config.wandb:
         sinks["wandb"] = WandbSink(config.wandb, directory)
+    if config.hook:
+        sinks["hook"] = HookSink(config.hook)
     for name, sink in sinks.items():
         # The library of MLflow waits for its server, for minutes if the server does not answer.
         events.subscribe(OutsideSink(name, sink, events))
@@ -180,6 +182,25 @@ class OutsideSink(EventListener):
                     break
         with suppress(Exception):
             sink.close()
+
+
+class HookSink(EventListener):
+    """Calls a function of the user's with each event. name: as "module:function"."""
+
+    def __init__(self, name: str) -> None:
+        module, _, function = name.partition(":")
+        try:
+            self._call = getattr(import_module(module), function)
+        except (ImportError, AttributeError, ValueError, TypeError) as error:
+            raise MachineError(
+                f"there is no such function: {error}",
+                place=f"sinks.hook {name}",
+                remedy="write module:function, and put the folder of the module into PYTHONPATH",
+            ) from error
+
+    def __call__(self, event: Event) -> None:
+        """Give the function one event."""
+        self._call(event)
 
 
 class MlflowSink(EventListener):

@@ -139,3 +139,23 @@ def test_without_its_library_a_tool_names_the_package_to_install(
         pytest.raises(MachineError, match=rf"sinks\.{name}: .*pip install 'dragoman\[{name}\]'"),
     ):
         subscribe_sinks(events, config, directory=tmp_path)
+
+
+def test_a_function_of_the_user_gets_each_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_hook.py").write_text(
+        "seen = []\ndef take(event):\n    seen.append(event.kind)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with EventWriter(tmp_path) as events:
+        subscribe_sinks(events, SinksConfig(hook="own_hook:take"), directory=tmp_path)
+        for payload in (RUN_STARTED, TRAIN_INTERVAL):
+            events.write(payload, step=7)
+    assert sys.modules["own_hook"].seen == ["run_started", "train_interval"]
+
+
+@pytest.mark.parametrize("name", ["nowhere:take", "json:nothing", "json", ":", "a b:c"])
+def test_a_function_that_is_not_there_is_an_error_before_the_run(name: str, tmp_path: Path) -> None:
+    with EventWriter(tmp_path) as events, pytest.raises(MachineError, match=r"sinks\.hook"):
+        subscribe_sinks(events, SinksConfig(hook=name), directory=tmp_path)
