@@ -32,14 +32,17 @@ def print_exams(exams: Sequence[Exam], console: Console) -> None:
     one = len(exams) == 1
     right = ("texts", "held", "chrF") if one else ("texts", *letters)
     table = plain_table("subject", "key that teaches it", right=right)
-    for marks in zip(*(exam.marks for exam in exams), strict=True):
-        first = marks[0]
+    by_subject = [{mark.subject: mark for mark in exam.marks} for exam in exams]
+    # Each has those that it can be examined in: terms need a system that takes them.
+    for subject in dict.fromkeys(mark.subject for exam in exams for mark in exam.marks):
+        marks = [of_system.get(subject) for of_system in by_subject]
+        known = [mark for mark in marks if mark is not None]
         table.add_row(
-            first.subject,
-            first.cure if min(mark.rate for mark in marks) < PASSING_SHARE else "",
-            units.COUNT.text(first.tried),
-            *map(_rate, marks),
-            *([_chrf(first)] if one else []),
+            subject,
+            known[0].cure if min(mark.rate for mark in known) < PASSING_SHARE else "",
+            units.COUNT.text(known[0].tried),
+            *("" if mark is None else _rate(mark) for mark in marks),
+            *([_chrf(known[0])] if one else []),
         )
     console.print("", table, "")
     console.print("held: the share of the changed texts whose translation is still right")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import statistics
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from dragoman.corpus.augment import FINAL_MARK, KINDS
 from dragoman.corpus.directions import Direction
+from dragoman.corpus.language import likely_languages
 from dragoman.corpus.links import WORD
 
 LEAST_CHRF: Final = 50.0
@@ -27,6 +29,16 @@ LEAST_CHRF: Final = 50.0
 
 Translations of the same sentence by two different models of Multi30k have 60 to 80.
 """
+_LEAST_OF_REFERENCE: Final = 15.0
+"""A translation with a lower chrF against the reference has hardly a word of it; two sentences of
+one language that have nothing to do with each other have 10 to 20."""
+_MOST_WORDS: Final = 3
+"""Words that translate one word, at most."""
+_ACCENTS: Final = re.compile("[\u0300-\u036f]")
+_CLEARLY: Final = 9
+"""How much likelier a language is than all others if a translation is taken to be in it."""
+_SEPARATORS: Final = re.compile(r"[.,:'’\s]")
+"""Marks between the digits of a number; which one is a matter of the language."""
 _TIMES: Final = 4
 """A part of a text that comes so often in a row is a loop, if the source has none."""
 _LOOP: Final = re.compile(rf"(\S.{{1,40}}?)\1{{{_TIMES - 1}}}")
@@ -69,12 +81,16 @@ class Sentence(NamedTuple):
 
 
 class Planted(NamedTuple):
-    """A changed text, the translation that is expected of it ("": unknown), and what must hold."""
+    """A changed text, the translation that is expected of it ("": unknown), and what must hold.
+
+    is_reference: the expected one is by people, so that a good translation may be quite another.
+    """
 
     text: str
     expected: str
     checks: tuple[Check, ...] = ()
     format: Format = "text"
+    is_reference: bool = False
 
 
 Plant = Callable[[Sequence[Sentence], Direction, Random], Planted | None]
@@ -188,6 +204,8 @@ def _problem(planted: Planted, translation: str, similarity: float | None) -> st
         return "it repeats itself"
     if similarity is None:
         return ""
+    if planted.is_reference:
+        return "it has nothing of the reference" if similarity < _LEAST_OF_REFERENCE else ""
     least, most = (share * len(planted.expected) for share in _LENGTHS)
     if not least <= len(translation) <= most:
         return "it is much shorter" if len(translation) < least else "it is much longer"
@@ -195,9 +213,14 @@ def _problem(planted: Planted, translation: str, similarity: float | None) -> st
 
 
 def chrf(translation: str, expected: str) -> float:
-    """chrF (Popović 2015) of two texts, 0 to 100; the case of letters does not count."""
-    score = CHRF().sentence_score(translation.casefold(), [expected.casefold()]).score
+    """chrF (Popović 2015) of two texts, 0 to 100; case and accents of letters do not count."""
+    score = CHRF().sentence_score(_as_capitals(translation), [_as_capitals(expected)]).score
     return float(score)
+
+
+def _as_capitals(text: str) -> str:
+    """A text in capitals without accents: Greek leaves them out there, and Turkish dots an I."""
+    return _ACCENTS.sub("", unicodedata.normalize("NFD", text.upper()))
 
 
 def _loops(text: str) -> bool:
@@ -220,6 +243,30 @@ def _has_once(part: str) -> Check:
 
 def _is(text: str) -> Check:
     return lambda translation: "" if translation.strip() == text.strip() else "it was changed"
+
+
+def _is_number(text: str) -> Check:
+    def check(translation: str) -> str:
+        same = _SEPARATORS.sub("", translation) == _SEPARATORS.sub("", text)
+        return "" if same else "it was changed"
+
+    return check
+
+
+def _is_in(direction: Direction) -> Check:
+    """Whether a translation is in the target language and not in that of the source."""
+
+    def check(translation: str) -> str:
+        probabilities = dict(likely_languages(translation, direction))
+        if len(probabilities) < 2 or not any(map(str.isalpha, translation)):
+            return ""  # py3langid does not know both
+        if not any(probabilities.values()):
+            return "it is in another script"
+        source, target = (probabilities.get(code, 0.0) for code in direction)
+        is_source = source > _CLEARLY * max(target, 1 - source)
+        return "it is in the language of the source" if is_source else ""
+
+    return check
 
 
 def _is_in_capitals(translation: str) -> str:
@@ -245,14 +292,29 @@ def _changed(kind: str, *checks: Check) -> Plant:
     return plant
 
 
+def _as_it_is(sentences: Sequence[Sentence], direction: Direction, _random: Random) -> Planted:
+    """The others are compared with these translations, so these have to be some."""
+    first = sentences[0]
+    checks = () if first.source == first.reference else (_is_in(direction),)
+    return Planted(first.source, first.reference, checks, is_reference=True)
+
+
 def _no_final_mark(
     sentences: Sequence[Sentence], _direction: Direction, _random: Random
 ) -> Planted | None:
-    text = sentences[0].source.rstrip()
-    if not FINAL_MARK.search(text):
+    text = sentences[0].source
+    without = _without_mark(text)
+    if without == text.rstrip():
         return None
-    expected = FINAL_MARK.sub("", sentences[0].translation.rstrip()).rstrip()
-    return Planted(FINAL_MARK.sub("", text).rstrip(), expected, (_has_no_mark,))
+    return Planted(without, _without_mark(sentences[0].translation), (_has_no_mark,))
+
+
+def _without_mark(text: str) -> str:
+    """A text without the marks that end it, of which there may be several."""
+    text = text.rstrip()
+    while FINAL_MARK.search(text):
+        text = text[:-1].rstrip()
+    return text
 
 
 def _doubled_spaces(
@@ -270,17 +332,18 @@ def _one_word(
         return None
 
     def is_short(translation: str) -> str:
-        return "it is a sentence" if len(translation) > 40 else ""
+        is_long = len(translation) > 40 or len(translation.split()) > _MOST_WORDS
+        return "it is more than a word" if is_long else ""
 
     return Planted(random.choice(words), "", (is_short,))
 
 
-def _alone(texts: Sequence[str]) -> Plant:
-    """A text that stays as it is."""
+def _alone(numbers: Sequence[str]) -> Plant:
+    """A number whose digits stay as they are."""
 
     def plant(_sentences: Sequence[Sentence], _direction: Direction, random: Random) -> Planted:
-        text = random.choice(texts)
-        return Planted(text, "", (_is(text),))
+        text = random.choice(numbers)
+        return Planted(text, "", (_is_number(text),))
 
     return plant
 
@@ -288,8 +351,12 @@ def _alone(texts: Sequence[str]) -> Plant:
 def _behind(parts: Sequence[str]) -> Plant:
     """A sentence with something behind it that stays."""
 
-    def plant(sentences: Sequence[Sentence], _direction: Direction, random: Random) -> Planted:
+    def plant(
+        sentences: Sequence[Sentence], _direction: Direction, random: Random
+    ) -> Planted | None:
         part = random.choice(parts)
+        if part in sentences[0].source:
+            return None
         expected = f"{sentences[0].translation} {part}"
         return Planted(f"{sentences[0].source} {part}", expected, (_has_once(part),))
 
@@ -310,7 +377,7 @@ def _other_script(_sentences: Sequence[Sentence], direction: Direction, random: 
 
 def _tags(sentences: Sequence[Sentence], _direction: Direction, random: Random) -> Planted | None:
     words = sentences[0].source.split(" ")
-    if len(words) < 3:
+    if len(words) < 3 or "<b>" in words:
         return None
     place = random.randrange(len(words) - 1)
     words[place] = f"<b>{words[place]}</b>"
@@ -325,6 +392,8 @@ def _placeholder(
     if len(words) < 3:
         return None
     mark = random.choice(("{name}", "%s", "%(count)d", "{0}", "$USER"))
+    if mark in sentences[0].source:
+        return None
     words.insert(random.randrange(1, len(words)), mark)
     return Planted(" ".join(words), sentences[0].translation, (_has_once(mark),))
 
@@ -398,6 +467,7 @@ _EMOJI: Final = ("😀", "😂", "👍", "🎉", "🔥", "🦜")
 _ADDRESSES: Final = ("https://www.w3.org/TR/xml", "http://localhost:8080/a?b=c", "www.debian.org")
 _MAIL: Final = ("office@example.org", "jane.doe@mail.test")
 SUBJECTS: Final = (
+    Subject("as it is", _as_it_is),
     Subject("in capitals", _changed("upper_case", _is_in_capitals), "corpus.augment.upper_case"),
     Subject("each word with a capital", _changed("title_case"), "corpus.augment.title_case"),
     Subject("in small letters", _changed("lower_case"), "corpus.augment.lower_case"),
