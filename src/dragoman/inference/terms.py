@@ -26,6 +26,7 @@ _WORD: Final = re.compile(
 """Matches a word, a character of a script without spaces, or a mark. An address or a placeholder is
 one match, which is no part of a term."""
 _SHORTEST_STEM: Final = 4
+_VOWELS: Final = frozenset("aeiouyаеиоуыэюяієαεηιουω")
 _LONGEST_ENDING: Final = 3
 _LONGEST_OTHER_ENDING: Final = 2
 
@@ -133,7 +134,18 @@ def has_other_ending(word: str, term: str) -> bool:
 def _is_form(word: str, other: str) -> bool:
     stem = other[: max(_SHORTEST_STEM, len(other) - len(other) // 4)]
     is_long = len(stem) >= _SHORTEST_STEM and len(word) <= len(other) + _LONGEST_ENDING
-    return word == other or (is_long and word.startswith(stem))
+    if word == other or not (is_long and word.startswith(stem)):
+        return word == other
+    if word.startswith(other) or other.startswith(word) or len(stem) > _SHORTEST_STEM:
+        return True
+    # Short words with one beginning are often two words, such as Daten and Datei: an ending that
+    # takes the place of another one is a vowel, as that was.
+    endings = word[len(stem) :], other[len(stem) :]
+    return len(word) <= len(other) + 1 and all(map(_begins_with_vowel, endings))
+
+
+def _begins_with_vowel(ending: str) -> bool:
+    return unicodedata.normalize("NFD", ending[:1])[:1] in _VOWELS
 
 
 def read_terms(path: Path) -> list[Term]:
