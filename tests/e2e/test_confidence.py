@@ -73,6 +73,9 @@ def test_a_run_says_how_sure_it_is_and_so_do_its_exports(
     assert main(["translate", str(output), "--input", source, "--confidence"]) == 0
     again = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert again == lines
+    other_scale = ["--confidence", "--set", "search.length_penalty_alpha=0"]
+    assert main(["translate", str(output), "--input", source, *other_scale]) == 2
+    assert "leave the length penalty as it was" in capsys.readouterr().err
     assert main(["export", str(run.path), "--to", "ctranslate2", "--output", str(output)]) == 0
 
 

@@ -360,7 +360,8 @@ def translate_file(
             raise ConfigError(
                 "nobody has measured how often its translations are right",
                 place=path_of(model),
-                remedy="calibrate it first: the command calibrate, or dragoman.calibrate",
+                remedy="calibrate it first: the command calibrate, or dragoman.calibrate; and "
+                "leave the length penalty as it was then",
             )
         if known:
             opened = opened.with_terms(known)

@@ -24,18 +24,22 @@ PLACEHOLDERS: Final = tuple(chr(PLANE + number) for number in range(MOST))
 SEPARATOR: Final = chr(PLANE + MOST)
 """Stands behind each sentence of a paragraph but the last; see `corpus.context`."""
 ALL: Final = frozenset((*PLACEHOLDERS, SEPARATOR))
+OWN_SIGNS: Final = re.compile(f"[{PLACEHOLDERS[0]}-{chr(PLANE + 0xFF)}]")
+"""Matches what the search puts into a text. In a text itself nothing may pretend to be one."""
+_INSIDE: Final = "A-Za-z0-9_"
+"""What an address continues; a letter of a script without spaces may stand before one."""
 KEPT: Final = re.compile(
     rf"""
-    (?:(?<!\w)https?://|(?<![\w.])www\.)                         # addresses
+    (?:(?<![{_INSIDE}])(?i:https?)://|(?<![{_INSIDE}.])(?i:www)\.)   # addresses
         (?:(?!&(?:[lg]t|quot|nbsp);)[^\s<>"])*[^\s<>"'.,;:!?()\[\]{{}}…]
-    | (?<![\w.+-])[\w.+-]{{1,64}}@[\w-]+(?:\.[\w-]+)+
+    | (?<![{_INSIDE}.+-])[{_INSIDE}.+-]{{1,64}}@[{_INSIDE}-]+(?:\.[{_INSIDE}-]+)+
     | \{{\{{[^{{}}\n]{{0,80}}\}}\}} | [$%\#]?\{{[^{{}}\s]{{0,80}}\}}  # braces
     | (?<![\d%])%(?:\([^()\s]{{1,80}}\)|\d+\$)?[-+\#0']*\d*(?:\.\d+)?(?:hh?|ll?|[qjzt])?
         (?:[sd@%]|[iouxXeEfFgGcrapnmL](?![^\W\d_]))       # printf, Python
     | (?<![\d%])%\d\d?(?![\w%])                            # Qt, KDE
     | (?<!\w)\$[A-Za-z_]\w*                                # the shell
-    | (?<!\w)&[A-Za-z][\w.-]{{0,40}};                             # names of XML
-    | [{PLACEHOLDERS[0]}-{chr(PLANE + 0xFF)}]              # these pieces themselves
+    | (?<![{_INSIDE}])&[A-Za-z][\w.-]{{0,40}}; | &[A-Za-z][\w.-]{{2,40}};   # names of XML
+    | {OWN_SIGNS.pattern}                                   # these pieces themselves
     """,
     re.VERBOSE,
 )

@@ -13,7 +13,7 @@ from itertools import chain, compress, groupby, pairwise
 from typing import Final, Literal, NamedTuple
 
 from dragoman.corpus.normalize import normalize
-from dragoman.corpus.stand_ins import MOST, PLACEHOLDERS
+from dragoman.corpus.stand_ins import MOST, OWN_SIGNS, PLACEHOLDERS
 from dragoman.evaluation.sentences import split_sentences
 from dragoman.inference import tags as inline_tags
 from dragoman.inference.inline import Thing, by_signs, kept_spans, would_merge
@@ -106,13 +106,15 @@ _DELIMITED = (("<!--", "-->"), ("<![CDATA[", "]]>"), ("<!", ">"), ("<?", "?>"))
 class TextPart:
     """A part of a text; escaped: it is markup, in which < and & are written &lt; and &amp;.
 
-    things: what is kept of a part that is translated.
+    things: what is kept of a part that is translated. is_unknown: whether it stays as it is because
+        the model knows too few of its letters.
     """
 
     text: str
     translated: bool
     escaped: bool = False
     things: tuple[Thing, ...] = ()
+    is_unknown: bool = False
 
     def source(self) -> str:
         """The text to translate."""
@@ -633,7 +635,7 @@ def _repeated(reference: re.Match[str]) -> str:
 
 def _unescaped(text: str) -> str:
     # Python refuses numbers of thousands of digits; with eight it is no longer a character.
-    return html.unescape(_NUMBER.sub(r"&#\1", text))
+    return OWN_SIGNS.sub("\ufffd", html.unescape(_NUMBER.sub(r"&#\1", text)))
 
 
 def _sentences(text: str) -> Iterator[TextPart]:

@@ -77,7 +77,8 @@ class Segment(NamedTuple):
     """A sentence of a translation, or what stands between two.
 
     signs: what the search knows of it; None if it was not translated. confidence: the probability
-        that it is right; None, too, if the model is not calibrated.
+        that it is right: 0 for words that stay as they are because the model knows none of their
+        letters. None for what is kept, or if the model is not calibrated.
     """
 
     text: str
@@ -318,7 +319,9 @@ class EncodedTexts:
         segments, scores = [], []
         for (part, _, tagged, in_capitals), rows in parts:
             if not rows:
-                segments.append(Segment(part.text if not part.translated else ""))
+                wrong = 0.0 if part.is_unknown and self.calibration is not None else None
+                kept = part.text if not part.translated else ""
+                segments.append(Segment(kept, confidence=wrong))
                 continue
             ranks = [min(rank, len(found[row]) - 1) for row in rows]
             chosen = [found[row][own] for row, own in zip(rows, ranks, strict=True)]
@@ -558,7 +561,9 @@ class TextTranslator:
                     # A code goes into the search with marks alone: kept with them it would be seen.
                     words = plain if any(map(str.isalnum, plain)) else normalized
                     if not self._has_sense(own_rows, words):
-                        part, own_rows = replace(part, translated=False), []
+                        is_unknown = any(map(str.isalpha, words))
+                        part = replace(part, translated=False, is_unknown=is_unknown)
+                        own_rows = []
                 paragraphs.add(own_rows, part.text)
                 rows += own_rows
                 has_tags = bool(own_rows) and tagged != normalized
@@ -797,7 +802,11 @@ def open_translator(
         )
         recipe = load_recipe(path / "recipe.toml", [*search, *overrides], is_recorded=True)
         yield Opened(
-            replace(translator, token=token),
+            replace(
+                translator,
+                token=token,
+                calibration=translator.calibration if _is_same_scale(overrides) else None,
+            ),
             recipe,
             _identity(path, [path], overrides, bundle.info.quantization, token),
             _into(recipe, target),
@@ -843,7 +852,7 @@ def open_translator(
                 lowercase=model.lowercase,
                 max_source_pieces=model.max_source_pieces,
                 token=token,
-                calibration=_calibration(path, weights),
+                calibration=_calibration(path, weights) if _is_same_scale(overrides) else None,
                 learnt_sentences=recipe.corpus.context.sentences,
                 restores_capitals=_restores_capitals(recipe),
             ),
@@ -851,6 +860,11 @@ def open_translator(
             _identity(path, weights, overrides, arithmetic, token),
             _into(recipe, target),
         )
+
+
+def _is_same_scale(overrides: Sequence[str]) -> bool:
+    """Whether scores are on the scale of the calibration."""
+    return not any(one.strip().startswith("search.length_penalty") for one in overrides)
 
 
 def _calibration(path: Path, weights: Sequence[Path]) -> Confidence | None:

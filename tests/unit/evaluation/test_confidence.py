@@ -140,6 +140,17 @@ def test_a_file_is_read_as_it_was_written_and_another_one_is_none(tmp_path: Path
         assert read_confidence(tmp_path) is None
 
 
+def test_words_that_the_model_cannot_read_are_red_and_a_number_is_not() -> None:
+    translator = replace(
+        translator_of(Bundle.open(served_bundle()), threads=1),
+        calibration=fitted(drawn(200, 1), drawn(200, 2)),
+    )
+    texts = ["Где вокзал?", "A man. Где вокзал?", "\U0001f600 ..."]
+    found = translator.translate(texts, SearchConfig(), text_format="document")
+    colours = [best.colour for (best,) in found]
+    assert colours == ["red", "red", None]
+
+
 def test_a_text_of_several_rows_is_as_sure_as_the_least_sure_of_them() -> None:
     measured = Measured.model_validate(
         {

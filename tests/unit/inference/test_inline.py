@@ -464,3 +464,27 @@ def test_a_wider_search_is_asked_before_the_text_without_pieces() -> None:
     answers.take([[Candidate(without, -1.0)]])
     assert answers.wanted() is None
     assert answers.translations(opened.engine)[0][0].text == "Jetzt {name} offen."
+
+
+def test_an_entity_is_none_of_the_signs_of_the_search() -> None:
+    """What a text spells as a number of Unicode is text: nothing is put in its place."""
+    with dragoman.Translator(keeping_run()) as translator:
+        for number in (0x10FA00, 0x10FA10, 0x10FA20):
+            text = f"Open {{name}} <b>here</b> &#x{number:X}; in the file &#{number};."
+            (translation,) = translator.translate([text], text_format="markup")
+            assert kept(translation)["{name}"] == 1, translation
+            assert (translation.count("<b>"), translation.count("</b>")) == (1, 1), translation
+
+
+@pytest.mark.parametrize(
+    ("text", "things"),
+    [
+        ("打开https://example.org/a", ["https://example.org/a"]),
+        ("在&brand;中", ["&brand;"]),
+        ("请联系me@example.org", ["me@example.org"]),
+        ("VISIT HTTPS://EXAMPLE.ORG/ABC NOW.", ["HTTPS://EXAMPLE.ORG/ABC"]),
+        ("allow&brand; and xhttp://no", ["&brand;"]),
+    ],
+)
+def test_what_is_kept_beside_letters(text: str, things: list[str]) -> None:
+    assert stand_ins.KEPT.findall(text) == things
