@@ -103,6 +103,16 @@ class Translation:
         found = [one.confidence for one in self.segments if one.confidence is not None]
         return min(found, default=None)
 
+    def no_surer_than(self, confidence: float | None) -> Translation:
+        """This translation of a text of which so much is known; None: nothing."""
+        segments = [
+            one
+            if one.confidence is None
+            else one._replace(confidence=confidence and min(confidence, one.confidence))
+            for one in self.segments
+        ]
+        return replace(self, segments=tuple(segments))
+
     @property
     def colour(self) -> Colour | None:
         """The colour of its confidence."""
@@ -456,10 +466,16 @@ class Answers:
 def _is_in_capitals(text: str) -> bool:
     """Whether all of a sentence is in capitals. One word, or few letters, may be an abbreviation,
     and what is kept is not to be changed."""
-    letters = [one for one in text if one.isalpha()]
+    letters = [one for one in text if one.isalpha() and one != "ß"]  # hardly anyone writes ẞ
     words = [word for word in text.split() if any(map(str.isalpha, word))]
     is_plain = text == without_tags(text) and not any(one in text for one in PLACEHOLDERS)
     return is_plain and len(words) > 1 and len(letters) > 5 and all(map(str.isupper, letters))
+
+
+def _as_sentence(text: str) -> str:
+    """A text in capitals, in small letters but for the first."""
+    first = next(number for number, one in enumerate(text) if one.isalpha())
+    return text[:first] + text[first:].capitalize()
 
 
 def without_placeholders(row: list[int], subword: Vocabulary) -> list[int]:
@@ -550,7 +566,7 @@ class TextTranslator:
                     normalized = without_tags(tagged)
                     in_capitals = self.restores_capitals and _is_in_capitals(tagged)
                     if in_capitals:
-                        tagged = normalized = normalized.capitalize()
+                        tagged = normalized = _as_sentence(normalized)
                     plain = ""
                     for window in _windows(normalized):
                         own = self._code(window)

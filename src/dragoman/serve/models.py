@@ -202,14 +202,24 @@ class Pivot:
         beam_size: int | None = None,
         num_hypotheses: int = 1,
     ) -> list[list[Translation]]:
-        """As `ServedModel.translate` does; alternatives and scores are those of the second one."""
-        found = await self.first.translate(texts, text_format=text_format, beam_size=beam_size)
-        return await self.second.translate(
-            [best.text for best, *_ in found],
+        """As `ServedModel.translate` does; alternatives and scores are those of the second one, and
+        no translation is surer than that which the first one made."""
+        between = [
+            best
+            for best, *_ in await self.first.translate(
+                texts, text_format=text_format, beam_size=beam_size
+            )
+        ]
+        found = await self.second.translate(
+            [best.text for best in between],
             text_format=text_format,
             beam_size=beam_size,
             num_hypotheses=num_hypotheses,
         )
+        return [
+            [one.no_surer_than(best.confidence) for one in translations]
+            for best, translations in zip(between, found, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from dragoman.evaluation.confidence import (
     write_confidence,
 )
 from dragoman.formats.bundle import Bundle
-from dragoman.inference.translator import translator_of
+from dragoman.inference.translator import Segment, Translation, translator_of
 from dragoman.model.config import SearchConfig
 from served import served_bundle
 
@@ -149,6 +149,14 @@ def test_words_that_the_model_cannot_read_are_red_and_a_number_is_not() -> None:
     found = translator.translate(texts, SearchConfig(), text_format="document")
     colours = [best.colour for (best,) in found]
     assert colours == ["red", "red", None]
+
+
+def test_a_translation_of_a_translation_is_no_surer_than_that() -> None:
+    segments = (Segment("Ein Mann.", None, 0.9), Segment(" "), Segment("Da!", None, 0.3))
+    translation = Translation("Ein Mann. Da!", -1.0, segments)
+    for confidence, least in ((0.5, 0.3), (0.2, 0.2), (0.0, 0.0), (None, None)):
+        assert translation.no_surer_than(confidence).confidence == least
+    assert translation.no_surer_than(0.5).segments[0].confidence == 0.5
 
 
 def test_a_text_of_several_rows_is_as_sure_as_the_least_sure_of_them() -> None:

@@ -44,6 +44,20 @@ def test_capitals_are_translated_as_small_letters_are(translate: Translate) -> N
     assert translate(SENTENCE.upper()) != translate(SENTENCE.upper(), restores=False)
 
 
+@pytest.mark.parametrize(
+    ("shouted", "usual"),
+    [
+        ("1. TWO MEN ARE WALKING.", "1. Two men are walking."),
+        ("„TWO MEN ARE WALKING.", "„Two men are walking."),
+        ("STRAßE: TWO MEN ARE WALKING.", "Straße: two men are walking."),
+    ],
+)
+def test_the_first_letter_is_a_capital_whatever_stands_before_it(
+    shouted: str, usual: str, translate: Translate
+) -> None:
+    assert translate(shouted) == translate(usual).upper()
+
+
 def test_each_sentence_of_a_document_is_looked_at(translate: Translate) -> None:
     both = translate(f"{SENTENCE.upper()} {SENTENCE}", "document")
     assert both == f"{translate(SENTENCE.upper())} {translate(SENTENCE)}"
