@@ -197,6 +197,7 @@ class StopRequests(StopHandler):
         """Count a signal, or end the work."""
         self.count += 1
         if not self._deferred:
+            self._deferred = True  # another signal must not break off what this one makes clean up
             raise InterruptedRunError(
                 "a signal stopped the run; its last checkpoint is kept",
                 remedy="run the same command again to resume",

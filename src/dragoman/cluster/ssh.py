@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import hashlib
 import os
 import re
@@ -50,6 +51,8 @@ _MOST_ERROR_BYTES: Final = 1 << 16
 """The last bytes of a host's standard error that are read: our longest error is a traceback."""
 _LONGEST_REASON: Final = 1000
 _ALIVE_EVERY_S: Final = 5
+_LIBRARY: Final = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG: Final = 1
 _started: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
 _starting: Final = threading.Lock()
 _logins: Final[dict[str, list[str]]] = {}
@@ -132,6 +135,7 @@ def start(host: Host, arguments: Sequence[str], *, stderr: int) -> subprocess.Po
 def start_here(host: Host, command: Sequence[str], *, stderr: int) -> subprocess.Popen[bytes]:
     """Start a program of this machine that is about a host, so that `hang_up` ends it.
 
+    It ends with the thread that starts it, so that nothing is copied when this process is killed.
     Its standard input and output are pipes. Raises MachineError if it cannot be started.
     """
     try:
@@ -141,6 +145,7 @@ def start_here(host: Host, command: Sequence[str], *, stderr: int) -> subprocess
             stdout=subprocess.PIPE,
             stderr=stderr,
             start_new_session=True,  # we pass on the terminal's Ctrl-C ourselves
+            preexec_fn=_end_with_thread,
         )
     except OSError as error:
         raise MachineError(
@@ -151,6 +156,12 @@ def start_here(host: Host, command: Sequence[str], *, stderr: int) -> subprocess
     with _starting:
         _started.add(process)
     return process
+
+
+def _end_with_thread() -> None:
+    """Ask the kernel for SIGTERM when the thread ends that started this process (Linux)."""
+    with contextlib.suppress(AttributeError):
+        _LIBRARY.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def shared_socket(host: Host) -> str:

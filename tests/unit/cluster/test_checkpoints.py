@@ -171,9 +171,10 @@ def test_a_host_that_is_gone_keeps_no_other_from_being_asked(
     assert (both.path / "logs" / "alpha" / "launch-0.log").is_file()
 
 
+@pytest.mark.parametrize("presses", [1, 3])
 @pytest.mark.parametrize("wanted", [True, False], ids=["while training goes on", "in the end"])
 def test_a_signal_ends_the_bringing_and_says_where_the_rest_is(
-    wanted: bool, home: Path, remote: RunOnHosts
+    wanted: bool, presses: int, home: Path, remote: RunOnHosts
 ) -> None:
     (home / "slow").touch()
     arrived = remote.path / CHECKPOINTS / f".{NAME}.part"
@@ -183,7 +184,9 @@ def test_a_signal_ends_the_bringing_and_says_where_the_rest_is(
             wait_until(lambda: any(arrived.glob("*")), limit_s=60)
             time.sleep(0.2)
         finally:
-            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(presses):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.05)
 
     with StopRequests(), CheckpointTransfer(remote) as transfer:
         if wanted:

@@ -6,6 +6,7 @@ import io
 import os
 import shlex
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from dragoman.cli import main
 from dragoman.cluster import ssh
 from dragoman.cluster.hosts import Host
 from dragoman.cluster.ssh import BEGIN, failure, greets, run, skip_greeting, ssh_command
+from processes import wait_until
 
 HOST = Host(address="10.0.0.2", name="beta", gpus=1, user="ann", port=2222, login="beta.example")
 
@@ -176,3 +178,20 @@ def test_hosts_that_are_started_at_once_share_one_folder_of_sockets(
         one, other = sockets
         assert one.parent == other.parent
         assert one != other
+
+
+def test_what_was_started_ends_when_this_process_is_killed() -> None:
+    """A copy would go on, here and on the host."""
+    program = (
+        "import subprocess, sys; from dragoman.cluster import ssh; "
+        "from dragoman.cluster.hosts import Host\n"
+        "host = Host(address='10.0.0.1', name='alpha', slots=1)\n"
+        "with ssh.start_here(host, ['sleep', '600'], stderr=subprocess.DEVNULL) as started:\n"
+        "    print(started.pid, flush=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as controller:
+        assert controller.stdout is not None
+        started = int(controller.stdout.readline())
+        assert Path(f"/proc/{started}/exe").exists()
+        controller.kill()
+    wait_until(lambda: not Path(f"/proc/{started}/exe").exists(), limit_s=10)
