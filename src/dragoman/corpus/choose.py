@@ -29,9 +29,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.corpus.links import UNSPACED
 from dragoman.corpus.runs import near_key
 from dragoman.corpus.shards import TokenRows
+from dragoman.corpus.stand_ins import UNSPACED
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]

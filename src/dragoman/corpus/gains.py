@@ -26,8 +26,8 @@ from dragoman.corpus.lexical import (
     OftenMet,
     met_keys,
 )
-from dragoman.corpus.links import UNSPACED
 from dragoman.corpus.shards import BOS, EOS, TokenRows
+from dragoman.corpus.stand_ins import UNSPACED
 
 _WORD: Final = re.compile(rf"[{UNSPACED}]+|[^\W_{UNSPACED}]+")
 _UNSPACED: Final = re.compile(rf"[{UNSPACED}]{{3,}}")

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.corpus.directions import Direction
-from dragoman.corpus.stand_ins import PLACEHOLDERS
+from dragoman.corpus.stand_ins import PLACEHOLDERS, UNSPACED
 
 if TYPE_CHECKING:
     from dragoman.corpus.lexical import LexicalTable
@@ -31,9 +31,6 @@ Span = tuple[int, int]
 WORD: Final = re.compile(
     rf"[{''.join(PLACEHOLDERS)}]|[^\W_{''.join(PLACEHOLDERS)}]+(?:[-'’.][^\W_]+)*"
 )
-UNSPACED: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-"""Ranges of the letters of scripts that put no space between words: there pieces are taken for
-words."""
 _LEAST: Final = 0.1
 """The least score of a link: the geometric mean of both probabilities, near the diagonal."""
 _SLOPE: Final = 1.0

@@ -26,19 +26,23 @@ SEPARATOR: Final = chr(PLANE + MOST)
 ALL: Final = frozenset((*PLACEHOLDERS, SEPARATOR))
 OWN_SIGNS: Final = re.compile(f"[{PLACEHOLDERS[0]}-{chr(PLANE + 0xFF)}]")
 """Matches what the search puts into a text. In a text itself nothing may pretend to be one."""
-_INSIDE: Final = "A-Za-z0-9_"
-"""What an address continues; a letter of a script without spaces may stand before one."""
+UNSPACED: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+"""Ranges of the letters of scripts that put no space between words."""
+_LETTER: Final = rf"[^\W{UNSPACED}]"
+_END: Final = r"'.,;:!?()\[\]{}…"
 KEPT: Final = re.compile(
     rf"""
-    (?:(?<![{_INSIDE}])(?i:https?)://|(?<![{_INSIDE}.])(?i:www)\.)   # addresses
-        (?:(?!&(?:[lg]t|quot|nbsp);)[^\s<>"])*[^\s<>"'.,;:!?()\[\]{{}}…]
-    | (?<![{_INSIDE}.+-])[{_INSIDE}.+-]{{1,64}}@[{_INSIDE}-]+(?:\.[{_INSIDE}-]+)+
+    (?:(?<!\w)(?i:https?)://|(?<![\w.])(?i:www)\.)               # addresses
+        (?:(?!&(?:[lg]t|quot|nbsp);)[^\s<>"])*[^\s<>"{_END}]
+    | (?<=[{UNSPACED}])(?i:https?://|www\.)                      # which end where letters go on
+        [^\s<>"{UNSPACED}\u3000-\u303f\uff00-\uffef]*[^\s<>"{_END}{UNSPACED}\u3000-\u303f\uff00-\uffef]
+    | (?<!{_LETTER})(?<![.+-])(?:{_LETTER}|[.+-]){{1,64}}@(?:{_LETTER}|-)+(?:\.(?:{_LETTER}|-)+)+
     | \{{\{{[^{{}}\n]{{0,80}}\}}\}} | [$%\#]?\{{[^{{}}\s]{{0,80}}\}}  # braces
     | (?<![\d%])%(?:\([^()\s]{{1,80}}\)|\d+\$)?[-+\#0']*\d*(?:\.\d+)?(?:hh?|ll?|[qjzt])?
         (?:[sd@%]|[iouxXeEfFgGcrapnmL](?![^\W\d_]))       # printf, Python
     | (?<![\d%])%\d\d?(?![\w%])                            # Qt, KDE
     | (?<!\w)\$[A-Za-z_]\w*                                # the shell
-    | (?<![{_INSIDE}])&[A-Za-z][\w.-]{{0,40}}; | &[A-Za-z][\w.-]{{2,40}};   # names of XML
+    | (?<!{_LETTER})&[A-Za-z][\w.-]{{0,40}}; | &[A-Za-z][\w.-]{{2,40}};   # names of XML
     | {OWN_SIGNS.pattern}                                   # these pieces themselves
     """,
     re.VERBOSE,

@@ -47,7 +47,7 @@ _MOST_DIRECTIONS: Final = 10_000
 """A hundred languages into each other."""
 _ALIKE_IDENTICAL: Final = 0.98
 _ALIKE_CHRF: Final = 99.0
-_REMEDY: Final = "copy it here again, or export it again from its run"
+_REMEDY: Final = "copy it here again, or make it again: export the run, or import the model"
 
 
 class BundleScore(Section):

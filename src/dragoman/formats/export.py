@@ -6,6 +6,7 @@ An export is done only when it translates like our own search.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import cycle, islice, zip_longest
@@ -169,7 +170,10 @@ def _fill(writer: Writer, texts: list[str], draft: Path) -> Verified:
 
 def exports_of(folder: Path, checkpoint: str) -> list[Path]:
     """The exports in a folder that hold this checkpoint and are searched as the run is."""
-    bundles = [Bundle.open(path) for path in sorted(folder.glob("*")) if is_bundle(path)]
+    bundles = []
+    for path in filter(is_bundle, sorted(folder.glob("*"))):
+        with suppress(CheckpointError):  # damaged, or of another version: it is for nobody
+            bundles.append(Bundle.open(path))
     return [
         bundle.path
         for bundle in bundles

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 import torch
 from safetensors.torch import save_file
 
-from dragoman.base.errors import CheckpointError, ConfigError
+from dragoman.base.errors import CheckpointError, ConfigError, MachineError
 from dragoman.base.files import write_json
 from dragoman.corpus.directions import Direction
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
@@ -292,7 +292,13 @@ def _silent_transformers() -> Iterator[Any]:
     package that is not needed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import transformers
+        try:
+            import transformers
+        except ImportError as error:
+            raise MachineError(
+                f"transformers is installed, but cannot be loaded: {error}",
+                remedy="install it again: pip install 'dragoman[huggingface]'; or remove it",
+            ) from error
 
         settings: Any = transformers.utils.logging
         was_shown = settings.is_progress_bar_enabled()

@@ -49,7 +49,7 @@ _SHAPE: Final = (
     "tied_embeddings", "attention_bias", "positions", "first_position", "scaled_embeddings",
     "output_bias", "start_ids",
 )  # fmt: skip
-_SUBWORD: Final = ("kind", "vocab_size", "joint")
+_SUBWORD: Final = ("kind", "vocab_size", "joint", "byte_fallback")
 
 
 def load_translation_model(
@@ -173,7 +173,8 @@ class Origin:
             return cls(path, "run", recipe, model, _read_vocabulary(path))
         bundle = Bundle.open(path)
         model = _model_of(bundle, bundle.subwords())
-        return cls(path, bundle.info.kind, bundle.recipe, model, _read_vocabulary(path))
+        recipe = bundle.recipe.model_copy(update={"model": model.config})
+        return cls(path, bundle.info.kind, recipe, model, _read_vocabulary(path))
 
     @property
     def vocabularies(self) -> dict[str, str]:

@@ -66,13 +66,13 @@ class HuggingFaceWriter(Writer):
         check_expressible(recipe)
 
     def write(self, texts: list[str], draft: Path) -> list[str]:
-        """Write model and tokenizer; returns translations by transformers, or if that is not
-        installed by the model that is read from the folder."""
+        """Write model and tokenizer, and read them as dragoman does; returns translations by
+        transformers, or if that is not installed by the model that was read."""
         job = self.job
         source, target = (read_vocabulary(job.origin.path / name) for name in VOCABULARIES)
         write_folder(job.transformer, job.recipe, self.search(), (source, target), draft)
+        read = read_written(draft, job.recipe, job.model.subwords).to(job.model.world.device)
         if find_spec("transformers") is None:
-            read = read_written(draft, job.recipe, job.model.subwords).to(job.model.world.device)
             return replace(job, model=replace(job.model, models=(read,))).ours(texts, self.search())
         if job.first_piece and job.recipe.model.norm == "post":
             # The language that was chosen at import is a word of each text of MarianMT.

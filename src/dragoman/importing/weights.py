@@ -194,7 +194,8 @@ def _check_positions(folder: Path, weights: Mapping[str, Tensor], form: Form) ->
             found = weights[name]
             if form.family == "fsmt" and found.dim() == 2:
                 found = found[1:]  # the first row is that of padding
-            rows = len(found) if found.dim() == 2 else 0
+            is_like_ours = found.dim() == 2 and found.shape[1] == config.d_model
+            rows = len(found) if is_like_ours else 0  # no more than the file has
             ours = sinusoids(
                 rows, config.d_model, kind=config.positions, first=config.first_position
             )

@@ -25,8 +25,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.corpus.links import UNSPACED, Span
-from dragoman.corpus.stand_ins import PLACEHOLDERS, PLANE
+from dragoman.corpus.links import Span
+from dragoman.corpus.stand_ins import PLACEHOLDERS, PLANE, UNSPACED
 
 MOST: Final = 16
 """Tags of a text, at most; at a further one it is cut."""

@@ -15,9 +15,8 @@ from typing import Final, NamedTuple
 from dragoman.base.errors import ConfigError, CorpusError
 from dragoman.base.languages import same_language
 from dragoman.corpus.directions import Direction, parse_pair
-from dragoman.corpus.links import UNSPACED
 from dragoman.corpus.normalize import normalize
-from dragoman.corpus.stand_ins import ALL, KEPT
+from dragoman.corpus.stand_ins import ALL, KEPT, UNSPACED
 
 _WORD: Final = re.compile(
     rf"(?P<kept>{KEPT.pattern})|[{UNSPACED}]|[^\W{UNSPACED}]+(?:[-.][^\W{UNSPACED}]+)*|[^\w\s]",
@@ -141,7 +140,8 @@ def _is_form(word: str, other: str) -> bool:
     # Short words with one beginning are often two words, such as Daten and Datei: an ending that
     # takes the place of another one is a vowel, as that was.
     endings = word[len(stem) :], other[len(stem) :]
-    return len(word) <= len(other) + 1 and all(map(_begins_with_vowel, endings))
+    is_short = len(word) <= len(other) + 1 or endings == ("ies", "y")
+    return is_short and all(map(_begins_with_vowel, endings))
 
 
 def _begins_with_vowel(ending: str) -> bool:

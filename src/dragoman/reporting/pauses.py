@@ -45,8 +45,8 @@ def without_pauses(intervals: Intervals, pauses: Sequence[Pause]) -> Intervals:
     """
     names = (*PHASE_FIELDS, "interval_s", "wire_s", "step_median_s", "steps")
     values = {name: intervals[name].copy() for name in names}
+    # A rank may have stood still before its first interval was recorded.
     num_ranks = intervals["interval_s"].shape[1]
-    """Those that have recorded an interval: another one may have stood still before."""
     each_s = [usual_s(intervals, rank) for rank in range(num_ranks)]
     least_s = np.where(intervals["steps"] < _FEWEST_STEPS, 0.0, each_s).T
     in_steps = [

@@ -64,7 +64,8 @@ class Report:
     def __repr__(self) -> str:
         """The answers in one line each, for a terminal."""
         lines = [
-            f"{number:2}. {verdict.question} {verdict.answer.upper()}: {verdict.says}"
+            f"{number:2}. {verdict.question} {verdict.answer.upper()}: "
+            + verdict.says.replace("\n", " ")
             for number, verdict in enumerate(self.answers, 1)
         ]
         return printable("\n".join([f"{self.facts.name}: {in_one_line(self.facts)}", *lines]))

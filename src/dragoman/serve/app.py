@@ -143,8 +143,8 @@ class TranslateRequest(StreamRequest):
 class TextSegment(BaseModel):
     """A sentence of a translation, or what stands between two.
 
-    confidence: the probability that it is right; null if nobody has calibrated the model, or if the
-    segment was not translated.
+    confidence: the probability that it is right, 0 for words in letters that the model does not
+    know; null if nobody has calibrated the model, or for what is kept as it is.
     """
 
     text: str

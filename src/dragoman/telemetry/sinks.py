@@ -191,7 +191,9 @@ class HookSink(EventListener):
         module, _, function = name.partition(":")
         try:
             self._call = getattr(import_module(module), function)
-        except (ImportError, AttributeError, ValueError, TypeError) as error:
+            if not callable(self._call):
+                raise TypeError("it cannot be called")
+        except Exception as error:  # the module is the user's, and may raise anything
             raise MachineError(
                 f"there is no such function: {error}",
                 place=f"sinks.hook {name}",

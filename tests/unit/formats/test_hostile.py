@@ -16,6 +16,8 @@ from shutil import copytree
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from sentencepiece import SentencePieceProcessor
 
 from dragoman.base.errors import CheckpointError
@@ -116,6 +118,10 @@ def change_shape(key: str, there: str, value: int) -> Spoil:
     return spoil
 
 
+def replace_weight(file: Path, name: str, weight: torch.Tensor) -> None:
+    save_file(load_file(file) | {name: weight}, file, {"format": "pt"})
+
+
 def header(change: Callable[[dict[str, Any]], object]) -> Spoil:
     return lambda path: change_header(path / "model.safetensors", change)
 
@@ -214,6 +220,10 @@ CASES: dict[str, tuple[Spoil, str]] = {
     ),
     "positions that are not ours": (
         lambda path: change_weights(path / "model.safetensors", 0.5, POSITIONS),
+        f"{POSITIONS} holds positions that are not",
+    ),
+    "positions without end": (
+        lambda path: replace_weight(path / "model.safetensors", POSITIONS, torch.empty(2**34, 0)),
         f"{POSITIONS} holds positions that are not",
     ),
     "vocabularies that cannot share a matrix": (

@@ -22,7 +22,7 @@ from small_run import small_run
 
 AT_HOME = {
     "corpus.folder", "corpus.check_languages", "corpus.reverse",
-    *(f"sinks.{key}" for key in ("mlflow", "wandb")),
+    *(f"sinks.{key}" for key in ("mlflow", "wandb", "hook")),
     "data.prefetch_batches",
     "train.compile", "train.log_every_steps", "train.validate_every_steps",
     "train.validate_at_start",
@@ -66,7 +66,7 @@ def test_the_free_text_of_recipes_is_known() -> None:
     """A new key with free text needs a marker in the test below."""
     assert {key for key, kind in keys_of(Recipe) if is_free_text(kind)} == {
         "name", "corpus.folder", "corpus.source_language", "corpus.target_language",
-        "sinks.mlflow", "sinks.wandb",
+        "sinks.mlflow", "sinks.wandb", "sinks.hook",
         # Names of parts, of which none leaves that is not ours.
         "corpus.filters.added", "distributed.added", "distributed.strategy", "evaluate.metrics",
         "schedule.added", "schedule.kind",
@@ -103,6 +103,7 @@ def marked(tmp_path: Path) -> RunDirectory:
     values["sinks"] = {
         "mlflow": "https://secret-user:secret-password@secret-host/",
         "wandb": "secret-project",
+        "hook": "secret_module:secret_function",
     }
     Recipe.model_validate(values)
     (path / "recipe.toml").write_text(tomli_w.dumps(values))

@@ -480,6 +480,11 @@ def test_an_entity_is_none_of_the_signs_of_the_search() -> None:
     ("text", "things"),
     [
         ("打开https://example.org/a", ["https://example.org/a"]),
+        ("請看https://example.jp/をご覧ください。", ["https://example.jp/"]),
+        ("请访问https://example.cn/，谢谢", ["https://example.cn/"]),
+        ("siehe https://example.org/größe.", ["https://example.org/größe"]),
+        ("an jürgen.müller@example.de", ["jürgen.müller@example.de"]),
+        ("почта@пример.рф есть", ["почта@пример.рф"]),
         ("在&brand;中", ["&brand;"]),
         ("请联系me@example.org", ["me@example.org"]),
         ("VISIT HTTPS://EXAMPLE.ORG/ABC NOW.", ["HTTPS://EXAMPLE.ORG/ABC"]),

@@ -98,6 +98,7 @@ def test_many_terms_are_found_in_one_pass() -> None:
         ("im Modus", "Modul", False),
         ("eine Routine", "Route", False),
         ("mehrere Konten", "Konto", True),
+        ("all queries", "query", True),
         ("složky", "složka", True),
         ("новая папки", "папка", True),
         ("打开单元格", "单元格", True),

@@ -155,7 +155,9 @@ def test_a_function_of_the_user_gets_each_event(
     assert sys.modules["own_hook"].seen == ["run_started", "train_interval"]
 
 
-@pytest.mark.parametrize("name", ["nowhere:take", "json:nothing", "json", ":", "a b:c"])
+@pytest.mark.parametrize(
+    "name", ["nowhere:take", "json:nothing", "json:__name__", "json", ":", "a b:c"]
+)
 def test_a_function_that_is_not_there_is_an_error_before_the_run(name: str, tmp_path: Path) -> None:
     with EventWriter(tmp_path) as events, pytest.raises(MachineError, match=r"sinks\.hook"):
         subscribe_sinks(events, SinksConfig(hook=name), directory=tmp_path)
