@@ -119,7 +119,8 @@ def read_written(
             raise CheckpointError(
                 f'"{key}" is {config.get(key)!r:.60}, and the recipe has {value!r}',
                 place=directory / CONFIG_FILE,
-                remedy="take both from the same export",
+                remedy="take both from the same export, or if an earlier version wrote it, export "
+                "the run again",
             )
     return read_model(directory, checked_files(directory, form), form, orders)
 
