@@ -467,7 +467,7 @@ def test_a_wider_search_is_asked_before_the_text_without_pieces() -> None:
 
 
 def test_an_entity_is_none_of_the_signs_of_the_search() -> None:
-    """What a text spells as a number of Unicode is text: nothing is put in its place."""
+    """A text may spell such a sign by its number. It is text then, and nothing replaces it."""
     with dragoman.Translator(keeping_run()) as translator:
         for number in (0x10FA00, 0x10FA10, 0x10FA20):
             text = f"Open {{name}} <b>here</b> &#x{number:X}; in the file &#{number};."
