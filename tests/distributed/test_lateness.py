@@ -127,21 +127,22 @@ def measured(
 @pytest.mark.parametrize(
     ("strategy", "world_size", "late_s"),
     [
-        ("sync", 2, 0.05),
-        pytest.param("sync", 4, 0.1, marks=pytest.mark.system),
-        pytest.param("diloco", 4, 0.1, marks=pytest.mark.system),
-        ("diloco, every 6", 2, 0.05),
+        ("sync", 2, 0.1),
+        pytest.param("sync", 4, 0.15, marks=pytest.mark.system),
+        pytest.param("diloco", 4, 0.15, marks=pytest.mark.system),
+        ("diloco, every 6", 2, 0.1),
     ],
 )
 def test_the_ranks_that_wait_for_a_late_one_are_early_by_its_delay(
     strategy: str, world_size: int, late_s: float, tmp_path: Path
 ) -> None:
-    """On busy cores ranks also differ by their other work, and a step has parts without a phase."""
+    """On busy cores ranks also differ by their other work, and a step has parts without a phase: the
+    close comparison needs idle ones (below)."""
     late = {str(world_size - 1): late_s}
     found = measured(tmp_path, strategy, late, world_size=world_size)
     *early_s, last_s = found.early_s
     assert last_s < 0.01
-    assert early_s == pytest.approx(found.worked_less_s[:-1], rel=0.1, abs=0.015)
+    assert early_s == pytest.approx(found.worked_less_s[:-1], rel=0.1, abs=0.3 * late_s)
     assert min(early_s) > late_s / 2
 
 
