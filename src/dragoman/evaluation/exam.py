@@ -39,9 +39,14 @@ _CLEARLY: Final = 9
 """How much likelier a language is than all others if a translation is taken to be in it."""
 _SEPARATORS: Final = re.compile(r"[.,:'’\s]")
 """Marks between the digits of a number; which one is a matter of the language."""
-_TIMES: Final = 4
-"""A part of a text that comes so often in a row is a loop, if the source has none."""
-_LOOP: Final = re.compile(rf"(\S.{{1,40}}?)\1{{{_TIMES - 1}}}")
+_LOOP: Final = re.compile(
+    r"""
+    (\S.{1,40}?)(?:\s?\1){3}                          # letters or words, four times in a row
+    | (?<!\w)([^\W\d_]+)(?:[\s,.]+(?i:\2)){2}(?!\w)  # a word, three times
+    """,
+    re.VERBOSE,
+)
+"""Matches what is repeated in a text that loops, if the source does not."""
 _LONGEST_LOOP: Final = 4000
 """Characters of a translation in which a loop is looked for."""
 _LENGTHS: Final = (0.5, 2.0)

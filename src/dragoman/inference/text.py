@@ -20,10 +20,10 @@ from dragoman.inference.inline import Thing, by_signs, kept_spans, would_merge
 from dragoman.inference.tags import CLOSING, OPENING
 
 TextFormat = Literal["line", "document", "markup"]
-"""line: a text is one sentence; without letters and digits it stays as it is. document: it is split
-into sentences; the space between them and parts without letters are kept. markup: as a document;
-the tags of HTML or XML are kept as well, and what an element says shall not be translated. There a
-line end is a space, except in pre and textarea."""
+"""line: a text is one sentence. document: it is split into sentences; the space between them is
+kept. markup: as a document; the tags of HTML or XML are kept as well, and what an element says
+shall not be translated. There a line end is a space, except in pre and textarea. In all of them
+what has no letters, such as a number, stays as it is."""
 
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 _TAG_WITH_VALUES = re.compile(
@@ -308,7 +308,7 @@ def _parts(
     text: str, text_format: TextFormat, *, through: Collection[_Kind] = ()
 ) -> Iterator[TextPart]:
     if text_format == "line":
-        yield TextPart(text, translated=any(map(str.isalnum, text)))
+        yield TextPart(text, translated=any(map(str.isalpha, text)))
     elif text_format == "document":
         yield from _sentences(text)
     else:

@@ -109,8 +109,9 @@ def test_another_translation_of_a_changed_sentence_is_a_failure() -> None:
     assert found["typing errors"].cure == "corpus.augment.typos"
 
 
-def test_a_loop_is_named_unless_the_source_has_it() -> None:
-    found = marks(lambda text: text + " und so" * 5 if text[-1:] > "\U0001f600" else text)
+@pytest.mark.parametrize("loop", [" und so" * 5, " der Tag" * 4, " es es es.", " Die die, die"])
+def test_a_loop_is_named_unless_the_source_has_it(loop: str) -> None:
+    found = marks(lambda text: text + loop if text[-1:] > "\U0001f600" else text)
     emoji = found["an emoji"]
     assert emoji.rate < 1.0
     assert emoji.worst is not None

@@ -110,10 +110,6 @@ def test_a_sentence_that_is_unknown_beside_others_stays_as_it_is() -> None:
     assert [part.num_rows for part in found.texts[0]] == [1, 0, 0, 0, 1]
 
 
-def test_numbers_and_marks_that_are_known_are_translated_as_before() -> None:
-    assert len(encoded("1.2, (3)", vocabulary("bpe"), "line").rows) == 1
-
-
 def test_a_character_among_known_ones_is_spelt_in_bytes() -> None:
     known = vocabulary("bpe", has_bytes=True)
     for text in ["Grüße aus Kраков \U0001f600", "Die Datei heißt 你好."]:
@@ -123,15 +119,21 @@ def test_a_character_among_known_ones_is_spelt_in_bytes() -> None:
     assert encoded("\x0c", known, "line").rows == []
 
 
-@pytest.mark.parametrize("text", ["...", "-", "– –", "?!", "%", "* * *", "(…)", "。"])
-def test_a_line_of_punctuation_stays_as_it_is(text: str) -> None:
-    known = vocabulary("bpe")
-    found = encoded(text, known, "line")
+@pytest.mark.parametrize("text_format", ["line", "document", "markup"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("...", "-", "– –", "?!", "%", "* * *", "(…)", "。"),
+        *("3.14", "12,500", "-7", "10:30", "50 %", "+49 (0)30 123-456", "1.2, (3)", "№ 5", "Ⅳ"),
+    ],
+)
+def test_numbers_and_marks_alone_stay_as_they_are(text: str, text_format: TextFormat) -> None:
+    found = encoded(text, vocabulary("bpe"), text_format)
     assert found.rows == []
     assert text_as_it_is(found) == text
 
 
-@pytest.mark.parametrize("text", ["3.", "№ 5", "½", "a", "Ⅳ"])
-def test_a_line_with_a_letter_or_a_digit_may_be_translated(text: str) -> None:
+@pytest.mark.parametrize("text", ["3 a", "a", "v1.2"])
+def test_a_line_with_a_letter_may_be_translated(text: str) -> None:
     (part,) = cut(text, "line")
     assert part.translated
