@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -214,6 +215,19 @@ def test_one_pause_is_reported_as_a_pause() -> None:
     assert rows["stand still"].value == pytest.approx(20, abs=0.1)
     others = [one for one in facts.alerts if one.severity == "warning"]
     assert [one.rank for one in others] == [0, 1], "the rank that waited, then the paused one"
+
+
+def test_a_pause_is_told_once_though_the_clock_was_set(tmp_path: Path) -> None:
+    """Both ranks of a machine tell of it, each at the time that its clock then shows."""
+    shutil.copytree(RECORDED / "one_pause", tmp_path / "run")
+    log = tmp_path / "run" / "events" / "log.jsonl"
+    whole = read_facts(tmp_path / "run", now=LONG_AFTER).pauses
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    for line in lines[60:]:
+        line["time"] -= 3600
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read_facts(tmp_path / "run", now=LONG_AFTER).pauses == whole
+    assert len(whole) == 1
 
 
 def test_slow_ranks_and_waiting_ranks_are_named() -> None:

@@ -10,8 +10,7 @@ trend            slopes with confidence intervals, what is beyond chance
 measures         numbers that several questions need: tokens per second, MFU, scaling, waiting;
                  intervals without warm-ups
 periods          since when something is so, and until when
-pauses           whether a rank stood still; `training.pause_watch` notices it while it lasts. A
-                 machine that was asleep does not see it by its own clock: see `log`
+pauses           whether a rank stood still; `training.pause_watch` notices it while it lasts
 stragglers       which ranks come later than the others, since when and why, from the phases that
                  `training.interval` recorded; `training.guard` alerts while the run lasts
 verdict          an answer with its evidence

@@ -57,6 +57,8 @@ class Life:
 
     started: float
     ended: float
+    heard_at: float
+    """Like `ended`, but by the clock as it was set then."""
     first_step: int
     last_step: int
     reason: str | None
@@ -453,7 +455,7 @@ class Facts:
         in_one_life = np.diff(self.intervals["life"]) == 0
         gaps_s = np.diff(self.intervals["time"])[in_one_life]
         patience_s = max(_SILENCE_S, _SILENT_GAPS * float(gaps_s.max(initial=0.0)))
-        return self.read_at - self.lives[-1].ended > patience_s
+        return self.read_at - self.lives[-1].heard_at > patience_s
 
     @property
     def is_running(self) -> bool:

@@ -77,8 +77,8 @@ class RunLog:
     """By their type, each in the order of the log."""
     _base: tuple[float, float] = (0.0, 0.0)
     _base_host: str = ""
-    _ahead_s: float = 0.0
-    """How far UTC is ahead of the moments of this life; never above 0."""
+    _set_s: float = 0.0
+    """How far the clock was set since the start of this life."""
     _intervals: IntervalRows = field(default_factory=IntervalRows)
     _alive: bool = False
     _lives: list[facts.Life] = field(default_factory=list)
@@ -121,9 +121,7 @@ class RunLog:
             )
         if self.clock_jumps:
             largest, host = max(self.clock_jumps, key=lambda jump: abs(jump[0]))
-            text = f"the clock of {host} was set by {largest:+.0f} s meanwhile"
-            text += ", or it was asleep; this counts as time of the run" if largest > 0 else ""
-            problems.append(text)
+            problems.append(f"the clock of {host} was set by {largest:+.0f} s meanwhile")
         return problems
 
     def see(self, event: Event) -> None:
@@ -137,39 +135,35 @@ class RunLog:
         if (fact := _OF_RUN.get(event.kind)) is not None:
             self._keep(self._made(fact, event, moment))
         if self._alive and event.kind in _SIGNS_OF_LIFE:
-            self._extend(moment, event.step, is_account=event.kind in _ACCOUNTS)
+            self._extend(event, moment)
 
     def _keep(self, fact: events.Payload | facts.Pause) -> None:
         self._facts.setdefault(type(fact), []).append(fact)
 
     def _moment(self, event: Event) -> float:
-        """The time of an event by the monotonic clock of rank 0, which is never set.
+        """The time of an event by the steady clock of the machine of rank 0, which is never set.
 
-        That clock stands still while a machine is asleep, so UTC counts when it goes ahead. An
-        event of another rank or machine, or after another start of this one, has its own UTC.
+        An event of another machine, or after another start of this one, has its own UTC.
         """
         if event.kind == events.RunStarted.kind:
-            self._base, self._base_host, self._ahead_s = (event.time, event.mono_s), event.host, 0.0
-        is_other = event.rank != 0 or event.host != self._base_host or event.mono_s < self._base[1]
+            self._base, self._base_host, self._set_s = (event.time, event.mono_s), event.host, 0.0
+        is_other = event.host != self._base_host or event.mono_s < self._base[1]
         if is_other or not self._alive:
             return event.time
         moment = self._base[0] + event.mono_s - self._base[1]
-        jump_s = event.time - moment - self._ahead_s
+        jump_s = event.time - moment - self._set_s
         if abs(jump_s) > _CLOCK_JUMP_S:
             if event.kind not in _SIGNS_OF_LIFE:
                 return event.time
             self.clock_jumps.append((jump_s, event.host))
-            self._ahead_s += jump_s
-            if self._ahead_s > 0:
-                self._base = (self._base[0] + self._ahead_s, self._base[1])
-                moment, self._ahead_s = event.time, 0.0
+            self._set_s += jump_s
         return moment
 
-    def _extend(self, moment: float, step: int | None, *, is_account: bool) -> None:
+    def _extend(self, event: Event, moment: float) -> None:
         life = self._lives[-1]
-        life.ended = max(life.ended, moment)
-        life.last_step = max(life.last_step, step or 0)
-        if is_account:
+        life.ended, life.heard_at = max(life.ended, moment), event.time
+        life.last_step = max(life.last_step, event.step or 0)
+        if event.kind in _ACCOUNTS:
             life.accounted = max(life.accounted, moment)
 
     def _run_started(self, event: Event, moment: float) -> None:
@@ -188,6 +182,7 @@ class RunLog:
                 device=start.device,
                 started=moment,
                 ended=moment,
+                heard_at=event.time,
                 first_step=first_step,
                 last_step=first_step,
                 reason=None,
@@ -209,7 +204,7 @@ class RunLog:
 
     def _run_finished(self, event: Event, moment: float) -> None:
         if self._alive:
-            self._extend(moment, event.step, is_account=True)
+            self._extend(event, moment)
             self._lives[-1].reason = event.payload["reason"]
             self._alive = False
 
@@ -222,7 +217,7 @@ class RunLog:
         )
 
     def _rank_paused(self, event: Event, moment: float) -> None:
-        """The pause ended when its event was written, by the monotonic clock."""
+        """The pause ended when its event was written."""
         if not self._lives:
             return
         values, hosts = event.payload, self._lives[-1].hosts

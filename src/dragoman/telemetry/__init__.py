@@ -16,7 +16,7 @@ sampler      the thread that samples processor, memory, disk, interface and GPUs
 session      session.json: which process trains a run, and how that ended
 progress     the progress of a run, from its events: step, tokens per second, time left, best scores
 console      events and progress in words; computes nothing
-sinks        events for TensorBoard, MLflow and Weights & Biases; a user's own function is
-             `on_event` (`api.progress`)
+sinks        events for TensorBoard, MLflow, Weights & Biases, and a function that a recipe names;
+             one that Python code gives is `on_event` (`api.progress`)
 config       the sinks section of a recipe
 """

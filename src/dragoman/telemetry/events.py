@@ -1,9 +1,9 @@
 """Events, each written once: one flat JSON object per line, one file for a run.
 
 Envelope: v (schema version), kind, time (UTC seconds since 1970, by the clock of rank 0), mono_s
-(monotonic clock of the writer), host, rank, step. The rest is the payload of the kind, flat, with
-units in its names. A new kind of event is one class here; readers ignore kinds that they do not
-know. A new field needs a default, or older lines count as damaged.
+(the steady clock of the writer's machine), host, rank, step. The rest is the payload of the kind,
+flat, with units in its names. A new kind of event is one class here; readers ignore kinds that they
+do not know. A new field needs a default, or older lines count as damaged.
 
 Sampled values are means over the last `seconds_s`, and amounts are totals; shares are fractions of
 1. None: not measured, or not known to this machine. A field that TensorBoard, MLflow and Weights &
@@ -39,6 +39,8 @@ STRAGGLER_RATIO: Final = 1.25
 """If a rank's own work takes more than this multiple of the median rank's, others wait for it. The
 alert counts its wait for data as work (`training.guard`), the report names that wait apart
 (`reporting.stragglers`)."""
+_STEADY_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""On macOS the monotonic clock of C goes on while the machine is asleep; on Linux it does not."""
 LASTS_S: Final = 5.0
 """Steps or ranks are slow when they have been for so long: what slows fast steps for a moment, as a
 command that starts beside them, is no news."""
@@ -580,7 +582,7 @@ class Event:
     v: version of the schema.
     kind: the kind of event, such as "train_interval".
     time: UTC, seconds since 1970.
-    mono_s: the writer's monotonic clock.
+    mono_s: the clock of the writer's machine that nobody sets, and that goes on while it is asleep.
     host: the machine that wrote it. rank: the rank that wrote it.
     step: after how many updates; None outside the training.
     payload: the fields of its kind alone, without those above.
@@ -631,7 +633,7 @@ class Recorder:
             v=SCHEMA_VERSION,
             kind=payload.kind,
             time=round(time.time(), 3),
-            mono_s=round(time.monotonic(), 4),
+            mono_s=round(time.clock_gettime(_STEADY_CLOCK), 4),
             host=self.host,
             rank=self.rank,
             step=step,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +40,24 @@ def test_an_event_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert (event.v, event.kind, event.rank, event.step) == (SCHEMA_VERSION, "alert", 0, 7)
     assert event.payload == ALERT.model_dump()
     assert abs(event.time - time.time()) < 60
+
+
+def test_the_steady_clock_goes_on_while_the_machine_is_asleep(tmp_path: Path) -> None:
+    """In a namespace of time whose machine was asleep for some days."""
+    asleep_s = 300_000
+    script = (
+        "import pathlib, sys; from dragoman.telemetry.events import EventWriter, Alert\n"
+        "with EventWriter(pathlib.Path(sys.argv[1])) as writer:\n"
+        "    writer.write(Alert(severity='info', cause='', remedy=''))"
+    )
+    command = ["unshare", "--user", "--map-root-user", "--time", "--boottime", str(asleep_s)]
+    if not shutil.which("unshare") or subprocess.run([*command, "true"], check=False).returncode:
+        pytest.skip("this machine makes no namespace of time")
+    subprocess.run([*command, sys.executable, "-c", script, tmp_path], check=True)
+    with EventWriter(tmp_path) as writer:
+        writer.write(ALERT)
+    asleep, awake = read_events(writer.path)
+    assert asleep.mono_s - awake.mono_s == pytest.approx(asleep_s, abs=asleep_s / 2)
 
 
 def test_each_kind_is_named_once_and_its_fields_are_flat() -> None:
