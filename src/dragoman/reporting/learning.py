@@ -38,6 +38,8 @@ Healthy runs have 90% to 104%; a run that memorised 200 sentences has 3%.
 CLOSE = 0.8
 """If the loss on training text is below this share of the dev loss, the model knows that text too
 well, or the dev text is harder."""
+_LEAST_LOSS = 1e-6
+"""fp32 rounds smaller losses to 0, of which nothing is a share."""
 _MOST_SKIPPED = 0.5
 
 
@@ -62,7 +64,7 @@ class Learning:
     """The dev losses of a run and their signals.
 
     validations: those after the start that measured a dev loss.
-    losses: their dev losses.
+    losses: their dev losses, each above 0.
     slope: the change of the dev loss by 10% more steps, as a share of it; None below four losses.
     text: how the loss on training text moved since the best dev loss; None if that is not clear.
     """
@@ -104,7 +106,8 @@ def learning(facts: Facts) -> Learning:
         if validation.step > 0 and validation.dev_loss is not None
     ]
     steps = [validation.step for validation in validations]
-    losses = np.array([validation.dev_loss for validation in validations], dtype=float)
+    measured = np.array([validation.dev_loss for validation in validations], dtype=float)
+    losses = np.maximum(measured, _LEAST_LOSS)
     slope = trend.recent_trend(steps, losses)
     if slope is not None:
         slope = slope.over(float(losses[-1]))
@@ -146,7 +149,7 @@ def _training_text(facts: Facts, best: int, last: int) -> Literal["falls", "rise
     """
     sliced = dict(measures.points(facts.validations, "train_slice_loss"))
     if best in sliced and last in sliced:
-        change = sliced[last] / sliced[best] - 1
+        change = sliced[last] / max(sliced[best], _LEAST_LOSS) - 1
         low, high = change - LEAST_RISE, change + LEAST_RISE
     else:
         logged = [point for point in facts.intervals.points("train_loss") if point[0] >= best]
@@ -179,7 +182,8 @@ def is_trained(facts: Facts) -> Judgement:
         says = f"It diverged at {moment(facts.last_step, facts.lives[-1].ended)}."
         return "no", says, "Go on from the last good checkpoint, with a lower peak rate."
     if signals.slope is None:
-        return "cannot tell", _too_few(signals) + _may_be_past_best(signals), _MORE_VALIDATIONS
+        says, remedy = _too_few(facts, signals)
+        return "cannot tell", says + _may_be_past_best(signals), remedy
     if (jump := training_loss_jump(facts, signals.last.step)) is not None:
         return _is_trained_after_jump(facts, at_step(signals.last.step), *jump)
     if unseen := _end_without_dev_loss(facts, signals):
@@ -296,7 +300,7 @@ def is_overfitting(facts: Facts) -> Judgement:
     """Does the model overfit?"""
     signals = learning(facts)
     if signals.slope is None:
-        return "cannot tell", _too_few(signals), _MORE_VALIDATIONS
+        return "cannot tell", *_too_few(facts, signals)
     if unseen := _end_without_dev_loss(facts, signals):
         return "cannot tell", unseen, _VALIDATE
     sliced = signals.validations[-1].train_slice_loss
@@ -367,8 +371,13 @@ def _slope_text(slope: trend.Trend) -> str:
     return f"lower the dev loss by {fall}"
 
 
-def _too_few(signals: Learning) -> str:
-    return f"Too few validations after the start: {len(signals.validations)}."
+def _too_few(facts: Facts, signals: Learning) -> tuple[str, str]:
+    """How many dev losses there are, and what would give more."""
+    after_start = sum(validation.step > 0 for validation in facts.validations)
+    if without := after_start - len(signals.validations):
+        says = f"The dev loss was not a number in {without} of {after_start} validations."
+        return says, "Look at the learning rate, and at train.precision."
+    return f"Too few validations after the start: {after_start}.", _MORE_VALIDATIONS
 
 
 def _may_be_past_best(signals: Learning) -> str:

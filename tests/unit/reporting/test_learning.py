@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dragoman.reporting.checks import judge
 from dragoman.reporting.facts import Facts, RecordedValidation
 from dragoman.reporting.learning import State, learning, training_loss_jump
 from dragoman.reporting.reading import read_facts
@@ -19,6 +20,9 @@ from recorded_runs import Recorded
 
 STATES: dict[str, tuple[Sequence[float], State]] = {
     "none": ([], State.UNKNOWN),
+    "it reaches 0": ([3.0, 0.5, 0.1, 0.0, 0.0], State.UNKNOWN),
+    "it stays at 0": ([0.0, 0.0, 0.0, 0.0, 0.0], State.FLAT),
+    "it was 0": ([0.5, 0.0, 0.0, 0.1, 0.2], State.TURNED),
     "three": ([3.0, 2.0, 1.0], State.UNKNOWN),
     "it falls": ([3.0, 2.5, 2.2, 2.0, 1.9, 1.82, 1.76, 1.71], State.FALLING),
     "flat after a fall": ([3.0, 2.2, 2.02, 2.001, 2.0, 2.0005, 2.0, 2.0002], State.FLAT),
@@ -110,6 +114,21 @@ def test_a_training_loss_jumps_if_it_is_a_fifth_higher(after: float, jumps: bool
     facts = replace(validated([2.0] * 4), intervals=logged(losses))
     assert (training_loss_jump(facts, 4000) is not None) is jumps
     assert training_loss_jump(facts, 100) is None  # nothing before it to compare with
+
+
+def test_losses_of_0_are_judged(tmp_path: Path) -> None:
+    run = Recorded(dev_loss=lambda _: 0.0, train_slice_loss=lambda _: 0.0).write(tmp_path / "run")
+    _, trained, overfitting, *_ = judge(read_facts(run))
+    assert (trained.answer, overfitting.answer) == ("cannot tell", "yes")
+    assert "the same to the last digit" in trained.says
+
+
+def test_dev_losses_that_are_no_numbers_are_named(tmp_path: Path) -> None:
+    run = Recorded(dev_loss=lambda step: None if step else 9.0).write(tmp_path / "run")
+    for verdict in judge(read_facts(run))[1:3]:
+        assert verdict.answer == "cannot tell"
+        assert verdict.says == "The dev loss was not a number in 8 of 8 validations."
+        assert verdict.remedy == "Look at the learning rate, and at train.precision."
 
 
 def test_the_signals_are_computed_once_for_the_same_facts(tmp_path: Path) -> None:
