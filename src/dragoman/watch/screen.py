@@ -370,18 +370,24 @@ def _cut(rows: list[Text], most: int) -> list[Text]:
 
 
 def _alerts(now: Now, width: int, height: int) -> Iterator[Text]:
-    """The first alerts, each with as many lines as the height allows: what to do comes last."""
+    """The first alerts, each with as many lines as the height allows."""
+    room, most = max(width - 2, _LEAST_BAR), max(height // _HEIGHT_OF_LINE, 1)
     for text in now.alerts[:_MOST_ALERTS]:
-        lines = textwrap.wrap(
-            " ".join(text.split()),
-            max(width - 2, _LEAST_BAR),
-            max_lines=max(height // _HEIGHT_OF_LINE, 1),
-            placeholder="…",
-        )
+        lines = _shortened(" ".join(text.split()), width=room, most=most)
         for mark, line in zip(chain("!", repeat(" ")), lines, strict=False):
             yield Text(f"{mark} {line}", style="yellow", no_wrap=True)
     if len(now.alerts) > _MOST_ALERTS:
         yield Text(f"  and {len(now.alerts) - _MOST_ALERTS} more: dragoman report", style="dim")
+
+
+def _shortened(text: str, *, width: int, most: int) -> list[str]:
+    """Up to so many lines of a text; the last is its end, which says what to do."""
+    lines = textwrap.wrap(text, width)
+    if len(lines) <= most:
+        return lines
+    begin = textwrap.wrap(text, width, max_lines=max(most - 1, 1), placeholder="…")
+    _, _, end = text[1 - width :].partition(" ")
+    return [*begin, f"…{end}"][:most]
 
 
 def _pairs(pairs: Iterable[tuple[str, str]]) -> Text:

@@ -273,15 +273,20 @@ def test_alerts_come_first_and_stay_one_line(tmp_path: Path) -> None:
     assert lines[-1].startswith("  and ")
 
 
-def test_on_a_higher_screen_an_alert_keeps_its_end(tmp_path: Path) -> None:
-    alert = Alert(severity="warning", cause="slow " * 25 + "at the end", remedy="")
+@pytest.mark.parametrize("words", [25, 60])
+@pytest.mark.parametrize("height", [24, 40])
+def test_an_alert_keeps_its_begin_and_its_end(height: int, words: int, tmp_path: Path) -> None:
+    alert = Alert(severity="warning", cause="slow " * words, remedy="look at " + "it " * 20)
     run = replace(_recorded(), extra=[*_recorded().extra, (0, alert)])
     now = _now(run.write(tmp_path / "run"))
-    low, high = ([one.plain for one in screen(now, width=80, height=h)] for h in (12, 40))
-    assert not any("at the end" in line for line in low)
-    at = next(n for n, line in enumerate(high) if "at the end" in line)
-    assert high[at].startswith("  ")
-    assert high[at - 1].startswith(("! ", "  "))
+    lines = [line.plain for line in screen(now, width=80, height=height)]
+    begin = next(n for n, line in enumerate(lines) if line.startswith("! step 4,300: slow"))
+    end = next(n for n, line in enumerate(lines) if n > begin and line.endswith(" it it it"))
+    assert "look at it it" in lines[end]
+    assert end - begin < height // 12
+    assert max(map(len, lines)) <= 80
+    low = [line.plain for line in screen(now, width=80, height=12)]
+    assert any(line.startswith("! step 4,300: slow") for line in low)
 
 
 @pytest.mark.parametrize("last", ["warning", "info"])
