@@ -136,8 +136,8 @@ def measured(
 def test_the_ranks_that_wait_for_a_late_one_are_early_by_its_delay(
     strategy: str, world_size: int, late_s: float, tmp_path: Path
 ) -> None:
-    """On busy cores ranks also differ by their other work, and a step has parts without a phase: the
-    close comparison needs idle ones (below)."""
+    """On busy cores ranks also differ by their other work, and a step has parts without a phase:
+    the close comparison needs idle ones (below)."""
     late = {str(world_size - 1): late_s}
     found = measured(tmp_path, strategy, late, world_size=world_size)
     *early_s, last_s = found.early_s
