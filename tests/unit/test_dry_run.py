@@ -114,6 +114,24 @@ def test_a_faulty_file_ends_it_as_it_ends_the_run(
     assert (main([*words, "--dry-run"]), capsys.readouterr().err) == real
 
 
+@pytest.mark.parametrize("command", [["run"], ["train"], ["run", "--budget", "9h"]])
+def test_a_hook_that_is_not_there_ends_it_and_the_run_before_text_is_prepared(
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recipe(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    words = [command[0], "mine.toml", *command[1:], "--set", "sinks.hook=json:nothing"]
+    assert main([*words, "--dry-run"]) != 0
+    said = capsys.readouterr().err
+    assert said.startswith("dragoman: sinks.hook json:nothing: there is no such function")
+    assert main(words) != 0
+    assert capsys.readouterr().err == said
+    assert not (tmp_path / "prepared").exists()
+
+
 def test_a_missing_file_ends_a_plan_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe(tmp_path)
     (tmp_path / "a.de").unlink()

@@ -256,6 +256,7 @@ def train(
     from dragoman.api.progress import line_printer, listeners_of
     from dragoman.cluster.hosts import hosts_to_resume_on, load_hosts
     from dragoman.run import run as steps
+    from dragoman.telemetry.sinks import check_hook
 
     if isinstance(hosts, str | Path):
         hosts = load_hosts(str(hosts))
@@ -275,8 +276,11 @@ def train(
         if hosts is None and ranks is None:
             hosts = hosts_to_resume_on(run.path)
     else:
+        loaded = recipe_of(recipe, overrides)
+        if hosts is None:  # of hosts, the first one has the hook
+            check_hook(loaded.sinks)
         run, before = _started(
-            recipe_of(recipe, overrides),
+            loaded,
             origin,
             extend,
             prepared=prepared,

@@ -105,6 +105,7 @@ def dry_train(
     from dragoman.corpus.sources import check_text
     from dragoman.recipe.run_directory import RunDirectory
     from dragoman.telemetry.session import last_ranks
+    from dragoman.telemetry.sinks import check_hook
 
     path = Path(str(recipe))
     directory = RunDirectory.open(path) if path.is_dir() else None
@@ -125,6 +126,8 @@ def dry_train(
     if directory is None:
         loaded, model, extension = begun_from(loaded, origin, extend)
         warnings = check_text(loaded.corpus)
+        if listed is None:
+            check_hook(loaded.sinks)
         if model is not None:  # which needs PyTorch; the rest does without
             from dragoman.run.run import check_kept
 

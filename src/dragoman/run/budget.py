@@ -70,7 +70,7 @@ def run_in_budget(
     Raises ConfigError if the budget is too small, and all that `run` raises.
     """
     now = time.time() if began is None else began
-    check_possible(recipe)
+    check_possible(recipe, place)
     asked = _asked(recipe, purpose or (seconds_s if money is None else money))
     directory = None if fresh else _begun(recipe, asked, runs)
     if directory is None:

@@ -42,6 +42,7 @@ from dragoman.run.speed import (
 )
 from dragoman.run.worker import default_ranks
 from dragoman.telemetry.host import DISTURBING_SHARE, HourlyPrice
+from dragoman.telemetry.sinks import check_hook
 from dragoman.training.clock import AIM, Budget
 
 _TIMING_SHARE: Final = 0.005
@@ -254,9 +255,9 @@ def plan_budget(
 
     If the text is not prepared, the sizes of its files are all that is known of it.
     Raises ConfigError if the budget is too small or the recipe excludes one, CorpusError for
-    what `check_text` finds, MachineError if CTranslate2 is not installed.
+    what `check_text` finds, and the errors of `check_possible`.
     """
-    check_possible(recipe)
+    check_possible(recipe, place)
     shifted = check_text(recipe.corpus)
     by_hand = keys_set(recipe)
     recipe = vocabulary(recipe, by_hand=by_hand)
@@ -398,8 +399,9 @@ def _weights_s(recipe: Recipe) -> float:
     return _WEIGHT_S * estimate(recipe).num_parameters
 
 
-def check_possible(recipe: Recipe) -> None:
-    """Raise ConfigError if no budget can train this recipe, MachineError without CTranslate2."""
+def check_possible(recipe: Recipe, place: Place) -> None:
+    """Raise ConfigError if no budget can train this recipe, MachineError without CTranslate2 or
+    without the recipe's hook."""
     if recipe.stages:
         raise ConfigError(
             "stages have lengths in steps, and a budget chooses the steps",
@@ -413,6 +415,8 @@ def check_possible(recipe: Recipe) -> None:
             remedy="leave out evaluate.bleu_pairs or the budget",
         )
     check_exports()
+    if place.hosts is None:
+        check_hook(recipe.sinks)
 
 
 def check_exports() -> None:

@@ -119,6 +119,12 @@ def subscribe_sinks(events: Recorder, config: SinksConfig, *, directory: Path) -
         events.subscribe(OutsideSink(name, sink, events))
 
 
+def check_hook(config: SinksConfig) -> None:
+    """Import the hook, as the training does after its text is prepared; raises MachineError."""
+    if config.hook:
+        HookSink(config.hook)
+
+
 def _library(module: str, *, key: str) -> Any:
     """A client library; MachineError if it is not installed."""
     try:
