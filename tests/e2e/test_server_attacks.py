@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from dragoman.serve.guard import Limits
+from dragoman.serve.limits import Limits
 from processes import wait_until
 from served import Answer, HealthWatch, Server, post, served_bundle, serving
 

@@ -421,21 +421,25 @@ def serve(
     Returns when a signal has come and the requests under way are answered. Raises ConfigError if
     the address is not loopback and there is no token, CheckpointError and MachineError.
     """
+    from dragoman.serve.limits import Limits, network, origin, token_of
     from dragoman.serve.server import serve as listen
 
+    limits = Limits(
+        token=token_of(optional_path(token_file)),
+        allowed_origins=tuple(map(origin, allowed_origins)),
+        trusted_proxies=tuple(map(network, trusted_proxies)),
+        request_s=timeout,
+        max_waiting_pieces=queue,
+        max_requests_per_client=requests_per_client,
+    )
     return listen(
         [Path(one) for one in models],
+        limits,
         host=host,
         port=port,
-        token_file=optional_path(token_file),
-        allowed_origins=allowed_origins,
-        trusted_proxies=trusted_proxies,
         languages=languages,
         threads=threads,
         batch_cells=batch_cells,
-        request_s=timeout,
-        waiting_pieces=queue,
-        requests_per_client=requests_per_client,
     )
 
 

@@ -4,6 +4,7 @@ batcher       requests of many clients -> batches
 models        the models of a server, and how a text goes through one or two of them
 directions    what translates a text: by the languages that were named or detected
 guard         who may ask, and how much: token, Host, Origin, sizes, numbers, times
+limits        what a server allows, and how its user writes that
 bodies        bodies of requests, JSON and forms -> fields -> models
 libretranslate  the routes of LibreTranslate
 metrics       the counters of the server

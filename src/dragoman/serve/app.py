@@ -52,12 +52,12 @@ from dragoman.serve.directions import (
 from dragoman.serve.guard import (
     LIBRETRANSLATE,
     Guard,
-    Limits,
     busy_response,
     check_token,
     error_response,
 )
 from dragoman.serve.libretranslate import LibreTranslate
+from dragoman.serve.limits import Limits
 from dragoman.serve.metrics import CLIENT_HAS_GONE, Metrics
 from dragoman.serve.models import (
     LanguagePair,

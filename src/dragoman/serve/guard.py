@@ -25,7 +25,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -35,6 +34,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dragoman.base import units
+from dragoman.serve.limits import Limits
 from dragoman.serve.metrics import Metrics
 
 LIBRETRANSLATE: Final = "/libretranslate"
@@ -52,24 +52,6 @@ _ONCE: Final = (b"host", b"origin", b"sec-fetch-site", b"authorization")
 _READ_ONLY: Final = ("GET", "HEAD", "OPTIONS")
 _PORT: Final = re.compile(r":[0-9]*\Z")
 _TOKEN_NEEDED: Final = "a token is needed: Authorization: Bearer TOKEN"  # noqa: S105
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """token: None if none is needed, which is allowed on loopback only.
-
-    allowed_origins: of sites whose pages may ask this server; "*" stands for all.
-    """
-
-    token: str | None = None
-    allowed_origins: tuple[str, ...] = ()
-    max_body_bytes: int = 1_000_000
-    body_s: float = 10.0
-    request_s: float = 30.0
-    max_waiting_pieces: int = 65_536
-    max_requests_per_client: int = 256
-    max_body_bytes_per_client: int = 16_000_000
-    max_body_bytes_together: int = 64_000_000
 
 
 class Guard:

@@ -51,7 +51,8 @@ from dragoman.serve.directions import (
     translate_document,
     translate_each,
 )
-from dragoman.serve.guard import Limits, check_key
+from dragoman.serve.guard import check_key
+from dragoman.serve.limits import Limits
 from dragoman.serve.models import Models
 
 _FORMATS_OF_FILES: Final[dict[str, Literal["text", TextDocumentFormat]]] = {

@@ -6,7 +6,7 @@ import math
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from dragoman.base.errors import MachineError
 from dragoman.base.process import allow_open_files
+from dragoman.serve.limits import Limits
 
 MAX_CONNECTIONS: Final = 4096
 _BACKLOG: Final = 1024
@@ -50,18 +51,10 @@ class EndingServer(uvicorn.Server):
     """A uvicorn server that tells its application how long it may still answer.
 
     make_app: called with the function that tells the seconds, which are infinite before a signal.
-    request_s: the time of a request, also after the signal.
-    trusted_proxies: addresses and networks whose X-Forwarded-For and X-Forwarded-Proto are taken.
     """
 
-    def __init__(
-        self,
-        make_app: Callable[[Callable[[], float]], ASGIApp],
-        *,
-        request_s: float,
-        trusted_proxies: Sequence[str],
-    ) -> None:
-        self._request_s = request_s
+    def __init__(self, make_app: Callable[[Callable[[], float]], ASGIApp], limits: Limits) -> None:
+        self._request_s = limits.request_s
         self._ends_at_s = math.inf
         files = allow_open_files() - _OTHER_FILES
         config = uvicorn.Config(
@@ -71,10 +64,10 @@ class EndingServer(uvicorn.Server):
             log_level="critical",  # no line for what anyone can send; the application has a log
             access_log=False,
             server_header=False,
-            proxy_headers=bool(trusted_proxies),
-            forwarded_allow_ips=[*trusted_proxies],
+            proxy_headers=bool(limits.trusted_proxies),
+            forwarded_allow_ips=[*limits.trusted_proxies],
             limit_concurrency=max(1, min(MAX_CONNECTIONS, files)),
-            timeout_graceful_shutdown=math.ceil(request_s) + _GRACE_S,
+            timeout_graceful_shutdown=math.ceil(limits.request_s) + _GRACE_S,
         )
         super().__init__(config)
 

@@ -19,7 +19,7 @@ from dragoman.inference.translator import Answers, TextTranslator, Translation, 
 from dragoman.model.config import SearchConfig
 from dragoman.serve.batcher import Batcher, OverloadedError
 from dragoman.serve.bodies import in_thread_if_long
-from dragoman.serve.guard import Limits
+from dragoman.serve.limits import Limits
 
 _MOST_PIVOTS: Final = 100_000
 _ROWS_OF_A_STEP: Final = 8

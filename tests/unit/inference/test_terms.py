@@ -27,7 +27,7 @@ from dragoman.inference.terms import (
 )
 from dragoman.inference.translator import open_translator, translator_of
 from dragoman.model.config import SearchConfig, length_penalty
-from dragoman.serve.guard import Limits
+from dragoman.serve.limits import Limits
 from dragoman.serve.models import ServedModel
 from served import serving
 from small_run import small_run

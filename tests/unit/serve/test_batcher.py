@@ -20,7 +20,7 @@ from dragoman.formats.ctranslate2_engine import Candidate, CTranslate2Engine
 from dragoman.inference.translator import TextTranslator, translator_of
 from dragoman.model.config import SearchConfig
 from dragoman.serve.batcher import Batcher, OverloadedError, _QueuedRequest
-from dragoman.serve.guard import Limits
+from dragoman.serve.limits import Limits
 from dragoman.serve.models import Models, ServedModel
 from dragoman.telemetry.host import cpu_cores
 from real_text import real_lines

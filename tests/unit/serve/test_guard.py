@@ -20,9 +20,9 @@ from bad_input import complaint
 from dragoman.api.translation import serve
 from dragoman.base.errors import ConfigError
 from dragoman.cli import main
-from dragoman.serve.guard import Guard, Limits, check_key, check_token, error_response
+from dragoman.serve.guard import Guard, check_key, check_token, error_response
+from dragoman.serve.limits import Limits, origin
 from dragoman.serve.metrics import Metrics
-from dragoman.serve.server import origin
 
 TOKEN = "0123456789abcdef"
 Header = tuple[bytes, bytes]

@@ -11,8 +11,8 @@ import pytest
 from starlette.requests import Request
 
 from dragoman.base.errors import ConfigError
-from dragoman.serve.guard import Limits
 from dragoman.serve.libretranslate import LibreTranslate
+from dragoman.serve.limits import Limits
 from dragoman.serve.models import ModelDescription, Models, ServedModel
 
 
