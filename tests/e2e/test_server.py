@@ -54,6 +54,13 @@ def test_one_text_many_texts_alternatives(server: Server) -> None:
     assert many["translations"][2]["text"].count("\n\n") == 1
 
 
+def test_null_stands_for_a_default(server: Server) -> None:
+    names = ("source", "target", "alternatives", "segments", "beam_size", "terms", "context")
+    found = translate(server, text="A man.", **dict.fromkeys((*names, "format")))
+    assert found["translations"] == translate(server, text="A man.")["translations"]
+    assert server.ask("/translate", {"text": None}).status == 422
+
+
 def test_tags_stay(server: Server) -> None:
     found = translate(server, text="<p>A man.</p> <br>", format="html")
     text = found["translations"][0]["text"]

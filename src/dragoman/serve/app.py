@@ -491,11 +491,11 @@ def _wanted(asked: StreamRequest) -> Wanted:
 
 
 def _own(request: Request, model: type[Asked], fields: dict[str, Any]) -> Asked:
-    """A request of our interface; raises the answers 401 and 422."""
+    """A request of our interface, null for a default; raises the answers 401 and 422."""
     check_token(request)
     if not is_json(request):
         raise HTTPException(422, "the header Content-Type must be application/json; set it")
-    return valid(model, fields, 422)
+    return valid(model, {name: value for name, value in fields.items() if value is not None}, 422)
 
 
 def _translated(
