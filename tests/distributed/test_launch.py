@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -159,6 +160,18 @@ def test_a_worker_that_stands_still_is_killed_and_named(tmp_path: Path, start: S
     assert complaint.count("\n") == 1
     assert "rank 1 gave no sign of life for 8 s" in complaint
     assert _both_have(tmp_path, "working")
+    _nobody_left(tmp_path)
+
+
+def test_a_worker_that_was_killed_is_named_with_the_time(tmp_path: Path, start: Start) -> None:
+    launcher = start("save_at_a_signal")
+    wait_until(lambda: _both_have(tmp_path, "working"))
+    (place,) = (tmp_path / "tmp").glob("*/pid-1")
+    os.kill(int(place.read_text()), signal.SIGKILL)
+    _, complaint = launcher.communicate(timeout=60)
+    assert launcher.returncode == 1
+    assert complaint.count("\n") == 1
+    assert re.search(r"launch.log: rank 1 was killed by SIGKILL at \d\d:\d\d:\d\d UTC;", complaint)
     _nobody_left(tmp_path)
 
 

@@ -52,6 +52,8 @@ NO_GPUS: Final = {"CUDA_VISIBLE_DEVICES": ""}
 _TOKEN_VARIABLE: Final = "PET_RDZV_ID"  # noqa: S105  # its name, not the token
 """torchrun's `--rdzv-id`: all users of a machine can read its commands, not its environments."""
 _PR_SET_PDEATHSIG: Final = 1
+_KILLED: Final = "killed"
+"""The file in which torchrun names the ranks that a signal has killed."""
 _LITTLE_BYTES: Final = 65_536
 """With less free space than this, a full disk may be why a worker failed."""
 _SECONDS_TO_SAVE: Final = 60.0
@@ -353,16 +355,35 @@ def _failure(meeting: Path, log_path: Path, *, interrupted: bool) -> DragomanErr
             remedy="free disk space there, or set TMPDIR to a folder on another disk; "
             "the same command goes on",
         )
+    named = meeting / _KILLED
     return TrainingError(
-        "a worker process ended unexpectedly",
+        named.read_text() if named.exists() else "a worker process ended unexpectedly",
         place=log_path,
-        remedy="the end of this log says why; exit code -9 means killed, often for lack of memory",
+        remedy="the end of this log says more; SIGKILL is often for lack of memory",
     )
+
+
+def _torchrun() -> None:
+    """Run torchrun. If signals killed workers, write their ranks and the time for `_failure`."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main
+
+    try:
+        main()
+    except ChildFailedError as error:
+        killed = [
+            f"rank {rank} was killed by {failure.signal_name()} at "
+            f"{units.time_of_day(failure.timestamp)}"
+            for rank, failure in error.failures.items()
+            if failure.exitcode < 0
+        ]
+        if killed:
+            named = Path(os.environ[RENDEZVOUS_VARIABLE]).with_name(_KILLED)
+            named.write_text("; ".join(killed))
+        raise
 
 
 if __name__ == "__main__":
     end_with_parent()
     os.environ[_PARENT_VARIABLE] = str(os.getpid())
-    from torch.distributed.run import main
-
-    main()
+    _torchrun()
