@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from dragoman.cli.report_view import print_answers
 from dragoman.reporting.reading import read_facts
 from dragoman.reporting.render import Report
 from dragoman.telemetry.events import event_file
+from dragoman.telemetry.session import Session
+from dragoman.watch.live import open_run
 from small_run import small_run
 
 RECORDED = Path(__file__).resolve().parents[1] / "golden/recorded"
@@ -54,6 +57,21 @@ def test_the_terminal_shows_alerts_with_remedies_and_faults_of_the_evidence(
     assert all(alert.cause in shown and alert.remedy in shown for alert in told)
     assert "damaged lines of events were skipped" in shown
     assert "nothing needs to be done" not in shown
+
+
+def test_what_ended_a_run_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is an alert of the run, and the error of its command."""
+    run = shutil.copytree(RECORDED / "diverged", tmp_path / "run")
+    (alert,) = read_facts(run).alerts
+    ended = Session(pid=1, machine="vm", started=0, state="failed", problem=alert.text)
+    (run / "session.json").write_text(ended.model_dump_json())
+    with closing(open_run(run)) as live:
+        live.look()
+        assert live.now().alerts.count(alert.text) == 1
+    assert main(["report", str(run)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count(alert.cause) == 1
+    assert "Start again, with a lower peak rate." in shown, "there is no checkpoint"
 
 
 @pytest.mark.parametrize("width", [80, 120])

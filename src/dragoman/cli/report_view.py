@@ -35,6 +35,7 @@ def print_answers(report: Report, console: Console) -> None:
         console.print(_answers(("-", one) for one in ill))
     _print_items("About the evidence", faults(facts), console)
     alerts = [alert.text for alert in facts.alerts if alert.severity != "info"]
+    alerts = [text for text in alerts if text not in faults(facts)]
     heading = "Alerts while it trained"
     if len(alerts) > _MOST_ALERTS:
         heading += f": the last {_MOST_ALERTS} of {len(alerts)}"

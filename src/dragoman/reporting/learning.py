@@ -180,7 +180,8 @@ def is_trained(facts: Facts) -> Judgement:
     signals = learning(facts)
     if has_diverged(facts):
         says = f"It diverged at {moment(facts.last_step, facts.lives[-1].ended)}."
-        return "no", says, "Go on from the last good checkpoint, with a lower peak rate."
+        begin = "Go on from the last good checkpoint" if facts.checkpoints else "Start again"
+        return "no", says, f"{begin}, with a lower peak rate."
     if signals.slope is None:
         says, remedy = _too_few(facts, signals)
         return "cannot tell", says + _may_be_past_best(signals), remedy

@@ -196,7 +196,7 @@ def diverged(problem: Problem, *, step: int, checkpoints: Iterable[Path]) -> Div
     where = str(good[-1]) if good else "none was written"
     return DivergenceError(
         f"training diverged: {problem.text}",
-        place=f"step {step}",
+        place=f"step {step:,}",  # as its alert
         remedy="lower schedule.peak_learning_rate (for noam schedule.noam_scale), lengthen "
         "schedule.warmup_steps or set optimizer.clip_norm = 1.0, look at the text if the rate is "
         f"low already, and start a new run; the last good checkpoint: {where}",

@@ -151,7 +151,8 @@ class LiveRun:
         # Before the first event they say why there is none.
         if self._lines or not alerts:
             problem = ended.problem if ended is not None else ""
-            alerts = (*alerts, *filter(None, (problem,)), *judged.alerts)
+            # What ended it may be an alert, too.
+            alerts = tuple(dict.fromkeys((*alerts, *filter(None, (problem,)), *judged.alerts)))
         names = judged.facts.lives[-1].hosts if judged.facts.lives else ()
         hosts = tuple(self._sampled[name] for name in dict.fromkeys(names) if name in self._sampled)
         facts = replace(judged.facts, read_at=time.time(), exit=ended)
