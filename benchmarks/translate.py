@@ -41,8 +41,8 @@ from dragoman.evaluation.validate import read_lines
 from dragoman.formats.export import export
 from dragoman.formats.export_job import Request
 from dragoman.formats.trained_model import TranslationModel
-from dragoman.importing.weights import layer_weights
 from dragoman.model.transformer import Transformer
+from dragoman.model.weights_form import WeightsForm
 from dragoman.recipe.recipe import load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 
@@ -153,8 +153,8 @@ def write_for_engines(
 
 def write_weights(model: Transformer, file: Path) -> None:
     """Under the names of fairseq, which Hugging Face has kept; the shared matrix once."""
-    kept = {**layer_weights(model), "model.shared.weight": model.embeddings.target_matrix}
-    arrays = {name: one.detach().numpy() for name, one in kept.items()}
+    kept = WeightsForm("m2m_100").to_file(dict(model.named_parameters()))
+    arrays = {name: one.numpy() for name, one in kept.items()}
     np.savez(file, allow_pickle=False, **arrays)
 
 

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -27,12 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "translate_engines"
 
 from engine import EOS, PAD, by_length, padded, until_end
 
-from dragoman.corpus.directions import Direction
 from dragoman.corpus.normalize import normalize
 from dragoman.distributed.world import join_world
 from dragoman.evaluation.validate import read_lines
-from dragoman.formats.huggingface import write_model
-from dragoman.formats.trained_model import TranslationModel
+from dragoman.formats.trained_model import TranslationModel, checkpoint_path
 from dragoman.model.config import SearchConfig
 from dragoman.model.search import translate_batch
 from dragoman.model.transformer import Transformer
@@ -54,7 +51,9 @@ def main() -> None:
         sources = trained.subwords[0].encode(
             [normalize(line, lowercase=trained.lowercase) for line in lines]
         )
-        theirs = _for_hugging_face(model).to(world.device).eval()
+        run = RunDirectory.open(options.run)
+        folder = checkpoint_path(run, options.checkpoint, run.recipe())
+        theirs = AutoModelForSeq2SeqLM.from_pretrained(folder).to(world.device).eval()
         config = load_recipe(options.run / "recipe.toml").search
         for beam in options.beams:
             search = config.model_copy(update={"beam_size": beam})
@@ -109,12 +108,6 @@ def _compare(
 def _ours(model: Transformer, search: SearchConfig, cells: int, sources: Ids) -> Ids:
     config = search.model_copy(update={"batch_tokens": cells})
     return [best.ids for best, *_ in translate_batch([model], sources, config)]
-
-
-def _for_hugging_face(model: Transformer) -> Any:
-    with TemporaryDirectory() as folder:
-        write_model(model, Path(folder), direction=Direction("en", "de"))
-        return AutoModelForSeq2SeqLM.from_pretrained(folder)
 
 
 @torch.inference_mode()

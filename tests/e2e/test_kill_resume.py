@@ -60,7 +60,7 @@ def test_five_kills_change_no_bit(tmp_path: Path) -> None:
     names = sorted(path.name for path in (whole / "checkpoints").iterdir())
     assert sorted(path.name for path in (killed / "checkpoints").iterdir()) == names
     final = f"step-{MAX_STEPS:07d}"
-    for group in ("model", "ema", "optimizer"):
+    for group in ("model", "updated", "optimizer"):
         expected = load_file(whole / "checkpoints" / final / f"{group}.safetensors")
         found = load_file(killed / "checkpoints" / final / f"{group}.safetensors")
         assert found.keys() == expected.keys()

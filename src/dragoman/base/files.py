@@ -58,9 +58,14 @@ def write_whole(path: Path, content: bytes | str) -> None:
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
     """Write an object into a file as JSON, with one key per line."""
+    path.write_bytes(json_bytes(values))
+
+
+def json_bytes(values: dict[str, Any]) -> bytes:
+    """An object as JSON, with one key per line."""
     import json  # a millisecond, which `dragoman --help` does not need
 
-    path.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return (json.dumps(values, indent=1, ensure_ascii=False) + "\n").encode()
 
 
 def open_regular(path: Path) -> BufferedReader:

@@ -23,37 +23,37 @@ import torch
 from safetensors.torch import save_file
 
 from dragoman.base.errors import CheckpointError, ConfigError, MachineError
-from dragoman.base.files import write_json
+from dragoman.base.files import json_bytes
 from dragoman.corpus.directions import Direction
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.shards import BOS, EOS, PAD
 from dragoman.corpus.stand_ins import SEPARATOR
-from dragoman.corpus.subword import Subword
+from dragoman.corpus.subword import VOCABULARIES, Subword
 from dragoman.corpus.vocabulary import Vocabulary, parse_vocabulary
 from dragoman.formats.imported_form import (
     generation_keys,
+    imported_files,
     shape_keys,
     training_keys,
-    write_imported,
 )
 from dragoman.formats.normalizing_pieces import with_normalization
-from dragoman.importing.config import CONFIG_FILE, GENERATION_FILE, read_json
+from dragoman.importing.config import GENERATION_FILE, read_json
 from dragoman.importing.tokenizer import (
     LIST_FILE,
     MARIAN_MODELS,
     TARGET_LIST_FILE,
     TOKENIZER_FILE,
 )
-from dragoman.importing.weights import (
-    WEIGHTS_FILE,
-    Form,
-    Orders,
-    checked_files,
-    file_weights,
-    read_model,
+from dragoman.importing.weights import Form, checked_files, read_model
+from dragoman.model.config import (
+    CONFIG_FILE,
+    ModelConfig,
+    SearchConfig,
+    length_limit,
+    power_search,
 )
-from dragoman.model.config import ModelConfig, SearchConfig, length_limit
 from dragoman.model.transformer import Transformer
+from dragoman.model.weights_form import WEIGHTS_FILE, WeightsForm
 from dragoman.recipe.recipe import Recipe
 
 RECIPE_KEY: Final = "dragoman_recipe"
@@ -64,38 +64,78 @@ _LEAST_POSITIONS: Final = 1024
 def write_folder(
     model: Transformer,
     recipe: Recipe,
-    search: SearchConfig,
+    mean_target_tokens: float,
     vocabularies: tuple[bytes, bytes],
     directory: Path,
 ) -> None:
-    """Write configuration, weights and tokenizer into an existing directory; an imported model gets
-    the architecture in which it came.
+    """Write configuration, weights and tokenizer into an existing directory, as training does.
 
-    search: with the power penalty, the only one that transformers knows; see power_search.
-    vocabularies: the files of source and target.
+    vocabularies: the files of source and target. mean_target_tokens: see `folder_files`.
     Raises ConfigError if transformers has no such architecture.
     """
     check_expressible(recipe)
-    assert search.length_penalty == "power"
+    for name, content in folder_files(recipe, mean_target_tokens, vocabularies).items():
+        (directory / name).write_bytes(content)
     source, target = (parse_vocabulary(one, place=directory) for one in vocabularies)
+    weights = form_of(recipe, (source, target)).to_file(dict(model.named_parameters()))
+    save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+def folder_files(
+    recipe: Recipe,
+    mean_target_tokens: float,
+    vocabularies: tuple[bytes, bytes],
+    *,
+    further: Mapping[str, Any] | None = None,
+) -> dict[str, bytes]:
+    """The files beside the weights by name; an imported model gets those with which it came.
+
+    mean_target_tokens: a translation's length, for which the power penalty, the only one that
+        transformers knows, ranks as the recipe's does; see power_search.
+    further: keys of config.json that transformers does not know.
+    If transformers has no such architecture, config.json says so and is the only file.
+    """
+    search = power_search(recipe.search.without_guard(), mean_target_tokens)
+    source, target = (
+        parse_vocabulary(one, place=Path(name))
+        for one, name in zip(vocabularies, VOCABULARIES, strict=True)
+    )
     if isinstance(source, ImportedVocabulary) and isinstance(target, ImportedVocabulary):
-        write_imported(model, recipe, search, (source, target), directory)
-        return
-    longest = recipe.corpus.max_pieces + 1
-    limit = length_limit(longest, search)
+        return imported_files(recipe, search, (source, target), further or {})
     known = {key: getattr(search, key) for key in ("length_penalty", "length_penalty_alpha")}
     back = recipe.model_copy(update={"search": recipe.search.model_copy(update=known)})
-    write_model(
-        model,
-        directory,
-        direction=recipe.corpus.directions[0],
-        positions=max(longest, limit + 1),
-        further={RECIPE_KEY: back.model_dump(mode="json")},
-    )
-    generation = generation_keys(search) | _special_ids(model.config)
-    generation["max_new_tokens"] = limit
-    write_json(directory / GENERATION_FILE, generation)
-    write_tokenizer(vocabularies, recipe, directory)
+    keys = {RECIPE_KEY: back.model_dump(mode="json"), **(further or {})}
+    if setting := inexpressible_setting(recipe):
+        keys |= {"model_type": "dragoman", "not_in_transformers": setting}
+        return {CONFIG_FILE: json_bytes(keys)}
+    sizes = source.vocab_size, target.vocab_size
+    config = config_keys(recipe.model, sizes, recipe.corpus.directions[0])
+    config["max_position_embeddings"] = num_positions(recipe)
+    generation = generation_keys(search) | _special_ids(recipe.model)
+    generation["max_new_tokens"] = length_limit(recipe.corpus.max_pieces + 1, search)
+    return {
+        CONFIG_FILE: json_bytes(config | keys),
+        GENERATION_FILE: json_bytes(generation),
+        **tokenizer_files(vocabularies, recipe),
+    }
+
+
+def num_positions(recipe: Recipe) -> int:
+    """Positions that the longest sentence and the longest translation need, at least 1024."""
+    longest = recipe.corpus.max_pieces + 1
+    return max(_LEAST_POSITIONS, longest, length_limit(longest, recipe.search) + 1)
+
+
+def form_of(recipe: Recipe, vocabularies: tuple[Vocabulary, Vocabulary]) -> WeightsForm:
+    """The form in which files have the weights of a recipe's model."""
+    source, target = vocabularies
+    config = recipe.model
+    if isinstance(source, ImportedVocabulary) and isinstance(target, ImportedVocabulary):
+        orders = source.file.their_ids, target.file.their_ids
+        return WeightsForm("m2m_100" if config.norm == "pre" else "marian", orders)
+    family = family_of(config)
+    has_positions = family == "pegasus" and not inexpressible_setting(recipe)
+    return WeightsForm(family, num_positions=num_positions(recipe) if has_positions else 0)
 
 
 def read_written(
@@ -107,7 +147,11 @@ def read_written(
     ConfigError if such a folder has no such model.
     """
     check_expressible(recipe)
-    form, orders = _form(recipe.model, vocabularies)
+    source, target = vocabularies
+    sizes = source.vocab_size, target.vocab_size
+    written = form_of(recipe, vocabularies)
+    form, orders = Form(written.family, recipe.model, sizes), written.orders
+    orders = orders or (range(sizes[0]), range(sizes[1]))
     padding = PAD if form.family in ("marian", "m2m_100") else _padding(recipe.model)
     expected = shape_keys(recipe.model) | {
         "pad_token_id": orders[1][padding],
@@ -125,31 +169,23 @@ def read_written(
     return read_model(directory, checked_files(directory, form), form, orders)
 
 
-def _form(config: ModelConfig, vocabularies: tuple[Vocabulary, Vocabulary]) -> tuple[Form, Orders]:
-    """The architecture of a model in its folder, and the id there of each of our ids."""
-    source, target = vocabularies
-    sizes = source.vocab_size, target.vocab_size
-    if isinstance(source, ImportedVocabulary) and isinstance(target, ImportedVocabulary):
-        family: Literal["m2m_100", "marian"] = "m2m_100" if config.norm == "pre" else "marian"
-        return Form(family, config, sizes), (source.file.their_ids, target.file.their_ids)
-    return Form(family_of(config), config, sizes), (range(sizes[0]), range(sizes[1]))
-
-
-def write_tokenizer(vocabularies: tuple[bytes, bytes], recipe: Recipe, directory: Path) -> None:
-    """Write the files of MarianMT's tokenizer; its SentencePiece models normalise a text as we do.
+def tokenizer_files(vocabularies: tuple[bytes, bytes], recipe: Recipe) -> dict[str, bytes]:
+    """The files of MarianMT's tokenizer; its SentencePiece models normalise a text as we do.
 
     It knows the tokens of the target languages by themselves, and the separator of sentences, which
     stands for no text.
     """
-    joint = recipe.corpus.subword.joint
-    source, target = (Subword.parse(one, place=directory) for one in vocabularies)
+    joint, files = recipe.corpus.subword.joint, {}
+    source, target = (
+        Subword.parse(one, place=Path(name))
+        for one, name in zip(vocabularies, VOCABULARIES, strict=True)
+    )
     for name, vocabulary in zip(MARIAN_MODELS, vocabularies, strict=True):
-        model = with_normalization(vocabulary, lowercase=recipe.corpus.lowercase)
-        (directory / name).write_bytes(model)
+        files[name] = with_normalization(vocabulary, lowercase=recipe.corpus.lowercase)
     listed = listed_ids(source)
-    write_json(directory / LIST_FILE, listed)
+    files[LIST_FILE] = json_bytes(listed)
     if not joint:
-        write_json(directory / TARGET_LIST_FILE, listed_ids(target))
+        files[TARGET_LIST_FILE] = json_bytes(listed_ids(target))
     special = [piece for piece in (*source.tokens, SEPARATOR) if piece in listed]
     settings = {
         "tokenizer_class": "MarianTokenizer",
@@ -159,34 +195,12 @@ def write_tokenizer(vocabularies: tuple[bytes, bytes], recipe: Recipe, directory
         "additional_special_tokens": special,
         "clean_up_tokenization_spaces": False,
     }
-    write_json(directory / TOKENIZER_FILE, settings)
+    return files | {TOKENIZER_FILE: json_bytes(settings)}
 
 
 def listed_ids(subword: Subword) -> dict[str, int]:
     """The id of each piece."""
     return {piece: number for number, piece in enumerate(subword.all_pieces())}
-
-
-def write_model(
-    model: Transformer,
-    directory: Path,
-    *,
-    direction: Direction,
-    positions: int = _LEAST_POSITIONS,
-    further: Mapping[str, Any] | None = None,
-) -> None:
-    """Write config.json and the weights of a model into an existing directory.
-
-    positions: the length of the table of positions, at least 1024 in any case.
-    further: keys of config.json that transformers does not know.
-    """
-    num_positions = max(_LEAST_POSITIONS, positions)
-    config = _config(model, direction) | {"max_position_embeddings": num_positions}
-    write_json(directory / CONFIG_FILE, config | dict(further or {}))
-    family, embeddings = family_of(model.config), model.embeddings
-    orders = range(len(embeddings.source_matrix)), range(len(embeddings.target_matrix))
-    weights = file_weights(model, family, orders, num_positions=num_positions)
-    save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"})
 
 
 def _special_ids(config: ModelConfig) -> dict[str, int | None]:
@@ -200,9 +214,13 @@ def _special_ids(config: ModelConfig) -> dict[str, int | None]:
     }
 
 
-def _config(model: Transformer, direction: Direction) -> dict[str, Any]:
-    """Every key of config.json that transformers reads but the length of the table of positions."""
-    config, embeddings = model.config, model.embeddings
+def config_keys(
+    config: ModelConfig, sizes: tuple[int, int], direction: Direction
+) -> dict[str, Any]:
+    """Every key of config.json that transformers reads but the length of the table of positions.
+
+    sizes: of the vocabularies of source and target.
+    """
     pre = config.norm == "pre"
     architecture = "Pegasus" if pre else "FSMT"
     keys: dict[str, Any] = {
@@ -215,10 +233,10 @@ def _config(model: Transformer, direction: Direction) -> dict[str, Any]:
     }
     if pre:  # CTranslate2's converter reads what transformers takes for granted
         norms = {"normalize_before": True, "normalize_embedding": False}
-        return keys | norms | {"vocab_size": len(embeddings.target_matrix)}
+        return keys | norms | {"vocab_size": sizes[1]}
     return keys | {
-        "src_vocab_size": len(embeddings.source_matrix),
-        "tgt_vocab_size": len(embeddings.target_matrix),
+        "src_vocab_size": sizes[0],
+        "tgt_vocab_size": sizes[1],
         "langs": [*direction],
     }
 
@@ -235,6 +253,16 @@ def family_of(config: ModelConfig) -> Literal["pegasus", "fsmt"]:
 
 def check_expressible(recipe: Recipe) -> None:
     """Raises ConfigError that names the setting for which transformers has no architecture."""
+    if setting := inexpressible_setting(recipe):
+        raise ConfigError(
+            "transformers cannot represent this setting of the recipe",
+            place=setting,
+            remedy="export to ctranslate2, which takes every recipe",
+        )
+
+
+def inexpressible_setting(recipe: Recipe) -> str:
+    """The setting for which transformers has no architecture; "" if it has one."""
     model, corpus = recipe.model, recipe.corpus
     reasons = {"model.activation": model.activation == "swiglu"}
     if corpus.subword.kind != "imported":  # such models have the shape in which they came
@@ -249,13 +277,7 @@ def check_expressible(recipe: Recipe) -> None:
             "model.output_bias": model.norm == "post" and model.output_bias,
             "model.start_ids": model.start_ids != (BOS,),
         }
-    for place, inexpressible in reasons.items():
-        if inexpressible:
-            raise ConfigError(
-                "transformers cannot represent this setting of the recipe",
-                place=place,
-                remedy="export to ctranslate2, which takes every recipe",
-            )
+    return next((setting for setting, is_one in reasons.items() if is_one), "")
 
 
 def translate_with_huggingface(

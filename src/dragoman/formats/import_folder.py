@@ -92,7 +92,7 @@ def import_folder(folder: Path, output: Path, languages: Languages, *, licence: 
             (draft / name).write_bytes(content)
         (draft / "recipe.toml").write_text(dump_toml(recipe), encoding="utf-8")
         (draft / "manifest.json").write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
-        write_folder(imported.model, recipe, recipe.search, imported.vocabularies, draft)
+        write_folder(imported.model, recipe, 0.0, imported.vocabularies, draft)
         (draft / INFO_FILE).write_text(info.model_dump_json(indent=1), encoding="utf-8")
         card = model_card(info, recipe, manifest, first_piece=first_piece(source))
         (draft / CARD_FILE).write_text(card, encoding="utf-8")

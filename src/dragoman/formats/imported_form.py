@@ -9,15 +9,13 @@ model, and its files name the languages.
 from __future__ import annotations
 
 import base64
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Final
 
-from safetensors.torch import save_file
-
-from dragoman.base.files import write_json
+from dragoman.base.files import json_bytes
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary, VocabularyFile
 from dragoman.corpus.shards import EOS, PAD, UNK
-from dragoman.importing.config import CONFIG_FILE, GENERATION_FILE
+from dragoman.importing.config import GENERATION_FILE
 from dragoman.importing.tokenizer import (
     LANGUAGE_OF_NLLB,
     LIST_FILE,
@@ -27,9 +25,7 @@ from dragoman.importing.tokenizer import (
     TARGET_LIST_FILE,
     TOKENIZER_FILE,
 )
-from dragoman.importing.weights import WEIGHTS_FILE, file_weights
-from dragoman.model.config import ModelConfig, SearchConfig, length_limit
-from dragoman.model.transformer import Transformer
+from dragoman.model.config import CONFIG_FILE, ModelConfig, SearchConfig, length_limit
 from dragoman.recipe.recipe import Recipe
 
 _BEGIN: Final = "<s>"
@@ -37,16 +33,16 @@ _MASK: Final = "<mask>"
 _AS_IT_IS: Final = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
 
 
-def write_imported(
-    model: Transformer,
+def imported_files(
     recipe: Recipe,
     search: SearchConfig,
     vocabularies: tuple[ImportedVocabulary, ImportedVocabulary],
-    directory: Path,
-) -> None:
-    """Write configuration, weights and tokenizer into an existing directory.
+    further: Mapping[str, Any],
+) -> dict[str, bytes]:
+    """Configuration and tokenizer: the files beside the weights, by name.
 
     search: with the power penalty, the only one that transformers knows; see power_search.
+    further: keys of config.json that transformers does not know.
     """
     source, target = (one.file for one in vocabularies)
     marian = recipe.model.norm == "post"
@@ -66,26 +62,24 @@ def write_imported(
         generation["renormalize_logits"] = True
     if not marian:  # a translation begins with the token of its language
         generation["forced_bos_token_id"] = target.their_ids[target.prefix[0]]
-    write_json(directory / CONFIG_FILE, _config(model, recipe, search) | special)
-    write_json(directory / GENERATION_FILE, generation)
-    if marian:
-        _write_marian_tokenizer(recipe, source, target, directory)
-    else:
-        _write_m2m100_tokenizer(recipe, source, target, directory)
-    orders = ([*source.their_ids], [*target.their_ids])
-    weights = file_weights(model, "marian" if marian else "m2m_100", orders)
-    save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"})
+    config = _config(recipe, search, (len(source.pieces), len(target.pieces)))
+    tokenizer = _marian_tokenizer if marian else _m2m100_tokenizer
+    return {
+        CONFIG_FILE: json_bytes(config | special | dict(further)),
+        GENERATION_FILE: json_bytes(generation),
+        **tokenizer(recipe, source, target),
+    }
 
 
-def _config(model: Transformer, recipe: Recipe, search: SearchConfig) -> dict[str, Any]:
-    config, embeddings = model.config, model.embeddings
+def _config(recipe: Recipe, search: SearchConfig, sizes: tuple[int, int]) -> dict[str, Any]:
+    config = recipe.model
     marian = config.norm == "post"
     longest = recipe.corpus.max_pieces + 1
     published = 512 if marian else 1024
     keys: dict[str, Any] = {
         "model_type": "marian" if marian else "m2m_100",
         "architectures": ["MarianMTModel" if marian else "M2M100ForConditionalGeneration"],
-        "vocab_size": len(embeddings.source_matrix),
+        "vocab_size": sizes[0],
         **shape_keys(config),
         **training_keys(config),
         "tie_word_embeddings": config.tied_embeddings != "none",
@@ -93,7 +87,7 @@ def _config(model: Transformer, recipe: Recipe, search: SearchConfig) -> dict[st
     }
     if marian:
         keys |= {
-            "decoder_vocab_size": len(embeddings.target_matrix),
+            "decoder_vocab_size": sizes[1],
             "share_encoder_decoder_embeddings": config.tied_embeddings == "all",
             "static_position_embeddings": True,
             "normalize_before": False,
@@ -143,15 +137,15 @@ def generation_keys(search: SearchConfig) -> dict[str, Any]:
     }
 
 
-def _write_marian_tokenizer(
-    recipe: Recipe, source: VocabularyFile, target: VocabularyFile, directory: Path
-) -> None:
+def _marian_tokenizer(
+    recipe: Recipe, source: VocabularyFile, target: VocabularyFile
+) -> dict[str, bytes]:
     direction = recipe.corpus.directions[0]
     separate = source.pieces != target.pieces
-    for file, name in ((source, LIST_FILE), (target, TARGET_LIST_FILE))[: 2 if separate else 1]:
-        write_json(directory / name, listed_pieces(file))
-    for file in (source, target):
-        (directory / f"{file.side}.spm").write_bytes(base64.b64decode(file.encoding))
+    files = {f"{file.side}.spm": base64.b64decode(file.encoding) for file in (source, target)}
+    files[LIST_FILE] = json_bytes(listed_pieces(source))
+    if separate:
+        files[TARGET_LIST_FILE] = json_bytes(listed_pieces(target))
     settings = {
         "tokenizer_class": "MarianTokenizer",
         "source_lang": direction.source,
@@ -160,13 +154,13 @@ def _write_marian_tokenizer(
         **_common_settings(recipe, source),
         "clean_up_tokenization_spaces": target.cleaned,
     }
-    write_json(directory / TOKENIZER_FILE, settings)
+    return files | {TOKENIZER_FILE: json_bytes(settings)}
 
 
-def _write_m2m100_tokenizer(
-    recipe: Recipe, source: VocabularyFile, target: VocabularyFile, directory: Path
-) -> None:
-    (directory / M2M100_MODEL).write_bytes(base64.b64decode(source.encoding))
+def _m2m100_tokenizer(
+    recipe: Recipe, source: VocabularyFile, target: VocabularyFile
+) -> dict[str, bytes]:
+    files = {M2M100_MODEL: base64.b64decode(source.encoding)}
     pieces = listed_pieces(target)
     source_code, target_code = (file.pieces[file.prefix[0]] for file in (source, target))
     settings = {
@@ -203,8 +197,8 @@ def _write_m2m100_tokenizer(
             "additional_special_tokens": codes,
         }
         listed = {piece: number for piece, number in pieces.items() if piece not in codes}
-        write_json(directory / LIST_FILE, listed)
-    write_json(directory / TOKENIZER_FILE, settings)
+        files[LIST_FILE] = json_bytes(listed)
+    return files | {TOKENIZER_FILE: json_bytes(settings)}
 
 
 def _common_settings(recipe: Recipe, file: VocabularyFile) -> dict[str, Any]:

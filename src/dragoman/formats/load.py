@@ -25,8 +25,8 @@ from dragoman.formats.returned import read_model_folder
 from dragoman.formats.trained_model import (
     TranslationModel,
     checkpoint_path,
-    model_for,
-    trained_with,
+    layout_to_write,
+    new_model,
 )
 from dragoman.importing.folder import (
     ImportedModel,
@@ -41,7 +41,6 @@ from dragoman.training.checkpoint import (
     CheckpointStore,
     TrainState,
     load_weights,
-    weights_file,
 )
 
 _SHAPE: Final = (
@@ -166,11 +165,14 @@ class Origin:
                 )
             recipe, manifest = run.recipe(), Manifest.load(path)
             checkpoint = checkpoint_path(run, "best", recipe)
-            model = model_for(weights_file(checkpoint), recipe, manifest)
-            vocabularies = vocabulary_digests(path)
-            known = trained_with(recipe, vocabularies)
-            load_weights(checkpoint, model, known)
-            return cls(path, "run", recipe, model, _read_vocabulary(path))
+            model = new_model(recipe, manifest)
+            vocabularies = _read_vocabulary(path)
+            load_weights(
+                checkpoint,
+                model,
+                layout_to_write(recipe, manifest.train.mean_target_tokens, vocabularies),
+            )
+            return cls(path, "run", recipe, model, vocabularies)
         bundle = Bundle.open(path)
         model = _model_of(bundle, bundle.subwords())
         recipe = bundle.recipe.model_copy(update={"model": model.config})
@@ -273,10 +275,6 @@ class Origin:
             recipe_digest=digest(recipe),
             corpus_digest=manifest.digest,
         )
-        weights = {
-            name: weight.detach().float().cpu().contiguous()
-            for name, weight in self.model.named_parameters()
-        }
         record = {
             "from": str(self.path.resolve()),
             "kind": self.kind,
@@ -284,9 +282,9 @@ class Origin:
             "vocabularies": self.vocabularies,
         }
         (run.path / ORIGIN_FILE).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        known = trained_with(recipe, self.vocabularies)
-        store = CheckpointStore(run.checkpoints, recipe.checkpoint, known)
-        store.save(state, {"model": weights})
+        layout = layout_to_write(recipe, manifest.train.mean_target_tokens, self.vocabulary)
+        store = CheckpointStore(run.checkpoints, recipe.checkpoint, layout)
+        store.save(state, {"model": dict(self.model.named_parameters())})
 
 
 def _read_vocabulary(path: Path) -> tuple[bytes, bytes]:

@@ -17,7 +17,7 @@ from dragoman.corpus.directions import listed
 from dragoman.corpus.subword import Subword
 from dragoman.formats.huggingface import RECIPE_KEY, listed_ids, read_written
 from dragoman.formats.normalizing_pieces import without_normalization
-from dragoman.importing.config import CONFIG_FILE, read_json
+from dragoman.importing.config import read_json
 from dragoman.importing.folder import ImportedModel, read_folder
 from dragoman.importing.tokenizer import (
     LIST_FILE,
@@ -26,6 +26,7 @@ from dragoman.importing.tokenizer import (
     Languages,
     read_pieces,
 )
+from dragoman.model.config import CONFIG_FILE
 from dragoman.recipe.recipe import Recipe
 
 _DROPOUTS: Final = ("dropout", "attention_dropout", "activation_dropout")

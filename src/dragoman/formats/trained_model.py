@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -15,20 +16,21 @@ from dragoman.corpus.directions import (
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.normalize import normalize
 from dragoman.corpus.subword import VOCABULARIES, vocabulary_digests
-from dragoman.corpus.vocabulary import Vocabulary, load_vocabulary
+from dragoman.corpus.vocabulary import Vocabulary, load_vocabulary, parse_vocabulary
 from dragoman.distributed.world import World
 from dragoman.evaluation.validate import translate_corpus
+from dragoman.formats.huggingface import folder_files, form_of
+from dragoman.formats.public import public_recipe
 from dragoman.model.config import SearchConfig
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.training.checkpoint import (
+    TRAINED_WITH_KEY,
     CheckpointStore,
-    check_shapes,
+    ModelLayout,
     is_choice,
     load_weights,
-    weight_shapes,
-    weights_file,
 )
 from dragoman.training.durable import DIGESTS_FILE
 
@@ -62,11 +64,11 @@ class TranslationModel:
                 place=run.path,
                 remedy="restore its files from where they were copied",
             )
-        settings = trained_with(recipe, vocabulary_digests(run.path))
+        layout = layout_of(recipe, (source, target), vocabulary_digests(run.path))
         models = []
         for path in paths:
-            model = model_for(weights_file(path), recipe, manifest)
-            load_weights(path, model, settings)
+            model = new_model(recipe, manifest)
+            load_weights(path, model, layout)
             models.append(model.to(world.device).eval())
         return cls(
             models=tuple(models),
@@ -156,30 +158,34 @@ def trained_with(recipe: Recipe, vocabularies: Mapping[str, str]) -> dict[str, s
     }
 
 
-def model_for(file: Path, recipe: Recipe, manifest: Manifest) -> Transformer:
-    """The model of a recipe for a file of weights, untrained.
+def layout_of(
+    recipe: Recipe, subwords: tuple[Vocabulary, Vocabulary], digests: Mapping[str, str]
+) -> ModelLayout:
+    """How the checkpoints of a run hold its model, to read them.
 
-    File and recipe may come from a stranger: the shapes in the file's header are compared before a
-    model is built. Raises CheckpointError if the file does not hold the recipe's model.
+    digests: SHA-256 of the vocabularies by file name.
     """
-    shapes = weight_shapes(file)
-    layers = recipe.model.encoder_layers + recipe.model.decoder_layers
-    try:
-        if layers > len(shapes):
-            raise ValueError(f"{layers} layers in a file of {len(shapes)} tensors")
-        recipe.model.check_start_ids(manifest.target_vocab_size)
-        parameters = recipe.model.parameter_shapes(
-            source_vocab_size=manifest.source_vocab_size,
-            target_vocab_size=manifest.target_vocab_size,
-        )
-    except ValueError as error:
-        raise CheckpointError(
-            f"the recipe beside it does not describe its model: {error}",
-            place=file,
-            remedy="use the recipe that it was trained with",
-        ) from error
-    check_shapes(shapes, parameters, place=file)
-    return new_model(recipe, manifest)
+    return ModelLayout(form_of(recipe, subwords), trained_with(recipe, digests))
+
+
+def layout_to_write(
+    recipe: Recipe, mean_target_tokens: float, vocabularies: tuple[bytes, bytes]
+) -> ModelLayout:
+    """How the checkpoints of a run hold its model, with the files beside its weights.
+
+    mean_target_tokens: see `folder_files`. vocabularies: the files of source and target.
+    """
+    named = dict(zip(VOCABULARIES, vocabularies, strict=True))
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in named.items()}
+    source, target = (parse_vocabulary(one, place=Path(name)) for name, one in named.items())
+    layout = layout_of(recipe, (source, target), digests)
+    files = folder_files(
+        public_recipe(recipe),
+        mean_target_tokens,
+        vocabularies,
+        further={TRAINED_WITH_KEY: layout.trained_with},
+    )
+    return replace(layout, files=files)
 
 
 def new_model(recipe: Recipe, manifest: Manifest) -> Transformer:

@@ -70,7 +70,8 @@ class HuggingFaceWriter(Writer):
         transformers, or if that is not installed by the model that was read."""
         job = self.job
         source, target = (read_vocabulary(job.origin.path / name) for name in VOCABULARIES)
-        write_folder(job.transformer, job.recipe, self.search(), (source, target), draft)
+        mean_tokens = job.manifest.train.mean_target_tokens
+        write_folder(job.transformer, job.recipe, mean_tokens, (source, target), draft)
         read = read_written(draft, job.recipe, job.model.subwords).to(job.model.world.device)
         if find_spec("transformers") is None:
             return replace(job, model=replace(job.model, models=(read,))).ours(texts, self.search())

@@ -15,9 +15,8 @@ from typing import Any, Final, Literal
 from dragoman.base.errors import CheckpointError, ConfigError
 from dragoman.base.files import read_regular
 from dragoman.corpus.shards import EOS, PAD
-from dragoman.model.config import ModelConfig, SearchConfig
+from dragoman.model.config import CONFIG_FILE, ModelConfig, SearchConfig
 
-CONFIG_FILE: Final = "config.json"
 GENERATION_FILE: Final = "generation_config.json"
 _LONGEST_BYTES: Final = 1 << 22
 _REFUSED: Final = "such a model cannot be imported; take one without it"

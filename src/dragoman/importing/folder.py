@@ -10,10 +10,12 @@ from typing import Final
 from dragoman.base.errors import CheckpointError, ConfigError
 from dragoman.base.languages import parse_language
 from dragoman.corpus.config import LANGUAGE, CorpusConfig, SubwordConfig
-from dragoman.importing.config import CONFIG_FILE, read_config
+from dragoman.importing.config import read_config
 from dragoman.importing.tokenizer import Languages, read_tokenizer
-from dragoman.importing.weights import PICKLES, WEIGHTS_FILE, Form, checked_files, read_model
+from dragoman.importing.weights import PICKLES, Form, checked_files, read_model
+from dragoman.model.config import CONFIG_FILE
 from dragoman.model.transformer import Transformer
+from dragoman.model.weights_form import WEIGHTS_FILE
 from dragoman.recipe.recipe import NAME, Recipe
 
 UNKNOWN_LANGUAGE: Final = "und"

@@ -1,7 +1,6 @@
-"""Weights of MarianMT, M2M100, Pegasus and FSMT <-> our weights.
+"""Weights of MarianMT, M2M100, Pegasus and FSMT that others made or changed -> our weights.
 
-The names in files of transformers differ from ours in spelling, and our projections of one input
-are one matrix. Rows of embeddings are in the order of our ids here, of the original ids in files.
+Rows of embeddings are in the order of our ids here, of the original ids in files.
 """
 
 from __future__ import annotations
@@ -9,34 +8,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dragoman.base.errors import CheckpointError
-from dragoman.importing.config import CONFIG_FILE, read_json
-from dragoman.model.config import ModelConfig
-from dragoman.model.transformer import DecoderLayer, EncoderLayer, Transformer, sinusoids
+from dragoman.importing.config import read_json
+from dragoman.model.config import CONFIG_FILE, ModelConfig
+from dragoman.model.transformer import Transformer, sinusoids
+from dragoman.model.weights_form import (
+    BIAS,
+    FSMT_OUTPUT,
+    OUTPUT,
+    POSITIONS,
+    SHARED,
+    SOURCE,
+    TARGET,
+    WEIGHTS_FILE,
+    Family,
+    Orders,
+    WeightsForm,
+)
 from dragoman.training.checkpoint import read_weights, weight_shapes
 
-WEIGHTS_FILE: Final = "model.safetensors"
 INDEX_FILE: Final = "model.safetensors.index.json"
 PICKLES: Final = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5",
     "flax_model.msgpack", "model.npz", "rust_model.ot")  # fmt: skip
-_SHARED: Final = "model.shared.weight"
-_SOURCE: Final = "model.encoder.embed_tokens.weight"
-_TARGET: Final = "model.decoder.embed_tokens.weight"
-_OUTPUT: Final = "lm_head.weight"
-_FSMT_OUTPUT: Final = "model.decoder.output_projection.weight"
-_BIAS: Final = "final_logits_bias"
-_POSITIONS: Final = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight",
-    "model.encoder.embed_positions.weights", "model.decoder.embed_positions.weights")  # fmt: skip
+_POSITIONS: Final = (*POSITIONS, *(f"{name}s" for name in POSITIONS))
 _SAME: Final = 1e-3
 """How far positions in a file may be from ours: some were written in 16 bits."""
 _OTHER_CONFIG: Final = "take the config.json that belongs to the weights"
-Orders = tuple[Sequence[int], Sequence[int]]
-"""The original id of each of our ids: for the source, and for the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Form:
     family: `model_type` of config.json. vocab_sizes: of source and target.
     """
 
-    family: Literal["marian", "m2m_100", "pegasus", "fsmt"]
+    family: Family
     model: ModelConfig
     vocab_sizes: tuple[int, int]
 
@@ -103,7 +105,7 @@ def checked_files(folder: Path, form: Form) -> list[Path]:
             raise _lies(folder, f"asks for {name}, which the weights do not have")
         if shapes[name] != shape:
             raise _lies(folder, f"asks for {name} of the shape {shape}, and it is {shapes[name]}")
-    known = {*expected, _SHARED, _SOURCE, _TARGET, _OUTPUT, _BIAS, *_POSITIONS}
+    known = {*expected, SHARED, SOURCE, TARGET, OUTPUT, BIAS, *_POSITIONS}
     for name in shapes:
         if name not in known:
             raise _lies(folder, f"knows nothing of {name}, which the weights have")
@@ -123,10 +125,10 @@ def read_model(folder: Path, files: Sequence[Path], form: Form, orders: Orders) 
         weights |= {_name(name): tensor.float() for name, tensor in read_weights(file).items()}
     source_order, target_order = (torch.tensor(order) for order in orders)
     matrices = _matrices(folder, form, weights)
-    bias = weights.get(_BIAS)
+    bias = weights.get(BIAS)
     update: dict[str, Any] = {"output_bias": bias is not None and bool(bias.any())}
     if update["output_bias"] and form.family == "m2m_100":  # its own form would lose it
-        raise _lies(folder, f"knows nothing of {_BIAS}, which the weights have")
+        raise _lies(folder, f"knows nothing of {BIAS}, which the weights have")
     biases = (name for name in weights if "_attn." in name and name.endswith("_proj.bias"))
     if any(bool(weights[name].any()) for name in biases):
         update["attention_bias"] = True
@@ -148,24 +150,27 @@ def read_model(folder: Path, files: Sequence[Path], form: Form, orders: Orders) 
         embeddings.output_matrix.copy_(matrices[2][target_order])
         if embeddings.output_bias is not None and bias is not None:
             embeddings.output_bias.copy_(bias.view(-1)[target_order])
-        for name, view in layer_weights(model).items():
+        layers = {
+            name: weight for name, weight in model.named_parameters() if not _is_embedding(name)
+        }
+        for name, view in WeightsForm(form.family).views(layers).items():
             view.copy_(weights[name])
     return model.eval()
 
 
 def _name(name: str) -> str:
-    return _OUTPUT if name == _FSMT_OUTPUT else name
+    return OUTPUT if name == FSMT_OUTPUT else name
 
 
 def _embedding_names(tied: str, found: Mapping[str, Any]) -> tuple[str, str]:
     """The names of the matrices of source and target in a file, which has tied ones once or more
     often."""
-    others = (_TARGET, _SOURCE, _OUTPUT) if tied == "all" else ()
-    output = (_OUTPUT,) if tied == "decoder" else ()
-    source, target = (_SOURCE, _SHARED, *others), (_TARGET, _SHARED, *others, *output)
+    others = (TARGET, SOURCE, OUTPUT) if tied == "all" else ()
+    output = (OUTPUT,) if tied == "decoder" else ()
+    source, target = (SOURCE, SHARED, *others), (TARGET, SHARED, *others, *output)
     return (
-        next((name for name in source if name in found), _SOURCE),
-        next((name for name in target if name in found), _TARGET),
+        next((name for name in source if name in found), SOURCE),
+        next((name for name in target if name in found), TARGET),
     )
 
 
@@ -175,10 +180,10 @@ def _matrices(
     """The matrices of source, target and output, with rows in the order of the original ids."""
     tied = form.model.tied_embeddings
     source, target = (weights[name] for name in _embedding_names(tied, weights))
-    output = weights.get(_OUTPUT, target)
+    output = weights.get(OUTPUT, target)
     equal = {"all": [source, target, output], "decoder": [target, output], "none": []}[tied]
-    if tied == "all" and _SHARED in weights:
-        equal.append(weights[_SHARED])
+    if tied == "all" and SHARED in weights:
+        equal.append(weights[SHARED])
     if form.family == "fsmt" and tied == "decoder":
         equal = []
     if any(not torch.equal(equal[0], one) for one in equal[1:]):
@@ -216,127 +221,28 @@ def _expected_shapes(
     if model.encoder_layers + model.decoder_layers > len(found):
         layers = model.encoder_layers + model.decoder_layers
         raise _lies(place, f"asks for {layers} layers, and the weights are {len(found)} tensors")
-    d, ffn = model.d_model, model.d_ffn
-    source, target = ((size, d) for size in form.vocab_sizes)
+    with_biases = model.model_copy(update={"attention_bias": True, "output_bias": False})
+    try:
+        parameters = with_biases.parameter_shapes(
+            source_vocab_size=form.vocab_sizes[0], target_vocab_size=form.vocab_sizes[1]
+        )
+    except ValueError as error:
+        raise _lies(place, str(error)) from error
+    stacks = {name: shape for name, shape in parameters.items() if not _is_embedding(name)}
+    source, target = ((size, model.d_model) for size in form.vocab_sizes)
     names = _embedding_names(model.tied_embeddings, found)
     shapes: dict[str, tuple[int, ...]] = dict(zip(names, (source, target), strict=True))
-    if _OUTPUT in found or model.tied_embeddings == "none":
-        shapes[_OUTPUT] = target
-    if _BIAS in found:
-        shapes[_BIAS] = (1, form.vocab_sizes[1])
-    sides = {"encoder": model.encoder_layers, "decoder": model.decoder_layers}
-    for side, layers in sides.items():
-        for number in range(layers):
-            layer = f"model.{side}.layers.{number}"
-            attentions = ["self_attn", *(["encoder_attn"] if side == "decoder" else [])]
-            for attention in attentions:
-                for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-                    shapes[f"{layer}.{attention}.{part}.weight"] = (d, d)
-                    shapes[f"{layer}.{attention}.{part}.bias"] = (d,)
-            shapes |= {f"{layer}.fc1.weight": (ffn, d), f"{layer}.fc1.bias": (ffn,)}
-            shapes |= {f"{layer}.fc2.weight": (d, ffn), f"{layer}.fc2.bias": (d,)}
-            for norm in (*(f"{name}_layer_norm" for name in attentions), "final_layer_norm"):
-                shapes |= {f"{layer}.{norm}.{part}": (d,) for part in ("weight", "bias")}
-        if model.norm == "pre":
-            shapes |= {f"model.{side}.layer_norm.{part}": (d,) for part in ("weight", "bias")}
-    return shapes
+    if OUTPUT in found or model.tied_embeddings == "none":
+        shapes[OUTPUT] = target
+    if BIAS in found:
+        shapes[BIAS] = (1, form.vocab_sizes[1])
+    return shapes | WeightsForm(form.family).shapes(stacks)
+
+
+def _is_embedding(name: str) -> bool:
+    """Whether this is the name of a parameter of our embeddings."""
+    return name.startswith("embeddings.")
 
 
 def _lies(folder: Path, problem: str) -> CheckpointError:
     return CheckpointError(problem, place=folder / CONFIG_FILE, remedy=_OTHER_CONFIG)
-
-
-def file_weights(
-    model: Transformer, family: str, orders: Orders, *, num_positions: int = 0
-) -> dict[str, Tensor]:
-    """Our weights under the names of transformers, as `read_model` reads them.
-
-    num_positions: rows of the tables of positions of Pegasus.
-    """
-    embeddings, tied = model.embeddings, model.config.tied_embeddings
-    source = _reordered(embeddings.source_matrix, orders[0])
-    target = _reordered(embeddings.target_matrix, orders[1])
-    output = _reordered(embeddings.output_matrix, orders[1])
-    weights = dict(layer_weights(model))
-    if family == "fsmt":
-        weights |= {_SOURCE: source, _TARGET: target, _FSMT_OUTPUT: output}
-    else:
-        if tied == "all" or family == "m2m_100":
-            weights[_SHARED] = source
-        if tied != "all":
-            weights |= {_SOURCE: source, _TARGET: target}
-        if tied == "none":
-            weights[_OUTPUT] = output
-    if family in ("marian", "pegasus"):
-        bias: Tensor | None = embeddings.output_bias
-        bias = torch.zeros(len(target)) if bias is None else bias
-        weights[_BIAS] = _reordered(bias, orders[1])[None]
-    if family == "pegasus":
-        table_PD = sinusoids(num_positions, model.config.d_model)
-        weights |= dict.fromkeys(_POSITIONS[:2], table_PD)
-    # Cloned, as safetensors refuses tensors that share memory: one matrix of ours becomes several.
-    return {name: weight.detach().float().cpu().clone() for name, weight in weights.items()}
-
-
-def _reordered(rows: Tensor, order: Sequence[int]) -> Tensor:
-    """Rows in the order of the original ids; order: the original id for each of ours."""
-    rows = rows.detach().cpu()
-    there = torch.empty_like(rows)
-    there[torch.tensor(order)] = rows
-    return there
-
-
-def layer_weights(model: Transformer) -> dict[str, Tensor]:
-    """Our weights, except for the embeddings, under the names of transformers' models.
-
-    They are views: writing to them changes the model. Zeros stand for biases that it lacks.
-    """
-    weights: dict[str, Tensor] = {}
-    for side, stack in (("encoder", model.encoder), ("decoder", model.decoder)):
-        for number, layer in enumerate(stack.layers):
-            assert isinstance(layer, EncoderLayer | DecoderLayer)
-            weights |= _layer(f"model.{side}.layers.{number}", layer)
-        if isinstance(stack.norm, nn.LayerNorm):
-            weights |= _linear(f"model.{side}.layer_norm", stack.norm)
-    return weights
-
-
-def _layer(name: str, layer: EncoderLayer | DecoderLayer) -> dict[str, Tensor]:
-    own, feed_forward = layer.self_attention, layer.feed_forward
-    weights = {
-        **_fused(f"{name}.self_attn", "qkv", own.query_key_value),
-        **_linear(f"{name}.self_attn.out_proj", own.output),
-        **_linear(f"{name}.self_attn_layer_norm", layer.self_attention_residual.norm),
-        **_linear(f"{name}.fc1", feed_forward.input),
-        **_linear(f"{name}.fc2", feed_forward.output),
-        **_linear(f"{name}.final_layer_norm", layer.feed_forward_residual.norm),
-    }
-    if isinstance(layer, DecoderLayer):
-        cross = layer.cross_attention
-        weights |= {
-            **_fused(f"{name}.encoder_attn", "q", cross.query),
-            **_fused(f"{name}.encoder_attn", "kv", cross.key_value),
-            **_linear(f"{name}.encoder_attn.out_proj", cross.output),
-            **_linear(f"{name}.encoder_attn_layer_norm", layer.cross_attention_residual.norm),
-        }
-    return weights
-
-
-def _fused(name: str, parts: str, fused: nn.Linear) -> dict[str, Tensor]:
-    """The projections of one matrix of ours, which are several in transformers' models."""
-    weights = {}
-    slices = zip(fused.weight.chunk(len(parts)), _bias(fused).chunk(len(parts)), strict=True)
-    for part, (weight, bias) in zip(parts, slices, strict=True):
-        weights[f"{name}.{part}_proj.weight"] = weight
-        weights[f"{name}.{part}_proj.bias"] = bias
-    return weights
-
-
-def _linear(name: str, module: nn.Linear | nn.LayerNorm) -> dict[str, Tensor]:
-    return {f"{name}.weight": module.weight, f"{name}.bias": _bias(module)}
-
-
-def _bias(module: nn.Linear | nn.LayerNorm) -> Tensor:
-    """The bias; zeros if the recipe leaves it out, for which transformers has no setting."""
-    bias: Tensor | None = module.bias
-    return torch.zeros(module.weight.shape[0]) if bias is None else bias

@@ -163,15 +163,16 @@ def model_files(
         files = {name: path / name for name in (*read_digests(path), DIGESTS_FILE)}
     else:
         from dragoman.formats.trained_model import checkpoint_path
-        from dragoman.training.checkpoint import weights_file
+        from dragoman.model.config import CONFIG_FILE
+        from dragoman.model.weights_form import WEIGHTS_FILE
 
         run = RunDirectory.open(path)
         files = {name: path / name for name in ("recipe.toml", MANIFEST_FILE, *VOCABULARIES)}
         for number, which in enumerate(checkpoints):
             folder = checkpoint_path(run, which, run.recipe())
             folders.append(f"checkpoint-{number}")
-            for file in (weights_file(folder), folder / DIGESTS_FILE):
-                files[f"{folders[-1]}/{file.name}"] = file
+            for name in (WEIGHTS_FILE, CONFIG_FILE, DIGESTS_FILE):
+                files[f"{folders[-1]}/{name}"] = folder / name
     contents = {}
     for name, file in files.items():
         with open_regular(file) as opened:

@@ -9,6 +9,7 @@ short_attention   the same for rows that fit into one tile: a Triton kernel
 products          matrix products, by the faster of two libraries on a CPU
 dropout           dropout, cheap on a CPU
 transformer       the encoder-decoder with its positions, and torch.compile of its stacks
+weights_form      the names and the order of weights in files: those of transformers
 loss              label-smoothed cross-entropy that keeps no logits
 incremental       the decoder a token at a time, with its caches
 alignment         what the decoder looks at in the source while it writes a given translation

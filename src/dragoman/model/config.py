@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
 from dragoman.base.errors import ConfigError
 from dragoman.base.settings import Section
+
+CONFIG_FILE: Final = "config.json"
+"""The file with the configuration of a model in Hugging Face form."""
 
 
 class ModelConfig(Section):

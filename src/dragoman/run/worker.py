@@ -30,7 +30,7 @@ from dragoman.base.process import explain, prepare_streams, say_error
 from dragoman.corpus.directions import Direction, listed, tempered
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import TokenShards
-from dragoman.corpus.subword import VOCABULARIES
+from dragoman.corpus.subword import VOCABULARIES, read_vocabulary
 from dragoman.corpus.vocabulary import load_vocabulary
 from dragoman.data.loader import BatchStream, Stage
 from dragoman.data.sampler import Mixture
@@ -46,7 +46,7 @@ from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World, join_world
 from dragoman.evaluation.validate import Validation, ValidationData, validate
-from dragoman.formats.trained_model import new_model, trained_with
+from dragoman.formats.trained_model import layout_to_write, new_model
 from dragoman.inference.scores import score_text
 from dragoman.model.transformer import Transformer, compile_stacks, compiler_errors_named, freeze
 from dragoman.recipe.recipe import Recipe, digest
@@ -201,11 +201,11 @@ class _RankTraining:
         """Train; returns why it ended, and after which step."""
         recipe, world, events = self.recipe, self.world, self.events
         torch.manual_seed(recipe.train.seed)
-        # The weights of a checkpoint say which vocabularies its shards were made with.
-        vocabularies = {name: self.manifest.files[name].sha256 for name in VOCABULARIES}
-        store = CheckpointStore(
-            self.run.checkpoints, recipe.checkpoint, trained_with(recipe, vocabularies)
-        )
+        # A checkpoint says which vocabularies its shards were made with.
+        source, target = (read_vocabulary(self.prepared / name) for name in VOCABULARIES)
+        mean_tokens = self.manifest.train.mean_target_tokens
+        layout = layout_to_write(recipe, mean_tokens, (source, target))
+        store = CheckpointStore(self.run.checkpoints, recipe.checkpoint, layout)
         model = self.model(store)
         checkpoint = agreed_checkpoint(store, world, self.warn)
         on_gpu = world.device.type == "cuda"
@@ -265,7 +265,7 @@ class _RankTraining:
         model = new_model(self.recipe, self.manifest)
         first = store.intact(0)
         if first is not None:
-            load_weights(first.path, model, store.trained_with)
+            load_weights(first.path, model, store.layout)
         model = model.to(self.world.device)
         freeze(model, self.recipe.train.freeze)
         if self.recipe.train.compile:

@@ -1,8 +1,10 @@
 """Checkpoints: atomic directories with digests; which to keep, and which one to resume from.
 
 step-0004000/
-    model.safetensors       the weights, fp32, by parameter name
-    ema.safetensors         their moving average, if the run keeps one
+    model.safetensors       the weights that translate, fp32, under the names of transformers: the
+                            moving average, if the run keeps one
+    config.json, ...        the files with which they are a folder in Hugging Face form
+    updated.safetensors     the weights after the update, if the others are their moving average
     optimizer.safetensors   the optimizer's state, by parameter name and kind
     strategy.safetensors    state of the gradient strategy that is equal on all ranks
     replica.safetensors     state of the strategy that only this rank has
@@ -18,12 +20,12 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -31,6 +33,8 @@ from torch import Tensor, nn
 from dragoman.base.errors import CheckpointError
 from dragoman.base.files import open_regular, read_regular
 from dragoman.distributed.config import DistributedConfig
+from dragoman.model.config import CONFIG_FILE
+from dragoman.model.weights_form import WEIGHTS_FILE, WeightsForm, is_extra
 from dragoman.training.config import CheckpointConfig
 from dragoman.training.divergence import LossTrend
 from dragoman.training.durable import (
@@ -44,8 +48,7 @@ from dragoman.training.durable import (
     verify,
 )
 
-_NO_LONGER_KEPT: Final = {"untrained_loss", "recent_loss"}
-"""Further keys in older checkpoints."""
+_VERSION: Final = 2
 
 
 class TrainState(BaseModel):
@@ -64,7 +67,7 @@ class TrainState(BaseModel):
     planned_step_s: the time of a step that `auto` expects; None if nothing was planned.
     link_bytes_per_s: the rate of the network between hosts, each way, when the run began or moved
         to other machines; None if it was not measured.
-    machines: host and device of each rank; empty in older checkpoints.
+    machines: host and device of each rank.
     sync: the strategy in use; if the recipe says "auto", the one that was chosen.
     The others are those of a run with a budget (`training.clock`):
     progress: the share of the time for training that had gone. began_s: seconds of the budget at
@@ -75,7 +78,7 @@ class TrainState(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    version: Literal[1] = 1
+    version: Literal[2] = _VERSION
     step: int = 0
     epoch: int = 0
     seed: int
@@ -104,13 +107,6 @@ class TrainState(BaseModel):
     validation_s: float | None = None
     search_s: float | None = None
     save_s: float | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_old_keys(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        return {key: value for key, value in values.items() if key not in _NO_LONGER_KEPT}
 
     def after_update(self, epoch: int, *, progress: float = 0.0) -> Self:
         """The state after one more update; nothing has been measured at it yet."""
@@ -151,20 +147,36 @@ class TrainState(BaseModel):
 
 STATE_FILE: Final = "state.json"
 TensorGroups = Mapping[str, Mapping[str, Tensor]]
-"""Named tensors by the file they belong in: model, ema, optimizer, strategy, replica."""
+"""Named tensors by the file they belong in: model, updated, optimizer, strategy, replica."""
 TrainedWith = Mapping[str, str]
 """Settings of the model and digests of the vocabularies. With others the weights are wrong, even if
-every tensor has the right shape. They are stored in the file of the weights, so copies have
-them."""
-_METADATA_KEY: Final = "trained_with"
+every tensor has the right shape. They are stored in config.json, so copies have them."""
+TRAINED_WITH_KEY: Final = "dragoman_trained_with"
+"""Their key in config.json."""
 _TRAINED_WITH: Final = TypeAdapter(dict[str, str])
 _OTHER_FILE: Final = "use another checkpoint, or copy the file here again"
+_WEIGHTS: Final = ("updated", "model")
 _LONGEST_STATE: Final = 1 << 20
 _LONGEST_HEADER: Final = 1 << 24
 """Most bytes of the header before the tensors: room for a hundred thousand of them."""
 _FLOATS: Final = frozenset({"F32", "F16", "BF16"})
 _DIGITS: Final = 12
 """Digits of a digest that an error shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLayout:
+    """How the checkpoints of a run hold its model, the same for all of them.
+
+    files: the files beside the weights, with which they are a folder in Hugging Face form.
+    """
+
+    form: WeightsForm = field(default_factory=WeightsForm)
+    trained_with: TrainedWith = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+_PLAIN: Final = ModelLayout()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,17 +221,17 @@ class CheckpointStore:
     """The checkpoints of one run. Only one process may save; any process may read."""
 
     def __init__(
-        self, directory: Path, config: CheckpointConfig, trained_with: TrainedWith | None = None
+        self, directory: Path, config: CheckpointConfig, layout: ModelLayout = _PLAIN
     ) -> None:
         self.directory = directory
         self.config = config
-        self.trained_with = trained_with or {}
+        self.layout = layout
 
     def of_rank(self, rank: int) -> CheckpointStore:
         """The store for a rank's own state; rank 0 keeps its own with the shared state."""
         if rank == 0:
             return self
-        return CheckpointStore(self.directory / f"rank-{rank:04d}", self.config, self.trained_with)
+        return CheckpointStore(self.directory / f"rank-{rank:04d}", self.config, self.layout)
 
     def clean(self) -> None:
         """Remove what a killed process left half-written; only for the process that saves."""
@@ -236,8 +248,11 @@ class CheckpointStore:
         def fill(draft: Path) -> None:
             for group, tensors in groups.items():
                 if tensors:
-                    metadata = weights_metadata(self.trained_with)
-                    save_file(dict(tensors), _tensor_file(draft, group), metadata=metadata)
+                    of_model = group in _WEIGHTS
+                    written = self.layout.form.to_file(tensors) if of_model else dict(tensors)
+                    save_file(written, _tensor_file(draft, group), metadata={"format": "pt"})
+            for name, content in self.layout.files.items() if "model" in groups else ():
+                (draft / name).write_bytes(content)
             (draft / STATE_FILE).write_text(state.model_dump_json(indent=1), encoding="utf-8")
 
         size_bytes = publish(path, fill)
@@ -255,15 +270,16 @@ class CheckpointStore:
         warn: called with the damage of each newer one, which is skipped.
         Raises CheckpointError if there are checkpoints and all are damaged.
         """
-        paths = self.paths()
-        for path in reversed(paths):
+        problems = []
+        for path in reversed(self.paths()):
             try:
                 return Checkpoint.open(path)
             except CheckpointError as error:
                 warn(error)
-        if paths:
+                problems.append(error.problem)
+        if problems:
             raise CheckpointError(
-                f"none of the {len(paths)} checkpoints is intact",
+                f"none of the {len(problems)} checkpoints is intact: the newest {problems[0]}",
                 place=self.directory,
                 remedy="start a new run (fresh)",
             )
@@ -308,12 +324,13 @@ class CheckpointStore:
         if candidates:
             return candidates[0]
         steps = ", ".join(str(_step(path)) for path in self.paths()) or "none"
-        readable = any(True for _ in self._states()) or not self.paths()
         choices = "last, best, best-loss, best-bleu or a step"
-        if which.startswith("best") and readable and self.paths():
+        if self.paths() and not any(True for _ in self._states()):
+            read_state(self.paths()[-1])  # raises the reason
+        if which.startswith("best") and self.paths():
             choices = "last or a step: no validation has told yet which is best"
         raise CheckpointError(
-            f"no checkpoint {which!r}{'' if readable else ' whose state can be read'}",
+            f"no checkpoint {which!r}",
             place=self.directory,
             remedy=f"choose {choices} (there are: {steps})",
         )
@@ -353,8 +370,15 @@ def read_state(path: Path) -> TrainState:
     """The JSON part of the checkpoint in this directory; raises CheckpointError."""
     verify(path, [STATE_FILE])
     try:
-        return TrainState.model_validate_json(read_regular(path / STATE_FILE, limit=_LONGEST_STATE))
-    except (OSError, ValidationError) as error:
+        values = json.loads(read_regular(path / STATE_FILE, limit=_LONGEST_STATE))
+        if isinstance(values, dict) and (version := values.get("version")) != _VERSION:
+            raise CheckpointError(
+                f"is of format {version}, and this version of dragoman reads format {_VERSION}",
+                place=path,
+                remedy="train the run anew, or use the version of dragoman that wrote it",
+            )
+        return TrainState.model_validate(values)
+    except (OSError, ValueError) as error:
         raise CheckpointError(
             "the state cannot be read",
             place=path / STATE_FILE,
@@ -362,25 +386,40 @@ def read_state(path: Path) -> TrainState:
         ) from error
 
 
-def load_weights(path: Path, model: nn.Module, trained_with: TrainedWith | None = None) -> None:
+def load_weights(path: Path, model: nn.Module, layout: ModelLayout = _PLAIN) -> None:
     """Load the weights for translation into a model: the moving average if there is one.
 
     path: a checkpoint, or the directory that `average` made.
-    trained_with: the settings of the model and the digests of the vocabularies that will use them.
+    layout: with the settings of the model and the digests of the vocabularies that will use them.
     Raises CheckpointError if they are damaged or belong to another model or vocabulary.
     """
-    file = weights_file(path)
-    verify(path, [file.name])
-    check_trained_with(file, trained_with or {})
-    copy_named(read_weights(file), dict(model.named_parameters()), place=file)
+    file = path / WEIGHTS_FILE
+    verify(path, [WEIGHTS_FILE])
+    check_trained_with(path, layout.trained_with)
+    copy_weights(read_weights(file), dict(model.named_parameters()), layout.form, place=file)
 
 
-def weights_file(path: Path) -> Path:
-    """The file that `load_weights` reads; raises CheckpointError."""
-    averaged = _tensor_file(path, "ema")
-    # A missing average is not replaced: the other weights translate, but not the same.
-    kept = averaged.is_file() or averaged.name in read_digests(path)
-    return averaged if kept else _tensor_file(path, "model")
+def updated_weights_file(path: Path) -> Path:
+    """The file of a checkpoint with the weights after its update, not their moving average."""
+    file = _tensor_file(path, "updated")
+    return file if file.name in read_digests(path) else path / WEIGHTS_FILE
+
+
+@torch.no_grad()
+def copy_weights(
+    found: Mapping[str, Tensor], weights: Mapping[str, Tensor], form: WeightsForm, *, place: Path
+) -> None:
+    """Copy the tensors of a file onto weights; raises CheckpointError as `copy_named`.
+
+    Tensors for which a model has no weights are left if they are copies or zeros.
+    """
+    views = form.views(weights)
+    own = {
+        name: form.in_our_order(name, tensor)
+        for name, tensor in found.items()
+        if name in views or not is_extra(name) or (name.endswith("bias") and tensor.any())
+    }
+    copy_named(own, views, place=place)
 
 
 def weight_shapes(file: Path) -> dict[str, tuple[int, ...]]:
@@ -435,32 +474,29 @@ def _opened_weights(file: Path) -> Iterator[Any]:
         ) from error
 
 
-def weights_metadata(trained_with: TrainedWith) -> dict[str, str]:
-    """The metadata of a file of weights; one entry, as safetensors writes several in any order."""
-    return {_METADATA_KEY: json.dumps(dict(trained_with), sort_keys=True)}
-
-
-def read_trained_with(file: Path) -> dict[str, str]:
-    """The settings and digests that a file of weights was trained with; empty if it has none.
+def read_trained_with(path: Path) -> dict[str, str]:
+    """The settings and digests that the weights of a directory were trained with, if it says so.
 
     Raises CheckpointError if they cannot be read.
     """
-    with _opened_weights(file) as weights:
-        metadata: dict[str, str] = weights.metadata() or {}
+    if CONFIG_FILE not in read_digests(path):
+        return {}
+    verify(path, [CONFIG_FILE])
     try:
-        return _TRAINED_WITH.validate_json(metadata.get(_METADATA_KEY, "{}"))
-    except ValidationError as error:
-        problem = f"its metadata under {_METADATA_KEY} cannot be read"
-        raise CheckpointError(problem, place=file, remedy=_OTHER_FILE) from error
+        config = json.loads(read_regular(path / CONFIG_FILE, limit=_LONGEST_STATE))
+        return _TRAINED_WITH.validate_python(config.get(TRAINED_WITH_KEY, {}))
+    except (OSError, ValueError, AttributeError) as error:
+        problem = f'its "{TRAINED_WITH_KEY}" cannot be read'
+        raise CheckpointError(problem, place=path / CONFIG_FILE, remedy=_OTHER_FILE) from error
 
 
-def check_trained_with(file: Path, expected: TrainedWith) -> None:
+def check_trained_with(path: Path, expected: TrainedWith) -> None:
     """Raises CheckpointError if weights were trained with other settings, or cannot be read."""
-    for name, value in read_trained_with(file).items():
+    for name, value in read_trained_with(path).items():
         if expected.get(name, value) != value:
             raise CheckpointError(
                 f"was trained with another {name}: {value[:_DIGITS]}",
-                place=file,
+                place=path,
                 remedy="restore the files of the run that it was trained in, or name that run",
             )
 

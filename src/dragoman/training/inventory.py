@@ -34,8 +34,11 @@ class _Purpose(NamedTuple):
 _PURPOSES: Final = tuple(
     _Purpose(*row)
     for row in (
-        ("*model.safetensors", "weights", "the weights, fp32, by parameter name"),
-        ("*ema.safetensors", "weights", "moving average of the weights: it translates best"),
+        ("*updated.safetensors", "state", "the weights without their moving average: to go on"),
+        ("*model.safetensors", "weights", "the weights that translate, as transformers names them"),
+        ("*config.json", "weights", "what transformers needs to know of the model"),
+        ("*vocab.json", "vocabulary", "the ids of the pieces, for transformers"),
+        ("*.spm", "vocabulary", "a subword model for transformers"),
         ("*optimizer.safetensors", "optimizer", "Adam's two moments of each weight: to go on"),
         ("*strategy.safetensors", "state", "the state of the strategy of several ranks"),
         ("*replica.safetensors", "state", "its state on one rank alone"),
@@ -108,16 +111,14 @@ class Inventory:
     def inference_bytes(self) -> int:
         """Bytes needed to translate: one set of weights and the vocabularies.
 
-        The weights are those of the newest checkpoint, as a moving average if it has one; 0 without
-        a checkpoint.
+        The weights are those of the newest checkpoint; 0 without a checkpoint.
         """
-        weights = [entry for entry in self.entries if entry.part == "weights"]
+        weights = [entry for entry in self.entries if entry.path.name == "model.safetensors"]
         if not weights:
             return 0
-        newest = max((e.path.parent for e in weights), key=lambda path: step_number(path.name))
-        by_name = {e.path.name: e.size_bytes for e in weights if e.path.parent == newest}
-        chosen = by_name.get("ema.safetensors", by_name.get("model.safetensors", 0))
-        return chosen + self.bytes_by_part().get("vocabulary", 0)
+        newest = max(weights, key=lambda entry: step_number(entry.path.parent.name))
+        vocabularies = (e for e in self.entries if e.path.name in ("source.model", "target.model"))
+        return newest.size_bytes + sum(entry.size_bytes for entry in vocabularies)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -11,16 +12,19 @@ from torch import Tensor, nn
 from dragoman.base.errors import CheckpointError
 from dragoman.base.files import file_sha256
 from dragoman.distributed.world import World
+from dragoman.model.weights_form import WeightsForm
 from dragoman.training.checkpoint import (
     Checkpoint,
     CheckpointStore,
     TensorGroups,
     TrainState,
     check_trained_with,
-    copy_named,
+    copy_weights,
 )
 from dragoman.training.durable import DIGESTS_FILE
 from dragoman.training.step import TrainStep
+
+_PLAIN: Final = WeightsForm()
 
 
 def snapshot(state: TrainState, step: TrainStep) -> tuple[TrainState, TensorGroups]:
@@ -31,9 +35,10 @@ def snapshot(state: TrainState, step: TrainStep) -> tuple[TrainState, TensorGrou
     """
     names = [name for name, _ in step.model.named_parameters()]
     state, own = own_snapshot(state, step)
+    weights = dict(zip(names, step.sync.weights(), strict=True))
     shared = {
-        "model": dict(zip(names, step.sync.weights(), strict=True)),
-        "ema": {} if step.ema is None else step.ema.weights(),
+        "model": weights if step.ema is None else step.ema.weights(),
+        "updated": {} if step.ema is None else weights,
         "optimizer": _optimizer_tensors(step),
         "strategy": step.sync.shared_state(),
     }
@@ -104,12 +109,18 @@ def resume(checkpoint: Checkpoint, store: CheckpointStore, step: TrainStep) -> T
     host. Otherwise each continues from the shared state, with the optimizer of rank 0. Raises
     CheckpointError.
     """
-    check_trained_with(checkpoint.file("model"), store.trained_with)
-    restore(checkpoint, step, own=_own(store, checkpoint, step))
+    check_trained_with(checkpoint.path, store.layout.trained_with)
+    restore(checkpoint, step, own=_own(store, checkpoint, step), form=store.layout.form)
     return checkpoint.state.model_copy(update={"world_size": step.world.world_size})
 
 
-def restore(checkpoint: Checkpoint, step: TrainStep, *, own: Checkpoint | None = None) -> None:
+def restore(
+    checkpoint: Checkpoint,
+    step: TrainStep,
+    *,
+    own: Checkpoint | None = None,
+    form: WeightsForm = _PLAIN,
+) -> None:
     """Load model, optimizer, averages, loss scale and strategy from a checkpoint.
 
     own: this rank's own part of the checkpoint; None if any rank lacks its part, or if the ranks
@@ -118,9 +129,14 @@ def restore(checkpoint: Checkpoint, step: TrainStep, *, own: Checkpoint | None =
     """
     path = checkpoint.path
     weights = dict(step.model.named_parameters())
-    copy_named(checkpoint.tensors("model"), weights, place=path)
+    has_average = checkpoint.has("updated")
+    copy_weights(
+        checkpoint.tensors("updated" if has_average else "model"), weights, form, place=path
+    )
     if step.ema is not None:
-        copy_named(_group(checkpoint, "ema"), step.ema.weights(), place=path)
+        if not has_average:
+            raise _other_settings(path, "no moving average of the weights")
+        copy_weights(checkpoint.tensors("model"), step.ema.weights(), form, place=path)
     nearest = own if own is not None and step.sync.own_optimizer else checkpoint
     _restore_optimizer(_group(nearest, "optimizer"), weights, step.optimizer, place=nearest.path)
     if step.scaler is not None:

@@ -20,7 +20,7 @@ from dragoman.formats.ctranslate2_engine import CTranslate2Engine
 from dragoman.formats.huggingface import (
     check_expressible,
     family_of,
-    write_tokenizer,
+    tokenizer_files,
 )
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.importing.weights import Form, checked_files, read_model
@@ -300,7 +300,9 @@ def test_the_tokenizer_of_transformers_gives_our_ids(
     own = Subword(SentencePieceProcessor(model_proto=file))
     recipe = recipe_of(ModelConfig(), joint=True)
     corpus = recipe.corpus.model_copy(update={"lowercase": lowercase})
-    write_tokenizer((file, file), recipe.model_copy(update={"corpus": corpus}), tmp_path)
+    files = tokenizer_files((file, file), recipe.model_copy(update={"corpus": corpus}))
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
     theirs: Any = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert len(theirs) == own.vocab_size
     assert theirs.tokenize("<2de> <bt> Ein")[:3] == ["<2de>", "▁", "<bt>"]

@@ -30,12 +30,12 @@ def test_a_converted_export_translates_as_our_search_does(tmp_path: Path) -> Non
         valid_pairs=1,
         subword=SubwordConfig(vocab_size=VOCAB_SIZE),
     )
-    recipe = Recipe(name="x", corpus=corpus, model=trained.model.config)
     search = SearchConfig(beam_size=4, length_penalty="power", length_penalty_alpha=0.6)
+    recipe = Recipe(name="x", corpus=corpus, model=trained.model.config, search=search)
     export, converted = tmp_path / "export", tmp_path / "converted"
     export.mkdir()
     vocabularies = (trained.subword_file, trained.subword_file)
-    write_folder(trained.model, recipe, search, vocabularies, export)
+    write_folder(trained.model, recipe, 0.0, vocabularies, export)
     converters.TransformersConverter(str(export)).convert(str(converted))
 
     lines = real_lines("test", "en")[:NUM_SENTENCES]

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from dragoman.corpus.directions import Direction
-from dragoman.formats.huggingface import write_model
 from dragoman.formats.imported_form import training_keys
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
+from hugging_face import write_model
 
 transformers = pytest.importorskip("transformers")
 

@@ -14,7 +14,7 @@ from dragoman.base.errors import ConfigError
 from dragoman.cli import main
 from dragoman.corpus.imported_vocabulary import ImportedVocabulary
 from dragoman.corpus.normalize import normalize
-from dragoman.formats.imported_form import write_imported
+from dragoman.formats.huggingface import write_folder
 from dragoman.formats.load import Origin
 from dragoman.formats.onnx import translate_with_onnx, write_onnx
 from dragoman.importing.folder import read_folder
@@ -279,12 +279,9 @@ def test_languages_before_the_mask_keep_their_ids(tmp_path: Path) -> None:
     fast["post_processor"] = None
     file.write_text(json.dumps(fast))
     imported = read_folder(folder, LANGUAGES[True])
-    source, target = (
-        ImportedVocabulary.parse(content, place=folder) for content in imported.vocabularies
-    )
     back = tmp_path / "back"
     back.mkdir()
-    write_imported(imported.model, imported.recipe, imported.recipe.search, (source, target), back)
+    write_folder(imported.model, imported.recipe, 0.0, imported.vocabularies, back)
     tokenizers = [transformers.AutoTokenizer.from_pretrained(path) for path in (folder, back)]
     texts = real_lines("test", "en")[:100]
     first, second = (one(texts)["input_ids"] for one in tokenizers)

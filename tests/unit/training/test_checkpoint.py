@@ -17,10 +17,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dragoman.base.errors import CheckpointError
+from dragoman.base.files import json_bytes
 from dragoman.distributed.world import World
+from dragoman.model.config import CONFIG_FILE
+from dragoman.model.weights_form import WeightsForm
 from dragoman.training.checkpoint import (
+    TRAINED_WITH_KEY,
     Checkpoint,
     CheckpointStore,
+    ModelLayout,
     TrainState,
     check_trained_with,
     copy_named,
@@ -29,7 +34,6 @@ from dragoman.training.checkpoint import (
     read_state,
     read_trained_with,
     read_weights,
-    weights_metadata,
 )
 from dragoman.training.config import CheckpointConfig, TrainConfig
 from dragoman.training.snapshot import agreed_checkpoint, restore, snapshot
@@ -54,6 +58,11 @@ def save_step(
 
 def steps(store: CheckpointStore) -> list[int]:
     return [int(path.name[5:]) for path in store.paths()]
+
+
+def layout_with(trained_with: dict[str, str]) -> ModelLayout:
+    files = {CONFIG_FILE: json_bytes({TRAINED_WITH_KEY: trained_with})}
+    return ModelLayout(trained_with=trained_with, files=files)
 
 
 def fail(error: CheckpointError) -> None:
@@ -94,15 +103,18 @@ def test_training_goes_on_bit_for_bit(
         assert torch.equal(tensor, expected[name]), name
 
 
-def test_the_files_are_plain_safetensors_by_parameter_name(tmp_path: Path) -> None:
+def test_the_files_are_plain_safetensors_with_names_of_transformers(tmp_path: Path) -> None:
     with toy_training(PAIRS, train=TrainConfig(ema_decay=0.5)) as training:
         train(training, 1)
         path = make_store(tmp_path).save(*snapshot(START, training.step)).path
         weights = dict(training.model.named_parameters())
-    on_disk = load_file(path / "model.safetensors")
-    assert on_disk.keys() == weights.keys() == load_file(path / "ema.safetensors").keys()
-    for name, weight in weights.items():
-        assert torch.equal(on_disk[name], weight)
+        assert training.step.ema is not None
+        averages = WeightsForm().to_file(training.step.ema.weights())
+    for name, expected in (("updated", WeightsForm().to_file(weights)), ("model", averages)):
+        on_disk = load_file(path / f"{name}.safetensors")
+        assert on_disk.keys() == expected.keys()
+        assert all(torch.equal(on_disk[part], tensor) for part, tensor in expected.items())
+    assert "model.decoder.layers.0.encoder_attn.k_proj.weight" in on_disk
     moments = load_file(path / "optimizer.safetensors")
     assert moments.keys() == {
         f"{name}/{kind}" for name in weights for kind in ("step", "exp_avg", "exp_avg_sq")
@@ -147,7 +159,8 @@ def test_no_checkpoint_is_no_error_but_only_damaged_ones_are(tmp_path: Path) -> 
     assert store.latest_valid(fail) is None
     (save_step(store, 1) / "digests.json").unlink()
     with pytest.raises(
-        CheckpointError, match=r"checkpoints: none of the 1 checkpoints is intact; start a new run"
+        CheckpointError,
+        match=r"checkpoints: none of the 1 checkpoints is intact: the newest is missing or torn; ",
     ):
         store.latest_valid(lambda _: None)
 
@@ -205,7 +218,7 @@ def test_a_score_that_was_altered_chooses_nothing(tmp_path: Path) -> None:
     first.write_text(first.read_text().replace("10.0", "90.0"))
     assert store.choose("best-bleu").name == "step-0000002"
     file.write_text(file.read_text().replace("20.0", "21.0"))
-    with pytest.raises(CheckpointError, match="no checkpoint 'best' whose state can be read"):
+    with pytest.raises(CheckpointError, match=r"state\.json: its content has changed"):
         store.choose("best")
 
 
@@ -309,7 +322,7 @@ def test_weights_of_another_model_are_refused_by_name_and_shape(tmp_path: Path) 
     deeper = TOY_MODEL.model_copy(update={"decoder_layers": 2})
     with (
         toy_training(PAIRS, model=wider) as training,
-        pytest.raises(CheckpointError, match=r"feed_forward.*\(64, 32\).*\(96, 32\)"),
+        pytest.raises(CheckpointError, match=r"fc1.*\(64, 32\).*\(96, 32\)"),
     ):
         load_weights(path, training.model)
     with (
@@ -333,8 +346,7 @@ def damaged_weights(file: Path, damage: str) -> None:
         weights = torch.arange(3)
     elif damage == "no number":
         weights[1] = torch.nan
-    garbage = {"trained_with": "[1]"} if damage == "a list for its vocabularies" else None
-    save_file({"weight": weights}, file, metadata=garbage)
+    save_file({"weight": weights}, file)
     content = file.read_bytes()
     if damage == "a long header":
         file.write_bytes((1 << 40).to_bytes(8, "little") + content[8:])
@@ -342,11 +354,6 @@ def damaged_weights(file: Path, damage: str) -> None:
         file.write_bytes(content[: len(content) // 2])
     elif damage == "its last byte":
         file.write_bytes(content[:-1])
-
-
-def read_all(file: Path) -> None:
-    read_trained_with(file)
-    read_weights(file)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +367,6 @@ def read_all(file: Path) -> None:
         ),
         ("half of it", "cannot be read: Error while deserializing header: invalid"),
         ("its last byte", "cannot be read: Error while deserializing header: incomplete"),
-        ("a list for its vocabularies", "its metadata under trained_with cannot be read"),
     ],
 )
 def test_a_file_of_weights_that_cannot_be_used_is_named_with_a_remedy(
@@ -369,7 +375,7 @@ def test_a_file_of_weights_that_cannot_be_used_is_named_with_a_remedy(
     file = tmp_path / "model.safetensors"
     damaged_weights(file, damage)
     with pytest.raises(CheckpointError) as refused:
-        read_all(file)
+        read_weights(file)
     assert refused.value.problem.startswith(problem)
     assert (refused.value.place, refused.value.remedy) == (
         str(file),
@@ -378,42 +384,50 @@ def test_a_file_of_weights_that_cannot_be_used_is_named_with_a_remedy(
 
 
 def test_weights_are_used_with_the_vocabulary_of_their_training_alone(tmp_path: Path) -> None:
-    file = tmp_path / "model.safetensors"
     trained_with = {"vocabulary": "0123456789abcdef", "norm": "pre"}
-    save_file({"weight": torch.ones(3)}, file, metadata=weights_metadata(trained_with))
-    assert read_trained_with(file) == trained_with
+    store = CheckpointStore(tmp_path, CheckpointConfig(), layout_with(trained_with))
+    path = store.save(START, {"model": {"weight": torch.ones(3)}}).path
+    assert read_trained_with(path) == trained_with
     for alike in (trained_with, {}, {"norm": "pre"}, {**trained_with, "later": "setting"}):
-        check_trained_with(file, alike)
+        check_trained_with(path, alike)
     with pytest.raises(CheckpointError) as refused:
-        check_trained_with(file, {**trained_with, "vocabulary": "another"})
+        check_trained_with(path, {**trained_with, "vocabulary": "another"})
     assert refused.value.problem == "was trained with another vocabulary: 0123456789ab"
-    assert refused.value.place == str(file)
+    assert refused.value.place == str(path)
+
+
+def test_a_list_for_what_it_was_trained_with_is_named(tmp_path: Path) -> None:
+    layout = ModelLayout(files={CONFIG_FILE: json_bytes({TRAINED_WITH_KEY: [1]})})
+    store = CheckpointStore(tmp_path, CheckpointConfig(), layout)
+    path = store.save(START, {"model": {"weight": torch.ones(3)}}).path
+    with pytest.raises(CheckpointError, match=r"config.json: its \"dragoman_trained_with\" cannot"):
+        read_trained_with(path)
 
 
 def test_each_rank_has_a_folder_of_its_own_but_the_first(tmp_path: Path) -> None:
-    trained_with = {"vocabulary": "0123456789abcdef"}
-    store = CheckpointStore(tmp_path, CheckpointConfig(), trained_with)
+    store = CheckpointStore(tmp_path, CheckpointConfig(), layout_with({"vocabulary": "0123"}))
     assert store.of_rank(0) is store
     saved = store.of_rank(12).save(START, {"replica": {"weight": torch.ones(3)}})
     assert saved.path == tmp_path / "rank-0012" / "step-0000000"
     assert 0 < saved.seconds_s < 60
-    assert read_trained_with(saved.path / "replica.safetensors") == trained_with
+    files = {file.name for file in saved.path.iterdir()}
+    assert files == {"replica.safetensors", "state.json", "digests.json"}
 
 
 def test_translation_takes_the_averaged_weights_if_there_are_any(tmp_path: Path) -> None:
     model = nn.Linear(2, 1, bias=False)
     store = make_store(tmp_path)
-    groups = {"model": {"weight": torch.ones(1, 2)}, "ema": {"weight": torch.full((1, 2), 2.0)}}
-    load_weights(store.save(START, {"model": groups["model"]}).path, model)
+    updated, average = ({"weight": torch.full((1, 2), value)} for value in (1.0, 2.0))
+    load_weights(store.save(START, {"model": updated}).path, model)
     assert model.weight.tolist() == [[1.0, 1.0]]
-    path = store.save(START, groups).path
+    path = store.save(START, {"model": average, "updated": updated}).path
     load_weights(path, model)
     assert model.weight.tolist() == [[2.0, 2.0]]
-    (path / "ema.safetensors").write_bytes(b"torn")
+    (path / "model.safetensors").write_bytes(b"torn")
     with pytest.raises(CheckpointError, match="has 4 bytes instead of"):
         load_weights(path, model)
-    (path / "ema.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"ema\.safetensors: cannot be read: No such file"):
+    (path / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: cannot be read: No such file"):
         load_weights(path, model)
 
 
@@ -441,19 +455,29 @@ def test_a_run_without_a_validation_has_no_best_and_says_what_it_has(tmp_path: P
 
 def test_a_model_of_another_vocabulary_loads_no_weights(tmp_path: Path) -> None:
     model = nn.Linear(2, 1, bias=False)
-    store = CheckpointStore(tmp_path, CheckpointConfig(), {"vocabulary": "0123456789abcdef"})
+    layout = layout_with({"vocabulary": "0123456789abcdef"})
+    store = CheckpointStore(tmp_path, CheckpointConfig(), layout)
     path = store.save(START, {"model": {"weight": torch.ones(1, 2)}}).path
     before = model.weight.tolist()
     with pytest.raises(CheckpointError, match="was trained with another vocabulary: 0123456789ab"):
-        load_weights(path, model, {"vocabulary": "another"})
+        load_weights(path, model, layout_with({"vocabulary": "another"}))
     assert model.weight.tolist() == before
-    load_weights(path, model, {"vocabulary": "0123456789abcdef"})
+    load_weights(path, model, layout)
     assert model.weight.tolist() == [[1.0, 1.0]]
 
 
 def test_a_state_of_another_version_is_named_with_a_remedy(tmp_path: Path) -> None:
     path = save_step(make_store(tmp_path), 1)
-    content = b'{"step": "one"}'
+    replace_state(path, b'{"version": 1}')
+    with pytest.raises(CheckpointError) as refused:
+        read_state(path)
+    assert refused.value.problem == "is of format 1, and this version of dragoman reads format 2"
+    assert refused.value.place == str(path)
+    with pytest.raises(CheckpointError, match="is of format 1"):
+        make_store(tmp_path).choose("best")
+
+
+def replace_state(path: Path, content: bytes) -> None:
     (path / "state.json").write_bytes(content)
     digests = json.loads((path / "digests.json").read_bytes())
     digests["state.json"] = {
@@ -461,6 +485,11 @@ def test_a_state_of_another_version_is_named_with_a_remedy(tmp_path: Path) -> No
         "bytes": len(content),
     }
     (path / "digests.json").write_text(json.dumps(digests))
+
+
+def test_a_state_that_cannot_be_read_is_named_with_a_remedy(tmp_path: Path) -> None:
+    path = save_step(make_store(tmp_path), 1)
+    replace_state(path, b'{"version": 2, "step": "one"}')
     with pytest.raises(CheckpointError) as refused:
         read_state(path)
     assert refused.value.problem == "the state cannot be read"

@@ -52,14 +52,14 @@ def test_a_checkpoint_is_broken_down(run: ToyRun) -> None:
     parts = {entry.path.name: entry.part for entry in inventory.entries}
     assert parts == {
         "model.safetensors": "weights",
-        "ema.safetensors": "weights",
+        "updated.safetensors": "state",
         "optimizer.safetensors": "optimizer",
         "state.json": "state",
         "digests.json": "state",
     }
-    ema_bytes = (checkpoint / "ema.safetensors").stat().st_size
-    assert inventory.inference_bytes() == ema_bytes
-    assert take_inventory(run.directory).inference_bytes() == ema_bytes + 10
+    bytes_of_weights = (checkpoint / "model.safetensors").stat().st_size
+    assert inventory.inference_bytes() == bytes_of_weights
+    assert take_inventory(run.directory).inference_bytes() == bytes_of_weights + 10
 
 
 def test_strangers_are_called_so(tmp_path: Path) -> None:

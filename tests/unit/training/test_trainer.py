@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dragoman.base.errors import DivergenceError
 from dragoman.model.transformer import Transformer
+from dragoman.model.weights_form import WeightsForm
 from dragoman.telemetry.events import Event, read_events
 from dragoman.training.clock import Budget
 from dragoman.training.config import CheckpointConfig, TrainConfig
@@ -276,12 +277,12 @@ def test_validation_measures_the_averaged_weights(tmp_path: Path) -> None:
     tensors = tensors_at(run, 3)
     model = Transformer(run.model, source_vocab_size=30, target_vocab_size=30)
     losses = {}
-    for group in ("model", "ema"):
-        for name, weight in model.named_parameters():
-            weight.data.copy_(tensors[f"{group}.safetensors/{name}"])
+    for group in ("model", "updated"):
+        for name, view in WeightsForm().views(dict(model.named_parameters())).items():
+            view.data.copy_(tensors[f"{group}.safetensors/{name}"])
         losses[group] = dev_loss(model)
-    assert seen[3] == pytest.approx(losses["ema"], rel=1e-5)
-    assert seen[3] != pytest.approx(losses["model"], rel=1e-5)
+    assert seen[3] == pytest.approx(losses["model"], rel=1e-5)
+    assert seen[3] != pytest.approx(losses["updated"], rel=1e-5)
 
 
 def test_a_nan_gradient_stops_at_once_and_leaves_good_weights(tmp_path: Path) -> None:
