@@ -57,6 +57,7 @@ from dragoman.telemetry.sampler import MachineProbe, NetworkProbe, sample_every_
 from dragoman.telemetry.sinks import TensorBoardSink
 from dragoman.telemetry.timers import PhaseTimer
 from dragoman.training.interval import IntervalSums, train_interval
+from dragoman.training.precision import agreed_precision
 from dragoman.training.step import StepResult, TrainStep
 from dragoman.watch.live import open_run
 from dragoman.watch.screen import screen
@@ -210,6 +211,7 @@ def _open(prepared: Path, stack: ExitStack) -> Bench:
         model,
         sync=sync,
         train=recipe.train,
+        precision=agreed_precision(recipe.train, world),
         optimizer=recipe.optimizer,
         world=world,
     )

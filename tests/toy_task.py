@@ -106,5 +106,12 @@ def toy_training(
         stream,
         gradient_sync(distributed or DistributedConfig(), transformer, world) as sync,
     ):
-        step = TrainStep(transformer, sync=sync, train=train, optimizer=optimizer, world=world)
+        step = TrainStep(
+            transformer,
+            sync=sync,
+            train=train,
+            precision="fp32" if train.precision == "auto" else train.precision,
+            optimizer=optimizer,
+            world=world,
+        )
         yield ToyTraining(transformer, step, stream)

@@ -169,7 +169,8 @@ def our_step(
     step = TrainStep(
         model,
         sync=make_sync(model),
-        train=TrainConfig(precision=precision),
+        train=TrainConfig(),
+        precision=precision,
         optimizer=OptimizerConfig(),
         world=world,
     )

@@ -26,6 +26,7 @@ from dragoman.distributed.world import join_world
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
 from dragoman.training.config import OptimizerConfig, TrainConfig
+from dragoman.training.precision import agreed_precision
 from dragoman.training.schedule import ScheduleConfig, learning_rate
 from dragoman.training.step import TrainStep
 
@@ -70,6 +71,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     d_model, num_heads, d_ffn, layers = map(int, sys.argv[2:6])
     inner_dropout = float(sys.argv[6])
+    train = TrainConfig.model_validate({"precision": sys.argv[7]})
     config = ModelConfig(
         d_model=d_model,
         num_heads=num_heads,
@@ -100,7 +102,8 @@ def main() -> None:
             step = TrainStep(
                 model,
                 sync=sync,
-                train=TrainConfig(),
+                train=train,
+                precision=agreed_precision(train, world),
                 optimizer=OptimizerConfig(),
                 world=world,
             )

@@ -2,7 +2,7 @@
 
     PEERS_HOME=... benchmarks/train_cpu/run.py --peers ../shared/peers [--sizes small base]
         [--rounds 5] [--names eole fairseq hf] [--window 60] [--warm 10] [--dropout same]
-        [--malloc both] [--record]
+        [--malloc both] [--auto] [--record]
 
 Every side trains the same model on the same encoded Multi30k text with batches of about 4,096
 target tokens; tokens are counted from the batches themselves, without padding. In each round every
@@ -17,6 +17,7 @@ Two things were not the same for all, and can be chosen:
   --dropout: Eole has dropout of 0.1 in attention and feed-forward, too, which the others lack and
     which Eole cannot leave out alone. `same` gives it to all, ours included; `as-is` does not.
 A window that holds fewer than ten steps is marked: its rate is that of a few batches.
+`--auto` adds ours with train.precision = "auto"; else, and for all ratios to peers, it is fp32.
 `--record` adds the ratio to the fastest peer with our settings to results.jsonl.
 """
 
@@ -43,6 +44,7 @@ from dragoman.recipe.estimate import training_flop
 
 SIZES = {"small": (256, 4, 1024, 3), "base": (512, 8, 2048, 6)}
 OURS = "dragoman"
+AUTO = "dragoman+auto"
 WITH_MALLOC = "+malloc"
 OUR_MALLOC = {
     "MALLOC_MMAP_MAX_": "0",
@@ -79,6 +81,8 @@ def main() -> None:
     keep_freed_memory()  # the matrix rate is that of products, not of new memory
     for size in options.sizes:
         rounds = [_round(number, size, options) for number in range(options.rounds)]
+        if options.auto:
+            _report_auto(size, rounds)
         ratios = _report(size, rounds, options.names)
         if options.record:
             subprocess.run(
@@ -96,17 +100,22 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--peers", type=Path, required=True, help="folder of run_peer.sh")
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
-    parser.add_argument("--names", nargs="+", default=["eole", "fairseq", "hf"])
+    parser.add_argument("--names", nargs="*", default=["eole", "fairseq", "hf"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warm", type=float, default=10, help="seconds thrown away")
     parser.add_argument("--window", type=float, help="seconds of a measurement (small 20, base 60)")
     parser.add_argument("--malloc", choices=["ours", "all", "both"], default="both")
     parser.add_argument("--dropout", choices=["as-is", "same"], default="same")
     parser.add_argument("--windows", type=int, default=1)
+    parser.add_argument("--auto", action="store_true")
     parser.add_argument("--record", action="store_true")
     options = parser.parse_args()
-    if options.record and (options.malloc == "ours" or options.dropout != "same"):
-        parser.error("--record needs the same settings for all: --malloc both, --dropout same")
+    if options.record and (
+        not options.names or options.malloc == "ours" or options.dropout != "same"
+    ):
+        parser.error(
+            "--record needs peers, and the same settings for all: --malloc both, --dropout same"
+        )
     return options
 
 
@@ -129,7 +138,7 @@ def _with_dropout(peers: Path) -> Path:
 
 def _round(number: int, size: str, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Each side once; the order turns round by round."""
-    names = [OURS, *options.names]
+    names = [OURS, *([AUTO] if options.auto else ()), *options.names]
     turned = names[number % len(names) :] + names[: number % len(names)]
     results: dict[str, dict[str, Any]] = {}
     for name in turned:
@@ -154,7 +163,7 @@ def _train(name: str, size: str, options: argparse.Namespace) -> dict[str, Any]:
         "PEER_WINDOWS": str(options.windows),
         "OMP_NUM_THREADS": "2",
     }
-    if name != OURS:
+    if name not in (OURS, AUTO):
         if name.endswith(WITH_MALLOC):
             environment |= OUR_MALLOC
         command = [str(options.peers / "run_peer.sh"), name.removesuffix(WITH_MALLOC), size]
@@ -171,6 +180,7 @@ def _train(name: str, size: str, options: argparse.Namespace) -> dict[str, Any]:
     }
     numbers = [str(number) for number in SIZES[size]]
     numbers.append("0.1" if options.dropout == "same" else "0")
+    numbers.append("auto" if name == AUTO else "fp32")
     subprocess.run(
         [sys.executable, str(HERE / "ours.py"), str(home / "data"), *numbers],
         env=environment,
@@ -194,6 +204,15 @@ def _matrix_gflop_s() -> float:
     return statistics.median(rates[2:])
 
 
+def _report_auto(size: str, rounds: list[dict[str, dict[str, Any]]]) -> None:
+    ratios = [results[AUTO]["trg_tok_s"] / results[OURS]["trg_tok_s"] for results in rounds]
+    print(
+        f"\n{size}: auto / fp32 {statistics.median(ratios):.2f} "
+        f"({min(ratios):.2f} to {max(ratios):.2f}), memory "
+        f"{max(results[AUTO]['peak_rss_mb'] for results in rounds)} MB"
+    )
+
+
 def _report(size: str, rounds: list[dict[str, dict[str, Any]]], names: list[str]) -> list[float]:
     """Print the figures of a size; returns the ratios to the fastest peer of each round."""
     print(f"\n{size}: median of {len(rounds)} rounds")
@@ -207,6 +226,8 @@ def _report(size: str, rounds: list[dict[str, dict[str, Any]]], names: list[str]
             f"memory {max(run['peak_rss_mb'] for run in runs)} MB  "
             f"start to first step {statistics.median(run['startup_s'] for run in runs):.1f} s"
         )
+    if not names:
+        return []
     fastest = [max(r[name]["trg_tok_s"] for name in names) for r in rounds]
     ratios = [r[OURS]["trg_tok_s"] / f for r, f in zip(rounds, fastest, strict=True)]
     shares = [_useful_gflop_s(size, r[OURS]) / r[OURS]["matrix_gflop_s"] for r in rounds]

@@ -25,7 +25,12 @@ def _chosen(world: World, directory: str) -> list[Any]:
         toy_training(ToyPairs(300), model=TOY_MODEL, world=world) as training,
     ):
         config, *_ = auto.choose_strategy(
-            recipe, training.model, training.stream, world=world, events=events
+            recipe,
+            training.model,
+            training.stream,
+            precision="fp32",
+            world=world,
+            events=events,
         )
     return [config.strategy, measured.call_count]
 

@@ -151,7 +151,8 @@ def _train(precision: str, *, compiled: bool) -> tuple[list[float], torch.Tensor
         step = TrainStep(
             model,
             sync=sync,
-            train=TrainConfig(precision=precision),  # type: ignore[arg-type]
+            train=TrainConfig(),
+            precision=precision,  # type: ignore[arg-type]
             optimizer=OptimizerConfig(clip_norm=1.0),
             world=world,
         )

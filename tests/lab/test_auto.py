@@ -30,7 +30,12 @@ def chosen(world: World, directory: str, overrides: list[str]) -> Any:
     ):
         before = [weight.clone() for weight in training.model.parameters()]
         config, *_ = choose_strategy(
-            recipe, training.model, training.stream, world=world, events=events
+            recipe,
+            training.model,
+            training.stream,
+            precision="fp32",
+            world=world,
+            events=events,
         )
         same = all(map(torch.equal, before, training.model.parameters()))
     return [config.model_dump(mode="json"), same]

@@ -286,7 +286,15 @@ class _Asked:
         if kinds or kind is None or kind not in DEVICES["half"]:
             return None
         half: Precision = "fp16" if kind in WITHOUT_BF16 else "bf16"
-        return None if self.recipe.train.precision == half else half
+        return None if self._precision(kind) == half else half
+
+    def _precision(self, kind: str | None) -> Precision:
+        """The recipe's; if that is "auto", bf16 on GPUs that have it. Of processors the table knows
+        only their speed in fp32."""
+        precision = self.recipe.train.precision
+        if precision != "auto":
+            return precision
+        return "fp32" if kind == "cpu" or kind in WITHOUT_BF16 else "bf16"
 
     def _kind(self, host: Host) -> str | None:
         """The device of its ranks: cpu, a kind of GPU, or None for GPUs of an unknown kind."""
@@ -305,14 +313,14 @@ class _Asked:
             tflops = self.request.tflops
             if tflops is not None:
                 _number("tflops", str(tflops), float)
-            return device(kind, train.precision, tflops=tflops)
+            return device(kind, self._precision(kind), tflops=tflops)
         if host.slots:  # doctor measures one rank with its share of the cores
             source = f"{self.doctor.source}, small model"
             return Device("cpu", facts.flop_per_s * host.slots, source)
         source = f"{self.doctor.source}, base, bf16, 128 sentences, not compiled"
         found = Device("gpu", facts.flop_per_s, source)
         of_table = DEVICES["half"].get(kind or "")
-        if train.compile and train.precision != "fp32" and of_table and of_table.is_compiled:
+        if train.compile and self._precision(kind) != "fp32" and of_table and of_table.is_compiled:
             # Doctor does not compile, which takes a minute.
             found = max(found, of_table, key=lambda one: one.flop_per_s)
         return found

@@ -85,7 +85,8 @@ def estimate(recipe: Recipe, *, world_size: int = 1) -> Estimate:
     flop_per_pair = training_flop(
         recipe.model, target_vocab_size=vocab_size, source_length=length, target_length=length
     )
-    half = recipe.train.precision != "fp32"
+    precision = recipe.train.precision  # auto: on a device that is not known, so the most it takes
+    half = precision not in ("fp32", "auto")
     kept, saved = strategy_numbers(recipe.distributed, world_size)
     sizes = [text_bytes(entry, Path(recipe.corpus.folder)) for entry in recipe.corpus.train]
     id_bytes = 2 if vocab_size <= 1 << 16 else 4
@@ -96,7 +97,7 @@ def estimate(recipe: Recipe, *, world_size: int = 1) -> Estimate:
         flop_per_target_token=flop_per_pair / length,
         memory=Memory(
             # Autocast keeps the weights in half precision beside the fp32 ones during a step.
-            weights_bytes=num_parameters * (FP32_BYTES + 2 * half),
+            weights_bytes=num_parameters * (FP32_BYTES + 2 * (precision != "fp32")),
             gradients_bytes=num_parameters * FP32_BYTES,
             optimizer_bytes=num_parameters * _ADAM_MOMENTS * FP32_BYTES,
             ema_bytes=num_parameters * FP32_BYTES * with_ema,

@@ -27,6 +27,7 @@ from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World
 from dragoman.recipe.recipe import Recipe
 from dragoman.telemetry.events import Alert, Recorder, StrategyChosen
+from dragoman.training.config import Precision
 from dragoman.training.step import TrainStep
 
 _WARM_STEPS: Final = 2
@@ -47,6 +48,7 @@ def choose_strategy(
     model: torch.nn.Module,
     updates: Iterator[Update],
     *,
+    precision: Precision,
     world: World,
     events: Recorder,
 ) -> ChosenStrategy:
@@ -56,7 +58,7 @@ def choose_strategy(
     """
     if world.world_size == 1:
         return ChosenStrategy(recipe.distributed.model_copy(update={"strategy": "sync"}), None)
-    compute_s, _ = measure_compute(recipe, model, updates, world=world)
+    compute_s, _ = measure_compute(recipe, model, updates, precision=precision, world=world)
     with closing(find_topology(world)) as topology:
         rate = measure_link(world, topology)
     several = topology.num_hosts > 1
@@ -120,6 +122,7 @@ def measure_compute(
     model: torch.nn.Module,
     updates: Iterator[Update],
     *,
+    precision: Precision,
     world: World,
     at_most_s: float = math.inf,
 ) -> tuple[float, float]:
@@ -132,6 +135,7 @@ def measure_compute(
         model,
         sync=NoSync(model),
         train=recipe.train,
+        precision=precision,
         optimizer=recipe.optimizer,
         world=world,
     )

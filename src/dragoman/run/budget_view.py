@@ -154,7 +154,6 @@ def _row(one: SizedModel) -> tuple[str, ...]:
 def _reasons(plan: BudgetPlan) -> Iterator[str]:
     """The reason for each setting of the chosen size; or that the setting was made by hand."""
     best, recipe = plan.chosen, plan.chosen.recipe
-    on_gpu = "on a GPU" if recipe.train.precision == "bf16" else "without a GPU that has bf16"
     rate = units.LEARNING_RATE.text(recipe.schedule.peak_learning_rate)
     batch = units.COUNT.text((recipe.data.batch_tokens or 0) * recipe.data.accumulate)
     tokens = units.SHORT_COUNT.text(best.tokens)
@@ -180,7 +179,7 @@ def _reasons(plan: BudgetPlan) -> Iterator[str]:
         ),
         "optimizer.clip_norm": "gradients clipped to a norm of 1",
         "schedule.kind": "it rises for a tenth of the time, then falls in a straight line to zero",
-        "train.precision": f"{recipe.train.precision}: {on_gpu}",
+        "train.precision": "precision auto: bf16 where it is faster, else fp32",
         "train.ema_decay": "weights averaged over about a hundredth of the updates",
     }
     set_keys = {key: key for key in plan.by_hand}

@@ -26,7 +26,7 @@ from dragoman.recipe.recipe import Recipe
 from dragoman.telemetry.events import HostSampled
 from dragoman.telemetry.host import DISTURBING_SHARE, memory_bytes
 from dragoman.telemetry.sampler import MachineProbe
-from dragoman.training.config import Precision
+from dragoman.training.precision import agreed_precision
 from dragoman.training.step_rate import step_cost, time_steps
 
 _CPU_TOKENS: Final = 1024
@@ -133,11 +133,10 @@ def this_machine(*, ranks: int, vocab_size: int, at_most_s: float) -> TrainingMa
     on_gpu = torch.cuda.is_available()
     has_bf16 = on_gpu and torch.cuda.get_device_capability() >= (8, 0)
     memory = torch.cuda.mem_get_info()[1] if on_gpu else memory_bytes()
-    precision: Precision = "bf16" if has_bf16 else "fp32"
 
     def tokens_per_s(recipe: Recipe) -> float:
         with _others_seen(machine):
-            found = _timed(recipe, ranks, vocab_size, at_most_s, precision)
+            found = _timed(recipe, ranks, vocab_size, at_most_s)
         return found.tokens_per_s
 
     machine = TrainingMachine(on_gpu, has_bf16, memory, tokens_per_s, num_gpus=ranks)
@@ -171,9 +170,9 @@ def timed_here(recipe: Recipe, *, ranks: int, at_most_s: float = 3.0) -> Here:
 def _step_s(recipe: Recipe, ranks: int, at_most_s: float) -> float:
     """Seconds of a step of the recipe's batch by all ranks of this machine."""
     work = workload_of(recipe)
-    pieces, precision = recipe.corpus.subword.vocab_size, recipe.train.precision
+    pieces = recipe.corpus.subword.vocab_size
     if torch.cuda.is_available():
-        speed = _timed(recipe, ranks, pieces, at_most_s, precision)
+        speed = _timed(recipe, ranks, pieces, at_most_s)
         return work.target_tokens_per_step / speed.tokens_per_s
     batches = ranks * work.micro_batches_per_step
     tokens = work.target_tokens_per_step / batches
@@ -183,7 +182,7 @@ def _step_s(recipe: Recipe, ranks: int, at_most_s: float) -> float:
             recipe.model,
             vocab_size=pieces,
             pairs=max(1, round(tokens / TYPICAL_LENGTH)),
-            precision=precision,
+            precision=agreed_precision(recipe.train, world),
             at_most_s=at_most_s,
         )
     # The ranks share the processor, so that each one's work adds to the time of all.
@@ -204,9 +203,7 @@ def _others_seen(machine: TrainingMachine) -> Iterator[None]:
     machine.others_share = max(machine.others_share, sample.others_cpu_share or 0.0)
 
 
-def _timed(
-    recipe: Recipe, ranks: int, vocab_size: int, at_most_s: float, precision: Precision
-) -> Speed:
+def _timed(recipe: Recipe, ranks: int, vocab_size: int, at_most_s: float) -> Speed:
     """The speed of a recipe's model, with fewer tokens at a time if they do not fit into memory."""
     with join_world() as world, memory_errors_named("set a smaller model, or use another machine"):
         tokens = most = TIMED_GPU_TOKENS if world.device.type == "cuda" else _CPU_TOKENS
@@ -217,7 +214,7 @@ def _timed(
                     recipe.model,
                     vocab_size=vocab_size,
                     pairs=tokens // TYPICAL_LENGTH,
-                    precision=precision,
+                    precision=agreed_precision(recipe.train, world),
                     at_most_s=at_most_s,
                 )
             except torch.OutOfMemoryError:

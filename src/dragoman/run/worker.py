@@ -69,7 +69,9 @@ from dragoman.telemetry.sampler import host_sampler
 from dragoman.telemetry.sinks import TensorBoardSink, subscribe_sinks
 from dragoman.training.checkpoint import Checkpoint, CheckpointStore, TrainState, load_weights
 from dragoman.training.clock import Budget, read_budget
+from dragoman.training.config import Precision
 from dragoman.training.matrix_rate import measure_device, slow_precision
+from dragoman.training.precision import agreed_precision
 from dragoman.training.snapshot import agreed_checkpoint, resume
 from dragoman.training.step import TrainStep
 from dragoman.training.trainer import fit
@@ -94,7 +96,9 @@ def train(run: RunDirectory, listeners: Sequence[EventListener] = ()) -> None:
     with join_world() as world, _events(run, world, recipe.sinks, listeners) as events:
         if budget is not None:
             budget = budget.with_starts(time.time() - process_started())
-        reason, step = _RankTraining(run, recipe, prepared, manifest, world, events).train(budget)
+        precision = agreed_precision(recipe.train, world)
+        training = _RankTraining(run, recipe, prepared, manifest, world, events, precision)
+        reason, step = training.train(budget)
     if reason == "signal":
         raise InterruptedRunError(
             f"a signal stopped the run at step {step}; everything is saved",
@@ -196,6 +200,7 @@ class _RankTraining:
     manifest: Manifest
     world: World
     events: Recorder
+    precision: Precision
 
     def train(self, budget: Budget | None) -> tuple[str, int]:
         """Train; returns why it ended, and after which step."""
@@ -219,6 +224,7 @@ class _RankTraining:
                 model,
                 sync=sync,
                 train=recipe.train,
+                precision=self.precision,
                 optimizer=recipe.optimizer,
                 world=world,
             )
@@ -269,7 +275,7 @@ class _RankTraining:
         model = model.to(self.world.device)
         freeze(model, self.recipe.train.freeze)
         if self.recipe.train.compile:
-            compile_stacks(model, self.recipe.train.precision)
+            compile_stacks(model, self.precision)
         return model
 
     def warn(self, error: CheckpointError) -> None:
@@ -289,7 +295,14 @@ class _RankTraining:
             planned_step_s = None if has_moved else checkpoint.state.planned_step_s
             return ChosenStrategy(checkpoint.state.sync, planned_step_s)
         with batches(recipe, self.prepared, 0, self.world) as updates:
-            return choose_strategy(recipe, model, updates, world=self.world, events=self.events)
+            return choose_strategy(
+                recipe,
+                model,
+                updates,
+                precision=self.precision,
+                world=self.world,
+                events=self.events,
+            )
 
     def first_state(self, chosen: ChosenStrategy) -> TrainState:
         """The state before the first step."""
@@ -362,7 +375,7 @@ class _RankTraining:
             recipe_digest=state.recipe_digest,
             world_size=self.world.world_size,
             device=str(self.world.device),
-            precision=self.recipe.train.precision,
+            precision=self.precision,
             num_parameters=sum(weight.numel() for weight in model.parameters()),
             max_steps=self.recipe.train.max_steps,
             train_pairs=_training_text(self.recipe, self.prepared).num_pairs,
@@ -378,10 +391,9 @@ class _RankTraining:
 
     def record_device(self, *, step: int) -> None:
         """Record the speed of the device; all ranks measure at once, as some may share it."""
-        precision = self.recipe.train.precision
-        measured = measure_device(self.world.device, precision)
+        measured = measure_device(self.world.device, self.precision)
         self.events.write(measured, step=step)
-        slow = slow_precision(measured, precision)
+        slow = slow_precision(measured, self.precision)
         if slow and self.world.is_main:
             self.events.write(slow, step=step)
 

@@ -35,7 +35,8 @@ class TrainConfig(Section):
 
     max_steps: int = Field(default=100_000, ge=1)
     """Updates of the whole run."""
-    precision: Precision = "fp32"
+    precision: Precision | Literal["auto"] = "auto"
+    """auto: bf16 on GPUs from Ampere on and on processors that are faster in it, else fp32."""
     compile: bool = False
     """torch.compile the encoder and decoder stacks (worth it on a GPU)."""
     seed: int = Field(default=1, ge=0, lt=2**63)

@@ -34,18 +34,27 @@ def measure_device(device: torch.device, precision: Precision) -> DeviceMeasured
     It is measured for about a second, or with two products if these take longer.
     If several ranks share a host, each calls this at the same time and measures its own part.
     """
-    size = _SIZES.get(device.type, _SIZES["cpu"])
-    matrix = torch.randn(size, size, device=device, dtype=_DTYPES[precision])
-    _product_s(matrix)  # loads the library
-    seconds: list[float] = []
-    while len(seconds) < _TRIES and sum(seconds) < _ENOUGH_S:
-        seconds.append(_product_s(matrix))
+    size = _size(device)
     return DeviceMeasured(
         device=str(device),
-        matrix_flop_per_s=2.0 * size**3 / statistics.median(seconds),
+        matrix_flop_per_s=matrix_flop_per_s(device, precision)[0],
         alone_tokens_per_s=None,
         method=f"products of {size} x {size} matrices in {precision}, before the first step",
     )
+
+
+def matrix_flop_per_s(device: torch.device, *precisions: Precision) -> list[float]:
+    """The rate of matrix products in each of these precisions, measured in turns: other programs
+    disturb all of them alike."""
+    size = _size(device)
+    wide = torch.randn(size, size, device=device)
+    matrices = [wide.to(_DTYPES[precision]) for precision in precisions]
+    for matrix in matrices:
+        _product_s(matrix)  # loads the library
+    turns: list[list[float]] = []
+    while len(turns) < _TRIES and sum(map(sum, turns)) < _ENOUGH_S:
+        turns.append([_product_s(matrix) for matrix in matrices])
+    return [2.0 * size**3 / statistics.median(seconds) for seconds in zip(*turns, strict=True)]
 
 
 def slow_precision(measured: DeviceMeasured, precision: Precision) -> Alert | None:
@@ -56,7 +65,7 @@ def slow_precision(measured: DeviceMeasured, precision: Precision) -> Alert | No
     """
     if precision == "fp32":
         return None
-    fp32 = measure_device(torch.device(measured.device), "fp32").matrix_flop_per_s
+    (fp32,) = matrix_flop_per_s(torch.device(measured.device), "fp32")
     times = fp32 / measured.matrix_flop_per_s
     if times < _CLEARLY_SLOWER:
         return None
@@ -66,6 +75,10 @@ def slow_precision(measured: DeviceMeasured, precision: Precision) -> Alert | No
         f"{precision} as in fp32",
         remedy="train in fp32 (train.precision)",
     )
+
+
+def _size(device: torch.device) -> int:
+    return _SIZES.get(device.type, _SIZES["cpu"])
 
 
 def _product_s(matrix: torch.Tensor) -> float:

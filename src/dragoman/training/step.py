@@ -15,7 +15,7 @@ from dragoman.distributed.gradient_sync import GradientSync
 from dragoman.distributed.world import World
 from dragoman.model.loss import LossSum
 from dragoman.telemetry.timers import PhaseTimer
-from dragoman.training.config import OptimizerConfig, TrainConfig
+from dragoman.training.config import OptimizerConfig, Precision, TrainConfig
 from dragoman.training.gradient_noise import MEASURE_EVERY, signal_and_noise
 from dragoman.training.optimizer import (
     Ema,
@@ -61,6 +61,7 @@ class TrainStep:
         *,
         sync: GradientSync,
         train: TrainConfig,
+        precision: Precision,
         optimizer: OptimizerConfig,
         world: World,
     ) -> None:
@@ -69,13 +70,13 @@ class TrainStep:
         self.optimizer = make_optimizer(model, optimizer)
         self.world = world
         self.timer = PhaseTimer(world.device)
-        self.scaler = LossScaler(world.device) if train.precision == "fp16" else None
+        self.scaler = LossScaler(world.device) if precision == "fp16" else None
         self.ema = Ema(model, train.ema_decay, live=sync.weights()) if train.ema_decay > 0 else None
         self._weights = list(model.parameters())
         sync.attach(self.optimizer)
         self._clip_norm = optimizer.clip_norm
         self._seed = train.seed
-        self._autocast_dtype = _AUTOCAST_DTYPES[train.precision]
+        self._autocast_dtype = _AUTOCAST_DTYPES[precision]
 
     def __call__(self, update: Update, *, learning_rate: float) -> StepResult:
         """Make one update; it does not wait until a GPU has finished."""

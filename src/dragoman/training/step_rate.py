@@ -168,7 +168,8 @@ def _new_step(
     return TrainStep(
         model,
         sync=NoSync(model),
-        train=TrainConfig(precision=precision),
+        train=TrainConfig(),
+        precision=precision,
         optimizer=OptimizerConfig(),
         world=world,
     )

@@ -18,7 +18,7 @@ from dragoman.distributed.gradient_sync import NoSync
 from dragoman.distributed.world import World
 from dragoman.model.config import ModelConfig
 from dragoman.model.transformer import Transformer
-from dragoman.training.config import OptimizerConfig, TrainConfig
+from dragoman.training.config import OptimizerConfig, Precision, TrainConfig
 from dragoman.training.step import TrainStep, seed_dropout
 from token_batches import random_batch, row_of
 from toy_task import ONE_RANK, TOY_MODEL, ToyPairs, ToyTraining, toy_training
@@ -193,6 +193,7 @@ def step_with(
     model: ModelConfig = NO_DROPOUT,
     world: World = ONE_RANK,
     train: TrainConfig | None = None,
+    precision: Precision = "fp32",
 ) -> TrainStep:
     torch.manual_seed(1)
     transformer = Transformer(
@@ -202,6 +203,7 @@ def step_with(
         transformer,
         sync=sync(transformer),
         train=train or TrainConfig(),
+        precision=precision,
         optimizer=OptimizerConfig(clip_norm=0.0),
         world=world,
     )
@@ -271,7 +273,7 @@ def test_a_scaler_and_an_average_exist_only_if_asked_for() -> None:
 def test_the_forward_pass_has_the_precision_of_the_recipe(
     precision: Literal["fp32", "bf16", "fp16"], dtype: torch.dtype | None
 ) -> None:
-    step = step_with(train=TrainConfig(precision=precision))
+    step = step_with(precision=precision)
     seen: list[torch.dtype | None] = []
 
     def look(*_: object) -> None:
