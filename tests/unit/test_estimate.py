@@ -124,7 +124,7 @@ def test_estimated_activations_match_the_tensors_that_autograd_saves(
 
 def test_an_ema_is_held_in_memory_and_in_every_checkpoint() -> None:
     plain, with_ema = estimate(recipe_of()), estimate(recipe_of(train={"ema_decay": 0.999}))
-    weights = plain.memory.weights_bytes
+    weights = plain.memory.gradients_bytes  # fp32
     assert with_ema.memory.total_bytes - plain.memory.total_bytes == weights
     assert with_ema.disk.checkpoint_bytes - plain.disk.checkpoint_bytes == weights
 

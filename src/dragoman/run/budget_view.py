@@ -179,7 +179,11 @@ def _reasons(plan: BudgetPlan) -> Iterator[str]:
         ),
         "optimizer.clip_norm": "gradients clipped to a norm of 1",
         "schedule.kind": "it rises for a tenth of the time, then falls in a straight line to zero",
-        "train.precision": "precision auto: bf16 where it is faster, else fp32",
+        "train.precision": (
+            "precision auto: bf16 where it is faster, else fp32"
+            if recipe.train.precision == "auto"
+            else f"{recipe.train.precision}: on a GPU"
+        ),
         "train.ema_decay": "weights averaged over about a hundredth of the updates",
     }
     set_keys = {key: key for key in plan.by_hand}

@@ -310,6 +310,7 @@ def _rules(
         "schedule.peak_learning_rate": float(f"{peak:.3g}"),
         "model.dropout": dropout_for(tokens / text.target_tokens),
         "optimizer.clip_norm": 1.0,
+        "train.precision": "bf16" if on_gpu and machine.has_bf16 else "auto",
         # A GPU without bf16 pads rows, and several lengths cost it padding or passes.
         "data.length_groups": 1 if on_gpu and not machine.has_bf16 else LENGTH_GROUPS,
         "train.compile": on_gpu and training_s > _WORTH_COMPILING_S,
