@@ -113,11 +113,12 @@ class Inventory:
 
         The weights are those of the newest checkpoint; 0 without a checkpoint.
         """
-        weights = [entry for entry in self.entries if entry.path.name == "model.safetensors"]
+        own = [entry for entry in self.entries if entry.part != "export"]
+        weights = [entry for entry in own if entry.path.name == "model.safetensors"]
         if not weights:
             return 0
         newest = max(weights, key=lambda entry: step_number(entry.path.parent.name))
-        vocabularies = (e for e in self.entries if e.path.name in ("source.model", "target.model"))
+        vocabularies = (e for e in own if e.path.name in ("source.model", "target.model"))
         return newest.size_bytes + sum(entry.size_bytes for entry in vocabularies)
 
 

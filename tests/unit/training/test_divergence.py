@@ -17,7 +17,6 @@ from dragoman.corpus.shards import EOS
 from dragoman.data.batch import Batch
 from dragoman.data.loader import Update
 from dragoman.model.transformer import Transformer
-from dragoman.training.checkpoint import TrainState
 from dragoman.training.config import CheckpointConfig, TrainConfig
 from dragoman.training.divergence import LossTrend, Problem, diverged
 from toy_fit import ToyRun
@@ -134,12 +133,6 @@ def test_the_checkpoint_to_go_back_to_is_older_than_the_problem() -> None:
     problem = Problem("it rose", since=201)
     assert str(diverged(problem, step=310, checkpoints=paths)).endswith("checkpoint: step-0000200")
     assert str(diverged(problem, step=310, checkpoints=paths[3:])).endswith("none was written")
-
-
-def test_a_state_of_an_older_version_can_be_gone_on_from() -> None:
-    old = {"seed": 1, "world_size": 1, "recipe_digest": "r", "corpus_digest": "c"}
-    old |= {"untrained_loss": 8.3, "recent_loss": 2.0}
-    assert TrainState.model_validate(old).loss_trend == LossTrend()
 
 
 def test_the_trend_is_read_as_it_was_written() -> None:
