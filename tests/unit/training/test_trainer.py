@@ -364,8 +364,8 @@ def test_the_clock_of_a_budget_sets_the_rate_the_validations_and_the_end(tmp_pat
     run = ToyRun(tmp_path, IN_TIME, schedule=TO_ZERO, before_update=slow, budget=budget)
     result = run.fit()
     assert result.reason == "max_steps"
-    # A neighbour may take the processor for a second.
-    assert 4.5 < time.time() - budget.started < 6.5
+    # A neighbour may take the processor for a second, or make the first save look long.
+    assert 4.0 < time.time() - budget.started < 6.5
     read = clock_of(run)
     rates = {one.step: one.payload["learning_rate"] for one in events_of(run, "train_interval")}
     for step, progress in read:
@@ -376,7 +376,8 @@ def test_the_clock_of_a_budget_sets_the_rate_the_validations_and_the_end(tmp_pat
     assert [progress for _, progress in read] == sorted(progress for _, progress in read)
     steps, shares = [step for step, _ in read], [share for _, share in read]
     at = [float(np.interp(one.step or 0, steps, shares)) for one in events_of(run, "validated")]
-    assert at == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0], abs=0.1)
+    assert at[:-1] == pytest.approx([0.2, 0.4, 0.6, 0.8], abs=0.1)
+    assert 0.75 < at[-1] <= 1.1
     (last,) = {one.step for one in events_of(run, "validated")[-1:]}
     assert last == result.state.step
     # It is over: the same call trains no more.
