@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dragoman.formats.hub import Pushed
     from dragoman.formats.import_folder import Imported
     from dragoman.inference.terms import Term
-    from dragoman.inference.translator import Translation
+    from dragoman.inference.translator import Opened, Translation
     from dragoman.model.config import SearchConfig
 
 
@@ -365,6 +365,7 @@ def translate_file(
             )
         if known:
             opened = opened.with_terms(known)
+            _tell_unused(opened, Path(terms or ""))
         if context == "paragraph":
             opened = opened.with_context()
         # Before a command that is then refused replaces the draft of earlier work.
@@ -586,6 +587,21 @@ def _terms_of(terms: Any) -> list[Term]:
                 remedy='give terms such as {"cell": "Zelle"}',
             )
     return [Term(source, target) for source, target in (terms or {}).items()]
+
+
+def _tell_unused(opened: Opened, file: Path) -> None:
+    """Write which terms of a file are not used; raises ConfigError if none is for the languages."""
+    from dragoman.corpus.directions import listed
+
+    if opened.translator.terms is None:
+        languages = listed(opened.directions)
+        remedy = "correct the languages behind the terms, or leave them out"
+        raise ConfigError(f"has no term for {languages}", place=file, remedy=remedy)
+    if unused := opened.translator.terms.unused:
+        more = f" and {len(unused) - 5} more" if len(unused) > 5 else ""
+        names = ", ".join(map(repr, unused[:5])) + more
+        problem = "not used, as the model cannot write their translations, or something is kept"
+        print(f"{file}: {problem}: {names}", file=sys.stderr)
 
 
 def _wanted(n_best: Any) -> int:

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import methodcaller
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dragoman.corpus.shards import UNK
 from dragoman.inference import inline
 from dragoman.inference.tags import CLOSING, OPENING, AttendedRow, with_tags
-from dragoman.inference.terms import Terms, count_term, has_other_ending, is_whole
+from dragoman.inference.terms import Terms, count_term, has_other_ending, has_term, is_whole
 from dragoman.model.config import SearchConfig, length_limit
 
 if TYPE_CHECKING:
@@ -104,16 +104,17 @@ class TermSearch:
         best_ids = [self._found[row][0].ids for row in missing]
         attention = yield methodcaller("attention", sources, best_ids)
         begun = []
+        replaced: dict[int, str] = {}
         for (row, term), weights in zip(missing.items(), attention, strict=True):
             best = self._found[row][0]
             pieces = self._source.pieces(self._rows[row]), self._target.pieces(best.ids)
-            tagged = _tagged(self._texts[row], term)
-            placed = with_tags(tagged, [AttendedRow(*pieces, best.text, weights)])
-            before = placed[: placed.index(OPENING[0])]
+            attended = AttendedRow(*pieces, best.text, weights)
+            before, replaced[row], _ = self._around(row, term, attended)
+            words = term.words
+            if not before.strip() and self._texts[row][:1].isupper():
+                words = words[:1].upper() + words[1:]
             limit = length_limit(len(self._rows[row]), search)
-            begun += [
-                (row, ids) for ids in self._beginnings(before, term.words) if len(ids) < limit
-            ]
+            begun += [(row, ids) for ids in self._beginnings(before, words) if len(ids) < limit]
         candidates: dict[int, list[Found]] = {row: [] for row in missing}
         sources = [self._rows[row] for row, _ in begun]
         results = yield methodcaller("go_on", sources, [ids for _, ids in begun], search)
@@ -125,6 +126,52 @@ class TermSearch:
         for row, term in missing.items():
             fitting = self._fitting(row, term, candidates[row])
             self._found[row] = fitting[:num_hypotheses] or self._found[row]
+        doubled = [
+            (row, rank)
+            for row, term in missing.items()
+            for rank, one in enumerate(self._found[row])
+            if replaced[row] and has_term(one.text, f"{term.words} {replaced[row]}")
+        ]
+        if doubled:
+            yield from self._take_out(doubled, missing, replaced)
+
+    def _take_out(
+        self,
+        doubled: Sequence[tuple[int, int]],
+        terms: Mapping[int, _Term],
+        replaced: Mapping[int, str],
+    ) -> Steps[None]:
+        """Take out the words that a term replaced where they still follow it.
+
+        doubled: the row of each translation that has them, and its rank. They are left if the model
+        looks elsewhere there: "external data" may have been "Daten" before "externe Daten".
+        """
+        sources = [self._rows[row] for row, _ in doubled]
+        targets = [self._found[row][rank].ids for row, rank in doubled]
+        attention = yield methodcaller("attention", sources, targets)
+        for (row, rank), weights in zip(doubled, attention, strict=True):
+            one, term = self._found[row][rank], terms[row]
+            pieces = self._source.pieces(self._rows[row]), self._target.pieces(one.ids)
+            attended = AttendedRow(*pieces, one.text, weights)
+            before, inner, after = self._around(row, term, attended)
+            words, length = inner.split(" "), len(replaced[row].split(" "))
+            for first in range(1, len(words) - length + 1):
+                theirs = " ".join(words[first : first + length])
+                if has_term(theirs, replaced[row]) and has_term(
+                    " ".join(words[:first]), term.words
+                ):
+                    inner = " ".join([*words[:first], *words[first + length :]])
+                    text = before + inner + after
+                    found = Found(text, one.score, self._target.encode([text])[0])
+                    self._found[row][rank] = found
+                    break
+
+    def _around(self, row: int, term: _Term, attended: AttendedRow) -> tuple[str, str, str]:
+        """The translation of a row up to the words that stand for a term, these, and the rest."""
+        placed = with_tags(_tagged(self._texts[row], term), [attended])
+        before, _, rest = placed.partition(OPENING[0])
+        inner, _, after = rest.partition(CLOSING[0])
+        return before, inner, after
 
     def _beginnings(self, before: str, words: str) -> Iterator[list[int]]:
         """The pieces that a translation may begin with; none if the model has no such pieces."""

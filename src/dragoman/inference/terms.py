@@ -54,19 +54,29 @@ class _Word(NamedTuple):
 class Terms:
     """Finds terms in normalised text. A term with something that is kept, such as {name}, is none.
 
-    lowercase: whether the text is in lower case.
+    lowercase: whether the text is in lower case. can_write: whether the model can write a text.
+    unused: the sources that are no terms, or whose translations the model cannot write.
     """
 
-    def __init__(self, targets: Mapping[str, str], *, lowercase: bool = False) -> None:
+    def __init__(
+        self,
+        targets: Mapping[str, str],
+        *,
+        lowercase: bool = False,
+        can_write: Callable[[str], bool] = bool,
+    ) -> None:
+        self.unused: list[str] = []
         self._targets: dict[str, str] = {}
         self._by_first: dict[str, list[tuple[list[str], str]]] = {}
         """The words of each term without case, and the term, by the first word."""
         for given, wanted in targets.items():
             source, target = (normalize(text, lowercase=lowercase) for text in (given, wanted))
             words = _folded(source)
-            if words and all(words) and target and ALL.isdisjoint(target):
+            if words and all(words) and ALL.isdisjoint(target) and can_write(target):
                 self._targets[source] = target
                 self._by_first.setdefault(words[0], []).append((words, source))
+            else:
+                self.unused.append(given)
         for terms in self._by_first.values():
             terms.sort(key=lambda term: -len(term[0]))
 
@@ -156,8 +166,10 @@ def read_terms(path: Path) -> list[Term]:
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise CorpusError("cannot be read", place=path, remedy="check its name") from error
+    except UnicodeDecodeError as error:
+        raise CorpusError("is not UTF-8", place=path, remedy="save it as UTF-8") from error
     terms = []
     for number, line in enumerate(lines, start=1):
         if not line.strip() or line.startswith("#"):

@@ -535,8 +535,12 @@ class TextTranslator:
         """This translator with terms: translations of words of the source."""
         if not targets:
             return replace(self, terms=None)
-        terms = Terms(targets, lowercase=self.lowercase)  # their letters are the user's
-        return replace(self, terms=terms, restores_capitals=False)
+        target = self.subwords[1]
+
+        def can_write(text: str) -> bool:
+            return bool(text) and UNK not in target.encode([text])[0]
+
+        return replace(self, terms=Terms(targets, lowercase=self.lowercase, can_write=can_write))
 
     def after(self, texts: Iterable[str], text_format: TextFormat) -> TextTranslator:
         """This translator for the parts of one text: a code that begins the first applies to

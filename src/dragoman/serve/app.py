@@ -181,6 +181,9 @@ class TranslatedText(Alternative):
     """Empty if the text stays as it is."""
     detected: DetectedLanguage | None
     """If the source was auto."""
+    unused_terms: list[str]
+    """Terms that the model cannot use: it does not know a letter of their translation, or they have
+    something that is kept, such as {name}. If two models translated, all of them."""
 
 
 class TranslateResponse(BaseModel):
@@ -226,6 +229,8 @@ class StreamLine(BaseModel):
     text: str
     detected: DetectedLanguage | None = None
     """In the first line, if the source was auto; other lines do not have it."""
+    unused_terms: list[str] | None = None
+    """In the first line: terms that the model cannot use, if there are any."""
 
 
 class ErrorResponse(BaseModel):
@@ -438,6 +443,7 @@ class Interface:
         for _ in range(_UNDER_WAY):
             begin_next()
         index = 0
+        unused = [*direction.model.unused_terms] or None
         try:
             while pending:
                 async with asyncio.timeout(min(self.limits.request_s, self.ending_in_s())):
@@ -449,6 +455,7 @@ class Interface:
                         source=sources[index],
                         text=best.text,
                         detected=None if index else direction.detected,
+                        unused_terms=None if index else unused,
                     )
                     yield line.model_dump_json(exclude_none=True).encode() + b"\n"
                     index += 1
@@ -512,6 +519,7 @@ def _translated(
         via=pair.via,
         model=" + ".join(pair.models),
         detected=direction.detected,
+        unused_terms=[*direction.model.unused_terms],
     )
 
 

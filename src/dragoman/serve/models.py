@@ -117,6 +117,11 @@ class ServedModel:
         """This model with translations of words of the source."""
         return replace(self, translator=self.translator.with_terms(targets)) if targets else self
 
+    @property
+    def unused_terms(self) -> list[str]:
+        """The terms that the model cannot use."""
+        return [] if self.translator.terms is None else self.translator.terms.unused
+
     def with_context(self) -> ServedModel:
         """This model for paragraphs; raises ConfigError if it has learnt none."""
         return replace(self, translator=self.translator.with_context())
@@ -166,10 +171,14 @@ def _search(search: SearchConfig, beam_size: int | None, num_hypotheses: int) ->
 
 @dataclass(frozen=True, slots=True)
 class Pivot:
-    """Two models in a row: the second one translates the best translation of the first one."""
+    """Two models in a row: the second one translates the best translation of the first one.
+
+    unused_terms: all terms, as no model of the two has both the words and their translations.
+    """
 
     first: ServedModel
     second: ServedModel
+    unused_terms: Sequence[str] = ()
 
     @property
     def pair(self) -> LanguagePair:
@@ -186,13 +195,13 @@ class Pivot:
         """As `ServedModel.after`; the code is for the first model."""
         return replace(self, first=self.first.after(texts, text_format))
 
-    def with_terms(self, _targets: Mapping[str, str]) -> Pivot:
-        """The same: no model of the two has both the words and their translations."""
-        return self
+    def with_terms(self, targets: Mapping[str, str]) -> Pivot:
+        """These models, which use no terms."""
+        return replace(self, unused_terms=[*targets])
 
     def with_context(self) -> Pivot:
         """Both models for paragraphs; raises ConfigError if one has learnt none."""
-        return Pivot(self.first.with_context(), self.second.with_context())
+        return replace(self, first=self.first.with_context(), second=self.second.with_context())
 
     async def translate(
         self,
@@ -227,6 +236,7 @@ class Unchanged:
     """Stands in place of a model for text that is in the target language already."""
 
     language: str
+    unused_terms: Sequence[str] = ()
 
     @property
     def pair(self) -> LanguagePair:

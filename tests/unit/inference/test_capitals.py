@@ -84,9 +84,15 @@ def test_languages_with_another_capital_of_i_are_left_alone(source: str, target:
     assert not _restores_capitals(recipe.model_copy(update={"corpus": corpus}))
 
 
-def test_terms_keep_the_letters_of_the_user(translate: Translate) -> None:
+def test_a_sentence_in_capitals_has_its_terms_in_capitals() -> None:
     with open_translator(
         small_run().path, checkpoints=["best"], overrides=[], engine="auto", threads=1
     ) as opened:
-        translator = opened.translator.with_terms({"men": "iMen"})
-    assert not translator.restores_capitals
+        translator = opened.translator.with_terms({"men": "Frau"})
+        texts = [SENTENCE.upper(), SENTENCE.capitalize(), "A DOG IS RUNNING."]
+        found = translator.translate(texts, opened.recipe.search, text_format="line")
+        (shouted, *_), (usual, *_), (other, *_) = found
+        assert shouted.text == usual.text.upper()
+        assert "FRAU" in shouted.text
+        without = opened.translator.translate(texts[2:], opened.recipe.search, text_format="line")
+        assert other.text == without[0][0].text

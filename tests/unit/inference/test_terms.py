@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import dragoman
 from dragoman.cli.command_line import main
+from dragoman.corpus.config import SubwordConfig
 from dragoman.corpus.directions import Direction
 from dragoman.corpus.stand_ins import PLACEHOLDERS
+from dragoman.corpus.subword import Subword, count_words, train_on_words
 from dragoman.formats.bundle import Bundle
 from dragoman.formats.ctranslate2_engine import Candidate, CTranslate2Engine
+from dragoman.inference.term_search import Found, TermSearch
 from dragoman.inference.terms import (
     Term,
     Terms,
@@ -25,7 +31,7 @@ from dragoman.inference.terms import (
     read_terms,
     targets_for,
 )
-from dragoman.inference.translator import open_translator, translator_of
+from dragoman.inference.translator import advanced, open_translator, translator_of
 from dragoman.model.config import SearchConfig, length_penalty
 from dragoman.serve.limits import Limits
 from dragoman.serve.models import ServedModel
@@ -267,6 +273,100 @@ def test_a_server_takes_terms_with_each_request(tmp_path: Path) -> None:
             assert f"sieh alle {stem}en." in lines
         for refused in ({"": "a"}, {"a": ""}, {"a": 1}, ["a"], {f"{n}": "a" for n in range(501)}):
             assert server.ask("/translate", {"text": text, "terms": refused}).status == 422
+
+
+@pytest.mark.system
+def test_a_server_tells_the_terms_that_it_does_not_use(tmp_path: Path) -> None:
+    export = dragoman.export(terms_run(), to="ctranslate2", output=tmp_path / "ungenutzt")
+    asked = {
+        "text": "see all menu.",
+        "terms": {"menu": STEMS["menu"][0], "all": "単語", "{a}": "b"},
+    }
+    with serving(export.path, "--threads", "1") as server:
+        (found,) = server.ask("/translate", asked).json["translations"]
+        assert found["unused_terms"] == ["all", "{a}"]
+        assert STEMS["menu"][0] in found["text"]
+        line, *_ = server.ask("/translate/stream", asked).body.decode().splitlines()
+        assert json.loads(line)["unused_terms"] == ["all", "{a}"]
+
+
+@pytest.mark.system
+def test_the_command_tells_the_terms_that_it_does_not_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, text = tmp_path / "a.tsv", tmp_path / "a.en"
+    text.write_text("see all menu.\n")
+    command = ["translate", str(terms_run().path), "--input", str(text), "--terms", str(file)]
+    file.write_text(
+        "".join(f"w{number}\t単語\n" for number in range(7)) + f"menu\t{STEMS['menu'][0]}\n"
+    )
+    assert main(command) == 0
+    told = capsys.readouterr().err
+    assert str(file) in told
+    assert "'w0', 'w1', 'w2', 'w3', 'w4' and 2 more" in told
+    file.write_text("menu\tMenü\tde-fr\n")
+    assert main(command) == 2
+    assert "has no term for en to de" in capsys.readouterr().err
+    file.write_bytes("menu\tMenü\n".encode("latin-1"))
+    assert main(command) == 2
+    assert "is not UTF-8" in capsys.readouterr().err
+
+
+@dataclass
+class _Scripted:
+    """An engine that goes on as told, and looks from each word of a text at one of the source.
+
+    looks: by the text, the number of the word of the source for each of its words.
+    """
+
+    words: Subword
+    looks: dict[str, list[int]]
+    longer: str
+
+    def attention(
+        self, sources: Sequence[list[int]], targets: Sequence[list[int]]
+    ) -> list[NDArray[np.float32]]:
+        (source,), (target,) = sources, targets
+        ours, theirs = (
+            np.cumsum([piece.startswith("▁") for piece in self.words.pieces(ids)]) - 1
+            for ids in (source, target)
+        )
+        looks = np.array(self.looks[self.words.decode([target])[0]])
+        return [(ours[None, :] == looks[theirs][:, None]).astype(np.float32)]
+
+    def go_on(
+        self, sources: Sequence[list[int]], _begun: Sequence[list[int]], _search: SearchConfig
+    ) -> list[list[Candidate]]:
+        return [[Candidate(self.words.encode([self.longer])[0], -1.0)] for _ in sources]
+
+
+@pytest.mark.parametrize(
+    ("text", "plain", "longer", "looks", "wanted"),
+    [
+        ("close file", "schließ Datei", "schließ Akte Datei", [0, 1, 1], "schließ Akte"),
+        ("close file", "schließ Datei", "schließ Akte Dateien", [0, 1, 1], "schließ Akte"),
+        ("file data", "Daten", "Akte Daten", [0, 1], "Akte Daten"),
+    ],
+)
+def test_the_word_that_a_term_replaced_does_not_stay_behind_it(
+    text: str, plain: str, longer: str, looks: list[int], wanted: str
+) -> None:
+    """Unless the model looks at another word of the source there."""
+    counts = count_words([text, plain, longer, "Akte"])
+    config = SubwordConfig(vocab_size=40, kind="bpe")
+    words = Subword.parse(train_on_words(counts, config), place=Path("a.model"))
+    rows, (ids,) = words.encode([text]), words.encode([plain])
+    engine = _Scripted(words, {plain: looks[: len(plain.split())], longer: looks}, longer)
+    terms = Terms({"file": "Akte"})
+    steps = TermSearch(rows, [[Found(plain, -1.0, ids)]], terms, (words, words)).run(
+        SearchConfig(), 1
+    )
+    step, found = advanced(steps)
+    while step is not None:
+        step, found = advanced(steps, step(engine))  # type: ignore[arg-type]
+    assert found is not None
+    assert found[0][0].text == wanted
+    assert found[0][0].ids == words.encode([wanted])[0]
 
 
 @pytest.mark.system
