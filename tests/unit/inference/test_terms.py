@@ -308,7 +308,7 @@ def test_the_command_tells_the_terms_that_it_does_not_use(
     assert main(command) == 2
     assert "has no term for en to de" in capsys.readouterr().err
     file.write_bytes("menu\tMenü\n".encode("latin-1"))
-    assert main(command) == 2
+    assert main(command) == 1
     assert "is not UTF-8" in capsys.readouterr().err
 
 
