@@ -1,6 +1,6 @@
 """Hosts of which each is a folder here, and a program in the place of ssh that runs commands there.
 
-What runs is real: the agent, rsync, tar. Only the connection is not.
+What runs is real: `join_host`, rsync, tar. Only the connection is not.
 """
 
 from __future__ import annotations

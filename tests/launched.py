@@ -1,7 +1,8 @@
 """The program that test_launch.py starts: the launcher's caller, or one of its workers.
 
-launched.py launch TASK     calls launch_workers, as run.py does, or as the agent of a host does if
-                            OF_SEVERAL_HOSTS names a store
+launched.py launch TASK     calls launch_workers, as run.py does, or as a host of several does if
+                            OF_SEVERAL_HOSTS names a store; PLACE is its number, then the most and
+                            the fewest hosts
 -m launched TASK            a worker
 """
 
@@ -78,12 +79,15 @@ def main() -> int:
         if sys.argv[1] == "launch":
             limit_s = 8.0 if sys.argv[2] == "stand_still" else 60.0
             store = os.environ.get("OF_SEVERAL_HOSTS")
+            number, most, fewest = map(int, os.environ.get("PLACE", "0 1 0").split())
+            share = store and Share(number, most, "lo", StoreAddress.parse(store), fewest=fewest)
             launch_workers(
                 ["launched", sys.argv[2]],
-                ranks=2,
+                ranks=1 if fewest else 2,
                 run_directory=Path.cwd(),
                 hung_after_s=limit_s,
-                share=Share(0, 1, "lo", StoreAddress.parse(store)) if store else None,
+                share=share or None,
+                on_loss=lambda loss: print(loss.problem, file=sys.stderr),
             )
         else:
             introduce_worker()

@@ -101,6 +101,47 @@ def test_no_command_shows_the_token_of_a_run(
     assert _both_have(tmp_path, "saved")
 
 
+@pytest.mark.slow
+@pytest.mark.system
+def test_hosts_meet_anew_when_one_comes_and_when_a_worker_is_lost(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = serve("127.0.0.1")
+    where = StoreAddress("127.0.0.1", store.port, secrets.token_hex(16))
+    monkeypatch.setenv("OF_SEVERAL_HOSTS", str(where))
+
+    def forget() -> None:
+        for path in [*tmp_path.glob("met-*"), *tmp_path.glob("working-*")]:
+            path.unlink()
+
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setenv("PLACE", "0 2 1")
+    first = start("meet")
+    wait_until(lambda: (tmp_path / "working-0").exists(), limit_s=120)
+    forget()
+    monkeypatch.setenv("PLACE", "1 2 2")
+    second = start("meet")
+    wait_until(lambda: _both_have(tmp_path, "working"), limit_s=120)
+    assert (tmp_path / "saved-0").exists(), "the first host saved before they met"
+    forget()
+    (lost,) = [pid for pid in processes_in(tmp_path) if _rank(pid) == "1"]
+    os.kill(lost, signal.SIGKILL)
+    wait_until(lambda: _both_have(tmp_path, "working"), limit_s=120)
+    for launcher in (first, second):
+        launcher.send_signal(signal.SIGTERM)
+    complaints = [launcher.communicate(timeout=60)[1] for launcher in (first, second)]
+    assert [first.returncode, second.returncode] == [0, 0], complaints
+    assert "a worker process was ended by SIGKILL" in complaints[1]
+    assert "SIGKILL" not in complaints[0]
+    _nobody_left(tmp_path)
+
+
+def _rank(pid: int) -> str:
+    """The rank of a worker; "" for other processes."""
+    values = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return next((one[5:].decode() for one in values if one.startswith(b"RANK=")), "")
+
+
 def test_the_first_error_is_one_line_and_ends_the_others(tmp_path: Path, start: Start) -> None:
     launcher = start("fail")
     _, complaint = launcher.communicate(timeout=120)

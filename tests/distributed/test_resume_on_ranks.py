@@ -14,7 +14,8 @@ from dragoman.distributed.config import DilocoConfig, DistributedConfig
 from dragoman.distributed.world import World
 from dragoman.training.checkpoint import CheckpointStore
 from dragoman.training.config import CheckpointConfig, TrainConfig
-from dragoman.training.snapshot import agreed_checkpoint, resume
+from dragoman.training.durable import verify
+from dragoman.training.snapshot import agreed_checkpoint, resume, share_newest
 from ranks import run_ranks
 from toy_fit import TRAIN_PAIRS, ToyRun
 from toy_task import toy_training
@@ -104,3 +105,37 @@ def test_ranks_of_several_machines_go_on_from_one_checkpoint(tmp_path: Path) -> 
         "ranks 0 and 1 have different checkpoints of step 10",
     ]
     assert said == [[None, 10, 5, *refused]] * 2
+
+
+def _given(world: World, directories: list[str]) -> Any:
+    """The step at which this rank resumes once rank 0 has given its checkpoint to all."""
+    found = []
+    for directory in directories:
+        store = CheckpointStore(Path(directory) / f"machine-{world.rank}", CheckpointConfig())
+        share_newest(store, world, lambda _error: None)
+        checkpoint = agreed_checkpoint(store, world, lambda _error: None)
+        found.append(None if checkpoint is None else checkpoint.state.step)
+    return found
+
+
+def test_a_machine_gets_the_newest_intact_checkpoint_of_rank_0(tmp_path: Path) -> None:
+    ToyRun(tmp_path / "one", TrainConfig(max_steps=10)).fit()
+    cases = {name: tmp_path / name for name in ("none", "missing", "damaged here", "damaged there")}
+    for case in list(cases)[1:]:
+        for machine in ("machine-0", "machine-1"):
+            shutil.copytree(tmp_path / "one" / "checkpoints", cases[case] / machine)
+    shutil.rmtree(cases["missing"] / "machine-1/step-0000010")
+    shutil.copytree(
+        cases["missing"] / "machine-1/step-0000005", cases["missing"] / "machine-1/step-0000000"
+    )
+    with (cases["damaged here"] / "machine-0/step-0000010/model.safetensors").open("ab") as file:
+        file.write(b"?")
+    with (cases["damaged there"] / "machine-1/step-0000010/model.safetensors").open("ab") as file:
+        file.write(b"?")
+    said = run_ranks(_given, [str(path) for path in cases.values()], world_size=2, hosts=[1, 1])
+    assert said == [[None, 10, 5, 10]] * 2
+    there = cases["missing"] / "machine-1"
+    assert sorted(path.name for path in there.iterdir()) == ["step-0000000", "step-0000010"]
+    verify(there / "step-0000010")
+    same = "step-0000010/model.safetensors"
+    assert (there / same).read_bytes() == (there.with_name("machine-0") / same).read_bytes()

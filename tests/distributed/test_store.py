@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.base.errors import MachineError
-from dragoman.cluster.agent import network
+from dragoman.cluster import network
 from dragoman.cluster.join import StoreProcess
 from dragoman.distributed.rendezvous import StoreAddress
 from dragoman.distributed.store import connect, serve

@@ -114,7 +114,7 @@ def test_a_network_that_dies_while_doctor_measures_is_named(make_lab: OpenLab) -
     controller = set_up_controller(make_lab(["alpha", "beta"], rate="40mbit"))
     doctor = controller.start("doctor", "--hosts", "hosts.toml")
     beta = controller.lab.host("beta")
-    wait_until(lambda: any("agent" in " ".join(words) for words in beta.processes().values()))
+    wait_until(lambda: any("join_host" in " ".join(words) for words in beta.processes().values()))
     beta.run(["ip", "link", "set", INTERFACE, "down"])
     began = time.monotonic()
     printed, complaint = doctor.communicate(timeout=300)

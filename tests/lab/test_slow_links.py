@@ -176,7 +176,7 @@ def test_the_first_weights_may_take_longer_than_a_timeout(make_lab: OpenLab) -> 
 
 REACH: Final = """
 import socket, sys, time
-from dragoman.cluster.agent.network import unreachable
+from dragoman.cluster.network import unreachable
 address, port = sys.argv[1], int(sys.argv[2])
 others = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(8)]
 others[0].sendto(b"who has this address?", (address, 9))

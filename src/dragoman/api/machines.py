@@ -61,7 +61,7 @@ def doctor(*, hosts: HostsLike | None = None, run: RunLike | None = None) -> Exa
     from dragoman.cluster.hosts import Host, Hosts
 
     if hosts is None:
-        from dragoman.cluster.agent.facts import facts_here
+        from dragoman.cluster.host_facts import facts_here
 
         if run is not None:
             raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import errno
 import io
 import os
@@ -10,6 +11,7 @@ import resource
 import shutil
 import sys
 import textwrap
+from pathlib import Path
 from typing import Final
 
 from dragoman.base.disk_errors import (
@@ -91,6 +93,16 @@ def _writable(error: UnicodeError) -> tuple[str | bytes, int]:
     if "\udc80" <= character <= "\udcff":
         return bytes([ord(character) - 0xDC00]), error.start + 1
     return character.encode("ascii", "backslashreplace"), error.start + 1
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and all that it started, directly or not (Linux)."""
+    found = [pid]
+    for parent in found:
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{parent}/task").iterdir():
+                found += map(int, (task / "children").read_text(encoding="utf-8").split())
+    return found
 
 
 def drop_output(instead: str) -> None:

@@ -143,7 +143,7 @@ def directions(facts: ClusterFacts) -> dict[str, Directions]:
 
 
 def logins(facts: ClusterFacts, needs: RunNeeds) -> Iterator[Finding]:
-    """Every host answers, and the agent can run there."""
+    """Every host answers, and dragoman can run there."""
     for host, said in facts.unreachable.items():
         if os.strerror(errno.ENOSPC) in said:
             yield _fail("storage", host, "its disk is full", "free space there: df -h shows where")

@@ -30,8 +30,8 @@ from dragoman.cluster import ssh
 from dragoman.cluster.facts import ClusterFacts, HostFacts, PairFacts
 from dragoman.cluster.files import code_digest, read_code, send_code
 from dragoman.cluster.hosts import Host, Hosts
-from dragoman.cluster.messages import FactsRequest, ProbeResult
-from dragoman.cluster.team import Team, shares
+from dragoman.cluster.joins import HostJoin, Joins, Message
+from dragoman.cluster.lines import FactsRequest, ProbeRequest, ProbeResult
 
 _FACTS_S: Final = 120.0
 _REACH_S: Final = 120.0
@@ -88,9 +88,9 @@ def collect_facts(hosts: Hosts, *, run: str = "") -> Collected:
     code, troubles = bring_code(hosts.host)
     found: list[HostFacts] = []
     while answering := [host for host in hosts.host if host.name not in troubles]:
-        with Team(answering, code=code) as team:
+        with Joins(answering, code=code) as joins:
             try:
-                found = ask(team, hosts, run=run, measure=True)
+                found = ask(joins, hosts, run=run, measure=True)
             except MachineError as error:  # for example of a host whose Python lacks a package
                 named = _named(error)
                 if not {host.name for host in answering}.issuperset(named):
@@ -99,7 +99,7 @@ def collect_facts(hosts: Hosts, *, run: str = "") -> Collected:
                 continue
             able = [one for one in found if one.interface and one.versions["torch"]]
             if len(hosts.host) > 1 and len(able) == len(hosts.host):
-                return Collected(_measure(team, ClusterFacts(hosts=tuple(found)), hosts), code)
+                return Collected(_measure(joins, ClusterFacts(hosts=tuple(found)), hosts), code)
             break
     facts = ClusterFacts(
         hosts=tuple(found),
@@ -125,9 +125,9 @@ def marked(directory: Path) -> Iterator[str]:
 
 
 def ask(
-    team: Team, hosts: Hosts, *, run: str = "", mark: str = "", measure: bool = False
+    joins: Joins, hosts: Hosts, *, run: str = "", mark: str = "", measure: bool = False
 ) -> list[HostFacts]:
-    """Facts of each host of a team, and how far its clock is ahead of most others.
+    """Facts of each of the joined hosts, and how far its clock is ahead of most others.
 
     hosts: all hosts that will train together.
     run: the run whose files are compared, "" if there is none yet.
@@ -135,29 +135,31 @@ def ask(
     measure: measure the speed of each host's steps, too.
     Raises MachineError if a host does not answer.
     """
-    for host in team.hosts:
-        peers = tuple(one.address for one in hosts.host if one.address != host.address)
+    for name, join in joins.of.items():
+        peers = tuple(one.address for one in hosts.host if one.address != join.host.address)
         request = FactsRequest(
-            host=host.name,
-            interface=host.interface,
+            host=name,
+            interface=join.host.interface,
             peers=peers,
-            gpus=host.gpus,
+            gpus=join.host.gpus,
             run=run,
             mark=mark,
-            ranks=host.ranks,
+            ranks=join.host.ranks,
             measure=measure,
         )
-        team.agents[host.name].tell(request)
-    said = team.each(lambda answer: answer.facts, timeout_s=_FACTS_S)
+        join.tell(request)
+    said = joins.each(lambda answer: answer.facts, timeout_s=_FACTS_S)
     # A host goes by the name that the user gave it, not by its own.
-    found = [said[host.name].model_copy(update={"host": host.name}) for host in team.hosts]
-    ahead = {host.name: clock_ahead_s(team, host) for host in team.hosts}
+    found = [said[name].model_copy(update={"host": name}) for name in joins.of]
+    ahead = {name: clock_ahead_s(joins, join) for name, join in joins.of.items()}
     # If two hosts disagree, this machine's own clock decides; it may itself be wrong.
-    usual = statistics.median([*ahead.values(), *([0.0] if len(ahead) > 1 else [])])
+    usual = statistics.median([*ahead.values(), 0.0]) if len(ahead) > 1 else 0.0
+    if len(hosts.host) == 1:
+        usual = next(iter(ahead.values()))
     return [one.model_copy(update={"clock_offset_s": ahead[one.host] - usual}) for one in found]
 
 
-def clock_ahead_s(team: Team, host: Host) -> float:
+def clock_ahead_s(joins: Joins, join: HostJoin) -> float:
     """Seconds that a host's clock is ahead of this machine's, from the quickest of its answers.
 
     Raises MachineError if it does not answer.
@@ -165,37 +167,43 @@ def clock_ahead_s(team: Team, host: Host) -> float:
     answers = []
     for _ in range(_CLOCK_QUESTIONS):
         asked = time.time()
-        team.agents[host.name].tell("time")
-        message = team.next(_FACTS_S)
+        join.tell("time")
+        said = joins.each(lambda answer: answer.time, timeout_s=_FACTS_S, of=join.host.name)
         answered = time.time()
-        if message is None:
-            raise MachineError(
-                f"no answer within {units.DURATION.text(_FACTS_S)}",
-                place=host.name,
-                remedy="look at its load",
-            )
-        if message.answer is None or message.answer.time is None:  # an agent has ended meanwhile
-            raise team.agents[message.host].failure()
-        answers.append((answered - asked, message.answer.time - (asked + answered) / 2))
+        answers.append((answered - asked, said[join.host.name] - (asked + answered) / 2))
     return min(answers)[1]
 
 
-def _measure(team: Team, facts: ClusterFacts, hosts: Hosts) -> ClusterFacts:
+def _measure(joins: Joins, facts: ClusterFacts, hosts: Hosts) -> ClusterFacts:
     """The facts, extended by which hosts reach each other, and how fast."""
     exposed: dict[str, tuple[str, ...]] = {}
     found = ProbeResult()
     unmeasured: dict[str, str] = {}
-    for name, request in shares(hosts, facts, job="probe").items():
-        team.agents[name].tell(request)
+    token = secrets.token_hex(8)
+    endpoints = tuple(
+        (one.interface.address, one.port)
+        for one in facts.hosts
+        if one.interface is not None and one.port is not None
+    )
+    for number, host in enumerate(hosts.host):
+        joins.of[host.name].tell(
+            ProbeRequest(
+                number=number,
+                ranks=host.ranks,
+                token=token,
+                on_processor=not host.gpus,
+                endpoints=endpoints,
+            )
+        )
     try:
-        closed = team.each(lambda answer: answer.closed, timeout_s=_REACH_S)
+        closed = joins.each(lambda answer: answer.closed, timeout_s=_REACH_S)
     except MachineError as error:
         unmeasured = dict.fromkeys(_named(error), error.problem)
         return facts.model_copy(update={"unmeasured": unmeasured})
     if not any(closed.values()):
-        team.tell_all("begin")
+        joins.tell_all("begin")
         last = time.monotonic()
-        for message in team.until_done():
+        for message in joins.until_done():
             if message is None:
                 if time.monotonic() > last + _MEASURE_S:
                     limit = units.DURATION.text(_MEASURE_S)
@@ -203,19 +211,15 @@ def _measure(team: Team, facts: ClusterFacts, hosts: Hosts) -> ClusterFacts:
                     break
                 continue
             last = time.monotonic()
-            answer = message.answer
             # The other hosts would wait long for a host that has failed.
-            if answer is None:
-                unmeasured[message.host] = team.agents[message.host].failure().problem
+            if trouble := _trouble(joins, message):
+                unmeasured[message.host] = trouble
                 break
-            if answer.done is not None and answer.done.exit_code:
-                unmeasured[message.host] = answer.done.problem
-                break
-            if answer.measured is not None:
-                exposed[message.host] = answer.exposed
+            if message.answer is not None and message.answer.measured is not None:
+                exposed[message.host] = message.answer.exposed
                 if message.host == hosts.host[0].name:
                     try:
-                        found = ProbeResult.model_validate_json(answer.measured)
+                        found = ProbeResult.model_validate_json(message.answer.measured)
                     except ValidationError:
                         unmeasured[message.host] = "its measurement is not understood"
                         break
@@ -232,8 +236,15 @@ def _measure(team: Team, facts: ClusterFacts, hosts: Hosts) -> ClusterFacts:
     return facts.model_copy(update=update)
 
 
+def _trouble(joins: Joins, message: Message) -> str:
+    """Why a host measures no more; "" if it does, or is done."""
+    if message.answer is None:
+        return joins.of[message.host].failure().problem
+    return message.answer.loss.problem if message.answer.loss else ""
+
+
 def _named(error: MachineError) -> list[str]:
-    """The hosts that an error of a team is about: those that did not answer."""
+    """The hosts that an error of `Joins` is about: those that did not answer."""
     return str(error.place).split(", ")
 
 

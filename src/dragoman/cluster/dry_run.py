@@ -8,8 +8,8 @@ from pathlib import Path
 
 from dragoman.cluster.files import code_digest, code_place, read_code, send_commands
 from dragoman.cluster.hosts import Host, Hosts
+from dragoman.cluster.joins import join_command
 from dragoman.cluster.ssh import ssh_command
-from dragoman.cluster.team import agent_command
 from dragoman.distributed.launch import Share, torchrun_command
 from dragoman.distributed.rendezvous import StoreAddress
 
@@ -25,8 +25,8 @@ def planned_commands(hosts: Hosts, *, run: str) -> Iterator[str]:
         yield f"# {host.name}: {host.ranks} of the ranks"
         for sent in (code_place(digest), "data/DIGEST", place, f"{place}/checkpoints/STEP"):
             yield from map(shlex.join, send_commands(host, sent))
-        # The agent starts once to measure, and once to compare and train.
-        yield _here(host, agent_command(host, code=digest))
+        # It starts once to measure, and once to compare and train.
+        yield _here(host, join_command(host, code=digest))
         for there in _there(host, hosts, number=number, run=place):
             # The text after a line break would be a command, not a part of the comment.
             yield f"#   there: {' '.join(shlex.join(there).splitlines())}"
@@ -37,7 +37,7 @@ def _here(host: Host, arguments: list[str]) -> str:
 
 
 def _there(host: Host, hosts: Hosts, *, number: int, run: str) -> Iterator[list[str]]:
-    """The processes that agents start: the store, the measuring process, torchrun."""
+    """The processes that start there: the store, the measuring process, torchrun."""
     module = [host.python, "-P", "-m"]
     if number == 0:
         yield [*module, "dragoman.distributed.store", "LISTENER"]
@@ -53,6 +53,7 @@ def _torchrun(host: Host, hosts: Hosts, *, number: int, run: str) -> list[str]:
         num_hosts=len(hosts.host),
         interface=host.interface or "INTERFACE",
         store=StoreAddress(hosts.host[0].address, 0, "TOKEN"),
+        fewest=len(hosts.host),
     )
     worker = ["dragoman.run.worker", "train", run]
     command = torchrun_command(worker, ranks=host.ranks, meeting=Path("MEETING"), share=share)

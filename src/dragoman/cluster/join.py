@@ -2,7 +2,7 @@
 
 All machines know an address and a port of the first one, which opens the store there; the others
 wait for it. Slurm, Kubernetes and SkyPilot start `dragoman join` on every machine, and number the
-machines in the environment; `dragoman train --hosts` starts the same over ssh (`cluster.agent`).
+machines in the environment; `dragoman train --hosts` starts the same over ssh (`join_host`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from dragoman.base.errors import ConfigError, MachineError
-from dragoman.cluster.agent import network
+from dragoman.cluster import network
 from dragoman.distributed.launch import Share
 from dragoman.distributed.rendezvous import StoreAddress, listen
 
@@ -41,7 +41,8 @@ _KNOCK_EVERY_S: Final = 1.0
 class Node:
     """Machine `number` of `nodes`, counted from 0, and where they meet.
 
-    host, port: a name or address of machine 0 on the private network, and a free port there.
+    host, port: a name or address of machine 0 on the private network, and a free port there; on
+        machine 0 itself, port 0 chooses one.
     """
 
     number: int
@@ -95,15 +96,15 @@ def rendezvous(node: Node, *, wait_s: float) -> Iterator[Share]:
     if node.number:
         _wait_for(share.store, wait_s)
         yield share
-    elif network.addresses()[share.interface] != share.store.address:
+    elif network.addresses().get(share.interface) != share.store.address:
         raise MachineError(
             f"the first machine does not have the address {share.store.address}",
             place="at",
             remedy="give an address of the machine that is number 0",
         )
     else:
-        with closing(StoreProcess(share.store.address, share.store.port)):
-            yield share
+        with closing(StoreProcess(share.store.address, share.store.port)) as store:
+            yield replace(share, store=replace(share.store, port=store.port))
 
 
 def share_of(node: Node) -> Share:

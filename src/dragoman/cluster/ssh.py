@@ -334,7 +334,7 @@ def read_errors(file: IO[bytes]) -> bytes:
 
 
 def odd_answer(host: Host, problem: str) -> MachineError:
-    """The error for an answer that no agent sends."""
+    """The error for an answer that no host of ours sends."""
     return MachineError(problem, place=host.name, remedy="see what its login shell prints")
 
 

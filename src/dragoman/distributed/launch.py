@@ -15,6 +15,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final, Literal, NamedTuple
 
 from dragoman.base import units
 from dragoman.base.errors import (
@@ -39,8 +40,9 @@ from dragoman.base.errors import (
 )
 from dragoman.base.files import write_whole
 from dragoman.base.interrupts import StopHandler
+from dragoman.base.process import descendants
 from dragoman.base.threads import thread_environment
-from dragoman.distributed.pulse import PULSE_EVERY_S, Pulses, beat
+from dragoman.distributed.pulse import NAME, PULSE_EVERY_S, Pulses, beat
 from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE, STORE_VARIABLE, StoreAddress
 from dragoman.telemetry import host
 from dragoman.telemetry.host import PRICE_VARIABLE
@@ -51,6 +53,17 @@ NO_GPUS: Final = {"CUDA_VISIBLE_DEVICES": ""}
 """The environment of processes that compute on the processor even if there are GPUs."""
 _TOKEN_VARIABLE: Final = "PET_RDZV_ID"  # noqa: S105  # its name, not the token
 """torchrun's `--rdzv-id`: all users of a machine can read its commands, not its environments."""
+HOSTS_BACKEND: Final = "dragoman"
+"""The name of the rendezvous of `elastic` for torchrun."""
+Weight = Literal["own", "hung", "signal", "other"]
+"""How likely the loss of a worker is the cause of other losses, the likeliest first."""
+_PID: Final = "pid-"
+_STOPPED: Final = "stopped"
+_LOST: Final = re.compile(rb"failed \(exitcode: (?P<exit_code>-?\d+)\) .*\(pid: (?P<pid>\d+)\)")
+_MOST_RESTARTS: Final = 100_000
+_MEMBERS_LEAVE: Final = "last_call_timeout=3,keep_alive_interval=5,keep_alive_max_attempt=60"
+"""A host that does not come is not waited for. One that is silent is put out by whoever started it:
+torchrun would compare the clocks of the hosts."""
 _PR_SET_PDEATHSIG: Final = 1
 _KILLED: Final = "killed"
 """The file in which torchrun names the ranks that a signal has killed."""
@@ -71,9 +84,10 @@ class Share:
     """This host's part of a run over `num_hosts` hosts; ranks are numbered in the order of hosts.
 
     interface: the only network interface that the collectives use.
-    price_per_hour: the cost of all hosts together per hour, such as `6.12 USD`; "" if it is not
-        known.
+    price_per_hour: the cost of this host per hour, such as `6.12 USD`; "" if it is not known.
     on_processor: whether its ranks compute on the processor even if the machine has GPUs.
+    fewest: with how many hosts training begins. Then torchrun starts the workers again if one is
+        lost or a host comes, up to `num_hosts`; 0: it begins with all, and once.
     """
 
     number: int
@@ -82,6 +96,7 @@ class Share:
     store: StoreAddress
     price_per_hour: str = ""
     on_processor: bool = False
+    fewest: int = 0
 
     def environment(self) -> dict[str, str]:
         """Environment variables of this share: where to meet the others, and through which
@@ -118,6 +133,20 @@ class HungWorkerError(TrainingError):
     """A worker gave no sign of life and was killed."""
 
 
+class WorkerLoss(NamedTuple):
+    """A worker that is gone, after which torchrun starts all workers again.
+
+    weight: how likely it is the cause of other losses.
+    """
+
+    problem: str
+    weight: Weight
+
+
+class StartAgainError(Exception):
+    """Ends workers and torchrun at once, as nothing of theirs is worth saving."""
+
+
 class InterruptedRunError(DragomanError):
     """A signal ended the run; the same command resumes it."""
 
@@ -142,12 +171,15 @@ def launch_workers(
     share: Share | None = None,
     hung_after_s: float = _HUNG_AFTER_S,
     meanwhile: Callable[[Path], None] = lambda _meeting: None,
+    on_loss: Callable[[WorkerLoss], None] = lambda _loss: None,
 ) -> None:
     """Run `python -m MODULE ARGUMENTS` in `ranks` processes of this machine until all have ended.
 
     share: this machine's part of the run, or None if it has all ranks.
     meanwhile: called about once a second, and at the end, with the directory of the workers'
-        heartbeats. If it raises, the workers save and end, and its error is raised again.
+        heartbeats. If it raises, the workers save and end, and its error is raised again; after a
+        StartAgainError they do not save.
+    on_loss: called with each loss after which torchrun starts the workers again.
     SIGTERM and SIGINT are passed on to the workers, which save and exit; a second one kills them.
     Raises WorkerError with the error of the first worker that failed, HungWorkerError if a worker
     gave no sign of life for `hung_after_s` and was killed, InterruptedRunError if a signal came
@@ -167,17 +199,21 @@ def launch_workers(
             stderr=log,
             start_new_session=True,  # the terminal's Ctrl-C must not reach the workers twice
         )
+        losses = _Losses(log_path, on_loss if share and share.fewest else None)
         with _SignalRelay(torchrun, meeting) as relay:
             try:
-                hung = _wait(torchrun, meeting, relay, hung_after_s, meanwhile)
+                hung = _wait(torchrun, meeting, relay, hung_after_s, meanwhile, losses)
+            except StartAgainError:
+                for pid in descendants(torchrun.pid):
+                    _send(signal.SIGKILL, pid)
+                raise
             finally:
                 _end_workers(meeting)
                 torchrun.wait()
             meanwhile(meeting)
         if hung is not None:
             raise HungWorkerError(
-                f"rank {hung} gave no sign of life for {units.DURATION.text(hung_after_s)} "
-                "and was killed",
+                _hung(hung, hung_after_s),
                 place=log_path,
                 remedy="look at that machine's memory and processes; the same command goes on "
                 "from the last checkpoint",
@@ -186,13 +222,28 @@ def launch_workers(
             raise _failure(meeting, log_path, interrupted=relay.received > 0)
 
 
+def forget_workers(meeting: Path) -> None:
+    """Remove the marks of workers that have ended, as others take their place."""
+    for pattern in (f"{_PID}*", f"{NAME}*"):
+        for path in meeting.glob(pattern):
+            path.unlink(missing_ok=True)
+    for path, record in _reports(meeting):
+        if record["exit_code"] == InterruptedRunError.exit_code:
+            path.unlink()
+
+
+def is_over(meeting: Path) -> bool:
+    """Whether the workers must not be started again: a signal or an error of theirs ended them."""
+    return (meeting / _STOPPED).exists() or bool(_reports(meeting))
+
+
 def introduce_worker() -> None:
     """Called first by a worker: end with torchrun, write the process id for signals, and give signs
     of life."""
     end_with_parent()
     meeting = os.environ.get(RENDEZVOUS_VARIABLE)
     if meeting:
-        name = f"pid-{os.environ['RANK']}"
+        name = f"{_PID}{os.environ['RANK']}"
         draft = Path(meeting).with_name(f"new-{name}")  # which does not match pid-*
         draft.write_text(str(os.getpid()), encoding="utf-8")
         draft.rename(draft.with_name(name))
@@ -228,21 +279,26 @@ def torchrun_command(
     """The command that starts torchrun; `meeting` is a directory of this machine."""
     if share is None:
         place = [
-            *("--nnodes=1", "--rdzv-id=local", "--local-addr=127.0.0.1"),
+            *("--nnodes=1", "--max-restarts=0", "--rdzv-backend=c10d"),
+            *("--rdzv-id=local", "--local-addr=127.0.0.1"),
             *(f"--rdzv-endpoint={meeting / 'agents'}", "--rdzv-conf=store_type=file"),
         ]
     else:
+        conf = f"is_host=false,join_timeout={_SECONDS_TO_MEET},{_MEMBERS_LEAVE}"
+        nodes = f"{share.fewest}:{share.num_hosts}" if share.fewest else f"{share.num_hosts}"
         place = [
-            f"--nnodes={share.num_hosts}",
+            f"--nnodes={nodes}",
+            f"--max-restarts={_MOST_RESTARTS if share.fewest else 0}",
+            f"--rdzv-backend={HOSTS_BACKEND}",
             f"--rdzv-endpoint={share.store.endpoint}",
-            f"--rdzv-conf=is_host=false,join_timeout={_SECONDS_TO_MEET}",
+            f"--rdzv-conf={conf}",
             # Ranks follow the order of these names; no process connects to them, as there is a
             # store.
             f"--local-addr=host-{share.number:04d}",
         ]
     return [
         *(sys.executable, "-m", "dragoman.distributed.launch"),
-        *(f"--nproc-per-node={ranks}", "--max-restarts=0", "--rdzv-backend=c10d", *place),
+        *(f"--nproc-per-node={ranks}", *place),
         f"--log-dir={meeting / 'logs'}",  # empty, but otherwise torchrun leaves it behind in /tmp
         *("-m", *module_arguments),
     ]
@@ -285,6 +341,7 @@ class _SignalRelay(StopHandler):
     def receive(self, number: int, frame: FrameType | None) -> None:
         """Pass a signal on."""
         self.received += 1
+        (self._meeting / _STOPPED).touch()
         number = signal.SIGTERM if self.received == 1 else signal.SIGKILL
         for pid in _worker_pids(self._meeting) or [self._torchrun.pid]:
             _send(number, pid)
@@ -296,6 +353,7 @@ def _wait(
     relay: _SignalRelay,
     hung_after_s: float,
     meanwhile: Callable[[Path], None],
+    losses: _Losses,
 ) -> int | None:
     """Wait until torchrun has ended; returns the rank that was killed because it hung, if any."""
     pulses, hung, left_s = Pulses(meeting), None, _OTHER_FAILURES_S
@@ -304,18 +362,79 @@ def _wait(
             torchrun.wait(PULSE_EVERY_S)
             return hung
         meanwhile(meeting)
+        losses.look()
         if relay.received > 1:
             left_s -= PULSE_EVERY_S
             if left_s <= 0:
                 torchrun.kill()
         for rank, silent_s in pulses.look().items():
-            if hung is None and silent_s >= hung_after_s:
-                pid = int((meeting / f"pid-{rank}").read_text(encoding="utf-8"))
-                hung = rank if _send(signal.SIGKILL, pid) else None
+            pid = _worker_pid(meeting / f"{_PID}{rank}") if silent_s >= hung_after_s else None
+            if pid is None or hung is not None or losses.have_hung(pid):
+                continue
+            if _send(signal.SIGKILL, pid) and not losses.tell_hung(rank, pid, hung_after_s):
+                hung = rank
+
+
+class _Losses:
+    """Reads in torchrun's log which workers it has lost.
+
+    tell: called with each loss; None: torchrun does not start workers again, and its end says all.
+    """
+
+    def __init__(self, log: Path, tell: Callable[[WorkerLoss], None] | None) -> None:
+        self._log = log
+        self._tell = tell
+        self._read = log.stat().st_size
+        self._hung: set[int] = set()
+
+    def have_hung(self, pid: int) -> bool:
+        """Whether this one has been killed already."""
+        return pid in self._hung
+
+    def tell_hung(self, rank: int, pid: int, after_s: float) -> bool:
+        """Tell that this one was killed; False if torchrun's end will say so."""
+        if self._tell is None:
+            return False
+        self._hung.add(pid)
+        self._tell(WorkerLoss(_hung(rank, after_s), "hung"))
+        return True
+
+    def look(self) -> None:
+        """Tell what has been lost since the last look."""
+        if self._tell is None:
+            return
+        with self._log.open("rb") as file:
+            file.seek(self._read)
+            lines = file.read().splitlines(keepends=True)
+        for line in lines:
+            if not line.endswith(b"\n"):
+                break
+            self._read += len(line)
+            lost = _LOST.search(line)
+            if lost is None or int(lost["pid"]) in self._hung:
+                continue
+            exit_code = int(lost["exit_code"])
+            if exit_code < 0 and exit_code != -signal.SIGTERM:
+                name = signal.Signals(-exit_code).name
+                self._tell(WorkerLoss(f"a worker process was ended by {name}", "signal"))
+            elif exit_code != InterruptedRunError.exit_code:
+                self._tell(WorkerLoss(f"a worker process ended; see {self._log}", "other"))
+
+
+def _hung(rank: int, after_s: float) -> str:
+    return f"rank {rank} gave no sign of life for {units.DURATION.text(after_s)} and was killed"
 
 
 def _worker_pids(meeting: Path) -> list[int]:
-    return [int(path.read_text(encoding="utf-8")) for path in sorted(meeting.glob("pid-*"))]
+    found = map(_worker_pid, sorted(meeting.glob(f"{_PID}*")))
+    return [pid for pid in found if pid is not None]
+
+
+def _worker_pid(file: Path) -> int | None:
+    try:
+        return int(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:  # the worker is replaced
+        return None
 
 
 def _send(number: int, pid: int) -> bool:
@@ -327,6 +446,13 @@ def _send(number: int, pid: int) -> bool:
     return True
 
 
+def _is_there(pid: int) -> bool:
+    """Whether a worker has not ended. It may have become a child of this process (`join_host`)."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    return _send(0, pid)
+
+
 def _end_workers(meeting: Path) -> None:
     """End workers that outlived a killed torchrun; do nothing if torchrun ended by itself."""
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -334,14 +460,14 @@ def _end_workers(meeting: Path) -> None:
         deadline = time.monotonic() + _SECONDS_TO_SAVE
         while alive and time.monotonic() < deadline:
             time.sleep(0.1)
-            alive = [pid for pid in alive if _send(0, pid)]
+            alive = [pid for pid in alive if _is_there(pid)]
 
 
 def _failure(meeting: Path, log_path: Path, *, interrupted: bool) -> DragomanError:
     """The error that was reported first, as later ones are often its consequences; or a guess."""
-    reports = sorted(meeting.glob("failure-*.json"), key=lambda path: path.stat().st_mtime_ns)
-    if reports:
-        record = json.loads(reports[0].read_text(encoding="utf-8"))
+    if reports := [record for _, record in _reports(meeting)]:
+        stopped = InterruptedRunError.exit_code
+        record = min(reports, key=lambda report: bool(report["exit_code"] == stopped))
         return WorkerError(record["message"], record["exit_code"], record["kind"])
     if interrupted:
         return InterruptedRunError(
@@ -363,11 +489,20 @@ def _failure(meeting: Path, log_path: Path, *, interrupted: bool) -> DragomanErr
     )
 
 
+def _reports(meeting: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """The errors that workers have reported, the first one first."""
+    paths = sorted(meeting.glob("failure-*.json"), key=lambda path: path.stat().st_mtime_ns)
+    return [(path, json.loads(path.read_text(encoding="utf-8"))) for path in paths]
+
+
 def _torchrun() -> None:
     """Run torchrun. If signals killed workers, write their ranks and the time for `_failure`."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
 
+    from dragoman.distributed import elastic
+
+    elastic.register()
     try:
         main()
     except ChildFailedError as error:

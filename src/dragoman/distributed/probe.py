@@ -36,7 +36,7 @@ def measure(world: World) -> dict[str, Any]:
     """Bytes per second of every pair, one way each and both at once, and of an all-reduce over
     all; and the time of `diloco` per weight.
 
-    The result has all pairs of ranks, on every rank: `cluster.messages.ProbePair`. The first
+    The result has all pairs of ranks, on every rank: `cluster.lines.ProbePair`. The first
     rank of a pair measures it; then the results are gathered.
     """
     pairs = []

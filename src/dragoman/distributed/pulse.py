@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final
 
 PULSE_EVERY_S: Final = 1.0
-_NAME: Final = "pulse-"
+NAME: Final = "pulse-"
 
 
 def beat(directory: Path, *, rank: int) -> None:
     """Touch this process's file there every second from now on, in a thread of its own."""
-    pulse = directory / f"{_NAME}{rank}"
+    pulse = directory / f"{NAME}{rank}"
     pulse.touch()  # now: a process that is stopped before the thread begins must be noticed, too
     threading.Thread(target=_beat, args=[pulse], daemon=True).start()
 
@@ -44,9 +44,13 @@ class Pulses:
 
         It counts looks instead of time, because workers sleep while their machine does.
         """
-        for path in self._directory.glob(f"{_NAME}*"):
-            rank, beat_ns = int(path.name.removeprefix(_NAME)), path.stat().st_mtime_ns
-            silent = self._beats.get(rank) == beat_ns
-            self._silent_s[rank] = self._silent_s[rank] + PULSE_EVERY_S if silent else 0.0
-            self._beats[rank] = beat_ns
+        beats: dict[int, int] = {}
+        for path in self._directory.glob(f"{NAME}*"):
+            with contextlib.suppress(FileNotFoundError):  # its worker is replaced
+                beats[int(path.name.removeprefix(NAME))] = path.stat().st_mtime_ns
+        self._silent_s = {
+            rank: self._silent_s[rank] + PULSE_EVERY_S if self._beats.get(rank) == beat_ns else 0.0
+            for rank, beat_ns in beats.items()
+        }
+        self._beats = beats
         return self._silent_s

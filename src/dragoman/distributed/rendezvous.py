@@ -12,7 +12,8 @@ RENDEZVOUS_VARIABLE: Final = "DRAGOMAN_RENDEZVOUS"
 """Names the file through which the processes of one machine meet; `launch` sets it."""
 STORE_VARIABLE: Final = "DRAGOMAN_STORE"
 """`address:port/token` of the store through which processes of several machines meet."""
-_RESTART_VARIABLE: Final = "TORCHELASTIC_RESTART_COUNT"
+ROUND_VARIABLE: Final = "DRAGOMAN_ROUND"
+"""The name of the round in which the hosts of this process met; `elastic` sets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,5 +58,5 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def attempt() -> str:
-    """The number of restarts by torchrun: after each one, workers meet in a new place."""
-    return os.environ.get(_RESTART_VARIABLE, "0")
+    """The name of the round in which the hosts met: the workers of each meet in a new place."""
+    return os.environ.get(ROUND_VARIABLE, "0")

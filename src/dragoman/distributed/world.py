@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -27,6 +27,7 @@ from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE, StoreAddress, a
 from dragoman.distributed.store import connect
 
 _LOOPBACK: Final = "lo0" if sys.platform == "darwin" else "lo"
+_FILE_PART_BYTES: Final = 32 << 20
 _COLLECTIVE_TIMEOUT: Final = timedelta(minutes=30)
 """A limit, not a detector. A rank that has died or stands still is noticed within a minute, by
 torchrun and by its pulse; a host that is cut off is noticed by ssh, if ssh started it. Others may
@@ -85,6 +86,22 @@ class World:
             json.loads(bytes(part[:size].tolist()))
             for part, size in zip(gathered, sizes.tolist(), strict=True)
         ]
+
+    def send_file(self, source: Path, target: Path | None, size_bytes: int) -> None:
+        """Send a file of rank 0 to all ranks; those with a target write it there."""
+        with ExitStack() as stack:
+            reading = stack.enter_context(source.open("rb")) if self.is_main else None
+            writing = stack.enter_context(target.open("wb")) if target else None
+            for start in range(0, size_bytes, _FILE_PART_BYTES):
+                part = torch.empty(
+                    min(_FILE_PART_BYTES, size_bytes - start), dtype=torch.uint8, device=self.device
+                )
+                if reading is not None:
+                    content = bytearray(reading.read(len(part)))
+                    part.copy_(torch.frombuffer(content, dtype=torch.uint8))
+                dist.broadcast(part, 0)
+                if writing is not None:
+                    writing.write(part.cpu().numpy().tobytes())
 
 
 @contextmanager

@@ -42,6 +42,7 @@ from dragoman.distributed.launch import (
     report_failure,
 )
 from dragoman.distributed.link_rate import measure_link
+from dragoman.distributed.rendezvous import StoreAddress
 from dragoman.distributed.strategies import gradient_sync
 from dragoman.distributed.topology import find_topology
 from dragoman.distributed.world import World, join_world
@@ -64,7 +65,14 @@ from dragoman.telemetry.events import (
     Recorder,
     RunStarted,
 )
-from dragoman.telemetry.host import boot_id, collective_interface, hourly_price, process_started
+from dragoman.telemetry.host import (
+    PRICE_VARIABLE,
+    HourlyPrice,
+    boot_id,
+    collective_interface,
+    hourly_price,
+    process_started,
+)
 from dragoman.telemetry.sampler import host_sampler
 from dragoman.telemetry.sinks import TensorBoardSink, subscribe_sinks
 from dragoman.training.checkpoint import Checkpoint, CheckpointStore, TrainState, load_weights
@@ -72,7 +80,7 @@ from dragoman.training.clock import Budget, read_budget
 from dragoman.training.config import Precision
 from dragoman.training.matrix_rate import measure_device, slow_precision
 from dragoman.training.precision import agreed_precision
-from dragoman.training.snapshot import agreed_checkpoint, resume
+from dragoman.training.snapshot import agreed_checkpoint, resume, share_newest
 from dragoman.training.step import TrainStep
 from dragoman.training.trainer import fit
 
@@ -212,11 +220,14 @@ class _RankTraining:
         layout = layout_to_write(recipe, mean_tokens, (source, target))
         store = CheckpointStore(self.run.checkpoints, recipe.checkpoint, layout)
         model = self.model(store)
+        if StoreAddress.of_this_process() is not None:
+            share_newest(store, world, self.warn)
         checkpoint = agreed_checkpoint(store, world, self.warn)
         on_gpu = world.device.type == "cuda"
         device = torch.cuda.get_device_name(world.device) if on_gpu else world.device.type
         hosts = self.name_hosts()
         machines = tuple(world.gather_json(f"{events.host}, {device}"))
+        sum_prices(world)
         has_moved = checkpoint is not None and _are_others(checkpoint.state, machines)
         chosen = self.strategy(model, checkpoint, has_moved=has_moved)
         with gradient_sync(chosen.config, model, world) as sync:
@@ -488,6 +499,18 @@ def machine_names(machines: Sequence[tuple[str, str]]) -> tuple[str, ...]:
         number = known.index(start) + 1
         names.append(name if number == 1 else f"{name} ({number})")
     return tuple(names)
+
+
+def sum_prices(world: World) -> None:
+    """Let each rank of several hosts know the price of all of them; of none if one is unknown."""
+    if StoreAddress.of_this_process() is None:
+        return
+    own = None if world.local_rank else os.environ.get(PRICE_VARIABLE, "")
+    texts = [text for text in world.gather_json(own) if text is not None]
+    prices = [HourlyPrice.parse(text, place=PRICE_VARIABLE) for text in texts if text]
+    known = len(prices) == len(texts)
+    total = sum(price.amount for price in prices)
+    os.environ[PRICE_VARIABLE] = f"{total} {prices[0].currency}" if known else ""
 
 
 def _wrong_clocks(names: Sequence[str], ahead_s: Sequence[float]) -> Iterator[str]:

@@ -21,7 +21,14 @@ from dragoman.training.checkpoint import (
     check_trained_with,
     copy_weights,
 )
-from dragoman.training.durable import DIGESTS_FILE
+from dragoman.training.durable import (
+    DIGESTS_FILE,
+    discard,
+    publish,
+    step_directories,
+    step_number,
+    verify,
+)
 from dragoman.training.step import TrainStep
 
 _PLAIN: Final = WeightsForm()
@@ -82,6 +89,53 @@ def agreed_checkpoint(
             "start again",
         )
     return common if common.state.step else None
+
+
+def share_newest(
+    store: CheckpointStore, world: World, warn: Callable[[CheckpointError], None]
+) -> None:
+    """Give every machine the newest intact checkpoint of rank 0, over the network of the ranks.
+
+    Every rank calls it. Rank 0 alone saves what all share, so a machine that goes on with it has
+    other checkpoints, or none. One that gets a checkpoint keeps no other, except step 0. warn: as
+    in `agreed_checkpoint`. Raises MachineError if the disk is full.
+    """
+    newest = store.latest_valid(warn) if world.is_main else None
+    path = None if newest is None or not newest.state.step else newest.path
+    files = [
+        (file.name, file.stat().st_size)
+        for file in (() if path is None else path.iterdir())
+        if file.name != DIGESTS_FILE  # it is written anew
+    ]
+    digest = "" if path is None else file_sha256(path / DIGESTS_FILE)
+    name = "" if path is None else path.name
+    name, digest, files = world.gather_json([name, digest, files])[0]
+    target = store.directory / name
+    lacks = bool(name) and world.local_rank == 0 and not _holds(target, digest)
+    if not any(world.gather_json(lacks)):
+        return
+
+    def fill(draft: Path | None) -> None:
+        for file, size in files:
+            world.send_file(target / file, None if draft is None else draft / file, size)
+
+    if not lacks:
+        fill(None)
+    else:
+        publish(target, fill)
+        for other in step_directories(store.directory):
+            if other != target and step_number(other.name):
+                discard(other)
+    world.barrier()
+
+
+def _holds(path: Path, digest: str) -> bool:
+    """Whether this is an intact checkpoint with this digest."""
+    try:
+        verify(path)
+        return file_sha256(path / DIGESTS_FILE) == digest
+    except (CheckpointError, OSError):
+        return False
 
 
 def _difference(steps: list[int], digests: list[str]) -> str:

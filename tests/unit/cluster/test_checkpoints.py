@@ -1,4 +1,4 @@
-"""Checkpoints from a host to here: the agent is the real one, a program stands for ssh."""
+"""Checkpoints from a host to here: what runs there is real, a program stands for ssh."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from dragoman.base.errors import CheckpointError, MachineError
-from dragoman.cluster.agent.work import forget_newer
 from dragoman.cluster.checkpoints import (
     CHECKPOINTS,
     CheckpointTransfer,
@@ -21,8 +20,9 @@ from dragoman.cluster.checkpoints import (
     newest_checkpoint,
 )
 from dragoman.cluster.files import send
-from dragoman.cluster.follow import Record, StopRequests
 from dragoman.cluster.hosts import Host, Hosts
+from dragoman.cluster.join_host import forget_newer
+from dragoman.cluster.members import Record, StopRequests
 from dragoman.cluster.training import bring_back
 from dragoman.distributed.launch import InterruptedRunError
 from dragoman.telemetry.events import (

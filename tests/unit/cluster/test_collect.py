@@ -1,4 +1,4 @@
-"""Doctor's questions to hosts: the agent is the real one, a program stands for ssh."""
+"""Doctor's questions to hosts: what runs there is real, a program stands for ssh."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dragoman.cluster.collect import (
 )
 from dragoman.cluster.facts import ClusterFacts, HostFacts
 from dragoman.cluster.hosts import Host, Hosts, recorded_hosts
-from dragoman.cluster.team import Team
+from dragoman.cluster.joins import Joins
 from dragoman.cluster.training import NotFitError, train_on_hosts
 from dragoman.recipe.run_directory import RunDirectory
 from hosts_here import put_ssh
@@ -34,8 +34,8 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compare_files(hosts: Hosts, *, code: str, run: str, mark: str = "") -> ClusterFacts:
-    with Team(hosts.host, code=code) as team:
-        return ClusterFacts(hosts=tuple(ask(team, hosts, run=run, mark=mark)))
+    with Joins(hosts.host, code=code) as joins:
+        return ClusterFacts(hosts=tuple(ask(joins, hosts, run=run, mark=mark)))
 
 
 def test_one_host_needs_no_interface_to_others() -> None:
@@ -154,10 +154,10 @@ def test_hosts_whose_python_lacks_packages_are_named_in_the_table(tmp_path: Path
 
 
 def python_that(tmp_path: Path, shell: str) -> str:
-    """A Python that does something else if it is the agent."""
+    """A Python that does something else if it runs `join_host`."""
     path = tmp_path / "python-of-a-host"
-    agent = f'case " $* " in {shell} esac'
-    path.write_text(f'#!/bin/sh\n{agent}\nexec "{sys.executable}" "$@"\n')
+    case = f'case " $* " in {shell} esac'
+    path.write_text(f'#!/bin/sh\n{case}\nexec "{sys.executable}" "$@"\n')
     path.chmod(0o755)
     return str(path)
 
@@ -176,7 +176,7 @@ def test_every_silent_host_has_its_own_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dragoman.cluster.collect, "_FACTS_S", 2.0)
-    hosts = two_hosts(python_that(tmp_path, "*cluster.agent*) while read -r _; do :; done; exit;;"))
+    hosts = two_hosts(python_that(tmp_path, "*join_host*) while read -r _; do :; done; exit;;"))
     facts = collect_facts(hosts).facts
     assert facts.unreachable == dict.fromkeys(("alpha", "beta"), "no answer within 2 s")
     failed = {one.host for one in examine(facts, RunNeeds(hosts, 0)) if one.status == "failure"}
@@ -195,7 +195,7 @@ def test_a_host_that_leaves_before_the_network_is_measured_is_a_line_in_the_tabl
         'while read -r line; do case "$line" in *probe*) exit;; esac; '
         f'printf "%s\\n" "$line"; done | "{sys.executable}" "$@"; exit 3'
     )
-    hosts = two_hosts(python_that(tmp_path, f"*cluster.agent*) {until_work};;"))
+    hosts = two_hosts(python_that(tmp_path, f"*cluster.join_host*) {until_work};;"))
     facts = collect_facts(hosts).facts
     assert len(facts.hosts) == 2
     found = [one for one in examine(facts, RunNeeds(hosts, 0)) if one.check == "bandwidth"]

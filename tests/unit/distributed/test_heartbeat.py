@@ -8,13 +8,18 @@ from pathlib import Path
 import pytest
 
 from dragoman.distributed.heartbeat import Heartbeat, Heartbeats, open_heartbeats
-from dragoman.distributed.rendezvous import RENDEZVOUS_VARIABLE, STORE_VARIABLE, StoreAddress
+from dragoman.distributed.rendezvous import (
+    RENDEZVOUS_VARIABLE,
+    ROUND_VARIABLE,
+    STORE_VARIABLE,
+    StoreAddress,
+)
 from dragoman.distributed.store import serve
 
 FIRST = Heartbeat("alpha", 1, 0, "forward")
 LATER = Heartbeat("alpha", 2, 7, "sync")
 OTHER = Heartbeat("büro", 31, 7, "validating")
-RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+RESTARTS = ROUND_VARIABLE
 RANKS = 12
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,9 +45,17 @@ def test_torchrun_gets_its_share_of_several_machines() -> None:
     read = get_args_parser().parse_args(command[3:])
     assert (read.nnodes, read.nproc_per_node) == ("3", "4")
     assert read.rdzv_endpoint == "10.0.0.1:29500"
-    assert read.rdzv_conf == "is_host=false,join_timeout=300"
+    assert read.rdzv_conf.startswith("is_host=false,join_timeout=300,last_call_timeout=3,")
+    assert (read.rdzv_backend, read.max_restarts) == ("dragoman", 0)
     assert read.local_addr == "host-0002", "ranks follow the order of these names"
     assert not any(STORE.token in word for word in command)
+
+
+def test_torchrun_starts_workers_again_among_the_hosts_that_are_left() -> None:
+    share = replace(SHARE, fewest=2)
+    command = torchrun_command(WORKER, ranks=4, meeting=MEETING, share=share)
+    read = get_args_parser().parse_args(command[3:])
+    assert (read.nnodes, read.max_restarts > 1000) == ("2:3", True)
 
 
 def test_workers_get_the_meeting_place_and_the_network_interface() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.distributed.rendezvous import STORE_VARIABLE, StoreAddress, attempt
+from dragoman.distributed.rendezvous import ROUND_VARIABLE, STORE_VARIABLE, StoreAddress, attempt
 
 ADDRESSES = {
     "10.0.0.1:29500/0123abcd": StoreAddress("10.0.0.1", 29500, "0123abcd"),
@@ -28,8 +28,8 @@ def test_processes_of_one_machine_have_no_store(monkeypatch: pytest.MonkeyPatch)
     assert StoreAddress.of_this_process() is None
 
 
-def test_torchrun_counts_the_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
+def test_each_round_of_the_hosts_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ROUND_VARIABLE, raising=False)
     assert attempt() == "0"
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "3")
-    assert attempt() == "3"
+    monkeypatch.setenv(ROUND_VARIABLE, "0123abcd")
+    assert attempt() == "0123abcd"

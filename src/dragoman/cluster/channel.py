@@ -1,4 +1,4 @@
-"""The agent's end of its connection to the controller (`cluster.messages`)."""
+"""A host's end of its connection to the controller (`lines`)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Channel:
                 silent_s += min(time.monotonic() - started, 2.0)
 
     def expect(self) -> bytes:
-        """The controller's next line; the agent ends if the controller is gone."""
+        """The controller's next line; this program ends if the controller is gone."""
         for line in self.hear():
             return line
         sys.exit()

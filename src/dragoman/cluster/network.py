@@ -102,16 +102,6 @@ def listening(pids: Iterable[int]) -> set[tuple[str, int]]:
     }
 
 
-def descendants(pid: int) -> list[int]:
-    """A process and all that it started, directly or not."""
-    found = [pid]
-    for parent in found:
-        with contextlib.suppress(OSError):
-            tasks = Path(f"/proc/{parent}/task").iterdir()
-            found += [int(child) for task in tasks for child in _text(task / "children").split()]
-    return found
-
-
 def _sockets(pid: int) -> Iterator[str]:
     with contextlib.suppress(OSError):
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():

@@ -1,4 +1,4 @@
-"""The agent as a process, spoken to through pipes as ssh would."""
+"""`join_host` as a process, spoken to through pipes as ssh would."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ from unittest import mock
 import pytest
 
 import dragoman
-from dragoman.base.errors import TrainingError
-from dragoman.cluster.agent import network, work
-from dragoman.cluster.agent.facts import gather
-from dragoman.cluster.agent.measuring import Measuring
-from dragoman.cluster.agent.work import agent_lock, log_beyond, prefix_digest, probe_environment
-from dragoman.cluster.facts import ClusterFacts, HostFacts, InterfaceFacts
+from dragoman.base.process import descendants
+from dragoman.cluster import join_host, network
 from dragoman.cluster.files import code_digest, code_place, read_code
-from dragoman.cluster.hosts import Host, Hosts
-from dragoman.cluster.messages import FactsRequest, WorkRequest
-from dragoman.cluster.team import agent_command, shares
+from dragoman.cluster.host_facts import gather
+from dragoman.cluster.hosts import Host
+from dragoman.cluster.join_host import join_lock, log_beyond, prefix_digest, probe_environment
+from dragoman.cluster.joins import join_command
+from dragoman.cluster.lines import FactsRequest, TrainRequest
+from dragoman.cluster.measuring import Measuring
 from dragoman.distributed.devices import nccl_version
-from dragoman.distributed.launch import Share, launch_log
+from dragoman.distributed.launch import Share
 from dragoman.distributed.rendezvous import StoreAddress
 from dragoman.telemetry import host as machine
 from processes import wait_until
@@ -39,9 +38,9 @@ SOURCE = Path(dragoman.__file__).resolve().parents[1]
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def joined(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "dragoman.cluster.agent", "folder"],
+        [sys.executable, "-P", "-m", "dragoman.cluster.join_host", "folder"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(SOURCE)},
         stdin=subprocess.PIPE,
@@ -51,17 +50,17 @@ def agent(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def said(agent: subprocess.Popen[bytes]) -> dict[str, Any]:
-    assert agent.stdout is not None
-    values = json.loads(agent.stdout.readline())
+def said(joined: subprocess.Popen[bytes]) -> dict[str, Any]:
+    assert joined.stdout is not None
+    values = json.loads(joined.stdout.readline())
     assert isinstance(values, dict)
     return values
 
 
-def tell(agent: subprocess.Popen[bytes], line: str) -> None:
-    assert agent.stdin is not None
-    agent.stdin.write(line.encode() + b"\n")
-    agent.stdin.flush()
+def tell(joined: subprocess.Popen[bytes], line: str) -> None:
+    assert joined.stdin is not None
+    joined.stdin.write(line.encode() + b"\n")
+    joined.stdin.flush()
 
 
 def asking(gpus: int) -> str:
@@ -71,30 +70,30 @@ def asking(gpus: int) -> str:
 
 
 def test_tells_facts_and_time_and_ends_with_its_input(
-    agent: subprocess.Popen[bytes], tmp_path: Path
+    joined: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
-    tell(agent, "")
-    tell(agent, asking(gpus=0))
-    facts = said(agent)["facts"]
+    tell(joined, "")
+    tell(joined, asking(gpus=0))
+    facts = said(joined)["facts"]
     assert facts["host"] == "me"
     assert facts["interface"]["name"] == "lo"
     assert network.unreachable([("127.0.0.1", facts["port"])]) == []
     assert facts["digests"] == {"code": code_digest(read_code())}
     assert facts["disk_write_bytes_per_s"] > 0
-    tell(agent, "time")
-    assert said(agent)["time"] == pytest.approx(time.time(), abs=60)
-    assert agent.stdin is not None
-    agent.stdin.close()
-    assert agent.wait(20) == 0
+    tell(joined, "time")
+    assert said(joined)["time"] == pytest.approx(time.time(), abs=60)
+    assert joined.stdin is not None
+    joined.stdin.close()
+    assert joined.wait(20) == 0
     assert list((tmp_path / "folder").iterdir()) == []
 
 
 @pytest.mark.system
-def test_the_agent_names_nccl_and_the_driver_if_gpus_are_expected(
-    agent: subprocess.Popen[bytes],
+def test_a_host_names_nccl_and_the_driver_if_gpus_are_expected(
+    joined: subprocess.Popen[bytes],
 ) -> None:
-    tell(agent, asking(gpus=1))
-    versions = said(agent)["facts"]["versions"]
+    tell(joined, asking(gpus=1))
+    versions = said(joined)["facts"]["versions"]
     assert {"torch", "python", "nccl", "driver"} <= versions.keys()
     assert versions["nccl"] == nccl_version()
 
@@ -131,7 +130,7 @@ def test_doctor_measures_between_the_ranks_of_a_host(
 def test_listening_sockets_are_found_by_process() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         where = server.getsockname()
-        assert where in network.listening(network.descendants(os.getpid()))
+        assert where in network.listening(descendants(os.getpid()))
         assert network.unreachable([where]) == []
     assert network.unreachable([where]) == [f"127.0.0.1:{where[1]}"]
     assert where not in network.listening([os.getpid()])
@@ -163,22 +162,11 @@ def test_events_go_on_where_the_user_has_them(
         assert [*seen, *log.lines()] == expected
 
 
-def test_only_the_host_of_a_killed_worker_reports_the_signal(
-    tmp_path: Path,
-) -> None:
-    logs = [launch_log(tmp_path, number) for number in range(3)]
-    logs[0].parent.mkdir()
-    logs[0].write_text("Signal 9 (SIGKILL) received by PID 42\n")
-    logs[1].write_text("Connection closed by peer\n")
-    error = TrainingError("a worker ended without a word", remedy="look at its log")
-    assert [work.weight_of(error, log) for log in logs] == ["signal", "other", "other"]
-
-
-def test_an_agent_that_was_left_behind_makes_way_with_all_that_it_started(tmp_path: Path) -> None:
+def test_a_join_that_was_left_behind_makes_way_with_all_that_it_started(tmp_path: Path) -> None:
     program = (
         "import subprocess, sys; from pathlib import Path\n"
-        "from dragoman.cluster.agent.work import agent_lock\n"
-        "with agent_lock(Path('.')):\n"
+        "from dragoman.cluster.join_host import join_lock\n"
+        "with join_lock(Path('.')):\n"
         "    child = subprocess.Popen(['sleep', '600'])\n"
         "    print(child.pid, flush=True)\n"
         "    child.wait()\n"
@@ -187,37 +175,38 @@ def test_an_agent_that_was_left_behind_makes_way_with_all_that_it_started(tmp_pa
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE) as left_behind:
         assert left_behind.stdout is not None
         child = int(left_behind.stdout.readline())
-        with agent_lock(tmp_path):
+        with join_lock(tmp_path):
             assert left_behind.wait(10) == -signal.SIGKILL
             wait_until(lambda: state_of(child) in ("Z", ""))
 
 
 def test_a_host_that_is_stopped_before_training_says_so(
-    agent: subprocess.Popen[bytes], tmp_path: Path
+    joined: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     """It waits for the store of a first host that has failed: it must not be taken for lost."""
     address = next((one for one in network.addresses().values() if one[:4] != "127."), None)
     if address is None:
         pytest.skip("this machine has no address but loopback")
     request = FactsRequest(host="me", interface=None, peers=(address,), gpus=0)
-    tell(agent, request.model_dump_json())
-    said(agent)
+    tell(joined, request.model_dump_json())
+    said(joined)
     with socket.create_server((address, 0)) as taken:
         nobody = taken.getsockname()[1]
     (tmp_path / "folder" / "run").mkdir()
-    share = WorkRequest(
-        job="train",
+    share = TrainRequest(
         number=1,
-        endpoints=((address, nobody), (address, nobody)),
         ranks=1,
         token="0123456789abcdef",
+        store=(address, nobody),
+        fewest=2,
+        most=2,
         run="run",
     )
-    tell(agent, share.model_dump_json())
-    wait_until(lambda: any((tmp_path / "folder/run/logs").glob("agent-*.lock")))
+    tell(joined, share.model_dump_json())
+    wait_until(lambda: any((tmp_path / "folder/run/logs").glob("join-*.lock")))
     time.sleep(1.0)
-    tell(agent, "stop")
-    assert said(agent)["done"]["exit_code"] == 130
+    tell(joined, "stop")
+    assert said(joined)["done"] == 130
 
 
 def test_ports_on_loopback_are_not_exposed() -> None:
@@ -225,7 +214,7 @@ def test_ports_on_loopback_are_not_exposed() -> None:
         socket.create_server(("127.0.0.1", 0)),
         socket.create_server(("0.0.0.0", 0)) as everywhere,
     ):
-        assert work._exposed("10.0.0.1") == [f"0.0.0.0:{everywhere.getsockname()[1]}"]
+        assert join_host._exposed("10.0.0.1") == [f"0.0.0.0:{everywhere.getsockname()[1]}"]
 
 
 @pytest.mark.parametrize(("slots", "hidden"), [(1, True), (0, False)])
@@ -236,20 +225,13 @@ def test_ranks_on_the_processor_do_not_see_gpus_and_share_its_cores(
     less work in a weight than each of four ranks has."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(machine, "cpu_cores", lambda: 8)
-    host = Host(name="alpha", address="127.0.0.1", slots=4 * slots, gpus=4 * (1 - slots))
-    card = InterfaceFacts(name="lo", address="127.0.0.1", mtu_bytes=1500, errors=0)
-    facts = HostFacts(
-        host=host.name, cpu_cores=1, versions={}, digests={}, interface=card, port=7,
-        shared_memory_bytes=0, disk_free_bytes=0,
-    )  # fmt: skip
-    request = shares(Hosts(host=(host,)), ClusterFacts(hosts=(facts,)), job="probe")["alpha"]
-    where = StoreAddress(*request.endpoints[0], request.token)
-    share = Share(request.number, 1, "lo", where, on_processor=request.on_processor)
-    found = probe_environment(request.ranks, share)
+    where = StoreAddress("127.0.0.1", 7, "0123456789abcdef")
+    share = Share(0, 1, "lo", where, on_processor=bool(slots))
+    found = probe_environment(4, share)
     assert (found.get("CUDA_VISIBLE_DEVICES") == "") == hidden
     assert (found["RANK"], found["WORLD_SIZE"], found["OMP_NUM_THREADS"]) == ("0", "1", "2")
     monkeypatch.setenv("OMP_NUM_THREADS", "3")  # which training follows, too
-    assert probe_environment(request.ranks, share)["OMP_NUM_THREADS"] == "3"
+    assert probe_environment(4, share)["OMP_NUM_THREADS"] == "3"
 
 
 def state_of(pid: int) -> str:
@@ -286,14 +268,14 @@ def test_workers_that_save_are_not_killed_as_the_controller_is_lost(
     def heard() -> int:
         return (tmp_path / "heard").read_text().count("asked")
 
-    monkeypatch.setattr(work, "_SAVE_S", 2.0)
+    monkeypatch.setattr(join_host, "_SAVE_S", 2.0)
     channel = mock.Mock(hear=hear)
     with (
         (tmp_path / "heard").open("w") as file,
         subprocess.Popen([sys.executable, "-c", _COUNTING], stdout=file) as process,
     ):
         wait_until(lambda: "begins" in (tmp_path / "heard").read_text())
-        with work._passing_signals(channel, process.pid):
+        with join_host._Orders(channel, process.pid):
             time.sleep(1.5)
             in_time = heard()
             wait_until(lambda: heard() > in_time, limit_s=20.0)
@@ -301,7 +283,39 @@ def test_workers_that_save_are_not_killed_as_the_controller_is_lost(
     assert in_time == asked
 
 
-def test_agents_write_no_bytecode(tmp_path: Path) -> None:
+def test_a_stopped_join_makes_way_at_once(tmp_path: Path) -> None:
+    program = (
+        "import time; from pathlib import Path\n"
+        "from dragoman.cluster.join_host import join_lock\n"
+        "with join_lock(Path('.')):\n"
+        "    print('locked', flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE) as left_behind:
+        assert left_behind.stdout is not None
+        assert left_behind.stdout.readline()
+        left_behind.send_signal(signal.SIGSTOP)
+        with join_lock(tmp_path):
+            assert left_behind.wait(10) == -signal.SIGKILL
+
+
+def test_what_left_its_group_ends_with_the_join(tmp_path: Path) -> None:
+    """A program that a worker has started and left behind, deaf to the gentle signal."""
+    deaf = "trap '' TERM; echo $$ > pid; while true; do sleep 1; done"
+    program = (
+        "import ctypes, subprocess, time; from pathlib import Path\n"
+        "from dragoman.cluster import join_host\n"
+        "ctypes.CDLL(None).prctl(join_host._PR_SET_CHILD_SUBREAPER, 1)\n"
+        f"subprocess.run(['sh', '-c', 'setsid sh -c \"$0\" &', {deaf!r}])\n"
+        "while not Path('pid').exists() or not Path('pid').read_text(): time.sleep(0.05)\n"
+        "join_host.end_all()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=30)
+    assert state_of(int((tmp_path / "pid").read_text())) in ("Z", "")
+
+
+def test_hosts_write_no_bytecode(tmp_path: Path) -> None:
     """A full disk would keep a part of it; the next start would say "marshal data too short"."""
     code = tmp_path / code_place("0123")
     source = Path(dragoman.__file__).parent
@@ -309,7 +323,7 @@ def test_agents_write_no_bytecode(tmp_path: Path) -> None:
     host = Host(
         address="10.0.0.1", name="alpha", gpus=1, python=sys.executable, folder=str(tmp_path)
     )
-    command = agent_command(host, code="0123")
+    command = join_command(host, code="0123")
     environment = {"PATH": os.environ["PATH"]}  # whatever it says of bytecode
     subprocess.run(command, check=True, input=b"", capture_output=True, env=environment)
     assert not [*code.rglob("*.pyc")]

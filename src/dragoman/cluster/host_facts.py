@@ -20,11 +20,11 @@ from typing import Any, Final
 
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import file_sha256, read_regular
-from dragoman.cluster.agent import network
-from dragoman.cluster.agent.measuring import Measuring
+from dragoman.cluster import network
 from dragoman.cluster.facts import PACKAGES, HostFacts, InterfaceFacts
 from dragoman.cluster.files import code_digest, read_code
-from dragoman.cluster.messages import FactsRequest
+from dragoman.cluster.lines import FactsRequest
+from dragoman.cluster.measuring import Measuring
 from dragoman.corpus.manifest import FILE_NAME, Manifest, OutputFile, digest_files
 from dragoman.distributed.launch import (
     NO_GPUS,
