@@ -2,6 +2,7 @@
 
 config          the distributed section of a recipe
 launch          starts the ranks of a machine with torchrun, sets their environment, ends hung ones
+elastic         the rendezvous of several hosts: torchrun's own, and a name for each round
 pulse           signs of life of the workers of a machine, which launch judges
 rendezvous      the address and names by which the processes of a run find each other
 store           a server of one host, through which the processes of several hosts find each other

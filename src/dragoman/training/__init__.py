@@ -6,6 +6,7 @@ clock        the schedule of a run that has to end in time, by the clock; its fo
 optimizer    Adam and AdamW, clipping, loss scaling, averaged weights
 step         one update over one global batch
 gradient_noise   how far the gradients of parts of a batch differ: which batch size pays
+precision    the precision of a training, or the fastest that all its devices have
 matrix_rate  the rate of matrix products on one device
 step_rate    real steps of one rank on random text
 measuring    the program that measures steps and the network

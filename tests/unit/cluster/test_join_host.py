@@ -224,6 +224,7 @@ def test_ranks_on_the_processor_do_not_see_gpus_and_share_its_cores(
     """A machine of slots may have GPUs, which are for others. With all cores a probe would find
     less work in a weight than each of four ranks has."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(machine, "cpu_cores", lambda: 8)
     where = StoreAddress("127.0.0.1", 7, "0123456789abcdef")
     share = Share(0, 1, "lo", where, on_processor=bool(slots))
