@@ -74,7 +74,7 @@ RUN_CASES: list[tuple[str, Callable[[Path], object], Callable[[Path], list[str]]
         "weights of another model",
         lambda run: replace(str(run / "recipe.toml"), "d_ffn = 16", "d_ffn = 32")(),
         lambda run: ["evaluate", str(run), "--checkpoint", "last"],
-        ["feed_forward", "(16"],
+        ["fc1", "(16"],
     ),
     (
         "a torn subword model",

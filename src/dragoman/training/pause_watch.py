@@ -279,7 +279,7 @@ class PauseWatch:
                     f"{_where(heartbeat.step, heartbeat.doing)}"
                 )
                 remedy = self._own_link() if heartbeat.host in self._cut_off else _LOOK_AT_IT
-                alert = Alert(severity="warning", cause=cause, remedy=remedy, about=_missing(rank))
+                alert = Alert(severity="warning", cause=cause, remedy=remedy)
                 self._events.write(alert, step=self._step)
 
     @property
@@ -325,7 +325,7 @@ class PauseWatch:
                 f"{units.COUNT.text(wait.step + 1)} for {_long(waited_s)}, and the others wait: "
                 f"it lives, {_WORDS.get(heartbeat.doing, heartbeat.doing)}"
             )
-            alert = Alert(severity="warning", cause=cause, remedy=_LOOK_AT_IT, about=_missing(rank))
+            alert = Alert(severity="warning", cause=cause, remedy=_LOOK_AT_IT)
             self._events.write(alert, step=wait.step)
 
     @property
@@ -338,18 +338,12 @@ class PauseWatch:
     def _report_return(self, rank: int, heartbeat: Heartbeat, seconds_s: float, how: str) -> None:
         """Alert that a rank goes on. how: what others saw meanwhile."""
         cause = f"{_name(rank, heartbeat.host)} goes on; {how} for {_long(seconds_s)}"
-        remedy = "nothing needs to be done"
-        alert = Alert(severity="info", cause=cause, remedy=remedy, about=_missing(rank))
+        alert = Alert(severity="info", cause=cause, remedy="nothing needs to be done")
         self._events.write(alert, step=heartbeat.step)
 
     def _write(self, rank: int, seconds_s: float, step: int, doing: str, *, own: bool) -> None:
         event = RankPaused(paused_rank=rank, seconds_s=round(seconds_s, 3), during=doing, own=own)
         self._events.write(event, step=step)
-
-
-def _missing(rank: int) -> str:
-    """The state of which alerts tell."""
-    return f"rank {rank} is missing"
 
 
 def _turns() -> int:

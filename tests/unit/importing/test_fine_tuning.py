@@ -43,6 +43,7 @@ kind = "constant"
 peak_learning_rate = 2e-4
 warmup_steps = 0
 [train]
+precision = "fp32"
 log_every_steps = 1
 validate_every_steps = 10000
 validate_at_start = false
