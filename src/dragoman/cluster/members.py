@@ -1,7 +1,7 @@
 """The hosts that train together: who is lost, who is to blame, who comes back, and when all end.
 
-torchrun replaces a lost worker by itself. If a host is lost, the others are told to meet anew; if a
-host comes back, it is told to join, and torchrun lets all meet anew, from what they have saved.
+torchrun replaces a lost worker by itself. If a host is lost, the others meet anew. If a host comes
+back, it joins and all meet anew. Each time they go on from what they have saved.
 Only without the first host, which has the store, all of them end.
 """
 

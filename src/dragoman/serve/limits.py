@@ -1,4 +1,4 @@
-"""What a server allows, and how its user writes that: token, origins of sites, networks."""
+"""The limits of a server, and the readers of its token, origins and networks."""
 
 from __future__ import annotations
 
