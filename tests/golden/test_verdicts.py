@@ -498,6 +498,16 @@ def test_useful_flops_and_scaling_need_a_measured_device(tmp_path: Path) -> None
     assert rows["useful FLOPs over the rate of matrix products (MFU)"] == "not measured"
 
 
+def test_other_programs_are_named_whether_or_not_the_run_waits_for_ranks(tmp_path: Path) -> None:
+    crowded = changed(HOST_SAMPLED, cpu_share=0.99, others_cpu_share=0.5)
+    for sync_s in (0.0, 0.3):
+        run = Recorded(sync_s=(sync_s, sync_s), extra=[(0, crowded)]).write(tmp_path / str(sync_s))
+        busy = next(one for one in judge(read_facts(run)) if one.key == "processors")
+        assert busy.answer == "no"
+        assert "50.0% of the processors of host-a" in f"{busy.says} {busy.remedy}"
+        assert_well_said(busy)
+
+
 def test_without_a_device_alone_scaling_is_the_share_without_waits(tmp_path: Path) -> None:
     facts = read_facts(Recorded(sync_s=(1.1, 1.1)).write(tmp_path / "run"))
     # 0.401 of 1.501 s: four GPUs of the reference run did the work of 1.33 for the same reason

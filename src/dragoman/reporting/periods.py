@@ -21,9 +21,10 @@ FEWEST: Final = 3
 FROM_START: Final = "from the start"
 _OF_RUN: Final = 0.25
 """What lasts for a quarter of the run's time is not an accident of a few steps."""
-_AGAINST: Final = 3.0
-"""A place at which it is not so counts as much as three at which it is: in a stretch it is so for
-three quarters of the time or more, as a rank that is slow for long is not slow in every interval.
+_AGAINST: Final = 2.0
+"""A place at which it is not so counts as much as two at which it is: in a stretch it is so for
+two thirds of the time or more, as steps of busy machines vary, and a rank that is slow for long is
+not slow in every interval.
 """
 _ROUNDING: Final = 1e-9
 

@@ -58,7 +58,10 @@ def _are_busy(facts: Facts) -> Judgement:
         return "cannot tell", says, ""
     says = f"{units.SHARE.text(compute)} of a step was compute"
     if compute < BUSY_COMPUTE:
-        return "no", f"{says}{_waits_since(facts)}.", _what_waits(facts)
+        remedy = _what_waits(facts)
+        if not stragglers(facts) and (crowded := _crowded(facts)):  # those name the cause
+            remedy = f"{remedy} Other programs used {crowded}.".lstrip()
+        return "no", f"{says}{_waits_since(facts)}.", remedy
     if not is_on_gpu(facts):
         return _are_its_own(facts, says)
     if slowed := [gpu for gpu in facts.gpus if (gpu.throttled_share or 0.0) >= THROTTLED]:
@@ -103,17 +106,8 @@ def _are_its_own(facts: Facts, says: str) -> Judgement:
     ):
         says += "; the processors that the run kept busy were sampled in only a part of it."
         return "cannot tell", says, ""
-    crowded = [
-        machine
-        for machine in facts.machines
-        if (machine.others_cpu_share or 0.0) > DISTURBING_SHARE
-    ]
-    if crowded:
-        shares = (
-            f"{_of_processors(machine, machine.others_cpu_share)}{_since(machine.crowded)}"
-            for machine in crowded
-        )
-        says += f", but other programs, or other guests of the machine, used {named(shares)}."
+    if crowded := _crowded(facts):
+        says += f", but other programs, or other guests of the machine, used {crowded}."
         return (
             "no",
             says,
@@ -142,6 +136,15 @@ def _are_its_own(facts: Facts, says: str) -> Judgement:
         )
     busy = min(machine.cpu_share or 0.0 for machine in facts.machines)
     return "yes", f"{says}, with {units.SHARE.text(busy)} of the processors busy or more.", ""
+
+
+def _crowded(facts: Facts) -> str:
+    """The processors of which other programs used much, in words; "" if they did not."""
+    return named(
+        f"{_of_processors(machine, machine.others_cpu_share)}{_since(machine.crowded)}"
+        for machine in facts.machines
+        if (machine.others_cpu_share or 0.0) > DISTURBING_SHARE
+    )
 
 
 def _of_processors(machine: MachineUse, share: float | None) -> str:
