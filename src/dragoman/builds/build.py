@@ -4,49 +4,52 @@
         build.toml   corpora.tsv            the plan; all corpora, each with the reason for its use
         build.html                          the cost and the gain of each stage
         model   model-student               links to the best export and to that of the student
-        build.json                          when it began; a record of each stage
+        build.json                          when it began; a record of each stage that has ended
         downloads/   shards/   back/   student/   runs/
 
-Stages are done in order, each once. The result of a stage is whole or absent; a stage that was
-killed resumes.
+Stages are done in order. A stage is done when its output is there and its inputs are as they were;
+one that was killed resumes. The clock measures wall time from the first command on. A stage gets
+its share of the time that is left.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from dragoman.api.kinds import OnEvent
-from dragoman.api.progress import listeners_of, say_nothing, shown
-from dragoman.api.teacher import digest_of_text, plain_sources
+from dragoman.api.progress import line_printer, listeners_of, say_nothing, shown
+from dragoman.api.teacher import digest_of_text, plain_sources, write_sources
 from dragoman.base import units
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, CorpusError, DivergenceError, MachineError
 from dragoman.base.files import try_lock
-from dragoman.base.terminal import open_console
 from dragoman.builds import translation
 from dragoman.builds.plan import FILE as PLAN_FILE
 from dragoman.builds.plan import BuildPlan, PlannedCorpus, StageName
-from dragoman.builds.planning import index_file, too_small
-from dragoman.builds.record import BuildStage, OverError, Stages, digest_of
-from dragoman.builds.report import write_report
+from dragoman.builds.planning import Wanted, budget_of, index_file, too_small
+from dragoman.builds.record import BuildRecord, BuildStage
+from dragoman.builds.report import print_stages, rows, write_report
 from dragoman.corpus.config import TextFiles
 from dragoman.corpus.download import UnreachableError
 from dragoman.corpus.fetched import fetch, fetch_monolingual, is_as_fetched
 from dragoman.corpus.identify import refuse_wrong_languages
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.sources import Sources
-from dragoman.recipe.budget import keys_set, parse_budget
+from dragoman.inference.synthesize import SynthesisDirection
+from dragoman.recipe.budget import keys_set
 from dragoman.recipe.recipe import Recipe, digest, load_recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.reading import read_facts
 from dragoman.run import run as steps
 from dragoman.run.budget import run_in_budget
-from dragoman.run.budget_plan import BudgetPlan, Place, TooSmallError, check_exports, rounded_up
+from dragoman.run.budget_plan import BudgetPlan, TooSmallError, check_exports
 from dragoman.run.sizes import vocabulary
 
 MODEL: Final = "model"
@@ -56,10 +59,11 @@ _HELD_OUT: Final = (50, 1000)
 """The least and the most pairs of the training text that become a dev or test set if there is none;
 the number between is the share above."""
 _TAG: Final = "<bt>"
-_MORE_TEXT: Final[tuple[StageName, ...]] = ("reverse", "back-translate", "train-more")
-_SMALLER: Final[tuple[StageName, ...]] = ("translate", "student")
 _SUFFIXES: Final = {"train-more": "-more", "student": "-student"}
 """Endings of the names of recipes, and so of runs."""
+_REPORT_S: Final = 1.0
+"""Seconds of the budget for the work after the last stage."""
+_Facts = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class Built:
     directory: the folder with all its files. model: the best export, for `Translator`.
     student: the export of the small, fast model, if there is one.
     report: a page with the cost and the gain of each stage.
-    stages: the record of each stage: the seconds it was given, its start and end, and its facts.
+    stages: the record of each stage: its start and end, and its facts.
     started: when it began, in UTC seconds since 1970.
     """
 
@@ -81,10 +85,13 @@ class Built:
     started: float
 
 
+class _LeftOutError(Exception):
+    """Stages that a build can do without cannot be done."""
+
+
 def carry_out(
     plan: BuildPlan,
-    directory: Path,
-    place: Place,
+    wanted: Wanted,
     *,
     began: float,
     workers: int | None,
@@ -99,42 +106,26 @@ def carry_out(
     Raises ConfigError if the budget is too small, MachineError if another process builds in the
     directory, and the errors of the stages.
     """
-    budget_s = parse_budget(plan.budget, place.price)
+    directory = wanted.directory
+    budget_s = budget_of(plan, wanted)
     check_exports()
-    index = index_file(plan.index, directory)
     with _locked(directory):
-        work = _Build(
-            plan, directory.resolve(), place, index, workers, progress, on_event, show_plan
-        )
-        stages = Stages(directory.resolve(), plan, budget_s, began=began, ended=work.tell)
-        work.stages = stages
+        build = _Build(plan, wanted, budget_s, began, workers, progress, on_event, show_plan)
         try:
-            work.all_stages()
-        except OverError as error:
-            stages.forget_clock()  # nothing has been trained: see `_optional`
-            raise ConfigError(
-                error.problem,
-                place=error.place,
-                remedy="run it again: the clock starts again, and finished parts are kept; or "
-                f"write a larger budget into {directory / PLAN_FILE}, such as "
-                f"{units.DURATION.text(rounded_up(2 * budget_s))}",
-            ) from error
-        except TooSmallError as error:
-            used_s = time.time() - stages.started
-            stages.forget_clock()
-            shares = plan.shares()
-            whole_s = error.needed_s / shares["train"]
-            share_left = 1 - shares["fetch"] - shares["clean"]  # when the training begins
-            needed_s = rounded_up(max(whole_s, used_s + share_left * whole_s))
-            raise too_small(needed_s, directory) from error
+            build.all_stages()
+        except TooSmallError as error:  # nothing has been trained: see `optional`
+            build.keep(started=None)
+            raise too_small(error, plan, directory) from error
+    if progress:
+        print_stages(rows(plan, build.record, budget_s, wanted.place.price))
     small = directory / STUDENT
     return Built(
         directory=directory,
         model=directory / MODEL,
         student=small if small.exists() else None,
         report=directory / "build.html",
-        stages=tuple(stages.record.stages.values()),
-        started=stages.started,
+        stages=tuple(build.record.stages.values()),
+        started=build.record.started or began,
     )
 
 
@@ -153,45 +144,99 @@ class _Build:
     """The stages of one build, each with its input from those before it."""
 
     plan: BuildPlan
-    directory: Path
-    place: Place
-    index: Path | None
+    wanted: Wanted
+    budget_s: float
+    began: float
     workers: int | None
     progress: bool
     on_event: OnEvent | None
     show_plan: Callable[[BudgetPlan], None]
+    directory: Path = field(init=False)
+    record: BuildRecord = field(init=False)
+    say: Callable[[str], None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.stages: Stages
-        self.say: Callable[[str], None] = say_nothing
-        if self.progress:
-            console = open_console(outlives_reader=True)
-            self.say = lambda text: console.print(text, soft_wrap=True)
+        self.directory = self.wanted.directory.resolve()
+        self.say = line_printer(self.progress)
+        self.record = BuildRecord.read(self.directory)
+        plan = _digest(self.plan.model_dump(mode="json"))
+        stages = self.record.stages
+        if plan != self.record.plan:  # what was left out may be possible now
+            stages = {name: one for name, one in stages.items() if not one.skipped}
+        self.keep(started=self.record.started or self.began, plan=plan, stages=stages)
+
+    def keep(self, **changes: Any) -> None:
+        """Change the record."""
+        self.record = self.record.model_copy(update=changes)
+        self.record.save(self.directory)
 
     def all_stages(self) -> None:
         """Do all stages in their order; each uses the results of those before it."""
-        shares = self.plan.shares()
         texts = self.fetch()
         recipe = self.recipe(texts)
         self.clean(recipe)
-        models = [self.train("train", recipe)]
+        first = self.train("train", recipe)
         if not (self.directory / MODEL).is_symlink():
-            self.link(MODEL, models[0])  # there is a model, even if the stages that follow fail
-        if "reverse" in shares and not self.stages.was_skipped(*_MORE_TEXT):
-            with self.optional(*_MORE_TEXT):
-                models += self.with_more_text(recipe, texts)
-        best = max(models, key=lambda one: one.facts.get("dev_bleu") or 0.0)
+            self.link(MODEL, first)  # there is a model, even if the stages that follow fail
+        more = self.optional(
+            ("reverse", "back-translate", "train-more"), lambda: self.train_more(recipe, texts)
+        )
+        best = max([first, *more], key=lambda one: one["dev_bleu"] or 0.0)
         self.link(MODEL, best)
-        if "student" in shares and not self.stages.was_skipped(*_SMALLER):
-            with self.optional(*_SMALLER):
-                self.student(recipe, best)
+        for student in self.optional(("translate", "student"), lambda: self.student(recipe, best)):
+            self.link(STUDENT, student)
         self.report()
 
-    def fetch(self) -> list[dict[str, Any]]:
+    def do(self, name: StageName, inputs: object, work: Callable[[float], _Facts]) -> _Facts:
+        """Do a stage if it is not done yet; returns its facts.
+
+        inputs: what it depends on. work: does the stage in this many seconds, or resumes it, and
+        gives its facts, with its `output`.
+        """
+        key, now = _digest(inputs), time.time()
+        done = self.record.stages.get(name)
+        if done is not None and done.inputs == key and Path(done.facts["output"]).exists():
+            return done.facts
+        self.keep(stages={one: made for one, made in self.record.stages.items() if one != name})
+        shares = self.plan.shares()
+        names = list(shares)
+        still = sum(shares[one] for one in names[names.index(name) :])
+        left_s = (self.record.started or now) + self.budget_s - _REPORT_S - now
+        facts = work(max(left_s * shares[name] / still, 1.0))
+        self.end(name, inputs=key, facts=facts)
+        return facts
+
+    def end(self, name: StageName, **values: Any) -> None:
+        """Record that a stage has ended or was left out; it began when the one before it ended."""
+        stage = BuildStage(name=name, started=self.record.last_s, ended=time.time(), **values)
+        self.keep(stages={**self.record.stages, name: stage})
+        spent, given = (
+            units.DURATION.text(time_s)
+            for time_s in (stage.ended - stage.started, self.plan.shares()[name] * self.budget_s)
+        )
+        self.say(f"stage {name}: {stage.skipped or f'{spent} of {given}'}")
+        self.report()
+
+    def optional(self, names: Sequence[StageName], work: Callable[[], _Facts]) -> list[_Facts]:
+        """The facts of the model that these stages make, if they are planned. If one of them cannot
+        be done, no longer fits into the budget or diverges, those that are not done are left out: a
+        model exists already."""
+        left_out = [one for one in self.record.stages.values() if one.skipped]
+        if names[0] not in self.plan.shares() or any(one.name in names for one in left_out):
+            return []
+        try:
+            return [work()]
+        except (_LeftOutError, DivergenceError, TooSmallError) as error:
+            why = str(error) if isinstance(error, _LeftOutError) else error.problem
+            for name in names:
+                if name not in self.record.stages:
+                    self.end(name, skipped=why)
+            return []
+
+    def fetch(self) -> list[_Facts]:
         """The texts of the plan that can be had; each with its id, use, lines, bytes and files."""
-        inputs = digest_of([(one.id, one.use) for one in self.plan.corpus])
-        stage = self.stages.do("fetch", inputs, self._fetch_all)
-        texts: list[dict[str, Any]] = stage.facts["texts"]
+        inputs = [(one.id, one.use) for one in self.plan.corpus]
+        texts: list[_Facts] = self.do("fetch", inputs, self._fetch_all)["texts"]
         for text in texts:
             folder = self.directory / "downloads" / text["id"]
             if not is_as_fetched(folder):
@@ -202,14 +247,14 @@ class _Build:
                 )
         return texts
 
-    def _fetch_all(self, stage: BuildStage) -> tuple[Path, dict[str, Any]]:
-        texts: list[dict[str, Any]] = []
+    def _fetch_all(self, seconds_s: float) -> _Facts:
+        until = time.time() + seconds_s
+        texts: list[_Facts] = []
         left_out: dict[str, str] = {}
         order = ("valid", "test", "train", "mono")
         for one in sorted(self.plan.corpus, key=lambda one: order.index(one.use)):
-            is_late = time.time() > stage.started + stage.seconds_s
             has_text = any(text["use"] == "train" for text in texts)
-            if is_late and has_text and not one.needed:
+            if time.time() > until and has_text and not one.needed:
                 left_out[one.id] = "the time of this stage was over"
                 continue
             try:
@@ -227,21 +272,18 @@ class _Build:
                 place=self.directory / PLAN_FILE,
                 remedy="write other ids there: corpora.tsv beside it has all",
             )
-        return self.directory / "downloads", {"texts": texts, "left_out": left_out}
-
-    def _fetch_one(self, one: PlannedCorpus) -> dict[str, Any]:
-        source, target = self.plan.direction
         downloads = self.directory / "downloads"
+        return {"output": str(downloads), "texts": texts, "left_out": left_out}
+
+    def _fetch_one(self, one: PlannedCorpus) -> _Facts:
+        source, target = self.wanted.languages
+        downloads, index = self.directory / "downloads", index_file(self.plan.index, self.directory)
         if one.use == "mono":
-            text = fetch_monolingual(one.id, downloads, language=target, index=self.index)
+            text = fetch_monolingual(one.id, downloads, language=target, index=index)
             paths = {"target": str(text)}
         else:
             files = fetch(
-                one.id,
-                downloads,
-                source_language=source,
-                target_language=target,
-                index=self.index,
+                one.id, downloads, source_language=source, target_language=target, index=index
             )
             self._check_languages(one, files)
             paths = {"source": files.source, "target": files.target}
@@ -262,9 +304,9 @@ class _Build:
             remedy = "leave it out; if the text is right, set corpus.check_languages = false"
             raise CorpusError(error.problem, place=one.id, remedy=remedy) from error
 
-    def recipe(self, texts: Sequence[Mapping[str, Any]]) -> Recipe:
+    def recipe(self, texts: Sequence[_Facts]) -> Recipe:
         """The recipe of the model of the pair, from the fetched texts alone."""
-        corpus: dict[str, Any] = {
+        corpus: _Facts = {
             split: [
                 {"source": text["source"], "target": text["target"]}
                 for text in texts
@@ -278,10 +320,10 @@ class _Build:
         corpus |= {f"{split}_pairs": cut for split in ("valid", "test") if not corpus[split]}
         return self._made("train", corpus)
 
-    def _made(self, stage: StageName, corpus: dict[str, Any], **sections: dict[str, Any]) -> Recipe:
+    def _made(self, stage: StageName, corpus: _Facts, **sections: _Facts) -> Recipe:
         """The recipe of a stage: it sets only its text and languages, these sections, and the
         overrides of the plan."""
-        source, target = self.plan.direction
+        source, target = self.wanted.languages
         if stage == "reverse":
             source, target = target, source
         name = f"{source}-{target}{_SUFFIXES.get(stage, '')}"
@@ -294,7 +336,7 @@ class _Build:
         """Shards of the texts, with the vocabulary that the training takes, too."""
         recipe = vocabulary(recipe, by_hand=keys_set(recipe))
 
-        def work(_: BuildStage) -> tuple[Path, dict[str, Any]]:
+        def work(_: float) -> _Facts:
             shards = steps.prepare(
                 recipe,
                 directory=self._shards(recipe),
@@ -302,147 +344,119 @@ class _Build:
                 show=shown(self.progress),
             )
             train = Manifest.load(shards).train
-            return shards, {"pairs_in": train.pairs_in, "pairs": train.pairs}
+            return {"output": str(shards), "pairs_in": train.pairs_in, "pairs": train.pairs}
 
-        self.stages.do("clean", digest(recipe.corpus), work)
+        self.do("clean", digest(recipe.corpus), work)
 
-    def train(self, name: StageName, recipe: Recipe) -> BuildStage:
+    def train(self, name: StageName, recipe: Recipe) -> _Facts:
         """The run of a recipe within the time of a stage, with its export and scores."""
-        runs = self.directory / "runs"
 
-        def work(stage: BuildStage) -> tuple[Path, dict[str, Any]]:
+        def work(seconds_s: float) -> _Facts:
             run = run_in_budget(
                 recipe,
-                stage.seconds_s,
-                self.place,
-                runs=runs,
+                seconds_s,
+                self.wanted.place,
+                runs=self.directory / "runs",
                 prepared=self._shards(recipe),
                 workers=self.workers,
-                began=stage.started,
+                began=time.time(),
                 show=shown(self.progress),
                 listeners=listeners_of(self.on_event, self.progress),
                 show_plan=self.show_plan,
                 print_line=self.say,
             )
             export = run.path / "export" / "ctranslate2-int8"
-            return export, {"run": str(run.path), "export": str(export), **_scores(run)}
+            return {"output": str(export), "run": str(run.path), **_scores(run)}
 
-        def has_begun() -> bool:
-            return any(runs.glob(f"{recipe.name}-2*/budget.json"))
+        return self.do(name, digest(recipe), work)
 
-        return self.stages.do(name, digest(recipe), work, has_begun=has_begun)
-
-    def with_more_text(
-        self, recipe: Recipe, texts: Sequence[Mapping[str, Any]]
-    ) -> list[BuildStage]:
+    def train_more(self, recipe: Recipe, texts: Sequence[_Facts]) -> _Facts:
         """Back-translation (Sennrich et al. 2016): a model of the opposite direction, its
         translations, and a model trained on these and the pairs."""
         mono = next((one["target"] for one in texts if one["use"] == "mono"), self.plan.mono)
         if not mono:
-            self._leave_out(*_MORE_TEXT, why="the text of one language was left out")
-            return []
+            raise _LeftOutError("the text of one language was left out")
         held_out, pairs = self._held_out(recipe), _pairs_of(recipe)
-        swapped: dict[str, Any] = {"train": [_swapped(one) for one in pairs]}
+        swapped: _Facts = {"train": [_swapped(one) for one in pairs]}
         swapped |= {split: [_swapped(one)] for split, one in held_out.items()}
         reverse = self.train("reverse", self._made("reverse", swapped))
-        most = translation.MOST_OF_PAIRS * sum(
-            one["lines"] for one in texts if one["use"] == "train"
+        lines = sum(one["lines"] for one in texts if one["use"] == "train")
+        synthetic = self.translate(
+            "back-translate",
+            reverse,
+            text=lambda _: Path(mono),
+            digest_of_input=digest_of_text(Path(mono)),
+            direction="back",
+            most_lines=translation.MOST_OF_PAIRS * lines,
         )
-        inputs = digest_of(reverse.facts["run"], mono, digest_of_text(Path(mono)))
-        synthetic = self.directory / "back" / inputs[:8] / "synthetic.tsv"
-
-        def work(stage: BuildStage) -> tuple[Path, dict[str, Any]]:
-            return synthetic, translation.translate(
-                Path(reverse.facts["export"]),
-                Path(mono),
-                synthetic,
-                direction="back",
-                until=stage.started + stage.seconds_s,
-                most_lines=most,
-                progress=self.progress,
-            )
-
-        if not self.stages.do("back-translate", inputs, work).facts["pairs"]:
-            self._leave_out("train-more", why="no translation was of use")
-            return []
-        text: dict[str, Any] = {"train": [*pairs, {"tsv": str(synthetic), "tag": _TAG}]}
+        text: _Facts = {"train": [*pairs, {"tsv": str(synthetic), "tag": _TAG}]}
         text |= {split: [one] for split, one in held_out.items()}
-        return [self.train("train-more", self._made("train-more", text))]
+        return self.train("train-more", self._made("train-more", text))
 
-    def student(self, first: Recipe, teacher: BuildStage) -> None:
+    def student(self, first: Recipe, teacher: _Facts) -> _Facts:
         """Distillation (Kim and Rush 2016): a small model learns from translations by the best one,
         and from the pairs of the first."""
-        run = RunDirectory.open(Path(teacher.facts["run"]))
-        inputs = digest_of(teacher.facts["run"])
-        synthetic = self.directory / "student" / inputs[:8] / "synthetic.tsv"
-        made = {"tsv": str(synthetic), "translated": "target"}
-        text: dict[str, Any] = {"train": [made, *_pairs_of(first)]}
+        run = RunDirectory.open(Path(teacher["run"]))
+        text: _Facts = {"train": _pairs_of(first)}
         held_out = self._held_out(run.recipe(), run.prepared())
         text |= {split: [one] for split, one in held_out.items()}
         # It needs no more pieces than its teacher, although its text has each sentence twice.
         text["subword"] = {"vocab_size": run.recipe().corpus.subword.vocab_size}
-        recipe = self._made("student", text, **translation.student_sections())
-        if translation.is_small(run.recipe(), recipe):
-            self._leave_out(*_SMALLER, why="the decoder of the model is as small as a student's")
-            return
+        sections = translation.student_sections()
+        if translation.is_small(run.recipe(), self._made("student", text, **sections)):
+            raise _LeftOutError("the decoder of the model is as small as a student's")
+        synthetic = self.translate(
+            "translate",
+            teacher,
+            text=lambda folder: _sources_of(run, folder / "source.txt"),
+            direction="forward",
+        )
+        text["train"] = [{"tsv": str(synthetic), "translated": "target"}, *text["train"]]
+        return self.train("student", self._made("student", text, **sections))
 
-        def work(stage: BuildStage) -> tuple[Path, dict[str, Any]]:
-            return synthetic, translation.translate(
-                Path(teacher.facts["export"]),
-                translation.sources_of(run, synthetic.with_name("source.txt")),
+    def translate(
+        self,
+        name: StageName,
+        model: _Facts,
+        *,
+        text: Callable[[Path], Path],
+        direction: SynthesisDirection,
+        digest_of_input: str = "",
+        most_lines: int | None = None,
+    ) -> Path:
+        """The translations of a text by a model of this build, as far as the time allows.
+
+        text: gives the text, which it may write into a folder.
+        """
+        inputs = [model["run"], digest_of_input]
+        folder = "back" if direction == "back" else "student"
+        synthetic = self.directory / folder / _digest(inputs)[:8] / "synthetic.tsv"
+
+        def work(seconds_s: float) -> _Facts:
+            facts = translation.translate(
+                Path(model["output"]),
+                text(synthetic.parent),
                 synthetic,
-                direction="forward",
-                until=stage.started + stage.seconds_s,
-                most_lines=None,
+                direction=direction,
+                seconds_s=seconds_s,
+                most_lines=most_lines,
                 progress=self.progress,
             )
+            return {"output": str(synthetic), **facts}
 
-        if not self.stages.do("translate", inputs, work).facts["pairs"]:
-            self._leave_out("student", why="no translation was of use")
-            return
-        self.link(STUDENT, self.train("student", recipe))
-
-    @contextmanager
-    def optional(self, *names: StageName) -> Iterator[None]:
-        """If a stage in the block no longer fits into the budget or its training diverges, leave
-        out all of these stages that are not done: a model exists already."""
-        try:
-            yield
-        except (DivergenceError, TooSmallError, OverError) as error:
-            done = self.stages.record.stages
-            self._leave_out(
-                *(name for name in names if name not in done or done[name].ended is None),
-                why=error.problem,
-            )
-
-    def _leave_out(self, *names: StageName, why: str) -> None:
-        for name in names:
-            self.stages.skip(name, why)
-
-    def tell(self, stage: BuildStage) -> None:
-        """Say that a stage has ended, and write the report anew."""
-        spent = units.DURATION.text(stage.spent_s or 0.0)
-        given = units.DURATION.text(stage.seconds_s)
-        self.say(f"stage {stage.name}: {stage.skipped or f'{spent} of {given}'}")
-        self.report()
+        if not self.do(name, inputs, work)["pairs"]:
+            raise _LeftOutError("no translation was of use")
+        return synthetic
 
     def report(self) -> None:
         """Write `build.html`."""
-        stages = self.stages
-        write_report(
-            self.directory,
-            self.plan,
-            stages.record.stages,
-            started=stages.started,
-            budget_s=stages.budget_s,
-            price=self.place.price,
-        )
+        write_report(self.directory, self.plan, self.record, self.budget_s, self.wanted.place.price)
 
-    def link(self, name: str, trained: BuildStage) -> None:
+    def link(self, name: str, trained: _Facts) -> None:
         """Make a link of this name to the export of a training."""
         link, draft = self.directory / name, self.directory / f".{name}.new"
         draft.unlink(missing_ok=True)
-        draft.symlink_to(Path(trained.facts["export"]).relative_to(self.directory))
+        draft.symlink_to(Path(trained["output"]).relative_to(self.directory))
         draft.replace(link)
 
     def _shards(self, recipe: Recipe) -> Path:
@@ -461,6 +475,18 @@ class _Build:
         }
 
 
+def _digest(inputs: object) -> str:
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+
+
+def _sources_of(run: RunDirectory, path: Path) -> Path:
+    """The file of the source sides of a run's training text, written if it is missing."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_sources(run, path)
+    return path
+
+
 def _pairs_of(recipe: Recipe) -> list[dict[str, str]]:
     """The training text of a recipe, for other recipes."""
     return [{"source": entry.source, "target": entry.target} for entry in recipe.corpus.train]
@@ -470,7 +496,7 @@ def _swapped(texts: Mapping[str, str]) -> dict[str, str]:
     return {"source": texts["target"], "target": texts["source"]}
 
 
-def _scores(run: RunDirectory) -> dict[str, Any]:
+def _scores(run: RunDirectory) -> _Facts:
     facts = read_facts(run.path)
     dev = [one.bleu for one in facts.validations if one.bleu is not None]
     test = facts.test_scores[0] if facts.test_scores else None

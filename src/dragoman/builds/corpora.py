@@ -13,18 +13,25 @@ for it, or if its size is not known.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, Literal
 
 from dragoman.base import units
+from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError
+from dragoman.base.files import write_whole
+from dragoman.base.printable import printable_line
 from dragoman.corpus.catalogue import Listing
 from dragoman.corpus.download import stated_bytes
+from dragoman.run.budget_plan import rounded_up
 from dragoman.run.sizes import PAIR_BYTES
 
 Use = Literal["train", "valid", "test", "mono"]
+Decision = tuple[Use | None, str]
+"""The use of a corpus, None if it is left out; and the reason."""
 _UNPACKED: Final = 3.5
 """Bytes of text per byte of an archive."""
 _MINED: Final = re.compile(
@@ -56,12 +63,30 @@ class Corpus:
     use: Use | None = None
     why: str = ""
 
+    @property
+    def did(self) -> str:
+        """Its id."""
+        return self.listing.did
+
+    @property
+    def size_text(self) -> str:
+        """The size of its download; "" if it is not known."""
+        return "" if self.num_bytes is None else units.SIZE.text(self.num_bytes)
+
+    @property
+    def pairs_text(self) -> str:
+        """Its number of pairs; "" if it is not known."""
+        if self.pairs is None:
+            return ""
+        return ("about " if self.is_guess else "") + units.SHORT_COUNT.text(self.pairs)
+
 
 @dataclass(frozen=True, slots=True)
 class CorpusLimits:
     """The amounts of text that a budget has time for. pairs: seen once in training; most_pairs:
     cleaned; most_bytes: fetched."""
 
+    budget_s: float
     pairs: int
     most_pairs: int
     most_bytes: int
@@ -72,29 +97,29 @@ def sized(listings: Sequence[Listing], *, at_most_s: float) -> list[Corpus]:
 
     at_most_s: how long to wait for the servers; a size that comes later is not known.
     """
-    unknown = dict.fromkeys(
+    unknown = {
         url
         for one in listings
         if one.number("bytes") is None and not one.not_read
         for url in one.url
-    )
-    stated: dict[str, int | None] = {}
+    }
     pool = ThreadPoolExecutor(_AT_ONCE)
-    asked = {pool.submit(stated_bytes, url): url for url in unknown}
-    wait(asked, timeout=at_most_s)
+    asked = {url: pool.submit(stated_bytes, url) for url in sorted(unknown)}
+    wait(asked.values(), timeout=at_most_s)
     pool.shutdown(wait=False, cancel_futures=True)
-    for future, url in asked.items():
-        if future.done() and not future.cancelled():
-            stated[url] = future.result()
+    stated = {
+        url: future.result()
+        for url, future in asked.items()
+        if future.done() and not future.cancelled()
+    }
     return [_sized(one, stated) for one in listings]
 
 
 def _sized(listing: Listing, stated: Mapping[str, int | None]) -> Corpus:
     num_bytes = listing.number("bytes")
     if num_bytes is None:
-        sizes = [stated.get(url) for url in listing.url]
-        known = [size for size in sizes if size is not None]
-        num_bytes = sum(known) if len(known) == len(sizes) else None
+        known = [size for url in listing.url if (size := stated.get(url)) is not None]
+        num_bytes = sum(known) if len(known) == len(listing.url) else None
     pairs = listing.number("pairs")
     if pairs is not None or num_bytes is None:
         return Corpus(listing, num_bytes, pairs, is_guess=False)
@@ -103,102 +128,122 @@ def _sized(listing: Listing, stated: Mapping[str, int | None]) -> Corpus:
     return Corpus(listing, num_bytes, max(1, round(text_bytes / PAIR_BYTES)))
 
 
-def by_budget(
-    corpora: Sequence[Corpus], limits: CorpusLimits, *, pair: tuple[str, str]
-) -> list[Corpus]:
-    """All corpora, each with a reason and, if it is chosen, a use, by the rules of this module."""
-    held_out = [one for one in corpora if _HELD_OUT.search(one.listing.name)]
-    chosen = _dev_and_test(held_out, limits, pair)
-    newest = _newest([one for one in corpora if one not in held_out])
-    left = CorpusLimits(
-        limits.pairs,
-        limits.most_pairs,
-        limits.most_bytes - sum(one.num_bytes or 0 for one in chosen.values()),
-    )
-    chosen |= _training_text(sorted(newest.values(), key=_worth), left)
-    result = []
-    for one in corpora:
-        did = one.listing.did
-        if did in chosen:
-            result.append(chosen[did])
-        elif one in held_out:
-            result.append(replace(one, why="a dev or test set, which is not needed"))
-        else:
-            better = newest[_family(one.listing)].listing.did
-            result.append(replace(one, why=f"another version is newer: {better}"))
-    return result
-
-
-def check_chosen(listings: Iterable[Listing], ids: Sequence[str]) -> None:
-    """Raise ConfigError for an id that is not in the index."""
-    known = {one.did for one in listings}
-    for did in ids:
-        if did not in known:
-            raise ConfigError(
-                "is not a corpus of these languages in the index",
-                place=f"choose {did}",
-                remedy="list them: dragoman build PAIR --list",
-            )
-
-
 def by_hand(corpora: Sequence[Corpus], ids: Sequence[str]) -> list[Corpus]:
     """All corpora, with a use for those chosen by id: a corpus is a dev or test set if its name
-    says so, otherwise training text."""
+    says so, otherwise training text. Raises ConfigError if none is training text."""
+    chosen = {one.did: _use_of(one) for one in corpora if one.did in ids}
+    if "train" not in chosen.values():
+        raise ConfigError(
+            "none of these corpora is training text", place="choose", remedy="add one that is"
+        )
     return [
-        replace(one, use=_use_of(one.listing), why="chosen by hand")
-        if one.listing.did in ids
+        replace(one, use=chosen[one.did], why="chosen by hand")
+        if one.did in chosen
         else replace(one, why="not chosen")
         for one in corpora
     ]
 
 
-def possible_training_text(corpora: Iterable[Corpus]) -> list[Corpus]:
-    """The corpora that `by_budget` chooses from for training, if the budget is large enough."""
-    newest = _newest(one for one in corpora if not _HELD_OUT.search(one.listing.name)).values()
-    return [
-        one
-        for one in newest
-        if not one.listing.not_read and one.num_bytes is not None and one.pairs is not None
-    ]
+def by_budget(
+    corpora: Sequence[Corpus], limits: CorpusLimits, *, pair: tuple[str, str]
+) -> list[Corpus]:
+    """All corpora, each with a reason and, if it is chosen, a use, by the rules of this module.
+
+    Raises ConfigError if none fits, with the least budget for one.
+    """
+    held_out = [one for one in corpora if _use_of(one) != "train"]
+    newest: dict[str, Corpus] = {}
+    for one in corpora:
+        best = newest.get(_family(one))
+        if one not in held_out and (best is None or _age(one) > _age(best)):
+            newest[_family(one)] = one
+    decided = _dev_and_test(held_out, limits, pair)
+    held_out_bytes = sum(one.num_bytes or 0 for one in corpora if one.did in decided)
+    decided |= _training_text(list(newest.values()), limits, pair, gone_bytes=held_out_bytes)
+    for one in corpora:
+        if one in held_out:
+            decided.setdefault(one.did, (None, "a dev or test set, which is not needed"))
+        else:
+            newer = f"another version is newer: {newest[_family(one)].did}"
+            decided.setdefault(one.did, (None, newer))
+    return [replace(one, use=decided[one.did][0], why=decided[one.did][1]) for one in corpora]
 
 
-def _use_of(listing: Listing) -> Use:
-    if not _HELD_OUT.search(listing.name):
+def _use_of(one: Corpus) -> Use:
+    """The use that its name tells."""
+    if not _HELD_OUT.search(one.listing.name):
         return "train"
-    return "valid" if _DEV.search(listing.name) else "test"
+    return "valid" if _DEV.search(one.listing.name) else "test"
 
 
-def _training_text(ranked: Iterable[Corpus], limits: CorpusLimits) -> dict[str, Corpus]:
-    """All ranked corpora by id, with reasons; the first that have enough text get a use."""
-    found: dict[str, Corpus] = {}
-    pairs = num_bytes = 0
-    for one in ranked:
-        did = one.listing.did
+def _training_text(
+    corpora: Sequence[Corpus], limits: CorpusLimits, pair: tuple[str, str], *, gone_bytes: int
+) -> dict[str, Decision]:
+    """The best corpora that have enough text, and why the others are left out, by their ids.
+
+    gone_bytes: those that dev and test set take.
+    """
+
+    def worth(one: Corpus) -> tuple[bool, int, str]:
+        return bool(_MINED.search(one.listing.name)), -(one.pairs or 0), one.did
+
+    decided: dict[str, Decision] = {}
+    pairs, num_bytes = 0, gone_bytes
+    too_large: dict[float, Corpus] = {}
+    for one in sorted(corpora, key=worth):
         if one.listing.not_read:
-            found[did] = replace(one, why=one.listing.not_read)
+            decided[one.did] = None, one.listing.not_read
         elif one.num_bytes is None or one.pairs is None:
-            found[did] = replace(one, why="its size is not known")
+            decided[one.did] = None, "its size is not known"
         elif pairs >= limits.pairs:
             enough = units.SHORT_COUNT.text(limits.pairs)
-            found[did] = replace(one, why=f"not needed: {enough} pairs are seen once in the time")
-        elif num_bytes + one.num_bytes > limits.most_bytes:
-            most = units.SIZE.text(limits.most_bytes)
-            found[did] = replace(one, why=f"more than the {most} that can be fetched in the time")
-        elif pairs + one.pairs > limits.most_pairs:
-            most = units.SHORT_COUNT.text(limits.most_pairs)
-            found[did] = replace(one, why=f"more than the {most} pairs that are cleaned in time")
+            decided[one.did] = None, f"not needed: {enough} pairs are seen once in the time"
+        elif num_bytes + one.num_bytes > limits.most_bytes or pairs + one.pairs > limits.most_pairs:
+            # A dev and a test set, fetched in the same time, may be larger in a larger budget.
+            share = (2 * gone_bytes + one.num_bytes) / limits.most_bytes
+            too_large[max(share, one.pairs / limits.most_pairs)] = one
+            most = f"{units.SIZE.text(limits.most_bytes)} that can be fetched in the time"
+            if num_bytes + one.num_bytes <= limits.most_bytes:
+                most = f"{units.SHORT_COUNT.text(limits.most_pairs)} pairs that are cleaned in time"
+            decided[one.did] = None, f"more than the {most}"
         else:
             pairs += one.pairs
             num_bytes += one.num_bytes
             mined = _MINED.search(one.listing.name)
             why = "mined, but there is too little other text" if mined else "not known as mined"
-            found[did] = replace(one, use="train", why=why)
-    return found
+            decided[one.did] = "train", why
+    if not pairs:
+        raise _nothing_fits(too_large, limits, pair)
+    return decided
+
+
+def _nothing_fits(
+    too_large: Mapping[float, Corpus], limits: CorpusLimits, pair: tuple[str, str]
+) -> ConfigError:
+    """The error if no corpus can be used. too_large: each by its multiple of the budget."""
+    if not too_large:
+        source_target = "-".join(pair)
+        return ConfigError(
+            "no corpus of this pair is training text that can be read here and whose size is known",
+            place=source_target,
+            remedy=f"list them: dragoman build {source_target} --list; or run a recipe with your "
+            "own text and a budget",
+        )
+    least = min(too_large)
+    return ConfigError(
+        f"no corpus fits: {units.SIZE.text(limits.most_bytes)} can be fetched and "
+        f"{units.SHORT_COUNT.text(limits.most_pairs)} pairs cleaned in the time, and the smallest, "
+        f"{too_large[least].did}, has {too_large[least].size_text} and "
+        f"{units.SHORT_COUNT.text(too_large[least].pairs or 0)} pairs",
+        place=f"budget {units.DURATION.text(limits.budget_s)}",
+        remedy=f"give at least {units.DURATION.text(rounded_up(least * limits.budget_s))}, or "
+        "choose by hand",
+    )
 
 
 def _dev_and_test(
     held_out: Sequence[Corpus], limits: CorpusLimits, pair: tuple[str, str]
-) -> dict[str, Corpus]:
+) -> dict[str, Decision]:
     """The newest test set and a dev set of another year, by id; if there are any that fit."""
     source, target = pair
     usable = [
@@ -209,21 +254,18 @@ def _dev_and_test(
         and one.num_bytes <= limits.most_bytes // 4
         and f"{target}{source}" not in one.listing.name  # made by translating the other way
     ]
-    usable.sort(key=lambda one: (f"{source}{target}" in one.listing.name, _number(one)))
-    found: dict[str, Corpus] = {}
-    tests = [one for one in usable if _use_of(one.listing) == "test"]
+    usable.sort(key=lambda one: (f"{source}{target}" in one.listing.name, _version(one)))
+    decided: dict[str, Decision] = {}
     same: list[Corpus] = []
-    if tests:
+    if tests := [one for one in usable if _use_of(one) == "test"]:
         test = tests[-1]
-        found[test.listing.did] = replace(test, use="test", why="the newest test set")
+        decided[test.did] = "test", "the newest test set"
         usable = [one for one in usable if not _is_alike(one, test)]
         same = [one for one in usable if one.listing.name == test.listing.name]
     # Dev and test sets of the same kind of text rank models alike.
-    devs = same or [one for one in usable if _use_of(one.listing) == "valid"] or usable
-    if devs:
-        why = "the test set of another year" if same else "a dev set"
-        found[devs[-1].listing.did] = replace(devs[-1], use="valid", why=why)
-    return found
+    if devs := same or [one for one in usable if _use_of(one) == "valid"] or usable:
+        decided[devs[-1].did] = "valid", "the test set of another year" if same else "a dev set"
+    return decided
 
 
 def monolingual(corpora: Sequence[Corpus], *, lines: int, most_bytes: int) -> Corpus | None:
@@ -237,46 +279,47 @@ def monolingual(corpora: Sequence[Corpus], *, lines: int, most_bytes: int) -> Co
         and one.pairs is not None
         and not one.listing.not_read
     ]
-    usable.sort(key=lambda one: (one.pairs or 0, one.listing.did))
-    enough = [one for one in usable if (one.pairs or 0) >= lines]
-    found = enough[0] if enough else usable[-1] if usable else None
-    why = "the smallest that has as many lines as there are pairs" if enough else "the largest"
-    return None if found is None else replace(found, use="mono", why=why)
+    usable.sort(key=lambda one: (one.pairs or 0, one.did))
+    for one in usable:
+        if (one.pairs or 0) >= lines:
+            why = "the smallest that has as many lines as there are pairs"
+            return replace(one, use="mono", why=why)
+    return replace(usable[-1], use="mono", why="the largest") if usable else None
 
 
-def _worth(one: Corpus) -> tuple[bool, int, str]:
-    """The sort key of a corpus: the best comes first."""
-    return bool(_MINED.search(one.listing.name)), -(one.pairs or 0), one.listing.did
-
-
-def _newest(corpora: Iterable[Corpus]) -> dict[str, Corpus]:
-    """The newest version of each family; versions of unknown size count only if all are."""
-    found: dict[str, Corpus] = {}
+def save_corpora(corpora: Sequence[Corpus], directory: Path) -> None:
+    """Write `corpora.tsv`: all corpora, each with its use and the reason."""
+    lines = ["id\tuse\tbytes\tpairs\tlicence\turl\twhy"]
     for one in corpora:
-        family = _family(one.listing)
-        best = found.get(family)
-        if best is None or _age(one) > _age(best):
-            found[family] = one
-    return found
+        cells = (
+            *(one.did, one.use or "", one.num_bytes or "", one.pairs or ""),
+            *(one.listing.licence, " ".join(one.listing.url), one.why),
+        )
+        # Some of it was written by strangers: see `printable_line`.
+        lines.append("\t".join(printable_line(" ".join(str(cell).split())) for cell in cells))
+    with disk_errors_named(directory):
+        write_whole(directory / "corpora.tsv", "\n".join(lines) + "\n")
 
 
-def _family(listing: Listing) -> str:
+def _family(one: Corpus) -> str:
     """The name that all versions of a corpus share, whoever offers them."""
-    return re.sub(r"_wmt\d+$", "", listing.name)
+    return re.sub(r"_wmt\d+$", "", one.listing.name)
 
 
 def _age(one: Corpus) -> tuple[bool, tuple[int, ...]]:
-    return one.num_bytes is not None, _number(one)
+    """Sorts versions; those of unknown size count only if all are."""
+    return one.num_bytes is not None, _version(one)
 
 
-def _number(one: Corpus) -> tuple[int, ...]:
+def _version(one: Corpus) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d{1,9}", one.listing.version)))
 
 
 def _is_alike(one: Corpus, other: Corpus) -> bool:
     """Whether two sets have a year in common, or are one set under two names."""
-    name, known = (re.sub(r"\d+", "", x.listing.name) for x in (one, other))
-    years = [
-        set(re.findall(r"\d{4}", f"{x.listing.name} {x.listing.version}")) for x in (one, other)
-    ]
-    return bool(years[0] & years[1]) or (name == known and _number(one) == _number(other))
+    listings = one.listing, other.listing
+    years, other_years = (
+        set(re.findall(r"\d{4}", f"{listing.name} {listing.version}")) for listing in listings
+    )
+    name, other_name = (re.sub(r"\d+", "", listing.name) for listing in listings)
+    return bool(years & other_years) or (name, _version(one)) == (other_name, _version(other))

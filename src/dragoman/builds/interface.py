@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,21 +12,8 @@ from dragoman.api.kinds import Count, OnEvent, Option, Overrides
 
 if TYPE_CHECKING:
     from dragoman.builds.build import Built
-    from dragoman.builds.corpora import Corpus
     from dragoman.builds.plan import BuildPlan
-    from dragoman.builds.planning import Wanted
-    from dragoman.run.budget_plan import Place
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """The corpora of two languages.
-
-    other_forms: the scripts and regions whose corpora were not considered, in words.
-    """
-
-    corpora: Sequence[Corpus]
-    other_forms: str
+    from dragoman.builds.planning import Choice, Wanted
 
 
 @checked
@@ -73,32 +59,23 @@ def build(
     """
     from dragoman.api.progress import say_nothing
     from dragoman.builds.build import carry_out
-    from dragoman.builds.planning import planned
-    from dragoman.builds.view import print_end
-    from dragoman.recipe.budget import parse_budget
-    from dragoman.run.budget_plan import Place
     from dragoman.run.budget_view import print_plan
 
-    folder = optional_path(directory) or Path("builds") / pair
-    wanted = _wanted(pair, budget, choose, mono, student, index, overrides)
-    place = Place.of(None if hosts is None else str(hosts), ranks=ranks)
     began = time.time()
-    plan, corpora = planned(wanted, folder, place)
-    if progress:
-        _print_planned(wanted, folder, plan, corpora, place)
-    built = carry_out(
+    wanted = _wanted(
+        pair, budget, directory, choose, index, mono=mono, student=student, overrides=overrides,
+        hosts=hosts, ranks=ranks,
+    )  # fmt: skip
+    plan = _planned(wanted, dry_run=False, progress=progress)
+    return carry_out(
         plan,
-        folder,
-        place,
+        wanted,
         began=began,
         workers=workers,
         progress=progress,
         on_event=on_event,
         show_plan=print_plan if progress else say_nothing,
     )
-    if progress:
-        print_end(plan, built, parse_budget(plan.budget, place.price), place.price)
-    return built
 
 
 @checked
@@ -121,14 +98,11 @@ def plan_build(
     overrides, hosts, ranks: as for `build`.
     Raises ConfigError and MachineError.
     """
-    from dragoman.builds.planning import planned
-    from dragoman.run.budget_plan import Place
-
-    folder = optional_path(directory) or Path("builds") / pair
-    wanted = _wanted(pair, budget, choose, mono, student, index, overrides)
-    place = Place.of(None if hosts is None else str(hosts), ranks=ranks)
-    plan, corpora = planned(wanted, folder, place, dry_run=True)
-    _print_planned(wanted, folder, plan, corpora, place)
+    wanted = _wanted(
+        pair, budget, directory, choose, index, mono=mono, student=student, overrides=overrides,
+        hosts=hosts, ranks=ranks,
+    )  # fmt: skip
+    _planned(wanted, dry_run=True, progress=True)
 
 
 @checked
@@ -139,60 +113,59 @@ def list_corpora(
     directory: str | Path | None = None,
     choose: Annotated[Sequence[str], Option(metavar="ID,ID")] = (),
     index: Annotated[str | Path, Option(metavar="FILE|URL")] = "",
-) -> Listing:
+) -> Choice:
     """List the corpora of two languages, with those that a build would use.
 
     pair, budget, directory, choose, index: as for `build`.
     Raises ConfigError and MachineError.
     """
-    from dragoman.builds.planning import index_file, listed, other_forms
-    from dragoman.corpus.catalogue import Catalogue
-    from dragoman.corpus.directions import parse_pair
+    from dragoman.builds.planning import listed
 
-    languages = parse_pair(pair)
-    folder = optional_path(directory) or Path("builds") / pair
-    wanted = _wanted(pair, budget, choose, None, False, index, ())
-    catalogue = Catalogue(index_file(wanted.index, folder))
-    corpora = listed(catalogue, wanted, languages, at_most_s=60.0)
-    return Listing(corpora, other_forms(catalogue, languages))
+    return listed(_wanted(pair, budget, directory, choose, index), at_most_s=60.0)
 
 
 def _wanted(
     pair: str,
     budget: str,
+    directory: str | Path | None,
     choose: Sequence[str],
-    mono: str | Path | None,
-    student: bool,
     index: str | Path,
-    overrides: Sequence[str],
+    *,
+    mono: str | Path | None = None,
+    student: bool = False,
+    overrides: Sequence[str] = (),
+    hosts: str | Path | None = None,
+    ranks: int | None = None,
 ) -> Wanted:
     from dragoman.builds.planning import Wanted
+    from dragoman.run.budget_plan import Place
 
+    place = str(index)
+    text = optional_path(mono)
     return Wanted(
         pair=pair,
+        directory=optional_path(directory) or Path("builds") / pair,
         budget=budget,
-        index=str(index),
+        index=place if not place or "://" in place else str(Path(place).resolve()),
         choose=[one.strip() for word in choose for one in word.split(",") if one.strip()],
-        mono=optional_path(mono),
+        mono="" if text is None else str(text.resolve()),
         student=student,
         overrides=overrides,
+        place=Place.of(None if hosts is None else str(hosts), ranks=ranks),
     )
 
 
-def _print_planned(
-    wanted: Wanted, folder: Path, plan: BuildPlan, corpora: Sequence[Corpus], place: Place
-) -> None:
-    from dragoman.builds.planning import index_file, other_forms
-    from dragoman.builds.view import print_build_plan, print_corpora, print_other_forms
-    from dragoman.corpus.catalogue import Catalogue
-    from dragoman.corpus.directions import parse_pair
-    from dragoman.recipe.budget import parse_budget
+def _planned(wanted: Wanted, *, dry_run: bool, progress: bool) -> BuildPlan:
+    from dragoman.builds.planning import budget_of, planned
+    from dragoman.builds.record import BuildRecord
+    from dragoman.builds.report import print_corpora, print_stages, rows
 
-    if corpora:
-        print_corpora(corpora, most=12)
-        catalogue = Catalogue(index_file(wanted.index, folder))
-        print_other_forms(other_forms(catalogue, parse_pair(wanted.pair)))
-    print_build_plan(plan, parse_budget(plan.budget, place.price), place.price)
+    plan, choice = planned(wanted, dry_run=dry_run)
+    if progress:
+        if choice is not None:
+            print_corpora(choice, most=12)
+        print_stages(rows(plan, BuildRecord(), budget_of(plan, wanted), wanted.place.price))
+    return plan
 
 
 def show_build(built: Built) -> None:
@@ -200,9 +173,8 @@ def show_build(built: Built) -> None:
     print(f"report: {built.report}\nserve: dragoman serve {built.model}")
 
 
-def show_corpora(listing: Listing) -> None:
+def show_corpora(choice: Choice) -> None:
     """A row for each corpus, and the forms of the languages that were not considered."""
-    from dragoman.builds.view import print_corpora, print_other_forms
+    from dragoman.builds.report import print_corpora
 
-    print_corpora(listing.corpora)
-    print_other_forms(listing.other_forms)
+    print_corpora(choice)

@@ -15,11 +15,11 @@ from pydantic import Field, ValidationError, model_validator
 
 from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError
-from dragoman.base.files import read_regular, write_whole
+from dragoman.base.files import write_whole
 from dragoman.base.settings import Section
 from dragoman.builds.corpora import Use
-from dragoman.corpus.directions import Direction, parse_pair
-from dragoman.recipe.recipe import from_toml, from_validation
+from dragoman.corpus.directions import parse_pair
+from dragoman.recipe.recipe import Location, from_toml, from_validation, line_of
 
 FILE: Final = "build.toml"
 StageName = Literal[
@@ -41,7 +41,6 @@ _TOGETHER: Final[tuple[tuple[StageName, ...], ...]] = (
     ("translate", "student"),
 )
 """Stages that are useless without each other."""
-_LONGEST: Final = 1 << 20
 _HEAD: Final = """\
 # The plan of a build. Edit it before the build goes on: leave corpora out or add others (their ids
 # are in corpora.tsv), change shares of the budget (they need not add up to 1; 0 leaves a stage
@@ -92,21 +91,18 @@ class BuildPlan(Section):
     @model_validator(mode="after")
     def _can_be_done(self) -> Self:
         parse_pair(self.pair)
-        ids = [one.id for one in self.corpus]
-        if repeated := {did for did in ids if ids.count(did) > 1}:
+        ids: list[str] = [one.id for one in self.corpus]
+        if repeated := {one for one in ids if ids.count(one) > 1}:
             raise ValueError(f"the corpus {min(repeated)} is listed twice")
         if all(one.use != "train" for one in self.corpus):
             raise ValueError('no corpus has use = "train"')
-        for use in ("valid", "test", "mono"):
-            if sum(one.use == use for one in self.corpus) > 1:
-                raise ValueError(f'two corpora have use = "{use}": one is enough')
-        names = [one.name for one in self.stage]
+        names: list[str] = [one.name for one in self.stage]
+        if repeated := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"the stage {min(repeated)} is listed twice")
         for one in self.stage:
             if one.set and one.name not in TRAINING:
                 raise ValueError(f"stage {one.name} does not train, so it has no set")
-        if repeated_names := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"the stage {min(repeated_names)} is listed twice")
-        done = {one.name for one in self.stage if one.share > 0}
+        done = self.shares()
         for number, group in enumerate(_TOGETHER):
             missing = [name for name in group if name not in done]
             if missing and (number == 0 or len(missing) < len(group)):
@@ -116,11 +112,6 @@ class BuildPlan(Section):
         if "reverse" in done and not has_mono:
             raise ValueError('reverse needs text: mono = "FILE", or a corpus with use = "mono"')
         return self
-
-    @property
-    def direction(self) -> Direction:
-        """The source and the target language."""
-        return parse_pair(self.pair)
 
     def shares(self) -> dict[StageName, float]:
         """The share of each stage that is done, in order; together they are 1."""
@@ -153,31 +144,31 @@ def read_plan(directory: Path) -> BuildPlan | None:
     done."""
     file = directory / FILE
     try:
-        text = read_regular(file, limit=_LONGEST).decode("utf-8-sig")
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        why, mend = "it is not UTF-8", "save it as UTF-8"
-        if isinstance(error, OSError):
-            why, mend = error.strerror or str(error), "make it readable"
-        raise ConfigError(
-            f"cannot be read: {why}", place=file, remedy=f"{mend}, or remove it to plan again"
-        ) from error
-    try:
+        text = file.read_text("utf-8-sig")
         values = json.dumps(tomllib.loads(text), default=str)
         return BuildPlan.model_validate_json(values, strict=True)
+    except FileNotFoundError:
+        return None
     except tomllib.TOMLDecodeError as error:
         raise from_toml(error, place=str(file)) from error
     except ValidationError as error:
         said = from_validation(error, BuildPlan, file=file, text=text, overrides={})
         if error.errors()[0]["type"] != "value_error":
             raise said from error
+        remedy = "correct it there, or remove the file to plan again"
+        raise ConfigError(said.problem, place=said.place, remedy=remedy) from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigError(
-            said.problem,
-            place=said.place,
-            remedy="correct it there, or remove the file to plan again",
+            f"cannot be read: {why}", place=file, remedy="mend it, or remove it to plan again"
         ) from error
-    except (RecursionError, ValueError) as error:
-        raise ConfigError(
-            "is not the plan of a build", place=file, remedy="remove it to plan again"
-        ) from error
+
+
+def place_in(directory: Path, location: Location, text: str = "") -> str:
+    """The file of the plan with the line that sets a key; of a list in several lines, the line with
+    this text."""
+    file = directory / FILE
+    content = file.read_text("utf-8-sig")
+    first = line_of(content, location) or 1
+    lines = enumerate(content.splitlines()[first - 1 :], first)
+    return f"{file}:{next((number for number, line in lines if text in line), first)}"

@@ -1,4 +1,4 @@
-"""`build.html`: the cost and the gain of each stage of a build, on one page; the same as rows."""
+"""The corpora and stages of a build, as tables and as `build.html`."""
 
 from __future__ import annotations
 
@@ -7,40 +7,77 @@ from pathlib import Path
 from typing import Final
 
 from dragoman.base import units
+from dragoman.base.printable import printable_line
+from dragoman.base.terminal import open_console, plain_table
 from dragoman.builds.plan import BuildPlan, StageName
-from dragoman.builds.record import BuildStage
+from dragoman.builds.planning import Choice
+from dragoman.builds.record import BuildRecord, BuildStage
 from dragoman.reporting.document import Document, Section, Table, write_files
 from dragoman.telemetry.host import HourlyPrice
 
-HEADINGS: Final = ("stage", "share", "planned", "spent", "cost", "made", "gained", "why")
+HEADINGS: Final = ("stage", "share", "planned", "spent", "made", "gained", "why")
+_Rows = list[tuple[str, ...]]
 _Stages = Mapping[StageName, BuildStage]
 
 
-def rows(
-    plan: BuildPlan, stages: _Stages, *, started: float, budget_s: float, price: HourlyPrice | None
-) -> list[tuple[str, ...]]:
+def rows(plan: BuildPlan, record: BuildRecord, budget_s: float, price: HourlyPrice | None) -> _Rows:
     """A row for each stage, and one for the whole build, from its start to the last end."""
-    found: list[tuple[str, ...]] = []
+
+    def cost(seconds_s: float) -> str:
+        text = units.DURATION.text(seconds_s)
+        return text if price is None else f"{text} ({price.text(seconds_s)})"
+
+    found: _Rows = []
     for name, share in plan.shares().items():
-        stage = stages.get(name)
-        spent_s = None if stage is None else stage.spent_s
-        if stage is not None and stage.skipped and not stage.seconds_s:
-            spent_s = None  # it had not begun
-        found.append(
-            (
-                name,
-                units.SHARE.text(share),
-                units.DURATION.text(share * budget_s),
-                "" if spent_s is None else units.DURATION.text(spent_s),
-                "" if spent_s is None or price is None else price.text(spent_s),
-                "" if stage is None else _made(stage),
-                "" if stage is None else _gained(name, stages),
-                plan.why(name),
-            )
-        )
-    spent_s = max((one.ended or started for one in stages.values()), default=started) - started
-    whole = ("all", "100.0%", units.DURATION.text(budget_s), units.DURATION.text(spent_s))
-    return [*found, (*whole, "" if price is None else price.text(spent_s), "", "", "")]
+        cells = (name, units.SHARE.text(share), cost(share * budget_s))
+        stage = record.stages.get(name)
+        if stage is None:
+            found.append((*cells, "", "", "", plan.why(name)))
+        else:
+            spent = cost(stage.ended - stage.started)
+            gained = _gained(name, record.stages)
+            found.append((*cells, spent, _made(stage), gained, plan.why(name)))
+    spent = cost(record.last_s - (record.started or 0.0)) if record.stages else ""
+    return [*found, ("all", "100.0%", cost(budget_s), spent, "", "", "")]
+
+
+def shown(table: _Rows) -> tuple[list[str], _Rows]:
+    """The headings and the rows without columns that are empty."""
+    filled = [n for n in range(len(HEADINGS)) if any(row[n] for row in table)]
+    return [HEADINGS[n] for n in filled], [tuple(row[n] for n in filled) for row in table]
+
+
+def print_stages(table: _Rows) -> None:
+    """Print the rows of a build, before it begins or at its end."""
+    console = open_console()
+    headings, cells = shown(table)
+    printed = plain_table(*headings)
+    for row in cells:
+        printed.add_row(*row)
+    console.print("", printed, "", sep="\n")
+
+
+def print_corpora(choice: Choice, *, most: int | None = None) -> None:
+    """Print a row for each corpus, the chosen ones first; and which were not considered. most: the
+    most rows for those that are not chosen."""
+    console = open_console()
+    table = plain_table("corpus", "use", right=("size", "pairs"))
+    table.add_column("licence")
+    table.add_column("")
+    ranked = sorted(choice.corpora, key=lambda one: (one.use is None, -(one.pairs or 0)))
+    chosen = sum(one.use is not None for one in ranked)
+    printed = ranked if most is None else ranked[: chosen + most]
+    for one in printed:
+        licence = one.listing.licence or "not in the index"
+        cells = (one.did, one.use or "", one.size_text, one.pairs_text, licence, one.why)
+        table.add_row(*cells, style="bold" if one.use else "")
+    console.print(table)
+    if more := len(ranked) - len(printed):
+        console.print(f"and {more} more: corpora.tsv, or dragoman build PAIR --list")
+    if choice.other_forms:
+        others = printable_line(choice.other_forms)
+        words = f"not considered: {others}; to take them, name the languages so"
+        console.print(words, soft_wrap=True, markup=False, highlight=False)
 
 
 def _made(stage: BuildStage) -> str:
@@ -48,8 +85,6 @@ def _made(stage: BuildStage) -> str:
     facts, count = stage.facts, units.COUNT.text
     if stage.skipped:
         return f"left out: {stage.skipped}"
-    if stage.ended is None:
-        return "not done yet"
     if stage.name == "fetch":
         texts = facts["texts"]
         lines = sum(text["lines"] for text in texts if text["use"] == "train")
@@ -85,26 +120,20 @@ def _gained(name: StageName, stages: _Stages) -> str:
 def write_report(
     directory: Path,
     plan: BuildPlan,
-    stages: _Stages,
-    *,
-    started: float,
+    record: BuildRecord,
     budget_s: float,
     price: HourlyPrice | None,
 ) -> None:
     """Write `build.html`. Raises the errors of `write_files`."""
-    table = rows(plan, stages, started=started, budget_s=budget_s, price=price)
-    shown = [n for n in range(len(HEADINGS) - 1) if any(row[n] for row in table)]
-    facts = [("budget", plan.budget), ("spent", table[-1][3]), ("cost", table[-1][4])]
+    table = rows(plan, record, budget_s, price)
+    headings, cells = shown([(*row[:-1], "") for row in table])
     document = Document(
         title=f"Build of {plan.pair}",
-        values=facts[: 3 if price else 2],
+        values=[("budget", plan.budget), ("spent", table[-1][3])],
         blocks=[
-            Section(
-                "Stages",
-                [Table([[row[n] for n in shown] for row in table], [HEADINGS[n] for n in shown])],
-            ),
+            Section("Stages", [Table(cells, headings)]),
             Section("Reasons", [Table([(row[0], row[-1]) for row in table if row[-1]])]),
-            Section("Corpora", [Table(list(_corpora(plan, stages)))]),
+            Section("Corpora", [Table(list(_corpora(plan, record.stages)))]),
         ],
     )
     write_files(directory, {"build.html": document.html()})

@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from dragoman.api.synthetic import synthesize
-from dragoman.api.teacher import write_sources
 from dragoman.api.translation import Translator
 from dragoman.base.errors import CorpusError
 from dragoman.base.files import open_regular, whole_file
 from dragoman.base.line_files import InputReader
 from dragoman.inference.synthesize import SynthesisDirection
 from dragoman.recipe.recipe import Recipe, load_recipe
-from dragoman.recipe.run_directory import RunDirectory
 
 MOST_OF_PAIRS: Final = 5
 """The most lines back-translated per pair: 4.8 gained 5 BLEU, more was not measured."""
@@ -38,13 +36,12 @@ def translate(
     output: Path,
     *,
     direction: SynthesisDirection,
-    until: float,
+    seconds_s: float,
     most_lines: int | None,
     progress: bool,
 ) -> dict[str, Any]:
-    """Translate as many lines of a text as the time allows; resumes an unfinished attempt.
+    """Translate as many lines of a text as fit into these seconds; resumes an unfinished attempt.
 
-    until: when the time is over, in UTC seconds since 1970.
     most_lines: the most lines to translate; None: all, if they fit.
     Raises CorpusError if the text cannot be read or is empty, and the errors of `synthesize`.
     """
@@ -53,7 +50,7 @@ def translate(
         lines = count_sentences(text)
         if not lines:
             raise CorpusError("is empty", place=text, remedy="give one sentence per line")
-        wanted = min(lines, most_lines or lines, _that_fit(model, text, until))
+        wanted = min(lines, most_lines or lines, _that_fit(model, text, seconds_s))
         part.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(part) as file:
             for line in _spread(text, lines, wanted):
@@ -63,21 +60,20 @@ def translate(
     return {"lines": count_lines(part), "pairs": count_lines(output)}
 
 
-def _that_fit(model: Path, text: Path, until: float) -> int:
-    """How many lines fit into the time left, at the speed of the first ones; 100 or more.
-
-    until: when the time is over, in UTC seconds since 1970.
-    """
+def _that_fit(model: Path, text: Path, seconds_s: float) -> int:
+    """How many lines fit into the time, at the speed of the first ones; 100 or more."""
+    began = time.monotonic()
     with open_regular(text) as file:
         some = [
             line.decode(errors="replace").strip() for line in itertools.islice(file, _TIMED_LINES)
         ]
     with Translator(model) as translator:
         list(translator.translate(some[:8]))  # the first call makes buffers
-        began = time.monotonic()
+        timed = time.monotonic()
         list(translator.translate(some))
-        line_s = (time.monotonic() - began) / len(some)
-    return max(int(_SURE * (until - time.time()) / line_s), _LEAST_LINES)
+    ended = time.monotonic()
+    line_s = (ended - timed) / len(some)
+    return max(int(_SURE * (seconds_s - (ended - began)) / line_s), _LEAST_LINES)
 
 
 def _spread(text: Path, lines: int, wanted: int) -> Iterator[bytes]:
@@ -111,14 +107,6 @@ def _unreadable_named(path: Path) -> Iterator[None]:
         ) from error
 
 
-def sources_of(run: RunDirectory, path: Path) -> Path:
-    """The file of the source sides of a run's training text, written if it is missing."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_sources(run, path)
-    return path
-
-
 def student_sections() -> dict[str, dict[str, Any]]:
     """The settings of the recipe `student-tiny` that define a student: its shape and beam size."""
     recipe = load_recipe("student-tiny")
@@ -135,12 +123,11 @@ def is_small(teacher: Recipe, student: Recipe) -> bool:
 
     An encoder works on all tokens at once, so the decoder takes most of the time.
     """
-    pieces = teacher.corpus.subword.vocab_size
-    return _decoder_weights(teacher, pieces) < _WORTH * _decoder_weights(student, pieces)
+    return _decoder_weights(teacher) < _WORTH * _decoder_weights(student)
 
 
-def _decoder_weights(recipe: Recipe, pieces: int) -> int:
+def _decoder_weights(recipe: Recipe) -> int:
     """Weights of the decoder's matrices that each output token uses, the output matrix included."""
-    model = recipe.model
-    width, inner = model.d_model, model.d_ffn * (3 if model.activation == "swiglu" else 2)
-    return model.decoder_layers * (6 * width**2 + width * inner) + pieces * width
+    model, pieces = recipe.model, recipe.corpus.subword.vocab_size
+    inner = model.d_ffn * (3 if model.activation == "swiglu" else 2)
+    return model.d_model * (model.decoder_layers * (6 * model.d_model + inner) + pieces)

@@ -52,7 +52,6 @@ def run_in_budget(
     prepared: Path | None = None,
     workers: int | None = None,
     began: float | None = None,
-    purpose: str = "",
     fresh: bool = False,
     show: AbstractContextManager[OnProgress | None] | None = None,
     listeners: Sequence[EventListener] = (),
@@ -64,17 +63,18 @@ def run_in_budget(
     The same call resumes an unfinished run, by the same clock; a finished run is left alone.
     money: the amount and currency if the budget is one of money, which `seconds_s` are worth at
     today's price: a run that resumes at another price gets the time that the rest pays for.
-    began: when the command was given, if that was not now. purpose: names a run that resumes in the
-    time that it began with, whatever `seconds_s` are now. show, listeners: as in `run`.
+    began: when the time began, by the clock of the caller; a run that exists then resumes in the
+    time that it began with, whatever `seconds_s` are now. None: with the first command, which a
+    file remembers. show, listeners: as in `run`.
     show_plan: called with the choice, before the training. print_line: prints a line.
     Raises ConfigError if the budget is too small, and all that `run` raises.
     """
-    now = time.time() if began is None else began
+    now = time.time()
     check_possible(recipe, place)
-    asked = _asked(recipe, purpose or (seconds_s if money is None else money))
+    asked = _asked(recipe, "" if began is not None else seconds_s if money is None else money)
     directory = None if fresh else _begun(recipe, asked, runs)
     if directory is None:
-        started = _started(recipe, asked, runs, now=now, fresh=fresh)
+        started = began or _started(recipe, asked, runs, now=now, fresh=fresh)
         if now - started > seconds_s:
             raise ConfigError(
                 f"began {units.DURATION.text(now - started)} ago and is over; no model was trained",
@@ -191,7 +191,7 @@ def _price_told(budget: Budget) -> Iterator[None]:
 def _asked(recipe: Recipe, budget: object) -> str:
     """Digest of recipe, budget and keys that are set: a key set to its default is not free.
 
-    budget: seconds, an amount and a currency, or a purpose.
+    budget: seconds, an amount and a currency, or "" if a caller has the clock.
     """
     text = f"{digest(recipe)} {budget!r} {' '.join(sorted(keys_set(recipe)))}"
     return hashlib.sha256(text.encode()).hexdigest()

@@ -10,14 +10,13 @@ from dragoman.builds.corpora import (
     CorpusLimits,
     by_budget,
     by_hand,
-    check_chosen,
     monolingual,
     sized,
 )
 from dragoman.corpus.catalogue import Listing
 from mirror import add_three_corpora, corpus_mirror
 
-ROOMY = CorpusLimits(pairs=10_000_000, most_pairs=10_000_000, most_bytes=10**9)
+ROOMY = CorpusLimits(60.0, pairs=10_000_000, most_pairs=10_000_000, most_bytes=10**9)
 
 
 def corpus(did: str, pairs: int | None, megabytes: float | None = 1.0, ext: str = "zip") -> Corpus:
@@ -45,11 +44,11 @@ def test_human_translations_are_chosen_before_mined_ones() -> None:
         corpus("Tilde-ecb-2017-deu-eng", 400_000),
         corpus("OPUS-wikimatrix-v1-deu-eng", 700_000),
     ]
-    few = CorpusLimits(pairs=1_000_000, most_pairs=10_000_000, most_bytes=10**9)
+    few = CorpusLimits(60.0, pairs=1_000_000, most_pairs=10_000_000, most_bytes=10**9)
     found = of_budget(corpora, few)
     assert list(chosen(found)) == ["Statmt-europarl-10-deu-eng", "Tilde-ecb-2017-deu-eng"]
     assert "not needed: 1M pairs are seen once" in why(found, "OPUS-ccmatrix-v1-deu-eng")
-    many = CorpusLimits(pairs=2_000_000, most_pairs=10_000_000, most_bytes=10**9)
+    many = CorpusLimits(60.0, pairs=2_000_000, most_pairs=10_000_000, most_bytes=10**9)
     found = of_budget(corpora, many)
     assert "OPUS-ccmatrix-v1-deu-eng" in chosen(found)
     assert "OPUS-wikimatrix-v1-deu-eng" not in chosen(found)
@@ -75,7 +74,7 @@ def test_the_newest_version_of_known_size_is_chosen() -> None:
 
 
 def test_corpora_that_do_not_fit_are_left_out_with_a_reason() -> None:
-    limits = CorpusLimits(pairs=1_000_000, most_pairs=500_000, most_bytes=30_000_000)
+    limits = CorpusLimits(60.0, pairs=1_000_000, most_pairs=500_000, most_bytes=30_000_000)
     found = of_budget(
         [
             corpus("A-large-1-deu-eng", 400_000, 40),
@@ -131,8 +130,8 @@ def test_corpora_chosen_by_hand_are_split_by_their_names() -> None:
     ]
     found = by_hand(corpora, [one.listing.did for one in corpora])
     assert list(chosen(found).values()) == ["train", "valid", "test"]
-    with pytest.raises(ConfigError, match=r"choose X-y-1-deu-eng: is not a corpus of these"):
-        check_chosen([one.listing for one in corpora], ["X-y-1-deu-eng"])
+    with pytest.raises(ConfigError, match="choose: none of these corpora is training text"):
+        by_hand(corpora, [corpora[1].did])
 
 
 def test_the_smallest_sufficient_monolingual_text_is_chosen() -> None:

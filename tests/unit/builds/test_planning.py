@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dragoman.base.errors import ConfigError
-from dragoman.builds.corpora import Corpus
-from dragoman.builds.planning import Wanted, index_file, planned, save_corpora
+from dragoman.builds.corpora import Corpus, save_corpora
+from dragoman.builds.planning import Wanted, index_file, planned
 from dragoman.corpus.catalogue import Listing
 from dragoman.recipe.budget import parse_budget
-from dragoman.run.budget_plan import Place
 from mirror import corpus_mirror
 
 
@@ -51,9 +51,9 @@ def edited(directory: Path, **changes: str) -> list[str]:
     return text.splitlines()
 
 
-def refused(directory: Path, *, dry_run: bool = False, wanted: Wanted | None = None) -> ConfigError:
+def refused(directory: Path, *, dry_run: bool = False, **wishes: Any) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
-        planned(wanted or Wanted("en-de"), directory, Place(), dry_run=dry_run)
+        planned(Wanted("en-de", directory, **wishes), dry_run=dry_run)
     return caught.value
 
 
@@ -99,18 +99,17 @@ def test_a_dry_run_of_an_edited_plan_checks_the_least_budget(tmp_path: Path) -> 
     assert needed is not None
     assert parse_budget(needed[1]) > 20
     edited(tmp_path / "enough", budget='"10h"')
-    plan, _ = planned(Wanted("en-de"), tmp_path / "enough", Place(), dry_run=True)
+    plan, _ = planned(Wanted("en-de", tmp_path / "enough"), dry_run=True)
     assert plan.budget == "10h"
 
 
 def test_options_are_checked_before_anything_is_fetched(tmp_path: Path) -> None:
     with corpus_mirror() as mirror:
         mirror.add("Local-a-1-eng-deu", "/a.tsv", b"One.\tEins.\n", ext="tsv", in_ext="tsv")
-        wanted = Wanted("en-de", "1h", mirror.index_url, overrides=["model.d_modl=64"])
-        error = refused(tmp_path / "set", wanted=wanted)
+        new: dict[str, Any] = {"budget": "1h", "index": mirror.index_url}
+        error = refused(tmp_path / "set", **new, overrides=["model.d_modl=64"])
         assert error.place == "model.d_modl=64"
         assert not mirror.gets
-        wanted = Wanted("en-de", "1h", mirror.index_url, choose=["Local-b-1-eng-deu"])
-        error = refused(tmp_path / "choose", wanted=wanted)
+        error = refused(tmp_path / "choose", **new, choose=["Local-b-1-eng-deu"])
         assert error.place == "choose Local-b-1-eng-deu"
         assert mirror.gets == {"/mtdata.jsonl": 1}

@@ -36,7 +36,7 @@ def test_text_that_is_not_utf_8_is_refused_before_a_model_is_read(tmp_path: Path
     text.write_bytes(b"Ein Satz.\nEin sch\xf6ner Satz.\n")
     with pytest.raises(CorpusError, match=r"mono\.de, line 2: is not UTF-8"):
         translation.translate(
-            tmp_path, text, tmp_path / "out.tsv", direction="back", until=0.0, most_lines=None,
+            tmp_path, text, tmp_path / "out.tsv", direction="back", seconds_s=1.0, most_lines=None,
             progress=False,
         )  # fmt: skip
     before = digest_of_text(text)
