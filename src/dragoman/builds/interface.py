@@ -141,14 +141,13 @@ def _wanted(
     from dragoman.run.budget_plan import Place
 
     place = str(index)
-    text = optional_path(mono)
     return Wanted(
         pair=pair,
         directory=optional_path(directory) or Path("builds") / pair,
         budget=budget,
         index=place if not place or "://" in place else str(Path(place).resolve()),
         choose=[one.strip() for word in choose for one in word.split(",") if one.strip()],
-        mono="" if text is None else str(text.resolve()),
+        mono=optional_path(mono),
         student=student,
         overrides=overrides,
         place=Place.of(None if hosts is None else str(hosts), ranks=ranks),

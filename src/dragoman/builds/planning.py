@@ -108,7 +108,7 @@ class Wanted:
     budget: str = ""
     index: str = ""
     choose: Sequence[str] = ()
-    mono: str = ""
+    mono: Path | None = None
     student: bool = False
     overrides: Sequence[str] = ()
     place: Place = field(default_factory=Place)
@@ -177,7 +177,7 @@ def _check_same(wanted: Wanted, plan: BuildPlan) -> None:
         "pair": wanted.pair == plan.pair,
         "budget": wanted.budget in ("", plan.budget),
         "choose": set(wanted.choose) <= {one.id for one in plan.corpus},
-        "mono": wanted.mono in ("", plan.mono),
+        "mono": wanted.mono is None or str(wanted.mono.resolve()) == plan.mono,
         "index": wanted.index in ("", plan.index),
         "overrides": list(wanted.overrides) in ([], list(plan.set)),
         "student": not wanted.student or "student" in plan.shares(),
@@ -333,7 +333,7 @@ def _new_plan(wanted: Wanted, budget_s: float) -> tuple[BuildPlan, Choice]:
         pair=wanted.pair,
         budget=wanted.budget,
         index=wanted.index,
-        mono=wanted.mono,
+        mono="" if wanted.mono is None else str(wanted.mono.resolve()),
         set=tuple(wanted.overrides),
         corpus=tuple(
             PlannedCorpus(
@@ -361,7 +361,7 @@ def _more_text(
 ) -> tuple[bool, str, list[Corpus]]:
     """Whether back-translation is worth its time, the reason, and its corpus if that is one of the
     index. seen: pairs that the training has time for. pairs: different ones; 0 if not known."""
-    lines = count_sentences(Path(wanted.mono)) if wanted.mono else 0
+    lines = 0 if wanted.mono is None else count_sentences(wanted.mono)
     if not pairs:
         return False, "the number of pairs is not known", []
     often = f"{seen / pairs:.2g} times"
@@ -372,7 +372,7 @@ def _more_text(
     if min(trainings) * limits.budget_s < _LEAST_TRAINING_S:
         return False, f"the pairs are seen {often}, but there is no time for three trainings", []
     mono: list[Corpus] = []
-    if not wanted.mono:
+    if wanted.mono is None:
         language = wanted.languages[1]
         corpora = Catalogue(wanted.index_file()).of_language(language)
         found = monolingual(
