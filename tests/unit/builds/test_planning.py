@@ -94,7 +94,7 @@ def test_a_dry_run_of_an_edited_plan_checks_the_least_budget(tmp_path: Path) -> 
     edited(tmp_path / "it", budget='"20s"')
     error = refused(tmp_path / "it", dry_run=True)
     assert error.place == f"{tmp_path / 'it' / 'build.toml'}:2"
-    assert "too small" in error.problem
+    assert "too little time" in error.problem
     needed = re.search(r'budget = "(.+?)"', error.remedy)
     assert needed is not None
     assert parse_budget(needed[1]) > 20
