@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from sentencepiece import SentencePieceProcessor
 
 from dragoman.corpus.config import SubwordConfig
 from dragoman.corpus.normalize import normalize
@@ -52,28 +51,32 @@ def small_model() -> Transformer:
 
 
 @cache
-def train_on_real_text() -> TrainedModel:
-    """Train English to German, for some seconds; an earlier test's model if nothing has changed."""
+def real_pairs() -> tuple[bytes, Subword, list[list[int]], list[list[int]]]:
+    """A joint SentencePiece model of the text, its file first, and the pieces of both sides."""
     texts = [
         normalize("\n".join(lines[:NUM_PAIRS])).split("\n")
         for lines in (real_lines("train", "en"), real_lines("train", "de"))
     ]
-    with kept("trained-model", lambda folder: _train(folder, texts), Path(__file__)) as folder:
-        subword_file = (folder / "subword.model").read_bytes()
+    words = count_words([line for side in texts for line in side])
+    file = train_on_words(words, SubwordConfig(vocab_size=VOCAB_SIZE))
+    subword = Subword.parse(file, place=Path())
+    sources, targets = (subword.encode(text) for text in texts)
+    return file, subword, sources, targets
+
+
+@cache
+def train_on_real_text() -> TrainedModel:
+    """Train English to German, for some seconds; an earlier test's model if nothing has changed."""
+    file, subword, sources, targets = real_pairs()
+    with kept("trained-model", _train, Path(__file__)) as folder:
         model = small_model().eval()
         model.load_state_dict(load_file(folder / "model.safetensors"))
-    subword = Subword(SentencePieceProcessor(model_proto=subword_file))
-    sources, targets = (subword.encode(text) for text in texts)
-    return TrainedModel(model, subword, subword_file, sources, targets)
+    return TrainedModel(model, subword, file, sources, targets)
 
 
-def _train(folder: Path, texts: list[list[str]]) -> None:
-    """Write subwords and weights."""
-    words = count_words([line for side in texts for line in side])
-    subword_file = train_on_words(words, SubwordConfig(vocab_size=VOCAB_SIZE))
-    (folder / "subword.model").write_bytes(subword_file)
-    subword = Subword(SentencePieceProcessor(model_proto=subword_file))
-    sources, targets = (subword.encode(text) for text in texts)
+def _train(folder: Path) -> None:
+    """Write the weights."""
+    _, _, sources, targets = real_pairs()
     model = small_model().eval()  # so short a training needs no dropout
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
     order = sorted(range(NUM_PAIRS), key=lambda pair: len(targets[pair]))

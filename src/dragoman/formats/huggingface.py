@@ -8,7 +8,9 @@ between versions of transformers.
 Pegasus reads its positions from the file, so that every program that reads the file has ours; the
 positions of M2M100, the same architecture otherwise, begin elsewhere in CTranslate2's converter.
 That converter begins translations of Pegasus with the padding, as its training did. So padding
-there is our beginning of a sentence. FSMT begins its positions at 1 if PAD is 0, as we do.
+there is our beginning of a sentence. FSMT begins its positions at 1 if PAD is 0, as we do, and
+gives padding none: a translation that has padding in it, which no trained model writes, goes on
+differently there, unless the search never chooses padding.
 """
 
 from __future__ import annotations
@@ -111,7 +113,8 @@ def folder_files(
     sizes = source.vocab_size, target.vocab_size
     config = config_keys(recipe.model, sizes, recipe.corpus.directions[0])
     config["max_position_embeddings"] = num_positions(recipe)
-    generation = generation_keys(search) | _special_ids(recipe.model)
+    generation = generation_keys(search, padding=PAD) | _special_ids(recipe.model)
+    generation["forced_eos_token_id"] = EOS if search.end_at_limit else None
     generation["max_new_tokens"] = length_limit(recipe.corpus.max_pieces + 1, search)
     return {
         CONFIG_FILE: json_bytes(config | keys),

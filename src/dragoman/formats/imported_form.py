@@ -55,11 +55,8 @@ def imported_files(
     if not marian:
         special["bos_token_id"] = listed_pieces(target).get(_BEGIN, 0)
     limit = length_limit(recipe.corpus.max_pieces + 1, search)
-    generation = generation_keys(search) | {"max_length": limit + 1} | special
-    if search.never_padding:
-        generation["bad_words_ids"] = [[special["pad_token_id"]]]
-    if search.renormalize:
-        generation["renormalize_logits"] = True
+    generation = special | {"max_length": limit + 1}
+    generation |= generation_keys(search, padding=target.their_ids[PAD])
     if not marian:  # a translation begins with the token of its language
         generation["forced_bos_token_id"] = target.their_ids[target.prefix[0]]
     config = _config(recipe, search, (len(source.pieces), len(target.pieces)))
@@ -125,9 +122,12 @@ def training_keys(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def generation_keys(search: SearchConfig) -> dict[str, Any]:
-    """The keys of generation_config.json that all architectures here share."""
-    return {
+def generation_keys(search: SearchConfig, *, padding: int) -> dict[str, Any]:
+    """The keys of generation_config.json that all architectures here share.
+
+    padding: the id of our padding there.
+    """
+    keys: dict[str, Any] = {
         "num_beams": search.beam_size,
         "length_penalty": search.length_penalty_alpha,
         "early_stopping": search.early_stopping and search.beam_size > 1,
@@ -135,6 +135,11 @@ def generation_keys(search: SearchConfig) -> dict[str, Any]:
         # A training switches it off in config.json, and FSMT searches wrongly without it.
         "use_cache": True,
     }
+    if search.never_padding:
+        keys["bad_words_ids"] = [[padding]]
+    if search.renormalize:
+        keys["renormalize_logits"] = True
+    return keys
 
 
 def _marian_tokenizer(

@@ -25,7 +25,12 @@ transformers = pytest.importorskip("transformers")
 
 NUM_SENTENCES = 12
 START = TrainState(seed=1, world_size=1, recipe_digest="r", corpus_digest="c")
-SEARCH = SearchConfig(length_penalty="power", max_length_ratio=0.0, max_length_extra=12)
+SEARCH = SearchConfig(
+    length_penalty="power",
+    max_length_ratio=0.0,
+    max_length_extra=12,
+    never_padding=True,  # FSMT gives it no position; a model that is trained does not choose it
+)
 SHAPE = {"d_model": 32, "num_heads": 4, "d_ffn": 48, "encoder_layers": 2, "decoder_layers": 1}
 FORMS: dict[str, dict[str, Any]] = {
     "pre": {"norm": "pre"},
@@ -98,7 +103,7 @@ def their_translations(folder: Path, lines: list[str]) -> list[str]:
     return translations
 
 
-@pytest.mark.parametrize("name", ["pre", "pre, no biases", "post, two vocabularies"])
+@pytest.mark.parametrize("name", FORMS)
 def test_transformers_translates_from_a_checkpoint_and_an_average(
     name: str, tmp_path: Path
 ) -> None:
