@@ -15,6 +15,7 @@ differently there, unless the search never chooses padding.
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -69,15 +70,20 @@ def write_folder(
     mean_target_tokens: float,
     vocabularies: tuple[bytes, bytes],
     directory: Path,
+    *,
+    written: Path | None = None,
 ) -> None:
     """Write configuration, weights and tokenizer into an existing directory, as training does.
 
+    The model must have passed `check_expressible`.
     vocabularies: the files of source and target. mean_target_tokens: see `folder_files`.
-    Raises ConfigError if transformers has no such architecture.
+    written: a folder that has these very weights in this form: a checkpoint, or an imported model.
     """
-    check_expressible(recipe)
     for name, content in folder_files(recipe, mean_target_tokens, vocabularies).items():
         (directory / name).write_bytes(content)
+    if written is not None and _num_positions_in(written) == _num_positions_in(directory):
+        shutil.copyfile(written / WEIGHTS_FILE, directory / WEIGHTS_FILE)
+        return
     source, target = (parse_vocabulary(one, place=directory) for one in vocabularies)
     weights = form_of(recipe, (source, target)).to_file(dict(model.named_parameters()))
     save_file(weights, directory / WEIGHTS_FILE, metadata={"format": "pt"})
@@ -121,6 +127,11 @@ def folder_files(
         GENERATION_FILE: json_bytes(generation),
         **tokenizer_files(vocabularies, recipe),
     }
+
+
+def _num_positions_in(folder: Path) -> object:
+    """The rows of the positions that the weights of a folder may hold, by its configuration."""
+    return read_json(folder / CONFIG_FILE).get("max_position_embeddings")
 
 
 def num_positions(recipe: Recipe) -> int:

@@ -66,14 +66,17 @@ class HuggingFaceWriter(Writer):
         check_expressible(recipe)
 
     def write(self, texts: list[str], draft: Path) -> list[str]:
-        """Write model and tokenizer, and read them as dragoman does; returns translations by
-        transformers, or if that is not installed by the model that was read."""
+        """Write model and tokenizer; returns translations by transformers, or if that is not
+        installed by the model as dragoman reads it."""
         job = self.job
         source, target = (read_vocabulary(job.origin.path / name) for name in VOCABULARIES)
         mean_tokens = job.manifest.train.mean_target_tokens
-        write_folder(job.transformer, job.recipe, mean_tokens, (source, target), draft)
-        read = read_written(draft, job.recipe, job.model.subwords).to(job.model.world.device)
+        vocabularies, checkpoint = (source, target), job.checkpoint
+        write_folder(
+            job.transformer, job.recipe, mean_tokens, vocabularies, draft, written=checkpoint
+        )
         if find_spec("transformers") is None:
+            read = read_written(draft, job.recipe, job.model.subwords).to(job.model.world.device)
             return replace(job, model=replace(job.model, models=(read,))).ours(texts, self.search())
         if job.first_piece and job.recipe.model.norm == "post":
             # The language that was chosen at import is a word of each text of MarianMT.

@@ -8,17 +8,23 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from dragoman.corpus.config import CorpusConfig, SubwordConfig, TextFiles
 from dragoman.corpus.subword import Subword, count_words, train_on_words
+from dragoman.distributed.world import join_world
+from dragoman.formats.export import export
+from dragoman.formats.export_job import Request
 from dragoman.formats.trained_model import layout_to_write
 from dragoman.model.config import ModelConfig, SearchConfig
 from dragoman.model.search import translate_batch
 from dragoman.model.transformer import Transformer
 from dragoman.recipe.recipe import Recipe
+from dragoman.recipe.run_directory import RunDirectory
 from dragoman.training.average import average_checkpoints
 from dragoman.training.checkpoint import CheckpointStore, TrainState, load_weights
 from dragoman.training.config import CheckpointConfig
+from hostile import SMALL_RUN
 from real_text import real_lines
 
 transformers = pytest.importorskip("transformers")
@@ -139,3 +145,31 @@ def test_a_model_that_transformers_lacks_says_so(setting: str, tmp_path: Path) -
     assert config["not_in_transformers"] == setting
     with pytest.raises(ValueError, match="dragoman"):
         transformers.AutoModelForSeq2SeqLM.from_pretrained(saved.path)
+
+
+@pytest.mark.parametrize(
+    ("override", "is_copy"), [("beam_size=2", True), ("max_length_extra=2000", False)]
+)
+def test_an_export_has_the_weights_of_the_checkpoint(
+    override: str, is_copy: bool, tmp_path: Path
+) -> None:
+    """Their very file, unless longer translations need more positions in it."""
+    run = RunDirectory.open(SMALL_RUN / "run")
+    checkpoint = run.checkpoints / "step-0000200"
+    (tmp_path / "sentences").write_text("\n".join(real_lines("test", "en")[:5]))
+    request = Request(
+        to="huggingface",
+        checkpoint=str(checkpoint),
+        output=tmp_path / "export",
+        sentences=tmp_path / "sentences",
+        overrides=[f"search.{override}"],
+    )
+    with join_world() as world:
+        folder = export(run, request, world).path
+    ours, theirs = (path / "model.safetensors" for path in (checkpoint, folder))
+    assert (ours.read_bytes() == theirs.read_bytes()) == is_copy
+    before, after = load_file(ours), load_file(theirs)
+    positions = {"model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"}
+    assert all(torch.equal(after[name], before[name]) for name in {*before} - positions)
+    longest = json.loads((folder / "config.json").read_bytes())["max_position_embeddings"]
+    assert {len(after[name]) for name in positions} == {longest}
