@@ -1,25 +1,24 @@
 """The files of onnxruntime-web, which runs ONNX graphs in browsers.
 
 It is a package of npm. It is read from a folder or archive that the user names, or fetched by the
-user's own npm, with that npm's settings and cache. Only the pinned version is accepted, by the
-SHA-256 of each file.
+user's own npm, with that npm's settings and cache. Only the pinned version is accepted, by SHA-256:
+no other archive is opened.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
+import io
 import re
 import shutil
 import subprocess
 import tarfile
 import tempfile
-import zlib
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import Final
 
 from dragoman.base.errors import ConfigError, MachineError
-from dragoman.base.files import open_regular, read_regular
+from dragoman.base.files import read_regular
 
 RUNTIME_VERSION: Final = "1.30.0"
 PACKAGE: Final = f"onnxruntime-web@{RUNTIME_VERSION}"
@@ -36,13 +35,8 @@ _FILES: Final = {
     ),
 }
 """Our name of each file, its name in the package, and its SHA-256."""
+_ARCHIVE_SHA256: Final = "d2228df7e4616bc3348bf504ee888f3bec43789a273f0a63f3e68d203ce3bf71"
 _LARGEST_BYTES: Final = 1 << 26
-_LARGEST_UNPACKED: Final = 1 << 28
-"""The most unpacked bytes of an archive that are read to find the files."""
-_UNREADABLE: Final = (
-    OSError, EOFError, ValueError, OverflowError, RecursionError, tarfile.TarError, zlib.error,
-)  # fmt: skip
-"""The errors of gzip and tarfile for damaged or hostile archives."""
 _NPM_SECONDS: Final = 600
 _NPM_OPTIONS: Final = (
     "--prefer-offline", "--ignore-scripts", "--loglevel=error",
@@ -115,62 +109,30 @@ def _reason(errors: str) -> str:
 
 def _read(place: Path) -> dict[str, bytes]:
     try:
-        found = _in_folder(place) if place.is_dir() else _in_archive(place)
-    except _UNREADABLE as error:
+        return _in_folder(place) if place.is_dir() else _in_archive(place)
+    except (OSError, ValueError) as error:
         raise ConfigError(
             f"is not the package {PACKAGE}: {getattr(error, 'strerror', None) or error}",
             place=place,
             remedy=_BY_HAND,
         ) from error
-    for name, (inside, sha256) in _FILES.items():
-        if hashlib.sha256(found[name]).hexdigest() != sha256:
-            raise ConfigError(
-                f"{inside} in it is not that of {PACKAGE}: its SHA-256 is another",
-                place=place,
-                remedy=_BY_HAND,
-            )
-    return found
 
 
 def _in_folder(folder: Path) -> dict[str, bytes]:
-    return {
-        name: read_regular(folder / inside, limit=_LARGEST_BYTES)
-        for name, (inside, _) in _FILES.items()
-    }
+    return {name: _pinned(folder / inside, sha256) for name, (inside, sha256) in _FILES.items()}
 
 
 def _in_archive(path: Path) -> dict[str, bytes]:
-    """The files of an archive that may be hostile; only regular members are read."""
-    names = {f"package/{inside}": name for name, (inside, _) in _FILES.items()}
-    found: dict[str, bytes] = {}
-    with (
-        open_regular(path) as packed,
-        gzip.GzipFile(fileobj=packed) as unpacked,
-        # A stream is read once, from the beginning on; headers count towards the bound, too.
-        tarfile.open(fileobj=cast(IO[bytes], _Bounded(unpacked)), mode="r|") as archive,
-    ):
-        for member in archive:
-            if member.name in names and member.isreg():
-                content = archive.extractfile(member)
-                assert content is not None  # a regular member has one
-                found[names[member.name]] = content.read(_LARGEST_BYTES)
-            if len(found) == len(names):
-                return found
-    missing = next(inside for inside, name in names.items() if name not in found)
-    raise ValueError(f"it has no file {missing}")
+    with tarfile.open(fileobj=io.BytesIO(_pinned(path, _ARCHIVE_SHA256))) as archive:
+        members = {
+            name: archive.extractfile(f"package/{inside}") for name, (inside, _) in _FILES.items()
+        }
+        return {name: member.read() for name, member in members.items() if member is not None}
 
 
-class _Bounded:
-    """A file whose `read` raises ValueError after more than _LARGEST_UNPACKED bytes."""
-
-    def __init__(self, file: gzip.GzipFile) -> None:
-        self._file = file
-        self._left = _LARGEST_UNPACKED
-
-    def read(self, size: int) -> bytes:
-        """The next bytes, at most `size`."""
-        content = self._file.read(size)
-        self._left -= len(content)
-        if self._left < 0:
-            raise ValueError(f"it unpacks to over {_LARGEST_UNPACKED >> 20} MB")
-        return content
+def _pinned(path: Path, sha256: str) -> bytes:
+    """The content of a file; raises ValueError if it is another one."""
+    content = read_regular(path, limit=_LARGEST_BYTES)
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ValueError(f"{path.name} has another SHA-256")
+    return content

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
 import re
@@ -36,7 +35,7 @@ from dragoman.model.transformer import Transformer
 from foreign_models import marian_folder
 from real_text import real_lines
 from small_run import small_run
-from trained_model import train_on_real_text
+from trained_model import real_pairs, train_on_real_text
 
 GREEDY = SearchConfig(beam_size=1)
 SHAPES: list[dict[str, Any]] = [
@@ -74,7 +73,7 @@ def test_every_shape_of_a_model_has_such_graphs(options: dict[str, Any], tmp_pat
     )
     model = Transformer(config, source_vocab_size=1000, target_vocab_size=1000).eval()
     write_onnx(model, tmp_path, metadata={}, kind=Int8ModelGraph)
-    sources = [[piece % 1000 for piece in row] for row in train_on_real_text().sources[:20]]
+    sources = [[piece % 1000 for piece in row] for row in real_pairs()[2][:20]]
     search = SearchConfig(beam_size=1, max_length_ratio=1.0, max_length_extra=2)
     found = translate_with_onnx(tmp_path, sources, search)
     ours = translate_batch([rounded(model)], sources, search)
@@ -120,93 +119,22 @@ def test_a_package_that_is_not_the_pinned_one_is_refused(
 ) -> None:
     names = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
     whole = package(tmp_path / "whole.tgz", *names)
-    torn = tmp_path / "torn.tgz"
-    torn.write_bytes(whole.read_bytes()[:60])
-    (tmp_path / "text.tgz").write_text("<!doctype html>")
     unpacked = tmp_path / "folder"
     with tarfile.open(whole) as archive:
         unpack_tar(archive, unpacked)
-    linked = tmp_path / "linked.tgz"
-    with tarfile.open(linked, "w:gz") as archive:
-        entry = tarfile.TarInfo(f"package/dist/{names[0]}")
-        entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        archive.addfile(entry)
+    (tmp_path / "large.tgz").write_bytes(b"")
+    os.truncate(tmp_path / "large.tgz", 1 << 30)
     for place, problem in (
-        (whole, "its SHA-256 is another"),
-        (unpacked / "package", "its SHA-256 is another"),
-        (package(tmp_path / "half.tgz", names[0]), "ort-wasm-simd-threaded.wasm"),
-        (torn, f"is not the package {PACKAGE}"),
-        (tmp_path / "text.tgz", f"is not the package {PACKAGE}"),
+        (whole, "whole.tgz has another SHA-256"),
+        (unpacked / "package", "ort.wasm.bundle.min.mjs has another SHA-256"),
+        (tmp_path / "large.tgz", "has more than 67,108,864 bytes"),
         (tmp_path / "none.tgz", "No such file"),
         (unpacked, "No such file"),
-        (linked, f"is not the package {PACKAGE}"),
     ):
         line = refused(capfd, tmp_path / "web", "--onnxruntime-web", str(place))
         assert problem in line
         assert line.startswith(f"dragoman: {place}: ")
         assert f"npm pack {PACKAGE}" in line
-
-
-def member(name: str, **fields: Any) -> tarfile.TarInfo:
-    """The header of a member of an archive."""
-    entry = tarfile.TarInfo(name)
-    for field, value in fields.items():
-        setattr(entry, field, value)
-    return entry
-
-
-def pax(records: bytes) -> bytes:
-    """A header with such records for the member after it, and an empty member."""
-    header = member("records", type=tarfile.XHDTYPE, size=len(records)).tobuf()
-    padded = records.ljust(-(-len(records) // 512) * 512, b"\0")
-    return header + padded + member("package/dist/ort.wasm.bundle.min.mjs").tobuf()
-
-
-def link(name: str, to: str) -> bytes:
-    """A symbolic link in the package."""
-    return member(f"package/dist/{name}", type=tarfile.SYMTYPE, linkname=to).tobuf()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        link("ort.wasm.bundle.min.mjs", "ort.wasm.bundle.min.mjs"),
-        link("ort.wasm.bundle.min.mjs", "other") + link("other", "ort.wasm.bundle.min.mjs"),
-        pax(b"99999999999999999999 path=a\n"),
-        pax(b"22 GNU.sparse.map=a,b\n"),
-        pax(b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n" + b"25 GNU.sparse.realsize=9\n")
-        + b"no number\n".ljust(512, b"\n"),
-        b"".join(
-            member("long", type=tarfile.GNUTYPE_LONGNAME, size=1).tobuf() + b"a".ljust(512, b"\0")
-            for _ in range(2000)
-        ),
-    ],
-    ids=["link to itself", "two links", "long record", "sparse map", "sparse 1.0", "names"],
-)
-def test_a_hostile_archive_is_refused_in_one_line(
-    content: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    archive = tmp_path / "hostile.tgz"
-    archive.write_bytes(gzip.compress(content + bytes(1024)))
-    line = refused(capfd, tmp_path / "web", "--onnxruntime-web", str(archive), code=2)
-    assert line.startswith(f"dragoman: {archive}: is not the package {PACKAGE}: ")
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        member("package/zeros", size=6 << 30).tobuf(),
-        member("records", type=tarfile.XHDTYPE, size=6 << 30).tobuf(),
-    ],
-    ids=["member", "records"],
-)
-def test_an_archive_is_unpacked_to_256_mb_at_most(
-    header: bytes, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    archive = tmp_path / "bomb.tgz"
-    archive.write_bytes(gzip.compress(header) + gzip.compress(bytes(1 << 20)) * 300)
-    line = refused(capfd, tmp_path / "web", "--onnxruntime-web", str(archive), code=2)
-    assert "it unpacks to over 256 MB" in line
 
 
 def test_a_pipe_is_not_opened(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -269,7 +197,7 @@ def test_an_error_of_npm_is_shown_soon(
 def test_npm_packs_the_archive_without_scripts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The archive that npm leaves is read, and its content compared."""
+    """The archive that npm leaves is read, and compared."""
     made = package(tmp_path / "made.tgz", "ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")
     npm = tmp_path / "npm"
     npm.write_text(
@@ -278,7 +206,7 @@ def test_npm_packs_the_archive_without_scripts(
     )
     npm.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match="SHA-256 is another"):
+    with pytest.raises(ConfigError, match=r"any\.tgz has another SHA-256"):
         runtime_files(None)
     asked = (tmp_path / "asked").read_text().split()
     assert asked[:2] == ["pack", PACKAGE]
