@@ -15,28 +15,34 @@ from dragoman.recipe.recipe import Recipe
 from dragoman.recipe.run_directory import RunDirectory
 from dragoman.reporting.reading import read_facts
 from dragoman.run import budget_view
-from dragoman.run.budget_plan import BudgetPlan, Parts, Place
+from dragoman.run.budget_plan import BudgetPlan, Place
 from dragoman.run.budget_view import print_outcome, print_plan
 from dragoman.run.earlier import EarlierRun
-from dragoman.run.sizes import choose, vocabulary
 from dragoman.telemetry.events import EventWriter, TestScored
 from dragoman.telemetry.host import HourlyPrice
 from dragoman.training.clock import Budget
 from example_events import RUN_STARTED, TEST_SCORED, VALIDATED
 from small_run import small_run
-from unit.test_sizes import LARGE_TEXT, machine, own
+from unit.test_sizes import LARGE_TEXT, chosen, own
 
-SECONDS = 3600.0
-PARTS = Parts(search_s=5.0, save_s=0.5, after_s=4.0, after_searches=2.0)
+BUDGET = Budget(
+    asked="",
+    started=1000.0,
+    seconds_s=3600.0,
+    validation_s=6.0,
+    search_s=5.0,
+    after_s=4.0,
+    after_searches=2.0,
+    price_per_hour=36.0,
+    currency="USD",
+)
 
 
 def plan_of(recipe: Recipe, **changes: object) -> BudgetPlan:
     """The plan of an hour at 30 USD an hour."""
-    by_hand = keys_set(recipe)
-    recipe = vocabulary(recipe, by_hand=by_hand)
-    chosen, sizes = choose(recipe, LARGE_TEXT, machine(), by_hand=by_hand, training_s=3300.0)
+    best, sizes = chosen(recipe, 3300.0)
     place = Place(price=HourlyPrice(30.0, "USD"))
-    plan = BudgetPlan(SECONDS, LARGE_TEXT, chosen, tuple(sizes), PARTS, place, by_hand, start_s=4.0)
+    plan = BudgetPlan(LARGE_TEXT, best, tuple(sizes), BUDGET, place, keys_set(recipe))
     return replace(plan, **changes)  # type: ignore[arg-type]
 
 
@@ -113,17 +119,7 @@ def test_a_finished_budget_shows_its_own_scores_not_those_of_a_later_evaluation(
         events.write(scored(bleu=21.5, settings=""))
         events.write(scored(bleu=22.5, settings="search.beam_size=9"))
     run = RunDirectory(tmp_path)
-    budget = Budget(
-        asked="",
-        started=1000.0,
-        seconds_s=100.0,
-        validation_s=1.0,
-        search_s=1.0,
-        after_s=1.0,
-        after_searches=1.0,
-        price_per_hour=36.0,
-        currency="USD",
-    )
+    budget = BUDGET.model_copy(update={"seconds_s": 100.0})
     budget.save(tmp_path)
     print_outcome(run)
     assert capsys.readouterr().out == ""
@@ -141,17 +137,8 @@ def test_a_run_that_was_stopped_for_long_says_what_that_cost(
     shutil.copytree(small_run().path, tmp_path / "run")
     run = RunDirectory(tmp_path / "run")
     ended = read_facts(run.path).lives[-1].ended
-    budget = Budget(
-        asked="",
-        started=ended - 60,
-        seconds_s=600.0,
-        validation_s=1.0,
-        search_s=1.0,
-        after_s=1.0,
-        after_searches=1.0,
-        finished=ended + 560,
-    )
-    budget.save(run.path)
+    times = {"started": ended - 60, "seconds_s": 600.0, "finished": ended + 560}
+    BUDGET.model_copy(update=times).save(run.path)
     print_outcome(run)
     assert "training was stopped" not in capsys.readouterr().out, "it ended by itself"
     log = run.events / "log.jsonl"

@@ -110,7 +110,7 @@ def test_a_faulty_file_ends_it_as_it_ends_the_run(
     real = main([*words, "--workers", "1"]), capsys.readouterr().err
     assert real[0] != 0
     assert "a.de" in real[1]
-    monkeypatch.setattr("dragoman.run.speed.time_steps", None)  # nothing is timed before the error
+    monkeypatch.setattr("dragoman.run.speed.step_cost", None)  # nothing is timed before the error
     assert (main([*words, "--dry-run"]), capsys.readouterr().err) == real
 
 
@@ -164,7 +164,7 @@ def test_what_the_run_refuses_ends_it_with_the_same_words(
     words = [options[0], "mine.toml", *options[1:]]
     real = main(words), capsys.readouterr().err
     assert real[0] != 0
-    monkeypatch.setattr("dragoman.run.speed.time_steps", None)
+    monkeypatch.setattr("dragoman.run.speed.step_cost", None)
     assert (main([*words, "--dry-run"]), capsys.readouterr().err) == real
 
 

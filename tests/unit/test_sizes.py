@@ -55,10 +55,18 @@ def chosen(
     training_s: float,
     text: TextFacts = LARGE_TEXT,
     place: TrainingMachine | None = None,
+    after_s: float = 0.0,
 ) -> tuple[SizedModel, list[SizedModel]]:
     by_hand = keys_set(recipe)
     recipe = vocabulary(recipe, by_hand=by_hand)
-    return choose(recipe, text, place or machine(), by_hand=by_hand, training_s=training_s)
+    return choose(
+        recipe,
+        text,
+        place or machine(),
+        by_hand=by_hand,
+        training_s=training_s,
+        after_s=lambda _: after_s,
+    )
 
 
 def test_more_time_takes_larger_models_and_each_sees_enough_tokens(tmp_path: Path) -> None:
@@ -137,7 +145,7 @@ def test_a_gpu_gets_a_batch_that_keeps_it_busy_and_fits(
 def test_time_after_the_training_is_not_trained(tmp_path: Path) -> None:
     recipe = own(tmp_path)
     best, _ = chosen(recipe, 600.0)
-    shorter, _ = chosen(recipe, 600.0, place=machine(after_s=lambda _: 200.0))
+    shorter, _ = chosen(recipe, 600.0, after_s=200.0)
     assert shorter.training_s == pytest.approx(best.training_s - 200)
     assert shorter.tokens == pytest.approx(best.tokens * 2 / 3, rel=0.01)
 

@@ -19,7 +19,7 @@ from dragoman.recipe.recipe import Recipe, load_recipe
 from dragoman.run import speed
 from dragoman.training.step_rate import StepCost
 
-TOKENS = 1024
+TOKENS = 1280
 """Target tokens of a timed step on a CPU."""
 
 
@@ -33,37 +33,33 @@ def recipe_of(tmp_path: Path) -> Recipe:
     return load_recipe(own)
 
 
-@pytest.mark.parametrize("fitting", [TOKENS, TOKENS // 4])
+@pytest.mark.parametrize("halvings", [0, 2])
 def test_a_step_that_does_not_fit_the_memory_is_timed_with_fewer_tokens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fitting: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, halvings: int
 ) -> None:
+    fitting = (TOKENS // TYPICAL_LENGTH) >> halvings
     asked = []
 
-    def time_steps(*_: object, pairs: int, **__: object) -> tuple[float, int, int]:
+    def step_cost(*_: object, pairs: int, **__: object) -> StepCost:
         asked.append(pairs)
-        if pairs > fitting // TYPICAL_LENGTH:
+        if pairs > fitting:
             raise torch.OutOfMemoryError
-        return 0.5, pairs * TYPICAL_LENGTH, 0
+        return StepCost(0.25, 0.25 / TOKENS)
 
-    monkeypatch.setattr(speed, "time_steps", time_steps)
-    machine = speed.this_machine(ranks=1, vocab_size=500, at_most_s=1.0)
-    found = machine.speed(recipe_of(tmp_path))
-    assert found == pytest.approx(2 * TOKENS, rel=0.1), "all tokens would take as long"
-    assert (
-        asked
-        == [part // TYPICAL_LENGTH for part in (TOKENS, TOKENS // 2, TOKENS // 4)][: len(asked)]
-    )
-    assert len(asked) == (1 if fitting == TOKENS else 3)
+    monkeypatch.setattr(speed, "step_cost", step_cost)
+    machine = speed.this_machine(ranks=1, at_most_s=1.0)
+    assert machine.speed(recipe_of(tmp_path)) == pytest.approx(2 * TOKENS)
+    assert asked == [(TOKENS // TYPICAL_LENGTH) >> halving for halving in range(halvings + 1)]
 
 
 def test_a_model_that_does_not_fit_at_all_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def time_steps(*_: object, **__: object) -> tuple[float, int, int]:
+    def step_cost(*_: object, **__: object) -> StepCost:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr(speed, "time_steps", time_steps)
-    machine = speed.this_machine(ranks=1, vocab_size=500, at_most_s=1.0)
+    monkeypatch.setattr(speed, "step_cost", step_cost)
+    machine = speed.this_machine(ranks=1, at_most_s=1.0)
     with pytest.raises(MachineError, match="memory ran out: CUDA out of memory"):
         machine.speed(recipe_of(tmp_path))
 
@@ -74,7 +70,7 @@ def test_other_programs_on_the_processors_are_noticed(tmp_path: Path) -> None:
     os.sched_setaffinity(0, {min(cores)})
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        machine = speed.this_machine(ranks=1, vocab_size=500, at_most_s=0.5)
+        machine = speed.this_machine(ranks=1, at_most_s=0.5)
         assert machine.speed(recipe_of(tmp_path)) > 0
     finally:
         busy.kill()
@@ -102,9 +98,10 @@ def test_a_disturbed_timing_is_made_again_and_the_faster_one_counts(
         return StepCost(next(took_s), 0.001)
 
     @contextmanager
-    def seen(machine: speed.TrainingMachine) -> Iterator[None]:
-        yield
-        machine.others_share = max(machine.others_share, next(shares))
+    def seen() -> Iterator[list[float]]:
+        found: list[float] = []
+        yield found
+        found.append(next(shares))
 
     monkeypatch.setattr(speed, "step_cost", step_cost)
     monkeypatch.setattr(speed, "_others_seen", seen)

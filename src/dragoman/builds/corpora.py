@@ -152,20 +152,17 @@ def by_budget(
     Raises ConfigError if none fits, with the least budget for one.
     """
     held_out = [one for one in corpora if _use_of(one) != "train"]
+    text = [one for one in corpora if _use_of(one) == "train"]
     newest: dict[str, Corpus] = {}
-    for one in corpora:
-        best = newest.get(_family(one))
-        if one not in held_out and (best is None or _age(one) > _age(best)):
-            newest[_family(one)] = one
-    decided = _dev_and_test(held_out, limits, pair)
-    held_out_bytes = sum(one.num_bytes or 0 for one in corpora if one.did in decided)
-    decided |= _training_text(list(newest.values()), limits, pair, gone_bytes=held_out_bytes)
-    for one in corpora:
-        if one in held_out:
-            decided.setdefault(one.did, (None, "a dev or test set, which is not needed"))
-        else:
-            newer = f"another version is newer: {newest[_family(one)].did}"
-            decided.setdefault(one.did, (None, newer))
+    for one in sorted(text, key=_age, reverse=True):
+        newest.setdefault(_family(one), one)
+    decided: dict[str, Decision] = {
+        one.did: (None, f"another version is newer: {newest[_family(one)].did}") for one in text
+    }
+    decided |= {one.did: (None, "a dev or test set, which is not needed") for one in held_out}
+    decided |= _dev_and_test(held_out, limits, pair)
+    held_out_bytes = sum(one.num_bytes or 0 for one in held_out if decided[one.did][0])
+    decided |= _training_text([*newest.values()], limits, pair, gone_bytes=held_out_bytes)
     return [replace(one, use=decided[one.did][0], why=decided[one.did][1]) for one in corpora]
 
 

@@ -118,10 +118,6 @@ class Wanted:
         """The source and the target language."""
         return parse_pair(self.pair)
 
-    def index_file(self) -> Path | None:
-        """The file of the index, downloaded once if it is an address; None: mtdata's own."""
-        return index_file(self.index, self.directory)
-
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -250,7 +246,7 @@ def listed(wanted: Wanted, *, at_most_s: float) -> Choice:
 
     Raises ConfigError if the index has none of this pair, or lacks one that was chosen.
     """
-    catalogue = Catalogue(wanted.index_file())
+    catalogue = Catalogue(index_file(wanted.index, wanted.directory))
     listings = catalogue.of_pair(*wanted.languages)
     forms = catalogue.other_forms(*wanted.languages).most_common()
     most = ", ".join(f"{count} of {codes}" for codes, count in forms[:_FORMS])
@@ -307,7 +303,7 @@ def _new_plan(wanted: Wanted, budget_s: float) -> tuple[BuildPlan, Choice]:
             remedy="check the network, or choose corpora by hand",
         )
     smallest = _smallest(wanted.overrides)  # the size to train is not known yet
-    tokens_per_s = machine_of(wanted.place, smallest, budget_s=budget_s).speed(smallest)
+    tokens_per_s = machine_of(wanted.place, budget_s=budget_s).speed(smallest)
     seen = tokens_per_s * _SHARES["train"] * budget_s / _TOKENS_PER_PAIR
     limits = CorpusLimits(
         budget_s,
@@ -374,7 +370,7 @@ def _more_text(
     mono: list[Corpus] = []
     if wanted.mono is None:
         language = wanted.languages[1]
-        corpora = Catalogue(wanted.index_file()).of_language(language)
+        corpora = Catalogue(index_file(wanted.index, wanted.directory)).of_language(language)
         found = monolingual(
             sized(corpora, at_most_s=asking_s), lines=pairs, most_bytes=limits.most_bytes // 2
         )

@@ -54,9 +54,8 @@ PREPARE_PAIRS_PER_S: Final = 15_000
 """The rate of one core of a typical machine."""
 _STARTS: Final = 2
 """Ranks have a launcher, and each of the two imports PyTorch."""
-_LEAST_START_S: Final = 4.0
-"""A process needs at least this long before its first step, even if its imports are timed as
-less."""
+_START_S: Final = 4.0
+"""Seconds that a process needs before its first step."""
 _HEADROOM: Final = 1.1
 """The smallest budget is estimated, and an error that asks for too little would lead to another."""
 _LARGE_SHARE: Final = 0.2
@@ -167,43 +166,20 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """The expected seconds of the parts of a run beside its updates; see `Budget`."""
-
-    search_s: float
-    save_s: float
-    after_s: float
-    after_searches: float
-
-    @property
-    def validation_s(self) -> float:
-        """Seconds of a validation, with the save after it."""
-        return self.search_s + _SCORE_S + self.save_s
-
-    @property
-    def whole_after_s(self) -> float:
-        """Seconds of the work after the training."""
-        return self.after_s + self.after_searches * self.search_s
-
-
-@dataclass(frozen=True, slots=True)
 class BudgetPlan:
     """The training that was chosen for a budget.
 
-    sizes: the chosen one and its neighbours. parts: the other parts of the run, of this size.
-    earlier: a run on the same text, the only forecast; None if there is none. start_s: seconds
-    until a process has started, mostly to import PyTorch. warnings: about machine, hosts
-    and text.
+    sizes: the chosen one and its neighbours. budget: with the expected seconds of the parts beside
+    the updates, for the chosen size; its clock does not run yet. earlier: a run on the same text,
+    the only forecast; None if there is none. warnings: about machine, hosts and text.
     """
 
-    seconds_s: float
     text: TextFacts
     chosen: SizedModel
     sizes: tuple[SizedModel, ...]
-    parts: Parts
+    budget: Budget
     place: Place
     by_hand: frozenset[str]
-    start_s: float
     earlier: EarlierRun | None = None
     warnings: tuple[str, ...] = ()
 
@@ -211,36 +187,22 @@ class BudgetPlan:
     def takes_s(self) -> float:
         """Seconds of the whole run: the budget, or less if the recipe sets few steps."""
         needed_s = self.chosen.tokens / self.chosen.tokens_per_s
-        return self.seconds_s - max(self.chosen.training_s - needed_s, 0.0)
+        return self.budget.seconds_s - max(self.chosen.training_s - needed_s, 0.0)
 
     def settled(self, *, asked: str, started: float) -> tuple[Recipe, Budget]:
         """The recipe with its intervals, and the record of the budget; the training begins now."""
-        recipe, parts, price = self.chosen.recipe, self.parts, self.place.price
-        starts = starts_of(self.place)
-        left_s = AIM * self.seconds_s - (time.time() - started) - parts.whole_after_s
-        left_s = max(left_s - 2 * starts * self.start_s, 1.0)
-        count = int(_VALIDATIONS_SHARE * left_s / parts.validation_s)
+        recipe, budget = self.chosen.recipe, self.budget
+        left_s = AIM * budget.seconds_s - (time.time() - started) - _rest_s(budget)
+        left_s = max(left_s - _starts_s(self.place), 1.0)
+        count = int(_VALIDATIONS_SHARE * left_s / _validation_s(budget))
         count = min(max(count, LEAST_VALIDATIONS), _MOST_VALIDATIONS)
         most_steps = recipe.train.max_steps if "train.max_steps" in self.by_hand else None
-        training_s = max(left_s - count * parts.validation_s, 1.0)
+        training_s = max(left_s - count * _validation_s(budget), 1.0)
         if most_steps is not None:
             training_s = min(training_s, most_steps * self.chosen.step_s)
         values = _intervals(self.chosen.step_s, training_s)
-        return filled(recipe, values, by_hand=self.by_hand), Budget(
-            asked=asked,
-            started=started,
-            seconds_s=self.seconds_s,
-            validations=count,
-            validation_s=parts.search_s + _SCORE_S,
-            search_s=parts.search_s,
-            save_s=parts.save_s,
-            after_s=parts.after_s,
-            after_searches=parts.after_searches,
-            starts=starts if self.text.test_pieces else 0,
-            most_steps=most_steps,
-            price_per_hour=None if price is None else price.amount,
-            currency="" if price is None else price.currency,
-        )
+        known = {"asked": asked, "started": started, "validations": count, "most_steps": most_steps}
+        return filled(recipe, values, by_hand=self.by_hand), budget.model_copy(update=known)
 
 
 def plan_budget(
@@ -290,7 +252,6 @@ def make_plan(
     *,
     by_hand: frozenset[str],
     gone_s: float,
-    start_s: float = _LEAST_START_S,
 ) -> BudgetPlan:
     """The plan after one timing. gone_s: the part of the budget that is over.
 
@@ -303,15 +264,21 @@ def make_plan(
     pairs = min(max(round(seconds_s / _SECONDS_PER_PAIR), least), most, text.valid_pairs)
     dev = {"evaluate.bleu_pairs": pairs, "evaluate.train_slice_pairs": pairs}
     recipe = filled(recipe, dev, by_hand=by_hand)
-    machine = machine_of(place, recipe, budget_s=seconds_s)
-    fixed_s = gone_s + 2 * starts_of(place) * start_s  # ranks begin to train, and then to score
-    training_s = (1 - _VALIDATIONS_SHARE) * (AIM * seconds_s - fixed_s - _EXPORT_S)
-    chosen, sizes = choose(recipe, text, machine, by_hand=by_hand, training_s=training_s)
-    smallest, parts = sizes[0], _parts(sizes[0], text, place)
+    machine = machine_of(place, budget_s=seconds_s)
+    fixed_s = gone_s + _starts_s(place)
+    chosen, sizes = choose(
+        recipe,
+        text,
+        machine,
+        by_hand=by_hand,
+        training_s=(1 - _VALIDATIONS_SHARE) * (AIM * seconds_s - fixed_s - _EXPORT_S),
+        after_s=lambda recipe: _after_s(recipe, place),
+    )
+    smallest, parts = sizes[0], _parts(sizes[0], seconds_s, text, place)
     steps_s = smallest.step_s * (
         min(LEAST_STEPS, recipe.train.max_steps) if "train.max_steps" in by_hand else LEAST_STEPS
     )
-    least_s = fixed_s + steps_s + LEAST_VALIDATIONS * parts.validation_s + parts.whole_after_s
+    least_s = fixed_s + steps_s + LEAST_VALIDATIONS * _validation_s(parts) + _rest_s(parts)
     if seconds_s < least_s / AIM:
         used_s = gone_s + time.monotonic() - began
         needed_s = _HEADROOM * least_s / AIM
@@ -326,31 +293,46 @@ def make_plan(
         warnings.append(_interruptions(place.hosts, chosen.training_s))
         warnings.append(fewer_are_faster(chosen.recipe, file=place.file))
     return BudgetPlan(
-        seconds_s,
         text,
         chosen,
         tuple(sizes),
-        _parts(chosen, text, place),
+        _parts(chosen, seconds_s, text, place),
         place,
         by_hand,
-        start_s,
         warnings=tuple(filter(None, warnings)),
     )
 
 
-def _parts(one: SizedModel, text: TextFacts, place: Place) -> Parts:
-    """What the parts beside the updates take with a size."""
-    recipe = one.recipe
+def _parts(one: SizedModel, seconds_s: float, text: TextFacts, place: Place) -> Budget:
+    """The budget, with the expected seconds of the parts beside the updates of a size."""
+    recipe, price = one.recipe, place.price
     decoded = min(recipe.evaluate.bleu_pairs, text.valid_pairs) * text.source_pieces_per_pair
     search_s = _SEARCH_COST * decoded / one.tokens_per_s
     work = _EXPORT_WORK * NUM_SENTENCES * text.source_pieces_per_pair + text.test_pieces
-    searches = work / max(decoded, 1.0)
     weights = estimate(recipe).num_parameters
-    save_s = weights * _CHECKPOINT_NUMBERS * FP32_BYTES / _DISK_BYTES_PER_S
-    after_s = _EXPORT_S + _weights_s(recipe)
-    if place.hosts is not None:
-        after_s += _fetch_s(recipe, place)
-    return Parts(search_s, save_s, after_s, searches)
+    return Budget(
+        asked="",
+        started=0.0,
+        seconds_s=seconds_s,
+        validation_s=search_s + _SCORE_S,
+        search_s=search_s,
+        save_s=weights * _CHECKPOINT_NUMBERS * FP32_BYTES / _DISK_BYTES_PER_S,
+        after_s=_EXPORT_S + _after_s(recipe, place),
+        after_searches=work / max(decoded, 1.0),
+        starts=_starts(place) if text.test_pieces else 0,
+        price_per_hour=None if price is None else price.amount,
+        currency="" if price is None else price.currency,
+    )
+
+
+def _validation_s(budget: Budget) -> float:
+    """Seconds of a validation, with the save after it."""
+    return budget.validation_s + budget.save_s
+
+
+def _rest_s(budget: Budget) -> float:
+    """Seconds of the work after the training."""
+    return budget.after_s + budget.after_searches * budget.search_s
 
 
 def _interruptions(hosts: Hosts, training_s: float) -> str:
@@ -366,37 +348,35 @@ def _interruptions(hosts: Hosts, training_s: float) -> str:
     )
 
 
-def _fetch_s(recipe: Recipe, place: Place) -> float:
-    """Seconds to end the work on hosts and to copy the last checkpoint here."""
-    return max(_FETCH_S, last_copy_s(recipe, file=place.file))
+def _after_s(recipe: Recipe, place: Place) -> float:
+    """Seconds of the work after the training that depend on the number of weights; with hosts also
+    those to end their work and to copy the last checkpoint here."""
+    after_s = _WEIGHT_S * estimate(recipe).num_parameters
+    if place.hosts is None:
+        return after_s
+    return after_s + max(_FETCH_S, last_copy_s(recipe, file=place.file))
 
 
-def starts_of(place: Place) -> int:
+def _starts(place: Place) -> int:
     """Processes that start one after the other on this machine before its ranks can work."""
     ranks = place.ranks or default_ranks()
     return _STARTS if ranks > 1 and place.hosts is None else 0
 
 
-def machine_of(place: Place, recipe: Recipe, *, budget_s: float) -> TrainingMachine:
+def _starts_s(place: Place) -> float:
+    """Seconds until ranks have begun to train, and then to score."""
+    return 2 * _starts(place) * _START_S
+
+
+def machine_of(place: Place, *, budget_s: float) -> TrainingMachine:
     """The facts of a place that the choice of a size needs; the steps of a model are timed for a
     small share of the budget."""
     if place.hosts is not None:
-        return replace(
-            these_hosts(place.hosts, file=place.file),
-            after_s=lambda recipe: _weights_s(recipe) + _fetch_s(recipe, place),
-        )
-    machine = this_machine(
+        return these_hosts(place.hosts, file=place.file)
+    return this_machine(
         ranks=place.ranks or default_ranks(),
-        vocab_size=recipe.corpus.subword.vocab_size,
         at_most_s=min(_TIMING_SHARE * budget_s, _LONGEST_TIMING_S),
     )
-    machine.after_s = _weights_s
-    return machine
-
-
-def _weights_s(recipe: Recipe) -> float:
-    """Seconds after the training that are proportional to the number of weights."""
-    return _WEIGHT_S * estimate(recipe).num_parameters
 
 
 def check_possible(recipe: Recipe, place: Place) -> None:

@@ -27,7 +27,7 @@ def print_plan(plan: BudgetPlan) -> None:
 
     A speed behind "about" was not timed: it follows from that of another size.
     """
-    console, best = open_console(), plan.chosen
+    console, best, seconds_s = open_console(), plan.chosen, plan.budget.seconds_s
     table = plain_table(
         "model",
         right=("width", "layers", "weights", "target tokens/s", "updates", "epochs"),
@@ -36,7 +36,7 @@ def print_plan(plan: BudgetPlan) -> None:
     for one in plan.sizes:
         table.add_row(*_row(one), style="bold" if one is best else "")
     training = units.DURATION.text(best.training_s)
-    heading = f"in {_cost(plan, plan.seconds_s)} for everything, of which {training} for training:"
+    heading = f"in {_cost(plan, seconds_s)} for everything, of which {training} for training:"
     console.print(heading, table, "", sep="\n")
     console.print(Text(f"chosen: {best.name}: {best.why}", style="bold"))
     for one in plan.sizes:
@@ -46,7 +46,7 @@ def print_plan(plan: BudgetPlan) -> None:
     for reason in _reasons(plan):
         console.print(Text(reason, style="dim"))
     console.print("", _forecast(plan), sep="\n")
-    if "train.max_steps" in plan.by_hand and plan.takes_s < plan.seconds_s:
+    if "train.max_steps" in plan.by_hand and plan.takes_s < seconds_s:
         steps, takes = units.COUNT.text(best.recipe.train.max_steps), _cost(plan, plan.takes_s)
         console.print(f"all of it takes about {takes}: the recipe sets {steps} steps")
     for warning in plan.warnings:

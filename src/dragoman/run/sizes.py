@@ -15,7 +15,7 @@ text, nothing was measured here; there the table is a rule of thumb.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -155,9 +155,11 @@ def choose(
     *,
     by_hand: frozenset[str],
     training_s: float,
+    after_s: Callable[[Recipe], float],
 ) -> tuple[SizedModel, list[SizedModel]]:
-    """The size for this many seconds of training and of work after it that depends on the model;
-    and it with its two neighbours, each with the reason.
+    """The size for this many seconds, and it with its two neighbours, each with the reason.
+
+    after_s: how many of these seconds are not for training, but for work after it.
 
     The smallest size is timed, then the one that the table takes: if that is slower than its
     arithmetic said, the one before it may be taken. Raises ConfigError if none fits into the
@@ -171,7 +173,8 @@ def choose(
 
     def sized(name: str) -> SizedModel:
         tokens_per_s = timed.get(name, first_speed * work[names[0]] / work[name])
-        found = _sized(name, sizes[name], tokens_per_s, text, machine, by_hand, training_s)
+        left_s = max(training_s - after_s(sizes[name]), 1.0)
+        found = _sized(name, sizes[name], tokens_per_s, text, machine, by_hand, left_s)
         return replace(found, is_timed=name in timed, why=_against(found, text, machine))
 
     if not _fits(sized(names[0]).recipe, machine):
@@ -251,7 +254,6 @@ def _sized(
     training_s: float,
 ) -> SizedModel:
     """The size with its batch, which is halved until it fits into the memory of a GPU."""
-    training_s = max(training_s - machine.after_s(recipe), 1.0)
     most_cells = _GPU_BATCH[1]
     while True:
         tokens, at_speed = tokens_per_s * training_s, tokens_per_s

@@ -1,4 +1,4 @@
-"""The speed at which this machine trains a model and writes its checkpoints, from short trials."""
+"""The speed at which this machine trains a model, from a few steps; or hosts, by `plan`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -20,7 +20,7 @@ from dragoman.cluster.plan_request import Here, PlanRequest, plan_recipe
 from dragoman.cluster.rates import WITHOUT_BF16
 from dragoman.cluster.workload import workload_of
 from dragoman.distributed.wire import FP32_BYTES
-from dragoman.distributed.world import World, join_world
+from dragoman.distributed.world import join_world
 from dragoman.recipe.estimate import TYPICAL_LENGTH
 from dragoman.recipe.recipe import Recipe
 from dragoman.telemetry.events import HostSampled
@@ -29,9 +29,9 @@ from dragoman.telemetry.sampler import MachineProbe
 from dragoman.training.precision import agreed_precision
 from dragoman.training.step_rate import step_cost, time_steps
 
-_CPU_TOKENS: Final = 1024
+_CPU_TOKENS: Final = 1280
 TIMED_GPU_TOKENS: Final = 16_384
-"""Target tokens at a time with which models are timed on a GPU: enough to keep it busy."""
+"""Target tokens at a time with which models are timed; on a GPU enough to keep it busy."""
 _CHECKPOINT_NUMBERS: Final = 4
 """Numbers per weight: itself, its moving average and Adam's two averages."""
 _UNKNOWN_BYTES: Final = 10**15
@@ -41,26 +41,13 @@ _MOST_HALVINGS: Final = 3
 """How often the tokens of a timed step are halved until they fit into the memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """The speed of training, by all ranks together. tokens_per_step: target tokens."""
-
-    step_s: float
-    tokens_per_step: float
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Target tokens that are trained on per second."""
-        return self.tokens_per_step / self.step_s
-
-
 @dataclass
 class TrainingMachine:
     """The machine that trains.
 
     speed: target tokens per second with a recipe's model; each GPU computes 16,384 at a time.
-    num_gpus: GPUs that train. after_s: seconds after the training that depend on the model.
-    others_share: the largest share of the processors that other programs used in a timing so far.
+    num_gpus: GPUs that train. others_share: the largest share of the processors that other programs
+    used in a timing so far.
     """
 
     on_gpu: bool
@@ -68,7 +55,6 @@ class TrainingMachine:
     memory_bytes: int
     speed: Callable[[Recipe], float]
     num_gpus: int = 1
-    after_s: Callable[[Recipe], float] = lambda _recipe: 0.0
     others_share: float = 0.0
 
 
@@ -124,7 +110,7 @@ def fewer_are_faster(recipe: Recipe, *, file: str) -> str:
     )
 
 
-def this_machine(*, ranks: int, vocab_size: int, at_most_s: float) -> TrainingMachine:
+def this_machine(*, ranks: int, at_most_s: float) -> TrainingMachine:
     """The facts of this machine that `choose` needs; a model is timed only when `choose` asks.
 
     at_most_s: the most seconds for the steps of one model.
@@ -135,9 +121,10 @@ def this_machine(*, ranks: int, vocab_size: int, at_most_s: float) -> TrainingMa
     memory = torch.cuda.mem_get_info()[1] if on_gpu else memory_bytes()
 
     def tokens_per_s(recipe: Recipe) -> float:
-        with _others_seen(machine):
-            found = _timed(recipe, ranks, vocab_size, at_most_s)
-        return found.tokens_per_s
+        with _others_seen() as others:
+            found = _tokens_per_s(recipe, ranks, at_most_s)
+        machine.others_share = max([machine.others_share, *others])
+        return found
 
     machine = TrainingMachine(on_gpu, has_bf16, memory, tokens_per_s, num_gpus=ranks)
     return machine
@@ -149,83 +136,76 @@ def timed_here(recipe: Recipe, *, ranks: int, at_most_s: float = 3.0) -> Here:
     at_most_s: no step begins after that time, but at least two are timed.
     """
     keep_freed_memory()
+    work = workload_of(recipe)
     if sys.stderr.isatty():
-        weights = units.SHORT_COUNT.text(workload_of(recipe).num_parameters)
+        weights = units.SHORT_COUNT.text(work.num_parameters)
         print(
             f"timing a model of {weights} weights on this machine for some seconds",
             file=sys.stderr,
             flush=True,
         )
-    machine = TrainingMachine(torch.cuda.is_available(), False, 0, lambda _: 0.0)
-    steps_s, began = list[float](), time.monotonic()
+    on_gpu, began = torch.cuda.is_available(), time.monotonic()
+    steps_s, shares = list[float](), [0.0]
     for _ in range(_TIMINGS):
-        machine.others_share = 0.0
-        with _others_seen(machine):
-            steps_s.append(_step_s(recipe, ranks, at_most_s))
-        if machine.others_share <= DISTURBING_SHARE or time.monotonic() - began > at_most_s:
+        with _others_seen() as others:
+            if on_gpu:
+                speed = _tokens_per_s(recipe, ranks, at_most_s)
+                steps_s.append(work.target_tokens_per_step / speed)
+            else:  # the ranks share the processor, so that the work of each adds to the time of all
+                batches = ranks * work.micro_batches_per_step
+                tokens = work.target_tokens_per_step / batches
+                steps_s.append(batches * _step_s(recipe, tokens, at_most_s))
+        shares = [*others] or shares
+        if shares[-1] <= DISTURBING_SHARE or time.monotonic() - began > at_most_s:
             break
-    return Here(ranks, machine.on_gpu, min(steps_s), machine.others_share)
+    return Here(ranks, on_gpu, min(steps_s), shares[-1])
 
 
-def _step_s(recipe: Recipe, ranks: int, at_most_s: float) -> float:
-    """Seconds of a step of the recipe's batch by all ranks of this machine."""
-    work = workload_of(recipe)
-    pieces = recipe.corpus.subword.vocab_size
+def _tokens_per_s(recipe: Recipe, ranks: int, at_most_s: float) -> float:
+    """Target tokens per second of all ranks: GPUs compute side by side, but ranks on one CPU share
+    it, and the one that is timed takes all of it."""
     if torch.cuda.is_available():
-        speed = _timed(recipe, ranks, pieces, at_most_s)
-        return work.target_tokens_per_step / speed.tokens_per_s
-    batches = ranks * work.micro_batches_per_step
-    tokens = work.target_tokens_per_step / batches
+        return ranks * TIMED_GPU_TOKENS / _step_s(recipe, TIMED_GPU_TOKENS, at_most_s)
+    return _CPU_TOKENS / _step_s(recipe, _CPU_TOKENS, at_most_s)
+
+
+def _step_s(recipe: Recipe, tokens: float, at_most_s: float) -> float:
+    """Seconds of a step of one rank on this many target tokens of random text.
+
+    If they do not fit into the memory, fewer are timed: a GPU takes as long for all of them.
+    """
+    pairs = max(1, round(tokens / TYPICAL_LENGTH))
+    least = pairs >> _MOST_HALVINGS
     with join_world() as world, memory_errors_named("set a smaller model, or use another machine"):
-        cost = step_cost(
-            world,
-            recipe.model,
-            vocab_size=pieces,
-            pairs=max(1, round(tokens / TYPICAL_LENGTH)),
-            precision=agreed_precision(recipe.train, world),
-            at_most_s=at_most_s,
-        )
-    # The ranks share the processor, so that each one's work adds to the time of all.
-    return batches * (cost.fixed_s + cost.token_s * tokens)
+        options: dict[str, Any] = {
+            "vocab_size": recipe.corpus.subword.vocab_size,
+            "precision": agreed_precision(recipe.train, world),
+            "at_most_s": at_most_s,
+        }
+        while True:
+            try:
+                if world.device.type == "cpu":
+                    cost = step_cost(world, recipe.model, pairs=pairs, **options)
+                    return cost.fixed_s + cost.token_s * tokens
+                step_s, seen, _ = time_steps(world, recipe.model, pairs=pairs, **options)
+                return step_s * pairs * TYPICAL_LENGTH / seen
+            except torch.OutOfMemoryError:
+                if pairs <= least:
+                    raise
+                pairs //= 2
 
 
 @contextmanager
-def _others_seen(machine: TrainingMachine) -> Iterator[None]:
-    """Note how much of the processors other programs use inside the block: only Linux tells, and
-    they hardly slow down a GPU."""
-    if machine.on_gpu or sys.platform != "linux":
-        yield
+def _others_seen() -> Iterator[list[float]]:
+    """A list that at the end of the block has the share of the processors that other programs used
+    inside it. It stays empty if that is not known (only Linux tells) or does not matter: others
+    hardly slow down a GPU."""
+    shares: list[float] = []
+    if torch.cuda.is_available() or sys.platform != "linux":
+        yield shares
         return
     probe, began = MachineProbe(disk=Path()), time.monotonic()
-    yield
+    yield shares
     (sample,) = probe.sample(time.monotonic() - began)
     assert isinstance(sample, HostSampled)
-    machine.others_share = max(machine.others_share, sample.others_cpu_share or 0.0)
-
-
-def _timed(recipe: Recipe, ranks: int, vocab_size: int, at_most_s: float) -> Speed:
-    """The speed of a recipe's model, with fewer tokens at a time if they do not fit into memory."""
-    with join_world() as world, memory_errors_named("set a smaller model, or use another machine"):
-        tokens = most = TIMED_GPU_TOKENS if world.device.type == "cuda" else _CPU_TOKENS
-        while True:
-            try:
-                step_s, seen, _ = time_steps(
-                    world,
-                    recipe.model,
-                    vocab_size=vocab_size,
-                    pairs=tokens // TYPICAL_LENGTH,
-                    precision=agreed_precision(recipe.train, world),
-                    at_most_s=at_most_s,
-                )
-            except torch.OutOfMemoryError:
-                if tokens <= most >> _MOST_HALVINGS:
-                    raise
-                tokens //= 2
-            else:  # a GPU would take as long for the most tokens, if they fitted
-                return Speed(step_s / _beside(world, ranks), seen * most / tokens)
-
-
-def _beside(world: World, ranks: int) -> int:
-    """The number of ranks that compute side by side at the speed of one alone: GPUs do; processes
-    on one CPU share it, and this one takes all of it."""
-    return ranks if world.device.type == "cuda" else 1
+    shares.append(sample.others_cpu_share or 0.0)
