@@ -94,6 +94,24 @@ FAULTS: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.parametrize("more", [[], ["--budget", "9h"]])
+def test_the_whole_recipe_is_printed_first_if_asked_for(
+    more: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recipe(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    sizes = [word for setting in SMALL for word in ("--set", setting)]
+    assert main(["run", "mine.toml", "--dry-run", "--recipe", *more, *sizes]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith('name = "mine"')
+    assert "d_model = 32\n" in printed
+    # A budget has chosen what the recipe leaves out.
+    assert ('kind = "linear"' in printed) == bool(more)
+
+
 @pytest.mark.parametrize("command", [["run"], ["train"], ["run", "--budget", "9h"]])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_faulty_file_ends_it_as_it_ends_the_run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,6 +52,7 @@ def dry_run(
         )
         return
     from dragoman.api.training import recipe_of, refuse_with_budget
+    from dragoman.cli.forecast import print_recipe
     from dragoman.recipe.budget import parse_budget
     from dragoman.run.budget_plan import Place, plan_budget
     from dragoman.run.budget_view import print_plan
@@ -64,6 +66,8 @@ def dry_run(
         prepared=optional_path(prepared),
         runs=Path(runs),
     )
+    if with_recipe:
+        print_recipe(plan.settled(asked="", started=time.time())[0])
     print_plan(plan)
 
 

@@ -44,8 +44,7 @@ def print_dry_run(
     """
     console = open_console()
     if with_recipe:
-        console.print(dump_toml(recipe).rstrip("\n"), soft_wrap=True)
-        console.print()
+        print_recipe(recipe)
     ranks = ranks or _default_ranks()
     taken, text = estimate(recipe, world_size=ranks), training_text(recipe)
     epochs = None
@@ -75,6 +74,12 @@ def print_dry_run(
             why = f"{epochs:,.0f} epochs are many: the model may learn the text by heart."
         advice = f"{why} For the best model of a given time: dragoman run {name} --budget 6h"
         console.print(Text(f"\n{advice}"), soft_wrap=True)
+
+
+def print_recipe(recipe: Recipe) -> None:
+    """Print the whole recipe, with all defaults."""
+    console = open_console()
+    console.print(dump_toml(recipe).rstrip("\n"), "", sep="\n", soft_wrap=True)
 
 
 def _default_ranks() -> int:
