@@ -240,7 +240,7 @@ def plan_text(recipe: Recipe, seconds_s: float, text: TextFacts, place: Place) -
     Raises ConfigError if the budget is too small.
     """
     by_hand = keys_set(recipe)
-    recipe = vocabulary(recipe, by_hand=by_hand)
+    recipe = vocabulary(recipe, by_hand=by_hand, pairs=text.pairs)
     return make_plan(recipe, seconds_s, text, place, by_hand=by_hand, gone_s=0.0)
 
 

@@ -324,11 +324,12 @@ def dropout_for(epochs: float) -> float:
     return next((share for most, share in _DROPOUTS if epochs < most), _MOST_DROPOUT)
 
 
-def vocabulary(recipe: Recipe, *, by_hand: frozenset[str]) -> Recipe:
-    """The recipe with a vocabulary that suits the size of its text, estimated from its files: 25 x
-    the square root of the pairs (after Gowda and May 2020). In small text, each character beyond
-    200 counts on top, as each has to be a piece."""
-    pairs = TextFacts.guessed(recipe).pairs
+def vocabulary(recipe: Recipe, *, by_hand: frozenset[str], pairs: int | None = None) -> Recipe:
+    """The recipe with a vocabulary that suits the size of its text: 25 x the square root of the
+    pairs (after Gowda and May 2020). In small text, each character beyond 200 counts on top, as
+    each has to be a piece. pairs: None: estimated from its files."""
+    if pairs is None:
+        pairs = TextFacts.guessed(recipe).pairs
     least, most = VOCABULARY
     wanted = 25 * math.sqrt(pairs)
     is_free = "corpus.subword.vocab_size" not in by_hand

@@ -13,6 +13,8 @@ from dragoman.builds.corpora import Corpus, save_corpora
 from dragoman.builds.planning import Wanted, index_file, planned
 from dragoman.corpus.catalogue import Listing
 from dragoman.recipe.budget import parse_budget
+from dragoman.recipe.recipe import Recipe
+from dragoman.run.speed import TrainingMachine
 from mirror import corpus_mirror
 
 
@@ -101,6 +103,25 @@ def test_a_dry_run_of_an_edited_plan_checks_the_least_budget(tmp_path: Path) -> 
     edited(tmp_path / "enough", budget='"10h"')
     plan, _ = planned(Wanted("en-de", tmp_path / "enough"), dry_run=True)
     assert plan.budget == "10h"
+
+
+def test_the_least_budget_is_that_of_a_model_with_few_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10,000 pairs have 2,500 pieces, and not the 25,000 of text that nobody knows."""
+    pieces: list[int] = []
+
+    def speed(recipe: Recipe) -> float:
+        pieces.append(recipe.corpus.subword.vocab_size)
+        return 9000.0
+
+    machine = TrainingMachine(False, False, 10**12, speed)
+    monkeypatch.setattr("dragoman.run.budget_plan.machine_of", lambda *_, **__: machine)
+    edited(tmp_path / "it", budget='"20s"')
+    refused(tmp_path / "it", dry_run=True)
+    edited(tmp_path / "set", budget='"20s"', set='["corpus.subword.vocab_size=700"]')
+    refused(tmp_path / "set", dry_run=True)
+    assert set(pieces) == {2500, 700}
 
 
 def test_options_are_checked_before_anything_is_fetched(tmp_path: Path) -> None:
