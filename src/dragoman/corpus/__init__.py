@@ -9,7 +9,8 @@ named_sets     dev and test sets by their names in sacreBLEU's index
 hub_sets       data sets of the Hub of Hugging Face
 mtdata_index   a program of its own: the index as lines of JSON, made without a pickle
 tmx, moses     translation memories as lines; archives of OPUS, read without unpacking them
-download       one file over HTTP, whole or not at all; archives unpacked within limits
+download       one file over HTTP, whole or not at all
+archives       single texts of archives and packed files, unpacked within limits
 pairs          files of parallel text, packed or not -> blocks of pairs, or an error naming the line
 normalize      one spelling for one character: BOM, CRLF, Unicode NFC, spaces
 filters        scores and thresholds; every dropped pair has a reason

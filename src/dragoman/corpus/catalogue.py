@@ -35,7 +35,8 @@ from dragoman.base.disk_errors import disk_errors_named
 from dragoman.base.errors import ConfigError, CorpusError, MachineError
 from dragoman.base.files import open_regular, remove_tree
 from dragoman.base.languages import is_language, parse_language, same_language
-from dragoman.corpus.download import download, unpack_file, unpack_members
+from dragoman.corpus.archives import unpack_file, unpack_members
+from dragoman.corpus.download import download
 
 _LONGEST_LINE: Final = 1 << 20
 _LONGEST_ID: Final = 300
@@ -301,7 +302,6 @@ class Catalogue:
 
     def _texts(self, listing: Listing, entry: Any, downloads: Downloads) -> list[Path]:
         """Plain files for mtdata's parsers, one for each text."""
-        kind = entry.in_ext or ("txt" if len(listing.url) > 1 else entry.ext)
         # If there are several addresses, each ends in the name of its file.
         name = entry.filename if len(listing.url) == 1 else None
         texts: list[Path] = []
@@ -309,9 +309,9 @@ class Catalogue:
             local = downloads.get(url, name)
             folder = downloads.unpack_folder(local)
             if entry.is_archive:
-                texts += unpack_members(local, entry.in_paths, folder, kind=kind)
+                texts += unpack_members(local, entry.in_paths, folder)
             else:
-                texts.append(unpack_file(local, folder, kind=kind))
+                texts.append(unpack_file(local, folder))
         return texts
 
     def _lines(self, wanted: Any) -> Iterator[Listing]:

@@ -19,7 +19,7 @@ from dragoman.base.languages import (
     is_other_region,
     with_script,
 )
-from dragoman.corpus.download import member_names, open_member
+from dragoman.corpus.archives import member_names, open_member
 from dragoman.corpus.pairs import FileFacts, LineReader, NamedPath, unreadable
 
 _MOST_SHOWN: Final = 8

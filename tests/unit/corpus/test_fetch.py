@@ -283,19 +283,6 @@ def test_an_archive_writes_nothing_outside_its_folder(
     assert not files_in(outside)
 
 
-def test_an_archive_that_unpacks_to_one_endless_line_is_refused(
-    europarl: str, tmp_path: Path, mirror: Mirror
-) -> None:
-    bomb = tarball(training_europarlDOTde=b"x" * (50 << 20), training_europarlDOTen=text(ENGLISH))
-    mirror.pages["/europarl.tgz"] = Page(bomb)
-    with pytest.raises(
-        CorpusError, match=r"line of .*europarl\.de.* is longer than 16 MiB"
-    ) as error:
-        get(europarl, tmp_path)
-    assert "\n" not in str(error.value)
-    assert not files_in(tmp_path)
-
-
 def test_a_broken_connection_is_taken_up_where_it_broke(tmp_path: Path, mirror: Mirror) -> None:
     mirror.pages["/x"] = Page(CORPUS, cuts=[1000, 50_000])
     pauses: list[float] = []
