@@ -237,14 +237,16 @@ def test_a_rank_that_stands_still_is_named_and_replaced(controller: Controller) 
     nothing_left(controller)
 
 
-@pytest.mark.parametrize("full", ["alpha", "beta"])
-def test_a_full_disk_ends_it_with_the_name_of_the_host(controller: Controller, full: str) -> None:
-    """Alpha saves checkpoints there, beta events only."""
+@pytest.mark.parametrize(("full", "strategy"), [("alpha", "sync"), ("beta", "diloco")])
+def test_a_full_disk_ends_it_with_the_name_of_the_host(
+    controller: Controller, full: str, strategy: str
+) -> None:
+    """Alpha saves checkpoints there; beta the states of its ranks, which only `diloco` has."""
     host = controller.lab.host(full)
     small = host.home / ".dragoman"
     small.mkdir()
     host.mount("-t", "tmpfs", "-o", "size=400m", "lab-small", small)
-    training = controller.train(*OFTEN_SAVED)
+    training = controller.train(*OFTEN_SAVED, *STRATEGIES[strategy])
     wait_until(lambda: saved(controller))
     host.run(["dd", "if=/dev/zero", f"of={small}/much", "bs=1M"], check=False)
     since = time.time()
