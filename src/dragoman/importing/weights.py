@@ -5,10 +5,10 @@ Rows of embeddings are in the order of our ids here, of the original ids in file
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
@@ -38,6 +38,13 @@ PICKLES: Final = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model
 _POSITIONS: Final = (*POSITIONS, *(f"{name}s" for name in POSITIONS))
 _SAME: Final = 1e-3
 """How far positions in a file may be from ours: some were written in 16 bits."""
+Tied = Literal["all", "decoder", "none"]
+_MATRICES: Final[dict[Tied, dict[str, tuple[str, ...]]]] = {
+    "all": {SHARED: (SHARED, SOURCE, TARGET, OUTPUT)},
+    "decoder": {SOURCE: (SOURCE, SHARED), TARGET: (TARGET, SHARED, OUTPUT)},
+    "none": {SOURCE: (SOURCE, SHARED), TARGET: (TARGET, SHARED), OUTPUT: (OUTPUT,)},
+}
+"""The names that each of our matrices may have in a file, which has tied ones once or more."""
 _OTHER_CONFIG: Final = "take the config.json that belongs to the weights"
 
 
@@ -123,8 +130,6 @@ def read_model(folder: Path, files: Sequence[Path], form: Form, orders: Orders) 
     weights: dict[str, Tensor] = {}
     for file in files:
         weights |= {_name(name): tensor.float() for name, tensor in read_weights(file).items()}
-    source_order, target_order = (torch.tensor(order) for order in orders)
-    matrices = _matrices(folder, form, weights)
     bias = weights.get(BIAS)
     update: dict[str, Any] = {"output_bias": bias is not None and bool(bias.any())}
     if update["output_bias"] and form.family == "m2m_100":  # its own form would lose it
@@ -132,29 +137,24 @@ def read_model(folder: Path, files: Sequence[Path], form: Form, orders: Orders) 
     biases = (name for name in weights if "_attn." in name and name.endswith("_proj.bias"))
     if any(bool(weights[name].any()) for name in biases):
         update["attention_bias"] = True
-    if form.model.tied_embeddings == "decoder" and not torch.equal(*matrices[1:]):
-        update["tied_embeddings"] = "none"
-    model_config = form.model.model_copy(update=update)
+    tied = form.model.tied_embeddings
+    if not _are_equal(weights, tied):
+        if form.family != "fsmt" or tied == "all":
+            raise _lies(folder, "ties embeddings that are not equal in the weights")
+        tied = update["tied_embeddings"] = "none"
     if form.family != "m2m_100":
         _check_positions(folder, weights, form)
+    source_size, target_size = form.vocab_sizes
     # Not on the device "meta": to draw there imports sympy, which takes longer than to draw here.
     model = Transformer(
-        model_config,
-        source_vocab_size=len(source_order),
-        target_vocab_size=len(target_order),
+        form.model.model_copy(update=update),
+        source_vocab_size=source_size,
+        target_vocab_size=target_size,
     )
-    embeddings = model.embeddings
+    ours, stored = WeightsForm(orders=orders), _stored(tied, weights)
     with torch.no_grad():
-        embeddings.source_matrix.copy_(matrices[0][source_order])
-        embeddings.target_matrix.copy_(matrices[1][target_order])
-        embeddings.output_matrix.copy_(matrices[2][target_order])
-        if embeddings.output_bias is not None and bias is not None:
-            embeddings.output_bias.copy_(bias.view(-1)[target_order])
-        layers = {
-            name: weight for name, weight in model.named_parameters() if not _is_embedding(name)
-        }
-        for name, view in WeightsForm(form.family).views(layers).items():
-            view.copy_(weights[name])
+        for name, view in ours.views(dict(model.named_parameters())).items():
+            view.copy_(ours.in_our_order(name, weights[stored.get(name, name)]))
     return model.eval()
 
 
@@ -162,33 +162,23 @@ def _name(name: str) -> str:
     return OUTPUT if name == FSMT_OUTPUT else name
 
 
-def _embedding_names(tied: str, found: Mapping[str, Any]) -> tuple[str, str]:
-    """The names of the matrices of source and target in a file, which has tied ones once or more
-    often."""
-    others = (TARGET, SOURCE, OUTPUT) if tied == "all" else ()
-    output = (OUTPUT,) if tied == "decoder" else ()
-    source, target = (SOURCE, SHARED, *others), (TARGET, SHARED, *others, *output)
-    return (
-        next((name for name in source if name in found), SOURCE),
-        next((name for name in target if name in found), TARGET),
-    )
+def _stored(tied: Tied, found: Collection[str]) -> dict[str, str]:
+    """The name in a file of each of our matrices."""
+    return {
+        ours: next((name for name in theirs if name in found), theirs[0])
+        for ours, theirs in _MATRICES[tied].items()
+    }
 
 
-def _matrices(
-    folder: Path, form: Form, weights: Mapping[str, Tensor]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The matrices of source, target and output, with rows in the order of the original ids."""
-    tied = form.model.tied_embeddings
-    source, target = (weights[name] for name in _embedding_names(tied, weights))
-    output = weights.get(OUTPUT, target)
-    equal = {"all": [source, target, output], "decoder": [target, output], "none": []}[tied]
-    if tied == "all" and SHARED in weights:
-        equal.append(weights[SHARED])
-    if form.family == "fsmt" and tied == "decoder":
-        equal = []
-    if any(not torch.equal(equal[0], one) for one in equal[1:]):
-        raise _lies(folder, "ties embeddings that are not equal in the weights")
-    return source, target, output
+def _are_equal(weights: Mapping[str, Tensor], tied: Tied) -> bool:
+    """Whether all copies of tied matrices are the same."""
+    names = {
+        "all": (SHARED, SOURCE, TARGET, OUTPUT),
+        "decoder": (_stored(tied, weights).get(TARGET, ""), OUTPUT),
+        "none": (),
+    }[tied]
+    copies = [weights[name] for name in names if name in weights]
+    return all(torch.equal(copies[0], copy) for copy in copies[1:])
 
 
 def _check_positions(folder: Path, weights: Mapping[str, Tensor], form: Form) -> None:
@@ -221,27 +211,16 @@ def _expected_shapes(
     if model.encoder_layers + model.decoder_layers > len(found):
         layers = model.encoder_layers + model.decoder_layers
         raise _lies(place, f"asks for {layers} layers, and the weights are {len(found)} tensors")
-    with_biases = model.model_copy(update={"attention_bias": True, "output_bias": False})
+    described = model.model_copy(update={"attention_bias": True, "output_bias": BIAS in found})
     try:
-        parameters = with_biases.parameter_shapes(
+        parameters = described.parameter_shapes(
             source_vocab_size=form.vocab_sizes[0], target_vocab_size=form.vocab_sizes[1]
         )
     except ValueError as error:
         raise _lies(place, str(error)) from error
-    stacks = {name: shape for name, shape in parameters.items() if not _is_embedding(name)}
-    source, target = ((size, model.d_model) for size in form.vocab_sizes)
-    names = _embedding_names(model.tied_embeddings, found)
-    shapes: dict[str, tuple[int, ...]] = dict(zip(names, (source, target), strict=True))
-    if OUTPUT in found or model.tied_embeddings == "none":
-        shapes[OUTPUT] = target
-    if BIAS in found:
-        shapes[BIAS] = (1, form.vocab_sizes[1])
-    return shapes | WeightsForm(form.family).shapes(stacks)
-
-
-def _is_embedding(name: str) -> bool:
-    """Whether this is the name of a parameter of our embeddings."""
-    return name.startswith("embeddings.")
+    stored = _stored(model.tied_embeddings, found)
+    shapes = WeightsForm().shapes(parameters)
+    return {stored.get(name, name): shape for name, shape in shapes.items()}
 
 
 def _lies(folder: Path, problem: str) -> CheckpointError:
