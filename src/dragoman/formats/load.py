@@ -17,7 +17,7 @@ from dragoman.base.errors import CheckpointError, ConfigError
 from dragoman.corpus.manifest import Manifest
 from dragoman.corpus.shards import UNK
 from dragoman.corpus.subword import VOCABULARIES, read_vocabulary, vocabulary_digests
-from dragoman.corpus.vocabulary import Vocabulary, parse_vocabulary
+from dragoman.corpus.vocabulary import Vocabulary, load_vocabulary, parse_vocabulary
 from dragoman.distributed.world import World
 from dragoman.formats.bundle import INFO_FILE, Bundle, is_bundle
 from dragoman.formats.huggingface import read_written
@@ -25,6 +25,7 @@ from dragoman.formats.returned import read_model_folder
 from dragoman.formats.trained_model import (
     TranslationModel,
     checkpoint_path,
+    layout_of,
     layout_to_write,
     new_model,
 )
@@ -166,13 +167,10 @@ class Origin:
             recipe, manifest = run.recipe(), Manifest.load(path)
             checkpoint = checkpoint_path(run, "best", recipe)
             model = new_model(recipe, manifest)
-            vocabularies = _read_vocabulary(path)
-            load_weights(
-                checkpoint,
-                model,
-                layout_to_write(recipe, manifest.train.mean_target_tokens, vocabularies),
-            )
-            return cls(path, "run", recipe, model, vocabularies)
+            source, target = (load_vocabulary(path / name) for name in VOCABULARIES)
+            layout = layout_of(recipe, (source, target), vocabulary_digests(path))
+            load_weights(checkpoint, model, layout)
+            return cls(path, "run", recipe, model, _read_vocabulary(path))
         bundle = Bundle.open(path)
         model = _model_of(bundle, bundle.subwords())
         recipe = bundle.recipe.model_copy(update={"model": model.config})
