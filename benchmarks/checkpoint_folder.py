@@ -36,7 +36,7 @@ from dragoman.distributed.world import join_world
 from dragoman.evaluation.metrics import bleu
 from dragoman.evaluation.validate import read_lines
 from dragoman.formats.trained_model import TranslationModel, checkpoint_path
-from dragoman.model.config import power_search
+from dragoman.model.config import SearchConfig, length_limit, power_search
 from dragoman.recipe.run_directory import RunDirectory
 from results import record, this_commit, this_machine
 
@@ -130,7 +130,7 @@ def _compare(case: Case, run: RunDirectory, options: argparse.Namespace) -> None
     for program, found in (
         ("our search", ours),
         ("our search, recipe's penalty", with_own_penalty),
-        ("transformers", _by_transformers(folder, sources)),
+        ("transformers", _by_transformers(folder, sources, search)),
         *([("CTranslate2", _by_ctranslate2(folder, sources))] if case.norm == "pre" else []),
     ):
         equal = sum(a.strip() == b.strip() for a, b in zip(ours, found, strict=True))
@@ -149,15 +149,21 @@ def _compare(case: Case, run: RunDirectory, options: argparse.Namespace) -> None
             )
 
 
-def _by_transformers(folder: Path, sources: Sequence[str]) -> list[str]:
-    """Translations as a user of transformers makes them."""
+def _by_transformers(folder: Path, sources: Sequence[str], search: SearchConfig) -> list[str]:
+    """Translations as a user of transformers makes them.
+
+    search: ours, whose limit of a batch's length spares the few translations that never end.
+    """
     tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
     model: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    model.generation_config.max_length = None  # it would say which limit counts
     found: list[str] = []
     for start in range(0, len(sources), ROWS):
         texts = [*sources[start : start + ROWS]]
         rows = tokenizer(texts, return_tensors="pt", padding=True)
-        found += tokenizer.batch_decode(model.generate(**rows), skip_special_tokens=True)
+        limit = length_limit(rows["input_ids"].shape[1] - 1, search)
+        ids = model.generate(**rows, max_new_tokens=limit)
+        found += tokenizer.batch_decode(ids, skip_special_tokens=True)
     return found
 
 
