@@ -58,13 +58,14 @@ def test_a_killed_run_keeps_its_minute_and_has_scores_and_an_export(
     assert process.poll() is None, process.communicate()[1]
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
+    killed = time.time()
     process = start(folder, *budget)
     said, complaints = process.communicate(timeout=300)
     assert process.returncode == 0, complaints
     (path,) = folder.glob("runs/minute-*")
     kept = read_budget(path)
     assert kept is not None
-    assert kept.started == pytest.approx(began, abs=15)
+    assert began < kept.started < killed
     assert kept.used_s is not None
     # The promise is 2%, on a machine whose processor is not taken away for seconds.
     assert kept.used_s < 1.3 * SECONDS
@@ -81,7 +82,7 @@ def test_a_killed_run_keeps_its_minute_and_has_scores_and_an_export(
     assert kinds.count("run_started") == 2
     assert kinds.count("test_scored") == 1
     assert kinds.index("run_finished") < kinds.index("test_scored")
-    assert kinds.count("validated") >= 4  # one or two may fall into the kill
+    assert "validated" in kinds  # how many: that depends on what the kill cost
     read = [event.payload["progress"] for event in events if event.kind == "clock_read"]
     assert read[-1] > 0.9
     assert (path / "export" / "ctranslate2-int8" / "model.bin").is_file()
