@@ -142,6 +142,31 @@ def size_of(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
+def seconds_by_thread(pid: int) -> list[float]:
+    """The processor time of each thread of a process."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return [sum(map(int, stat.rpartition(")")[2].split()[11:13])) / ticks for stat in stats]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_paragraph_of_many_sentences(
+    number: signal.Signals, bundle: Path, tmp_path: Path
+) -> None:
+    """Its search takes longer than the signal may: it waits for the batches under way alone."""
+    source, output = tmp_path / "in.md", tmp_path / "out.md"
+    sentences = [line for line in real_lines("train", "en") if line.endswith(".")][:1000]
+    source.write_text(" ".join(50 * sentences), encoding="utf-8")
+    process = start(bundle, source, output, "--set", "search.beam_size=40")
+    with process:
+        wait_until(lambda: sum(spent > 1 for spent in seconds_by_thread(process.pid)) > 1)
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == "dragoman: interrupted\n"
+    assert list(tmp_path.glob("*out*")) == []
+
+
 def test_other_options_start_anew(bundle: Path, tmp_path: Path) -> None:
     source, output = tmp_path / "in", tmp_path / "out"
     some_lines(source, 40)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -57,8 +58,27 @@ class Candidate:
     score: float
 
 
-Results = Callable[[], list[list[Candidate]]]
-"""Waits for a search; the best translations of each source, best first."""
+@dataclass(frozen=True, slots=True)
+class Results:
+    """A search under way. Call it once to wait for the best translations of each source.
+
+    batches: what the search consists of; those that have not begun never do if it is given up.
+    """
+
+    found: Callable[[], list[list[Candidate]]]
+    batches: Sequence[Future[list[list[Candidate]]]] = ()
+
+    def __call__(self) -> list[list[Candidate]]:
+        """The translations, best first; an interruption gives the search up."""
+        try:
+            return self.found()
+        finally:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Begin no more batches. One under way cannot be broken off."""
+        for batch in self.batches:
+            batch.cancel()
 
 
 def _question(search: SearchConfig, num_hypotheses: int) -> tuple[int, float]:
@@ -174,6 +194,9 @@ class CTranslate2Engine:
             raise CheckpointError(
                 f"CTranslate2 cannot read it: {error}", place=directory, remedy="export it again"
             ) from error
+        # Two for each core: a batch is there when another ends. All others wait here, not in
+        # CTranslate2, which would do them all before the process can end.
+        self._pool = ThreadPoolExecutor(2 * self.num_workers, "search")
         source, target = subwords
         self._source_pieces = source.all_pieces()
         self._target_pieces = target.all_pieces()
@@ -197,7 +220,7 @@ class CTranslate2Engine:
     ) -> Results:
         """Begin to translate rows of pieces (without end of sentence); the results are in order.
 
-        All are queued, the longest first, in batches of like length, some for every core.
+        They wait in a queue, the longest first, in batches of like length, some for every core.
         scored: False if the scores are not used; a greedy search, which needs no probabilities,
         then returns scores of 0.
         Raises ConfigError if more hypotheses are asked for than the beam holds.
@@ -210,7 +233,26 @@ class CTranslate2Engine:
             most = self.batch_rows(len(sources[order[start]]), search.beam_size)
             batches.append(order[start : start + min(most, share)])
             start += len(batches[-1])
-        return self._submit(sources, batches, search, num_hypotheses, scored=scored)
+        check_beam_holds(num_hypotheses, search)
+        begun = [
+            self._pool.submit(
+                self.search_batch,
+                [sources[row] for row in rows],
+                search,
+                num_hypotheses=num_hypotheses,
+                scored=scored,
+            )
+            for rows in batches
+        ]
+
+        def found() -> list[list[Candidate]]:
+            in_order: list[list[Candidate]] = [[] for _ in sources]
+            for rows, batch in zip(batches, begun, strict=True):
+                for row, candidates in zip(rows, batch.result(), strict=True):
+                    in_order[row] = candidates
+            return in_order
+
+        return Results(found, begun)
 
     def search(
         self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
@@ -254,12 +296,6 @@ class CTranslate2Engine:
         for (row, ids), nats in zip(rows, scores, strict=True):
             found[row].append(Candidate(ids, sum(nats) / length_penalty(len(ids) + 1, search)))
         return found
-
-    def search_batch(
-        self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
-    ) -> list[list[Candidate]]:
-        """`search` for rows that are one batch already."""
-        return self._submit(sources, [[*range(len(sources))]], search, num_hypotheses)()
 
     def log_probabilities(
         self, sources: Sequence[list[int]], targets: Sequence[list[int]]
@@ -308,59 +344,45 @@ class CTranslate2Engine:
             for result, source, target in zip(results, sources, targets, strict=True)
         ]
 
-    def _submit(
+    def search_batch(
         self,
         sources: Sequence[list[int]],
-        batches: Sequence[list[int]],
         search: SearchConfig,
-        num_hypotheses: int,
         *,
+        num_hypotheses: int = 1,
         scored: bool = True,
-    ) -> Results:
-        """Begin to translate batches of row numbers."""
+    ) -> list[list[Candidate]]:
+        """`search` for rows that are one batch already, in this thread. scored: as for `submit`."""
         check_beam_holds(num_hypotheses, search)
         scored = scored or search.beam_size > 1
         limits = [length_limit(len(source), search) for source in sources]
         if search.end_at_limit:  # the last token is the end, which CTranslate2 is not asked for
             limits = [max(1, limit - 1) for limit in limits]
+        longest = max(limits, default=0)
+        results = self._translated(sources, search, num_hypotheses, longest, scored=scored)
+        found = []
+        # The limit of a batch is that of its longest row; a row may have gone beyond its own.
+        for source, limit, result in zip(sources, limits, results, strict=True):
+            best, last = self._candidates(result, search, num_hypotheses, longest)
+            if last > limit and scored:
+                (result,) = self._translated([source], search, num_hypotheses, limit, scored=True)
+                best, _ = self._candidates(result, search, num_hypotheses, limit)
+            elif last > limit:  # a greedy search would have begun the same
+                room = max(0, limit - len(self._prefix))
+                best = [replace(one, ids=one.ids[:room]) for one in best]
+            found.append(best)
+        return found
 
-        def begin(rows: list[int]) -> list[tuple[int, int, Any]]:
-            limit = max(limits[row] for row in rows)
-            futures = self.start_batch(
-                [sources[row] for row in rows], search, num_hypotheses, limit, scored=scored
-            )
-            return [(row, limit, future) for row, future in zip(rows, futures, strict=True)]
-
-        begun = [one for rows in batches for one in begin(rows)]
-
-        def results() -> list[list[Candidate]]:
-            found: list[list[Candidate]] = [[] for _ in sources]
-            again: list[tuple[int, int, Any]] = []
-            # The limit of a batch is that of its longest row; a row may have gone beyond its own.
-            for row, limit, future in begun:
-                found[row], last = self._candidates(future, search, num_hypotheses, limit)
-                if last > (own := limits[row]):
-                    if scored:
-                        again += begin([row])  # while other batches are still at work
-                    else:  # a greedy search would have begun the same
-                        room = max(0, own - len(self._prefix))
-                        found[row] = [replace(one, ids=one.ids[:room]) for one in found[row]]
-            for row, limit, future in again:
-                found[row], _ = self._candidates(future, search, num_hypotheses, limit)
-            return found
-
-        return results
-
-    def start_batch(
+    def _translated(
         self,
-        sources: list[list[int]],
+        sources: Sequence[list[int]],
         search: SearchConfig,
         num_hypotheses: int,
         limit: int,
         *,
         scored: bool,
     ) -> list[Any]:
-        """One batch on one worker; a future of CTranslate2 for each row."""
+        """What CTranslate2 returns for each row of one batch."""
         num_finished, exponent = _question(search, num_hypotheses)
         drawn = {}
         if self._sampling is not None and search.beam_size == 1:
@@ -368,10 +390,9 @@ class CTranslate2Engine:
                 "sampling_topk": self._sampling.top_k,
                 "sampling_temperature": self._sampling.temperature,
             }
-        futures: list[Any] = self._translator.translate_batch(
+        results: list[Any] = self._translator.translate_batch(
             [[self._source_pieces[piece] for piece in source] for source in sources],
             target_prefix=[self._prefix] * len(sources) if self._prefix else None,
-            asynchronous=True,
             beam_size=search.beam_size,
             num_hypotheses=num_finished,
             patience=(num_finished + 0.25) / search.beam_size,  # it rounds beam x patience
@@ -383,16 +404,15 @@ class CTranslate2Engine:
             return_scores=scored,
             **drawn,
         )
-        return futures
+        return results
 
     def _candidates(
-        self, future: Any, search: SearchConfig, num_hypotheses: int, limit: int
+        self, result: Any, search: SearchConfig, num_hypotheses: int, limit: int
     ) -> tuple[list[Candidate], int]:
         """Hypotheses of CTranslate2 with our scores, best first, and the last step of our search.
 
         limit: the length limit of the row's batch.
         """
-        result = future.result()
         _, exponent = _question(search, num_hypotheses)
         steps = [min(len(tokens) + 1, limit) for tokens in result.hypotheses]
         last = sorted(steps)[: search.beam_size][-1]

@@ -67,6 +67,8 @@ CHARACTERS_AT_A_TIME: Final = 400_000
 """Characters of texts that are searched together, while as many again are prepared."""
 _WINDOW: Final = 8000
 """Characters that are encoded at once; SentencePiece needs a hundred bytes for each."""
+_ROWS_OF_A_STEP: Final = 512
+"""Rows whose terms or tags are worked on at once: a signal waits until it is done."""
 _WIDE_BEAM: Final = 8
 """Hypotheses, at least, among which one with all that must be kept is looked for."""
 _FILLERS: Final = "\u115f\u1160"
@@ -182,7 +184,7 @@ class TorchEngine:
         scored: bool = True,  # the scores are there in any case
     ) -> Results:
         """The search runs when its results are asked for."""
-        return lambda: self._search(sources, search, num_hypotheses)
+        return Results(lambda: self._search(sources, search, num_hypotheses))
 
     def go_on(
         self,
@@ -444,7 +446,7 @@ class Answers:
 
     def translations(self, engine: Engine) -> list[list[Translation]]:
         """The translations of each text, best first. engine: the one that has searched."""
-        steps = self.steps(most_rows=max(1, len(self._encoded.rows)))
+        steps = self.steps(most_rows=_ROWS_OF_A_STEP)
         step, found = advanced(steps)
         while step is not None:
             step, found = advanced(steps, step(engine))
@@ -664,17 +666,21 @@ class TextTranslator:
             answers.take(results())
             return self._finished(answers)
 
-        for group in groups_of(texts):
-            answers = Answers(self.encode(group, text_format), search, num_hypotheses)
-            rows, settings, most = answers.wanted() or Search([], search, num_hypotheses)
-            results = self.engine.submit(
-                rows, settings, num_hypotheses=most, scored=scored or search.candidates > 1
-            )
-            waiting.append((answers, results))
-            if len(waiting) > 1:
+        try:
+            for group in groups_of(texts):
+                answers = Answers(self.encode(group, text_format), search, num_hypotheses)
+                rows, settings, most = answers.wanted() or Search([], search, num_hypotheses)
+                results = self.engine.submit(
+                    rows, settings, num_hypotheses=most, scored=scored or search.candidates > 1
+                )
+                waiting.append((answers, results))
+                if len(waiting) > 1:
+                    yield translations()
+            while waiting:
                 yield translations()
-        while waiting:
-            yield translations()
+        finally:
+            for _, results in waiting:
+                results.give_up()
 
 
 class _Paragraphs:

@@ -24,7 +24,7 @@ from dragoman.distributed.world import World, join_world
 from dragoman.formats import ctranslate2_engine
 from dragoman.formats.bundle import Bundle
 from dragoman.formats.check import check_equal, check_near, compare
-from dragoman.formats.ctranslate2_engine import CTranslate2Engine
+from dragoman.formats.ctranslate2_engine import Candidate, CTranslate2Engine
 from dragoman.formats.export import Exported, export
 from dragoman.formats.export_job import Request
 from dragoman.formats.huggingface import translate_with_huggingface
@@ -148,13 +148,13 @@ def test_batches_are_bounded_by_cells_tokens_scores_and_cores(
     monkeypatch.setattr(ctranslate2_engine, "cpu_cores", lambda: cores)
     engine = CTranslate2Engine(opened.path, opened.subwords(), threads=cores, batch_cells=cells)
     begun: list[int] = []
-    start_batch = engine.start_batch
+    search_batch = engine.search_batch
 
-    def recorded(sources: list[list[int]], *rest: Any, **named: Any) -> list[Any]:
+    def recorded(sources: list[list[int]], *rest: Any, **named: Any) -> list[list[Candidate]]:
         begun.append(len(sources))
-        return start_batch(sources, *rest, **named)
+        return search_batch(sources, *rest, **named)
 
-    monkeypatch.setattr(engine, "start_batch", recorded)
+    monkeypatch.setattr(engine, "search_batch", recorded)
     sources = [[5] * 10 for _ in range(200)]
     found = engine.search(sources, SearchConfig(beam_size=2))
     assert len(found) == 200

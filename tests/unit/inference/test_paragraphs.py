@@ -109,7 +109,7 @@ class Altered:
             else found
             for source, found in zip(sources, results, strict=True)
         ]
-        return lambda: changed
+        return Results(lambda: changed)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
