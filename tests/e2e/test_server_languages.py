@@ -250,7 +250,7 @@ def test_the_server_corrects_languages_of_its_models(bundles: list[Path]) -> Non
 @pytest.mark.parametrize(
     ("languages", "words"),
     [
-        ("pl-cs", "1 pairs of languages for 2 models"),
+        ("pl-cs", "names the languages of 1 of 2 models"),
         ("pl-czech,", "did you mean cs?"),
         ("pl,cs", "not a pair of languages"),
     ],

@@ -59,6 +59,13 @@ def test_states_are_words_in_colour_at_a_terminal(tmp_path: Path) -> None:
     assert "[green]" not in shown
 
 
+def test_a_folder_without_runs_has_no_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "--status", "--runs", str(tmp_path / "nothere")]) == 1
+    assert f"{tmp_path}/nothere: there is no run here yet; start one" in capsys.readouterr().err
+
+
 def test_a_draft_that_a_kill_has_left_and_an_export_are_no_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

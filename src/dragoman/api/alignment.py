@@ -48,8 +48,8 @@ def align(
     target: str | Path,
     output: Annotated[str | Path, Option("--output", "FOLDER")],
     *,
-    source_language: str = "",
-    target_language: str = "",
+    source_language: Annotated[str, Option(metavar="CODE")] = "",
+    target_language: Annotated[str, Option(metavar="CODE")] = "",
     lines: bool = False,
     lexicon: RunLike | None = None,
     least_score: float = 0.5,
@@ -64,10 +64,10 @@ def align(
         subtitles, gettext.
     target: the same in the other language.
     output: a new folder for the pairs, the doubtful pairs, and a page that shows these.
-    source_language: the language of the sources; "": their names tell it.
-    target_language: that of the targets.
-    lines: each line of a text is a sentence; otherwise it is split.
-    lexicon: a run, or a prepared corpus, whose training pairs teach the lexicon, too.
+    source_language: the language of the sources; "": as their names tell.
+    target_language: the language of the targets; "": as their names tell.
+    lines: take each line of a text for a sentence, in place of splitting the text.
+    lexicon: a run, or the folder of its shards, whose training pairs teach the lexicon, too.
     least_score: pairs with a lower score are doubtful. A score is the estimated probability that
         both sides say the same.
     Raises ConfigError if the folders have no documents that match or are one, or if the output

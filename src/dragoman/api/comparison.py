@@ -75,8 +75,8 @@ def compare(
     first: a run, the folder of a checkpoint in a run, an export, or a file of finished
         translations, one per line (then there is only one test set).
     second: the other model, or its translations.
-    tests: source text and reference of a test set, for the command line with a comma between them;
-        may be given again; without any: the test set of the runs.
+    tests: the source text of a test set and its reference; may be given again; none: the test set
+        of the runs.
     target_language: the language of the references. It is needed if a model translates into
         several languages, or if both are files of translations into Chinese, Japanese, Korean or
         Thai, which BLEU cuts into words in other ways.

@@ -33,16 +33,14 @@ def calibrate(
     """Learn how likely a translation of a model is right.
 
     From then on `translate` and `serve` call each sentence green, yellow or red: of green ones at
-    least two in three are right, of red ones at most one in three. How far that holds is measured
-    on the test text, and returned.
+    least two in three are right, of red ones at most one in three. The test text shows how far
+    that holds.
 
     model: a run, with the exports in its folder, or an export. Exports of the run that are made
         later have it, too.
-    dev: source text and reference to learn from, for the command line with a comma between them;
-        None: the dev set of the run.
-    test: source text and reference to measure on; None: the test set of the run.
-    right: the chrF against its reference that makes a translation right. A higher one means less
-        to mend by hand.
+    dev: a source text and its reference to learn from; None: the dev set of the run.
+    test: a source text and its reference to measure on; None: the test set of the run.
+    right: the chrF from which a translation counts as right: 100 is the reference itself.
     target_language: the language to translate into, if the model has several.
     threads: cores; None: all.
     Raises ConfigError if there is no text, CorpusError if it cannot be read or has too few right or

@@ -47,19 +47,18 @@ def exam(
     threads: Count | None = None,
     progress: bool = False,
 ) -> list[Exam]:
-    """Count how often a model stands what people type.
+    """Count how often a model copes with what people type.
 
-    Sentences of a test set are put in capitals, get typing errors, a web address, tags and more;
-    each translation must stay what that of the plain sentence is, or have what must be kept.
+    Sentences of a test set are put in capitals, get typing errors, a web address, tags and more.
+    Each translation must stay like that of the plain sentence, or have what must be kept.
 
     system: a run, an export, the address of a server with LibreTranslate's interface, or a program
         that reads lines and writes a translation of each.
-    others: more of them, to be set beside it.
-    test: source text and reference of a test set, for the command line with a comma between them;
-        None: the test set of the runs.
-    lines: the most sentences of it, drawn over all of it.
+    others: more systems, to compare with it.
+    test: the source text of a test set and its reference; None: the test set of the runs.
+    lines: sentences of the test set to use, drawn over all of it.
     program: the systems are programs, with their arguments.
-    languages: those of a server or of a program, such as en-de.
+    languages: what a server or a program translates, such as en-de.
     target_language: the language to translate into, if the model has several.
     threads: cores; None: all.
     progress: show which subject is examined.

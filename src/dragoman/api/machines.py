@@ -123,13 +123,13 @@ def jobs(
 
     These schedulers start the machines themselves; the job runs `dragoman join` on each.
 
-    scheduler: slurm, kubernetes or skypilot.
+    scheduler: the program that starts the machines.
     recipe: a shipped recipe, or a TOML file by its path on the machines.
     folder: a folder that all machines share.
     overrides: as for `train`.
     name: the name of the job; None: the recipe's.
-    nodes: machines.
-    gpus: GPUs in each machine; 0: none.
+    nodes: the number of machines.
+    gpus: GPUs in each machine.
     slots: ranks on each machine without GPUs; None: 1.
     gpu: the kind of GPU, as SkyPilot names it.
     hours: the time limit of the job in hours.
@@ -172,7 +172,7 @@ def jobs(
 def join(
     recipe: RecipeLike,
     *,
-    at: str,
+    at: Annotated[str, Option(metavar="ADDRESS:PORT")],
     overrides: Overrides = (),
     node: int | None = None,
     nodes: Count | None = None,
@@ -189,7 +189,7 @@ def join(
 
     recipe: as for `run_recipe`.
     overrides, fresh, prepared, workers, progress: as for `train`.
-    at: ADDRESS:PORT of the first machine.
+    at: where the first machine listens; all machines must reach it.
     node: the number of this machine, from 0; None: as the scheduler says.
     nodes: the number of machines; None: as the scheduler says.
     ranks: processes that train on this machine.

@@ -46,7 +46,7 @@ def plan(
     *,
     overrides: Overrides = (),
     origin: Origin | None = None,
-    hosts: Count | str | Path | None = None,
+    hosts: Annotated[Count | str | Path | None, Option(metavar="HOSTS")] = None,
     gpu: Annotated[str | None, Option(metavar="KIND[:NUMBER]")] = None,
     tflops: float | None = None,
     link: str | None = None,
@@ -56,8 +56,8 @@ def plan(
 ) -> Plan:
     """Predict the hours and the cost of a run.
 
-    It says which hosts and which exchange of gradients are cheapest and quickest. Without hosts,
-    gpu and compute it times this machine for some seconds.
+    It says which hosts are cheapest and which are quickest, and how they shall exchange gradients.
+    If nothing is said of hosts, GPUs or compute time, it times this machine for some seconds.
 
     recipe: as for `run_recipe`.
     overrides: as for `train`.
@@ -115,12 +115,12 @@ def report(
 def report(
     run: RunLike, *others: RunLike, price: str | Sequence[str] | None = None
 ) -> Report | RunComparison:
-    """Answer twelve questions about a run from its record.
+    """Answer twelve questions about a run, or compare runs.
 
-    Several runs are set beside each other by samples, tokens, time and money, never by steps.
+    Runs are compared by samples, tokens, time and money, never by steps.
 
     run: a run.
-    others: runs to set beside it.
+    others: runs to compare with it.
     price: the price of one machine for an hour, such as "3 USD", in place of the recorded one; once
         for all runs, or once for each.
     Returns answers, which a notebook shows as a page; of several runs a comparison. Raises
@@ -155,13 +155,13 @@ def report(
 def follow_report(
     run: RunLike, *, price: str | None = None, output: str | Path | None = None
 ) -> Report:
-    """Write the page of a run again after news, until the run has ended.
+    """Write the page of a run, and write it again after news until the run ends.
 
-    An open page reloads itself meanwhile. Ctrl-C ends this, not the run.
+    An open page reloads itself. Ctrl-C ends this, not the run.
 
     run: a run, which may still be about to begin.
     price: the price of one machine for an hour, such as "3 USD".
-    output: where to write the page; None: RUN/report.
+    output: the folder for the page; None: RUN/report.
     Returns the last answers. Raises CheckpointError if there is no such run, ConfigError if the
     price cannot be read, MachineError if the page cannot be written.
     """
@@ -182,16 +182,16 @@ def follow_report(
 
 @checked
 def status(*run: RunLike, runs: str | Path = "runs") -> list[Status]:
-    """The states of runs, the newest first.
+    """Tell how far each run is, the newest first.
 
-    run: runs; without any, all of the folder.
+    run: the runs; none: all in the folder of all runs.
     runs: the folder of all runs.
-    Raises CheckpointError if there is no such run.
+    Raises CheckpointError if there is no such run, or none at all.
     """
-    from dragoman.recipe.run_directory import runs_in
+    from dragoman.watch.live import some_runs
     from dragoman.watch.status import read_status
 
-    return [read_status(opened_run(one).path) for one in run or runs_in(Path(runs))]
+    return [read_status(opened_run(one).path) for one in run or some_runs(Path(runs))]
 
 
 @checked
@@ -275,8 +275,8 @@ def watch(
     runs: the folder of all runs.
     hosts: hosts.toml, or user@address: read the run there over ssh, by its name or path there.
     price: the price of one machine for an hour, such as "3 USD".
-    once: print the state of the run and end.
-    web: a page for the browser, on loopback.
+    once: print it once, and end.
+    web: show it as a page in a browser of this machine.
     port: the port of the page; 0: any free one.
     Raises CheckpointError if there is no such run, ConfigError and MachineError.
     """
@@ -302,7 +302,7 @@ def _live(
     """The named run, here or on hosts; without a name, the newest here."""
     from dragoman.cluster.hosts import load_hosts
     from dragoman.telemetry.host import HourlyPrice
-    from dragoman.watch.live import NewestRun, newest_run, open_run
+    from dragoman.watch.live import NewestRun, open_run, some_runs
     from dragoman.watch.remote import remote_run
 
     cost = HourlyPrice.parse(price) if price else None
@@ -310,7 +310,7 @@ def _live(
         here = (
             NewestRun(runs, price=cost)
             if stays and run is None
-            else open_run(run or newest_run(runs), price=cost)
+            else open_run(run or some_runs(runs)[0], price=cost)
         )
         with closing(here) as live:
             yield live

@@ -68,11 +68,12 @@ def ask_teacher(
     other languages are dropped and counted. The same command resumes after an interruption, and
     pays for no line twice.
 
-    address: of a server with OpenAI's chat completions, such as http://127.0.0.1:8000/v1 of vLLM,
-        llama.cpp or Ollama, or a paid service. Its key is in DRAGOMAN_TEACHER_KEY.
+    address: the address of a server with OpenAI's chat completions, such as
+        http://127.0.0.1:8000/v1 of vLLM, llama.cpp or Ollama, or a paid service. Its key is in
+        DRAGOMAN_TEACHER_KEY.
     text: a file, one sentence per line.
     output: a new file of pairs, source TAB target; OUTPUT.json beside it tells what was asked.
-    languages: of the text and of the translations, such as en-de.
+    languages: those of the text and of the translations, such as en-de.
     model: the name of the model, for the chat interface.
     interface: chat, or libretranslate for a server with LibreTranslate's interface.
     direction: forward: the translation is the target (distillation). back: it is the source
@@ -85,8 +86,8 @@ def ask_teacher(
     fields: a field of the request and its value in JSON, such as max_completion_tokens=500; null
         leaves one out; may be given again.
     at_once: questions at a time.
-    price_in: of a million tokens of questions, such as "0.15 USD".
-    price_out: of a million tokens of answers.
+    price_in: the price of a million tokens of questions, such as "0.15 USD".
+    price_out: the price of a million tokens of answers.
     spend: the most money to spend, such as "20 USD", all attempts together.
     most_tokens: the most tokens of questions and answers, in place of spend.
     key_file: a file with the key, in place of the environment variable.

@@ -61,7 +61,7 @@ def recipes() -> list[ShippedRecipe]:
 def sample_text(folder: Annotated[str | Path, Option("--sample")]) -> list[Path]:
     """Write the text of the demo as two files, help.en and help.de, for a first try.
 
-    folder: for the files; line N of one translates line N of the other.
+    folder: the folder for the files; line N of one translates line N of the other.
     Raises ConfigError if one of them is there already.
     """
     import lzma
@@ -90,7 +90,7 @@ def run_recipe(
     recipe: RecipeLike,
     *,
     overrides: Overrides = (),
-    budget: str | None = None,
+    budget: Annotated[str | None, Option(metavar="TIME|MONEY")] = None,
     extend: RunLike | None = None,
     fresh: bool = False,
     ranks: Count | None = None,
@@ -225,7 +225,7 @@ def train(
     on_event: OnEvent | None = None,
     progress: bool = False,
 ) -> RunDirectory:
-    """Train a recipe, or go on with its unfinished run.
+    """Train a model by a recipe, or go on with its unfinished run.
 
     It resumes by default, exactly, on any number of ranks. Text that is not prepared yet is
     prepared. A run that was trained on hosts goes on there, unless ranks or other hosts are given.
@@ -379,7 +379,7 @@ def _started(
 
 @checked
 def stop(run: RunLike) -> Session:
-    """Save a training and end it, from another terminal.
+    """Let a training that another terminal shows save its state and end.
 
     run: the run that is being trained.
     Returns how it ended. Raises CheckpointError if the run is not being trained, MachineError if
@@ -401,8 +401,8 @@ def average(
     """Average the weights of several checkpoints into one model.
 
     run: the run of the checkpoints.
-    count: how many checkpoints, the last ones.
-    best: take those with the lowest dev loss instead.
+    count: how many of the last checkpoints.
+    best: take those with the lowest dev loss in place of the last ones.
     output: the folder of the result; None: RUN/checkpoints/average.
     Returns the folder, which `translate` and `export` take as a checkpoint. Raises CheckpointError
     if there are fewer checkpoints.
@@ -479,8 +479,8 @@ def evaluate(
     test_set: a test set by its name in sacreBLEU's index, such as wmt14 or multi30k/2016, in place
         of source and reference; it is fetched once.
     target_language: the language of the reference, if the model translates into several.
-    languages: the right languages of a model that was trained under wrong ones, such as en-fr: they
-        decide how its translations are cut into words to be scored.
+    languages: what the model translates, such as en-fr, if its recipe says something else: BLEU
+        cuts words by the language.
     ranks: processes on this machine; None: one per GPU, or 1. An export takes one.
     overrides: a setting to change in the recipe's sections search and evaluate, such as
         search.beam_size=5; may be given again.

@@ -264,7 +264,7 @@ def translate_file(
 
     model: a run, or an export.
     input: the text, one sentence per line; None: standard input.
-    output: the place of the translation; None: standard output. With an input, the same command
+    output: the file for the translation; None: standard output. With an input, the same command
         resumes after an interruption.
     target_language: the language to translate into, if the model has several.
     text_format: line (a line is a sentence), document (lines are split into sentences and put
@@ -279,8 +279,8 @@ def translate_file(
         translation, with tabs between them; the model must have been calibrated.
     terms: a file of source TAB target, and TAB en-de if a term is for these languages alone; the
         model may inflect them.
-    context: sentence, or paragraph: the sentences of a document's line or of an element of markup
-        go into the model together, or lines up to an empty one; it must have learnt to take them
+    context: sentence: each alone. paragraph: together, those in a line of a document or in an
+        element of markup, or lines up to an empty one; the model must have learnt it
         (corpus.context).
     checkpoint: best, last, the number of a step, or a folder (write ./best if the folder has that
         name); several, joined by commas, are an ensemble. best has the highest BLEU, or the lowest
@@ -403,22 +403,22 @@ def serve(
     It has an interface for programs, and that of LibreTranslate. Requests that come together are
     translated together.
 
-    models: runs, which are exported once, or exports; one for each language pair.
+    models: a run, which is exported once, or an export; one for each language pair.
     host: the address to listen on.
     port: the port to listen on; 0: any free one.
     token_file: a file with the token that clients must send; None: the variable DRAGOMAN_TOKEN.
     allowed_origins: a site such as https://example.org whose pages may ask this server; * stands
         for all; may be given again.
-    trusted_proxies: addresses or networks of reverse proxies, which say who their clients are; may
-        be given again.
-    languages: the right languages of models that were trained under wrong ones, such as en-fr; one
-        for each model, and nothing between commas for one that stays as it is.
+    trusted_proxies: the address or the network of reverse proxies, which say who their clients are;
+        may be given again.
+    languages: what each model translates, such as en-fr,en-de, if a recipe says something else. A
+        pair left empty is as the recipe says: en-fr,,de-en.
     threads: cores, at most all that there are; None: all.
     batch_cells: rows x longest source x beam searched together on a core; None: 2048 for
         Transformer-base, more for a smaller model. Fewer take less memory.
     timeout: seconds that a request may take.
-    queue: subword pieces that may wait.
-    requests_per_client: requests of one client at a time.
+    queue: subword pieces of all requests that may wait.
+    requests_per_client: the most requests of one client at a time.
     Returns when a signal has come and the requests under way are answered. Raises ConfigError if
     the address is not loopback and there is no token, CheckpointError and MachineError.
     """
@@ -459,11 +459,11 @@ def export(
     overrides: Overrides = (),
     onnxruntime_web: str | Path | None = None,
 ) -> Exported:
-    """Write a model in a format that others run, checked.
+    """Write a model in a format that other programs run, and check it.
 
-    Its translations are compared with those of our own search.
+    The check compares its translations with those of our own search.
 
-    run: a run, or the folder that `import_model` wrote, which needs output and sentences.
+    run: a run, or an imported model, which needs output and sentences.
     to: the format; huggingface is also that of dragoman itself.
     checkpoint: best, last, a step or the folder of a checkpoint.
     output: a new folder, or an older export, which is replaced if nobody has added to it or changed
@@ -473,7 +473,7 @@ def export(
         own if none is given.
     sentences: a file of source text for the check; None: the run's dev set.
     target_language: the target language of a package for argos, if the model has several.
-    languages: the right languages of a model that was trained under wrong ones, such as en-fr.
+    languages: what the model translates, such as en-fr, if its recipe says something else.
     overrides: a setting to change in the recipe's section search, such as search.beam_size=2, if
         the format has it; may be given again.
     onnxruntime_web: for the format web, the npm package of ONNX Runtime Web as an archive or a

@@ -46,17 +46,16 @@ def worth(
     on_event: OnEvent | None = None,
     progress: bool = False,
 ) -> list[Worth]:
-    """Tell what another hour of training is worth, and what more text.
+    """Tell what another hour of training or more text is worth.
 
     The hour is told from the run's own dev losses. Text is told from two more runs of the same
     recipe, on a quarter and on a half of the text; they lie beside the run.
 
     run: a run that has ended.
-    hours: how much more time.
+    hours: how many more hours of training.
     pairs: how many more pairs of the same kind. Twice the text is told, too.
     train: train these two runs if they are not there yet; each takes about as long as the run.
-    ranks: the processes of these trainings; as for `train`.
-    on_event, progress: as for `train`.
+    ranks, on_event, progress: as for `train`.
     Nothing is told about more than twice the steps or twice the text. Nothing is told about text if
     the run was stopped, or if a budget ended it.
     Raises CheckpointError if there is no run, ConfigError if it has not ended or began with a

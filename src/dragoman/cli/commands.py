@@ -66,7 +66,7 @@ GROUPS: Final = {
         ),
         "import": Command("api.translation:import_model", "cli.views:show_imported"),
     },
-    "know": {
+    "plan and examine": {
         "plan": Command("api.records:plan", "cli.views:show_plan"),
         "doctor": Command("api.machines:doctor", "cli.views:show_examination"),
         "report": Command(
@@ -81,7 +81,7 @@ GROUPS: Final = {
         "worth": Command("api.worth:worth", "cli.views:show_worth"),
         "inspect": Command("api.records:inventory", "cli.views:show_inventory"),
     },
-    "machines": {
+    "use several machines": {
         "setup": Command("api.machines:setup"),
         "jobs": Command("api.machines:jobs", "cli.views:show_text"),
         "join": Command("api.machines:join", "cli.views:show_trained"),

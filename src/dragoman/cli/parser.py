@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from inspect import Parameter, signature
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, NamedTuple, NoReturn, Union, get_args, get_origin
 
@@ -16,9 +17,11 @@ from dragoman.base.docstrings import Docstring
 
 FOR_PYTHON: Final = ("on_event", "progress")
 """Parameters that are no options: a command shows its progress."""
-_NONE: Final = re.compile(r"[;.] None: (.+?)(?=\. |\.$|$)")
+_NONE: Final = re.compile(r'[;.] (?:None|none|""): (.+?)(?=\. |\.$|$)')
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _LEAST: Final = -(1 << 62)
+_WORDS: Final = (({int}, "N"), ({float}, "NUMBER"), ({str, Path}, "PATH"))
+"""The words for values that have no word of their own, by their types."""
 _AS_FOR: Final = re.compile(r"as for `(\w+)`\.?")
 
 
@@ -169,6 +172,8 @@ def _split_default(meaning: str, default: object) -> tuple[str, str]:
         meaning = meaning[: told.start()] + meaning[told.end() :]
     elif isinstance(default, tuple):
         words = ", ".join(map(str, default))
+    elif default is True:
+        words = "on"
     elif default is not None and default is not False and default is not Parameter.empty:
         words = str(default)
     return meaning.removesuffix(".") if ". " not in meaning else meaning, words
@@ -209,6 +214,8 @@ def _settings(kind: Any, parameter: Parameter) -> tuple[Option, dict[str, Any], 
         settings["type"] = _finite
     elif types == {int}:
         settings["type"] = _number(bounds or Between(_LEAST), literals)
+    if word := next((word for kinds, word in _WORDS if types == kinds), ""):
+        settings["metavar"] = word
     return option, settings, False
 
 

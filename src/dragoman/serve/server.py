@@ -84,9 +84,10 @@ def _pairs(languages: str, num_models: int) -> list[str]:
     pairs = languages.split(",") if languages else [""] * num_models
     if len(pairs) != num_models:
         raise ConfigError(
-            f"has {len(pairs)} pairs of languages for {num_models} models",
+            f"names the languages of {len(pairs)} of {num_models} models",
             place=f"languages {languages}",
-            remedy="name a pair for each model, joined by commas",
+            remedy="name a pair for each model with commas between them; one left empty is as the "
+            "recipe says",
         )
     return pairs
 

@@ -225,14 +225,15 @@ def open_run(directory: Path, *, price: HourlyPrice | None = None) -> LiveRun:
     return LiveRun(directory, price=price)
 
 
-def newest_run(runs: Path) -> Path:
-    """The run that was started last; raises CheckpointError if there is none."""
-    runs_found = runs_in(runs)
-    if not runs_found:
-        raise CheckpointError(
-            "there is no run here yet", place=runs, remedy="start one, or name a run directory"
-        )
-    return runs_found[0]
+def some_runs(folder: Path) -> list[Path]:
+    """The runs in a folder, the newest first; raises CheckpointError if there is none."""
+    if found := runs_in(folder):
+        return found
+    raise CheckpointError(
+        "there is no run here yet",
+        place=folder,
+        remedy="start one, name the folder of all runs, or name a run",
+    )
 
 
 def _is_old(judged_at: float) -> bool:
