@@ -266,12 +266,14 @@ def train(
         run = opened_run(recipe)
         refuse_for_run(
             run,
-            overrides=overrides,
-            origin=origin,
-            extend=extend,
-            prepared=prepared,
-            workers=workers,
-            fresh=fresh,
+            {
+                "overrides": overrides,
+                "origin": origin,
+                "extend": extend,
+                "prepared": prepared,
+                "workers": workers,
+                "fresh": fresh,
+            },
         )
         if hosts is None and ranks is None:
             hosts = hosts_to_resume_on(run.path)
@@ -298,10 +300,10 @@ def train(
     return run
 
 
-def refuse_for_run(run: RunDirectory, **given: object) -> None:
+def refuse_for_run(run: RunDirectory, given: Mapping[str, object]) -> None:
     """Raise ConfigError for a setting that a run which is named in place of a recipe cannot get."""
-    for name, value in given.items():
-        if value:
+    for name in ("overrides", "origin", "extend", "prepared", "workers", "fresh"):
+        if given.get(name):
             raise ConfigError(
                 "a run keeps the recipe, weights, shards and checkpoints it was started with",
                 place=name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from dragoman.api.checks import checked, optional_path
 from dragoman.api.kinds import Count, OnEvent, Option, Overrides
@@ -79,63 +79,40 @@ def build(
 
 
 @checked
-def plan_build(
-    pair: str,
-    budget: Annotated[str, Option("--budget", "TIME|MONEY")] = "",
-    *,
-    directory: str | Path | None = None,
-    choose: Annotated[Sequence[str], Option(metavar="ID,ID")] = (),
-    mono: str | Path | None = None,
-    student: bool = False,
-    index: Annotated[str | Path, Option(metavar="FILE|URL")] = "",
-    overrides: Overrides = (),
-    hosts: Annotated[str | Path | None, Option(metavar="HOSTS")] = None,
-    ranks: Count | None = None,
-) -> None:
+def plan_build(**given: Any) -> None:
     """Write build.toml and print the plan; fetch no corpus, train nothing.
 
-    pair, budget, directory, choose, mono, student, index: as for `build`.
-    overrides, hosts, ranks: as for `build`.
+    given: the arguments of `build`.
     Raises ConfigError and MachineError.
     """
-    wanted = _wanted(
-        pair, budget, directory, choose, index, mono=mono, student=student, overrides=overrides,
-        hosts=hosts, ranks=ranks,
-    )  # fmt: skip
-    _planned(wanted, dry_run=True, progress=True)
+    _planned(_wanted(**given), dry_run=True, progress=True)
 
 
 @checked
-def list_corpora(
-    pair: str,
-    budget: Annotated[str, Option("--budget", "TIME|MONEY")] = "",
-    *,
-    directory: str | Path | None = None,
-    choose: Annotated[Sequence[str], Option(metavar="ID,ID")] = (),
-    index: Annotated[str | Path, Option(metavar="FILE|URL")] = "",
-) -> Choice:
+def list_corpora(**given: Any) -> Choice:
     """List the corpora of two languages, with those that a build would use.
 
-    pair, budget, directory, choose, index: as for `build`.
+    given: the arguments of `build`.
     Raises ConfigError and MachineError.
     """
     from dragoman.builds.planning import listed
 
-    return listed(_wanted(pair, budget, directory, choose, index), at_most_s=60.0)
+    return listed(_wanted(**given), at_most_s=60.0)
 
 
 def _wanted(
     pair: str,
-    budget: str,
-    directory: str | Path | None,
-    choose: Sequence[str],
-    index: str | Path,
+    budget: str = "",
+    directory: str | Path | None = None,
+    choose: Sequence[str] = (),
+    index: str | Path = "",
     *,
     mono: str | Path | None = None,
     student: bool = False,
     overrides: Sequence[str] = (),
     hosts: str | Path | None = None,
     ranks: int | None = None,
+    **_others: object,
 ) -> Wanted:
     from dragoman.builds.planning import Wanted
     from dragoman.run.budget_plan import Place

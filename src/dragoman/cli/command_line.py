@@ -75,9 +75,8 @@ def command_parser(name: str, flag: str = "") -> tuple[Parser, list[Argument]]:
     """The parser of a command, or of the part of it that a flag calls; and its arguments."""
     command = COMMANDS[name].parts[flag] if flag else COMMANDS[name]
     listed = _arguments(command)
-    if command.shares:
-        known = {argument.name for argument in listed}
-        listed += [one for one in _arguments(COMMANDS[name]) if one.name not in known]
+    if command.takes_all:
+        listed = _arguments(COMMANDS[name]) + listed
     is_needed = flag and not any(flag in argument.flags for argument in listed)
     usage = ["dragoman", name, *([flag] if is_needed else ())]
     parts = [f"  {one}: {part.docstring.summary}" for one, part in command.parts.items()]
@@ -188,6 +187,8 @@ def _call(command: Command, given: dict[str, Any]) -> int:
             several = given[name]
         elif name in given:
             named[name] = given[name]
+    if command.takes_all:
+        named |= given
     if several:  # those before it have no names then
         first = [one for one in signature(function).parameters if one in named]
         before = [one for one in first if _is_positional(function, one)]

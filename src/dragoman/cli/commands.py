@@ -24,10 +24,8 @@ GROUPS: Final = {
             "builds.interface:build",
             "builds.interface:show_build",
             parts={
-                "--dry-run": Command("builds.interface:plan_build", shares=True),
-                "--list": Command(
-                    "builds.interface:list_corpora", "builds.interface:show_corpora", shares=True
-                ),
+                "--dry-run": Command("builds.interface:plan_build"),
+                "--list": Command("builds.interface:list_corpora", "builds.interface:show_corpora"),
             },
         ),
         "prepare": Command("api.training:prepare", "cli.views:show_prepared"),
@@ -35,7 +33,7 @@ GROUPS: Final = {
             "api.training:train",
             "cli.views:show_trained",
             parts={
-                "--dry-run": Command("cli.dry_run:dry_train"),
+                "--dry-run": Command("cli.dry_run:dry_run"),
                 "--stop": Command("api.training:stop", "cli.views:show_stopped"),
             },
         ),

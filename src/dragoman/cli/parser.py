@@ -30,14 +30,13 @@ class Command(NamedTuple):
 
     function, view: module and name, such as "api.training:train". The view gets the result, the
         arguments of the function whose names it has, and options of its own: its other keywords.
-    parts: functions that a flag calls in place of this one. shares: whether this part takes all
-        options of the whole command, and heeds those that it knows.
+    parts: functions that a flag calls in place of this one. One that takes any keywords gets all
+        options of the whole command.
     """
 
     function: str
     view: str = ""
     parts: Mapping[str, Command] = {}
-    shares: bool = False
 
     def load(self) -> Callable[..., Any]:
         """The function."""
@@ -46,6 +45,12 @@ class Command(NamedTuple):
     def load_view(self) -> Callable[..., int | None] | None:
         """The function that shows the result, if there is one."""
         return _load(self.view) if self.view else None
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether the function takes any keywords."""
+        parameters = signature(self.load()).parameters.values()
+        return any(one.kind is Parameter.VAR_KEYWORD for one in parameters)
 
     @property
     def docstring(self) -> Docstring:
@@ -136,7 +141,11 @@ def arguments_of(
         to it with "as for `train`".
     """
     parameters = signature(function).parameters
-    names = [name for name in parameters if name not in but]
+    names = [
+        name
+        for name, one in parameters.items()
+        if name not in but and one.kind is not Parameter.VAR_KEYWORD
+    ]
     docstring, kinds = Docstring.of(function, parameters), kinds_of(function, names)
     found = []
     for name in names:
