@@ -64,7 +64,7 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
 
     @cache
     def validated() -> Callable[..., Returned]:
-        from pydantic import ConfigDict, InstanceOf, SkipValidation, validate_call
+        from pydantic import ConfigDict, InstanceOf, PlainValidator, validate_call
 
         from dragoman.cluster.hosts import Hosts
         from dragoman.recipe.recipe import Recipe
@@ -75,7 +75,8 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
         @wraps(function)
         def bare(*arguments: Any, **named: Any) -> Returned:
             for name, value in form.bind(*arguments, **named).arguments.items():
-                _refuse_nul(value, place=name)
+                if function.__annotations__.get(name) != "Texts":
+                    _refuse_nul(value, place=name)
             return function(*arguments, **named)
 
         bare.__annotations__ = kinds_of(
@@ -84,7 +85,7 @@ def checked(function: Callable[Parameters, Returned]) -> Callable[Parameters, Re
             Recipe=InstanceOf[Recipe],
             RunDirectory=InstanceOf[RunDirectory],
             Hosts=InstanceOf[Hosts],
-            Texts=Annotated[Iterable[str], SkipValidation],
+            Texts=Annotated[Any, PlainValidator(_texts)],
         )
         config = ConfigDict(arbitrary_types_allowed=True, strict=True, allow_inf_nan=False)
         return validate_call(config=config)(bare)
@@ -100,6 +101,17 @@ def plain(value: Any) -> Any:
         and not hasattr(value, "__len__")
     )
     return index(value) if is_whole else value
+
+
+def _texts(value: Any) -> Any:
+    """Texts as they are: each of them is checked when it is read."""
+    from pydantic_core import PydanticCustomError
+
+    if isinstance(value, str):
+        raise PydanticCustomError("sequence_str", "one text")
+    if not isinstance(value, Iterable):
+        raise ValueError("it is not a list of texts")
+    return value
 
 
 def _wrong_argument(function: Callable[..., Any], error: ValidationError) -> ConfigError:

@@ -247,16 +247,8 @@ def _uncertainty(run: RunDirectory, texts: list[str]) -> list[float]:
     from dragoman.inference.translator import open_translator
 
     target = run.recipe().corpus.directions[0].target
-    with open_translator(
-        run.path,
-        checkpoints=["best"],
-        overrides=_SEARCH,
-        engine="auto",
-        threads=None,
-        target=target,
-    ) as opened:
-        groups = opened.translator.stream(texts, opened.recipe.search, text_format="line")
-        return [round(-best.score, 4) for group in groups for best, *_ in group]
+    with open_translator(run.path, overrides=_SEARCH, target=target) as opened:
+        return [round(-best.score, 4) for best in opened.best(texts)]
 
 
 def _write(

@@ -66,14 +66,7 @@ def calibrate(
     ]
     if not 0 <= right <= 100:
         raise ConfigError(f"{right} is not from 0 to 100", place="right", remedy="give a chrF")
-    with open_translator(
-        path,
-        checkpoints=["best"],
-        overrides=(),
-        engine="auto",
-        threads=threads,
-        target=target_language,
-    ) as opened:
+    with open_translator(path, threads=threads, target=target_language) as opened:
         found = [_judged(opened, one, right) for one in texts]
     fitted = fit_confidence(*found, right_chrf=right, test_name=texts[1].name)
     if run is not None:
@@ -118,13 +111,7 @@ def _judged(opened: Opened, text: TestSet, right_chrf: float) -> list[tuple[Sign
     none."""
     from dragoman.evaluation.confidence import are_right
 
-    translations = [
-        best
-        for group in opened.translator.stream(
-            text.sources, opened.recipe.search, text_format="line"
-        )
-        for best, *_ in group
-    ]
+    translations = [*opened.best(text.sources)]
     right = are_right([one.text for one in translations], text.references, right_chrf)
     return [
         (signs, is_right)

@@ -56,6 +56,8 @@ class Between(NamedTuple):
 
 
 Count: TypeAlias = Annotated[int, Between(1)]
+Beam: TypeAlias = Annotated[int, Between(1, 1000)]
+"""How many hypotheses a search keeps."""
 Port: TypeAlias = Annotated[int, Between(0, 65_535)]
 CheckpointChoice: TypeAlias = int | str
 """A step, a word such as "best", or a directory."""

@@ -229,21 +229,5 @@ def translate(
     model, checkpoint = path, "best"
     if run is not None and run.path.absolute() != path.absolute():
         model, checkpoint = run.path, str(path.absolute())  # it may be called "best"
-    with open_translator(
-        model,
-        checkpoints=[checkpoint],
-        overrides=(),
-        engine="auto",
-        threads=threads,
-        target=target,
-    ) as opened:
-        return [
-            [
-                translations[0].text
-                for group in opened.translator.stream(
-                    test.sources, opened.recipe.search, text_format="line", scored=False
-                )
-                for translations in group
-            ]
-            for test in tests
-        ]
+    with open_translator(model, checkpoints=[checkpoint], threads=threads, target=target) as opened:
+        return [[best.text for best in opened.best(test.sources, scored=False)] for test in tests]

@@ -24,7 +24,7 @@ from dragoman.corpus.directions import without_first_word
 from dragoman.corpus.shards import UNK, TokenShards
 from dragoman.corpus.vocabulary import load_vocabulary
 from dragoman.evaluation.validate import read_lines
-from dragoman.inference.translator import Opened, open_translator
+from dragoman.inference.translator import open_translator
 from dragoman.recipe.run_directory import RunDirectory
 
 _ROUNDS: Final = 3
@@ -231,18 +231,9 @@ def speeds(exports: Sequence[Path], texts: list[str], threads: int | None) -> It
     rates: list[list[float]] = [[] for _ in exports]
     for _ in range(_ROUNDS):
         for path, found in zip(exports, rates, strict=True):
-            with open_translator(
-                path, checkpoints=["best"], overrides=(), engine="auto", threads=threads
-            ) as opened:
-                _translate(opened, texts[:16])  # the first call makes buffers
+            with open_translator(path, threads=threads) as opened:
+                [*opened.best(texts[:16], scored=False)]  # the first call makes buffers
                 began = time.perf_counter()
-                _translate(opened, texts)
+                [*opened.best(texts, scored=False)]
                 found.append(len(texts) / (time.perf_counter() - began))
     return map(statistics.median, rates)
-
-
-def _translate(opened: Opened, texts: list[str]) -> None:
-    for _ in opened.translator.stream(
-        texts, opened.recipe.search, text_format="line", scored=False
-    ):
-        pass

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self, get_args, overload
+from typing import TYPE_CHECKING, Annotated, Any, Self, overload
 
-from dragoman.api.checks import checked, checkpoints_of, opened_run, optional_path, path_of, plain
+from dragoman.api.checks import checked, checkpoints_of, opened_run, optional_path, path_of
 from dragoman.api.kinds import (
+    Beam,
     CheckpointChoice,
     Checkpoints,
     Context,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from dragoman.formats.import_folder import Imported
     from dragoman.inference.terms import Term
     from dragoman.inference.translator import Opened, Translation
-    from dragoman.model.config import SearchConfig
 
 
 class Translator:
@@ -91,9 +91,9 @@ class Translator:
     @overload
     def translate(
         self,
-        texts: Iterable[str],
+        texts: Texts,
         *,
-        beam_size: Count | None = None,
+        beam_size: Beam | None = None,
         n_best: None = None,
         text_format: TextFormat = "line",
         terms: TermsLike | None = None,
@@ -103,21 +103,22 @@ class Translator:
     @overload
     def translate(
         self,
-        texts: Iterable[str],
+        texts: Texts,
         *,
-        beam_size: Count | None = None,
-        n_best: int,
+        beam_size: Beam | None = None,
+        n_best: Count,
         text_format: TextFormat = "line",
         terms: TermsLike | None = None,
         context: Context = "sentence",
     ) -> list[list[Translation]]: ...
 
+    @checked
     def translate(
         self,
-        texts: Iterable[str],
+        texts: Texts,
         *,
-        beam_size: Count | None = None,
-        n_best: int | None = None,
+        beam_size: Beam | None = None,
+        n_best: Count | None = None,
         text_format: TextFormat = "line",
         terms: TermsLike | None = None,
         context: Context = "sentence",
@@ -135,21 +136,17 @@ class Translator:
         Raises ConfigError if an argument cannot be used, such as an n_best above the beam size, or
         if the Translator is closed.
         """
-        if isinstance(texts, str):
-            raise _one_text(texts)
-        if text_format not in get_args(TextFormat):
-            raise _not_one_of(text_format, TextFormat, place="text_format")
-        wanted = 1 if n_best is None else _wanted(n_best)
-        found = self._found(texts, beam_size, wanted, text_format, terms, context)
+        found = self._found(texts, beam_size, n_best or 1, text_format, terms, context)
         if n_best is None:
             return [translations[0].text for translations in found]
         return list(found)
 
+    @checked
     def stream(
         self,
-        texts: Iterable[str],
+        texts: Texts,
         *,
-        beam_size: Count | None = None,
+        beam_size: Beam | None = None,
         terms: TermsLike | None = None,
         context: Context = "sentence",
     ) -> Iterator[str]:
@@ -157,15 +154,13 @@ class Translator:
 
         beam_size, terms, context: as for `translate`.
         """
-        if isinstance(texts, str):
-            raise _one_text(texts)
         for translations in self._found(texts, beam_size, 1, "line", terms, context):
             yield translations[0].text
 
     def _found(
         self,
-        texts: Iterable[str],
-        beam_size: Count | None,
+        texts: Texts,
+        beam_size: int | None,
         n_best: int,
         text_format: TextFormat,
         terms: TermsLike | None,
@@ -175,11 +170,9 @@ class Translator:
             raise ConfigError("this Translator is closed", remedy="create a new Translator")
         from dragoman.model.config import check_beam_holds
 
-        search = self._search_with(beam_size)
+        search = self._search if beam_size is None else self._search.with_beam(beam_size)
         check_beam_holds(n_best, search)
         translator = self._opened.with_terms(_terms_of(terms)).translator
-        if context not in get_args(Context):
-            raise _not_one_of(context, Context, place="context")
         if context == "paragraph":
             translator = translator.with_context()
         for group in translator.stream(
@@ -198,20 +191,6 @@ class Translator:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _search_with(self, beam_size: Count | None) -> SearchConfig:
-        if beam_size is None:
-            return self._search
-        try:
-            values = self._search.model_dump() | {"beam_size": plain(beam_size)}
-            search = type(self._search).model_validate(values, strict=True)
-            return search.with_beam(search.beam_size)
-        except ValueError as error:
-            raise ConfigError(
-                f"{beam_size!r} is not a beam width",
-                place="beam_size",
-                remedy="give a whole number from 1 to 1000",
-            ) from error
-
 
 @checked
 def translate(
@@ -219,7 +198,7 @@ def translate(
     texts: Texts,
     *,
     target_language: Target = "",
-    beam_size: Count | None = None,
+    beam_size: Beam | None = None,
     checkpoint: Checkpoints = "best",
     text_format: TextFormat = "line",
     terms: TermsLike | None = None,
@@ -231,8 +210,6 @@ def translate(
         `translate`.
     A `Translator` loads the model once for many calls, and has more options.
     """
-    if isinstance(texts, str):  # before the model is loaded
-        raise _one_text(texts)
     with Translator(model, target_language=target_language, checkpoint=checkpoint) as translator:
         return translator.translate(
             texts, beam_size=beam_size, text_format=text_format, terms=terms, context=context
@@ -567,26 +544,20 @@ def import_model(
     return import_folder(Path(folder), Path(output), languages, licence=licence)
 
 
-def _terms_of(terms: Any) -> list[Term]:
+def _terms_of(terms: TermsLike | None) -> list[Term]:
     """The terms of a dictionary or a file; raises ConfigError and CorpusError."""
     from dragoman.inference.terms import Term, read_terms
 
     if isinstance(terms, str | Path):
         return read_terms(Path(terms))
-    if not isinstance(terms, Mapping | None):
-        raise ConfigError(
-            f"{terms!r:.60} is neither a dictionary nor a file",
-            place="terms",
-            remedy='give terms such as {"cell": "Zelle"}',
-        )
     for source, target in (terms or {}).items():
-        if not all(isinstance(text, str) and text.strip() for text in (source, target)):
+        if not (source.strip() and target.strip()):
             raise ConfigError(
                 f"{source!r:.60}: {target!r:.60} is not a term and its translation",
                 place="terms",
                 remedy='give terms such as {"cell": "Zelle"}',
             )
-    return [Term(source, target) for source, target in (terms or {}).items()]
+    return [Term(*pair) for pair in (terms or {}).items()]
 
 
 def _tell_unused(opened: Opened, file: Path) -> None:
@@ -604,40 +575,8 @@ def _tell_unused(opened: Opened, file: Path) -> None:
         print(f"{file}: {problem}: {names}", file=sys.stderr)
 
 
-def _wanted(n_best: Any) -> int:
-    """The requested number of translations; raises ConfigError if it is no whole number above 0."""
-    number = plain(n_best)
-    if type(number) is not int or number < 1:
-        raise ConfigError(
-            f"{n_best!r} is not a number of translations",
-            place="n_best",
-            remedy="give a whole number above 0",
-        )
-    return number
-
-
-def _not_one_of(value: object, kind: Any, *, place: str) -> ConfigError:
-    return ConfigError(
-        f"{value!r} is none of its values",
-        place=place,
-        remedy=f"give one of {', '.join(get_args(kind))}",
-    )
-
-
-def _one_text(text: str) -> ConfigError:
-    return ConfigError(
-        "is one text and not a list of texts",
-        place="texts",
-        remedy=f"put it into brackets: [{text!r:.40}]",
-    )
-
-
 def _sound(texts: Iterable[Any]) -> Iterator[str]:
     """The texts; raises ConfigError that names one that is not a str."""
-    if not isinstance(texts, Iterable):
-        raise ConfigError(
-            f"{texts!r:.60} is not a list of texts", place="texts", remedy="give a list"
-        )
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise ConfigError(

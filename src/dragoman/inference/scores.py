@@ -136,22 +136,11 @@ def score_export(
     check_sections(overrides, ("search", "evaluate"))
     sources, references = read_pair(source, reference)  # before hours of search, not after them
     with open_translator(
-        path,
-        checkpoints=[checkpoint],
-        overrides=overrides,
-        engine="auto",
-        threads=None,
-        target=target,
+        path, checkpoints=[checkpoint], overrides=overrides, target=target
     ) as opened:
         recipe = opened.recipe.with_languages(languages)
         started = time.perf_counter()
-        hypotheses = [
-            translations[0].text
-            for group in opened.translator.stream(
-                sources, recipe.search, text_format="line", scored=False
-            )
-            for translations in group
-        ]
+        hypotheses = [best.text for best in opened.best(sources, scored=False)]
         decode_s = time.perf_counter() - started
     targets = dict.fromkeys(one.target for one in recipe.corpus.directions)
     language = target_of(target, recipe.corpus.directions) if target else next(iter(targets))

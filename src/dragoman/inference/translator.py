@@ -766,6 +766,14 @@ class Opened:
     identity: dict[str, Any]
     directions: tuple[Direction, ...]
 
+    def best(self, lines: Iterable[str], *, scored: bool = True) -> Iterator[Translation]:
+        """The best translation of each line. scored: whether the scores are used."""
+        for group in self.translator.stream(
+            lines, self.recipe.search, text_format="line", scored=scored
+        ):
+            for best, *_ in group:
+                yield best
+
     def with_context(self) -> Opened:
         """This translator for paragraphs; raises ConfigError if the model has learnt none."""
         translator = self.translator.with_context()
@@ -786,10 +794,10 @@ class Opened:
 def open_translator(
     path: Path,
     *,
-    checkpoints: Sequence[str],
-    overrides: Sequence[str],
-    engine: EngineName,
-    threads: int | None,
+    checkpoints: Sequence[str] = ("best",),
+    overrides: Sequence[str] = (),
+    engine: EngineName = "auto",
+    threads: int | None = None,
     batch_cells: int | None = None,
     quantization: Quantization | None = None,
     sampling: Sampling | None = None,

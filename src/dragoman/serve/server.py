@@ -110,8 +110,6 @@ def _open(
     opened = stack.enter_context(
         open_translator(
             path,
-            checkpoints=["best"],
-            overrides=[],
             engine="ctranslate2",
             threads=threads,
             batch_cells=batch_cells,

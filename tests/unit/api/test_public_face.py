@@ -107,7 +107,7 @@ def test_a_translator_names_the_parameter_that_is_wrong() -> None:
     with dragoman.Translator(small_run(), engine="torch") as translator:
         with pytest.raises(dragoman.ConfigError, match="texts: is one text"):
             translator.translate("A man is running.")
-        with pytest.raises(dragoman.ConfigError, match="beam_size: 0 is not a beam width"):
+        with pytest.raises(dragoman.ConfigError, match="beam_size: 0 cannot be used"):
             translator.translate(["A man."], beam_size=0)
         with pytest.raises(dragoman.ConfigError, match="9 translations"):
             translator.translate(["A man."], n_best=9)
@@ -278,13 +278,17 @@ def test_a_wrong_argument_is_named_before_anything_happens(
 @pytest.mark.parametrize(
     ("words", "texts", "options"),
     [
-        ("texts: None is not a list", None, {}),
+        ("texts: None cannot be used: it is not a list", None, {}),
         (r"texts\[1\]: 5 is not a text", ["a", 5], {}),
         (r"texts\[0\]: holds half a character \(a lone surrogate\) at position 0", ["\ud800"], {}),
-        ("n_best: 0 is not a number", ["a"], {"n_best": 0}),
-        ("n_best: '3' is not a number", ["a"], {"n_best": "3"}),
-        ("text_format: 'x' is none of its values", ["a"], {"text_format": "x"}),
-        ("context: 'x' is none of its values", ["a"], {"context": "x"}),
+        ("n_best: 0 cannot be used", ["a"], {"n_best": 0}),
+        ("n_best: '3' cannot be used", ["a"], {"n_best": "3"}),
+        ("beam_size: 1001 cannot be used", ["a"], {"beam_size": 1001}),
+        ("text_format: 'x' cannot be used", ["a"], {"text_format": "x"}),
+        ("context: 'x' cannot be used", ["a"], {"context": "x"}),
+        ("terms: 5 cannot be used", ["a"], {"terms": 5}),
+        ("terms: 6 cannot be used", ["a"], {"terms": {"a": 6}}),
+        ("terms: 'a': ' ' is not a term", ["a"], {"terms": {"a": " "}}),
         ("context: the model was not trained on paragraphs", ["a"], {"context": "paragraph"}),
     ],
 )
