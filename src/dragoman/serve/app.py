@@ -63,9 +63,7 @@ from dragoman.serve.models import (
     LanguagePair,
     ModelDescription,
     Models,
-    Pivot,
     ServedModel,
-    Unchanged,
 )
 
 _STREAMED_TOGETHER: Final = 8
@@ -426,8 +424,8 @@ class Interface:
         """
         text_format = TEXT_FORMATS[asked.format]
         sources = await in_thread_if_long(len(asked.text), paragraphs, asked.text, text_format)
-        model: ServedModel | Pivot | Unchanged = await in_thread_if_long(
-            len(asked.text), direction.model.after, sources, text_format
+        chain = await in_thread_if_long(
+            len(asked.text), direction.chain.after, sources, text_format
         )
         starts = iter(range(0, len(sources), _STREAMED_TOGETHER))
         pending: list[asyncio.Task[list[list[Translation]]]] = []
@@ -435,7 +433,7 @@ class Interface:
         def begin_next() -> None:
             for start in starts:
                 group = sources[start : start + _STREAMED_TOGETHER]
-                work = model.translate(group, text_format=text_format, beam_size=asked.beam_size)
+                work = chain.translate(group, text_format=text_format, beam_size=asked.beam_size)
                 pending.append(asyncio.create_task(work))
                 pending[-1].add_done_callback(_take_note)
                 return
@@ -443,7 +441,7 @@ class Interface:
         for _ in range(_UNDER_WAY):
             begin_next()
         index = 0
-        unused = [*direction.model.unused_terms] or None
+        unused = [*direction.chain.unused_terms] or None
         try:
             while pending:
                 async with asyncio.timeout(min(self.limits.request_s, self.ending_in_s())):
@@ -508,7 +506,7 @@ def _own(request: Request, model: type[Asked], fields: dict[str, Any]) -> Asked:
 def _translated(
     found: Sequence[Translation], direction: Direction, *, has_segments: bool
 ) -> TranslatedText:
-    pair = direction.model.pair
+    pair = direction.chain.pair
     best, *others = map(_alternative, found)
     return TranslatedText(
         **best.model_dump(),
@@ -519,7 +517,7 @@ def _translated(
         via=pair.via,
         model=" + ".join(pair.models),
         detected=direction.detected,
-        unused_terms=[*direction.model.unused_terms],
+        unused_terms=[*direction.chain.unused_terms],
     )
 
 

@@ -18,7 +18,7 @@ from dragoman.inference.documents import TextDocument
 from dragoman.inference.text import TextFormat, beginning
 from dragoman.inference.translator import Translation
 from dragoman.serve.bodies import in_thread_if_long
-from dragoman.serve.models import Models, Pivot, ServedModel, Unchanged
+from dragoman.serve.models import Chain, Models
 
 _MOST_CHARACTERS: Final = 4000
 TEXT_FORMATS: Final[dict[str, TextFormat]] = {"text": "document", "html": "markup"}
@@ -41,7 +41,7 @@ class DetectedLanguage(BaseModel):
 class Direction:
     """What translates a text. detected: if the source was to be detected."""
 
-    model: ServedModel | Pivot | Unchanged
+    chain: Chain
     detected: DetectedLanguage | None = None
 
 
@@ -106,15 +106,15 @@ def _direction(
     source = wanted.source if detected is None else detected.language
     fitting = models.fitting(source, wanted.target)
     if len(fitting) == 1:
-        model = fitting[0].with_terms(wanted.terms)
+        chain = fitting[0].with_terms(wanted.terms)
         try:
-            return Direction(model.with_context() if wanted.is_joined else model, detected)
+            return Direction(chain.with_context() if wanted.is_joined else chain, detected)
         except ConfigError as error:
             raise HTTPException(400, str(error)) from error
     target = _target(models, wanted)
     stays = wanted.keeps_target or detected is not None
     if stays and source is not None and target is not None and same_language(source, target):
-        return Direction(Unchanged(target), detected)
+        return Direction(Chain((), target), detected)
     problem = "no model for these languages"
     if fitting:
         unnamed = [side for side in ("source", "target") if getattr(wanted, side) is None]
@@ -173,11 +173,11 @@ async def translate_each(
 ) -> list[list[Translation]]:
     """The translations of each text by what translates it, best first; raises OverloadedError."""
     translations: list[list[Translation]] = [[] for _ in texts]
-    by_model: dict[int, list[int]] = {}
+    by_chain: dict[int, list[int]] = {}
     for number, direction in enumerate(directions):
-        by_model.setdefault(id(direction.model), []).append(number)
-    for numbers in by_model.values():
-        found = await directions[numbers[0]].model.translate(
+        by_chain.setdefault(id(direction.chain), []).append(number)
+    for numbers in by_chain.values():
+        found = await directions[numbers[0]].chain.translate(
             [texts[number] for number in numbers],
             text_format=text_format,
             beam_size=beam_size,
@@ -192,7 +192,7 @@ async def translate_document(
     direction: Direction, document: TextDocument, beam_size: int | None = None
 ) -> str:
     """The translation of a document, in which all but its text stays; raises OverloadedError."""
-    if isinstance(direction.model, Unchanged):  # its lines would be joined, and broken elsewhere
+    if not direction.chain.models:  # its lines would be joined, and broken elsewhere
         return "".join(piece.text for piece in document.pieces)
     texts = document.texts()
     found = await translate_each(

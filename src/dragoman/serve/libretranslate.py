@@ -202,7 +202,7 @@ class LibreTranslate:
             (direction,) = await self._directions(asked, [texts], text_format)
             translation = await translate_document(direction, document)
         stem = _NOT_IN_NAMES.sub("_", name.stem)[:_LONGEST_STEM] or "file"
-        translated_name = f"{stem}_{direction.model.pair.target}{name.suffix.lower()}"
+        translated_name = f"{stem}_{direction.chain.pair.target}{name.suffix.lower()}"
         media_type = f"{_MEDIA_TYPES.get(file_format, 'text/plain')}; charset=utf-8"
         key = self.downloads.keep(translated_name, translation.encode(), media_type)
         base = str(request.url.replace(query="")).removesuffix("/translate_file")

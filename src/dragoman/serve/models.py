@@ -103,29 +103,6 @@ class ServedModel:
             )
         return served[1:] or served
 
-    @property
-    def pair(self) -> LanguagePair:
-        """The source and the target language."""
-        what = self.description
-        return LanguagePair(source=what.source, target=what.target, via=None, models=[what.name])
-
-    def after(self, texts: Iterable[str], text_format: TextFormat) -> ServedModel:
-        """This model for the parts of one text: a code that begins the first applies to all."""
-        return replace(self, translator=self.translator.after(texts, text_format))
-
-    def with_terms(self, targets: Mapping[str, str]) -> ServedModel:
-        """This model with translations of words of the source."""
-        return replace(self, translator=self.translator.with_terms(targets)) if targets else self
-
-    @property
-    def unused_terms(self) -> list[str]:
-        """The terms that the model cannot use."""
-        return [] if self.translator.terms is None else self.translator.terms.unused
-
-    def with_context(self) -> ServedModel:
-        """This model for paragraphs; raises ConfigError if it has learnt none."""
-        return replace(self, translator=self.translator.with_context())
-
     async def translate(
         self,
         texts: Sequence[str],
@@ -170,38 +147,57 @@ def _search(search: SearchConfig, beam_size: int | None, num_hypotheses: int) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Pivot:
-    """Two models in a row: the second one translates the best translation of the first one.
+class Chain:
+    """A model or two in a row, from one language into another; no model for text that is in the
+    target language already.
 
-    unused_terms: all terms, as no model of the two has both the words and their translations.
+    unused_terms: those that no model can use.
     """
 
-    first: ServedModel
-    second: ServedModel
+    models: tuple[ServedModel, ...]
+    target: str
     unused_terms: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, *models: ServedModel) -> Chain:
+        """One model, or the second after the first."""
+        return cls(models, models[-1].description.target)
 
     @property
     def pair(self) -> LanguagePair:
         """The languages at both ends, and the one in between."""
-        into, out_of = self.first.pair, self.second.pair
+        passed = [model.description for model in self.models]
         return LanguagePair(
-            source=into.source,
-            target=out_of.target,
-            via=into.target,
-            models=into.models + out_of.models,
+            source=passed[0].source if passed else self.target,
+            target=self.target,
+            via=passed[0].target if len(passed) > 1 else None,
+            models=[one.name for one in passed],
         )
 
-    def after(self, texts: Iterable[str], text_format: TextFormat) -> Pivot:
-        """As `ServedModel.after`; the code is for the first model."""
-        return replace(self, first=self.first.after(texts, text_format))
+    def after(self, texts: Iterable[str], text_format: TextFormat) -> Chain:
+        """This chain for the parts of one text: a code that begins the first applies to all."""
+        if not self.models:
+            return self
+        first, *others = self.models
+        translator = first.translator.after(texts, text_format)
+        return replace(self, models=(replace(first, translator=translator), *others))
 
-    def with_terms(self, targets: Mapping[str, str]) -> Pivot:
-        """These models, which use no terms."""
-        return replace(self, unused_terms=[*targets])
+    def with_terms(self, targets: Mapping[str, str]) -> Chain:
+        """This chain with translations of words of the source.
 
-    def with_context(self) -> Pivot:
-        """Both models for paragraphs; raises ConfigError if one has learnt none."""
-        return replace(self, first=self.first.with_context(), second=self.second.with_context())
+        Two models use none: neither of them has both the words and their translations.
+        """
+        if not targets or len(self.models) != 1:
+            return replace(self, unused_terms=[*targets])
+        (model,) = self.models
+        translator = model.translator.with_terms(targets)
+        unused = translator.terms.unused if translator.terms else []
+        return replace(self, models=(replace(model, translator=translator),), unused_terms=unused)
+
+    def with_context(self) -> Chain:
+        """This chain for paragraphs; raises ConfigError if a model has learnt none."""
+        models = (replace(one, translator=one.translator.with_context()) for one in self.models)
+        return replace(self, models=tuple(models))
 
     async def translate(
         self,
@@ -211,45 +207,26 @@ class Pivot:
         beam_size: int | None = None,
         num_hypotheses: int = 1,
     ) -> list[list[Translation]]:
-        """As `ServedModel.translate` does; alternatives and scores are those of the second one, and
-        no translation is surer than that which the first one made."""
-        between = [
-            best
-            for best, *_ in await self.first.translate(
-                texts, text_format=text_format, beam_size=beam_size
+        """The translations of each text, best first; raises OverloadedError.
+
+        Alternatives and scores are those of the last model. No translation is surer than the one
+        that it was made from.
+        """
+        found = [[Translation(text, 0.0)] for text in texts]
+        for number, model in enumerate(self.models, start=1):
+            before = [best for best, *_ in found]
+            found = await model.translate(
+                [one.text for one in before],
+                text_format=text_format,
+                beam_size=beam_size,
+                num_hypotheses=num_hypotheses if number == len(self.models) else 1,
             )
-        ]
-        found = await self.second.translate(
-            [best.text for best in between],
-            text_format=text_format,
-            beam_size=beam_size,
-            num_hypotheses=num_hypotheses,
-        )
-        return [
-            [one.no_surer_than(best.confidence) for one in translations]
-            for best, translations in zip(between, found, strict=True)
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class Unchanged:
-    """Stands in place of a model for text that is in the target language already."""
-
-    language: str
-    unused_terms: Sequence[str] = ()
-
-    @property
-    def pair(self) -> LanguagePair:
-        """The language on both sides, and no model."""
-        return LanguagePair(source=self.language, target=self.language, via=None, models=[])
-
-    def after(self, _texts: Iterable[str], _text_format: TextFormat) -> Unchanged:
-        """As `ServedModel.after`; there is no code."""
-        return self
-
-    async def translate(self, texts: Sequence[str], **_options: object) -> list[list[Translation]]:
-        """Each text as it is, without alternatives."""
-        return [[Translation(text, 0.0)] for text in texts]
+            if number > 1:
+                found = [
+                    [one.no_surer_than(best.confidence) for one in translations]
+                    for best, translations in zip(before, found, strict=True)
+                ]
+        return found
 
 
 class Models:
@@ -265,7 +242,7 @@ class Models:
     def __init__(self, models: Sequence[ServedModel]) -> None:
         """Raises ConfigError if two models translate the same pair of languages, if a language is
         called "auto", or if the list of the pairs would be too long to send."""
-        self.by_pair: dict[tuple[str, str], ServedModel] = {}
+        self.by_pair: dict[tuple[str, str], Chain] = {}
         out_of: dict[str, list[ServedModel]] = {}
         for model in models:
             pair = (model.description.source, model.description.target)
@@ -276,7 +253,7 @@ class Models:
                 raise _refusal(
                     model, 'a language is called "auto", which stands for one to be detected'
                 )
-            self.by_pair[pair] = model
+            self.by_pair[pair] = Chain.of(model)
             out_of.setdefault(pair[0], []).append(model)
         self.names = {code: language_name(code) for pair in self.by_pair for code in pair}
         self._each_batcher = [*{id(model.batcher): model.batcher for model in models}.values()]
@@ -286,34 +263,29 @@ class Models:
             target: [one for code in out_of if same_language(code, target) for one in out_of[code]]
             for target in {model.description.target for model in models}
         }
-        self.pivots: dict[tuple[str, str], Pivot] = {}
+        self.pivots: dict[tuple[str, str], Chain] = {}
         for first in models:
             for second in follow[first.description.target]:
                 pair = (first.description.source, second.description.target)
                 if not same_language(*pair) and pair not in self.by_pair:
-                    self.pivots.setdefault(pair, Pivot(first, second))
+                    self.pivots.setdefault(pair, Chain.of(first, second))
             if len(self.pivots) > _MOST_PIVOTS:
                 raise _refusal(first, f"{len(models):,} directions make too many pairs")
 
-    def fitting(self, source: str | None, target: str | None) -> list[ServedModel | Pivot]:
-        """Every model that translates a pair of languages; None stands for any language.
+    def fitting(self, source: str | None, target: str | None) -> list[Chain]:
+        """Every chain for a pair of languages; None stands for any language.
 
         A model in another region's form of a language fits if there is none in the wanted one. Two
         models in a row are returned only if no single one translates the pair.
         """
-        kinds: tuple[Mapping[tuple[str, str], ServedModel | Pivot], ...] = (
-            self.by_pair,
-            self.pivots,
-        )
-        for kind in kinds:
-            if pairs := _closest_pairs(kind, (source, target)):
-                return [kind[pair] for pair in pairs]
+        for chains in (self.by_pair, self.pivots):
+            if pairs := _closest_pairs(chains, (source, target)):
+                return [chains[pair] for pair in pairs]
         return []
 
     def all_pairs(self) -> list[LanguagePair]:
         """Every pair of languages that can be translated."""
-        own = [model.pair for model in self.by_pair.values()]
-        return own + [pivot.pair for pivot in self.pivots.values()]
+        return [chain.pair for chain in (*self.by_pair.values(), *self.pivots.values())]
 
     def sources(self, target: str | None = None) -> list[str]:
         """The languages that can be translated into this one, or into any."""
@@ -354,7 +326,7 @@ class Models:
 
     def __iter__(self) -> Iterator[ServedModel]:
         """Every model."""
-        return iter(self.by_pair.values())
+        return (model for chain in self.by_pair.values() for model in chain.models)
 
 
 def _closest_pairs(

@@ -34,7 +34,7 @@ from dragoman.inference.terms import (
 from dragoman.inference.translator import advanced, open_translator, translator_of
 from dragoman.model.config import SearchConfig, length_penalty
 from dragoman.serve.limits import Limits
-from dragoman.serve.models import ServedModel
+from dragoman.serve.models import Chain, ServedModel
 from served import serving
 from small_run import small_run
 from terms_run import ENDINGS, NOUNS, STEMS, sentences, terms_run
@@ -390,13 +390,14 @@ def test_many_terms_of_one_request_let_others_go_before(tmp_path: Path) -> None:
         opened, replace(translator_of(opened, threads=1), engine=engine), Limits()
     )
     texts = [text for text, _ in sentences(60, seed=3)]
-    long = model.with_terms({noun: STEMS[noun][2] for noun in NOUNS})
+    chain = Chain.of(model)
+    long = chain.with_terms({noun: STEMS[noun][2] for noun in NOUNS})
 
     async def scenario() -> None:
         begun = asyncio.create_task(long.translate(texts, text_format="line"))
         while not asked:
             await asyncio.sleep(0.001)
-        await model.with_terms({"menu": "Menü"}).translate(["see one menu."], text_format="line")
+        await chain.with_terms({"menu": "Menü"}).translate(["see one menu."], text_format="line")
         await model.translate(["see one menu."], text_format="line")
         assert not begun.done(), "they take turns"
         begun.cancel()
