@@ -15,7 +15,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -25,6 +25,8 @@ from typing import Any
 from dragoman.distributed.world import join_world
 from dragoman.formats.export import export
 from dragoman.formats.export_job import Request
+from dragoman.recipe.run_directory import RunDirectory
+from kept import kept
 from own_folder import own_folder
 from small_run import keeping_run, small_run
 
@@ -34,18 +36,24 @@ FAR_NAME = "far.test"
 
 @cache
 def served_bundle() -> Path:
-    """The small run for CTranslate2, exported once."""
-    output = own_folder("bundle") / "bundle"
-    with join_world() as world:
-        return export(small_run(), Request(to="ctranslate2", output=output), world).path
+    """A copy of the small run for CTranslate2, which is exported once for all processes."""
+    return _copied_export("bundle", small_run)
 
 
 @cache
 def keeping_bundle() -> Path:
     """The same of the run that keeps placeholders."""
-    output = own_folder("keeping-bundle") / "keeping"
-    with join_world() as world:
-        return export(keeping_run(), Request(to="ctranslate2", output=output), world).path
+    return _copied_export("keeping", keeping_run)
+
+
+def _copied_export(name: str, run: Callable[[], RunDirectory]) -> Path:
+    def make(folder: Path) -> None:
+        with join_world() as world:
+            export(run(), Request(to="ctranslate2", output=folder / name), world)
+
+    made_by = Path(__file__), Path(__file__).with_name("small_run.py")
+    with kept(f"exported-{name}", make, *made_by) as whole:
+        return Path(shutil.copytree(whole / name, own_folder(f"served-{name}") / name))
 
 
 def called(folder: Path, source: str, target: str) -> Path:

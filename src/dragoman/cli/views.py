@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from dragoman.base import units
+from dragoman.base.printable import printable, printable_line
 
 if TYPE_CHECKING:
     from dragoman.api.alignment import Aligned
@@ -81,9 +86,6 @@ def show_averaged(path: Path) -> None:
 
 def show_synthesized(made: Synthesized | Taught) -> None:
     """The numbers of lines, pairs and dropped translations."""
-    from dragoman.base import units
-    from dragoman.base.printable import printable_line
-
     went_on = f", went on after line {made.resumed_after}" if made.resumed_after else ""
     lines, pairs = units.COUNT.text(made.lines), units.COUNT.text(made.pairs)
     print(f"{printable_line(str(made.output))}: lines {lines}, pairs {pairs}{went_on}")
@@ -93,9 +95,6 @@ def show_synthesized(made: Synthesized | Taught) -> None:
 
 def show_taught(made: Taught) -> None:
     """The numbers of lines, pairs and dropped answers, and the bill."""
-    from dragoman.base import units
-    from dragoman.base.printable import printable_line
-
     show_synthesized(made)
     tokens = [units.COUNT.text(count) for count in (made.tokens_in, made.tokens_out)]
     price = "" if made.cost is None else f": {units.money(made.cost, currency=made.currency)}"
@@ -105,9 +104,6 @@ def show_taught(made: Taught) -> None:
 
 def show_scored(done: Scored) -> None:
     """How many pairs there are, how many lines are none or have no score."""
-    from dragoman.base import units
-    from dragoman.base.printable import printable_line
-
     went_on = f", went on after line {done.resumed_after}" if done.resumed_after else ""
     print(f"{printable_line(str(done.output))}: pairs {units.COUNT.text(done.pairs)}{went_on}")
     if done.malformed:
@@ -118,9 +114,6 @@ def show_scored(done: Scored) -> None:
 
 def show_aligned(made: Aligned) -> None:
     """The numbers of pairs, what was left out, and the entry for a recipe."""
-    from dragoman.base import units
-    from dragoman.base.printable import printable_line
-
     pairs, doubtful, unpaired = map(units.COUNT.text, (made.pairs, made.doubtful, made.unpaired))
     print(f"pairs {pairs}, doubtful {doubtful}, sentences of one side alone {unpaired}")
     content = f", {made.by_content} of them by content" if made.by_content else ""
@@ -137,9 +130,6 @@ def show_aligned(made: Aligned) -> None:
 
 def show_chosen(made: Chosen) -> None:
     """The numbers of lines, what was left out, and what they cover that is new."""
-    from dragoman.base import units
-    from dragoman.base.printable import printable_line
-
     count = units.COUNT.text
     print(
         f"{printable_line(str(made.output))}: lines {count(made.lines)} of {count(made.read)}, "
@@ -166,8 +156,6 @@ def show_worth(told: Sequence[Worth]) -> None:
 
 def show_exported(exported: Exported) -> None:
     """The result of the check, the folder and its size."""
-    from dragoman.base import units
-
     verified = exported.verified
     print(
         f"checked: {verified.identical} of {verified.sentences} translations equal our own, "
@@ -185,8 +173,6 @@ def show_pushed(pushed: Pushed) -> None:
 
 def show_imported(imported: Imported) -> None:
     """The languages, the size and the folder."""
-    from dragoman.base import units
-
     info = imported.info
     print(
         f"{info.source_language} to {info.target_language}, {info.num_parameters:,} parameters: "
@@ -267,9 +253,6 @@ def show_comparisons(comparisons: Sequence[Comparison], *, json: bool = False) -
 
     json: print JSON.
     """
-    from dataclasses import asdict
-    from json import dumps
-
     from dragoman.cli.comparison_view import print_comparison
 
     if json:
@@ -285,16 +268,11 @@ def show_exams(exams: list[Exam], *, json: bool = False) -> None:
 
     json: print JSON.
     """
-    from dataclasses import asdict
-    from json import dumps
-
     from dragoman.base.terminal import open_console
     from dragoman.cli.exam_view import print_exams
 
     if json:
-        print(
-            dumps([asdict(exam) for exam in exams], indent=1)
-        )  # in ASCII: no text can send escape sequences
+        print(dumps([asdict(exam) for exam in exams], indent=1))  # in ASCII, as above
         return
     print_exams(exams, open_console())
 
@@ -331,7 +309,6 @@ def show_report(
     output: where to write the page; None: RUN/report, or ./comparison for several runs.
     json: print JSON; files are written only if an output is named as well.
     """
-    from dragoman.base.printable import printable
     from dragoman.base.terminal import open_console
     from dragoman.cli.report_view import print_answers
     from dragoman.reporting import comparison_page, render
