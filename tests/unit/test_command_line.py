@@ -214,7 +214,7 @@ def shown(
 def test_defaults_and_the_meanings_of_values_are_shown() -> None:
     found = {one.name: one for one in arguments_of(shown, lambda _name: None)}
     defaults = {name: one.default for name, one in found.items()}
-    assert defaults == {"loud": "True", "port": "0", "parts": "a, b", "kind": "one"}
+    assert defaults == {"loud": "on", "port": "0", "parts": "a, b", "kind": "one"}
     assert found["kind"].meaning == "one: the first. two: the second, as another sentence says."
     parser = Parser()
     for argument in found.values():

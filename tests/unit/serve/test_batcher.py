@@ -21,7 +21,7 @@ from dragoman.inference.translator import TextTranslator, translator_of
 from dragoman.model.config import SearchConfig
 from dragoman.serve.batcher import Batcher, OverloadedError, _QueuedRequest
 from dragoman.serve.limits import Limits
-from dragoman.serve.models import Models, ServedModel
+from dragoman.serve.models import Chain, Models, ServedModel
 from dragoman.telemetry.host import cpu_cores
 from real_text import real_lines
 from served import served_bundle
@@ -41,13 +41,13 @@ class HeldEngine(CTranslate2Engine):
         self.batches: list[list[list[int]]] = []
 
     def search_batch(
-        self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
+        self, sources: Sequence[list[int]], search: SearchConfig, **options: Any
     ) -> list[list[Candidate]]:
         self.begun.append(len(sources))
         self.lengths.append(sorted(map(len, sources)))
         self.batches.append(list(sources))
         self.turns.acquire()
-        return super().search_batch(sources, search, num_hypotheses=num_hypotheses)
+        return super().search_batch(sources, search, **options)
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ def test_a_free_worker_takes_its_share_and_leaves_the_rest(
     together = asyncio.run(scenario())
     for _ in range(20):
         engine.turns.release()
-    alone = [CTranslate2Engine.search(engine, [row], SEARCH)[0] for row in rows[:11]]
+    alone = [CTranslate2Engine.search_batch(engine, [row], SEARCH)[0] for row in rows[:11]]
     assert [one[0].ids for one in together] == [one[0].ids for one in alone]
 
 
@@ -433,7 +433,7 @@ def test_requests_with_terms_are_refused_if_their_turns_would_take_too_long(
     async def scenario() -> None:
         model = served(bundle, 100_000)
         batcher = model.batcher
-        with_terms = model.with_terms({"man": "Kerl", "woman": "Dame", "in": "binnen"})
+        with_terms = Chain.of(model).with_terms({"man": "Kerl", "woman": "Dame", "in": "binnen"})
         alone = await with_terms.translate(lines, text_format="document")
         assert batcher.num_with_turns == 0
         assert batcher.turn_s > 0
@@ -501,7 +501,7 @@ def test_the_wanted_number_of_hypotheses_is_found(
     found = asyncio.run(scenario())
     for _ in range(3):
         engine.turns.release()
-    alone = CTranslate2Engine.search(engine, rows[:3], SEARCH, num_hypotheses=2)
+    alone = CTranslate2Engine.search_batch(engine, rows[:3], SEARCH, num_hypotheses=2)
     assert [len(one) for one in found] == [2, 2, 2]
     assert [[c.ids for c in one] for one in found] == [[c.ids for c in one] for one in alone]
 
@@ -513,13 +513,13 @@ class FailingEngine(CTranslate2Engine):
     searched = 0
 
     def search_batch(
-        self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
+        self, sources: Sequence[list[int]], search: SearchConfig, **options: Any
     ) -> list[list[Candidate]]:
         if not self.failed:
             self.failed = True
             raise MemoryError("too large")
         self.searched += 1
-        return super().search_batch(sources, search, num_hypotheses=num_hypotheses)
+        return super().search_batch(sources, search, **options)
 
 
 def test_a_batch_that_fails_fails_for_all_of_its_requests_and_no_others(
@@ -613,9 +613,9 @@ class ClockedEngine(HeldEngine):
         return getattr(self.clock, "now", 0.0)
 
     def search_batch(
-        self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1
+        self, sources: Sequence[list[int]], search: SearchConfig, **options: Any
     ) -> list[list[Candidate]]:
-        found = super().search_batch(sources, search, num_hypotheses=num_hypotheses)
+        found = super().search_batch(sources, search, **options)
         self.clock.now = self.now() + self.row_s * len(sources)
         return found
 

@@ -62,7 +62,7 @@ def chosen(
 
 
 def ways(found: Sequence[Direction]) -> list[str]:
-    return [f"{one.model.pair.source}>{one.model.pair.target}" for one in found]
+    return [f"{one.chain.pair.source}>{one.chain.pair.target}" for one in found]
 
 
 TWO_WAYS = models("en>de", "de>en")
@@ -133,7 +133,7 @@ def test_text_in_the_target_language_stays_with_its_confidence(libre: bool) -> N
     assert stays.detected is not None
     assert stays.detected.language == "de"
     assert stays.detected.confidence > 90
-    ((kept,),) = asyncio.run(stays.model.translate([GERMAN], text_format="document"))
+    ((kept,),) = asyncio.run(stays.chain.translate([GERMAN], text_format="document"))
     assert kept.text == GERMAN
     one_target = chosen(models("en>de", "fr>de"), GERMAN, to=None)
     assert ways(one_target) == ["de>de"], "the only target need not be named"

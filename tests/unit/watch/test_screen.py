@@ -30,7 +30,7 @@ from dragoman.telemetry.events import (
 )
 from dragoman.telemetry.host import HourlyPrice
 from dragoman.telemetry.session import Session
-from dragoman.watch.live import Now, newest_run, open_run
+from dragoman.watch.live import Now, open_run, some_runs
 from dragoman.watch.screen import bar, chart, host_cells, screen, spark
 from example_events import HOST_SAMPLED as HOST
 from example_events import changed
@@ -361,17 +361,17 @@ def test_hosts_that_do_not_fit_are_counted(tmp_path: Path) -> None:
 
 def test_the_newest_run_is_watched_if_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no run here yet"):
-        newest_run(tmp_path)
+        some_runs(tmp_path)
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "recipe.toml").write_text("")
     os.utime(tmp_path / "one" / "recipe.toml", (1, 1))
     (tmp_path / "one" / "report").mkdir()  # a later look at an old run starts nothing
-    assert newest_run(tmp_path) == tmp_path / "two"
+    assert some_runs(tmp_path)[0] == tmp_path / "two"
     (tmp_path / "opus").mkdir()  # an imported model beside the runs is none
     for name in ("recipe.toml", "bundle.json"):
         (tmp_path / "opus" / name).write_text("")
-    assert newest_run(tmp_path) == tmp_path / "two"
+    assert some_runs(tmp_path)[0] == tmp_path / "two"
     with pytest.raises(CheckpointError, match="there is no such run directory"):
         open_run(tmp_path / "three")
 
