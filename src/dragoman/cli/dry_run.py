@@ -23,10 +23,10 @@ def dry_run(*, with_recipe: Annotated[bool, Option("--recipe")] = False, **given
     if given.get("budget") is None:
         _print_training(given, with_recipe=with_recipe)
     else:
-        _print_budget(given)
+        _print_budget(given, with_recipe=with_recipe)
 
 
-def _print_budget(given: dict[str, Any]) -> None:
+def _print_budget(given: dict[str, Any], *, with_recipe: bool) -> None:
     from dragoman.api.training import recipe_of, refuse_with_budget
     from dragoman.cli.forecast import print_recipe
     from dragoman.recipe.budget import parse_budget
