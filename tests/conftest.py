@@ -13,9 +13,9 @@ from hypothesis import settings
 if not Path("/dev/nvidia0").exists():
     # If Triton is installed all the same, its kernels run in its interpreter.
     os.environ.setdefault("TRITON_INTERPRET", "1")
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # As many processes as cores or more: with several threads each, they wait for one another.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+# On cores that others use, too, several threads wait for one another: the first training of a test
+# took 20 minutes so, and 40 seconds with one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts a background job like this, and the processes of tests would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
