@@ -157,7 +157,7 @@ def test_a_signal_ends_a_paragraph_of_many_sentences(
     source, output = tmp_path / "in.md", tmp_path / "out.md"
     sentences = [line for line in real_lines("train", "en") if line.endswith(".")][:1000]
     source.write_text(" ".join(50 * sentences), encoding="utf-8")
-    process = start(bundle, source, output, "--set", "search.beam_size=4", "--batch-cells", "1")
+    process = start(bundle, source, output, "--set", "search.beam_size=40", "--batch-cells", "1")
     with process:
         wait_until(lambda: sum(spent > 1 for spent in seconds_by_thread(process.pid)) > 1)
         process.send_signal(number)
