@@ -364,7 +364,7 @@ def test_the_clock_of_a_budget_sets_the_rate_the_validations_and_the_end(tmp_pat
     run = ToyRun(tmp_path, IN_TIME, schedule=TO_ZERO, before_update=slow, budget=budget)
     result = run.fit()
     assert result.reason == "max_steps"
-    # A neighbour may take the processor for a second, or make the first save look long.
+    # A neighbour may take the processor for a second, or make a save look long.
     assert 4.0 < time.time() - budget.started < 6.5
     read = clock_of(run)
     rates = {one.step: one.payload["learning_rate"] for one in events_of(run, "train_interval")}
@@ -372,7 +372,7 @@ def test_the_clock_of_a_budget_sets_the_rate_the_validations_and_the_end(tmp_pat
         assert rates[step] == pytest.approx(
             learning_rate(progress * EXPECTED, TO_ZERO, d_model=16, max_steps=EXPECTED)
         )
-    assert rates[read[-1][0]] < 0.25 * TO_ZERO.peak_learning_rate
+    assert rates[read[-1][0]] < 0.5 * TO_ZERO.peak_learning_rate
     assert [progress for _, progress in read] == sorted(progress for _, progress in read)
     steps, shares = [step for step, _ in read], [share for _, share in read]
     at = [float(np.interp(one.step or 0, steps, shares)) for one in events_of(run, "validated")]
