@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import docx
@@ -145,7 +146,10 @@ def size_of(path: Path) -> int:
 def seconds_by_thread(pid: int) -> list[float]:
     """The processor time of each thread of a process."""
     ticks = os.sysconf("SC_CLK_TCK")
-    stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    stats = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # it has ended meanwhile
+            stats.append((task / "stat").read_text())
     return [sum(map(int, stat.rpartition(")")[2].split()[11:13])) / ticks for stat in stats]
 
 
@@ -159,9 +163,12 @@ def test_a_signal_ends_a_paragraph_of_many_sentences(
     source.write_text(" ".join(50 * sentences), encoding="utf-8")
     process = start(bundle, source, output, "--set", "search.beam_size=40", "--batch-cells", "1")
     with process:
-        wait_until(lambda: sum(spent > 1 for spent in seconds_by_thread(process.pid)) > 1)
-        process.send_signal(number)
-        assert process.wait(timeout=60) == 130
+        try:
+            wait_until(lambda: sum(spent > 1 for spent in seconds_by_thread(process.pid)) > 1)
+            process.send_signal(number)
+            assert process.wait(timeout=60) == 130
+        finally:
+            process.kill()
         assert process.stderr is not None
         assert process.stderr.read() == "dragoman: interrupted\n"
     assert list(tmp_path.glob("*out*")) == []
