@@ -13,7 +13,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Final
+from typing import IO, Final, Self
 
 from dragoman.corpus.pairs import MOST_TIMES, PIECE_BYTES, unpacked
 
@@ -22,6 +22,15 @@ _ZIP_PACKINGS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """zipfile unpacks the others without a bound on the result of one read."""
 _OF_MACOS: Final = "__MACOSX/"
 """The folder that macOS adds to archives."""
+_LONGEST_HEADER_BYTES: Final = 1 << 16
+"""The longest name or header of a tar member that tarfile may read at once, and parse slowly."""
+_HEADERS: Final = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
 _PACKED_SUFFIXES: Final = (".gz", ".bz2", ".xz", ".zst")
 _SUFFIX: Final = re.compile(r"\.[A-Za-z0-9]{1,10}")
 
@@ -91,10 +100,13 @@ def _untar(archive: Path, patterns: Sequence[str], folder: Path) -> list[Path]:
             fileobj=_Stream(_limited(unpacked(_pieces(file)), archive)),
             mode="r|",
             bufsize=PIECE_BYTES,
+            tarinfo=_Member,
         ) as opened,
     ):
         for member in opened:
             opened.members.clear()  # otherwise it keeps them all
+            if member.size > _most_bytes(archive):  # tarfile would skip them for ever
+                raise _too_large(archive)
             # If two members have one name, the later one counts, as it does for tar.
             name = PurePosixPath("/", member.name.lstrip("/"))
             for number, pattern in enumerate(patterns):
@@ -124,15 +136,23 @@ def _pieces(file: IO[bytes]) -> Iterator[bytes]:
 
 def _limited(pieces: Iterator[bytes], file: Path) -> Iterator[bytes]:
     """The pieces unchanged; ValueError once they are too many bytes for what this file holds."""
-    left = max(ALWAYS_ALLOWED_BYTES, MOST_TIMES * file.stat().st_size)
+    left = _most_bytes(file)
     for piece in pieces:
         left -= len(piece)
         if left < 0:
-            raise ValueError(
-                f"{file.name} unpacks to more than {MOST_TIMES} times its size and "
-                f"{ALWAYS_ALLOWED_BYTES >> 20} MiB"
-            )
+            raise _too_large(file)
         yield piece
+
+
+def _most_bytes(file: Path) -> int:
+    return max(ALWAYS_ALLOWED_BYTES, MOST_TIMES * file.stat().st_size)
+
+
+def _too_large(file: Path) -> ValueError:
+    return ValueError(
+        f"{file.name} unpacks to more than {MOST_TIMES} times its size and "
+        f"{ALWAYS_ALLOWED_BYTES >> 20} MiB"
+    )
 
 
 def _write(pieces: Iterator[bytes], path: Path, name: str) -> Path:
@@ -146,6 +166,18 @@ def _write(pieces: Iterator[bytes], path: Path, name: str) -> Path:
     with path.open("wb") as file:
         file.writelines(pieces)
     return path
+
+
+class _Member(tarfile.TarInfo):
+    """A header of a tar; ValueError if one that describes the next member is too long."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """The header in these bytes."""
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _HEADERS and header.size > _LONGEST_HEADER_BYTES:
+            raise ValueError(f"a header in it is longer than {_LONGEST_HEADER_BYTES >> 10} KiB")
+        return header
 
 
 class _Stream:

@@ -179,3 +179,19 @@ def test_a_folder_that_a_killed_run_left_is_no_way_out(tmp_path: Path, outside: 
     with pytest.raises(OSError):  # noqa: PT011  (what rmtree says of a link)
         Downloads(tmp_path).unpack_folder(tmp_path / "a.tgz")
     assert files_below(outside) == {"precious"}
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_a_long_header_is_refused_before_it_is_read(tmp_path: Path, kind: bytes) -> None:
+    archive = tar(("long", kind, "", b"9 k=abcd\n" * 100_000), plain("a.de"))
+    with pytest.raises(ValueError, match="a header in it is longer than 64 KiB"):
+        unpack(archive, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a.de", "other"])
+def test_an_endless_member_ends_at_once(tmp_path: Path, name: str) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = 1 << 80
+    header = info.tobuf(tarfile.GNU_FORMAT)
+    with pytest.raises(ValueError, match="unpacks to more than"):
+        unpack(header + TEXT, tmp_path)
