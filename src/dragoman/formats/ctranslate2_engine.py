@@ -235,7 +235,7 @@ class CTranslate2Engine:
             start += len(batches[-1])
         check_beam_holds(num_hypotheses, search)
         begun = [
-            self._pool.submit(
+            self._begin(
                 self.search_batch,
                 [sources[row] for row in rows],
                 search,
@@ -253,6 +253,18 @@ class CTranslate2Engine:
             return in_order
 
         return Results(found, begun)
+
+    def _begin(
+        self, batch: Callable[..., list[list[Candidate]]], *arguments: Any, **named: Any
+    ) -> Future[list[list[Candidate]]]:
+        """Put a batch into the pool; once the main thread has ended, which closes every pool, the
+        thread that asks does it."""
+        try:
+            return self._pool.submit(batch, *arguments, **named)
+        except RuntimeError:
+            done: Future[list[list[Candidate]]] = Future()
+            done.set_result(batch(*arguments, **named))
+            return done
 
     def search(
         self, sources: Sequence[list[int]], search: SearchConfig, *, num_hypotheses: int = 1

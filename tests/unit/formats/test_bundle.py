@@ -161,6 +161,21 @@ def test_batches_are_bounded_by_cells_tokens_scores_and_cores(
     assert begun[: 200 // most] == [most] * (200 // most)
 
 
+def test_a_thread_may_translate_after_the_main_thread_has_ended(for_ctranslate2: Path) -> None:
+    program = """
+import sys, threading
+from dragoman import Translator
+translator = Translator(sys.argv[1], threads=1)
+def work():
+    threading.main_thread().join()
+    print(len(translator.translate(["ein wort", "und noch eins"])))
+threading.Thread(target=work).start()
+"""
+    command = [sys.executable, "-c", program, str(for_ctranslate2)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.stdout, ended.stderr) == ("2\n", "")
+
+
 @pytest.mark.system
 @pytest.mark.parametrize("quantization", ["int8", "float16"])
 def test_fewer_bits_stay_near(
